@@ -1,0 +1,218 @@
+/* ring.h - the whole API of the slipring core.
+ *
+ * A segment is one shared mapping of header, parties, slot controls and slots. An sr_ring is one
+ * process's handle on it. Threads of a process may share a handle.
+ *
+ * Every function returns 0 (or the count that its comment names) or -errno; there is no global error
+ * state. Times are CLOCK_MONOTONIC nanoseconds; a deadline is absolute, SR_FOREVER for none. Functions
+ * that wait return -EINTR when a signal handler ran, so that the caller can look at its signals.
+ *
+ * docs/protocol.md describes the protocol that these functions speak.
+ */
+#ifndef SLIPRING_RING_H
+#define SLIPRING_RING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "layout.h"
+
+typedef struct sr_ring sr_ring;
+
+#define SR_FOREVER UINT64_MAX
+#define SR_ANY UINT32_MAX
+#define SR_CONSUMER 0u
+
+/* sr_claim's *range */
+#define SR_WHOLE UINT32_MAX        /* the whole slot */
+#define SR_FINISH (UINT32_MAX - 1) /* all ranges are done: put them together and publish */
+
+enum sr_backing { SR_BACKING_AUTO = 0, SR_BACKING_SHM = 1, SR_BACKING_MEMFD = 2, SR_BACKING_DIR = 3 };
+
+typedef struct sr_options {
+    uint32_t n_slots;       /* 1 .. SR_MAX_SLOTS */
+    uint32_t n_parties;     /* consumer included: 2 .. SR_MAX_PARTIES */
+    uint32_t flags;         /* SR_SEG_PUSH */
+    int backing;            /* enum sr_backing */
+    const char *dir;        /* SR_BACKING_DIR: a directory on a tmpfs */
+    uint64_t capacity;      /* payload bytes to reserve per slot; 0: as much as fits, at most 16 GiB */
+    uint64_t task_capacity; /* task bytes to reserve per slot; 0: the default */
+} sr_options;
+
+typedef struct sr_info {
+    uint32_t n_slots, n_parties, flags;
+    int backing;            /* what was chosen; on an attached handle SR_BACKING_AUTO */
+    const char *reason;     /* why, a static text */
+    uint64_t capacity;      /* reserved per slot */
+    uint64_t wanted;        /* capacity that was asked for; larger than capacity if reserving had to halve it */
+    const char *limited_by; /* what made it halve, or NULL */
+    uint64_t total;
+} sr_info;
+
+/* Why memory could not be committed. */
+enum sr_limit { SR_LIMIT_NONE = 0, SR_LIMIT_FILESYSTEM, SR_LIMIT_CGROUP, SR_LIMIT_MEMORY, SR_LIMIT_FILESIZE,
+                SR_LIMIT_CAPACITY };
+typedef struct sr_shortage {
+    int limit;       /* enum sr_limit */
+    uint64_t needed; /* bytes to commit in addition */
+    uint64_t free;   /* bytes that the limit leaves, its safety margin deducted */
+} sr_shortage;
+
+/* ---- segment.c: making, sharing and ending a segment ------------------------------------------------ */
+
+/* Creates a segment that has no name: when the last process has gone, so has it.
+ * Commits header, controls and the first SR_TASK_COMMIT bytes of each task area.
+ * -EINVAL bad options; -ENOMEM, -ENOSPC, -EFBIG, -EMFILE, ... what the system said (see *why). */
+int sr_create(const sr_options *options, sr_ring **out, sr_shortage *why);
+#define SR_TASK_COMMIT UINT64_C(8192)
+
+/* Maps the segment behind `fd` (which is duplicated). -EPROTO: not a segment, another version or an
+ * inconsistent header. */
+int sr_attach(int fd, sr_ring **out);
+
+/* A second handle on the same mapping for a forked child: forgets what only held for the parent. */
+int sr_after_fork(sr_ring *ring);
+
+/* Unmaps and closes. The caller knows that nobody in this process uses the mapping any more. */
+int sr_destroy(sr_ring *ring);
+
+int sr_fd(const sr_ring *ring);
+int sr_describe(const sr_ring *ring, sr_info *info);
+
+/* For readers: the slot's control, the task area, the payload. NULL if there is no such slot. */
+sr_slot *sr_slot_at(const sr_ring *ring, uint32_t slot);
+char *sr_task_area(const sr_ring *ring, uint32_t slot);
+char *sr_payload(const sr_ring *ring, uint32_t slot);
+
+/* Bytes committed in the whole segment (slots, task areas, controls). */
+uint64_t sr_committed(const sr_ring *ring);
+
+/* ---- limits.c: is there memory? ---------------------------------------------------------------------- */
+
+/* Bytes that may still be committed before the file system behind fd, a memory cgroup (v1 or v2, any
+ * ancestor) or the machine runs out; *limit says which is the narrowest. `root` is put before /proc and
+ * /sys ("" outside tests). */
+uint64_t sr_headroom(int fd, const char *root, int *limit);
+
+/* ---- segment.c: memory of a slot ---------------------------------------------------------------------- */
+
+/* Makes sure that the first `bytes` of the slot's payload are backed by memory and mapped here.
+ * -EFBIG larger than the capacity; -ENOSPC would exceed a limit; *why tells (may be NULL). */
+int sr_commit(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why);
+
+/* The same for the task area. */
+int sr_commit_task(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why);
+
+/* Takes `bytes` (aligned to `align`, a power of two) from the payload of a slot that this party fills and
+ * commits them; *offset is where. Several parties may take from a cooperative slot at once. */
+int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint64_t align, uint64_t *offset,
+             sr_shortage *why);
+
+/* Maps the first `bytes` of a payload in one call, if this process has not touched them yet. */
+int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes);
+
+/* ---- wait.c: clocks, futexes, parties ------------------------------------------------------------------ */
+
+uint64_t sr_now(void);
+
+/* Futex on a word shared between processes: sleeps while *word == seen. 0, -EAGAIN, -EINTR, -ETIMEDOUT. */
+int sr_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline);
+int sr_futex_wake(_Atomic uint32_t *word, int count);
+
+/* Enters the calling process as `party`; its pid and start time are its identity. */
+int sr_join(sr_ring *ring, uint32_t party);
+/* The worker is ready to claim; `flags` is its report to the consumer. Wakes the consumer. */
+int sr_serve(sr_ring *ring, uint32_t party, uint32_t flags);
+int sr_party_info(const sr_ring *ring, uint32_t party, int *pid, uint32_t *status, uint32_t *flags);
+/* Waits until `party` serves. -ETIMEDOUT, -EINTR. */
+int sr_wait_serving(sr_ring *ring, uint32_t party, uint64_t deadline);
+
+/* Ends all waiting: every claim and wait returns -ESHUTDOWN from now on. */
+int sr_close(sr_ring *ring);
+bool sr_closed(const sr_ring *ring);
+/* Wakes everybody, so that each looks again. */
+int sr_wake_all(sr_ring *ring);
+
+/* Ends this process by _exit(1) as soon as the process of party 0 has gone: by a thread that waits on its
+ * pidfd. 0; -ENOSYS where the kernel has no pidfd. */
+int sr_watch_consumer(const sr_ring *ring);
+
+/* Start time of a process in clock ticks since boot; 0 if there is no such process. */
+uint64_t sr_start_time(int pid);
+
+/* ---- ring.c: the life of a slot --------------------------------------------------------------------------- */
+
+/* Consumer of a pull segment. ------------------------------------------------------------------------------- */
+
+/* Begins run `run`: tasks and batches of any other run are stale from now on. */
+int sr_begin_run(sr_ring *ring, uint64_t run);
+
+/* The FREE slot that was released last (it is warm everywhere), without taking it: there is one
+ * dispatcher. -EAGAIN: none. */
+int sr_pick_free(sr_ring *ring, uint32_t *slot);
+
+/* FREE -> TASK (or SHARED when task->n_ranges > 0), then wakes a worker that may take it. The task area has
+ * been written before. *gen receives the generation. -EBUSY: not FREE. */
+int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen);
+
+/* TASK -> FREE; SHARED: no further range is given out, and FREE at once if none is being worked on.
+ * 0; -EBUSY if a worker has it (it will be discarded when published). */
+int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen);
+
+/* Waits until `slot` (SR_ANY: any slot of the current run, the lowest ticket first) is READY; *found tells
+ * which. -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
+int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *found);
+
+/* READY -> LEASED with `party` as holder; *result is a copy, not yet checked. -EBUSY: not READY. */
+int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_result *result);
+
+/* LEASED -> FREE (PARKED while worker code holds an array in it). -ESTALE: not this lease. */
+int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen);
+
+/* READY -> FREE for what nobody wants. -EBUSY: not READY. */
+int sr_discard(sr_ring *ring, uint32_t slot);
+
+/* Worker. ------------------------------------------------------------------------------------------------- */
+
+/* Waits for a task that `party` may take, lowest ticket first, and claims it.
+ * *range: SR_WHOLE, a range number, or SR_FINISH. Adds the time waited to the slot's idle_ns.
+ * -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
+int sr_claim(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint32_t *range, uint64_t *gen);
+
+/* CLAIMED -> READY, and wakes who waits for it. `held`: worker code kept an array; sr_unhold will follow.
+ * -ESTALE: not the owner of this generation. */
+int sr_publish(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, const sr_result *result, bool held);
+
+/* CLAIMED -> FREE: the owner gives up and nothing is published. */
+int sr_abort(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen);
+
+/* The last array that worker code held in a published slot has gone. */
+int sr_unhold(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen);
+
+/* Cooperative slots (coop.c). ------------------------------------------------------------------------------ */
+
+/* The owner has done its range; `result` (may be NULL) is what it staged. Returns 1 if this party is now the
+ * slot's owner because it was the last: it must finish and publish; else 0. */
+int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, uint64_t gen,
+                  const sr_result *result);
+
+/* Who decides how the rows lie: 0 this party must propose (and then settle); SR_LAYOUT_DIRECT or
+ * SR_LAYOUT_STAGED: it is settled. Waits while another party proposes. -ETIMEDOUT, -EINTR. */
+int sr_layout_propose(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, uint64_t deadline);
+
+/* Settles the layout; for SR_LAYOUT_DIRECT `result` describes the table that has been written. */
+int sr_layout_settle(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, int layout,
+                     const sr_result *result);
+
+/* Push mode. --------------------------------------------------------------------------------------------- */
+
+/* FREE -> CLAIMED by a producer, waiting for a slot if need be. -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
+int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen);
+
+/* ---- recover.c --------------------------------------------------------------------------------------------- */
+
+/* Gives back all that `party` held; the caller has confirmed that it is dead. Returns the number of tasks that
+ * will be done again (a pull segment), or -errno. */
+int sr_recover(sr_ring *ring, uint32_t party);
+
+#endif
