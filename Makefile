@@ -1,0 +1,95 @@
+# Every target sets up what it needs; `make` alone lists them.
+#   PYTHON=python3.12  interpreter that creates the virtual environment    VENV=.venv312  where it lives
+#   TORCH=0            leave torch out (its tests are then skipped)        SLIPRING_BUILD=debug|asan|tsan
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= 1
+SLIPRING_BUILD ?= release
+export SLIPRING_BUILD
+
+PY := $(VENV)/bin/python
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
+REQUIREMENTS := $(if $(filter 0,$(TORCH)),requirements-core.txt,requirements-dev.txt)
+
+# One stamp per thing done, all inside the virtual environment, so that removing it forgets everything.
+VENV_STAMP := $(VENV)/.stamp-created
+DEPS_STAMP := $(VENV)/.stamp-$(REQUIREMENTS)
+BENCH_STAMP := $(VENV)/.stamp-bench
+BUILD_STAMP := $(VENV)/.stamp-build-$(SLIPRING_BUILD)
+
+BUILD_INPUTS := setup.py $(wildcard csrc/*.[ch] pkg/slipring/*.pyx pkg/slipring/*.pxd)
+PY_DIRS := $(wildcard pkg tests bench examples setup.py)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv build lint test pytest ctest tsan asan bench wheel check-sdist clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+$(VENV_STAMP):
+	$(PYTHON) -m venv $(VENV)
+	@echo '*' > $(VENV)/.gitignore
+	@touch $@
+
+# The .pth file puts the source tree on this environment's path: modules are imported from where they are edited.
+$(DEPS_STAMP): $(VENV_STAMP) requirements-core.txt $(REQUIREMENTS)
+	@echo "installing $(REQUIREMENTS) into $(VENV) (minutes the first time)"
+	@$(PIP_INSTALL) -r $(REQUIREMENTS)
+	@echo "$(CURDIR)/pkg" > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/slipring-dev.pth"
+	@touch $@
+
+$(BENCH_STAMP): $(DEPS_STAMP) $(wildcard bench/requirements.txt)
+	@$(PIP_INSTALL) -r bench/requirements.txt
+	@touch $@
+
+# The kinds of build share the place of the finished modules, hence at most one build stamp at a time.
+$(BUILD_STAMP): $(DEPS_STAMP) $(BUILD_INPUTS)
+	@rm -f $(VENV)/.stamp-build-*
+	$(PY) setup.py --quiet build_ext --inplace
+	@touch $@
+
+venv: $(DEPS_STAMP) ## create $(VENV) and install the pinned requirements
+
+build: $(BUILD_STAMP) ## build the extensions in place
+
+lint: $(DEPS_STAMP) ## ruff, cython-lint, and gcc's warnings as errors
+	$(VENV)/bin/ruff check $(PY_DIRS)
+	$(VENV)/bin/ruff format --check $(PY_DIRS)
+	$(VENV)/bin/cython-lint --max-line-length 110 $(wildcard pkg/slipring/*.pyx pkg/slipring/*.pxd)
+	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -Icsrc $(wildcard csrc/*.c)
+
+# pytest comes last, so that its closing line is the last thing on the screen; one after another also under -j.
+test: build ## C tests, the same under tsan and asan, then pytest
+	@$(MAKE) --no-print-directory ctest
+	@$(MAKE) --no-print-directory tsan
+	@$(MAKE) --no-print-directory asan
+	@$(MAKE) --no-print-directory pytest
+
+pytest: build ## pytest alone; ARGS='tests/unit -k lease'
+	$(PY) -m pytest $(ARGS)
+
+ctest: ## the ring's tests in C
+	$(MAKE) --no-print-directory -C tests/c run
+
+tsan: ## the ring's tests in C under the thread sanitizer
+	$(MAKE) --no-print-directory -C tests/c run-tsan
+
+asan: ## the ring's tests in C under the address and undefined behaviour sanitizers
+	$(MAKE) --no-print-directory -C tests/c run-asan
+
+bench: build $(BENCH_STAMP) ## the benchmarks; QUICK=1, DATA=/path/to/images, ARGS='...'
+	$(PY) -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(if $(DATA),--data "$(DATA)") $(ARGS)
+
+wheel: $(DEPS_STAMP) ## sdist and wheel into dist/
+	SLIPRING_BUILD=release $(PY) -m build --outdir dist
+
+check-sdist: $(DEPS_STAMP) ## build a wheel from the sdist in isolation, install it elsewhere, import it
+	$(PY) tests/check_sdist.py
+
+clean: ## remove what was built (keeps $(VENV))
+	rm -rf build dist pkg/*.egg-info $(VENV)/.stamp-build-*
+	find pkg -name '*.so' -delete
+	find pkg tests bench -name __pycache__ -prune -exec rm -rf {} +
+	if [ -f tests/c/Makefile ]; then $(MAKE) --no-print-directory -C tests/c clean; fi
