@@ -12,11 +12,12 @@ PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 REQUIREMENTS := $(if $(filter 0,$(TORCH)),requirements-core.txt,requirements-dev.txt)
 
-# One stamp per thing done, all inside the virtual environment, so that removing it forgets everything.
+# One stamp per thing done, beside what it did: removing the environment, or build/, forgets it.
 VENV_STAMP := $(VENV)/.stamp-created
 DEPS_STAMP := $(VENV)/.stamp-$(REQUIREMENTS)
 BENCH_STAMP := $(VENV)/.stamp-bench
-BUILD_STAMP := $(VENV)/.stamp-build-$(SLIPRING_BUILD)
+BUILD_STAMPS := build/.stamp-$(subst /,_,$(VENV))
+BUILD_STAMP := $(BUILD_STAMPS)-$(SLIPRING_BUILD)
 
 BUILD_INPUTS := setup.py $(wildcard csrc/*.[ch] pkg/slipring/*.pyx pkg/slipring/*.pxd)
 PY_DIRS := $(wildcard pkg tests bench examples setup.py)
@@ -46,11 +47,11 @@ $(BENCH_STAMP): $(DEPS_STAMP) $(wildcard bench/requirements.txt)
 
 # The kinds of build share the place of the finished modules, hence at most one build stamp at a time.
 $(BUILD_STAMP): $(DEPS_STAMP) $(BUILD_INPUTS)
-	@rm -f $(VENV)/.stamp-build-*
+	@rm -f $(BUILD_STAMPS)-*
 	$(PY) setup.py --quiet build_ext --inplace
 	@touch $@
 
-venv: $(DEPS_STAMP) ## create $(VENV) and install the pinned requirements
+venv: $(DEPS_STAMP) ## create the environment and install the pinned requirements
 
 build: $(BUILD_STAMP) ## build the extensions in place
 
@@ -86,10 +87,14 @@ wheel: $(DEPS_STAMP) ## sdist and wheel into dist/
 	SLIPRING_BUILD=release $(PY) -m build --outdir dist
 
 check-sdist: $(DEPS_STAMP) ## build a wheel from the sdist in isolation, install it elsewhere, import it
-	$(PY) tests/check_sdist.py
+	rm -rf build/sdist
+	$(PY) -m build --sdist --outdir build/sdist
+	$(PY) -m venv build/sdist/venv
+	build/sdist/venv/bin/python -m pip install --quiet --disable-pip-version-check build/sdist/slipring-*.tar.gz
+	cd build/sdist && venv/bin/python -c 'import slipring; print(slipring.__version__, slipring.__file__)'
 
-clean: ## remove what was built (keeps $(VENV))
-	rm -rf build dist pkg/*.egg-info $(VENV)/.stamp-build-*
+clean: ## remove what was built (keeps the environment)
+	rm -rf build dist pkg/*.egg-info
 	find pkg -name '*.so' -delete
 	find pkg tests bench -name __pycache__ -prune -exec rm -rf {} +
 	if [ -f tests/c/Makefile ]; then $(MAKE) --no-print-directory -C tests/c clean; fi

@@ -1,7 +1,7 @@
 """Build of the extension modules. Everything else about the package is in pyproject.toml.
 
-SLIPRING_BUILD chooses the kind of build: ``release`` (default), ``debug`` (assertions on), ``asan`` (address and
-undefined behaviour) or ``tsan`` (threads). Each kind keeps its own objects under ``build/<kind>``.
+SLIPRING_BUILD chooses the kind of build: ``release`` (default), ``debug`` (assertions on), ``asan`` (address
+and undefined behaviour) or ``tsan`` (threads). Each kind keeps its own objects under ``build/<kind>``.
 """
 
 import glob
@@ -91,6 +91,11 @@ class BuildExt(build_ext):
             ext.sources, ext.depends = c_ext.sources, c_ext.depends
             ext.include_dirs.append(numpy.get_include())
         super().run()
+
+    def copy_extensions_to_source(self):
+        # Without force only newer modules are copied, and after another kind of build none would be.
+        self.force = True
+        super().copy_extensions_to_source()
 
 
 setup(
