@@ -94,7 +94,7 @@ uint64_t sr_committed(const sr_ring *ring);
  * /sys ("" outside tests). */
 uint64_t sr_headroom(int fd, const char *root, int *limit);
 
-/* ---- segment.c: memory of a slot ---------------------------------------------------------------------- */
+/* ---- memory.c: memory of a slot ----------------------------------------------------------------------- */
 
 /* Makes sure that the first `bytes` of the slot's payload are backed by memory and mapped here.
  * -EFBIG larger than the capacity; -ENOSPC would exceed a limit; *why tells (may be NULL). */
@@ -140,7 +140,7 @@ int sr_watch_consumer(const sr_ring *ring);
 /* Start time of a process in clock ticks since boot; 0 if there is no such process. */
 uint64_t sr_start_time(int pid);
 
-/* ---- ring.c: the life of a slot --------------------------------------------------------------------------- */
+/* ---- ring.c, claim.c: the life of a slot --------------------------------------------------------------------------- */
 
 /* Consumer of a pull segment. ------------------------------------------------------------------------------- */
 

@@ -1,0 +1,193 @@
+/* claim.c - the worker's side of a slot's life: claim, publish, abort; and the producer's, in push mode. */
+#include "handle.h"
+
+/* A sleeping worker looks again this often, whatever happened to the wake-up meant for it. */
+#define RESCAN_NS UINT64_C(500000000)
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* One look at all slots; claims the lowest ticket that this party may take. */
+static int try_claim(sr_ring *ring, uint32_t party, uint32_t *slot, uint32_t *range, uint64_t *gen)
+{
+    uint64_t me = (uint64_t)party + 1;
+    uint64_t floor = 0;
+    bool have_floor = false;
+
+    for (;;) {
+        uint64_t best = 0, best_word = 0;
+        bool found = false;
+        for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++) {
+            sr_slot *s = &ring->slots[i];
+            uint64_t w = sr_load_ordered(&s->state);
+            uint64_t owner = sr_owner_of(w);
+            bool mine = sr_state_of(w) == SR_TASK && (owner == 0 || owner == me);
+            if (!mine && sr_state_of(w) != SR_SHARED)
+                continue;
+            uint64_t ticket = sr_load_relaxed(&s->ticket);
+            if ((have_floor && !sr_before(floor, ticket)) || (found && !sr_before(ticket, best)))
+                continue;
+            found = true;
+            best = ticket;
+            best_word = w;
+            *slot = i;
+        }
+        if (!found)
+            return -EAGAIN;
+        sr_slot *s = &ring->slots[*slot];
+        *gen = sr_gen_of(best_word);
+        *range = SR_WHOLE;
+        if (sr_state_of(best_word) == SR_TASK) {
+            if (sr_cas(&s->state, best_word, sr_word(SR_CLAIMED, me, *gen)))
+                return 0;
+            continue; /* another was faster: look again */
+        }
+        if (sr_claim_range(s, best_word, party, range) == 0)
+            return 0;
+        /* All its ranges are taken: later tickets only. */
+        floor = best;
+        have_floor = true;
+    }
+}
+
+/* Gives back at once what belongs to an old run; true if there was something to give back. */
+static bool drop_stale(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, uint64_t gen)
+{
+    sr_slot *s = &ring->slots[slot];
+    if (!sr_is_stale(ring, s))
+        return false;
+    if (range == SR_WHOLE || range == SR_FINISH)
+        sr_abort(ring, party, slot, gen);
+    else
+        sr_range_done(ring, party, slot, range, gen, NULL);
+    return true;
+}
+
+int sr_claim(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint32_t *range, uint64_t *gen)
+{
+    if (party >= ring->n_parties)
+        return -EINVAL;
+    sr_party *me = &ring->parties[party];
+    uint64_t since = sr_now();
+    int rc;
+
+    for (;;) {
+        if (sr_closed(ring))
+            return -ESHUTDOWN;
+        rc = try_claim(ring, party, slot, range, gen);
+        if (rc == -EAGAIN) {
+            uint32_t seen = sr_load_acquire(&me->wake);
+            sr_store_ordered(&me->waiting, 1); /* [W2] partner: [W1] in rouse */
+            rc = try_claim(ring, party, slot, range, gen);
+            if (rc == -EAGAIN && !sr_closed(ring))
+                rc = sr_futex_wait(&me->wake, seen, earlier(deadline, sr_now() + RESCAN_NS)) == -EINTR
+                         ? -EINTR
+                         : -EAGAIN;
+            /* A wake-up that came although this party had found work itself is another's. */
+            if (!sr_cas32(&me->waiting, 1, 0) && rc == 0)
+                sr_wake_a_worker(ring, 0);
+        }
+        if (rc == 0 && !drop_stale(ring, party, *slot, *range, *gen))
+            break;
+        if (rc == -EINTR)
+            return rc;
+        if (rc == -EAGAIN && sr_now() >= deadline)
+            return -ETIMEDOUT;
+    }
+    sr_slot *s = &ring->slots[*slot];
+    uint64_t now = sr_now();
+    if (sr_load_relaxed(&s->claimed_at) == 0)
+        sr_store_relaxed(&s->claimed_at, now);
+    sr_add_relaxed(&s->idle_ns, now - since);
+    return 0;
+}
+
+int sr_publish(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, const sr_result *result, bool held)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    uint64_t w = sr_word(SR_CLAIMED, (uint64_t)party + 1, gen);
+    if (sr_load_acquire(&s->state) != w)
+        return -ESTALE;
+    s->result = *result;
+    sr_store_relaxed(&s->published_at, sr_now());
+    sr_store_relaxed(&s->holder, party);
+    if (ring->flags & SR_SEG_PUSH)
+        sr_store_relaxed(&s->ticket, sr_add_relaxed(&ring->header->order, 1));
+    if (!sr_cas(&s->state, w, sr_word(SR_READY, 0, gen) | (held ? SR_HELD : 0))) /* [P1] */
+        return -ESTALE;
+    sr_wake_ready(ring, slot);
+    return 0;
+}
+
+int sr_abort(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    return sr_set_free(ring, s, sr_word(SR_CLAIMED, (uint64_t)party + 1, gen)) ? 0 : -ESTALE;
+}
+
+int sr_unhold(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    for (;;) {
+        uint64_t w = sr_load_acquire(&s->state);
+        if (sr_gen_of(w) != gen || !(w & SR_HELD) || sr_load_relaxed(&s->holder) != party)
+            return -ESTALE;
+        if (sr_state_of(w) == SR_PARKED ? sr_set_free(ring, s, w) : sr_cas(&s->state, w, w & ~SR_HELD))
+            return 0;
+    }
+}
+
+/* ---- push mode ------------------------------------------------------------------------------------------------ */
+
+static int try_claim_free(sr_ring *ring, uint32_t party, uint32_t *slot, uint64_t *gen)
+{
+    static const sr_task none;
+    uint32_t pick;
+    while (sr_pick_free(ring, &pick) == 0) {
+        sr_slot *s = &ring->slots[pick];
+        uint64_t w = sr_load_ordered(&s->state);
+        if (sr_state_of(w) != SR_FREE)
+            continue;
+        uint64_t g = sr_next_gen(sr_gen_of(w));
+        if (!sr_cas(&s->state, w, sr_word(SR_CLAIMED, (uint64_t)party + 1, g)))
+            continue;
+        sr_reset_slot(s, &none);
+        sr_store_relaxed(&s->claimed_at, sr_now());
+        sr_raise_high_water(ring, pick);
+        *slot = pick;
+        *gen = g;
+        return 0;
+    }
+    return -EAGAIN;
+}
+
+int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen)
+{
+    sr_header *h = ring->header;
+    if (party >= ring->n_parties || !(ring->flags & SR_SEG_PUSH))
+        return -EINVAL;
+    for (;;) {
+        if (sr_closed(ring))
+            return -ESHUTDOWN;
+        if (try_claim_free(ring, party, slot, gen) == 0)
+            return 0;
+        sr_add_ordered(&h->free_waiters, 1); /* [F2] partner: [F1] in sr_wake_free */
+        uint32_t seen = sr_load_acquire(&h->freed);
+        int rc = try_claim_free(ring, party, slot, gen);
+        bool claimed = rc == 0;
+        if (!claimed && !sr_closed(ring))
+            rc = sr_futex_wait(&h->freed, seen, earlier(deadline, sr_now() + RESCAN_NS));
+        sr_sub_ordered(&h->free_waiters, 1);
+        if (claimed)
+            return 0;
+        if (rc == -EINTR)
+            return rc;
+        if (rc == -ETIMEDOUT && sr_now() >= deadline)
+            return try_claim_free(ring, party, slot, gen) == 0 ? 0 : -ETIMEDOUT;
+    }
+}

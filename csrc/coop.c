@@ -1,0 +1,140 @@
+/* coop.c - cooperative slots: several workers fill one batch, each its ranges of rows. */
+#include <limits.h>
+
+#include "handle.h"
+
+static uint32_t ranges_of(const sr_slot *s)
+{
+    uint32_t n = sr_load_relaxed(&s->n_ranges);
+    return n < SR_MAX_RANGES ? n : SR_MAX_RANGES;
+}
+
+int sr_claim_range(sr_slot *s, uint64_t word, uint32_t party, uint32_t *range)
+{
+    uint64_t gen = sr_gen_of(word), me = (uint64_t)party + 1;
+    uint32_t n = ranges_of(s);
+    bool all_done = true;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t w = sr_load_acquire(&s->ranges[i].word);
+        if (sr_gen_of(w) != gen)
+            return -EAGAIN; /* the slot went on to another task */
+        if ((w & 3) == SR_RANGE_FREE && sr_cas(&s->ranges[i].word, w, sr_word(SR_RANGE_CLAIMED, me, gen))) {
+            *range = i;
+            return 0;
+        }
+        all_done = all_done && (sr_load_acquire(&s->ranges[i].word) & 3) == SR_RANGE_DONE;
+    }
+    /* Whoever did the last range died before it could finish the slot. */
+    if (n > 0 && all_done && sr_cas(&s->state, word, sr_word(SR_CLAIMED, me, gen))) {
+        *range = SR_FINISH;
+        return 0;
+    }
+    return -EAGAIN;
+}
+
+static bool all_ranges_done(const sr_slot *s, uint64_t gen)
+{
+    for (uint32_t i = 0, n = ranges_of(s); i < n; i++) {
+        uint64_t w = sr_load_ordered(&s->ranges[i].word);
+        if (sr_gen_of(w) != gen || (w & 3) != SR_RANGE_DONE)
+            return false;
+    }
+    return true;
+}
+
+int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, uint64_t gen,
+                  const sr_result *result)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    uint64_t me = (uint64_t)party + 1;
+    if (!s || range >= ranges_of(s))
+        return -EINVAL;
+    uint64_t w = sr_word(SR_RANGE_CLAIMED, me, gen);
+    if (sr_load_acquire(&s->ranges[range].word) != w)
+        return -ESTALE;
+    s->ranges[range].result = result ? *result : (sr_result){0};
+    /* Ordered against the other ranges' last steps: of two parties that end at once, one sees both. */
+    if (!sr_cas(&s->ranges[range].word, w, sr_word(SR_RANGE_DONE, 0, gen)))
+        return -ESTALE;
+    if (!all_ranges_done(s, gen) || !sr_cas(&s->state, sr_word(SR_SHARED, 0, gen), sr_word(SR_CLAIMED, me, gen)))
+        return 0;
+    if (sr_is_stale(ring, s)) {
+        sr_abort(ring, party, slot, gen);
+        return 0;
+    }
+    return 1;
+}
+
+bool sr_stop_ranges(sr_slot *s, uint64_t gen)
+{
+    bool idle = true;
+    for (uint32_t i = 0, n = ranges_of(s); i < n; i++) {
+        uint64_t free_word = sr_word(SR_RANGE_FREE, 0, gen);
+        if (sr_cas(&s->ranges[i].word, free_word, sr_word(SR_RANGE_DONE, 0, gen)))
+            continue;
+        uint64_t w = sr_load_acquire(&s->ranges[i].word);
+        idle = idle && (w & 3) == SR_RANGE_DONE;
+    }
+    return idle;
+}
+
+int sr_recover_ranges(sr_slot *s, uint64_t gen, uint32_t party, bool stale)
+{
+    uint64_t me = (uint64_t)party + 1;
+    int again = 0;
+    for (uint32_t i = 0, n = ranges_of(s); i < n; i++) {
+        unsigned next = stale ? SR_RANGE_DONE : SR_RANGE_FREE;
+        if (sr_cas(&s->ranges[i].word, sr_word(SR_RANGE_CLAIMED, me, gen), sr_word(next, 0, gen)))
+            again++;
+    }
+    if (sr_cas(&s->layout, sr_word(SR_LAYOUT_PROPOSING, me, gen), sr_word(SR_LAYOUT_NONE, 0, gen)))
+        sr_futex_wake((_Atomic uint32_t *)&s->layout, INT_MAX);
+    return again;
+}
+
+int sr_layout_propose(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, uint64_t deadline)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    uint64_t me = (uint64_t)party + 1;
+    if (!s)
+        return -EINVAL;
+    for (;;) {
+        uint64_t w = sr_load_acquire(&s->layout); /* [L2] partner: [L1] in sr_layout_settle */
+        if (sr_gen_of(w) != gen)
+            return -ESTALE;
+        unsigned state = (unsigned)(w & 3);
+        if (state == SR_LAYOUT_DIRECT || state == SR_LAYOUT_STAGED)
+            return (int)state;
+        if (state == SR_LAYOUT_NONE) {
+            if (sr_cas(&s->layout, w, sr_word(SR_LAYOUT_PROPOSING, me, gen)))
+                return 0;
+            continue;
+        }
+        if (sr_owner_of(w) == me)
+            return 0;
+        if (sr_closed(ring))
+            return -ESHUTDOWN;
+        /* The low half of the word holds state and owner: it changes whenever the wait should end. */
+        int rc = sr_futex_wait((_Atomic uint32_t *)&s->layout, (uint32_t)w, deadline);
+        if (rc == -EINTR || rc == -ETIMEDOUT)
+            return rc;
+    }
+}
+
+int sr_layout_settle(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, int layout,
+                     const sr_result *result)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s || (layout != SR_LAYOUT_DIRECT && layout != SR_LAYOUT_STAGED))
+        return -EINVAL;
+    uint64_t w = sr_word(SR_LAYOUT_PROPOSING, (uint64_t)party + 1, gen);
+    if (sr_load_acquire(&s->layout) != w)
+        return -ESTALE;
+    if (result)
+        s->result = *result;
+    if (!sr_cas(&s->layout, w, sr_word((unsigned)layout, 0, gen))) /* [L1] */
+        return -ESTALE;
+    sr_futex_wake((_Atomic uint32_t *)&s->layout, INT_MAX);
+    return 0;
+}

@@ -1,0 +1,77 @@
+/* handle.h - what a process knows about a segment; private to csrc. */
+#ifndef SLIPRING_HANDLE_H
+#define SLIPRING_HANDLE_H
+
+#include <errno.h>
+
+#include "atomics.h"
+#include "ring.h"
+
+struct sr_ring {
+    char *base;
+    sr_header *header;
+    sr_party *parties;
+    sr_slot *slots;
+    int fd;
+    /* Constant fields of the header, checked once: the shared copy is not trusted again. */
+    uint32_t n_slots, n_parties, flags;
+    uint64_t data_off, stride, task_capacity, capacity, total;
+    sr_info info;
+    /* Payload bytes per slot that this process has mapped; threads share it. */
+    _Atomic uint64_t *populated;
+};
+
+static inline uint64_t sr_word(unsigned state, uint64_t owner, uint64_t gen)
+{
+    return (uint64_t)state | owner << SR_OWNER_SHIFT | gen << SR_GEN_SHIFT;
+}
+static inline unsigned sr_state_of(uint64_t word) { return (unsigned)(word & SR_STATE_MASK); }
+static inline uint64_t sr_owner_of(uint64_t word) { return (word & SR_OWNER_MASK) >> SR_OWNER_SHIFT; }
+static inline uint64_t sr_gen_of(uint64_t word) { return word >> SR_GEN_SHIFT; }
+static inline uint64_t sr_next_gen(uint64_t gen) { return (gen + 1) & (UINT64_MAX >> SR_GEN_SHIFT); }
+
+/* Scans stop at the slots that were ever used. */
+static inline uint32_t sr_scan_end(const sr_ring *ring)
+{
+    uint32_t n = sr_load_acquire(&ring->header->high_water);
+    return n < ring->n_slots ? n : ring->n_slots;
+}
+
+static inline sr_slot *sr_slot_checked(const sr_ring *ring, uint32_t slot)
+{
+    return slot < ring->n_slots ? &ring->slots[slot] : NULL;
+}
+
+/* memory.c: fallocate; and whether `need` bytes fit, `others` being about to be committed elsewhere. */
+int sr_put_memory(int fd, uint64_t offset, uint64_t length);
+int sr_check_room(int fd, uint64_t need, uint64_t others, sr_shortage *why);
+
+/* wait.c */
+void sr_wake_party(sr_ring *ring, uint32_t party);
+void sr_wake_a_worker(sr_ring *ring, uint64_t addressee);
+void sr_wake_ready(sr_ring *ring, uint32_t slot);
+void sr_wake_free(sr_ring *ring);
+
+/* coop.c: a claimable range (or SR_FINISH) of a SHARED slot whose word is `word`; -EAGAIN: none. */
+int sr_claim_range(sr_slot *s, uint64_t word, uint32_t party, uint32_t *range);
+/* Takes every unclaimed range out; true if no range is being worked on. */
+bool sr_stop_ranges(sr_slot *s, uint64_t gen);
+/* Gives the ranges of a dead party back; returns how many will be done again. */
+int sr_recover_ranges(sr_slot *s, uint64_t gen, uint32_t party, bool stale);
+
+/* Tickets run free; the earlier one is found by difference, so that wrapping does not matter. */
+static inline bool sr_before(uint64_t a, uint64_t b) { return (int64_t)(a - b) < 0; }
+
+/* Pull mode: the task or batch belongs to a run that has ended. */
+static inline bool sr_is_stale(const sr_ring *ring, const sr_slot *s)
+{
+    return !(ring->flags & SR_SEG_PUSH) && sr_load_relaxed(&s->run) != sr_load_acquire(&ring->header->run);
+}
+
+/* ring.c */
+void sr_raise_high_water(sr_ring *ring, uint32_t slot);
+void sr_reset_slot(sr_slot *s, const sr_task *task);
+/* Makes a slot FREE whose word is `word`; false if the word has changed meanwhile. */
+bool sr_set_free(sr_ring *ring, sr_slot *s, uint64_t word);
+
+#endif

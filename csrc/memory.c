@@ -1,0 +1,134 @@
+/* memory.c - putting memory under a slot, before it is written and never beyond what there is. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "handle.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
+#define MIB (UINT64_C(1) << 20)
+
+int sr_put_memory(int fd, uint64_t offset, uint64_t length)
+{
+    int rc;
+    do {
+        rc = fallocate(fd, 0, (off_t)offset, (off_t)length) == 0 ? 0 : -errno;
+    } while (rc == -EINTR);
+    return rc;
+}
+
+/* Compares what a commit needs with what there is, and says so in *why. */
+int sr_check_room(int fd, uint64_t need, uint64_t others, sr_shortage *why)
+{
+    int limit = SR_LIMIT_NONE;
+    uint64_t room = sr_headroom(fd, "", &limit);
+    room = room > others ? room - others : 0;
+    if (need <= room)
+        return 0;
+    if (why)
+        *why = (sr_shortage){.limit = limit, .needed = need, .free = room};
+    return -ENOSPC;
+}
+
+/* Growth in steps, so that a batch that is a little larger does not cost a system call each time; small
+ * enough to keep a slot within 2 MiB of its largest batch. */
+static uint64_t growth_step(uint64_t bytes)
+{
+    return bytes < MIB ? 64 * UINT64_C(1024) : MIB;
+}
+
+static int grow(sr_ring *ring, uint32_t party, uint64_t area, _Atomic uint64_t *mark, uint64_t capacity,
+                uint64_t bytes, sr_shortage *why)
+{
+    uint64_t have = sr_load_acquire(mark); /* [C1] with the release in sr_raise */
+    if (bytes <= have)
+        return 0;
+    if (bytes > capacity || party >= ring->n_parties) {
+        if (why)
+            *why = (sr_shortage){.limit = SR_LIMIT_CAPACITY, .needed = bytes, .free = capacity};
+        return -EFBIG;
+    }
+    uint64_t step = growth_step(bytes), want = (bytes + step - 1) / step * step;
+    if (want > capacity)
+        want = capacity;
+
+    /* Announce first, then look: of two parties that grow at once, at least one sees the other. */
+    sr_store_ordered(&ring->parties[party].growing, want - have);
+    uint64_t others = 0;
+    for (uint32_t i = 0; i < ring->n_parties; i++)
+        if (i != party)
+            others += sr_load_ordered(&ring->parties[i].growing);
+    int rc = sr_check_room(ring->fd, want - have, others, why);
+    if (rc == 0) {
+        rc = sr_put_memory(ring->fd, area + have, want - have);
+        if (rc == 0)
+            sr_raise(mark, want);
+        else if (why)
+            *why = (sr_shortage){.limit = rc == -EFBIG ? SR_LIMIT_FILESIZE : SR_LIMIT_FILESYSTEM,
+                                 .needed = want - have, .free = sr_headroom(ring->fd, "", NULL)};
+    }
+    sr_store_release(&ring->parties[party].growing, 0);
+    return rc;
+}
+
+int sr_commit_task(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    return grow(ring, party, ring->data_off + slot * ring->stride, &s->task_committed, ring->task_capacity,
+                bytes, why);
+}
+
+int sr_commit(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    int rc = grow(ring, party, ring->data_off + slot * ring->stride + ring->task_capacity, &s->committed,
+                  ring->capacity, bytes, why);
+    return rc == 0 ? sr_populate(ring, slot, bytes) : rc;
+}
+
+int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    uint64_t done = sr_load_relaxed(&ring->populated[slot]);
+    if (bytes <= done)
+        return 0;
+    uint64_t upto = sr_load_acquire(&s->committed);
+    if (bytes > upto)
+        return -EINVAL;
+    /* One call instead of a page fault per page. Kernels before 5.14 do not know it: then pages fault. */
+    (void)madvise(sr_payload(ring, slot) + done, upto - done, MADV_POPULATE_WRITE);
+    sr_raise(&ring->populated[slot], upto);
+    return 0;
+}
+
+int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint64_t align, uint64_t *offset,
+             sr_shortage *why)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s || align == 0 || (align & (align - 1)) || align > SR_PAGE)
+        return -EINVAL;
+    if (bytes > ring->capacity) {
+        if (why)
+            *why = (sr_shortage){.limit = SR_LIMIT_CAPACITY, .needed = bytes, .free = ring->capacity};
+        return -EFBIG;
+    }
+    uint64_t start, end, seen = sr_load_relaxed(&s->cursor);
+    do {
+        start = (seen + align - 1) & ~(align - 1);
+        end = start + bytes;
+    } while (!atomic_compare_exchange_weak_explicit(&s->cursor, &seen, end, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    int rc = sr_commit(ring, party, slot, end, why);
+    if (rc == 0)
+        *offset = start;
+    return rc;
+}

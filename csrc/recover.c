@@ -1,0 +1,64 @@
+/* recover.c - what a dead party held goes back to the living.
+ *
+ * The caller has confirmed the death (a pidfd, or pid and start time), so nobody but the recovering party
+ * changes words that name the dead one as owner: each step is still a CAS, because the words also carry
+ * what others may change (HELD), and because several survivors may recover at once in push mode.
+ */
+#include "handle.h"
+
+static int recover_claim(sr_ring *ring, sr_slot *s, uint64_t word, bool stale)
+{
+    uint64_t gen = sr_gen_of(word);
+    if ((ring->flags & SR_SEG_PUSH) || stale)
+        return sr_set_free(ring, s, word) ? 0 : -EAGAIN;
+    if (sr_load_relaxed(&s->n_ranges)) /* it died while finishing: the ranges are done, finish again */
+        return sr_cas(&s->state, word, sr_word(SR_SHARED, 0, gen)) ? 1 : -EAGAIN;
+    sr_store_relaxed(&s->cursor, 0);
+    return sr_cas(&s->state, word, sr_word(SR_TASK, s->task.addressee, gen)) ? 1 : -EAGAIN;
+}
+
+/* One step towards a slot that the dead party does not hold; *again counts what will be redone. */
+static bool recover_step(sr_ring *ring, sr_slot *s, uint32_t party, int *again)
+{
+    uint64_t me = (uint64_t)party + 1;
+    uint64_t w = sr_load_acquire(&s->state);
+    uint64_t gen = sr_gen_of(w);
+    bool mine = sr_owner_of(w) == me;
+    bool stale = sr_is_stale(ring, s);
+
+    if (sr_state_of(w) == SR_CLAIMED && mine) {
+        int rc = recover_claim(ring, s, w, stale);
+        *again += rc > 0;
+        return rc >= 0;
+    }
+    if (sr_state_of(w) == SR_SHARED) {
+        *again += sr_recover_ranges(s, gen, party, stale);
+        if (stale && sr_stop_ranges(s, gen))
+            (void)sr_set_free(ring, s, w); /* a finisher may have been faster, and aborts itself */
+        return true;
+    }
+    if (sr_state_of(w) == SR_LEASED && mine && (ring->flags & SR_SEG_PUSH)) {
+        int rc = sr_release(ring, (uint32_t)(s - ring->slots), gen);
+        return rc == 0 || rc == -ESTALE;
+    }
+    if ((w & SR_HELD) && sr_load_relaxed(&s->holder) == party)
+        return sr_state_of(w) == SR_PARKED ? sr_set_free(ring, s, w) : sr_cas(&s->state, w, w & ~SR_HELD);
+    return true;
+}
+
+int sr_recover(sr_ring *ring, uint32_t party)
+{
+    int again = 0;
+    if (party >= ring->n_parties)
+        return -EINVAL;
+    for (uint32_t i = 0; i < ring->n_slots; i++)
+        while (!recover_step(ring, &ring->slots[i], party, &again)) {
+        }
+    sr_party *p = &ring->parties[party];
+    sr_store_relaxed(&p->growing, 0);
+    sr_store_relaxed(&p->waiting, 0);
+    sr_store_release(&p->status, SR_PARTY_NONE);
+    /* A wake-up may have died with it. */
+    sr_wake_all(ring);
+    return again;
+}

@@ -1,0 +1,213 @@
+/* ring.c - the consumer's side of a slot's life: dispatch, cancel, take, release. */
+#include <string.h>
+
+#include "handle.h"
+
+bool sr_set_free(sr_ring *ring, sr_slot *s, uint64_t word)
+{
+    sr_store_relaxed(&s->freed_at, sr_now());
+    if (!sr_cas(&s->state, word, sr_word(SR_FREE, 0, sr_gen_of(word))))
+        return false;
+    sr_wake_free(ring);
+    return true;
+}
+
+/* Ends the consumer's interest in a slot: FREE, or PARKED as long as worker code holds an array in it. */
+static int let_go(sr_ring *ring, sr_slot *s, unsigned state, uint64_t gen, bool any_gen)
+{
+    for (;;) {
+        uint64_t w = sr_load_acquire(&s->state);
+        if (sr_state_of(w) != state)
+            return any_gen ? -EBUSY : -ESTALE;
+        if (!any_gen && sr_gen_of(w) != gen)
+            return -ESTALE;
+        if (!(w & SR_HELD)) {
+            if (sr_set_free(ring, s, w))
+                return 0;
+            continue;
+        }
+        uint64_t holder = (uint64_t)sr_load_relaxed(&s->holder) + 1;
+        if (sr_cas(&s->state, w, sr_word(SR_PARKED, holder, sr_gen_of(w)) | SR_HELD))
+            return 0;
+    }
+}
+
+void sr_raise_high_water(sr_ring *ring, uint32_t slot)
+{
+    _Atomic uint32_t *mark = &ring->header->high_water;
+    uint32_t seen = sr_load_relaxed(mark);
+    while (seen < slot + 1 && !sr_cas32(mark, seen, slot + 1))
+        seen = sr_load_relaxed(mark);
+}
+
+void sr_reset_slot(sr_slot *s, const sr_task *task)
+{
+    s->task = *task;
+    sr_store_relaxed(&s->ticket, task->ticket);
+    sr_store_relaxed(&s->run, task->run);
+    sr_store_relaxed(&s->n_ranges, task->n_ranges);
+    sr_store_relaxed(&s->cursor, 0);
+    sr_store_relaxed(&s->claimed_at, 0);
+    sr_store_relaxed(&s->fetched_at, 0);
+    sr_store_relaxed(&s->published_at, 0);
+    sr_store_relaxed(&s->taken_at, 0);
+    sr_store_relaxed(&s->fetch_ns, 0);
+    sr_store_relaxed(&s->collate_ns, 0);
+    sr_store_relaxed(&s->idle_ns, 0);
+    memset(&s->result, 0, sizeof s->result);
+}
+
+/* ---- consumer ------------------------------------------------------------------------------------------- */
+
+int sr_begin_run(sr_ring *ring, uint64_t run)
+{
+    sr_store_release(&ring->header->run, run);
+    return 0;
+}
+
+int sr_pick_free(sr_ring *ring, uint32_t *slot)
+{
+    uint64_t best = 0;
+    bool found = false;
+    for (uint32_t i = 0; i < ring->n_slots; i++) {
+        sr_slot *s = &ring->slots[i];
+        unsigned state = sr_state_of(sr_load_acquire(&s->state));
+        /* What was published for an old run is discarded on sight. */
+        if (state == SR_READY && sr_is_stale(ring, s) && let_go(ring, s, SR_READY, 0, true) == 0)
+            state = sr_state_of(sr_load_acquire(&s->state));
+        if (state != SR_FREE)
+            continue;
+        uint64_t at = sr_load_relaxed(&s->freed_at);
+        if (!found || at > best) {
+            found = true;
+            best = at;
+            *slot = i;
+        }
+    }
+    return found ? 0 : -EAGAIN;
+}
+
+int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s || task->n_ranges > SR_MAX_RANGES || task->addressee > ring->n_parties)
+        return -EINVAL;
+    uint64_t w = sr_load_acquire(&s->state); /* [D1] acquires what the last owner released */
+    if (sr_state_of(w) != SR_FREE)
+        return -EBUSY;
+    uint64_t g = sr_next_gen(sr_gen_of(w));
+    sr_reset_slot(s, task);
+    for (uint32_t i = 0; i < task->n_ranges; i++)
+        sr_store_relaxed(&s->ranges[i].word, sr_word(SR_RANGE_FREE, 0, g));
+    sr_store_relaxed(&s->layout, sr_word(SR_LAYOUT_NONE, 0, g));
+    sr_store_relaxed(&s->dispatched_at, sr_now());
+    sr_raise_high_water(ring, slot);
+    uint64_t next = task->n_ranges ? sr_word(SR_SHARED, 0, g) : sr_word(SR_TASK, task->addressee, g);
+    if (!sr_cas(&s->state, w, next)) /* [D2] partner: the claims' CAS */
+        return -EBUSY;
+    if (gen)
+        *gen = g;
+    for (uint32_t i = 0; i < (task->n_ranges ? task->n_ranges : 1); i++)
+        sr_wake_a_worker(ring, task->addressee);
+    return 0;
+}
+
+int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    uint64_t w = sr_load_acquire(&s->state);
+    if (sr_gen_of(w) != gen)
+        return -ESTALE;
+    if (sr_state_of(w) == SR_TASK)
+        return sr_set_free(ring, s, w) ? 0 : -EBUSY;
+    if (sr_state_of(w) == SR_SHARED && sr_stop_ranges(s, gen))
+        return sr_set_free(ring, s, w) ? 0 : -EBUSY;
+    return -EBUSY;
+}
+
+/* The READY slot with the lowest ticket that belongs to the current run. */
+static bool find_ready(sr_ring *ring, uint32_t *slot)
+{
+    bool found = false;
+    uint64_t best = 0;
+    for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++) {
+        sr_slot *s = &ring->slots[i];
+        if (sr_state_of(sr_load_ordered(&s->state)) != SR_READY || sr_is_stale(ring, s))
+            continue;
+        uint64_t ticket = sr_load_relaxed(&s->ticket);
+        if (!found || sr_before(ticket, best)) {
+            found = true;
+            best = ticket;
+            *slot = i;
+        }
+    }
+    return found;
+}
+
+static bool is_ready(sr_ring *ring, uint32_t slot, uint32_t *found)
+{
+    if (slot == SR_ANY)
+        return find_ready(ring, found);
+    if (sr_state_of(sr_load_ordered(&ring->slots[slot].state)) != SR_READY)
+        return false;
+    *found = slot;
+    return true;
+}
+
+int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *found)
+{
+    sr_header *h = ring->header;
+    if (slot != SR_ANY && slot >= ring->n_slots)
+        return -EINVAL;
+    while (!is_ready(ring, slot, found)) {
+        if (sr_closed(ring))
+            return -ESHUTDOWN;
+        /* A wake-up for another slot would be in vain; several consumers wait for any. */
+        if (!(ring->flags & SR_SEG_PUSH))
+            sr_store_ordered(&h->wanted, slot == SR_ANY ? 0 : slot + 1);
+        sr_add_ordered(&h->ready_waiters, 1); /* [R2] partner: [R1] in sr_wake_ready */
+        uint32_t seen = sr_load_acquire(&h->ready);
+        int rc = 0;
+        if (!is_ready(ring, slot, found) && !sr_closed(ring))
+            rc = sr_futex_wait(&h->ready, seen, deadline);
+        sr_sub_ordered(&h->ready_waiters, 1);
+        if (rc == -EINTR)
+            return rc;
+        if (rc == -ETIMEDOUT)
+            return is_ready(ring, slot, found) ? 0 : rc;
+    }
+    return 0;
+}
+
+int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_result *result)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s || party >= ring->n_parties)
+        return -EINVAL;
+    for (;;) {
+        uint64_t w = sr_load_acquire(&s->state); /* [P2] partner: [P1] in sr_publish */
+        if (sr_state_of(w) != SR_READY)
+            return -EBUSY;
+        uint64_t leased = sr_word(SR_LEASED, (uint64_t)party + 1, sr_gen_of(w)) | (w & SR_HELD);
+        if (sr_cas(&s->state, w, leased)) {
+            *gen = sr_gen_of(w);
+            *result = s->result;
+            sr_store_relaxed(&s->taken_at, sr_now());
+            return 0;
+        }
+    }
+}
+
+int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    return s ? let_go(ring, s, SR_LEASED, gen, false) : -EINVAL;
+}
+
+int sr_discard(sr_ring *ring, uint32_t slot)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    return s ? let_go(ring, s, SR_READY, 0, true) : -EINVAL;
+}

@@ -1,0 +1,311 @@
+/* segment.c - making a segment, mapping it, and putting memory under its slots. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "handle.h"
+
+#ifndef O_TMPFILE
+#error "O_TMPFILE is missing: the C library's headers are too old"
+#endif
+
+#define GIB (UINT64_C(1) << 30)
+#define MIB (UINT64_C(1) << 20)
+#define DEFAULT_CAPACITY (16 * GIB)
+#define DEFAULT_TASK_CAPACITY (64 * MIB)
+#define SMALLEST_CAPACITY (64 * UINT64_C(1024))
+#define TMPFS_MAGIC_NUMBER 0x01021994
+
+static uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+
+/* ---- backing ---------------------------------------------------------------------------------------- */
+
+static int open_unnamed(const char *dir)
+{
+    /* O_EXCL: nobody can give it a name later (linkat), so it cannot outlive its processes. */
+    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600);
+    return fd < 0 ? -errno : fd;
+}
+
+static int open_memfd(void)
+{
+    int fd = (int)syscall(SYS_memfd_create, "slipring", 1u /* MFD_CLOEXEC */);
+    return fd < 0 ? -errno : fd;
+}
+
+static uint64_t ram_bytes(void)
+{
+    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static int open_auto(sr_info *info)
+{
+    struct statfs fs;
+    if (statfs("/dev/shm", &fs) != 0 || fs.f_type != TMPFS_MAGIC_NUMBER) {
+        info->reason = "/dev/shm is not a tmpfs";
+    } else if ((uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize < ram_bytes() / 4) {
+        info->reason = "/dev/shm has less free than a quarter of the memory";
+    } else {
+        int fd = open_unnamed("/dev/shm");
+        if (fd >= 0) {
+            info->backing = SR_BACKING_SHM;
+            info->reason = "/dev/shm has room";
+            return fd;
+        }
+        info->reason = "/dev/shm does not take nameless files";
+    }
+    info->backing = SR_BACKING_MEMFD;
+    return open_memfd();
+}
+
+static int open_backing(const sr_options *o, sr_info *info)
+{
+    info->backing = o->backing;
+    info->reason = "asked for";
+    switch (o->backing) {
+    case SR_BACKING_AUTO:
+        return open_auto(info);
+    case SR_BACKING_SHM:
+        return open_unnamed("/dev/shm");
+    case SR_BACKING_MEMFD:
+        return open_memfd();
+    case SR_BACKING_DIR:
+        return o->dir ? open_unnamed(o->dir) : -EINVAL;
+    default:
+        return -EINVAL;
+    }
+}
+
+/* ---- geometry ------------------------------------------------------------------------------------------ */
+
+static void lay_out(sr_header *h, const sr_options *o, uint64_t capacity)
+{
+    memset(h, 0, sizeof *h);
+    h->version = SR_VERSION;
+    h->flags = o->flags;
+    h->n_slots = o->n_slots;
+    h->n_parties = o->n_parties;
+    h->parties_off = SR_PAGE;
+    h->slots_off = round_up(h->parties_off + sizeof(sr_party) * o->n_parties, SR_PAGE);
+    h->data_off = round_up(h->slots_off + sizeof(sr_slot) * o->n_slots, SR_PAGE);
+    h->task_capacity = round_up(o->task_capacity ? o->task_capacity : DEFAULT_TASK_CAPACITY, SR_PAGE);
+    if (h->task_capacity > capacity && !o->task_capacity)
+        h->task_capacity = round_up(capacity, SR_PAGE);
+    if (h->task_capacity < SR_TASK_COMMIT)
+        h->task_capacity = SR_TASK_COMMIT;
+    h->capacity = round_up(capacity, SR_PAGE);
+    h->stride = h->task_capacity + h->capacity;
+    h->total = h->data_off + h->stride * o->n_slots;
+}
+
+static bool header_is_sound(const sr_header *h, uint64_t file_bytes)
+{
+    if (h->magic != SR_MAGIC || h->version != SR_VERSION)
+        return false;
+    if (h->n_slots == 0 || h->n_slots > SR_MAX_SLOTS || h->n_parties < 2 || h->n_parties > SR_MAX_PARTIES)
+        return false;
+    sr_options o = {.n_slots = h->n_slots, .n_parties = h->n_parties, .flags = h->flags,
+                    .task_capacity = h->task_capacity};
+    if (h->capacity > UINT64_MAX / 2 / h->n_slots || h->task_capacity > UINT64_MAX / 2 / h->n_slots)
+        return false;
+    sr_header again;
+    lay_out(&again, &o, h->capacity);
+    return again.parties_off == h->parties_off && again.slots_off == h->slots_off &&
+           again.data_off == h->data_off && again.stride == h->stride && again.total == h->total &&
+           h->total <= file_bytes;
+}
+
+/* Reserves the file's length and its mapping, halving the capacity as long as the system refuses. */
+static int reserve(int fd, const sr_options *o, sr_header *h, sr_info *info, char **base)
+{
+    struct rlimit limit;
+    uint64_t capacity = o->capacity ? o->capacity : DEFAULT_CAPACITY;
+    bool unlimited = getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY;
+    int rc = -ENOMEM;
+
+    info->wanted = capacity;
+    for (; capacity >= SMALLEST_CAPACITY || capacity == info->wanted; capacity /= 2) {
+        lay_out(h, o, capacity);
+        /* Asked, not tried: ftruncate beyond the limit raises SIGXFSZ, which kills plain C programs. */
+        if (!unlimited && h->total > limit.rlim_cur) {
+            info->limited_by = "the limit on file size (RLIMIT_FSIZE, ulimit -f)";
+            rc = -EFBIG;
+            continue;
+        }
+        if (ftruncate(fd, (off_t)h->total) != 0) {
+            info->limited_by = "the file system's limit on a file's length";
+            rc = -errno;
+            continue;
+        }
+        *base = mmap(NULL, h->total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+        if (*base != MAP_FAILED)
+            return 0;
+        info->limited_by = "the limit on address space (RLIMIT_AS, ulimit -v)";
+        rc = -errno;
+    }
+    return rc;
+}
+
+/* ---- handles ------------------------------------------------------------------------------------------ */
+
+static int open_handle(int fd, char *base, const sr_header *h, const sr_info *info, sr_ring **out)
+{
+    sr_ring *ring = calloc(1, sizeof *ring);
+    if (!ring)
+        return -ENOMEM;
+    ring->populated = calloc(h->n_slots, sizeof *ring->populated);
+    if (!ring->populated) {
+        free(ring);
+        return -ENOMEM;
+    }
+    ring->base = base;
+    ring->header = (sr_header *)base;
+    ring->parties = (sr_party *)(base + h->parties_off);
+    ring->slots = (sr_slot *)(base + h->slots_off);
+    ring->fd = fd;
+    ring->n_slots = h->n_slots;
+    ring->n_parties = h->n_parties;
+    ring->flags = h->flags;
+    ring->data_off = h->data_off;
+    ring->stride = h->stride;
+    ring->task_capacity = h->task_capacity;
+    ring->capacity = h->capacity;
+    ring->total = h->total;
+    ring->info = *info;
+    ring->info.n_slots = h->n_slots;
+    ring->info.n_parties = h->n_parties;
+    ring->info.flags = h->flags;
+    ring->info.capacity = h->capacity;
+    ring->info.total = h->total;
+    /* A crashing worker must not spend minutes on dumping the segment. Refusal is harmless. */
+    (void)madvise(base, h->total, MADV_DONTDUMP);
+    *out = ring;
+    return 0;
+}
+
+static int commit_controls(int fd, const sr_header *h, sr_shortage *why)
+{
+    uint64_t need = h->data_off + h->n_slots * SR_TASK_COMMIT;
+    int rc = sr_check_room(fd, need, 0, why);
+    if (rc == 0)
+        rc = sr_put_memory(fd, 0, h->data_off);
+    for (uint32_t i = 0; rc == 0 && i < h->n_slots; i++)
+        rc = sr_put_memory(fd, h->data_off + i * h->stride, SR_TASK_COMMIT);
+    if (rc == -ENOSPC && why && why->limit == SR_LIMIT_NONE)
+        *why = (sr_shortage){.limit = SR_LIMIT_FILESYSTEM, .needed = need, .free = sr_headroom(fd, "", NULL)};
+    return rc;
+}
+
+int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
+{
+    sr_header h;
+    sr_info info = {0};
+    char *base = NULL;
+
+    if (why)
+        *why = (sr_shortage){0};
+    if (!o || !out || o->n_slots == 0 || o->n_slots > SR_MAX_SLOTS || o->n_parties < 2 ||
+        o->n_parties > SR_MAX_PARTIES || (o->capacity && o->capacity > UINT64_C(1) << 46))
+        return -EINVAL;
+    int fd = open_backing(o, &info);
+    if (fd < 0)
+        return fd;
+    int rc = reserve(fd, o, &h, &info, &base);
+    if (rc == 0) {
+        rc = commit_controls(fd, &h, why);
+        if (rc == 0) {
+            h.magic = SR_MAGIC;
+            memcpy(base, &h, offsetof(sr_header, run));
+            rc = open_handle(fd, base, &h, &info, out);
+        }
+        if (rc != 0)
+            munmap(base, h.total);
+    } else if (why) {
+        *why = (sr_shortage){.limit = rc == -EFBIG ? SR_LIMIT_FILESIZE : SR_LIMIT_MEMORY, .needed = h.total};
+    }
+    if (rc != 0) {
+        close(fd);
+        return rc;
+    }
+    for (uint32_t i = 0; i < h.n_slots; i++)
+        sr_store_relaxed(&(*out)->slots[i].task_committed, SR_TASK_COMMIT);
+    return sr_join(*out, SR_CONSUMER);
+}
+
+int sr_attach(int given, sr_ring **out)
+{
+    sr_header h;
+    struct stat st;
+    sr_info info = {.backing = SR_BACKING_AUTO, .reason = "attached"};
+
+    int fd = fcntl(given, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return -errno;
+    int rc = -EPROTO;
+    if (fstat(fd, &st) == 0 && pread(fd, &h, sizeof h, 0) == (ssize_t)sizeof h &&
+        header_is_sound(&h, (uint64_t)st.st_size)) {
+        char *base = mmap(NULL, h.total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+        rc = base == MAP_FAILED ? -errno : open_handle(fd, base, &h, &info, out);
+        if (rc != 0 && base != MAP_FAILED)
+            munmap(base, h.total);
+    }
+    if (rc != 0)
+        close(fd);
+    return rc;
+}
+
+int sr_after_fork(sr_ring *ring)
+{
+    /* Page tables of a shared mapping are not copied by fork: this process has touched nothing yet. */
+    for (uint32_t i = 0; i < ring->n_slots; i++)
+        sr_store_relaxed(&ring->populated[i], 0);
+    return 0;
+}
+
+int sr_destroy(sr_ring *ring)
+{
+    if (!ring)
+        return -EINVAL;
+    int rc = munmap(ring->base, ring->total) == 0 ? 0 : -errno;
+    if (close(ring->fd) != 0 && rc == 0)
+        rc = -errno;
+    free((void *)ring->populated);
+    free(ring);
+    return rc;
+}
+
+int sr_fd(const sr_ring *ring) { return ring->fd; }
+
+int sr_describe(const sr_ring *ring, sr_info *info)
+{
+    *info = ring->info;
+    return 0;
+}
+
+sr_slot *sr_slot_at(const sr_ring *ring, uint32_t slot) { return sr_slot_checked(ring, slot); }
+
+char *sr_task_area(const sr_ring *ring, uint32_t slot)
+{
+    return slot < ring->n_slots ? ring->base + ring->data_off + slot * ring->stride : NULL;
+}
+
+char *sr_payload(const sr_ring *ring, uint32_t slot)
+{
+    char *task = sr_task_area(ring, slot);
+    return task ? task + ring->task_capacity : NULL;
+}
+
+uint64_t sr_committed(const sr_ring *ring)
+{
+    uint64_t sum = ring->data_off;
+    for (uint32_t i = 0; i < ring->n_slots; i++)
+        sum += sr_load_relaxed(&ring->slots[i].committed) + sr_load_relaxed(&ring->slots[i].task_committed);
+    return sum;
+}

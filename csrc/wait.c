@@ -1,0 +1,235 @@
+/* wait.c - clocks, futexes, parties: who sleeps, who wakes, who is who. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "handle.h"
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+uint64_t sr_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
+int sr_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline)
+{
+    struct timespec at = {.tv_sec = (time_t)(deadline / UINT64_C(1000000000)),
+                          .tv_nsec = (long)(deadline % UINT64_C(1000000000))};
+    /* WAIT_BITSET takes an absolute deadline; without FUTEX_PRIVATE_FLAG it works across processes. */
+    long rc = syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_BITSET, seen,
+                      deadline == SR_FOREVER ? NULL : &at, NULL, FUTEX_BITSET_MATCH_ANY);
+    return rc == 0 ? 0 : -errno;
+}
+
+int sr_futex_wake(_Atomic uint32_t *word, int count)
+{
+    long rc = syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE, count, NULL, NULL, 0);
+    return rc < 0 ? -errno : 0;
+}
+
+/* ---- waking ------------------------------------------------------------------------------------------- */
+
+/* Takes the party's announcement away, so that the next wake-up goes to another; true if it was there. */
+static bool rouse(sr_party *p)
+{
+    if (!sr_load_ordered(&p->waiting) || !sr_cas32(&p->waiting, 1, 0)) /* [W1] partner: [W2] in sr_claim */
+        return false;
+    sr_add_ordered(&p->wake, 1);
+    sr_futex_wake(&p->wake, 1);
+    return true;
+}
+
+void sr_wake_party(sr_ring *ring, uint32_t party)
+{
+    if (party < ring->n_parties)
+        rouse(&ring->parties[party]);
+}
+
+void sr_wake_a_worker(sr_ring *ring, uint64_t addressee)
+{
+    if (addressee) {
+        sr_wake_party(ring, (uint32_t)addressee - 1);
+        return;
+    }
+    for (uint32_t i = 1; i < ring->n_parties; i++)
+        if (rouse(&ring->parties[i]))
+            return;
+}
+
+void sr_wake_ready(sr_ring *ring, uint32_t slot)
+{
+    sr_header *h = ring->header;
+    if (sr_load_ordered(&h->ready_waiters) == 0) /* [R1] partner: [R2] in sr_wait_ready */
+        return;
+    uint32_t wanted = sr_load_ordered(&h->wanted);
+    if (wanted != 0 && wanted != slot + 1)
+        return;
+    sr_add_ordered(&h->ready, 1);
+    sr_futex_wake(&h->ready, 1);
+}
+
+void sr_wake_free(sr_ring *ring)
+{
+    sr_header *h = ring->header;
+    if (sr_load_ordered(&h->free_waiters) == 0) /* [F1] partner: [F2] in sr_claim_free */
+        return;
+    sr_add_ordered(&h->freed, 1);
+    sr_futex_wake(&h->freed, 1);
+}
+
+int sr_wake_all(sr_ring *ring)
+{
+    sr_header *h = ring->header;
+    for (uint32_t i = 0; i < ring->n_parties; i++) {
+        sr_add_ordered(&ring->parties[i].wake, 1);
+        sr_futex_wake(&ring->parties[i].wake, INT_MAX);
+    }
+    sr_add_ordered(&h->ready, 1);
+    sr_futex_wake(&h->ready, INT_MAX);
+    sr_add_ordered(&h->freed, 1);
+    sr_futex_wake(&h->freed, INT_MAX);
+    return 0;
+}
+
+int sr_close(sr_ring *ring)
+{
+    sr_store_ordered(&ring->header->closed, 1);
+    return sr_wake_all(ring);
+}
+
+bool sr_closed(const sr_ring *ring) { return sr_load_ordered(&ring->header->closed) != 0; }
+
+/* ---- parties -------------------------------------------------------------------------------------------- */
+
+uint64_t sr_start_time(int pid)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0)
+        return 0;
+    text[n] = '\0';
+    /* The command name may hold anything, also spaces and brackets: fields count from the last one. */
+    char *p = strrchr(text, ')');
+    for (int field = 2; p && field < 22; field++)
+        p = strchr(p + 1, ' ');
+    return p ? strtoull(p + 1, NULL, 10) : 0;
+}
+
+int sr_join(sr_ring *ring, uint32_t party)
+{
+    if (party >= ring->n_parties)
+        return -EINVAL;
+    sr_party *p = &ring->parties[party];
+    int pid = (int)getpid();
+    sr_store_relaxed(&p->pid, pid);
+    sr_store_relaxed(&p->started, sr_start_time(pid));
+    sr_store_relaxed(&p->growing, 0);
+    sr_store_relaxed(&p->flags, 0);
+    sr_store_relaxed(&p->waiting, 0);
+    sr_store_release(&p->status, SR_PARTY_JOINED);
+    return 0;
+}
+
+int sr_serve(sr_ring *ring, uint32_t party, uint32_t flags)
+{
+    if (party >= ring->n_parties)
+        return -EINVAL;
+    sr_store_relaxed(&ring->parties[party].flags, flags);
+    sr_store_ordered(&ring->parties[party].status, SR_PARTY_SERVING); /* [S1] partner: [S2] */
+    if (sr_load_ordered(&ring->header->ready_waiters)) {
+        sr_add_ordered(&ring->header->ready, 1);
+        sr_futex_wake(&ring->header->ready, INT_MAX);
+    }
+    return 0;
+}
+
+int sr_party_info(const sr_ring *ring, uint32_t party, int *pid, uint32_t *status, uint32_t *flags)
+{
+    if (party >= ring->n_parties)
+        return -EINVAL;
+    const sr_party *p = &ring->parties[party];
+    *status = sr_load_acquire(&p->status);
+    *pid = sr_load_relaxed(&p->pid);
+    *flags = sr_load_relaxed(&p->flags);
+    return 0;
+}
+
+int sr_wait_serving(sr_ring *ring, uint32_t party, uint64_t deadline)
+{
+    if (party >= ring->n_parties)
+        return -EINVAL;
+    sr_header *h = ring->header;
+    _Atomic uint32_t *status = &ring->parties[party].status;
+    int rc = 0;
+    while (sr_load_acquire(status) != SR_PARTY_SERVING) {
+        sr_add_ordered(&h->ready_waiters, 1);
+        uint32_t seen = sr_load_acquire(&h->ready);
+        rc = 0;
+        if (sr_load_ordered(status) != SR_PARTY_SERVING && !sr_closed(ring)) /* [S2] */
+            rc = sr_futex_wait(&h->ready, seen, deadline);
+        sr_sub_ordered(&h->ready_waiters, 1);
+        if (rc == -EINTR || rc == -ETIMEDOUT)
+            return rc;
+        if (sr_closed(ring))
+            return -ESHUTDOWN;
+    }
+    return 0;
+}
+
+/* ---- the consumer's death ---------------------------------------------------------------------------- */
+
+static void *watch(void *argument)
+{
+    struct pollfd fd = {.fd = (int)(intptr_t)argument, .events = POLLIN};
+    while (poll(&fd, 1, -1) < 0 && errno == EINTR) {
+    }
+    /* Nobody is left to tell, and Python's own exit could hang on whatever the consumer held. */
+    _exit(1);
+}
+
+int sr_watch_consumer(const sr_ring *ring)
+{
+    const sr_party *consumer = &ring->parties[SR_CONSUMER];
+    int pid = sr_load_relaxed(&consumer->pid);
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0 && errno != ESRCH)
+        return -errno;
+    /* The number may belong to another process by now: the start time tells. */
+    if (fd < 0 || sr_start_time(pid) != sr_load_relaxed(&consumer->started))
+        _exit(1);
+
+    pthread_t thread;
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the main thread's business */
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, 64 * 1024);
+    int rc = pthread_create(&thread, &attributes, watch, (void *)(intptr_t)fd);
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0)
+        close(fd);
+    return -rc;
+}
