@@ -200,6 +200,16 @@ int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_resu
     }
 }
 
+int sr_circulating(const sr_ring *ring)
+{
+    int n = (int)ring->n_slots;
+    for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++) {
+        unsigned state = sr_state_of(sr_load_relaxed(&ring->slots[i].state));
+        n -= state == SR_LEASED || state == SR_PARKED;
+    }
+    return n;
+}
+
 int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen)
 {
     sr_slot *s = sr_slot_checked(ring, slot);

@@ -137,6 +137,10 @@ int sr_wake_all(sr_ring *ring);
  * pidfd. 0; -ENOSYS where the kernel has no pidfd. */
 int sr_watch_consumer(const sr_ring *ring);
 
+/* A number that a process shares with its parent until it is forked: a lease compares it, because a forked
+ * child must not release what its parent holds (fork.c). */
+uint64_t sr_fork_generation(void);
+
 /* Start time of a process in clock ticks since boot; 0 if there is no such process. */
 uint64_t sr_start_time(int pid);
 
@@ -165,6 +169,9 @@ int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *fou
 
 /* READY -> LEASED with `party` as holder; *result is a copy, not yet checked. -EBUSY: not READY. */
 int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_result *result);
+
+/* Slots that can still carry tasks: neither leased nor parked. */
+int sr_circulating(const sr_ring *ring);
 
 /* LEASED -> FREE (PARKED while worker code holds an array in it). -ESTALE: not this lease. */
 int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen);
