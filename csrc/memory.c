@@ -132,3 +132,14 @@ int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint6
         *offset = start;
     return rc;
 }
+
+int sr_rewind(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    if (sr_load_acquire(&s->state) != sr_word(SR_CLAIMED, (uint64_t)party + 1, gen))
+        return -ESTALE;
+    sr_store_relaxed(&s->cursor, 0);
+    return 0;
+}

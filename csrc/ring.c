@@ -164,6 +164,8 @@ int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *fou
     while (!is_ready(ring, slot, found)) {
         if (sr_closed(ring))
             return -ESHUTDOWN;
+        if (deadline == 0)
+            return -ETIMEDOUT;
         /* A wake-up for another slot would be in vain; several consumers wait for any. */
         if (!(ring->flags & SR_SEG_PUSH))
             sr_store_ordered(&h->wanted, slot == SR_ANY ? 0 : slot + 1);
@@ -198,6 +200,35 @@ int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_resu
             return 0;
         }
     }
+}
+
+int sr_note_times(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    sr_add_relaxed(&s->fetch_ns, fetch_ns);
+    sr_add_relaxed(&s->collate_ns, collate_ns);
+    sr_store_relaxed(&s->fetched_at, sr_now() - collate_ns);
+    return 0;
+}
+
+int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
+{
+    const sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    *out = (sr_stamps){
+        .dispatched_at = sr_load_relaxed(&s->dispatched_at),
+        .claimed_at = sr_load_relaxed(&s->claimed_at),
+        .fetched_at = sr_load_relaxed(&s->fetched_at),
+        .published_at = sr_load_relaxed(&s->published_at),
+        .taken_at = sr_load_relaxed(&s->taken_at),
+        .fetch_ns = sr_load_relaxed(&s->fetch_ns),
+        .collate_ns = sr_load_relaxed(&s->collate_ns),
+        .idle_ns = sr_load_relaxed(&s->idle_ns),
+    };
+    return 0;
 }
 
 int sr_circulating(const sr_ring *ring)

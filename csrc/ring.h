@@ -61,10 +61,12 @@ typedef struct sr_shortage {
 /* ---- segment.c: making, sharing and ending a segment ------------------------------------------------ */
 
 /* Creates a segment that has no name: when the last process has gone, so has it.
- * Commits header, controls and the first SR_TASK_COMMIT bytes of each task area.
+ * Commits header, controls, and the first bytes of each task area and payload.
  * -EINVAL bad options; -ENOMEM, -ENOSPC, -EFBIG, -EMFILE, ... what the system said (see *why). */
 int sr_create(const sr_options *options, sr_ring **out, sr_shortage *why);
 #define SR_TASK_COMMIT UINT64_C(8192)
+/* The first bytes of each payload are committed too: an error that says 'no memory' needs a place to stand. */
+#define SR_PAYLOAD_COMMIT UINT64_C(8192)
 
 /* Maps the segment behind `fd` (which is duplicated). -EPROTO: not a segment, another version or an
  * inconsistent header. */
@@ -79,10 +81,16 @@ int sr_destroy(sr_ring *ring);
 int sr_fd(const sr_ring *ring);
 int sr_describe(const sr_ring *ring, sr_info *info);
 
-/* For readers: the slot's control, the task area, the payload. NULL if there is no such slot. */
+/* For readers: the slot's control, task, task area, payload. NULL if there is no such slot. */
 sr_slot *sr_slot_at(const sr_ring *ring, uint32_t slot);
+const sr_task *sr_task_of(const sr_ring *ring, uint32_t slot);
+/* What a range staged (SR_WHOLE: what the slot's layout or publish recorded). */
+const sr_result *sr_result_of(const sr_ring *ring, uint32_t slot, uint32_t range);
 char *sr_task_area(const sr_ring *ring, uint32_t slot);
 char *sr_payload(const sr_ring *ring, uint32_t slot);
+
+/* Payload bytes of one slot that are backed by memory: what a reader may touch. 0 if there is no such slot. */
+uint64_t sr_slot_committed(const sr_ring *ring, uint32_t slot);
 
 /* Bytes committed in the whole segment (slots, task areas, controls). */
 uint64_t sr_committed(const sr_ring *ring);
@@ -107,6 +115,9 @@ int sr_commit_task(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes,
  * commits them; *offset is where. Several parties may take from a cooperative slot at once. */
 int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint64_t align, uint64_t *offset,
              sr_shortage *why);
+
+/* Forgets what was taken: the owner begins again (to write an error in place of a batch). */
+int sr_rewind(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen);
 
 /* Maps the first `bytes` of a payload in one call, if this process has not touched them yet. */
 int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes);
@@ -164,7 +175,7 @@ int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen
 int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen);
 
 /* Waits until `slot` (SR_ANY: any slot of the current run, the lowest ticket first) is READY; *found tells
- * which. -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
+ * which. A deadline of 0 asks without sleeping. -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
 int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *found);
 
 /* READY -> LEASED with `party` as holder; *result is a copy, not yet checked. -EBUSY: not READY. */
@@ -175,6 +186,14 @@ int sr_circulating(const sr_ring *ring);
 
 /* LEASED -> FREE (PARKED while worker code holds an array in it). -ESTALE: not this lease. */
 int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen);
+
+/* Adds to the durations of the batch being made; the owner of the slot, or of one of its ranges, calls it. */
+int sr_note_times(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns);
+/* The slot's stamps and durations; they belong to one batch only while the caller holds the slot. */
+typedef struct sr_stamps {
+    uint64_t dispatched_at, claimed_at, fetched_at, published_at, taken_at, fetch_ns, collate_ns, idle_ns;
+} sr_stamps;
+int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out);
 
 /* READY -> FREE for what nobody wants. -EBUSY: not READY. */
 int sr_discard(sr_ring *ring, uint32_t slot);

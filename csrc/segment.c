@@ -100,7 +100,7 @@ static void lay_out(sr_header *h, const sr_options *o, uint64_t capacity)
         h->task_capacity = round_up(capacity, SR_PAGE);
     if (h->task_capacity < SR_TASK_COMMIT)
         h->task_capacity = SR_TASK_COMMIT;
-    h->capacity = round_up(capacity, SR_PAGE);
+    h->capacity = round_up(capacity < SR_PAYLOAD_COMMIT ? SR_PAYLOAD_COMMIT : capacity, SR_PAGE);
     h->stride = h->task_capacity + h->capacity;
     h->total = h->data_off + h->stride * o->n_slots;
 }
@@ -192,12 +192,16 @@ static int open_handle(int fd, char *base, const sr_header *h, const sr_info *in
 
 static int commit_controls(int fd, const sr_header *h, sr_shortage *why)
 {
-    uint64_t need = h->data_off + h->n_slots * SR_TASK_COMMIT;
+    uint64_t need = h->data_off + h->n_slots * (SR_TASK_COMMIT + SR_PAYLOAD_COMMIT);
     int rc = sr_check_room(fd, need, 0, why);
     if (rc == 0)
         rc = sr_put_memory(fd, 0, h->data_off);
-    for (uint32_t i = 0; rc == 0 && i < h->n_slots; i++)
-        rc = sr_put_memory(fd, h->data_off + i * h->stride, SR_TASK_COMMIT);
+    for (uint32_t i = 0; rc == 0 && i < h->n_slots; i++) {
+        uint64_t at = h->data_off + i * h->stride;
+        rc = sr_put_memory(fd, at, SR_TASK_COMMIT);
+        if (rc == 0)
+            rc = sr_put_memory(fd, at + h->task_capacity, SR_PAYLOAD_COMMIT);
+    }
     if (rc == -ENOSPC && why && why->limit == SR_LIMIT_NONE)
         *why = (sr_shortage){.limit = SR_LIMIT_FILESYSTEM, .needed = need, .free = sr_headroom(fd, "", NULL)};
     return rc;
@@ -234,8 +238,10 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
         close(fd);
         return rc;
     }
-    for (uint32_t i = 0; i < h.n_slots; i++)
+    for (uint32_t i = 0; i < h.n_slots; i++) {
         sr_store_relaxed(&(*out)->slots[i].task_committed, SR_TASK_COMMIT);
+        sr_store_relaxed(&(*out)->slots[i].committed, SR_PAYLOAD_COMMIT);
+    }
     return sr_join(*out, SR_CONSUMER);
 }
 
@@ -290,6 +296,23 @@ int sr_describe(const sr_ring *ring, sr_info *info)
 }
 
 sr_slot *sr_slot_at(const sr_ring *ring, uint32_t slot) { return sr_slot_checked(ring, slot); }
+
+const sr_task *sr_task_of(const sr_ring *ring, uint32_t slot)
+{
+    return slot < ring->n_slots ? &ring->slots[slot].task : NULL;
+}
+
+const sr_result *sr_result_of(const sr_ring *ring, uint32_t slot, uint32_t range)
+{
+    if (slot >= ring->n_slots || (range != SR_WHOLE && range >= SR_MAX_RANGES))
+        return NULL;
+    return range == SR_WHOLE ? &ring->slots[slot].result : &ring->slots[slot].ranges[range].result;
+}
+
+uint64_t sr_slot_committed(const sr_ring *ring, uint32_t slot)
+{
+    return slot < ring->n_slots ? sr_load_acquire(&ring->slots[slot].committed) : 0;
+}
 
 char *sr_task_area(const sr_ring *ring, uint32_t slot)
 {
