@@ -1,0 +1,19 @@
+"""How fast is slipring, next to other loaders, on this machine?
+
+Run ``python -m bench --help`` from the repository root, or ``make bench``. See ``docs/benchmarks.md`` for what
+is measured, how, and with which bias.
+
+=====================  ======================================================================
+``questions/``         one file per question: its data, its batch, its targets, its bias
+``rivals/``            one file per rival, each with ``available()`` and ``batches()``
+``collate.py``         what the rivals without a collation of their own share
+``measure.py``         the loop that consumes a rival's batches and times it
+``child.py``           the process in which one rival lives
+``runner.py``          starts the children in turn, watches over them, collects
+``summary.py``         ratios round by round, medians, targets met or not
+``report.py``          tables
+``chart.py``           the picture
+``photos.py``          makes a folder of JPEGs out of real photographs
+``machine.py``         what ran, on what
+=====================  ======================================================================
+"""

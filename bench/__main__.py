@@ -1,0 +1,133 @@
+"""The command: ``python -m bench``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench import chart, machine, photos, report, runner, summary
+from bench.questions import QUESTIONS
+from bench.rivals import RIVALS
+
+RESULTS = Path(__file__).parent / "results"
+
+# (repeats, warm-up at most, window, limit, budget), all but the first in seconds
+FULL = (5, 1.0, 1.5, 45.0, None)
+QUICK = (2, 0.3, 0.4, 15.0, 95.0)
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    asked = "\n".join(f"  {key}  {question.title}\n     {question.asks}" for key, question in QUESTIONS.items())
+    parser = argparse.ArgumentParser(
+        "python -m bench",
+        description="Compare slipring with other loaders, each in a process of its own, in turn.",
+        epilog=f"questions:\n{asked}\n\nloaders: {', '.join(RIVALS)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("questions", nargs="*", default=list(QUESTIONS), metavar="question", help="which; default all")
+    parser.add_argument("--quick", action="store_true", help="shorter and coarser: less than two minutes")
+    parser.add_argument("--data", metavar="DIR", help="class folders of your own JPEGs, for question a")
+    parser.add_argument("--rivals", metavar="LIST", help="only these loaders, separated by commas")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes per loader (default: 2)")
+    parser.add_argument("--repeats", type=int, metavar="N", help=f"rounds (default: {FULL[0]}; quick: {QUICK[0]})")
+    parser.add_argument("--window", type=float, metavar="S", help=f"timed seconds (default: {FULL[2]}; quick: {QUICK[2]})")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON instead of tables")
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go (bench/results)")
+    options = parser.parse_args()
+    for key in options.questions:
+        if key not in QUESTIONS:
+            parser.error(f"no question {key!r}; there are {', '.join(QUESTIONS)}")
+    options.rivals = options.rivals.split(",") if options.rivals else list(RIVALS)
+    for key in options.rivals:
+        if key not in RIVALS:
+            parser.error(f"no loader {key!r}; there are {', '.join(RIVALS)}")
+    if options.workers < 1 or (options.repeats is not None and options.repeats < 1):
+        parser.error("--workers and --repeats must be at least 1")
+    if options.data and not Path(options.data).is_dir():
+        parser.error(f"--data: {options.data} is not a folder")
+    return options
+
+
+def plan(options: argparse.Namespace) -> runner.Plan:
+    """Turn options into a plan."""
+    repeats, warm_s, window_s, limit_s, budget_s = QUICK if options.quick else FULL
+    return runner.Plan(
+        questions=tuple(QUESTIONS[key] for key in dict.fromkeys(options.questions)),
+        rivals=tuple(RIVALS[key] for key in dict.fromkeys(options.rivals)),
+        workers=options.workers,
+        repeats=options.repeats or repeats,
+        warm_s=warm_s,
+        window_s=options.window or window_s,
+        limit_s=limit_s,
+        data=str(Path(options.data).resolve()) if options.data else None,
+        budget_s=None if options.repeats else budget_s,
+    )
+
+
+def main() -> None:
+    options = arguments()
+    steps = plan(options)
+    about = machine.describe()
+    progress = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    with progress:
+        if not options.data and "a" in options.questions:
+            waiting = progress.add_task("cutting photographs (once)", total=None)
+            photos.ensure()
+            progress.remove_task(waiting)
+        task = progress.add_task("starting", total=steps.steps)
+
+        def step(what: str, measured: bool) -> None:
+            progress.update(task, description=what, advance=float(measured))
+
+        outcome = runner.run(steps, step)
+    found = summary.summarize(steps.questions, outcome)
+    document = {
+        "machine": about,
+        "plan": {
+            "workers": steps.workers,
+            "repeats": outcome["repeats"],
+            "window_s": steps.window_s,
+            "seconds": round(outcome["seconds"], 1),
+        },
+        **summary.as_json(found),
+        "rounds": outcome["rounds"],
+        "missing": outcome["missing"],
+    }
+    files = save(options.out, document, steps, found, about)
+    if options.json:
+        json.dump(document, sys.stdout, indent=1)
+        print()
+        return
+    console = Console()
+    report.show(console, steps.questions, found, about)
+    console.print(
+        f"{outcome['repeats']} rounds of {steps.window_s} s, {steps.workers} workers, "
+        f"{outcome['seconds']:.0f} s in all.   " + "   ".join(map(str, files)),
+        style="dim", highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def save(
+    folder: Path, document: dict[str, Any], steps: runner.Plan, found: dict[str, Any], about: dict[str, Any]
+) -> list[Path]:
+    """Write the JSON file and the charts, named by the moment."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = document["machine"]["date"][:19].replace(":", "").replace("T", "-")
+    text, png, svg = (folder / f"{stem}.{suffix}" for suffix in ("json", "png", "svg"))
+    text.write_text(json.dumps(document, indent=1) + "\n")
+    chart.draw(steps.questions, found, about, (png, svg))
+    return [text, png, svg]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The process in which one rival lives: ``python -m bench.child RIVAL``.
+
+It imports the rival once, then reads one request per line and answers with one line of JSON. Each measurement runs in
+a fork of this process, in a process group of its own: it starts from a clean state, and whatever it leaves behind,
+or gets stuck in, is killed without harm to the next.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import closing, suppress
+from typing import Any
+
+from bench.measure import Timing, measure
+from bench.questions import QUESTIONS
+from bench.rivals import RIVALS
+
+EXIT_S = 5.0
+"""How long a measurement may take to end after it has reported."""
+
+
+def main() -> None:
+    # Rivals print; the answers need a channel of their own.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    rival = importlib.import_module(f"bench.rivals.{RIVALS[sys.argv[1]].module}")
+    print(json.dumps({"missing": rival.available()}), file=answers)
+    for line in sys.stdin:
+        request = json.loads(line)
+        receiver, sender = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.close(receiver)
+            os.write(sender, json.dumps(_measure(rival, request)).encode())
+            os.close(sender)
+            return  # an orderly exit, as a training script's
+        os.close(sender)
+        with suppress(OSError):
+            os.setpgid(pid, pid)
+        try:
+            answer = _await(receiver, request["limit_s"])
+            answer.update(_reap(pid))
+        finally:
+            _kill_group(pid)
+            os.close(receiver)
+        print(json.dumps(answer), file=answers)
+
+
+def _measure(rival: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Measure, in the fork; errors become answers."""
+    question = QUESTIONS[request["question"]]
+    timing = Timing(request["warm_s"], request["window_s"] * question.window_scale)
+    try:
+        dataset = question.dataset(request["data"])
+        with closing(rival.batches(question, dataset, request["workers"])) as batches:
+            return measure(batches, set(request["expected"]), timing)
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _await(receiver: int, limit_s: float) -> dict[str, Any]:
+    """Wait for the fork's answer."""
+    if not select.select([receiver], [], [], limit_s)[0]:
+        return {"error": f"no result within {limit_s:.0f} s"}
+    text = os.read(receiver, 1 << 16)
+    return json.loads(text) if text else {"error": "died without a result"}
+
+
+def _reap(pid: int) -> dict[str, Any]:
+    """Wait a while for the fork to end; say so if it does not, or dies."""
+    give_up = time.monotonic() + EXIT_S
+    while time.monotonic() < give_up:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(status)
+            return {"exit": f"exit status {code}"} if code else {}
+        time.sleep(0.01)
+    return {"exit": f"still running {EXIT_S:.0f} s after its last batch"}
+
+
+def _kill_group(pid: int) -> None:
+    """Kill what is left of the fork and its workers."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    main()

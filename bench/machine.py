@@ -1,0 +1,51 @@
+"""What ran, and on what."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import shlex
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from bench.rivals import RIVALS
+
+
+def describe() -> dict[str, object]:
+    """Describe the machine, the versions, the moment and the command."""
+    return {
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
+        "cpu": _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "ram_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "load_before": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """List the versions of numpy, Pillow and the rivals; "-" for what is not installed."""
+    names = ["numpy", "pillow", *(name for rival in RIVALS.values() for name in rival.packages)]
+    return {name: _version(name) for name in dict.fromkeys(names)}
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        # A package that is imported from its source tree says it itself.
+        return str(getattr(sys.modules.get(name), "__version__", "-"))
+
+
+def _field(path: str, name: str) -> str | None:
+    """Find the first ``name : value`` line."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), None)

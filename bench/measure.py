@@ -1,0 +1,119 @@
+"""The loop that consumes a rival's batches: checks the first, warms up, and times the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bench.collate import as_array, digest, leaves, nbytes
+
+CHECKED = 3
+"""Batches compared with the expected bytes, before the clock starts."""
+
+WARM_BATCHES = 24
+"""Enough for every slot, segment or buffer of every rival to have been used once."""
+
+
+@dataclass
+class Progress:
+    """What the roofline yields, having no batch to hand over: how many were made since it last said so."""
+
+    batches: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long to warm up (at most) and to measure, in seconds."""
+
+    warm_s: float
+    window_s: float
+
+
+class WrongBatch(Exception):
+    """A rival delivered other bytes than the dataset holds."""
+
+
+def measure(batches: Iterator[Any], expected: set[int], timing: Timing) -> dict[str, float]:
+    """Measure one rival on one question.
+
+    Parameters
+    ----------
+    batches
+        The rival's batches, without end.
+    expected
+        The digests that its first batches may have (which one comes first is up to the rival).
+    timing
+        How long.
+
+    Returns
+    -------
+    dict
+        ``rate`` (batches/s), ``batches``, ``seconds``, ``nbytes`` of a batch, and ``cpu_us`` and ``touch_us``: the
+        CPU time of this process per batch, and how much of it goes into reading one element of each leaf.
+    """
+    size = _check(batches, expected)
+    _run(batches, timing.warm_s, WARM_BATCHES)
+    cpu = time.process_time()
+    count, seconds, last = _run(batches, timing.window_s)
+    cpu = time.process_time() - cpu
+    result = {"rate": count / seconds, "batches": count, "seconds": seconds, "nbytes": size}
+    if not isinstance(last, Progress):
+        result["cpu_us"] = cpu / count * 1e6
+        result["touch_us"] = _touch_cost(last)
+    return result
+
+
+def _check(batches: Iterator[Any], expected: set[int]) -> int:
+    """Compare the first batches with what they must be; return the bytes of one."""
+    for number in range(CHECKED):
+        batch = next(batches)
+        size = nbytes(batch)
+        if digest(batch) not in expected:
+            what = ", ".join(f"{as_array(leaf).dtype}{as_array(leaf).shape}" for leaf in leaves(batch)[:3])
+            raise WrongBatch(f"batch {number} is not one of the dataset's: {what}")
+        del batch
+    return size
+
+
+def _run(batches: Iterator[Any], seconds: float, enough: float = float("inf")) -> tuple[float, float, Any]:
+    """Take batches for some time, or until there were enough; start and end with the arrival of a batch.
+
+    Returns
+    -------
+    count, seconds, last
+        How many, in what time, and the last of them.
+    """
+    clock = time.perf_counter
+    next(batches)
+    count: float = 0
+    begin = clock()
+    end = begin + seconds
+    for batch in batches:
+        if type(batch) is Progress:
+            count += batch.batches
+        else:
+            _touch(batch)
+            count += 1
+        now = clock()
+        if now >= end or count >= enough:
+            break
+        # Not held while waiting for the next one, as in a training loop that has moved it to the device.
+        del batch
+    return count, now - begin, batch
+
+
+def _touch(batch: Any) -> None:
+    """Read one element of each leaf."""
+    for leaf in leaves(batch):
+        as_array(leaf).item(0)
+
+
+def _touch_cost(batch: Any) -> float:
+    """Measure what `_touch` costs for a batch that is in the cache, in microseconds."""
+    rounds = 200
+    begin = time.perf_counter()
+    for _ in range(rounds):
+        _touch(batch)
+    return (time.perf_counter() - begin) / rounds * 1e6

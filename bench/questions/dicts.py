@@ -1,0 +1,37 @@
+"""(e) What do many leaves cost?
+
+Data
+    512 dicts of 40 vectors of 8 float32, ready in memory; a batch is 16 of them: 40 leaves of 512 bytes.
+Machine, command, result
+    In the file that ``python -m bench e`` writes to ``bench/results/``.
+Bias
+    As (d): all overhead. Reading one element of each of 40 leaves, which the measuring loop does, costs a few
+    microseconds for arrays and a few tens for torch's tensors, and counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bench.question import Question, Ready, Target
+
+LEAVES = 40
+
+
+def make() -> list[dict[str, Any]]:
+    """Make the dicts; the same each time."""
+    rows = np.random.default_rng(4).random((512, LEAVES, 8), np.float32)
+    names = [f"field{number:02}" for number in range(LEAVES)]
+    return [dict(zip(names, row)) for row in rows]
+
+
+QUESTION = Question(
+    key="e",
+    title="dicts of 40 leaves, 16 × 8 float32 each",
+    asks="What do many leaves cost?",
+    batch_size=16,
+    dataset=lambda _: Ready(make),
+    targets=(Target("torch", 30),),
+)

@@ -1,0 +1,62 @@
+"""(a) Does the loader cost anything next to decoding JPEGs?
+
+Data
+    The user's class folders (``--data``), or a folder of JPEGs cut from real photographs, each decoded by
+    Pillow, cropped at the centre and scaled to 224 x 224 (uint8, HWC), with its class number.
+Machine, command, result
+    In the file that ``python -m bench a`` writes to ``bench/results/``.
+Bias
+    Decoding dwarfs everything else, so all good loaders come out alike; that is the point. The files stay in the
+    page cache. The cut photographs are a little smaller, in bytes, than ImageNet's, so decoding is cheaper and the
+    loader's share is, if anything, overstated. No augmentation but the crop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bench.photos import image_files
+from bench.question import Dataset, Question, Target
+
+SIDE = 224
+KEEP = 0.875  # of the shorter side: the usual 224 out of 256
+
+
+class Photos(Dataset):
+    """Class folders of JPEGs, as (image, label)."""
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        path, label = self.sources[index]
+        return decode(path), label
+
+
+def decode(path: str) -> Any:
+    """Decode one file, crop its centre and scale it."""
+    from PIL import Image  # so that children that never decode never load it
+
+    with Image.open(path) as image:
+        rgb = image.convert("RGB")
+    width, height = rgb.size
+    side = min(width, height) * KEEP
+    left, top = (width - side) / 2, (height - side) / 2
+    box = (left, top, left + side, top + side)
+    # np.array, not asarray: the latter is read-only here, and torch warns about that.
+    return np.array(rgb.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=box))
+
+
+def dataset(data: str | None) -> Photos:
+    return Photos(image_files(data))
+
+
+QUESTION = Question(
+    key="a",
+    title="JPEG photographs → 32 × 224 × 224 × 3 uint8, label",
+    asks="Does the loader cost anything next to decoding?",
+    batch_size=32,
+    dataset=dataset,
+    targets=(Target("roofline", 0.97), Target("cpu", 20)),
+    decode_only=True,
+    window_scale=2.0,
+)

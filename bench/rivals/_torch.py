@@ -1,0 +1,48 @@
+"""What the rivals with torch's interface share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.question import Dataset, Question, Ready
+
+
+def endless(loader: Any) -> Iterator[Any]:
+    """Go through epoch after epoch; the loader's workers end with the last reference to it."""
+    while True:
+        yield from loader
+
+
+def torch_batches(loader: type, question: Question, dataset: Any, workers: int) -> Iterator[Any]:
+    """Run `loader` with torch's own defaults, but for workers that outlive an epoch."""
+    return endless(
+        loader(dataset, batch_size=question.batch_size, num_workers=workers, persistent_workers=True)
+    )
+
+
+class Tensors:
+    """The same dataset with tensors for arrays. What lies ready is made tensors beforehand."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self.samples = [_tensors(dataset[i]) for i in range(dataset.distinct)] if isinstance(dataset, Ready) else None
+        self.distinct = dataset.distinct
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        if self.samples is None:
+            return _tensors(self.dataset[index])
+        return self.samples[index % self.distinct]
+
+
+def _tensors(sample: Any) -> Any:
+    import torch
+
+    if isinstance(sample, tuple):
+        return tuple(_tensors(item) for item in sample)
+    if isinstance(sample, dict):
+        return {key: _tensors(item) for key, item in sample.items()}
+    return sample if isinstance(sample, int) else torch.from_numpy(sample)

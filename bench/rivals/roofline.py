@@ -1,0 +1,100 @@
+"""The roofline: the same work by as many processes, written to shared memory, and handed to nobody.
+
+Each process fills slots of its own, whose pages are touched before the clock starts, and counts. For a question of
+decoding, samples are made and dropped instead. The consumer sleeps: what it would cost is left out, too.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from bench.collate import numbered
+from bench.measure import CHECKED, Progress
+from bench.question import Dataset, Question
+
+SLOTS = 3  # per process: what a ring would keep in motion
+PERIOD = 0.02  # seconds between two looks at the counters
+
+
+def available() -> str | None:
+    return None
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    made = multiprocessing.RawArray("Q", workers)  # samples, per process
+    first, go = multiprocessing.Semaphore(0), multiprocessing.Event()
+    template = numbered(dataset, question.batch_size, 0)
+    slots = [[_slot(template) for _ in range(SLOTS)] for _ in range(workers)]
+    processes = [
+        multiprocessing.Process(target=_work, args=(question.batch_size, question.decode_only, dataset, *rest), daemon=True)
+        for rest in ((worker, slots[worker], made, first, go) for worker in range(workers))
+    ]
+    try:
+        for process in processes:
+            process.start()
+        for _ in processes:
+            first.acquire()
+        for number in range(CHECKED):
+            yield _views(template, slots[number % workers][0])
+        go.set()
+        seen = sum(made)
+        while True:
+            time.sleep(PERIOD)
+            now = sum(made)
+            yield Progress((now - seen) / question.batch_size)
+            seen = now
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _slot(batch: Any) -> Any:
+    """Allocate shared memory of the batch's form; RawArray touches it by writing zeros."""
+    if isinstance(batch, tuple):
+        return tuple(_slot(item) for item in batch)
+    if isinstance(batch, dict):
+        return {key: _slot(item) for key, item in batch.items()}
+    return multiprocessing.RawArray("B", batch.nbytes)
+
+
+def _views(batch: Any, slot: Any) -> Any:
+    """See a slot as arrays of the batch's form."""
+    if isinstance(batch, tuple):
+        return tuple(map(_views, batch, slot))
+    if isinstance(batch, dict):
+        return {key: _views(item, slot[key]) for key, item in batch.items()}
+    return np.frombuffer(slot, batch.dtype).reshape(batch.shape)
+
+
+def _work(
+    batch_size: int,
+    decode_only: bool,
+    dataset: Dataset,
+    worker: int,
+    slots: list[Any],
+    made: Any,
+    first: Any,
+    go: Any,
+) -> None:
+    template = numbered(dataset, batch_size, 0)
+    spaces = [_views(template, slot) for slot in slots]
+    for space in spaces:
+        numbered(dataset, batch_size, worker, space)
+    first.release()
+    go.wait()
+    workers, number = len(made), worker
+    if decode_only:
+        for index in cycle(range(worker, len(dataset), workers)):
+            dataset[index]
+            made[worker] += 1
+    for space in cycle(spaces):
+        numbered(dataset, batch_size, number, space)
+        number += workers
+        made[worker] += batch_size

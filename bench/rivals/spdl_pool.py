@@ -1,0 +1,71 @@
+"""SPDL's ``iterate_in_subprocess``: one subprocess and one SharedMemorySegmentPool per worker, taken in turn.
+
+As its documentation recommends: the pool has room for what the queue holds and what is being written and read, and
+views are handed out without a copy. Its worker copies a batch into a segment before it asks for the next one, so the
+arrays in which the batch was collated are used again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bench.collate import Stream, leaves, nbytes, numbered
+from bench.question import Dataset, Question
+
+BUFFER = 3  # its default
+ALIGNMENT = 64
+
+
+@dataclass
+class _Source:
+    """A stream that ends on demand: a worker cut short in mid-stream takes seconds to give up."""
+
+    stream: Stream
+    stop: Any
+
+    def __call__(self) -> _Source:
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.stream:
+            if self.stop.value:
+                return
+            yield batch
+
+
+def available() -> str | None:
+    try:
+        from spdl.pipeline import SharedMemorySegmentPool, iterate_in_subprocess  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from spdl.pipeline import SharedMemorySegmentPool, iterate_in_subprocess
+
+    batch = numbered(dataset, question.batch_size, 0)
+    size = nbytes(batch) + ALIGNMENT * len(leaves(batch))
+    del batch
+    stop = multiprocessing.RawValue("b")
+    sources = [
+        iterate_in_subprocess(
+            _Source(Stream(dataset, question.batch_size, worker, workers, reuse=True), stop),
+            buffer_size=BUFFER,
+            arena=SharedMemorySegmentPool(segment_size=size, count=BUFFER + 3),
+        )
+        for worker in range(workers)
+    ]
+    iterators = [iter(source) for source in sources]
+    try:
+        while True:
+            for iterator in iterators:
+                yield next(iterator)
+    finally:
+        stop.value = 1
+        for iterator in iterators:
+            for _ in iterator:
+                pass

@@ -1,0 +1,23 @@
+"""torchdata's StatefulDataLoader, with the samples that torch gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.question import Dataset, Question
+from bench.rivals._torch import torch_batches
+
+
+def available() -> str | None:
+    try:
+        import torchdata.stateful_dataloader  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return torch_batches(StatefulDataLoader, question, dataset, workers)

@@ -1,0 +1,23 @@
+"""torch.utils.data.DataLoader as most people use it: samples are numpy arrays, batches are tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.question import Dataset, Question
+from bench.rivals._torch import torch_batches
+
+
+def available() -> str | None:
+    try:
+        import torch.utils.data  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from torch.utils.data import DataLoader
+
+    return torch_batches(DataLoader, question, dataset, workers)

@@ -1,0 +1,55 @@
+"""webdataset's MultiLoader: processes that pickle their batches into ZeroMQ sockets.
+
+Its sockets would let each worker run a thousand batches ahead, which fills the memory when batches are big; they are
+held to two here, as torch's are. Batches come in any order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.collate import Stream
+from bench.question import Dataset, Question
+
+AHEAD = 2
+
+
+def available() -> str | None:
+    try:
+        import webdataset.multi  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+class _Shard(Stream):
+    """A stream that learns which worker it is in from where MultiLoader says so."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.worker = int(os.environ["WORKER"])
+        return super().__iter__()
+
+
+def _stay_close() -> None:
+    import zmq
+
+    context = zmq.Context.instance()
+    context.sndhwm = context.rcvhwm = AHEAD
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from webdataset.multi import MultiLoader
+
+    _stay_close()
+    os.register_at_fork(after_in_child=_stay_close)
+    with TemporaryDirectory() as sockets:
+        # It pickles a batch before it asks for the next, so the batch's arrays can be used again.
+        shard = _Shard(dataset, question.batch_size, 0, workers, reuse=True)
+        loader = MultiLoader(shard, workers=workers, prefix=f"{sockets}/")
+        try:
+            yield from loader
+        finally:
+            loader.kill()

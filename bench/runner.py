@@ -1,0 +1,192 @@
+"""Starts one child per rival, asks each in turn, and never waits for one for ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.collate import digest, numbered
+from bench.measure import CHECKED
+from bench.question import Question
+from bench.rivals import Rival
+
+START_S = 60.0
+GRACE_S = 15.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure, and for how long."""
+
+    questions: tuple[Question, ...]
+    rivals: tuple[Rival, ...]
+    workers: int
+    repeats: int
+    warm_s: float
+    window_s: float
+    limit_s: float
+    data: str | None = None
+    budget_s: float | None = None
+
+    @property
+    def steps(self) -> int:
+        return len(self.questions) * len(self.rivals) * self.repeats
+
+
+class Child:
+    """The process of one rival. Every answer is a dict; one with ``error`` says what went wrong."""
+
+    def __init__(self, rival: Rival) -> None:
+        self.rival = rival
+        self._errors = tempfile.TemporaryFile()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Child:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._errors.close()
+
+    def start(self) -> None:
+        """Start the process, without waiting for its imports."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.child", self.rival.key],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,  # so that Ctrl-C reaches it through stop(), once
+            cwd=Path(__file__).parent.parent,
+        )
+
+    def missing(self) -> str | None:
+        """Wait until it has imported its rival; say why that is not available, or None."""
+        answer = self._read(START_S)
+        return answer.get("error", answer.get("missing"))
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Measure one thing."""
+        if self._process is None:
+            self.start()
+            if reason := self.missing():
+                return {"error": reason}
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self.stop()
+            return {"error": f"its process died: {self._last_words()}"}
+        return self._read(request["limit_s"] + GRACE_S)
+
+    def _read(self, limit_s: float) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None
+        stdout = self._process.stdout
+        ready = select.select([stdout], [], [], limit_s)[0]
+        line = stdout.readline() if ready else b""
+        if line:
+            return json.loads(line)
+        self.stop()
+        return {"error": f"its process died: {self._last_words()}" if ready else f"no answer in {limit_s:.0f} s"}
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "no message"
+
+    def stop(self) -> None:
+        """End the process: politely, so that it can end its forks, then not."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(3)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def run(plan: Plan, step: Callable[[str, bool], None] = lambda *_: None) -> dict[str, Any]:
+    """Carry out a plan.
+
+    Parameters
+    ----------
+    plan
+        What to do.
+    step
+        Called with what comes next, and whether a measurement has just ended; for a progress bar.
+
+    Returns
+    -------
+    dict
+        ``rounds``: for each question and rival a list with one answer per round (None for what was left out);
+        ``missing``: why rivals could not run; ``repeats``: rounds begun and finished.
+    """
+    begin = time.monotonic()
+    rounds: dict[str, dict[str, list[Any]]] = {
+        question.key: {rival.key: [] for rival in plan.rivals} for question in plan.questions
+    }
+    missing: dict[str, str] = {}
+    with ExitStack() as stack:
+        children = [stack.enter_context(Child(rival)) for rival in plan.rivals]
+        step("working out what the batches must be", False)
+        requests = {question.key: _request(plan, question) for question in plan.questions}
+        for child in children:
+            step(f"importing {child.rival.label}", False)
+            if reason := child.missing():
+                missing[child.rival.key] = reason
+        present = [child for child in children if child.rival.key not in missing]
+        done = 0
+        while done < plan.repeats:
+            started = time.monotonic()
+            for question in plan.questions:
+                for child in _rotated(present, done):
+                    step(f"round {done + 1}  ({question.key}) {child.rival.label}", False)
+                    rounds[question.key][child.rival.key].append(child.ask(requests[question.key]))
+                    step("", True)
+            done += 1
+            now = time.monotonic()
+            if plan.budget_s is not None and now - begin + (now - started) > plan.budget_s:
+                break
+    return {"rounds": rounds, "missing": missing, "repeats": done, "seconds": time.monotonic() - begin}
+
+
+def _request(plan: Plan, question: Question) -> dict[str, Any]:
+    """Write down what a child needs to know, with the digests that the first batches may have."""
+    dataset = question.dataset(plan.data)
+    # Unordered rivals may deliver one worker's batches before another's first.
+    count = plan.workers * (CHECKED + 1)
+    if dataset.distinct % question.batch_size == 0:
+        count = min(count, dataset.distinct // question.batch_size)
+    return {
+        "question": question.key,
+        "data": plan.data,
+        "workers": plan.workers,
+        "warm_s": plan.warm_s,
+        "window_s": plan.window_s,
+        "limit_s": plan.limit_s + question.window_scale * plan.window_s,
+        "expected": [digest(numbered(dataset, question.batch_size, number)) for number in range(count)],
+    }
+
+
+def _rotated(items: list[Child], by: int) -> Iterable[Child]:
+    """Begin each round with another rival, so that none always runs after the same."""
+    by %= max(1, len(items))
+    return items[by:] + items[:by]

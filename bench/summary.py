@@ -1,0 +1,138 @@
+"""From rounds to figures: medians and spreads, ratios within each round, targets met or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from bench.question import Question, Target
+from bench.rivals import RIVALS
+
+OURS = "slipring"
+TORCH = ("torch_numpy", "torch_tensor")
+
+Rounds = dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with its extremes."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread | None:
+        listed = list(values)
+        return cls(median(listed), min(listed), max(listed)) if listed else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rival on one question. Ratios are this rival's rate divided by the other's, in the same round."""
+
+    rival: str
+    rate: Spread | None = None
+    mb_per_s: float | None = None
+    to_torch: Spread | None = None
+    to_spdl: Spread | None = None
+    to_roofline: Spread | None = None
+    cpu_us: Spread | None = None
+    touch_us: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target, and what this run says of it; `met` is None where it says nothing."""
+
+    question: str
+    target: Target
+    measured: Spread | None
+    met: bool | None
+
+
+def rows(rounds: Rounds, missing: dict[str, str]) -> list[Row]:
+    """Sum up one question."""
+    return [_row(key, rounds, missing.get(key)) for key in rounds]
+
+
+def _row(key: str, rounds: Rounds, missing: str | None) -> Row:
+    answers = rounds[key]
+    good = [answer for answer in answers if "rate" in answer]
+    notes = [f"not available: {missing}"] if missing else []
+    for kind in ("error", "exit"):
+        said = [answer[kind] for answer in answers if kind in answer]
+        if said:
+            notes.append(f"{len(said)} of {len(answers)} rounds: {said[-1]}")
+    if not good:
+        return Row(key, notes=tuple(notes))
+    rate = Spread.of(answer["rate"] for answer in good)
+    assert rate is not None
+    return Row(
+        rival=key,
+        rate=rate,
+        mb_per_s=rate.median * good[0]["nbytes"] / 1e6,
+        to_torch=_ratio(rounds, key, TORCH),
+        to_spdl=_ratio(rounds, key, ("spdl",)),
+        to_roofline=_ratio(rounds, key, ("roofline",)),
+        cpu_us=Spread.of(answer["cpu_us"] for answer in good if "cpu_us" in answer),
+        touch_us=median(answer["touch_us"] for answer in good) if "touch_us" in good[0] else None,
+        notes=tuple(notes),
+    )
+
+
+def _ratio(rounds: Rounds, key: str, others: tuple[str, ...]) -> Spread | None:
+    """Divide, round by round, by the best of the others; rounds in which either failed are left out."""
+    ratios = []
+    for number, answer in enumerate(rounds[key]):
+        against = [
+            rounds[other][number]["rate"]
+            for other in others
+            if number < len(rounds.get(other, ())) and "rate" in rounds[other][number]
+        ]
+        if "rate" in answer and against:
+            ratios.append(answer["rate"] / max(against))
+    return Spread.of(ratios)
+
+
+def verdicts(question: Question, table: list[Row]) -> list[Verdict]:
+    """Compare our row with the question's targets, by the medians."""
+    ours = next((row for row in table if row.rival == OURS), Row(OURS))
+    measured = {
+        "roofline": ours.to_roofline,
+        "torch": ours.to_torch,
+        "spdl": ours.to_spdl,
+        "cpu": ours.cpu_us,
+    }
+    result = []
+    for target in question.targets:
+        value = measured[target.against]
+        met = None
+        if value is not None:
+            met = value.median <= target.bound if target.against == "cpu" else value.median >= target.bound
+        result.append(Verdict(question.key, target, value, met))
+    return result
+
+
+def summarize(questions: Iterable[Question], outcome: dict[str, Any]) -> dict[str, Any]:
+    """Sum up a run: ``tables`` (rows per question) and ``targets``."""
+    tables, targets = {}, []
+    for question in questions:
+        tables[question.key] = rows(outcome["rounds"][question.key], outcome["missing"])
+        targets += verdicts(question, tables[question.key])
+    return {"tables": tables, "targets": targets}
+
+
+def as_json(summary: dict[str, Any]) -> dict[str, Any]:
+    """Turn a summary into what JSON can hold."""
+    return {
+        "tables": {
+            key: [asdict(row) | {"label": RIVALS[row.rival].label} for row in table]
+            for key, table in summary["tables"].items()
+        },
+        "targets": [asdict(verdict) for verdict in summary["targets"]],
+    }
