@@ -46,8 +46,10 @@ def _extension_problem():
     wanted = f"_ring{importlib.machinery.EXTENSION_SUFFIXES[0]}"
     others = sorted(name for name in os.listdir(here) if name.startswith("_ring.") and name.endswith(".so"))
     built = f"; built for other interpreters: {', '.join(others)}" if others else ""
+    in_venv = sys.prefix != sys.base_prefix
+    venv = sys.prefix if in_venv else f".venv-{sys.version_info.major}.{sys.version_info.minor}"
     return (
         f"its extension modules are not built for this Python (no {wanted} in {here}{built}). "
-        f"In a checkout run `make build PYTHON={sys.executable}`; elsewhere run "
+        f"In a checkout run `make build PYTHON={sys.executable} VENV={venv}`; elsewhere run "
         f"`{sys.executable} -m pip install --force-reinstall slipring`."
     )
