@@ -48,7 +48,7 @@ def extension(name, c_sources):
         f"slipring.{name}",
         sources=[f"pkg/slipring/{name}.pyx", *c_sources],
         include_dirs=["csrc"],
-        depends=glob.glob("csrc/*.h") if c_sources else [],
+        depends=sorted(glob.glob("csrc/*.h")),  # also of those that only cimport _ring
         define_macros=[
             ("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"),
             ("NPY_TARGET_VERSION", "NPY_1_23_API_VERSION"),
