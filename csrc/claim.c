@@ -49,11 +49,11 @@ static int try_claim(sr_ring *ring, uint32_t party, uint32_t *slot, uint32_t *ra
     }
 }
 
-/* Gives back at once what belongs to an old run; true if there was something to give back. */
+/* Gives back at once what belongs to an old run or was cancelled; true if there was something to give back. */
 static bool drop_stale(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, uint64_t gen)
 {
     sr_slot *s = &ring->slots[slot];
-    if (!sr_is_stale(ring, s))
+    if (!sr_is_stale(ring, s) && !(range == SR_FINISH && sr_was_stopped(s, gen)))
         return false;
     if (range == SR_WHOLE || range == SR_FINISH)
         sr_abort(ring, party, slot, gen);

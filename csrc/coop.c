@@ -9,6 +9,8 @@ static uint32_t ranges_of(const sr_slot *s)
     return n < SR_MAX_RANGES ? n : SR_MAX_RANGES;
 }
 
+static bool has_ended(uint64_t word) { return (word & 3) == SR_RANGE_DONE || (word & 3) == SR_RANGE_STOPPED; }
+
 int sr_claim_range(sr_slot *s, uint64_t word, uint32_t party, uint32_t *range)
 {
     uint64_t gen = sr_gen_of(word), me = (uint64_t)party + 1;
@@ -23,7 +25,7 @@ int sr_claim_range(sr_slot *s, uint64_t word, uint32_t party, uint32_t *range)
             *range = i;
             return 0;
         }
-        all_done = all_done && (sr_load_acquire(&s->ranges[i].word) & 3) == SR_RANGE_DONE;
+        all_done = all_done && has_ended(sr_load_acquire(&s->ranges[i].word));
     }
     /* Whoever did the last range died before it could finish the slot. */
     if (n > 0 && all_done && sr_cas(&s->state, word, sr_word(SR_CLAIMED, me, gen))) {
@@ -33,14 +35,24 @@ int sr_claim_range(sr_slot *s, uint64_t word, uint32_t party, uint32_t *range)
     return -EAGAIN;
 }
 
-static bool all_ranges_done(const sr_slot *s, uint64_t gen)
+/* Whoever ends a range, or stops the free ones, asks this afterwards. Ordered: of two parties that end the
+ * last two ranges at once, at least one sees both ended. */
+static bool all_ranges_ended(const sr_slot *s, uint64_t gen)
 {
     for (uint32_t i = 0, n = ranges_of(s); i < n; i++) {
         uint64_t w = sr_load_ordered(&s->ranges[i].word);
-        if (sr_gen_of(w) != gen || (w & 3) != SR_RANGE_DONE)
+        if (sr_gen_of(w) != gen || !has_ended(w))
             return false;
     }
     return true;
+}
+
+bool sr_was_stopped(const sr_slot *s, uint64_t gen)
+{
+    for (uint32_t i = 0, n = ranges_of(s); i < n; i++)
+        if (sr_load_acquire(&s->ranges[i].word) == sr_word(SR_RANGE_STOPPED, 0, gen))
+            return true;
+    return false;
 }
 
 int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, uint64_t gen,
@@ -54,12 +66,11 @@ int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, 
     if (sr_load_acquire(&s->ranges[range].word) != w)
         return -ESTALE;
     s->ranges[range].result = result ? *result : (sr_result){0};
-    /* Ordered against the other ranges' last steps: of two parties that end at once, one sees both. */
     if (!sr_cas(&s->ranges[range].word, w, sr_word(SR_RANGE_DONE, 0, gen)))
         return -ESTALE;
-    if (!all_ranges_done(s, gen) || !sr_cas(&s->state, sr_word(SR_SHARED, 0, gen), sr_word(SR_CLAIMED, me, gen)))
+    if (!all_ranges_ended(s, gen) || !sr_cas(&s->state, sr_word(SR_SHARED, 0, gen), sr_word(SR_CLAIMED, me, gen)))
         return 0;
-    if (sr_is_stale(ring, s)) {
+    if (sr_is_stale(ring, s) || sr_was_stopped(s, gen)) {
         sr_abort(ring, party, slot, gen);
         return 0;
     }
@@ -68,25 +79,19 @@ int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, 
 
 bool sr_stop_ranges(sr_slot *s, uint64_t gen)
 {
-    bool idle = true;
-    for (uint32_t i = 0, n = ranges_of(s); i < n; i++) {
-        uint64_t free_word = sr_word(SR_RANGE_FREE, 0, gen);
-        if (sr_cas(&s->ranges[i].word, free_word, sr_word(SR_RANGE_DONE, 0, gen)))
-            continue;
-        uint64_t w = sr_load_acquire(&s->ranges[i].word);
-        idle = idle && (w & 3) == SR_RANGE_DONE;
-    }
-    return idle;
+    for (uint32_t i = 0, n = ranges_of(s); i < n; i++)
+        sr_cas(&s->ranges[i].word, sr_word(SR_RANGE_FREE, 0, gen), sr_word(SR_RANGE_STOPPED, 0, gen));
+    return all_ranges_ended(s, gen);
 }
 
 int sr_recover_ranges(sr_slot *s, uint64_t gen, uint32_t party, bool stale)
 {
     uint64_t me = (uint64_t)party + 1;
     int again = 0;
+    unsigned next = stale || sr_was_stopped(s, gen) ? SR_RANGE_STOPPED : SR_RANGE_FREE;
     for (uint32_t i = 0, n = ranges_of(s); i < n; i++) {
-        unsigned next = stale ? SR_RANGE_DONE : SR_RANGE_FREE;
         if (sr_cas(&s->ranges[i].word, sr_word(SR_RANGE_CLAIMED, me, gen), sr_word(next, 0, gen)))
-            again++;
+            again += next == SR_RANGE_FREE;
     }
     if (sr_cas(&s->layout, sr_word(SR_LAYOUT_PROPOSING, me, gen), sr_word(SR_LAYOUT_NONE, 0, gen)))
         sr_futex_wake((_Atomic uint32_t *)&s->layout, INT_MAX);

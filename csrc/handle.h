@@ -56,6 +56,8 @@ void sr_wake_free(sr_ring *ring);
 int sr_claim_range(sr_slot *s, uint64_t word, uint32_t party, uint32_t *range);
 /* Takes every unclaimed range out; true if no range is being worked on. */
 bool sr_stop_ranges(sr_slot *s, uint64_t gen);
+/* A cancel has taken ranges out: what lies in the slot is not a batch. */
+bool sr_was_stopped(const sr_slot *s, uint64_t gen);
 /* Gives the ranges of a dead party back; returns how many will be done again. */
 int sr_recover_ranges(sr_slot *s, uint64_t gen, uint32_t party, bool stale);
 

@@ -45,8 +45,9 @@ enum sr_state {
 #define SR_OWNER_MASK (UINT64_C(0xfff) << SR_OWNER_SHIFT)
 #define SR_GEN_SHIFT 20
 
-/* ---- a range's word: bits 0-1 state | bits 8-19 owner | bits 20-63 generation of its slot ---------- */
-enum sr_range_state { SR_RANGE_FREE = 0, SR_RANGE_CLAIMED = 1, SR_RANGE_DONE = 2 };
+/* ---- a range's word: bits 0-1 state | bits 8-19 owner | bits 20-63 generation of its slot ----------
+ * STOPPED: taken out by a cancel before anybody did it; a slot with such a range is never published. */
+enum sr_range_state { SR_RANGE_FREE = 0, SR_RANGE_CLAIMED = 1, SR_RANGE_DONE = 2, SR_RANGE_STOPPED = 3 };
 
 /* ---- the layout word of a cooperative slot: same fields as a range's word -------------------------- */
 enum sr_layout_state { SR_LAYOUT_NONE = 0, SR_LAYOUT_PROPOSING = 1, SR_LAYOUT_DIRECT = 2, SR_LAYOUT_STAGED = 3 };

@@ -33,7 +33,7 @@ static bool recover_step(sr_ring *ring, sr_slot *s, uint32_t party, int *again)
     }
     if (sr_state_of(w) == SR_SHARED) {
         *again += sr_recover_ranges(s, gen, party, stale);
-        if (stale && sr_stop_ranges(s, gen))
+        if ((stale || sr_was_stopped(s, gen)) && sr_stop_ranges(s, gen))
             (void)sr_set_free(ring, s, w); /* a finisher may have been faster, and aborts itself */
         return true;
     }

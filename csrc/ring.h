@@ -171,7 +171,8 @@ int sr_pick_free(sr_ring *ring, uint32_t *slot);
 int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen);
 
 /* TASK -> FREE; SHARED: no further range is given out, and FREE at once if none is being worked on.
- * 0; -EBUSY if a worker has it (it will be discarded when published). */
+ * 0; -EBUSY if a worker has it (a whole task will be published, and then is to be discarded; a stopped SHARED
+ * one becomes FREE with the last range at work); -ESTALE: another generation. */
 int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen);
 
 /* Waits until `slot` (SR_ANY: any slot of the current run, the lowest ticket first) is READY; *found tells
