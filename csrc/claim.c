@@ -11,6 +11,7 @@ static int try_claim(sr_ring *ring, uint32_t party, uint32_t *slot, uint32_t *ra
 {
     uint64_t me = (uint64_t)party + 1;
     uint64_t floor = 0;
+    uint32_t floor_slot = 0;
     bool have_floor = false;
 
     for (;;) {
@@ -24,7 +25,10 @@ static int try_claim(sr_ring *ring, uint32_t party, uint32_t *slot, uint32_t *ra
             if (!mine && sr_state_of(w) != SR_SHARED)
                 continue;
             uint64_t ticket = sr_load_relaxed(&s->ticket);
-            if ((have_floor && !sr_before(floor, ticket)) || (found && !sr_before(ticket, best)))
+            /* Two runs may use the same ticket: then the slot's number decides. */
+            if (have_floor && (sr_before(ticket, floor) || (ticket == floor && i <= floor_slot)))
+                continue;
+            if (found && !sr_before(ticket, best))
                 continue;
             found = true;
             best = ticket;
@@ -43,8 +47,9 @@ static int try_claim(sr_ring *ring, uint32_t party, uint32_t *slot, uint32_t *ra
         }
         if (sr_claim_range(s, best_word, party, range) == 0)
             return 0;
-        /* All its ranges are taken: later tickets only. */
+        /* All its ranges are taken: those behind it only. */
         floor = best;
+        floor_slot = *slot;
         have_floor = true;
     }
 }
