@@ -58,7 +58,7 @@ build: $(BUILD_STAMP) ## build the extensions in place
 lint: $(DEPS_STAMP) ## ruff, cython-lint, and gcc's warnings as errors
 	$(VENV)/bin/ruff check $(PY_DIRS)
 	$(VENV)/bin/ruff format --check $(PY_DIRS)
-	$(VENV)/bin/cython-lint --max-line-length 110 $(wildcard pkg/slipring/*.pyx pkg/slipring/*.pxd)
+	PATH="$(abspath $(VENV))/bin:$$PATH" cython-lint --max-line-length 110 $(wildcard pkg/slipring/*.pyx pkg/slipring/*.pxd)
 	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -Icsrc $(wildcard csrc/*.c)
 
 # pytest comes last, so that its closing line is the last thing on the screen; one after another also under -j.
