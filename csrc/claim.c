@@ -1,11 +1,6 @@
 /* claim.c - the worker's side of a slot's life: claim, publish, abort; and the producer's, in push mode. */
 #include "handle.h"
 
-/* A sleeping worker looks again this often, whatever happened to the wake-up meant for it. */
-#define RESCAN_NS UINT64_C(500000000)
-
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 /* One look at all slots; claims the lowest ticket that this party may take. */
 static int try_claim(sr_ring *ring, uint32_t party, uint32_t *slot, uint32_t *range, uint64_t *gen)
 {
@@ -80,23 +75,24 @@ int sr_claim(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, u
             return -ESHUTDOWN;
         rc = try_claim(ring, party, slot, range, gen);
         if (rc == -EAGAIN) {
+            if (sr_now() >= deadline)
+                return -ETIMEDOUT;
             uint32_t seen = sr_load_acquire(&me->wake);
             sr_store_ordered(&me->waiting, 1); /* [W2] partner: [W1] in rouse */
             rc = try_claim(ring, party, slot, range, gen);
             if (rc == -EAGAIN && !sr_closed(ring))
-                rc = sr_futex_wait(&me->wake, seen, earlier(deadline, sr_now() + RESCAN_NS)) == -EINTR
+                rc = sr_futex_wait(&me->wake, seen, sr_rescan_at(deadline)) == -EINTR
                          ? -EINTR
                          : -EAGAIN;
-            /* A wake-up that came although this party had found work itself is another's. */
-            if (!sr_cas32(&me->waiting, 1, 0) && rc == 0)
+            /* A wake-up that came although this party has found work itself, or goes to look at its signals,
+             * is another's. After -EAGAIN it is followed, by looking again. */
+            if (!sr_cas32(&me->waiting, 1, 0) && rc != -EAGAIN)
                 sr_wake_a_worker(ring, 0);
         }
         if (rc == 0 && !drop_stale(ring, party, *slot, *range, *gen))
             break;
         if (rc == -EINTR)
             return rc;
-        if (rc == -EAGAIN && sr_now() >= deadline)
-            return -ETIMEDOUT;
     }
     sr_slot *s = &ring->slots[*slot];
     uint64_t now = sr_now();
@@ -186,7 +182,7 @@ int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *sl
         int rc = try_claim_free(ring, party, slot, gen);
         bool claimed = rc == 0;
         if (!claimed && !sr_closed(ring))
-            rc = sr_futex_wait(&h->freed, seen, earlier(deadline, sr_now() + RESCAN_NS));
+            rc = sr_futex_wait(&h->freed, seen, sr_rescan_at(deadline));
         sr_sub_ordered(&h->free_waiters, 1);
         if (claimed)
             return 0;

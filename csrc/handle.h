@@ -46,7 +46,14 @@ static inline sr_slot *sr_slot_checked(const sr_ring *ring, uint32_t slot)
 int sr_put_memory(int fd, uint64_t offset, uint64_t length);
 int sr_check_room(int fd, uint64_t need, uint64_t others, sr_shortage *why);
 
+/* A sleeper looks again this often, whatever happened to the wake-up meant for it: the waker may have been
+ * killed. Tests make it endless, so that a wake-up lost in any other way shows. */
+#ifndef SR_RESCAN_NS
+#define SR_RESCAN_NS UINT64_C(500000000)
+#endif
+
 /* wait.c */
+uint64_t sr_rescan_at(uint64_t deadline);
 void sr_wake_party(sr_ring *ring, uint32_t party);
 void sr_wake_a_worker(sr_ring *ring, uint64_t addressee);
 void sr_wake_ready(sr_ring *ring, uint32_t slot);

@@ -26,6 +26,12 @@ uint64_t sr_now(void)
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
+uint64_t sr_rescan_at(uint64_t deadline)
+{
+    uint64_t then = sr_now() + SR_RESCAN_NS;
+    return then < deadline ? then : deadline;
+}
+
 int sr_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline)
 {
     struct timespec at = {.tv_sec = (time_t)(deadline / UINT64_C(1000000000)),
