@@ -30,10 +30,11 @@ static inline uint64_t sr_owner_of(uint64_t word) { return (word & SR_OWNER_MASK
 static inline uint64_t sr_gen_of(uint64_t word) { return word >> SR_GEN_SHIFT; }
 static inline uint64_t sr_next_gen(uint64_t gen) { return (gen + 1) & (UINT64_MAX >> SR_GEN_SHIFT); }
 
-/* Scans stop at the slots that were ever used. */
+/* Scans stop at the slots that were ever used. Ordered, as the states are: a sleeper that announced itself
+ * must see the slot whose dispatcher did not see the announcement. */
 static inline uint32_t sr_scan_end(const sr_ring *ring)
 {
-    uint32_t n = sr_load_acquire(&ring->header->high_water);
+    uint32_t n = sr_load_ordered(&ring->header->high_water);
     return n < ring->n_slots ? n : ring->n_slots;
 }
 

@@ -71,7 +71,7 @@ int sr_pick_free(sr_ring *ring, uint32_t *slot)
     bool found = false;
     for (uint32_t i = 0; i < ring->n_slots; i++) {
         sr_slot *s = &ring->slots[i];
-        unsigned state = sr_state_of(sr_load_acquire(&s->state));
+        unsigned state = sr_state_of(sr_load_ordered(&s->state)); /* [F3] partner: the CAS in sr_set_free */
         /* What was published for an old run is discarded on sight. */
         if (state == SR_READY && sr_is_stale(ring, s) && let_go(ring, s, SR_READY, 0, true) == 0)
             state = sr_state_of(sr_load_acquire(&s->state));
