@@ -127,23 +127,38 @@ int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen)
     return -EBUSY;
 }
 
-/* The READY slot with the lowest ticket that belongs to the current run. */
-static bool find_ready(sr_ring *ring, uint32_t *slot)
+/* One look: the READY slot with the lowest ticket that belongs to the current run, and its state word; 0: none. */
+static uint64_t look_for_ready(sr_ring *ring, uint32_t *slot)
 {
-    bool found = false;
-    uint64_t best = 0;
+    uint64_t best = 0, best_word = 0;
     for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++) {
         sr_slot *s = &ring->slots[i];
-        if (sr_state_of(sr_load_ordered(&s->state)) != SR_READY || sr_is_stale(ring, s))
+        uint64_t w = sr_load_ordered(&s->state);
+        if (sr_state_of(w) != SR_READY || sr_is_stale(ring, s))
             continue;
         uint64_t ticket = sr_load_relaxed(&s->ticket);
-        if (!found || sr_before(ticket, best)) {
-            found = true;
+        if (!best_word || sr_before(ticket, best)) {
             best = ticket;
+            best_word = w;
             *slot = i;
         }
     }
-    return found;
+    return best_word;
+}
+
+/* While one look passes over the slots, a producer may publish behind it and then again before it. Whatever it
+ * published before the batch that this look found is seen by the next one, so two that agree are in order. */
+static bool find_ready(sr_ring *ring, uint32_t *slot)
+{
+    uint64_t seen = look_for_ready(ring, slot);
+    while (seen && (ring->flags & SR_SEG_PUSH)) {
+        uint32_t before = *slot;
+        uint64_t again = look_for_ready(ring, slot);
+        if (again == seen && *slot == before)
+            break;
+        seen = again;
+    }
+    return seen != 0;
 }
 
 static bool is_ready(sr_ring *ring, uint32_t slot, uint32_t *found)
