@@ -83,8 +83,10 @@ asan: ## the ring's tests in C under the address and undefined behaviour sanitiz
 bench: build $(BENCH_STAMP) ## the benchmarks; QUICK=1, DATA=/path/to/images, ARGS='...'
 	$(PY) -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(if $(DATA),--data "$(DATA)") $(ARGS)
 
+wheel check-sdist: SLIPRING_BUILD := release
+
 wheel: $(DEPS_STAMP) ## sdist and wheel into dist/
-	SLIPRING_BUILD=release $(PY) -m build --outdir dist
+	$(PY) -m build --outdir dist
 
 check-sdist: $(DEPS_STAMP) ## build a wheel from the sdist in isolation, install it elsewhere, import it
 	rm -rf build/sdist
