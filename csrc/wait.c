@@ -104,6 +104,7 @@ int sr_wake_all(sr_ring *ring)
     for (uint32_t i = 0; i < ring->n_parties; i++) {
         sr_add_ordered(&ring->parties[i].wake, 1);
         sr_futex_wake(&ring->parties[i].wake, INT_MAX);
+        sr_futex_wake(&ring->parties[i].status, INT_MAX);
     }
     sr_add_ordered(&h->ready, 1);
     sr_futex_wake(&h->ready, INT_MAX);
@@ -160,12 +161,10 @@ int sr_serve(sr_ring *ring, uint32_t party, uint32_t flags)
 {
     if (party >= ring->n_parties)
         return -EINVAL;
-    sr_store_relaxed(&ring->parties[party].flags, flags);
-    sr_store_ordered(&ring->parties[party].status, SR_PARTY_SERVING); /* [S1] partner: [S2] */
-    if (sr_load_ordered(&ring->header->ready_waiters)) {
-        sr_add_ordered(&ring->header->ready, 1);
-        sr_futex_wake(&ring->header->ready, INT_MAX);
-    }
+    sr_party *p = &ring->parties[party];
+    sr_store_relaxed(&p->flags, flags);
+    sr_store_release(&p->status, SR_PARTY_SERVING); /* [S1] partner: [S2] in sr_wait_serving */
+    sr_futex_wake(&p->status, INT_MAX);             /* once in a worker's life: no count of waiters */
     return 0;
 }
 
@@ -184,22 +183,19 @@ int sr_wait_serving(sr_ring *ring, uint32_t party, uint64_t deadline)
 {
     if (party >= ring->n_parties)
         return -EINVAL;
-    sr_header *h = ring->header;
-    _Atomic uint32_t *status = &ring->parties[party].status;
-    int rc = 0;
-    while (sr_load_acquire(status) != SR_PARTY_SERVING) {
-        sr_add_ordered(&h->ready_waiters, 1);
-        uint32_t seen = sr_load_acquire(&h->ready);
-        rc = 0;
-        if (sr_load_ordered(status) != SR_PARTY_SERVING && !sr_closed(ring)) /* [S2] */
-            rc = sr_futex_wait(&h->ready, seen, deadline);
-        sr_sub_ordered(&h->ready_waiters, 1);
-        if (rc == -EINTR || rc == -ETIMEDOUT)
-            return rc;
+    _Atomic uint32_t *word = &ring->parties[party].status;
+    for (;;) {
+        uint32_t status = sr_load_acquire(word); /* [S2] */
+        if (status == SR_PARTY_SERVING)
+            return 0;
         if (sr_closed(ring))
             return -ESHUTDOWN;
+        int rc = sr_futex_wait(word, status, sr_rescan_at(deadline));
+        if (rc == -EINTR)
+            return rc;
+        if (rc == -ETIMEDOUT && sr_now() >= deadline)
+            return sr_load_acquire(word) == SR_PARTY_SERVING ? 0 : rc;
     }
-    return 0;
 }
 
 /* ---- the consumer's death ---------------------------------------------------------------------------- */
