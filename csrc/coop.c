@@ -120,9 +120,10 @@ int sr_layout_propose(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen
             return 0;
         if (sr_closed(ring))
             return -ESHUTDOWN;
-        /* The low half of the word holds state and owner: it changes whenever the wait should end. */
-        int rc = sr_futex_wait((_Atomic uint32_t *)&s->layout, (uint32_t)w, deadline);
-        if (rc == -EINTR || rc == -ETIMEDOUT)
+        /* The low half of the word holds state and owner: it changes whenever the wait should end, but for a
+         * close, which is seen at the next look. */
+        int rc = sr_futex_wait((_Atomic uint32_t *)&s->layout, (uint32_t)w, sr_rescan_at(deadline));
+        if (rc == -EINTR || (rc == -ETIMEDOUT && sr_now() >= deadline))
             return rc;
     }
 }

@@ -224,7 +224,7 @@ int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, 
                   const sr_result *result);
 
 /* Who decides how the rows lie: 0 this party must propose (and then settle); SR_LAYOUT_DIRECT or
- * SR_LAYOUT_STAGED: it is settled. Waits while another party proposes. -ETIMEDOUT, -EINTR. */
+ * SR_LAYOUT_STAGED: it is settled. Waits while another party proposes. -ETIMEDOUT, -EINTR, -ESHUTDOWN; -ESTALE: another generation. */
 int sr_layout_propose(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, uint64_t deadline);
 
 /* Settles the layout; for SR_LAYOUT_DIRECT `result` describes the table that has been written. */
