@@ -36,9 +36,9 @@ int sr_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline)
 {
     struct timespec at = {.tv_sec = (time_t)(deadline / UINT64_C(1000000000)),
                           .tv_nsec = (long)(deadline % UINT64_C(1000000000))};
-    /* WAIT_BITSET takes an absolute deadline; without FUTEX_PRIVATE_FLAG it works across processes. */
-    long rc = syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_BITSET, seen,
-                      deadline == SR_FOREVER ? NULL : &at, NULL, FUTEX_BITSET_MATCH_ANY);
+    /* WAIT_BITSET takes an absolute deadline; without FUTEX_PRIVATE_FLAG it works across processes. There is
+     * always a deadline (SR_FOREVER is 585 years): without one, a handler with SA_RESTART would not end it. */
+    long rc = syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_BITSET, seen, &at, NULL, FUTEX_BITSET_MATCH_ANY);
     return rc == 0 ? 0 : -errno;
 }
 
