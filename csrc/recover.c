@@ -38,8 +38,8 @@ static bool recover_step(sr_ring *ring, sr_slot *s, uint32_t party, int *again)
         return true;
     }
     if (sr_state_of(w) == SR_LEASED && mine && (ring->flags & SR_SEG_PUSH)) {
-        int rc = sr_release(ring, (uint32_t)(s - ring->slots), gen);
-        return rc == 0 || rc == -ESTALE;
+        (void)sr_release(ring, (uint32_t)(s - ring->slots), gen);
+        return false; /* its own code may hold an array in it as well: look again */
     }
     if ((w & SR_HELD) && sr_load_relaxed(&s->holder) == party)
         return sr_state_of(w) == SR_PARKED ? sr_set_free(ring, s, w) : sr_cas(&s->state, w, w & ~SR_HELD);
