@@ -116,14 +116,15 @@ int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint6
     sr_slot *s = sr_slot_checked(ring, slot);
     if (!s || align == 0 || (align & (align - 1)) || align > SR_PAGE)
         return -EINVAL;
-    if (bytes > ring->capacity) {
-        if (why)
-            *why = (sr_shortage){.limit = SR_LIMIT_CAPACITY, .needed = bytes, .free = ring->capacity};
-        return -EFBIG;
-    }
     uint64_t start, end, seen = sr_load_relaxed(&s->cursor);
     do {
-        start = (seen + align - 1) & ~(align - 1);
+        start = seen < ring->capacity ? (seen + align - 1) & ~(align - 1) : ring->capacity;
+        if (bytes > ring->capacity - start) { /* nothing is taken: a smaller request may still fit */
+            if (why)
+                *why = (sr_shortage){.limit = SR_LIMIT_CAPACITY, .free = ring->capacity,
+                                     .needed = bytes < UINT64_MAX - start ? start + bytes : UINT64_MAX};
+            return -EFBIG;
+        }
         end = start + bytes;
     } while (!atomic_compare_exchange_weak_explicit(&s->cursor, &seen, end, memory_order_relaxed,
                                                     memory_order_relaxed));

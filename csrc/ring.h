@@ -112,7 +112,8 @@ int sr_commit(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_s
 int sr_commit_task(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why);
 
 /* Takes `bytes` (aligned to `align`, a power of two) from the payload of a slot that this party fills and
- * commits them; *offset is where. Several parties may take from a cooperative slot at once. */
+ * commits them; *offset is where. Several parties may take from a cooperative slot at once. What does not fit
+ * the capacity takes nothing (-EFBIG; needed: the slot's bytes with it); what finds no memory stays taken. */
 int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint64_t align, uint64_t *offset,
              sr_shortage *why);
 
@@ -224,7 +225,8 @@ int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, 
                   const sr_result *result);
 
 /* Who decides how the rows lie: 0 this party must propose (and then settle); SR_LAYOUT_DIRECT or
- * SR_LAYOUT_STAGED: it is settled. Waits while another party proposes. -ETIMEDOUT, -EINTR, -ESHUTDOWN; -ESTALE: another generation. */
+ * SR_LAYOUT_STAGED: it is settled. Waits while another party proposes. -ETIMEDOUT, -EINTR, -ESHUTDOWN;
+ * -ESTALE: another generation. */
 int sr_layout_propose(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, uint64_t deadline);
 
 /* Settles the layout; for SR_LAYOUT_DIRECT `result` describes the table that has been written. */
