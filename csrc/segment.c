@@ -21,6 +21,7 @@
 #define DEFAULT_CAPACITY (16 * GIB)
 #define DEFAULT_TASK_CAPACITY (64 * MIB)
 #define SMALLEST_CAPACITY (64 * UINT64_C(1024))
+#define LARGEST_CAPACITY (UINT64_C(1) << 46) /* no sum over SR_MAX_SLOTS slots overflows */
 #define TMPFS_MAGIC_NUMBER 0x01021994
 
 static uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
@@ -109,16 +110,18 @@ static bool header_is_sound(const sr_header *h, uint64_t file_bytes)
 {
     if (h->magic != SR_MAGIC || h->version != SR_VERSION)
         return false;
-    if (h->n_slots == 0 || h->n_slots > SR_MAX_SLOTS || h->n_parties < 2 || h->n_parties > SR_MAX_PARTIES)
+    if ((h->flags & ~SR_SEG_PUSH) || h->n_slots == 0 || h->n_slots > SR_MAX_SLOTS || h->n_parties < 2 || h->n_parties > SR_MAX_PARTIES)
         return false;
     sr_options o = {.n_slots = h->n_slots, .n_parties = h->n_parties, .flags = h->flags,
                     .task_capacity = h->task_capacity};
-    if (h->capacity > UINT64_MAX / 2 / h->n_slots || h->task_capacity > UINT64_MAX / 2 / h->n_slots)
+    if (h->capacity == 0 || h->capacity > LARGEST_CAPACITY || h->task_capacity == 0 ||
+        h->task_capacity > LARGEST_CAPACITY)
         return false;
     sr_header again;
     lay_out(&again, &o, h->capacity);
     return again.parties_off == h->parties_off && again.slots_off == h->slots_off &&
-           again.data_off == h->data_off && again.stride == h->stride && again.total == h->total &&
+           again.data_off == h->data_off && again.task_capacity == h->task_capacity &&
+           again.capacity == h->capacity && again.stride == h->stride && again.total == h->total &&
            h->total <= file_bytes;
 }
 
@@ -216,7 +219,8 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
     if (why)
         *why = (sr_shortage){0};
     if (!o || !out || o->n_slots == 0 || o->n_slots > SR_MAX_SLOTS || o->n_parties < 2 ||
-        o->n_parties > SR_MAX_PARTIES || (o->capacity && o->capacity > UINT64_C(1) << 46))
+        o->n_parties > SR_MAX_PARTIES || (o->flags & ~SR_SEG_PUSH) || o->capacity > LARGEST_CAPACITY ||
+        o->task_capacity > LARGEST_CAPACITY)
         return -EINVAL;
     int fd = open_backing(o, &info);
     if (fd < 0)
