@@ -90,7 +90,7 @@ int sr_pick_free(sr_ring *ring, uint32_t *slot)
 int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen)
 {
     sr_slot *s = sr_slot_checked(ring, slot);
-    if (!s || task->n_ranges > SR_MAX_RANGES || task->addressee > ring->n_parties)
+    if (!s || (ring->flags & SR_SEG_PUSH) || task->n_ranges > SR_MAX_RANGES || task->addressee > ring->n_parties)
         return -EINVAL;
     uint64_t w = sr_load_acquire(&s->state); /* [D1] acquires what the last owner released */
     if (sr_state_of(w) != SR_FREE)
@@ -107,8 +107,10 @@ int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen
         return -EBUSY;
     if (gen)
         *gen = g;
-    for (uint32_t i = 0; i < (task->n_ranges ? task->n_ranges : 1); i++)
+    if (!task->n_ranges)
         sr_wake_a_worker(ring, task->addressee);
+    for (uint32_t i = 0; i < task->n_ranges; i++) /* ranges are anybody's */
+        sr_wake_a_worker(ring, 0);
     return 0;
 }
 

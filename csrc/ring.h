@@ -168,7 +168,8 @@ int sr_begin_run(sr_ring *ring, uint64_t run);
 int sr_pick_free(sr_ring *ring, uint32_t *slot);
 
 /* FREE -> TASK (or SHARED when task->n_ranges > 0), then wakes a worker that may take it. The task area has
- * been written before. *gen receives the generation. -EBUSY: not FREE. */
+ * been written before. *gen receives the generation. -EBUSY: not FREE; -EINVAL: also in a push segment, whose
+ * slots the producers claim. */
 int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen);
 
 /* TASK -> FREE; SHARED: no further range is given out, and FREE at once if none is being worked on.
