@@ -75,6 +75,18 @@ static uint64_t cgroup_room(const char *root, const char *dir, bool v2)
     return limit > used ? limit - used : 0;
 }
 
+/* Whether a list of controllers, as "cpu,memory", has the one that counts. */
+static bool names_memory(const char *at, const char *end)
+{
+    while (at < end) {
+        size_t n = strcspn(at, ",:");
+        if (n == strlen("memory") && strncmp(at, "memory", n) == 0)
+            return true;
+        at += n + 1;
+    }
+    return false;
+}
+
 /* This process's memory cgroup below the mount, from /proc/self/cgroup. */
 static bool own_path(const char *groups, bool v2, char *path, size_t room)
 {
@@ -84,9 +96,7 @@ static bool own_path(const char *groups, bool v2, char *path, size_t room)
         const char *colon = names ? strchr(names + 1, ':') : NULL;
         if (!colon)
             continue;
-        size_t n = (size_t)(colon - names - 1);
-        bool mine = v2 ? n == 0 : n == strlen("memory") && strncmp(names + 1, "memory", n) == 0;
-        if (mine) {
+        if (v2 ? colon == names + 1 : names_memory(names + 1, colon)) {
             size_t length = strcspn(colon + 1, "\n");
             if (length >= room)
                 return false;
@@ -106,7 +116,7 @@ static uint64_t hierarchy_room(const char *root, const char *mount, const char *
     uint64_t room = UINT64_MAX;
 
     /* In a container the path may be the host's, while only the container's own group is mounted. */
-    if (skip > 1 && strncmp(path, top, skip) == 0)
+    if (skip > 1 && strncmp(path, top, skip) == 0 && (path[skip] == '/' || path[skip] == '\0'))
         memmove(path, path + skip, strlen(path + skip) + 1);
     for (;;) {
         size_t n = strlen(path);
