@@ -17,29 +17,32 @@ from bench.rivals import RIVALS
 
 RESULTS = Path(__file__).parent / "results"
 
+WIDTH = 120  # of the tables, where no terminal says otherwise
+
 # (repeats, warm-up at most, window, limit, budget), all but the first in seconds
 FULL = (5, 1.0, 1.5, 45.0, None)
-QUICK = (2, 0.3, 0.4, 15.0, 95.0)
+QUICK = (2, 0.2, 0.4, 15.0, 100.0)
 
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
-    asked = "\n".join(f"  {key}  {question.title}\n     {question.asks}" for key, question in QUESTIONS.items())
+    asked = "\n".join(f"  {key}  {item.title}\n     {item.asks}" for key, item in QUESTIONS.items())
     parser = argparse.ArgumentParser(
         "python -m bench",
         description="Compare slipring with other loaders, each in a process of its own, in turn.",
         epilog=f"questions:\n{asked}\n\nloaders: {', '.join(RIVALS)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("questions", nargs="*", default=list(QUESTIONS), metavar="question", help="which; default all")
-    parser.add_argument("--quick", action="store_true", help="shorter and coarser: less than two minutes")
-    parser.add_argument("--data", metavar="DIR", help="class folders of your own JPEGs, for question a")
-    parser.add_argument("--rivals", metavar="LIST", help="only these loaders, separated by commas")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes per loader (default: 2)")
-    parser.add_argument("--repeats", type=int, metavar="N", help=f"rounds (default: {FULL[0]}; quick: {QUICK[0]})")
-    parser.add_argument("--window", type=float, metavar="S", help=f"timed seconds (default: {FULL[2]}; quick: {QUICK[2]})")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON instead of tables")
-    parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go (bench/results)")
+    add = parser.add_argument
+    add("questions", nargs="*", default=list(QUESTIONS), metavar="question", help="which; all by default")
+    add("--quick", action="store_true", help="shorter and coarser: less than two minutes")
+    add("--data", metavar="DIR", help="class folders of your own JPEGs, for question a")
+    add("--rivals", metavar="LIST", help="only these loaders, separated by commas")
+    add("--workers", type=int, default=2, metavar="N", help="processes per loader (2)")
+    add("--repeats", type=int, metavar="N", help=f"rounds ({FULL[0]}; quick: {QUICK[0]})")
+    add("--window", type=float, metavar="S", help=f"timed seconds ({FULL[2]}; quick: {QUICK[2]})")
+    add("--json", action="store_true", help="print the results as JSON instead of tables")
+    add("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go (bench/results)")
     options = parser.parse_args()
     for key in options.questions:
         if key not in QUESTIONS:
@@ -86,8 +89,8 @@ def main() -> None:
             progress.remove_task(waiting)
         task = progress.add_task("starting", total=steps.steps)
 
-        def step(what: str, measured: bool) -> None:
-            progress.update(task, description=what, advance=float(measured))
+        def step(what: str) -> None:
+            progress.update(task, description=what, advance=1)
 
         outcome = runner.run(steps, step)
     found = summary.summarize(steps.questions, outcome)
@@ -95,7 +98,7 @@ def main() -> None:
         "machine": about,
         "plan": {
             "workers": steps.workers,
-            "repeats": outcome["repeats"],
+            "repeats": steps.repeats,
             "window_s": steps.window_s,
             "seconds": round(outcome["seconds"], 1),
         },
@@ -109,9 +112,11 @@ def main() -> None:
         print()
         return
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
     report.show(console, steps.questions, found, about)
     console.print(
-        f"{outcome['repeats']} rounds of {steps.window_s} s, {steps.workers} workers, "
+        f"{steps.repeats} rounds of {steps.window_s} s, {steps.workers} workers, "
         f"{outcome['seconds']:.0f} s in all.   " + "   ".join(map(str, files)),
         style="dim", highlight=False, soft_wrap=True,
     )  # fmt: skip

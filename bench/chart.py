@@ -22,7 +22,9 @@ OTHER = "#30638e"
 WIDE = 12.0  # a linear axis serves up to this ratio between the best and the worst
 
 
-def draw(questions: Sequence[Question], summary: dict[str, Any], machine: dict[str, Any], paths: Sequence[Path]) -> None:
+def draw(
+    questions: Sequence[Question], summary: dict[str, Any], machine: dict[str, Any], paths: Sequence[Path]
+) -> None:
     """Draw all panels and save them to `paths`; the suffix gives the format."""
     with plt.rc_context({"font.size": 9, "font.family": "DejaVu Sans", "svg.fonttype": "none"}):
         columns = min(2, len(questions))
@@ -79,9 +81,13 @@ def _panel(axes: Axes, question: Question, table: list[Row]) -> None:
         axes.set_xlim(0, top * 1.16)
     for bar, key in zip(bars, order):
         axes.annotate(
-            number(rates[key].median), (rates[key].high, bar.get_y() + bar.get_height() / 2),
-            xytext=(4, 0), textcoords="offset points", va="center", fontweight="bold" if key == OURS else "normal",
-        )  # fmt: skip
+            number(rates[key].median),
+            (rates[key].high, bar.get_y() + bar.get_height() / 2),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontweight="bold" if key == OURS else "normal",
+        )
     for label, key in zip(axes.get_yticklabels(), order):
         label.set_fontweight("bold" if key == OURS else "normal")
     axes.set_xlabel("batches/s, logarithmic" if wide else "batches/s", fontsize=8, color="#666666")

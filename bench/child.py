@@ -1,12 +1,13 @@
 """The process in which one rival lives: ``python -m bench.child RIVAL``.
 
-It imports the rival once, then reads one request per line and answers with one line of JSON. Each measurement runs in
-a fork of this process, in a process group of its own: it starts from a clean state, and whatever it leaves behind,
-or gets stuck in, is killed without harm to the next.
+It imports the rival once, then reads one request per line and answers with one line of JSON. Each measurement
+runs in a fork of this process, in a process group of its own: it starts from a clean state, and whatever it
+leaves behind, or gets stuck in, is killed without harm to the next.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -42,7 +43,9 @@ def main() -> None:
             os.close(receiver)
             os.write(sender, json.dumps(_measure(rival, request)).encode())
             os.close(sender)
-            return  # an orderly exit, as a training script's
+            # As an orderly exit, but for taking down every module, which takes torch most of a second.
+            atexit._run_exitfuncs()
+            os._exit(0)
         os.close(sender)
         with suppress(OSError):
             os.setpgid(pid, pid)

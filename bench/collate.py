@@ -1,7 +1,7 @@
 """What the rivals without a collation of their own share: numpy collation, and a worker's stream of batches.
 
-The rivals get the fastest collation that plain numpy offers (``np.concatenate`` into a given array), and keep their
-buffers where that is safe, so that none is slow for a reason that is not its own.
+The rivals get the fastest collation that plain numpy offers (``np.concatenate`` into a given array), and keep
+their buffers where that is safe, so that none is slow for a reason that is not its own.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Stream:
     worker, workers
         Which worker this is, of how many.
     reuse
-        Write every batch to the same arrays: for rivals that have copied one batch before they ask for the next.
+        Write every batch to the same arrays: for rivals that have copied one before they ask for the next.
     """
 
     def __init__(self, dataset: Dataset, batch_size: int, worker: int, workers: int, *, reuse: bool) -> None:

@@ -50,8 +50,8 @@ def measure(batches: Iterator[Any], expected: set[int], timing: Timing) -> dict[
     Returns
     -------
     dict
-        ``rate`` (batches/s), ``batches``, ``seconds``, ``nbytes`` of a batch, and ``cpu_us`` and ``touch_us``: the
-        CPU time of this process per batch, and how much of it goes into reading one element of each leaf.
+        ``rate`` (batches/s), ``batches``, ``seconds``, ``nbytes`` of a batch; ``cpu_us``, the CPU time of
+        this process per batch; ``touch_us``, how much of that goes into reading one element of each leaf.
     """
     size = _check(batches, expected)
     _run(batches, timing.warm_s, WARM_BATCHES)
@@ -100,7 +100,7 @@ def _run(batches: Iterator[Any], seconds: float, enough: float = float("inf")) -
         if now >= end or count >= enough:
             break
         # Not held while waiting for the next one, as in a training loop that has moved it to the device.
-        del batch
+        batch = None
     return count, now - begin, batch
 
 

@@ -77,7 +77,7 @@ class Dataset:
 class Ready(Dataset):
     """A dataset whose samples lie ready in memory.
 
-    Pickles as the recipe `make`, so that rivals whose workers are spawned do not send the pool through a pipe.
+    Pickles as the recipe `make`, so that where workers are spawned the pool does not go through a pipe.
     """
 
     def __init__(self, make: Callable[[], Sequence[Any]]) -> None:

@@ -12,6 +12,8 @@ from bench.question import Question, Target
 from bench.rivals import RIVALS
 from bench.summary import OURS, Row, Spread, Verdict
 
+COLUMNS = ("batches/s", "min – max", "MB/s", "× torch", "× SPDL", "of roofline", "consumer CPU\nµs/batch")
+
 AGAINST = {
     "roofline": "of the roofline, at least",
     "torch": "× the better of torch's two, at least",
@@ -20,7 +22,9 @@ AGAINST = {
 }
 
 
-def show(console: Console, questions: Iterable[Question], summary: dict[str, Any], machine: dict[str, Any]) -> None:
+def show(
+    console: Console, questions: Iterable[Question], summary: dict[str, Any], machine: dict[str, Any]
+) -> None:
     """Print everything."""
     for question in questions:
         console.print(_table(question, summary["tables"][question.key]))
@@ -43,7 +47,7 @@ def show(console: Console, questions: Iterable[Question], summary: dict[str, Any
 def _table(question: Question, table: list[Row]) -> Table:
     result = Table(title=f"({question.key}) {question.title}", caption=question.asks, title_justify="left")
     result.add_column("loader", no_wrap=True)
-    for name in ("batches/s", "min – max", "MB/s", "× torch", "× SPDL", "of roofline", "consumer CPU\nµs/batch"):
+    for name in COLUMNS:
         result.add_column(name, justify="right", no_wrap=True)
     for row in table:
         result.add_row(

@@ -41,7 +41,8 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        return len(self.questions) * len(self.rivals) * self.repeats
+        """How often `run` calls `step`, where no rival is missing and the budget suffices."""
+        return 1 + len(self.rivals) + len(self.questions) * len(self.rivals) * self.repeats
 
 
 class Child:
@@ -49,7 +50,7 @@ class Child:
 
     def __init__(self, rival: Rival) -> None:
         self.rival = rival
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Child:
@@ -99,7 +100,9 @@ class Child:
         if line:
             return json.loads(line)
         self.stop()
-        return {"error": f"its process died: {self._last_words()}" if ready else f"no answer in {limit_s:.0f} s"}
+        if not ready:
+            return {"error": f"no answer in {limit_s:.0f} s"}
+        return {"error": f"its process died: {self._last_words()}"}
 
     def _last_words(self) -> str:
         self._errors.seek(0)
@@ -123,7 +126,7 @@ class Child:
                     pipe.close()
 
 
-def run(plan: Plan, step: Callable[[str, bool], None] = lambda *_: None) -> dict[str, Any]:
+def run(plan: Plan, step: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Carry out a plan.
 
     Parameters
@@ -131,13 +134,13 @@ def run(plan: Plan, step: Callable[[str, bool], None] = lambda *_: None) -> dict
     plan
         What to do.
     step
-        Called with what comes next, and whether a measurement has just ended; for a progress bar.
+        Called before each measurement with what comes next, for a progress bar.
 
     Returns
     -------
     dict
-        ``rounds``: for each question and rival a list with one answer per round (None for what was left out);
-        ``missing``: why rivals could not run; ``repeats``: rounds begun and finished.
+        ``rounds``: for each question and rival a list with one answer per round; ``missing``: why rivals
+        could not run; ``seconds``: what all took.
     """
     begin = time.monotonic()
     rounds: dict[str, dict[str, list[Any]]] = {
@@ -146,26 +149,24 @@ def run(plan: Plan, step: Callable[[str, bool], None] = lambda *_: None) -> dict
     missing: dict[str, str] = {}
     with ExitStack() as stack:
         children = [stack.enter_context(Child(rival)) for rival in plan.rivals]
-        step("working out what the batches must be", False)
+        step("working out what the batches must be")
         requests = {question.key: _request(plan, question) for question in plan.questions}
         for child in children:
-            step(f"importing {child.rival.label}", False)
+            step(f"importing {child.rival.label}")
             if reason := child.missing():
                 missing[child.rival.key] = reason
         present = [child for child in children if child.rival.key not in missing]
-        done = 0
-        while done < plan.repeats:
-            started = time.monotonic()
+        took: dict[str, float] = {}
+        for number in range(plan.repeats):
             for question in plan.questions:
-                for child in _rotated(present, done):
-                    step(f"round {done + 1}  ({question.key}) {child.rival.label}", False)
+                started = time.monotonic()
+                if plan.budget_s and started - begin + took.get(question.key, 0) > plan.budget_s:
+                    continue
+                for child in _rotated(present, number):
+                    step(f"round {number + 1}  ({question.key}) {child.rival.label}")
                     rounds[question.key][child.rival.key].append(child.ask(requests[question.key]))
-                    step("", True)
-            done += 1
-            now = time.monotonic()
-            if plan.budget_s is not None and now - begin + (now - started) > plan.budget_s:
-                break
-    return {"rounds": rounds, "missing": missing, "repeats": done, "seconds": time.monotonic() - begin}
+                took[question.key] = time.monotonic() - started
+    return {"rounds": rounds, "missing": missing, "seconds": time.monotonic() - begin}
 
 
 def _request(plan: Plan, question: Question) -> dict[str, Any]:

@@ -27,11 +27,15 @@ def make() -> list[dict[str, Any]]:
     return [dict(zip(names, row)) for row in rows]
 
 
+def dataset(data: str | None) -> Ready:
+    return Ready(make)
+
+
 QUESTION = Question(
     key="e",
     title="dicts of 40 leaves, 16 × 8 float32 each",
     asks="What do many leaves cost?",
     batch_size=16,
-    dataset=lambda _: Ready(make),
+    dataset=dataset,
     targets=(Target("torch", 30),),
 )

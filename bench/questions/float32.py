@@ -1,7 +1,7 @@
 """(c) How fast do big batches of ready float32 images move?
 
 Data
-    256 images of random numbers, 3 x 224 x 224, ready in memory; a sample is a view of one and its class number.
+    256 images of random numbers, 3 x 224 x 224, ready in memory; a sample is a view of one and its number.
 Machine, command, result
     In the file that ``python -m bench c`` writes to ``bench/results/``.
 Bias
@@ -26,11 +26,15 @@ def make() -> list[tuple[Any, int]]:
     return [(image, number % 1000) for number, image in enumerate(images)]
 
 
+def dataset(data: str | None) -> Ready:
+    return Ready(make)
+
+
 QUESTION = Question(
     key="c",
     title="ready float32 images, 128 × 3 × 224 × 224, label",
     asks="How fast do big batches of floats move?",
     batch_size=128,
-    dataset=lambda _: Ready(make),
+    dataset=dataset,
     targets=(Target("roofline", 0.90), Target("torch", 4), Target("cpu", 20)),
 )

@@ -6,8 +6,8 @@ Data
 Machine, command, result
     In the file that ``python -m bench a`` writes to ``bench/results/``.
 Bias
-    Decoding dwarfs everything else, so all good loaders come out alike; that is the point. The files stay in the
-    page cache. The cut photographs are a little smaller, in bytes, than ImageNet's, so decoding is cheaper and the
+    Decoding dwarfs everything else, so all good loaders come out alike; that is the point. The files stay in
+    the page cache. The cut photographs have fewer bytes than ImageNet's, so decoding is cheaper and the
     loader's share is, if anything, overstated. No augmentation but the crop.
 """
 
@@ -52,7 +52,7 @@ def dataset(data: str | None) -> Photos:
 
 QUESTION = Question(
     key="a",
-    title="JPEG photographs → 32 × 224 × 224 × 3 uint8, label",
+    title="JPEG photographs to 32 × 224 × 224 × 3 uint8, label",
     asks="Does the loader cost anything next to decoding?",
     batch_size=32,
     dataset=dataset,

@@ -23,11 +23,15 @@ def make() -> list[Any]:
     return list(np.random.default_rng(3).random((1024, 32), np.float32))
 
 
+def dataset(data: str | None) -> Ready:
+    return Ready(make)
+
+
 QUESTION = Question(
     key="d",
     title="tiny batches, 64 × 32 float32",
     asks="What does a tiny batch cost?",
     batch_size=64,
-    dataset=lambda _: Ready(make),
+    dataset=dataset,
     targets=(Target("torch", 30), Target("spdl", 3)),
 )

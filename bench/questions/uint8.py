@@ -1,12 +1,12 @@
 """(b) How fast do big batches of ready uint8 images move?
 
 Data
-    512 images of random bytes, 3 x 224 x 224, ready in memory; a sample is a view of one and its class number.
+    512 images of random bytes, 3 x 224 x 224, ready in memory; a sample is a view of one and its number.
 Machine, command, result
     In the file that ``python -m bench b`` writes to ``bench/results/``.
 Bias
-    Nothing is decoded, so the loader is everything: no real training pipeline gains this much. The pool (77 MB)
-    may sit partly in a large last-level cache, for every rival alike.
+    Nothing is decoded, so the loader is everything: no real training pipeline gains this much. The pool
+    (77 MB) may sit partly in a large last-level cache, for every rival alike.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ def make() -> list[tuple[Any, int]]:
     return [(image, number % 1000) for number, image in enumerate(images)]
 
 
+def dataset(data: str | None) -> Ready:
+    return Ready(make)
+
+
 QUESTION = Question(
     key="b",
     title="ready uint8 images, 256 × 3 × 224 × 224, label",
     asks="How fast do big batches of bytes move?",
     batch_size=256,
-    dataset=lambda _: Ready(make),
+    dataset=dataset,
     targets=(Target("roofline", 0.90), Target("torch", 4), Target("spdl", 3), Target("cpu", 20)),
 )

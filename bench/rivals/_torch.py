@@ -26,8 +26,10 @@ class Tensors:
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-        self.samples = [_tensors(dataset[i]) for i in range(dataset.distinct)] if isinstance(dataset, Ready) else None
         self.distinct = dataset.distinct
+        self.samples = None
+        if isinstance(dataset, Ready):
+            self.samples = [_tensors(dataset[index]) for index in range(self.distinct)]
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -1,7 +1,8 @@
 """The roofline: the same work by as many processes, written to shared memory, and handed to nobody.
 
-Each process fills slots of its own, whose pages are touched before the clock starts, and counts. For a question of
-decoding, samples are made and dropped instead. The consumer sleeps: what it would cost is left out, too.
+Each process fills slots of its own, whose pages are touched before the clock starts, and counts. For a
+question of decoding, samples are made and dropped instead. The consumer sleeps: what it would cost is left
+out, too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bench.collate import numbered
 from bench.measure import CHECKED, Progress
 from bench.question import Dataset, Question
 
-SLOTS = 3  # per process: what a ring would keep in motion
+SLOTS = 2  # per process: what torch, too, keeps in motion
 PERIOD = 0.02  # seconds between two looks at the counters
 
 
@@ -31,10 +32,10 @@ def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]
     first, go = multiprocessing.Semaphore(0), multiprocessing.Event()
     template = numbered(dataset, question.batch_size, 0)
     slots = [[_slot(template) for _ in range(SLOTS)] for _ in range(workers)]
-    processes = [
-        multiprocessing.Process(target=_work, args=(question.batch_size, question.decode_only, dataset, *rest), daemon=True)
-        for rest in ((worker, slots[worker], made, first, go) for worker in range(workers))
-    ]
+    processes = []
+    for worker in range(workers):
+        arguments = (question, dataset, worker, slots[worker], made, first, go)
+        processes.append(multiprocessing.Process(target=_work, args=arguments, daemon=True))
     try:
         for process in processes:
             process.start()
@@ -74,23 +75,16 @@ def _views(batch: Any, slot: Any) -> Any:
 
 
 def _work(
-    batch_size: int,
-    decode_only: bool,
-    dataset: Dataset,
-    worker: int,
-    slots: list[Any],
-    made: Any,
-    first: Any,
-    go: Any,
+    question: Question, dataset: Dataset, worker: int, slots: list[Any], made: Any, first: Any, go: Any
 ) -> None:
+    batch_size = question.batch_size
     template = numbered(dataset, batch_size, 0)
     spaces = [_views(template, slot) for slot in slots]
-    for space in spaces:
-        numbered(dataset, batch_size, worker, space)
+    numbered(dataset, batch_size, worker, spaces[0])
     first.release()
     go.wait()
     workers, number = len(made), worker
-    if decode_only:
+    if question.decode_only:
         for index in cycle(range(worker, len(dataset), workers)):
             dataset[index]
             made[worker] += 1

@@ -1,8 +1,8 @@
 """SPDL's ``iterate_in_subprocess``: one subprocess and one SharedMemorySegmentPool per worker, taken in turn.
 
-As its documentation recommends: the pool has room for what the queue holds and what is being written and read, and
-views are handed out without a copy. Its worker copies a batch into a segment before it asks for the next one, so the
-arrays in which the batch was collated are used again.
+As its documentation recommends: the pool has room for what the queue holds and what is being written and
+read, and views are handed out without a copy. Its worker copies a batch into a segment before it asks for
+the next one, so the arrays in which the batch was collated are used again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """webdataset's MultiLoader: processes that pickle their batches into ZeroMQ sockets.
 
-Its sockets would let each worker run a thousand batches ahead, which fills the memory when batches are big; they are
-held to two here, as torch's are. Batches come in any order.
+Its sockets would let each worker run a thousand batches ahead, which fills the memory when batches are big;
+they are held to two here, as torch's are. Batches come in any order.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ def available() -> str | None:
 
 class _Shard(Stream):
     """A stream that learns which worker it is in from where MultiLoader says so."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _stay_close()  # in workers that are not forks
+        self.__dict__.update(state)
 
     def __iter__(self) -> Iterator[Any]:
         self.worker = int(os.environ["WORKER"])
