@@ -19,7 +19,7 @@ LAYERS = {
     "ground": (("_platform", "_version", "errors", "options", "tree"), ()),
     "cring": (("_cring",), ()),
     "ring": (("_ring",), ("ground", "cring")),
-    "codec": (("_codec", "_collate", "arrow"), ("ground", "ring")),
+    "codec": (("_codec", "_collate", "_encode", "arrow"), ("ground", "ring")),
     "worker": (("rng", "info", "fetch", "worker"), ("ground", "ring", "codec")),
     "dispatch": (("dispatch", "pool", "state", "stats"), ("ground", "ring", "codec", "worker")),
     "loader": (("loader", "queue"), ("ground", "ring", "codec", "worker", "dispatch")),
