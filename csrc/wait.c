@@ -230,7 +230,7 @@ int sr_watch_consumer(const sr_ring *ring)
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the main thread's business */
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, 64 * 1024);
+    pthread_attr_setstacksize(&attributes, 256 * 1024); /* the libraries' thread-local data lie in it too */
     int rc = pthread_create(&thread, &attributes, watch, (void *)(intptr_t)fd);
     pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
