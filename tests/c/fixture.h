@@ -1,0 +1,139 @@
+/* fixture.h - small segments, and the steps that many tests take. */
+#ifndef SLIPRING_FIXTURE_H
+#define SLIPRING_FIXTURE_H
+
+#include <pthread.h>
+#include <time.h>
+
+#include "check.h"
+#include "handle.h" /* tests look at words and put them where they need them */
+
+#define MS UINT64_C(1000000)
+#define KIB UINT64_C(1024)
+#define MIB (UINT64_C(1) << 20)
+#define LAST_GEN (UINT64_MAX >> SR_GEN_SHIFT)
+
+static inline uint64_t in_ms(uint64_t ms) { return sr_now() + ms * MS; }
+
+static inline void sleep_ms(unsigned ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&t, NULL);
+}
+
+static inline sr_ring *make_ring(uint32_t slots, uint32_t parties, uint32_t flags)
+{
+    sr_ring *ring = NULL;
+    sr_options o = {.n_slots = slots, .n_parties = parties, .flags = flags, .backing = SR_BACKING_MEMFD,
+                    .capacity = MIB, .task_capacity = 64 * KIB};
+    CHECK_OK(sr_create(&o, &ring, NULL));
+    return ring;
+}
+
+static inline unsigned state_of(const sr_ring *ring, uint32_t slot)
+{
+    return sr_state_of(sr_load_acquire(&ring->slots[slot].state));
+}
+
+static inline uint64_t owner_of(const sr_ring *ring, uint32_t slot)
+{
+    return sr_owner_of(sr_load_acquire(&ring->slots[slot].state));
+}
+
+static inline void poke(sr_ring *ring, uint32_t slot, uint64_t word)
+{
+    sr_store_release(&ring->slots[slot].state, word);
+}
+
+/* Puts a task of run 0 into `slot`; returns the generation. `addressee`: party, 0: anybody. */
+static inline uint64_t dispatch(sr_ring *ring, uint32_t slot, uint64_t ticket, uint32_t addressee, uint32_t ranges)
+{
+    uint64_t gen = 0;
+    sr_task task = {.run = sr_load_relaxed(&ring->header->run), .ticket = ticket, .n_ranges = ranges,
+                    .addressee = addressee ? addressee + 1 : 0, .kind = SR_TASK_NEXT, .rows = ranges, .chunk = 1};
+    CHECK_OK(sr_dispatch(ring, slot, &task, &gen));
+    return gen;
+}
+
+/* Claims what is there without waiting; the slot. */
+static inline uint32_t claim(sr_ring *ring, uint32_t party, uint32_t *range, uint64_t *gen)
+{
+    uint32_t slot = UINT32_MAX, r;
+    CHECK_OK(sr_claim(ring, party, 0, &slot, range ? range : &r, gen));
+    return slot;
+}
+
+static inline void nothing_to_claim(sr_ring *ring, uint32_t party)
+{
+    uint32_t slot, range;
+    uint64_t gen;
+    CHECK_EQ(sr_claim(ring, party, 0, &slot, &range, &gen), -ETIMEDOUT);
+}
+
+static inline int publish(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, bool held)
+{
+    sr_result result = {.kind = SR_BATCH, .bytes = gen};
+    return sr_publish(ring, party, slot, gen, &result, held);
+}
+
+static inline uint64_t take(sr_ring *ring, uint32_t slot)
+{
+    uint64_t gen;
+    sr_result result;
+    CHECK_OK(sr_take(ring, SR_CONSUMER, slot, &gen, &result));
+    return gen;
+}
+
+/* Takes a fresh slot as far as `state`, whole, by `party`; returns its generation. */
+static inline uint64_t bring_to(sr_ring *ring, uint32_t slot, unsigned state, uint32_t party, bool held)
+{
+    if (state == SR_FREE)
+        return sr_gen_of(sr_load_acquire(&ring->slots[slot].state));
+    uint64_t gen = dispatch(ring, slot, slot, party, 0);
+    if (state == SR_TASK)
+        return gen;
+    CHECK_EQ(claim(ring, party, NULL, &gen), slot);
+    if (state == SR_CLAIMED)
+        return gen;
+    CHECK_OK(publish(ring, party, slot, gen, held || state == SR_PARKED));
+    if (state == SR_READY)
+        return gen;
+    CHECK_EQ(take(ring, slot), gen);
+    if (state == SR_PARKED)
+        CHECK_OK(sr_release(ring, slot, gen));
+    return gen;
+}
+
+/* Runs `body` in a child that then exits with 0. */
+static inline pid_t in_child(void (*body)(sr_ring *, void *), sr_ring *ring, void *with)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        sr_after_fork(ring);
+        body(ring, with);
+        _exit(0);
+    }
+    return pid;
+}
+
+static inline int wait_for(pid_t pid)
+{
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0)
+        CHECK_EQ(errno, EINTR);
+    return status;
+}
+
+/* A signal handler that does nothing but interrupt. */
+static inline void interrupt(int number) { (void)number; }
+
+/* Waits until a thread (of this process) sleeps in a futex on `party`'s word, or on any other. */
+static inline void until(bool (*is_so)(sr_ring *), sr_ring *ring)
+{
+    while (!is_so(ring))
+        sleep_ms(1);
+}
+
+#endif

@@ -1,0 +1,323 @@
+/* Making a segment, sharing it, and what a broken header or a small limit does. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "fixture.h"
+
+static const sr_options small = {.n_slots = 4, .n_parties = 3, .backing = SR_BACKING_MEMFD, .capacity = MIB};
+
+static int entries_of(const char *dir)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    CHECK(d != NULL);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+static void check_backing(int backing, const char *dir, int becomes)
+{
+    sr_ring *ring, *other;
+    sr_info info;
+    struct stat st;
+    sr_options o = small;
+    o.backing = backing;
+    o.dir = dir;
+    int before = entries_of("/dev/shm");
+    CHECK_OK(sr_create(&o, &ring, NULL));
+    CHECK_OK(sr_describe(ring, &info));
+    if (becomes >= 0)
+        CHECK_EQ(info.backing, becomes);
+    CHECK(info.reason != NULL && info.reason[0]);
+    CHECK_EQ(entries_of("/dev/shm"), before);
+    CHECK_OK(fstat(sr_fd(ring), &st));
+    if (info.backing != SR_BACKING_MEMFD) {
+        CHECK_EQ(st.st_nlink, 0);
+        CHECK_EQ(st.st_mode & 0777, 0600);
+    }
+    CHECK(fcntl(sr_fd(ring), F_GETFD) & FD_CLOEXEC);
+
+    CHECK_OK(sr_attach(sr_fd(ring), &other));
+    CHECK(sr_fd(other) != sr_fd(ring));
+    CHECK(fcntl(sr_fd(other), F_GETFD) & FD_CLOEXEC);
+    CHECK_OK(sr_commit(ring, 0, 3, 100000, NULL));
+    strcpy(sr_payload(ring, 3) + 99000, "seen by both");
+    CHECK(strcmp(sr_payload(other, 3) + 99000, "seen by both") == 0);
+    CHECK_OK(sr_destroy(ring));
+    CHECK(strcmp(sr_payload(other, 3) + 99000, "seen by both") == 0);
+    CHECK_OK(sr_destroy(other));
+}
+
+static void automatic_backing_says_why(void) { check_backing(SR_BACKING_AUTO, NULL, -1); }
+static void shm_leaves_no_name(void) { check_backing(SR_BACKING_SHM, NULL, SR_BACKING_SHM); }
+static void memfd_works(void) { check_backing(SR_BACKING_MEMFD, NULL, SR_BACKING_MEMFD); }
+static void a_directory_on_a_tmpfs_works(void) { check_backing(SR_BACKING_DIR, "/dev/shm", SR_BACKING_DIR); }
+
+static void a_nameless_file_cannot_be_given_a_name(void)
+{
+    char path[64];
+    sr_ring *ring;
+    sr_options o = small;
+    o.backing = SR_BACKING_SHM;
+    CHECK_OK(sr_create(&o, &ring, NULL));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", sr_fd(ring));
+    CHECK_EQ(linkat(AT_FDCWD, path, AT_FDCWD, "/dev/shm/slipring-test-link", AT_SYMLINK_FOLLOW), -1);
+    sr_destroy(ring);
+}
+
+static void bad_options_are_refused(void)
+{
+    sr_ring *ring;
+    sr_options o = small;
+#define REFUSED(field, value)                                                                                   \
+    do {                                                                                                        \
+        o = small;                                                                                              \
+        o.field = (value);                                                                                      \
+        CHECK_EQ(sr_create(&o, &ring, NULL), -EINVAL);                                                          \
+    } while (0)
+    REFUSED(n_slots, 0);
+    REFUSED(n_slots, SR_MAX_SLOTS + 1);
+    REFUSED(n_parties, 0);
+    REFUSED(n_parties, 1);
+    REFUSED(n_parties, SR_MAX_PARTIES + 1);
+    REFUSED(flags, 2);
+    REFUSED(backing, 9);
+    REFUSED(backing, SR_BACKING_DIR); /* without a directory */
+    REFUSED(capacity, (UINT64_C(1) << 46) + 1);
+    REFUSED(task_capacity, UINT64_MAX);
+    CHECK_EQ(sr_create(NULL, &ring, NULL), -EINVAL);
+    CHECK_EQ(sr_create(&small, NULL, NULL), -EINVAL);
+    o = small;
+    o.backing = SR_BACKING_DIR;
+    o.dir = "/nowhere";
+    CHECK_EQ(sr_create(&o, &ring, NULL), -ENOENT);
+}
+
+static void payloads_lie_on_pages_and_do_not_overlap(void)
+{
+    sr_ring *ring;
+    sr_info info;
+    sr_options o = small;
+    o.capacity = 10001;
+    o.task_capacity = 1;
+    CHECK_OK(sr_create(&o, &ring, NULL));
+    CHECK_OK(sr_describe(ring, &info));
+    CHECK_OP(info.capacity, >=, 10001);
+    for (uint32_t i = 0; i < info.n_slots; i++) {
+        CHECK_EQ((uintptr_t)sr_payload(ring, i) % SR_PAGE, 0);
+        CHECK_OP(sr_payload(ring, i) - sr_task_area(ring, i), >=, SR_TASK_COMMIT);
+        if (i)
+            CHECK_OP(sr_task_area(ring, i) - sr_payload(ring, i - 1), >=, info.capacity);
+    }
+    CHECK_EQ(sr_payload(ring, 3) + info.capacity - ring->base, info.total);
+    CHECK(sr_slot_at(ring, 4) == NULL && sr_payload(ring, 4) == NULL && sr_task_area(ring, UINT32_MAX) == NULL);
+    sr_destroy(ring);
+}
+
+static void the_largest_numbers_of_parties_and_slots_work(void)
+{
+    sr_ring *ring;
+    sr_options o = {.n_slots = 1024, .n_parties = SR_MAX_PARTIES, .backing = SR_BACKING_MEMFD, .capacity = 8192,
+                    .task_capacity = 8192};
+    uint64_t gen;
+    CHECK_OK(sr_create(&o, &ring, NULL));
+    dispatch(ring, 1023, 7, SR_MAX_PARTIES - 1, 0);
+    nothing_to_claim(ring, SR_MAX_PARTIES - 2);
+    CHECK_EQ(claim(ring, SR_MAX_PARTIES - 1, NULL, &gen), 1023);
+    CHECK_OK(publish(ring, SR_MAX_PARTIES - 1, 1023, gen, false));
+    CHECK_EQ(take(ring, 1023), gen);
+    sr_destroy(ring);
+}
+
+static void the_first_bytes_of_each_area_are_committed_at_once(void)
+{
+    sr_ring *ring = make_ring(3, 2, 0);
+    struct stat st;
+    CHECK_OK(fstat(sr_fd(ring), &st));
+    CHECK_OP(st.st_blocks * 512, >=, ring->data_off + 3 * (SR_TASK_COMMIT + SR_PAYLOAD_COMMIT));
+    CHECK_EQ(sr_committed(ring), ring->data_off + 3 * (SR_TASK_COMMIT + SR_PAYLOAD_COMMIT));
+    CHECK_OP(st.st_blocks * 512, <, MIB); /* and no more */
+    CHECK_EQ(sr_slot_committed(ring, 2), SR_PAYLOAD_COMMIT);
+    CHECK_EQ(sr_slot_committed(ring, 3), 0);
+    sr_destroy(ring);
+}
+
+static void limit(int which, rlim_t value)
+{
+    struct rlimit l = {.rlim_cur = value, .rlim_max = value};
+    CHECK_OK(setrlimit(which, &l));
+}
+
+static void a_small_limit_on_file_size_halves_the_reserve(void)
+{
+    sr_ring *ring;
+    sr_info info;
+    sr_options o = small;
+    o.capacity = 64 * MIB;
+    o.task_capacity = MIB;
+    limit(RLIMIT_FSIZE, 100 * MIB);
+    CHECK_OK(sr_create(&o, &ring, NULL));
+    CHECK_OK(sr_describe(ring, &info));
+    CHECK_EQ(info.wanted, 64 * MIB);
+    CHECK_EQ(info.capacity, 16 * MIB);
+    CHECK_OP(info.total, <=, 100 * MIB);
+    CHECK(strstr(info.limited_by, "RLIMIT_FSIZE"));
+    CHECK_OK(sr_commit(ring, 0, 3, 16 * MIB, NULL));
+    sr_destroy(ring);
+}
+
+static void a_tiny_limit_on_file_size_is_an_error_and_no_signal(void)
+{
+    sr_ring *ring;
+    sr_shortage why;
+    limit(RLIMIT_FSIZE, 100 * KIB);
+    CHECK_EQ(sr_create(&small, &ring, &why), -EFBIG);
+    CHECK_EQ(why.limit, SR_LIMIT_FILESIZE);
+}
+
+static void a_small_address_space_halves_the_reserve(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    SKIP("the sanitizer itself needs more address space than any limit leaves");
+#endif
+    sr_ring *ring;
+    sr_info info;
+    sr_options o = small;
+    o.capacity = 0; /* 16 GiB */
+    limit(RLIMIT_AS, 8192 * MIB);
+    CHECK_OK(sr_create(&o, &ring, NULL));
+    CHECK_OK(sr_describe(ring, &info));
+    CHECK_EQ(info.wanted, 16384 * MIB);
+    CHECK_EQ(info.capacity, 1024 * MIB);
+    CHECK(strstr(info.limited_by, "RLIMIT_AS"));
+    sr_destroy(ring);
+}
+
+static void running_out_of_descriptors_is_an_error(void)
+{
+    sr_ring *ring, *other;
+    CHECK_OK(sr_create(&small, &ring, NULL));
+    limit(RLIMIT_NOFILE, 3);
+    CHECK_EQ(sr_create(&small, &other, NULL), -EMFILE);
+    CHECK_OP(sr_attach(sr_fd(ring), &other), <, 0);
+    sr_destroy(ring);
+}
+
+/* Writes `value` over `size` bytes at `offset` of the header, and expects attach to refuse it. */
+static void spoil(sr_ring *ring, size_t offset, uint64_t value, size_t size)
+{
+    sr_ring *other = NULL;
+    char kept[8];
+    memcpy(kept, ring->base + offset, size);
+    memcpy(ring->base + offset, &value, size);
+    int rc = sr_attach(sr_fd(ring), &other);
+    if (rc != -EPROTO)
+        fprintf(stderr, "header offset %zu, value 0x%" PRIx64 ": %d\n", offset, value, rc);
+    CHECK_EQ(rc, -EPROTO);
+    memcpy(ring->base + offset, kept, size);
+}
+
+static void every_inconsistent_header_is_refused(void)
+{
+    sr_ring *ring = make_ring(4, 3, 0), *other;
+#define SPOIL(field, value) spoil(ring, offsetof(sr_header, field), (uint64_t)(value), sizeof ring->header->field)
+    SPOIL(magic, SR_MAGIC ^ 1);
+    SPOIL(version, SR_VERSION + 1);
+    SPOIL(flags, 0x80);
+    static const uint64_t odd[] = {0, 1, 5, 4095, 8193, 65537, UINT64_C(1) << 32, UINT64_C(1) << 47,
+                                   UINT64_C(1) << 62, UINT64_C(1) << 63, UINT64_MAX - 4095, UINT64_MAX};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        SPOIL(n_slots, odd[i]);
+        SPOIL(n_parties, (uint32_t)odd[i] % 4096 == 0 || odd[i] == 1 ? odd[i] : SR_MAX_PARTIES + 1);
+        SPOIL(parties_off, odd[i]);
+        SPOIL(slots_off, odd[i]);
+        SPOIL(data_off, odd[i]);
+        SPOIL(stride, odd[i]);
+        SPOIL(task_capacity, odd[i]);
+        SPOIL(capacity, odd[i]);
+        SPOIL(total, odd[i]);
+    }
+    CHECK_OK(sr_attach(sr_fd(ring), &other));
+    sr_destroy(other);
+
+    /* Two capacities whose sum over all slots overflows to something small. */
+    sr_header *h = ring->header;
+    h->task_capacity = UINT64_C(1) << 62;
+    h->capacity = (UINT64_C(1) << 62) - 4096;
+    h->stride = h->task_capacity + h->capacity;
+    h->n_slots = 2;
+    h->total = h->data_off + h->stride * 2;
+    CHECK_OP(h->total, <, MIB);
+    CHECK_EQ(sr_attach(sr_fd(ring), &other), -EPROTO);
+    sr_destroy(ring);
+}
+
+static void what_is_not_a_segment_is_refused(void)
+{
+    sr_ring *ring = make_ring(2, 2, 0), *other;
+    int ends[2], empty = (int)memfd_create("empty", MFD_CLOEXEC);
+    CHECK_OK(pipe(ends));
+    CHECK_EQ(sr_attach(empty, &other), -EPROTO);
+    CHECK_EQ(sr_attach(ends[0], &other), -EPROTO);
+    CHECK_EQ(sr_attach(-1, &other), -EBADF);
+    CHECK_OK(ftruncate(sr_fd(ring), (off_t)ring->total - 4096)); /* shorter than its header says */
+    CHECK_EQ(sr_attach(sr_fd(ring), &other), -EPROTO);
+}
+
+static void the_mapping_is_not_dumped(void)
+{
+    sr_ring *ring = make_ring(2, 2, 0);
+    char line[512], start[32];
+    bool here = false, found = false;
+    snprintf(start, sizeof start, "%" PRIx64 "-", (uint64_t)(uintptr_t)ring->base);
+    FILE *f = fopen("/proc/self/smaps", "r");
+    CHECK(f != NULL);
+    while (fgets(line, sizeof line, f)) {
+        if (strncmp(line, start, strlen(start)) == 0)
+            here = true;
+        else if (here && strncmp(line, "VmFlags:", 8) == 0) {
+            found = strstr(line, " dd") != NULL;
+            break;
+        }
+    }
+    fclose(f);
+    CHECK(found);
+    sr_destroy(ring);
+}
+
+static void a_fork_is_told_from_its_parent(void)
+{
+    uint64_t mine = sr_fork_generation();
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(sr_fork_generation() == mine);
+    CHECK_EQ(wait_for(pid), 0);
+    CHECK_EQ(sr_fork_generation(), mine);
+}
+
+static const struct test tests[] = {
+    T(automatic_backing_says_why),
+    T(shm_leaves_no_name),
+    T(memfd_works),
+    T(a_directory_on_a_tmpfs_works),
+    T(a_nameless_file_cannot_be_given_a_name),
+    T(bad_options_are_refused),
+    T(payloads_lie_on_pages_and_do_not_overlap),
+    T(the_largest_numbers_of_parties_and_slots_work),
+    T(the_first_bytes_of_each_area_are_committed_at_once),
+    T(a_small_limit_on_file_size_halves_the_reserve),
+    T(a_tiny_limit_on_file_size_is_an_error_and_no_signal),
+    T(a_small_address_space_halves_the_reserve),
+    T(running_out_of_descriptors_is_an_error),
+    T(every_inconsistent_header_is_refused),
+    T(what_is_not_a_segment_is_refused),
+    T(the_mapping_is_not_dumped),
+    T(a_fork_is_told_from_its_parent),
+};
+RUN_TESTS(tests, 20)
