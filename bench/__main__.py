@@ -21,7 +21,7 @@ WIDTH = 120  # of the tables, where no terminal says otherwise
 
 # (repeats, warm-up at most, window, limit, budget), all but the first in seconds
 FULL = (5, 1.0, 1.5, 45.0, None)
-QUICK = (2, 0.2, 0.4, 15.0, 100.0)
+QUICK = (2, 0.2, 0.4, 10.0, 100.0)
 
 
 def arguments() -> argparse.Namespace:
@@ -130,9 +130,12 @@ def save(
     stem = document["machine"]["date"][:19].replace(":", "").replace("T", "-")
     text, png, svg = (folder / f"{stem}.{suffix}" for suffix in ("json", "png", "svg"))
     text.write_text(json.dumps(document, indent=1) + "\n")
-    chart.draw(steps.questions, found, about, (png, svg))
+    chart.draw(steps.questions, found, about, steps.workers, (png, svg))
     return [text, png, svg]
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)  # the children have been stopped on the way out; a traceback would say nothing more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,88 +12,118 @@ import matplotlib
 matplotlib.use("Agg")  # before pyplot: there may be no display
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bench.question import Question
 from bench.report import number
 from bench.rivals import RIVALS
 from bench.summary import OURS, Row
 
-COLOURS = {OURS: "#d1495b", "roofline": "#c9ced6"}
-OTHER = "#30638e"
-WIDE = 12.0  # a linear axis serves up to this ratio between the best and the worst
+COLOURS = {OURS: "#d1495b", "roofline": "#c3c9d1"}
+OTHER = "#3b6e96"
+INK, PALE, GRID = "#1f2933", "#6b7580", "#e4e8ec"
+STYLE = {
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": PALE,
+    "xtick.color": PALE,
+    "ytick.color": INK,
+    "svg.fonttype": "none",  # text stays text
+}
 
 
 def draw(
-    questions: Sequence[Question], summary: dict[str, Any], machine: dict[str, Any], paths: Sequence[Path]
+    questions: Sequence[Question],
+    summary: dict[str, Any],
+    machine: dict[str, Any],
+    workers: int,
+    paths: Sequence[Path],
 ) -> None:
     """Draw all panels and save them to `paths`; the suffix gives the format."""
-    with plt.rc_context({"font.size": 9, "font.family": "DejaVu Sans", "svg.fonttype": "none"}):
-        columns = min(2, len(questions))
-        lines = -(-len(questions) // columns)
+    columns = min(2, len(questions))
+    lines = -(-len(questions) // columns)
+    with plt.rc_context(STYLE):
         figure, grid = plt.subplots(
-            lines, columns, figsize=(6.6 * columns, 0.9 + 2.9 * lines), squeeze=False, layout="constrained"
+            lines, columns, figsize=(6.8 * columns, 1.3 + 2.6 * lines), squeeze=False, layout="constrained"
         )
-        for axes, question in zip(grid.flat, questions):
+        figure.get_layout_engine().set(w_pad=0.15, h_pad=0.12, wspace=0.04, hspace=0.03)
+        panels = list(grid.flat)
+        for axes, question in zip(panels, questions):
             _panel(axes, question, summary["tables"][question.key])
-        for axes in list(grid.flat)[len(questions) :]:
-            axes.set_visible(False)
+        for axes in panels[len(questions) :]:
+            axes.set_axis_off()
         figure.suptitle(
-            "Batches per second: median of the rounds, whiskers from lowest to highest",
-            x=0.01, ha="left", fontsize=12, fontweight="bold",
-        )  # fmt: skip
-        versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+            f"Batches per second with {workers} worker{'s' if workers > 1 else ''}",
+            x=0.012,
+            ha="left",
+            fontsize=14,
+            fontweight="bold",
+        )
         figure.supxlabel(
-            f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, Python {machine['python']}, "
-            f"{machine['date'][:10]}\n{versions}",
-            x=0.01, ha="left", fontsize=7, color="#666666",
-        )  # fmt: skip
+            "\n".join(textwrap.fill(line, 112 * columns) for line in _small_print(machine)),
+            x=0.012,
+            ha="left",
+            fontsize=7.5,
+            color=PALE,
+            linespacing=1.5,
+        )
         for path in paths:
-            figure.savefig(path, dpi=150)
+            figure.savefig(path, dpi=150, facecolor="white")
         plt.close(figure)
 
 
+def _small_print(machine: dict[str, Any]) -> tuple[str, str]:
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return (
+        "Bars: median of the rounds; whiskers: lowest and highest round. "
+        "The roofline does the same work and hands nothing over.",
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, {machine['date'][:10]}. "
+        f"Python {machine['python']}, {versions}",
+    )
+
+
 def _panel(axes: Axes, question: Question, table: list[Row]) -> None:
-    rates = {row.rival: row.rate for row in table if row.rate}
-    order = sorted(rates, key=lambda key: (key == "roofline", rates[key].median))
-    axes.set_title(f"({question.key}) {question.title}", loc="left", fontsize=10)
-    if not order:
-        axes.text(0.5, 0.5, "nothing measured", ha="center", va="center", transform=axes.transAxes)
+    measured = [row for row in table if row.rate is not None]
+    measured.sort(key=lambda row: (row.rival == "roofline", row.rate.median))
+    axes.set_title(f"({question.key})  {question.title}", loc="left", fontsize=10.5, pad=8)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    if not measured:
+        axes.text(0.0, 0.5, "nothing measured", color=PALE, transform=axes.transAxes)
         axes.set_axis_off()
         return
-    values = [rates[key].median for key in order]
-    spread = [
-        [rates[key].median - rates[key].low for key in order],
-        [rates[key].high - rates[key].median for key in order],
-    ]
+    rates = [row.rate for row in measured]
     bars = axes.barh(
-        [RIVALS[key].label for key in order],
-        values,
-        height=0.72,
-        color=[COLOURS.get(key, OTHER) for key in order],
-        xerr=spread,
-        error_kw={"ecolor": "#222222", "elinewidth": 0.9, "capsize": 2},
+        [RIVALS[row.rival].label for row in measured],
+        [rate.median for rate in rates],
+        height=0.7,
+        color=[COLOURS.get(row.rival, OTHER) for row in measured],
+        xerr=[[rate.median - rate.low for rate in rates], [rate.high - rate.median for rate in rates]],
+        error_kw={"ecolor": INK, "elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
     )
-    top = max(rates[key].high for key in order)
-    wide = max(values) / min(values) > WIDE
-    if wide:
-        axes.set_xscale("log")
-        axes.set_xlim(min(rates[key].low for key in order) / 2, top * 3)
-    else:
-        axes.set_xlim(0, top * 1.16)
-    for bar, key in zip(bars, order):
+    for bar, row, name in zip(bars, measured, axes.get_yticklabels()):
+        weight = "bold" if row.rival == OURS else "normal"
+        name.set_fontweight(weight)
         axes.annotate(
-            number(rates[key].median),
-            (rates[key].high, bar.get_y() + bar.get_height() / 2),
-            xytext=(4, 0),
+            _label(row),
+            (row.rate.high, bar.get_y() + bar.get_height() / 2),
+            xytext=(5, 0),
             textcoords="offset points",
             va="center",
-            fontweight="bold" if key == OURS else "normal",
+            fontweight=weight,
         )
-    for label, key in zip(axes.get_yticklabels(), order):
-        label.set_fontweight("bold" if key == OURS else "normal")
-    axes.set_xlabel("batches/s, logarithmic" if wide else "batches/s", fontsize=8, color="#666666")
-    axes.tick_params(length=0)
-    axes.tick_params(axis="x", colors="#666666", labelsize=8)
-    axes.grid(axis="x", color="#e3e6ea", linewidth=0.8)
+    # From zero and linear, so that a bar twice as long is twice as fast; labels tell the short ones apart.
+    axes.set_xlim(0, max(rate.high for rate in rates) * 1.3)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.tick_params(axis="x", labelsize=8)
+    axes.grid(axis="x", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
+
+
+def _label(row: Row) -> str:
+    """Write the rate, and for ours how it compares with torch's."""
+    text = number(row.rate.median)
+    if row.rival == OURS and row.to_torch:
+        text += f"  ({number(row.to_torch.median, 2)} × torch)"
+    return text

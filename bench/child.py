@@ -51,7 +51,8 @@ def main() -> None:
             os.setpgid(pid, pid)
         try:
             answer = _await(receiver, request["limit_s"])
-            answer.update(_reap(pid))
+            if "hung" not in answer:
+                answer |= _reap(pid)
         finally:
             _kill_group(pid)
             os.close(receiver)
@@ -76,7 +77,7 @@ def _measure(rival: Any, request: dict[str, Any]) -> dict[str, Any]:
 def _await(receiver: int, limit_s: float) -> dict[str, Any]:
     """Wait for the fork's answer."""
     if not select.select([receiver], [], [], limit_s)[0]:
-        return {"error": f"no result within {limit_s:.0f} s"}
+        return {"error": f"no result within {limit_s:.0f} s", "hung": True}
     text = os.read(receiver, 1 << 16)
     return json.loads(text) if text else {"error": "died without a result"}
 

@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 from bench.rivals import RIVALS
@@ -38,8 +38,12 @@ def _version(name: str) -> str:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        # A package that is imported from its source tree says it itself.
-        return str(getattr(sys.modules.get(name), "__version__", "-"))
+        pass
+    try:
+        # A package that is used from its source tree, as ours is, says it itself.
+        return str(import_module(name).__version__)
+    except (ImportError, AttributeError):
+        return "-"
 
 
 def _field(path: str, name: str) -> str | None:

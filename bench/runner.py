@@ -101,7 +101,7 @@ class Child:
             return json.loads(line)
         self.stop()
         if not ready:
-            return {"error": f"no answer in {limit_s:.0f} s"}
+            return {"error": f"no answer within {limit_s:.0f} s", "hung": True}
         return {"error": f"its process died: {self._last_words()}"}
 
     def _last_words(self) -> str:
@@ -164,7 +164,11 @@ def run(plan: Plan, step: Callable[[str], None] = lambda _: None) -> dict[str, A
                     continue
                 for child in _rotated(present, number):
                     step(f"round {number + 1}  ({question.key}) {child.rival.label}")
-                    rounds[question.key][child.rival.key].append(child.ask(requests[question.key]))
+                    answers = rounds[question.key][child.rival.key]
+                    if answers and "hung" in answers[-1]:
+                        answers.append(answers[-1])  # once is enough
+                    else:
+                        answers.append(child.ask(requests[question.key]))
                 took[question.key] = time.monotonic() - started
     return {"rounds": rounds, "missing": missing, "seconds": time.monotonic() - begin}
 
