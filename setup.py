@@ -26,6 +26,7 @@ if KIND not in FLAGS:
 EXTENSIONS = {
     "_ring": sorted(glob.glob("csrc/*.c")),
     "_codec": [],
+    "_encode": [],
     "_collate": [],
 }
 

@@ -1,0 +1,30 @@
+from libc.stdint cimport uint64_t
+
+from slipring._ring cimport sr_result
+
+cdef extern from "numpy/arrayobject.h":
+    enum:
+        NPY_HALF
+
+# Leaf kinds: sr_leaf.kind. docs/codec.md describes what each keeps where.
+cdef enum:
+    LEAF_ARRAY = 1      # numpy array: dtype, shape, bytes at offset
+    LEAF_TENSOR = 2     # torch tensor: as ARRAY, the dtype's name in the definition
+    LEAF_SCALAR = 3     # numpy scalar: as ARRAY of no dimension
+    LEAF_INT = 4        # the number in extra
+    LEAF_FLOAT = 5      # the number's bits in extra
+    LEAF_BOOL = 6       # extra 0 or 1
+    LEAF_STR = 7        # UTF-8 at offset
+    LEAF_BYTES = 8
+    LEAF_STRINGS = 9    # list of str: extra + 1 ends (uint64), then the bytes
+    LEAF_BYTESTRINGS = 10
+    LEAF_OBJECT = 11    # pickle protocol 5; extra: number of out-of-band buffers
+    LEAF_ARROW = 12     # Arrow IPC stream
+    LEAF_LAST = 12
+
+# sr_leaf.dtype: numpy's own type numbers for what they say completely; else the definition has it.
+cdef enum:
+    DTYPE_DEFINED = 255
+
+cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil
+cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, bint copied)

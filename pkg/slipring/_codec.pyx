@@ -1,0 +1,378 @@
+"""From a slot back to a batch: checks every record, and hands out views.
+
+Decoding trusts nothing: a worker that has gone mad may have written anything, and may still be writing.
+Each record is copied first and checked against the slot's committed bytes before it is used.
+"""
+
+import importlib
+import pickle
+
+cimport cython
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from slipring._ring cimport SR_BATCH, SR_LEAF_ALIGN, SR_MAX_DIMS, Lease, Ring, sr_leaf, sr_result, take
+
+from collections import OrderedDict
+
+import numpy as np
+
+from slipring import tree as _tree
+from slipring.errors import CorruptBatch
+
+cnp.import_array()
+
+cdef extern from "numpy/arrayobject.h":
+    # numpy's own .pxd cannot say that the last argument may be NULL.
+    object PyArray_NewFromDescr(PyTypeObject *subtype, cnp.dtype descr, int nd, cnp.npy_intp *dims,
+                                cnp.npy_intp *strides, void *data, int flags, PyObject *obj)
+
+cdef enum:
+    NODE_LEAF = 0
+    NODE_NONE = 1
+    NODE_DICT = 2
+    NODE_ODICT = 3
+    NODE_LIST = 4
+    NODE_TUPLE = 5
+    NODE_NAMED = 6
+    NODE_DATACLASS = 7
+
+# Modules that turn foreign leaves back into values; imported when the first such leaf comes.
+FOREIGN = {"tensor": "slipring.tensors", "arrow": "slipring.arrow"}
+
+cdef dict _trees = {}       # hash -> (definition, node, number of leaves)
+cdef dict _text_dtypes = {}  # (type number, itemsize) -> dtype of fixed-width text
+
+
+cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil:
+    """Hash a definition, eight bytes at a time."""
+    cdef uint64_t h = <uint64_t> 0xCBF29CE484222325 ^ n, word
+    cdef uint64_t i = 0
+    while i < n:
+        word = 0
+        memcpy(&word, data + i, 8 if n - i >= 8 else n - i)
+        h = (h ^ word) * <uint64_t> 0x9FB21C651E98DF25
+        h ^= h >> 32
+        i += 8
+    return h
+
+
+cdef tuple tree_of(const char *data, uint64_t n, uint64_t key):
+    """Return (definition, node, number of leaves), from the cache where the very bytes are known."""
+    cdef tuple known = <tuple> _trees.get(key)
+    if known is not None:
+        if (<uint64_t> PyBytes_GET_SIZE(known[0]) == n
+                and memcmp(PyBytes_AS_STRING(known[0]), data, n) == 0):
+            return known
+    definition = PyBytes_FromStringAndSize(data, n)
+    try:
+        node, leaves = _tree.parse(definition)
+    except _tree.BadDefinition as error:
+        raise CorruptBatch(f"a worker sent a tree that cannot be read: {error}") from None
+    if len(_trees) >= 4096:  # ragged containers make a definition per length
+        _trees.clear()
+    known = (definition, node, leaves)
+    _trees[key] = known
+    return known
+
+
+@cython.final
+cdef class Views:
+    """Lets Python code see bytes of a slot without owning them: keeps `base` alive."""
+
+    cdef object base
+    cdef char *at
+    cdef Py_ssize_t n
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        buffer.buf, buffer.len, buffer.obj = self.at, self.n, self
+        buffer.itemsize, buffer.readonly, buffer.ndim = 1, 0, 1
+        buffer.format = b"B"
+        buffer.shape = &self.n
+        buffer.strides = &buffer.itemsize
+        buffer.suboffsets = NULL
+        buffer.internal = NULL
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        pass
+
+
+cdef object memory(object base, char *at, uint64_t n):
+    cdef Views view = Views.__new__(Views)
+    view.base, view.at, view.n = base, at, <Py_ssize_t> n
+    return PyMemoryView_FromObject(view)
+
+
+@cython.final
+@cython.internal
+cdef class Decoder:
+    cdef char *payload
+    cdef uint64_t limit      # bytes that may be looked at
+    cdef const sr_leaf *next
+    cdef uint32_t left
+    cdef object base
+
+    cdef object leaf(self, data):
+        cdef sr_leaf record
+        cdef double real
+        if self.left == 0:
+            raise CorruptBatch("a worker sent fewer leaf records than its tree needs")
+        memcpy(&record, self.next, sizeof(sr_leaf))
+        self.next += 1
+        self.left -= 1
+        if record.offset > self.limit or record.nbytes > self.limit - record.offset:
+            raise CorruptBatch(
+                f"a worker sent a leaf of {record.nbytes} bytes at {record.offset}; "
+                f"the slot has {self.limit} committed bytes"
+            )
+        cdef char *at = self.payload + record.offset
+        cdef uint64_t n = record.nbytes
+        if record.kind == LEAF_ARRAY:
+            return self.array(&record, data, at)
+        if record.kind == LEAF_SCALAR:
+            return self.array(&record, data, at)[()]
+        if record.kind == LEAF_INT:
+            return <int64_t> record.extra
+        if record.kind == LEAF_FLOAT:
+            memcpy(&real, &record.extra, 8)
+            return real
+        if record.kind == LEAF_BOOL:
+            return record.extra != 0
+        if record.kind == LEAF_STR:
+            return self.text(at, n)
+        if record.kind == LEAF_BYTES:
+            return PyBytes_FromStringAndSize(at, n)
+        if record.kind == LEAF_STRINGS or record.kind == LEAF_BYTESTRINGS:
+            return self.strings(&record, at)
+        if record.kind == LEAF_OBJECT:
+            return self.unpickle(&record, at)
+        if record.kind == LEAF_TENSOR:
+            return foreign_module("tensor").restore(self.array(&record, None, at), data)
+        if record.kind == LEAF_ARROW:
+            return foreign_module("arrow").restore(memory(self.base, at, n))
+        raise CorruptBatch(f"a worker sent a leaf of unknown kind {record.kind}")
+
+    cdef cnp.dtype dtype_of(self, const sr_leaf *record, data):
+        """The dtype of an array leaf; one that has objects in it never comes from here."""
+        cdef int num = record.dtype
+        if num == DTYPE_DEFINED:
+            if not isinstance(data, np.dtype):
+                raise CorruptBatch("a worker sent an array whose dtype is missing in its tree")
+            return data
+        if 0 <= num <= cnp.NPY_CLONGDOUBLE or num == NPY_HALF:
+            return cnp.PyArray_DescrFromType(num)
+        if num == cnp.NPY_STRING or num == cnp.NPY_UNICODE:
+            key = (num, record.itemsize)
+            found = _text_dtypes.get(key)
+            if found is None:
+                if num == cnp.NPY_UNICODE and record.itemsize % 4:
+                    raise CorruptBatch(f"a worker sent unicode text of {record.itemsize} bytes per element")
+                found = np.dtype(f"S{record.itemsize}" if num == cnp.NPY_STRING else f"U{record.itemsize // 4}")
+                if len(_text_dtypes) < 4096:
+                    _text_dtypes[key] = found
+            return found
+        raise CorruptBatch(f"a worker sent an array of unknown dtype {num}")
+
+    cdef object array(self, const sr_leaf *record, data, char *at):
+        cdef cnp.npy_intp shape[16]
+        cdef cnp.dtype dtype = self.dtype_of(record, data)
+        cdef uint64_t total = record.itemsize
+        cdef int i
+        cdef int flags = cnp.NPY_ARRAY_WRITEABLE
+        if record.ndim > SR_MAX_DIMS or record.itemsize != <uint64_t> dtype.itemsize:
+            raise CorruptBatch(f"a worker sent an array of {record.ndim} dimensions, itemsize {record.itemsize}")
+        for i in range(record.ndim):
+            shape[i] = record.shape[i]
+            # Each factor is checked before it is used, so that the product cannot overflow.
+            if shape[i] < 0 or (shape[i] > 0 and total > record.nbytes // <uint64_t> shape[i]):
+                if shape[i] < 0 or not has_zero(record):
+                    raise CorruptBatch(f"a worker sent an array whose shape does not fit {record.nbytes} bytes")
+            total *= <uint64_t> shape[i]
+        if total != record.nbytes:
+            raise CorruptBatch(f"a worker sent an array of {total} bytes in {record.nbytes} bytes")
+        Py_INCREF(dtype)
+        array = <cnp.ndarray> PyArray_NewFromDescr(
+            <PyTypeObject *> cnp.ndarray, dtype, record.ndim, shape, NULL, at, flags, NULL)
+        if <uint64_t> at % SR_LEAF_ALIGN:
+            cnp.PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
+        else:
+            cnp.PyArray_ENABLEFLAGS(array, cnp.NPY_ARRAY_ALIGNED)
+        Py_INCREF(self.base)
+        cnp.PyArray_SetBaseObject(array, self.base)
+        return array
+
+    cdef object text(self, const char *at, uint64_t n):
+        try:
+            return PyUnicode_DecodeUTF8(at, n, b"surrogatepass")
+        except UnicodeDecodeError as error:
+            raise CorruptBatch(f"a worker sent text that is not UTF-8: {error}") from None
+
+    cdef object strings(self, const sr_leaf *record, const char *at):
+        cdef uint64_t count = record.extra, i, start, end, room
+        cdef const uint64_t *ends = <const uint64_t *> at
+        if <uint64_t> at % 8 or count >= record.nbytes // 8 + 1 or (count + 1) * 8 > record.nbytes:
+            raise CorruptBatch(f"a worker sent a list of {count} texts in {record.nbytes} bytes")
+        at += (count + 1) * 8
+        room = record.nbytes - (count + 1) * 8
+        cdef list out = []
+        start = 0
+        for i in range(count):
+            end = ends[i + 1]
+            if end < start or end > room:
+                raise CorruptBatch(f"a worker sent a list of texts whose element {i} ends at {end} of {room}")
+            if record.kind == LEAF_STRINGS:
+                out.append(self.text(at + start, end - start))
+            else:
+                out.append(PyBytes_FromStringAndSize(at + start, end - start))
+            start = end
+        return out
+
+    cdef object unpickle(self, const sr_leaf *record, char *at):
+        """[n + 1 lengths, then the pickle and its n buffers, each on a boundary of 64 bytes]"""
+        cdef uint64_t count = record.extra, i, length, offset
+        cdef const uint64_t *lengths = <const uint64_t *> at
+        if <uint64_t> at % 8 or count >= record.nbytes // 8 or (count + 1) * 8 > record.nbytes:
+            raise CorruptBatch(f"a worker sent an object of {count} buffers in {record.nbytes} bytes")
+        offset = (count + 1) * 8
+        parts = []
+        for i in range(count + 1):
+            length = lengths[i]
+            offset = (offset + SR_LEAF_ALIGN - 1) // SR_LEAF_ALIGN * SR_LEAF_ALIGN
+            if offset > record.nbytes or length > record.nbytes - offset:
+                raise CorruptBatch(f"a worker sent an object whose part {i} has {length} bytes")
+            parts.append(memory(self.base, at + offset, length))
+            offset += length
+        try:
+            return pickle.loads(parts[0], buffers=parts[1:])
+        except Exception as error:
+            raise CorruptBatch(f"an object from a worker cannot be unpickled here: {error!r}") from error
+
+    cdef object build(self, tuple node):
+        cdef int kind = node[0]
+        cdef tuple children
+        cdef Py_ssize_t i, n
+        if kind == NODE_LEAF:
+            return self.leaf(node[1])
+        if kind == NODE_NONE:
+            return None
+        children = <tuple> node[2]
+        n = len(children)
+        if kind == NODE_TUPLE or kind == NODE_NAMED:
+            out = PyTuple_New(n)
+            for i in range(n):
+                value = self.build(<tuple> children[i])
+                Py_INCREF(value)
+                PyTuple_SET_ITEM(out, i, value)
+            return out if kind == NODE_TUPLE else node[1](out)
+        if kind == NODE_LIST:
+            return [self.build(<tuple> children[i]) for i in range(n)]
+        if kind == NODE_DATACLASS:
+            cls, names = node[1]
+            made = object.__new__(cls)
+            for i in range(n):
+                object.__setattr__(made, names[i], self.build(<tuple> children[i]))
+            return made
+        mapping = {} if kind == NODE_DICT else OrderedDict()
+        keys = <tuple> node[1]
+        for i in range(n):
+            mapping[keys[i]] = self.build(<tuple> children[i])
+        return mapping
+
+
+cdef bint has_zero(const sr_leaf *record):
+    cdef int i
+    for i in range(record.ndim):
+        if record.shape[i] == 0:
+            return True
+    return False
+
+
+def foreign_module(name):
+    """The module that packs and restores the leaves of another library."""
+    return importlib.import_module(FOREIGN[name])
+
+
+cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, bint copied):
+    """Return the value that `result` describes; arrays are views with `base` as their owner."""
+    cdef Decoder d = Decoder.__new__(Decoder)
+    cdef uint64_t table = <uint64_t> result.n_leaves * sizeof(sr_leaf)
+    if result.bytes < limit:
+        limit = result.bytes
+    if (result.table_off > limit or table > limit - result.table_off or result.table_off % 8
+            or result.def_off > limit or result.def_bytes > limit - result.def_off):
+        raise CorruptBatch(
+            f"a worker sent a table of {result.n_leaves} leaves at {result.table_off} and a tree of "
+            f"{result.def_bytes} bytes at {result.def_off}; the slot has {limit} bytes in use"
+        )
+    cdef tuple known = tree_of(payload + result.def_off, result.def_bytes, result.def_hash)
+    if known[2] != result.n_leaves:
+        raise CorruptBatch(f"a worker sent {result.n_leaves} leaf records; its tree needs {known[2]}")
+    d.payload, d.limit, d.base = payload, limit, base
+    d.next, d.left = <const sr_leaf *> (payload + result.table_off), result.n_leaves
+    return d.build(<tuple> known[1])
+
+
+COPY_AUTO, COPY_ALWAYS, COPY_NEVER = range(3)
+
+
+def receive(Ring ring, uint32_t slot, int copy):
+    """Take a READY slot.
+
+    Parameters
+    ----------
+    copy : COPY_AUTO, COPY_ALWAYS or COPY_NEVER
+        AUTO copies when a lease would leave fewer than two slots circulating.
+
+    Returns
+    -------
+    kind : int
+        SR_BATCH, SR_ERROR or SR_END.
+    value
+        The batch; for SR_ERROR the error's fields, for SR_END the mark's.
+
+    Raises
+    ------
+    CorruptBatch
+    """
+    cdef Lease lease = take(ring, slot)
+    cdef sr_result result = lease.result
+    if result.kind != SR_BATCH:
+        return result.kind, decode(lease.payload, lease.limit, &result, lease, True)
+    if copy == COPY_ALWAYS or (copy == COPY_AUTO and ring.circulating < 2):
+        return result.kind, decode_copy(lease, &result)
+    return result.kind, decode(lease.payload, lease.limit, &result, lease, False)
+
+
+cdef object decode_copy(Lease lease, sr_result *result):
+    """The same value, in memory of its own; the slot is free afterwards."""
+    cdef uint64_t n = result.bytes if result.bytes < lease.limit else lease.limit
+    own = np.empty(n + SR_LEAF_ALIGN, np.uint8)
+    cdef char *start = <char *> cnp.PyArray_DATA(own)
+    start += (-<uint64_t> start) % SR_LEAF_ALIGN
+    with nogil:
+        memcpy(start, lease.payload, n)
+    lease.ring.meter.copied_batches += 1
+    lease.ring.meter.copied_bytes += n
+    lease.release()
+    return decode(start, n, result, own, True)
+
+
+def probe(data, uint64_t table_off, uint32_t n_leaves, uint64_t def_off, uint32_t def_bytes, uint64_t bytes_used):
+    """Decode a payload given as a writable buffer: the door for fuzzers and tests of malformed payloads."""
+    cdef char[::1] view = data
+    cdef sr_result result
+    result.table_off, result.n_leaves = table_off, n_leaves
+    result.def_off, result.def_bytes, result.bytes = def_off, def_bytes, bytes_used
+    result.kind, result.flags, result.pickled = SR_BATCH, 0, 0
+    cdef uint64_t n = view.shape[0]
+    result.def_hash = (hash_bytes(&view[def_off], def_bytes)
+                       if def_off < n and def_bytes <= n - def_off and def_bytes else 0)
+    return decode(&view[0] if n else NULL, n, &result, data, False)

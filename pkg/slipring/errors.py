@@ -1,0 +1,95 @@
+"""The exceptions of slipring.
+
+SlipringError
+├── WorkerError     (also RuntimeError)   an exception in a worker, with its traceback and indices
+├── WorkerDied      (also RuntimeError)   a worker was killed or left
+├── LoaderTimeout   (also RuntimeError, TimeoutError)   no batch within `timeout` seconds
+├── SegmentFull                           no memory for a batch; says what is needed and what is free
+├── BatchTooLarge   (also ValueError)     a batch is larger than a slot
+├── SlotsExhausted  (also RuntimeError)   every slot is held by somebody
+├── CorruptBatch                          what lies in a slot is not a batch
+└── Closed          (also RuntimeError)   used after close()
+
+Every message gives the number, the limit and the remedy.
+"""
+
+
+class SlipringError(Exception):
+    """Base of all errors that slipring raises by itself.
+
+    Attributes given by keyword are set on the exception, and travel with it between processes.
+    """
+
+    def __init__(self, *args, **attributes):
+        super().__init__(*args)
+        self.__dict__.update(attributes)
+
+
+class WorkerError(SlipringError, RuntimeError):
+    """An exception in a worker: the cause of the original exception, or its stand-in.
+
+    The original exception is raised where it can be rebuilt in the consumer, with a WorkerError as its
+    ``__cause__``; where it cannot (its constructor or its class does not allow it), the WorkerError itself.
+
+    Attributes
+    ----------
+    worker : int
+        Number of the worker, from 0.
+    ticket : int
+        Number of the batch in the epoch, from 0.
+    indices : list or None
+        What the dataset was asked for; None for a stream.
+    traceback : str
+        The traceback in the worker.
+    """
+
+
+class WorkerDied(SlipringError, RuntimeError):
+    """A worker process has gone without being told to.
+
+    Attributes
+    ----------
+    worker, pid : int
+    exitcode : int
+        As `multiprocessing.Process.exitcode`: negative for a signal.
+    indices : list
+        What the worker was working on: the indices of its batches in flight.
+    """
+
+
+class LoaderTimeout(SlipringError, RuntimeError, TimeoutError):
+    """No batch came within the loader's `timeout` seconds."""
+
+
+class SegmentFull(SlipringError):
+    """Memory for a batch cannot be committed.
+
+    Attributes
+    ----------
+    needed, free : int
+        Bytes.
+    limit : str
+        What limits: the file system, a memory cgroup, the machine's memory or a file-size limit.
+    """
+
+
+class BatchTooLarge(SlipringError, ValueError):
+    """A batch is larger than a slot's reserved capacity.
+
+    Attributes
+    ----------
+    needed, limit : int
+        Bytes.
+    """
+
+
+class SlotsExhausted(SlipringError, RuntimeError):
+    """All slots are held (views in the consumer, arrays kept by worker code): nothing can be filled."""
+
+
+class CorruptBatch(SlipringError):
+    """The records in a slot contradict the slot: a worker has written where it should not."""
+
+
+class Closed(SlipringError, RuntimeError):
+    """The loader, or its segment, has been closed."""
