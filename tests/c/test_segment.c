@@ -203,9 +203,13 @@ static void running_out_of_descriptors_is_an_error(void)
 {
     sr_ring *ring, *other;
     CHECK_OK(sr_create(&small, &ring, NULL));
-    limit(RLIMIT_NOFILE, 3);
+    struct rlimit usual, few;
+    CHECK_OK(getrlimit(RLIMIT_NOFILE, &usual));
+    few = (struct rlimit){.rlim_cur = 3, .rlim_max = usual.rlim_max};
+    CHECK_OK(setrlimit(RLIMIT_NOFILE, &few));
     CHECK_EQ(sr_create(&small, &other, NULL), -EMFILE);
     CHECK_OP(sr_attach(sr_fd(ring), &other), <, 0);
+    CHECK_OK(setrlimit(RLIMIT_NOFILE, &usual));
     sr_destroy(ring);
 }
 
@@ -268,6 +272,7 @@ static void what_is_not_a_segment_is_refused(void)
     CHECK_EQ(sr_attach(-1, &other), -EBADF);
     CHECK_OK(ftruncate(sr_fd(ring), (off_t)ring->total - 4096)); /* shorter than its header says */
     CHECK_EQ(sr_attach(sr_fd(ring), &other), -EPROTO);
+    sr_destroy(ring);
 }
 
 static void the_mapping_is_not_dumped(void)

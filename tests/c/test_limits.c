@@ -1,0 +1,244 @@
+/* How much may still be committed, told from made-up /proc and /sys trees. */
+#define _GNU_SOURCE
+#include <ftw.h>
+#include <sys/stat.h>
+
+#include "fixture.h"
+
+#define MARGIN (16 * MIB)
+#define GIB (UINT64_C(1) << 30)
+
+static char root[64];
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *where)
+{
+    (void)st, (void)type, (void)where;
+    return remove(path);
+}
+
+static void put(const char *path, const char *text)
+{
+    char full[512];
+    snprintf(full, sizeof full, "%s%s", root, path);
+    for (char *p = full + strlen(root) + 1; (p = strchr(p, '/')); p++) {
+        *p = '\0';
+        mkdir(full, 0700);
+        *p = '/';
+    }
+    FILE *f = fopen(full, "w");
+    CHECK(f != NULL);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void put_number(const char *dir, const char *name, uint64_t value)
+{
+    char path[256], text[32];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    snprintf(text, sizeof text, "%" PRIu64 "\n", value);
+    put(path, text);
+}
+
+static void clean(void) { nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS); }
+
+/* A machine with 8 GiB available and no groups. */
+static void machine(void)
+{
+    strcpy(root, "/tmp/slipring-test-XXXXXX");
+    CHECK(mkdtemp(root) != NULL);
+    atexit(clean);
+    put("/proc/meminfo", "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\n");
+}
+
+static void groups(const char *cgroup, const char *mountinfo)
+{
+    put("/proc/self/cgroup", cgroup);
+    put("/proc/self/mountinfo", mountinfo);
+}
+
+static void group(const char *dir, bool v2, uint64_t limit, uint64_t used)
+{
+    if (limit == UINT64_MAX && v2) {
+        char path[256];
+        snprintf(path, sizeof path, "%s/memory.max", dir);
+        put(path, "max\n");
+    } else {
+        put_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", limit);
+    }
+    put_number(dir, v2 ? "memory.current" : "memory.usage_in_bytes", used);
+}
+
+static void expect(uint64_t room, int which)
+{
+    int limit = -1;
+    uint64_t got = sr_headroom(-1, root, &limit);
+    clean(); /* a failed CHECK does not come back */
+    CHECK_EQ(got, room);
+    CHECK_EQ(limit, which);
+}
+
+#define MOUNT_V2 "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+
+static void without_groups_the_machine_decides(void)
+{
+    machine();
+    expect(8 * GIB - MARGIN, SR_LIMIT_MEMORY);
+}
+
+static void an_empty_tree_limits_nothing(void)
+{
+    strcpy(root, "/tmp/slipring-test-XXXXXX");
+    CHECK(mkdtemp(root) != NULL);
+    atexit(clean);
+    expect(UINT64_MAX, SR_LIMIT_NONE);
+}
+
+static void a_v2_group_limits(void)
+{
+    machine();
+    groups("0::/job\n", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n" MOUNT_V2);
+    group("/sys/fs/cgroup/job", true, GIB, 200 * MIB);
+    expect(GIB - 200 * MIB - MARGIN, SR_LIMIT_CGROUP);
+}
+
+static void file_pages_that_can_be_dropped_do_not_count(void)
+{
+    machine();
+    groups("0::/job\n", MOUNT_V2);
+    group("/sys/fs/cgroup/job", true, GIB, 600 * MIB);
+    put("/sys/fs/cgroup/job/memory.stat", "anon 1\nfile 2\nactive_file 104857600\ninactive_file 209715200\nslab 3\n");
+    expect(GIB - 400 * MIB - MARGIN, SR_LIMIT_CGROUP);
+}
+
+static void the_narrowest_ancestor_decides(void)
+{
+    machine();
+    groups("0::/a/b/c\n", MOUNT_V2);
+    group("/sys/fs/cgroup/a", true, 2 * GIB, GIB + 900 * MIB); /* 124 MiB left */
+    group("/sys/fs/cgroup/a/b", true, UINT64_MAX, GIB);
+    group("/sys/fs/cgroup/a/b/c", true, GIB, 500 * MIB);
+    expect(124 * MIB - MARGIN, SR_LIMIT_CGROUP);
+}
+
+static void a_group_over_its_limit_leaves_nothing(void)
+{
+    machine();
+    groups("0::/job\n", MOUNT_V2);
+    group("/sys/fs/cgroup/job", true, GIB, GIB + 1);
+    expect(0, SR_LIMIT_CGROUP);
+}
+
+static void an_unlimited_group_limits_nothing(void)
+{
+    machine();
+    groups("0::/job\n", MOUNT_V2);
+    group("/sys/fs/cgroup/job", true, UINT64_MAX, GIB);
+    expect(8 * GIB - MARGIN, SR_LIMIT_MEMORY);
+}
+
+static void a_v1_group_limits(void)
+{
+    machine();
+    groups("12:cpu,cpuacct:/x\n5:memory:/job\n1:name=systemd:/y\n",
+           "33 32 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+           "36 32 0:33 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n");
+    group("/sys/fs/cgroup/memory/job", false, GIB, 700 * MIB);
+    group("/sys/fs/cgroup/memory", false, UINT64_C(0x7FFFFFFFFFFFF000), 5 * GIB);
+    put("/sys/fs/cgroup/memory/job/memory.stat", "cache 1\ninactive_file 1\ntotal_inactive_file 104857600\n");
+    expect(GIB - 600 * MIB - MARGIN, SR_LIMIT_CGROUP);
+}
+
+static void a_v1_memory_controller_may_share_its_hierarchy(void)
+{
+    machine();
+    groups("4:hugetlb,memory:/job\n",
+           "36 32 0:33 / /sys/fs/cgroup/both rw,relatime - cgroup cgroup rw,hugetlb,memory\n");
+    group("/sys/fs/cgroup/both/job", false, GIB, 0);
+    expect(GIB - MARGIN, SR_LIMIT_CGROUP);
+}
+
+static void both_versions_are_looked_at(void)
+{
+    machine();
+    groups("5:memory:/one\n0::/two\n",
+           "36 32 0:33 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+           "37 32 0:34 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+    group("/sys/fs/cgroup/memory/one", false, 2 * GIB, 0);
+    group("/sys/fs/cgroup/unified/two", true, GIB, 0);
+    expect(GIB - MARGIN, SR_LIMIT_CGROUP);
+}
+
+/* A container sees only its own group, mounted where the root of all groups usually is. */
+static void a_container_that_sees_only_its_own_group_is_limited(void)
+{
+    machine();
+    groups("0::/docker/abc\n", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
+    group("/sys/fs/cgroup", true, GIB, 100 * MIB);
+    expect(GIB - 100 * MIB - MARGIN, SR_LIMIT_CGROUP);
+}
+
+static void a_group_below_the_containers_is_found(void)
+{
+    machine();
+    groups("0::/docker/abc/worker\n", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
+    group("/sys/fs/cgroup", true, 4 * GIB, 100 * MIB);
+    group("/sys/fs/cgroup/worker", true, GIB, 100 * MIB);
+    expect(GIB - 100 * MIB - MARGIN, SR_LIMIT_CGROUP);
+}
+
+static void a_path_that_is_not_visible_falls_back_to_what_is(void)
+{
+    machine();
+    groups("0::/host/path/nobody/sees\n", MOUNT_V2);
+    group("/sys/fs/cgroup", true, 3 * GIB, GIB);
+    expect(2 * GIB - MARGIN, SR_LIMIT_CGROUP);
+}
+
+static void a_group_whose_name_begins_like_the_mounted_one_is_another(void)
+{
+    machine();
+    groups("0::/docker/abcdef\n", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
+    group("/sys/fs/cgroup", true, GIB, 0);
+    expect(GIB - MARGIN, SR_LIMIT_CGROUP);
+}
+
+static void broken_files_limit_nothing(void)
+{
+    machine();
+    groups("no colons here\n0:\n::\n\n0::/job", MOUNT_V2 "short line\n - cgroup2 \n");
+    put("/sys/fs/cgroup/job/memory.max", "lots\n");
+    put("/sys/fs/cgroup/job/memory.current", "");
+    expect(8 * GIB - MARGIN, SR_LIMIT_MEMORY);
+}
+
+static void the_real_machine_has_some_room(void)
+{
+    int limit = -1;
+    uint64_t room = sr_headroom(-1, "", &limit);
+    CHECK_OP(room, >, 0);
+    CHECK_OP(limit, >=, SR_LIMIT_NONE);
+    CHECK_EQ(sr_headroom(-1, "", NULL) > 0, true);
+    sr_ring *ring = make_ring(1, 2, 0);
+    CHECK_OP(sr_headroom(sr_fd(ring), "", &limit), >, 0);
+    sr_destroy(ring);
+}
+
+static const struct test tests[] = {
+    T(without_groups_the_machine_decides),
+    T(an_empty_tree_limits_nothing),
+    T(a_v2_group_limits),
+    T(file_pages_that_can_be_dropped_do_not_count),
+    T(the_narrowest_ancestor_decides),
+    T(a_group_over_its_limit_leaves_nothing),
+    T(an_unlimited_group_limits_nothing),
+    T(a_v1_group_limits),
+    T(a_v1_memory_controller_may_share_its_hierarchy),
+    T(both_versions_are_looked_at),
+    T(a_container_that_sees_only_its_own_group_is_limited),
+    T(a_group_below_the_containers_is_found),
+    T(a_path_that_is_not_visible_falls_back_to_what_is),
+    T(a_group_whose_name_begins_like_the_mounted_one_is_another),
+    T(broken_files_limit_nothing),
+    T(the_real_machine_has_some_room),
+};
+RUN_TESTS(tests, 20)

@@ -1,0 +1,282 @@
+/* Committing memory: before it is written, never beyond what there is. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include "fixture.h"
+
+static void commit_grows_and_never_shrinks(void)
+{
+    sr_ring *ring = make_ring(2, 2, 0);
+    CHECK_OK(sr_commit(ring, 1, 1, 100, NULL));
+    CHECK_EQ(sr_slot_committed(ring, 1), SR_PAYLOAD_COMMIT);
+    CHECK_OK(sr_commit(ring, 1, 1, 10000, NULL));
+    uint64_t had = sr_slot_committed(ring, 1);
+    CHECK_OP(had, >=, 10000);
+    CHECK_OP(had, <=, 10000 + 64 * KIB);
+    CHECK_OK(sr_commit(ring, 1, 1, 9000, NULL));
+    CHECK_EQ(sr_slot_committed(ring, 1), had);
+    CHECK_OK(sr_commit(ring, 1, 1, MIB, NULL));
+    CHECK_EQ(sr_slot_committed(ring, 1), MIB);
+    CHECK_EQ(sr_slot_committed(ring, 0), SR_PAYLOAD_COMMIT);
+    memset(sr_payload(ring, 1), 7, MIB);
+    sr_destroy(ring);
+}
+
+static void committed_bytes_are_backed_by_memory(void)
+{
+    sr_ring *ring = make_ring(2, 2, 0);
+    struct stat before, after;
+    CHECK_OK(fstat(sr_fd(ring), &before));
+    uint64_t had = sr_committed(ring);
+    CHECK_OK(sr_commit(ring, 0, 0, 500000, NULL));
+    CHECK_OK(fstat(sr_fd(ring), &after));
+    CHECK_EQ((uint64_t)(after.st_blocks - before.st_blocks) * 512, sr_committed(ring) - had);
+    sr_destroy(ring);
+}
+
+static void more_than_the_capacity_is_efbig_with_the_numbers(void)
+{
+    sr_ring *ring = make_ring(2, 2, 0);
+    sr_shortage why = {0};
+    CHECK_EQ(sr_commit(ring, 0, 0, MIB + 1, &why), -EFBIG);
+    CHECK_EQ(why.limit, SR_LIMIT_CAPACITY);
+    CHECK_EQ(why.needed, MIB + 1);
+    CHECK_EQ(why.free, MIB);
+    CHECK_EQ(sr_commit(ring, 0, 0, UINT64_MAX, NULL), -EFBIG);
+    CHECK_EQ(sr_commit_task(ring, 0, 0, 64 * KIB + 1, &why), -EFBIG);
+    CHECK_EQ(why.free, 64 * KIB);
+    CHECK_OK(sr_commit_task(ring, 0, 0, 64 * KIB, &why));
+    memset(sr_task_area(ring, 0), 1, 64 * KIB);
+    CHECK_EQ(sr_commit(ring, 0, 2, 1, NULL), -EINVAL);
+    CHECK_EQ(sr_commit_task(ring, 0, 2, 1, NULL), -EINVAL);
+    sr_destroy(ring);
+}
+
+static void alloc_aligns_and_does_not_overlap(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t a, b, c;
+    CHECK_OK(sr_alloc(ring, 1, 0, 3, 64, &a, NULL));
+    CHECK_OK(sr_alloc(ring, 1, 0, 100000, 4096, &b, NULL));
+    CHECK_OK(sr_alloc(ring, 1, 0, 1, 64, &c, NULL));
+    CHECK_EQ(a, 0);
+    CHECK_EQ(b, 4096);
+    CHECK_EQ(c, (4096 + 100000 + 63) / 64 * 64);
+    CHECK_OP(sr_slot_committed(ring, 0), >=, c + 1);
+    CHECK_EQ(sr_alloc(ring, 1, 0, 8, 0, &a, NULL), -EINVAL);
+    CHECK_EQ(sr_alloc(ring, 1, 0, 8, 3, &a, NULL), -EINVAL);
+    CHECK_EQ(sr_alloc(ring, 1, 0, 8, 8192, &a, NULL), -EINVAL);
+    CHECK_EQ(sr_alloc(ring, 1, 1, 8, 64, &a, NULL), -EINVAL);
+    sr_destroy(ring);
+}
+
+static void a_refused_alloc_takes_nothing(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    sr_shortage why;
+    uint64_t at;
+    CHECK_OK(sr_alloc(ring, 1, 0, 100, 64, &at, NULL));
+    CHECK_EQ(sr_alloc(ring, 1, 0, MIB, 64, &at, &why), -EFBIG);
+    CHECK_EQ(why.limit, SR_LIMIT_CAPACITY);
+    CHECK_EQ(why.needed, 128 + MIB);
+    CHECK_EQ(why.free, MIB);
+    CHECK_EQ(sr_alloc(ring, 1, 0, UINT64_MAX, 64, &at, &why), -EFBIG);
+    CHECK_EQ(why.needed, UINT64_MAX);
+    CHECK_OK(sr_alloc(ring, 1, 0, MIB - 128, 64, &at, NULL)); /* exactly what is left */
+    CHECK_EQ(at, 128);
+    CHECK_EQ(sr_alloc(ring, 1, 0, 1, 1, &at, NULL), -EFBIG);
+    sr_store_relaxed(&ring->slots[0].cursor, UINT64_MAX - 3); /* what only a broken writer could leave */
+    CHECK_EQ(sr_alloc(ring, 1, 0, 64, 64, &at, NULL), -EFBIG);
+    sr_destroy(ring);
+}
+
+static void every_dispatch_begins_at_the_start_of_the_payload(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen, at;
+    for (int i = 0; i < 3; i++) {
+        gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
+        CHECK_OK(sr_alloc(ring, 1, 0, 5000, 64, &at, NULL));
+        CHECK_EQ(at, 0);
+        CHECK_OK(sr_alloc(ring, 1, 0, 10, 64, &at, NULL));
+        CHECK_OK(sr_rewind(ring, 1, 0, gen));
+        CHECK_OK(sr_alloc(ring, 1, 0, 10, 64, &at, NULL));
+        CHECK_EQ(at, 0);
+        CHECK_OK(sr_abort(ring, 1, 0, gen));
+        CHECK_EQ(sr_rewind(ring, 1, 0, gen), -ESTALE);
+    }
+    sr_destroy(ring);
+}
+
+static int resident_pages(sr_ring *ring, uint32_t slot, uint64_t bytes)
+{
+    /* /proc/self/pagemap tells what this process has mapped; mincore would tell what the file has. */
+    int n = 0, fd = open("/proc/self/pagemap", 0);
+    CHECK(fd >= 0);
+    for (uint64_t at = 0; at < bytes; at += SR_PAGE) {
+        uint64_t entry = 0;
+        uintptr_t page = (uintptr_t)(sr_payload(ring, slot) + at) / SR_PAGE;
+        CHECK_EQ(pread(fd, &entry, 8, (off_t)(page * 8)), 8);
+        n += (int)(entry >> 63);
+    }
+    close(fd);
+    return n;
+}
+
+static void commit_maps_the_pages_in_this_process(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0), *other;
+    CHECK_OK(sr_attach(sr_fd(ring), &other));
+    CHECK_OK(sr_commit(ring, 0, 0, 256 * KIB, NULL));
+    if (resident_pages(ring, 0, 256 * KIB) == 0)
+        SKIP("the kernel has no MADV_POPULATE_WRITE (5.14)");
+    CHECK_EQ(resident_pages(ring, 0, 256 * KIB), 64);
+    CHECK_EQ(resident_pages(other, 0, 256 * KIB), 0);
+    CHECK_OK(sr_populate(other, 0, 4096)); /* one call for all that is committed */
+    CHECK_EQ(resident_pages(other, 0, 256 * KIB), 64);
+    sr_destroy(other);
+    sr_destroy(ring);
+}
+
+static void populate_stops_at_what_is_committed(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    CHECK_EQ(sr_populate(ring, 0, SR_PAYLOAD_COMMIT + 1), -EINVAL);
+    CHECK_OK(sr_populate(ring, 0, SR_PAYLOAD_COMMIT));
+    CHECK_OK(sr_populate(ring, 0, 0));
+    CHECK_EQ(sr_populate(ring, 1, 0), -EINVAL);
+    CHECK_EQ(sr_load_relaxed(&ring->populated[0]), SR_PAYLOAD_COMMIT);
+    CHECK_OK(sr_after_fork(ring));
+    CHECK_EQ(sr_load_relaxed(&ring->populated[0]), 0);
+    sr_destroy(ring);
+}
+
+/* ---- a file system that is too small ---- */
+
+static char mounted[64];
+
+static void unmount(void)
+{
+    umount2(mounted, MNT_DETACH);
+    rmdir(mounted);
+}
+
+static void mount_small(const char *size)
+{
+    char options[32];
+    strcpy(mounted, "/tmp/slipring-test-XXXXXX");
+    CHECK(mkdtemp(mounted) != NULL);
+    snprintf(options, sizeof options, "size=%s", size);
+    if (mount("slipring-test", mounted, "tmpfs", 0, options) != 0) {
+        rmdir(mounted);
+        SKIP("mounting a tmpfs is not allowed here");
+    }
+    atexit(unmount);
+}
+
+/* CHECK leaves by _exit, so the mount goes first. */
+#define CHECK_MOUNTED(condition)                                                                                \
+    do {                                                                                                        \
+        if (!(condition)) {                                                                                     \
+            unmount();                                                                                          \
+            CHECK(condition);                                                                                   \
+        }                                                                                                       \
+    } while (0)
+
+static void a_full_file_system_is_enospc_with_the_numbers(void)
+{
+    mount_small("8m");
+    sr_ring *ring = NULL;
+    sr_shortage why = {0};
+    sr_options o = {.n_slots = 2, .n_parties = 2, .backing = SR_BACKING_DIR, .dir = mounted,
+                    .capacity = 64 * MIB, .task_capacity = 64 * KIB};
+    CHECK_MOUNTED(sr_create(&o, &ring, &why) == 0);
+    CHECK_MOUNTED(sr_commit(ring, 0, 0, 4 * MIB, &why) == 0);
+    CHECK_MOUNTED(sr_commit(ring, 0, 1, 5 * MIB, &why) == -ENOSPC);
+    CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM);
+    CHECK_MOUNTED(why.needed >= 5 * MIB - SR_PAYLOAD_COMMIT && why.needed <= 6 * MIB);
+    CHECK_MOUNTED(why.free > 3 * MIB && why.free < 4 * MIB);
+    CHECK_MOUNTED(sr_slot_committed(ring, 1) == SR_PAYLOAD_COMMIT);
+    CHECK_MOUNTED(sr_load_relaxed(&ring->parties[0].growing) == 0);
+    CHECK_MOUNTED(sr_commit(ring, 0, 1, 3 * MIB, &why) == 0); /* what does fit still goes */
+    memset(sr_payload(ring, 1), 1, 3 * MIB);
+    sr_destroy(ring);
+}
+
+static void what_others_are_committing_counts(void)
+{
+    mount_small("8m");
+    sr_ring *ring = NULL;
+    sr_shortage why = {0};
+    sr_options o = {.n_slots = 2, .n_parties = 3, .backing = SR_BACKING_DIR, .dir = mounted,
+                    .capacity = 64 * MIB, .task_capacity = 64 * KIB};
+    CHECK_MOUNTED(sr_create(&o, &ring, &why) == 0);
+    sr_store_relaxed(&ring->parties[2].growing, 6 * MIB);
+    CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC);
+    CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM && why.free < 2 * MIB);
+    CHECK_MOUNTED(sr_recover(ring, 2) == 0); /* it died in the middle */
+    CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == 0);
+    sr_destroy(ring);
+}
+
+static void a_file_system_too_small_for_the_controls_is_enospc(void)
+{
+    mount_small("64k");
+    sr_ring *ring = NULL;
+    sr_shortage why = {0};
+    sr_options o = {.n_slots = 64, .n_parties = 2, .backing = SR_BACKING_DIR, .dir = mounted, .capacity = MIB};
+    CHECK_MOUNTED(sr_create(&o, &ring, &why) == -ENOSPC);
+    CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM);
+    CHECK_MOUNTED(why.needed > 64 * SR_PAGE && why.free <= 64 * KIB);
+}
+
+/* ---- threads ---- */
+
+enum { TAKERS = 4, TAKES = 200 };
+static sr_ring *shared;
+static uint64_t taken[TAKERS][TAKES];
+
+static void *taker(void *number)
+{
+    uint64_t me = (uint64_t)(uintptr_t)number;
+    for (int i = 0; i < TAKES; i++) {
+        CHECK_OK(sr_alloc(shared, (uint32_t)me, 0, 1000, 64, &taken[me][i], NULL));
+        memset(sr_payload(shared, 0) + taken[me][i], (int)me + 1, 1000);
+    }
+    return NULL;
+}
+
+static void threads_that_alloc_from_one_slot_never_get_the_same_bytes(void)
+{
+    pthread_t threads[TAKERS];
+    shared = make_ring(1, TAKERS, 0);
+    for (uintptr_t i = 0; i < TAKERS; i++)
+        CHECK_OK(pthread_create(&threads[i], NULL, taker, (void *)i));
+    for (int i = 0; i < TAKERS; i++)
+        pthread_join(threads[i], NULL);
+    for (int t = 0; t < TAKERS; t++)
+        for (int i = 0; i < TAKES; i++)
+            for (int b = 0; b < 1000; b++)
+                CHECK_EQ(sr_payload(shared, 0)[taken[t][i] + (uint64_t)b], t + 1);
+    CHECK_EQ(sr_load_relaxed(&shared->slots[0].cursor), TAKERS * TAKES * 1024 - 24);
+    sr_destroy(shared);
+}
+
+static const struct test tests[] = {
+    T(commit_grows_and_never_shrinks),
+    T(committed_bytes_are_backed_by_memory),
+    T(more_than_the_capacity_is_efbig_with_the_numbers),
+    T(alloc_aligns_and_does_not_overlap),
+    T(a_refused_alloc_takes_nothing),
+    T(every_dispatch_begins_at_the_start_of_the_payload),
+    T(commit_maps_the_pages_in_this_process),
+    T(populate_stops_at_what_is_committed),
+    T(a_full_file_system_is_enospc_with_the_numbers),
+    T(what_others_are_committing_counts),
+    T(a_file_system_too_small_for_the_controls_is_enospc),
+    T(threads_that_alloc_from_one_slot_never_get_the_same_bytes),
+};
+RUN_TESTS(tests, 20)
