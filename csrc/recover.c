@@ -62,3 +62,23 @@ int sr_recover(sr_ring *ring, uint32_t party)
     sr_wake_all(ring);
     return again;
 }
+
+static bool owns(const sr_slot *s, uint64_t me)
+{
+    uint64_t w = sr_load_acquire(&s->state);
+    unsigned state = sr_state_of(w);
+    if (state == SR_CLAIMED || state == SR_TASK)
+        return sr_owner_of(w) == me;
+    for (uint32_t i = 0, n = sr_load_relaxed(&s->n_ranges); state == SR_SHARED && i < n && i < SR_MAX_RANGES; i++)
+        if (sr_load_acquire(&s->ranges[i].word) == sr_word(SR_RANGE_CLAIMED, me, sr_gen_of(w)))
+            return true;
+    return false;
+}
+
+int sr_find_owned(const sr_ring *ring, uint32_t party, uint32_t *slot)
+{
+    for (; *slot < ring->n_slots; (*slot)++)
+        if (owns(&ring->slots[*slot], (uint64_t)party + 1))
+            return 0;
+    return -ENOENT;
+}

@@ -141,6 +141,8 @@ int sr_wait_serving(sr_ring *ring, uint32_t party, uint64_t deadline);
 
 /* Ends all waiting: every claim and wait returns -ESHUTDOWN from now on. */
 int sr_close(sr_ring *ring);
+/* Takes a close back. The caller knows that no other party uses the segment any more. */
+int sr_reopen(sr_ring *ring);
 bool sr_closed(const sr_ring *ring);
 /* Wakes everybody, so that each looks again. */
 int sr_wake_all(sr_ring *ring);
@@ -244,5 +246,9 @@ int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *sl
 /* Gives back all that `party` held; the caller has confirmed that it is dead. Returns the number of tasks that
  * will be done again (a pull segment), or -errno. */
 int sr_recover(sr_ring *ring, uint32_t party);
+
+/* The first slot from *slot on with a task that `party` has claimed (or a range of it), or that is addressed to
+ * it: what a death leaves undone. -ENOENT: none. */
+int sr_find_owned(const sr_ring *ring, uint32_t party, uint32_t *slot);
 
 #endif

@@ -122,6 +122,12 @@ int sr_close(sr_ring *ring)
     return sr_wake_all(ring);
 }
 
+int sr_reopen(sr_ring *ring)
+{
+    sr_store_ordered(&ring->header->closed, 0);
+    return 0;
+}
+
 bool sr_closed(const sr_ring *ring) { return sr_load_ordered(&ring->header->closed) != 0; }
 
 /* ---- parties -------------------------------------------------------------------------------------------- */

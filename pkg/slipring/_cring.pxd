@@ -138,6 +138,8 @@ cdef extern from "ring.h" nogil:
     int sr_party_info(const sr_ring *ring, uint32_t party, int *pid, uint32_t *status, uint32_t *flags)
     int sr_wait_serving(sr_ring *ring, uint32_t party, uint64_t deadline)
     int sr_close(sr_ring *ring)
+    int sr_reopen(sr_ring *ring)
+    int sr_find_owned(const sr_ring *ring, uint32_t party, uint32_t *slot)
     bint sr_closed(const sr_ring *ring)
     int sr_wake_all(sr_ring *ring)
     int sr_watch_consumer(const sr_ring *ring)

@@ -417,16 +417,23 @@ cdef class Encoder:
     # ---- what a worker calls; `box` is a list with the value, emptied so that nothing but worker code
     # ---- still refers to arrays in the slot when it is published
 
-    def publish(self, Fill fill, list box, int kind=SR_BATCH):
-        """Encode ``box.pop()`` into the slot and publish it."""
+    def publish(self, Fill fill, list box, int kind=SR_BATCH, uint64_t begun=0, uint64_t fetched=0):
+        """Encode ``box.pop()`` into the slot and publish it.
+
+        `begun` and `fetched` (ns, as `_ring.now`) are when fetching began and ended: the statistics' times.
+        """
         cdef sr_result result
         self.encode(fill, box.pop(), kind, &result)
+        if begun:
+            fill.note(begun, fetched)
         fill.publish(&result)
 
-    def stage(self, Fill fill, list box, int kind=SR_BATCH):
+    def stage(self, Fill fill, list box, int kind=SR_BATCH, uint64_t begun=0, uint64_t fetched=0):
         """Encode what a range yields and end the range; True if this worker must finish the slot."""
         cdef sr_result result
         self.encode(fill, box.pop(), kind, &result)
+        if begun:
+            fill.note(begun, fetched)
         return fill.range_done(&result) == 1
 
     def settle_direct(self, Fill fill, skeleton):
@@ -443,8 +450,9 @@ cdef class Encoder:
 BATCH, ERROR, END = SR_BATCH, SR_ERROR, SR_END
 
 
-def range_done(Fill fill):
+def range_done(Fill fill, uint64_t begun, uint64_t fetched):
     """End a range whose rows lie in place; True if this worker must finish the slot."""
+    fill.note(begun, fetched)
     return fill.range_done(NULL) == 1
 
 

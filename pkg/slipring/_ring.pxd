@@ -53,6 +53,7 @@ cdef class Fill:
     cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL
     cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept
     cdef Hold holder(self)
+    cdef void note(self, uint64_t begun, uint64_t fetched) noexcept
     cdef int publish(self, const sr_result *result) except -1
     cdef int range_done(self, const sr_result *result) except -1
     cdef int settle(self, int layout, const sr_result *result) except -1

@@ -253,6 +253,26 @@ cdef class Ring:
         """Give back what a dead party held; returns the number of tasks that will be done again."""
         return check(c.sr_recover(self.ptr, party))
 
+    def in_flight(self, uint32_t party):
+        """Return the indices of the tasks that a worker has claimed or that are addressed to it, by ticket.
+
+        Returns
+        -------
+        list of (int, list or None)
+            Ticket and indices (None for a stream), lowest ticket first.
+        """
+        cdef uint32_t slot = 0
+        cdef list found = []
+        while c.sr_find_owned(self.ptr, party, &slot) == 0:
+            fill = make_fill(self, party, slot, c.SR_WHOLE, 0)
+            found.append((fill.ticket, None if fill.kind == c.SR_TASK_NEXT else fill.indices()))
+            slot += 1
+        return sorted(found, key=lambda pair: pair[0])
+
+    def reopen(self):
+        """Take a close back, once every worker has gone: the segment serves the next ones."""
+        check(c.sr_reopen(self.ptr))
+
     def close(self):
         """End all waiting, for every party."""
         check(c.sr_close(self.ptr))
@@ -596,8 +616,9 @@ cdef class Fill:
         """Forget what was allocated; arrays in it must not be used any more."""
         check(c.sr_rewind(self.ring.ptr, self.party, self.slot, self.gen))
 
-    def note_times(self, uint64_t fetch_ns, uint64_t collate_ns):
-        c.sr_note_times(self.ring.ptr, self.slot, fetch_ns, collate_ns)
+    cdef void note(self, uint64_t begun, uint64_t fetched) noexcept:
+        """Add the times of fetching and collating, up to now, to the slot's."""
+        c.sr_note_times(self.ring.ptr, self.slot, fetched - begun, c.sr_now() - fetched)
 
     # ---- the end of a fill
 
