@@ -1,0 +1,232 @@
+/* Which task comes first, which slot, whose; what a new run leaves of the old one; cancelling. */
+#include "fixture.h"
+
+static void the_lowest_ticket_is_claimed_first(void)
+{
+    sr_ring *ring = make_ring(5, 2, 0);
+    static const uint64_t tickets[] = {7, 3, 9, 1, 5};
+    uint64_t gen;
+    for (uint32_t i = 0; i < 5; i++)
+        dispatch(ring, i, tickets[i], 0, 0);
+    CHECK_EQ(claim(ring, 1, NULL, &gen), 3);
+    CHECK_EQ(claim(ring, 1, NULL, &gen), 1);
+    CHECK_EQ(claim(ring, 1, NULL, &gen), 4);
+    CHECK_EQ(claim(ring, 1, NULL, &gen), 0);
+    CHECK_EQ(claim(ring, 1, NULL, &gen), 2);
+    nothing_to_claim(ring, 1);
+    sr_destroy(ring);
+}
+
+static void tickets_wrap(void)
+{
+    sr_ring *ring = make_ring(4, 2, 0);
+    uint64_t gen;
+    uint32_t found;
+    dispatch(ring, 0, 1, 0, 0);
+    dispatch(ring, 1, UINT64_MAX - 1, 0, 0);
+    dispatch(ring, 2, 0, 0, 0);
+    dispatch(ring, 3, UINT64_MAX, 0, 0);
+    static const uint32_t order[] = {1, 3, 2, 0};
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ(claim(ring, 1, NULL, &gen), order[i]);
+        CHECK_OK(publish(ring, 1, order[i], gen, false));
+    }
+    for (int i = 0; i < 4; i++) {
+        CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
+        CHECK_EQ(found, order[i]);
+        take(ring, found);
+    }
+    sr_destroy(ring);
+}
+
+static void any_means_the_lowest_ready_ticket(void)
+{
+    sr_ring *ring = make_ring(3, 2, 0);
+    uint32_t found;
+    for (uint32_t i = 0; i < 3; i++)
+        bring_to(ring, i, SR_CLAIMED, 1, false);
+    uint64_t gen = sr_gen_of(sr_load_acquire(&ring->slots[0].state));
+    CHECK_OK(publish(ring, 1, 2, gen, false));
+    CHECK_OK(publish(ring, 1, 1, gen, false));
+    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
+    CHECK_EQ(found, 1);
+    CHECK_EQ(sr_wait_ready(ring, 0, 0, &found), -ETIMEDOUT);
+    CHECK_OK(sr_wait_ready(ring, 2, 0, &found));
+    CHECK_EQ(found, 2);
+    sr_destroy(ring);
+}
+
+static void an_addressed_task_is_its_addressees_alone(void)
+{
+    sr_ring *ring = make_ring(4, 4, 0);
+    uint64_t gen;
+    dispatch(ring, 0, 0, 2, 0);
+    dispatch(ring, 1, 1, 3, 0);
+    dispatch(ring, 2, 2, 0, 0);
+    dispatch(ring, 3, 3, 2, 0);
+    CHECK_EQ(claim(ring, 1, NULL, &gen), 2); /* the only one for anybody */
+    nothing_to_claim(ring, 1);
+    CHECK_EQ(claim(ring, 2, NULL, &gen), 0);
+    CHECK_EQ(claim(ring, 3, NULL, &gen), 1);
+    nothing_to_claim(ring, 3);
+    CHECK_EQ(claim(ring, 2, NULL, &gen), 3);
+    sr_destroy(ring);
+}
+
+static void the_slot_released_last_is_picked_first(void)
+{
+    sr_ring *ring = make_ring(4, 2, 0);
+    uint32_t slot;
+    uint64_t gen[4];
+    CHECK_OK(sr_pick_free(ring, &slot));
+    CHECK_EQ(slot, 0); /* of the untouched ones the first */
+    for (uint32_t i = 0; i < 4; i++)
+        gen[i] = bring_to(ring, i, SR_LEASED, 1, false);
+    CHECK_EQ(sr_pick_free(ring, &slot), -EAGAIN);
+    static const uint32_t order[] = {2, 0, 3, 1};
+    for (int i = 0; i < 4; i++) {
+        CHECK_OK(sr_release(ring, order[i], gen[order[i]]));
+        CHECK_OK(sr_pick_free(ring, &slot));
+        CHECK_EQ(slot, order[i]);
+    }
+    for (int i = 3; i >= 0; i--) {
+        CHECK_OK(sr_pick_free(ring, &slot));
+        CHECK_EQ(slot, order[i]);
+        dispatch(ring, slot, 0, 0, 0);
+    }
+    sr_destroy(ring);
+}
+
+static void a_used_slot_comes_before_an_untouched_one(void)
+{
+    sr_ring *ring = make_ring(8, 2, 0);
+    uint32_t slot;
+    CHECK_OK(sr_release(ring, 5, bring_to(ring, 5, SR_LEASED, 1, false)));
+    CHECK_OK(sr_pick_free(ring, &slot));
+    CHECK_EQ(slot, 5);
+    CHECK_EQ(sr_load_relaxed(&ring->header->high_water), 6);
+    sr_destroy(ring);
+}
+
+/* ---- runs ---- */
+
+static void what_is_ready_for_an_old_run_is_discarded_on_sight(void)
+{
+    sr_ring *ring = make_ring(2, 2, 0);
+    uint32_t slot, found;
+    CHECK_OK(sr_begin_run(ring, 1));
+    bring_to(ring, 0, SR_READY, 1, false);
+    bring_to(ring, 1, SR_LEASED, 1, false);
+    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
+    CHECK_EQ(sr_pick_free(ring, &slot), -EAGAIN);
+    CHECK_OK(sr_begin_run(ring, 2));
+    CHECK_EQ(sr_wait_ready(ring, SR_ANY, 0, &found), -ETIMEDOUT);
+    CHECK_EQ(state_of(ring, 0), SR_READY);
+    CHECK_OK(sr_pick_free(ring, &slot));
+    CHECK_EQ(slot, 0);
+    CHECK_EQ(state_of(ring, 1), SR_LEASED); /* a lease outlives its run */
+    sr_destroy(ring);
+}
+
+static void a_stale_batch_that_is_held_is_parked(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint32_t slot;
+    uint64_t gen = bring_to(ring, 0, SR_READY, 1, true);
+    CHECK_OK(sr_begin_run(ring, 1));
+    CHECK_EQ(sr_pick_free(ring, &slot), -EAGAIN);
+    CHECK_EQ(state_of(ring, 0), SR_PARKED);
+    CHECK_OK(sr_unhold(ring, 1, 0, gen));
+    CHECK_OK(sr_pick_free(ring, &slot));
+    sr_destroy(ring);
+}
+
+static void a_worker_gives_stale_tasks_back_and_claims_the_next(void)
+{
+    sr_ring *ring = make_ring(4, 2, 0);
+    uint64_t gen;
+    uint32_t range;
+    dispatch(ring, 0, 0, 0, 0);
+    dispatch(ring, 1, 1, 0, 3);
+    dispatch(ring, 2, 2, 1, 0);
+    CHECK_OK(sr_begin_run(ring, 9));
+    dispatch(ring, 3, 50, 0, 0);
+    CHECK_EQ(claim(ring, 1, &range, &gen), 3);
+    CHECK_EQ(range, SR_WHOLE);
+    for (uint32_t i = 0; i < 3; i++)
+        CHECK_EQ(state_of(ring, i), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void a_busy_slot_of_an_old_run_does_not_hide_a_task_with_its_ticket(void)
+{
+    sr_ring *ring = make_ring(3, 3, 0);
+    uint64_t gen, old;
+    uint32_t range;
+    dispatch(ring, 0, 5, 0, 1);
+    CHECK_EQ(claim(ring, 1, &range, &old), 0); /* its only range is being worked on */
+    CHECK_OK(sr_begin_run(ring, 1));
+    dispatch(ring, 1, 5, 0, 0);
+    dispatch(ring, 2, 4, 0, 0);
+    CHECK_EQ(claim(ring, 2, &range, &gen), 2);
+    CHECK_EQ(claim(ring, 2, &range, &gen), 1);
+    CHECK_EQ(sr_range_done(ring, 1, 0, 0, old, NULL), 0); /* and nobody is asked to finish it */
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+/* ---- cancelling ---- */
+
+static void a_cancelled_task_is_never_claimed(void)
+{
+    sr_ring *ring = make_ring(2, 2, 0);
+    uint64_t gen = dispatch(ring, 0, 0, 0, 0), addressed = dispatch(ring, 1, 1, 1, 0);
+    CHECK_OK(sr_cancel(ring, 0, gen));
+    CHECK_OK(sr_cancel(ring, 1, addressed));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    nothing_to_claim(ring, 1);
+    CHECK_EQ(dispatch(ring, 0, 2, 0, 0), gen + 1);
+    CHECK_EQ(sr_cancel(ring, 0, gen), -ESTALE);
+    sr_destroy(ring);
+}
+
+static void a_cancel_after_the_claim_leaves_the_batch_to_be_discarded(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
+    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
+    CHECK_OK(publish(ring, 1, 0, gen, false));
+    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
+    CHECK_OK(sr_discard(ring, 0));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    CHECK_EQ(sr_discard(ring, 0), -EBUSY);
+    sr_destroy(ring);
+}
+
+static void an_aborted_slot_is_free_and_its_ticket_gone(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
+    CHECK_OK(sr_abort(ring, 1, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    CHECK_EQ(publish(ring, 1, 0, gen, false), -ESTALE);
+    nothing_to_claim(ring, 1);
+    sr_destroy(ring);
+}
+
+static const struct test tests[] = {
+    T(the_lowest_ticket_is_claimed_first),
+    T(tickets_wrap),
+    T(any_means_the_lowest_ready_ticket),
+    T(an_addressed_task_is_its_addressees_alone),
+    T(the_slot_released_last_is_picked_first),
+    T(a_used_slot_comes_before_an_untouched_one),
+    T(what_is_ready_for_an_old_run_is_discarded_on_sight),
+    T(a_stale_batch_that_is_held_is_parked),
+    T(a_worker_gives_stale_tasks_back_and_claims_the_next),
+    T(a_busy_slot_of_an_old_run_does_not_hide_a_task_with_its_ticket),
+    T(a_cancelled_task_is_never_claimed),
+    T(a_cancel_after_the_claim_leaves_the_batch_to_be_discarded),
+    T(an_aborted_slot_is_free_and_its_ticket_gone),
+};
+RUN_TESTS(tests, 20)
