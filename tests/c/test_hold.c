@@ -1,0 +1,128 @@
+/* Arrays that worker code keeps past the publish: the slot circulates again only when both sides let go. */
+#include "fixture.h"
+
+static void the_consumer_lets_go_first(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint32_t slot;
+    uint64_t gen = bring_to(ring, 0, SR_LEASED, 1, true);
+    CHECK_OK(sr_release(ring, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_PARKED);
+    CHECK_EQ(owner_of(ring, 0), 2); /* the worker */
+    CHECK_EQ(sr_circulating(ring), 0);
+    CHECK_EQ(sr_pick_free(ring, &slot), -EAGAIN);
+    CHECK_EQ(sr_release(ring, 0, gen), -ESTALE);
+    CHECK_OK(sr_unhold(ring, 1, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    CHECK_EQ(sr_unhold(ring, 1, 0, gen), -ESTALE);
+    sr_destroy(ring);
+}
+
+static void the_worker_lets_go_first(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen = bring_to(ring, 0, SR_LEASED, 1, true);
+    CHECK_OK(sr_unhold(ring, 1, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_LEASED);
+    CHECK_OK(sr_release(ring, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void the_worker_lets_go_before_the_batch_is_taken(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen = bring_to(ring, 0, SR_READY, 1, true);
+    CHECK_OK(sr_unhold(ring, 1, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_READY);
+    CHECK_EQ(take(ring, 0), gen);
+    CHECK_OK(sr_release(ring, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void a_discarded_batch_that_is_held_is_parked(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen = bring_to(ring, 0, SR_READY, 1, true);
+    CHECK_OK(sr_discard(ring, 0));
+    CHECK_EQ(state_of(ring, 0), SR_PARKED);
+    CHECK_OK(sr_unhold(ring, 1, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void a_hold_is_its_own_generations(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen = bring_to(ring, 0, SR_PARKED, 1, true);
+    CHECK_OK(sr_unhold(ring, 1, 0, gen));
+    uint64_t next = bring_to(ring, 0, SR_LEASED, 1, true);
+    CHECK_EQ(sr_unhold(ring, 1, 0, gen), -ESTALE);
+    CHECK_EQ(state_of(ring, 0), SR_LEASED);
+    CHECK_OK(sr_unhold(ring, 1, 0, next));
+    sr_destroy(ring);
+}
+
+static void a_dead_holders_slots_become_free(void)
+{
+    sr_ring *ring = make_ring(3, 3, 0);
+    uint64_t leased = bring_to(ring, 0, SR_LEASED, 1, true);
+    bring_to(ring, 1, SR_PARKED, 1, true);
+    bring_to(ring, 2, SR_PARKED, 2, true); /* another's */
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(state_of(ring, 0), SR_LEASED);
+    CHECK_EQ(state_of(ring, 1), SR_FREE);
+    CHECK_EQ(state_of(ring, 2), SR_PARKED);
+    CHECK_OK(sr_release(ring, 0, leased));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+/* ---- both at once ---- */
+
+enum { ROUNDS = 3000 };
+static sr_ring *shared;
+static _Atomic uint64_t go, done;
+
+static void *unholder(void *unused)
+{
+    (void)unused;
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        uint64_t at;
+        while ((at = sr_load_acquire(&go)) >> 44 != round)
+            ;
+        CHECK_OK(sr_unhold(shared, 1, 0, at & LAST_GEN));
+        sr_store_release(&done, round);
+    }
+    return NULL;
+}
+
+static void letting_go_at_the_same_time_frees_the_slot_once(void)
+{
+    pthread_t thread;
+    shared = make_ring(1, 2, 0);
+    CHECK_OK(pthread_create(&thread, NULL, unholder, NULL));
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        uint64_t gen = bring_to(shared, 0, SR_LEASED, 1, true);
+        sr_store_release(&go, round << 44 | gen);
+        CHECK_OK(sr_release(shared, 0, gen));
+        while (sr_load_acquire(&done) != round)
+            ;
+        CHECK_EQ(state_of(shared, 0), SR_FREE);
+        CHECK_EQ(sr_gen_of(sr_load_acquire(&shared->slots[0].state)), gen);
+    }
+    pthread_join(thread, NULL);
+    sr_destroy(shared);
+}
+
+static const struct test tests[] = {
+    T(the_consumer_lets_go_first),
+    T(the_worker_lets_go_first),
+    T(the_worker_lets_go_before_the_batch_is_taken),
+    T(a_discarded_batch_that_is_held_is_parked),
+    T(a_hold_is_its_own_generations),
+    T(a_dead_holders_slots_become_free),
+    T(letting_go_at_the_same_time_frees_the_slot_once),
+};
+RUN_TESTS(tests, 30)
