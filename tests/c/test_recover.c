@@ -1,0 +1,306 @@
+/* A party dies in each state; what it held goes back to the living. */
+#include "fixture.h"
+
+static void joined(sr_ring *ring, uint32_t party)
+{
+    CHECK_OK(sr_join(ring, party));
+    CHECK_OK(sr_serve(ring, party, 0));
+}
+
+static void a_dead_workers_claim_becomes_a_task_again(void)
+{
+    sr_ring *ring = make_ring(2, 3, 0);
+    uint64_t gen, at;
+    dispatch(ring, 0, 5, 0, 0);
+    claim(ring, 1, NULL, &gen);
+    CHECK_OK(sr_alloc(ring, 1, 0, 9999, 64, &at, NULL));
+    CHECK_EQ(sr_recover(ring, 1), 1);
+    CHECK_EQ(state_of(ring, 0), SR_TASK);
+    CHECK_EQ(owner_of(ring, 0), 0);
+    CHECK_EQ(publish(ring, 1, 0, gen, false), -ESTALE);
+    uint64_t again;
+    CHECK_EQ(claim(ring, 2, NULL, &again), 0);
+    CHECK_EQ(again, gen);
+    CHECK_EQ(sr_task_of(ring, 0)->ticket, 5);
+    CHECK_OK(sr_alloc(ring, 2, 0, 1, 64, &at, NULL));
+    CHECK_EQ(at, 0); /* the dead one's memory is given out again */
+    CHECK_OK(publish(ring, 2, 0, again, false));
+    CHECK_EQ(take(ring, 0), gen);
+    sr_destroy(ring);
+}
+
+static void an_addressed_claim_goes_back_to_its_addressee(void)
+{
+    sr_ring *ring = make_ring(1, 3, 0);
+    uint64_t gen;
+    bring_to(ring, 0, SR_CLAIMED, 1, false);
+    CHECK_EQ(sr_recover(ring, 1), 1);
+    CHECK_EQ(owner_of(ring, 0), 2);
+    nothing_to_claim(ring, 2);
+    joined(ring, 1); /* its replacement has its number */
+    CHECK_EQ(claim(ring, 1, NULL, &gen), 0);
+    sr_destroy(ring);
+}
+
+static void a_task_that_nobody_claimed_waits_for_the_replacement(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen = bring_to(ring, 0, SR_TASK, 1, false), claimed;
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(claim(ring, 1, NULL, &claimed), 0);
+    CHECK_EQ(claimed, gen);
+    sr_destroy(ring);
+}
+
+static void what_the_dead_party_published_stays(void)
+{
+    sr_ring *ring = make_ring(3, 2, 0);
+    uint64_t ready = bring_to(ring, 0, SR_READY, 1, false), leased = bring_to(ring, 1, SR_LEASED, 1, false);
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(take(ring, 0), ready);
+    CHECK_OK(sr_release(ring, 1, leased));
+    sr_destroy(ring);
+}
+
+static void only_the_dead_partys_slots_change(void)
+{
+    static const unsigned states[] = {SR_FREE, SR_CLAIMED, SR_READY, SR_LEASED, SR_PARKED, SR_TASK};
+    sr_ring *ring = make_ring(6, 4, 0);
+    uint64_t words[6];
+    for (uint32_t i = 0; i < 6; i++) {
+        bring_to(ring, i, states[i], 2, true);
+        words[i] = sr_load_acquire(&ring->slots[i].state);
+    }
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(sr_recover(ring, 3), 0);
+    for (uint32_t i = 0; i < 6; i++)
+        CHECK_EQ(sr_load_acquire(&ring->slots[i].state), words[i]);
+    sr_destroy(ring);
+}
+
+static void a_claim_for_an_old_run_becomes_free(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    bring_to(ring, 0, SR_CLAIMED, 1, false);
+    CHECK_OK(sr_begin_run(ring, 1));
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void recovering_twice_changes_nothing_more(void)
+{
+    sr_ring *ring = make_ring(2, 3, 0);
+    bring_to(ring, 0, SR_CLAIMED, 1, false);
+    CHECK_EQ(sr_recover(ring, 1), 1);
+    uint64_t word = sr_load_acquire(&ring->slots[0].state);
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(sr_load_acquire(&ring->slots[0].state), word);
+    sr_destroy(ring);
+}
+
+static void the_dead_partys_own_words_are_cleared(void)
+{
+    sr_ring *ring = make_ring(1, 3, 0);
+    int pid;
+    uint32_t status, flags;
+    joined(ring, 1);
+    sr_store_relaxed(&ring->parties[1].growing, 12345);
+    sr_store_relaxed(&ring->parties[1].waiting, 1);
+    CHECK_OK(sr_recover(ring, 1));
+    CHECK_OK(sr_party_info(ring, 1, &pid, &status, &flags));
+    CHECK_EQ(status, SR_PARTY_NONE);
+    CHECK_EQ(sr_load_relaxed(&ring->parties[1].growing), 0);
+    CHECK_EQ(sr_load_relaxed(&ring->parties[1].waiting), 0);
+    sr_destroy(ring);
+}
+
+/* ---- cooperative slots ---- */
+
+static void only_the_dead_partys_unfinished_ranges_are_done_again(void)
+{
+    sr_ring *ring = make_ring(1, 4, 0);
+    uint32_t range;
+    uint64_t gen;
+    dispatch(ring, 0, 0, 0, 4);
+    claim(ring, 1, &range, &gen); /* 0: done by the one who dies */
+    CHECK_EQ(sr_range_done(ring, 1, 0, 0, gen, NULL), 0);
+    claim(ring, 1, &range, &gen); /* 1: it dies here */
+    claim(ring, 2, &range, &gen); /* 2: another works on it */
+    CHECK_EQ(sr_recover(ring, 1), 1);
+    CHECK_EQ(claim(ring, 3, &range, &gen), 0);
+    CHECK_EQ(range, 1);
+    CHECK_EQ(claim(ring, 3, &range, &gen), 0);
+    CHECK_EQ(range, 3);
+    nothing_to_claim(ring, 3);
+    CHECK_EQ(sr_range_done(ring, 3, 0, 1, gen, NULL), 0);
+    CHECK_EQ(sr_range_done(ring, 3, 0, 3, gen, NULL), 0);
+    CHECK_EQ(sr_range_done(ring, 2, 0, 2, gen, NULL), 1);
+    sr_destroy(ring);
+}
+
+static void a_dead_proposers_layout_is_proposed_again(void)
+{
+    sr_ring *ring = make_ring(1, 3, 0);
+    uint32_t range;
+    uint64_t gen;
+    dispatch(ring, 0, 0, 0, 2);
+    claim(ring, 1, &range, &gen);
+    CHECK_EQ(sr_layout_propose(ring, 1, 0, gen, 0), 0);
+    claim(ring, 2, &range, &gen);
+    CHECK_EQ(sr_recover(ring, 1), 1);
+    CHECK_EQ(sr_layout_propose(ring, 2, 0, gen, 0), 0);
+    CHECK_OK(sr_layout_settle(ring, 2, 0, gen, SR_LAYOUT_DIRECT, NULL));
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(sr_layout_propose(ring, 2, 0, gen, 0), SR_LAYOUT_DIRECT);
+    sr_destroy(ring);
+}
+
+static void a_settled_layout_outlives_its_proposer(void)
+{
+    sr_ring *ring = make_ring(1, 3, 0);
+    uint32_t range;
+    uint64_t gen;
+    sr_result table = {.table_off = 320};
+    dispatch(ring, 0, 0, 0, 2);
+    claim(ring, 1, &range, &gen);
+    CHECK_EQ(sr_layout_propose(ring, 1, 0, gen, 0), 0);
+    CHECK_OK(sr_layout_settle(ring, 1, 0, gen, SR_LAYOUT_DIRECT, &table));
+    CHECK_EQ(sr_recover(ring, 1), 1);
+    claim(ring, 2, &range, &gen);
+    CHECK_EQ(sr_layout_propose(ring, 2, 0, gen, 0), SR_LAYOUT_DIRECT);
+    CHECK_EQ(sr_result_of(ring, 0, SR_WHOLE)->table_off, 320);
+    sr_destroy(ring);
+}
+
+static void who_dies_while_finishing_is_succeeded(void)
+{
+    sr_ring *ring = make_ring(1, 3, 0);
+    uint32_t range;
+    uint64_t gen;
+    dispatch(ring, 0, 0, 0, 2);
+    claim(ring, 1, &range, &gen);
+    CHECK_EQ(sr_range_done(ring, 1, 0, 0, gen, NULL), 0);
+    claim(ring, 1, &range, &gen);
+    CHECK_EQ(sr_range_done(ring, 1, 0, 1, gen, NULL), 1);
+    CHECK_EQ(sr_recover(ring, 1), 1);
+    CHECK_EQ(state_of(ring, 0), SR_SHARED);
+    CHECK_EQ(claim(ring, 2, &range, &gen), 0);
+    CHECK_EQ(range, SR_FINISH);
+    CHECK_EQ(sr_recover(ring, 2), 1); /* and so on */
+    CHECK_EQ(claim(ring, 1, &range, &gen), 0);
+    CHECK_EQ(range, SR_FINISH);
+    CHECK_OK(publish(ring, 1, 0, gen, false));
+    sr_destroy(ring);
+}
+
+static void who_dies_between_its_last_range_and_the_finish_is_succeeded(void)
+{
+    sr_ring *ring = make_ring(1, 3, 0);
+    uint32_t range;
+    uint64_t gen;
+    dispatch(ring, 0, 0, 0, 1);
+    claim(ring, 1, &range, &gen);
+    sr_store_release(&ring->slots[0].ranges[0].word, sr_word(SR_RANGE_DONE, 0, gen)); /* its last instruction */
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(claim(ring, 2, &range, &gen), 0);
+    CHECK_EQ(range, SR_FINISH);
+    sr_destroy(ring);
+}
+
+static void a_dead_partys_ranges_of_an_old_run_are_not_done_again(void)
+{
+    sr_ring *ring = make_ring(2, 3, 0);
+    uint32_t range;
+    uint64_t gen;
+    dispatch(ring, 0, 0, 0, 2);
+    dispatch(ring, 1, 1, 0, 2);
+    claim(ring, 1, &range, &gen);
+    claim(ring, 1, &range, &gen);
+    claim(ring, 1, &range, &gen);
+    claim(ring, 2, &range, &gen); /* the second of slot 1: another works on it */
+    CHECK_OK(sr_begin_run(ring, 1));
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    CHECK_EQ(state_of(ring, 1), SR_SHARED);
+    nothing_to_claim(ring, 1);
+    CHECK_EQ(sr_range_done(ring, 2, 1, range, gen, NULL), 0);
+    CHECK_EQ(state_of(ring, 1), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void a_dead_partys_ranges_of_a_cancelled_task_are_not_done_again(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint32_t range;
+    uint64_t gen;
+    dispatch(ring, 0, 0, 0, 3);
+    claim(ring, 1, &range, &gen);
+    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void who_dies_before_freeing_a_cancelled_task_is_succeeded(void)
+{
+    sr_ring *ring = make_ring(1, 3, 0);
+    uint32_t range;
+    uint64_t gen;
+    dispatch(ring, 0, 0, 0, 2);
+    claim(ring, 1, &range, &gen);
+    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
+    sr_store_release(&ring->slots[0].ranges[0].word, sr_word(SR_RANGE_DONE, 0, gen));
+    poke(ring, 0, sr_word(SR_CLAIMED, 2, gen)); /* it had become the finisher, to abort */
+    CHECK_EQ(sr_recover(ring, 1), 1);
+    nothing_to_claim(ring, 2); /* it looked, and freed the slot */
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+/* ---- wake-ups that died with the party ---- */
+
+static sr_ring *shared;
+
+static void *claim_forever(void *got)
+{
+    uint32_t slot, range;
+    CHECK_OK(sr_claim(shared, 2, SR_FOREVER, &slot, &range, got));
+    return NULL;
+}
+
+static void recovery_wakes_who_may_take_over(void)
+{
+    pthread_t thread;
+    uint64_t got = 99, gen;
+    shared = make_ring(1, 3, 0);
+    dispatch(shared, 0, 0, 0, 0);
+    claim(shared, 1, NULL, &gen);
+    CHECK_OK(pthread_create(&thread, NULL, claim_forever, &got));
+    sleep_ms(30);
+    CHECK_EQ(sr_recover(shared, 1), 1);
+    pthread_join(thread, NULL);
+    CHECK_EQ(got, gen);
+    sr_destroy(shared);
+}
+
+static const struct test tests[] = {
+    T(a_dead_workers_claim_becomes_a_task_again),
+    T(an_addressed_claim_goes_back_to_its_addressee),
+    T(a_task_that_nobody_claimed_waits_for_the_replacement),
+    T(what_the_dead_party_published_stays),
+    T(only_the_dead_partys_slots_change),
+    T(a_claim_for_an_old_run_becomes_free),
+    T(recovering_twice_changes_nothing_more),
+    T(the_dead_partys_own_words_are_cleared),
+    T(only_the_dead_partys_unfinished_ranges_are_done_again),
+    T(a_dead_proposers_layout_is_proposed_again),
+    T(a_settled_layout_outlives_its_proposer),
+    T(who_dies_while_finishing_is_succeeded),
+    T(who_dies_between_its_last_range_and_the_finish_is_succeeded),
+    T(a_dead_partys_ranges_of_an_old_run_are_not_done_again),
+    T(a_dead_partys_ranges_of_a_cancelled_task_are_not_done_again),
+    T(who_dies_before_freeing_a_cancelled_task_is_succeeded),
+    T(recovery_wakes_who_may_take_over),
+};
+RUN_TESTS(tests, 20)
