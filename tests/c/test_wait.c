@@ -1,0 +1,306 @@
+/* Sleeping and waking: deadlines, signals, close, and that no wake-up is lost or goes to the wrong one. */
+#include "fixture.h"
+
+static sr_ring *ring;
+
+static void sleeps_until(int (*wait)(uint64_t deadline))
+{
+    uint64_t deadline = in_ms(60);
+    CHECK_EQ(wait(deadline), -ETIMEDOUT);
+    CHECK_OP(sr_now(), >=, deadline);
+    CHECK_EQ(wait(1), -ETIMEDOUT); /* long past */
+}
+
+static int wait_ready_any(uint64_t deadline)
+{
+    uint32_t found;
+    return sr_wait_ready(ring, SR_ANY, deadline, &found);
+}
+
+static int wait_ready_one(uint64_t deadline)
+{
+    uint32_t found;
+    return sr_wait_ready(ring, 1, deadline, &found);
+}
+
+static int wait_claim(uint64_t deadline)
+{
+    uint32_t slot, range;
+    uint64_t gen;
+    return sr_claim(ring, 1, deadline, &slot, &range, &gen);
+}
+
+static int wait_serving(uint64_t deadline) { return sr_wait_serving(ring, 1, deadline); }
+
+static int wait_free(uint64_t deadline)
+{
+    uint32_t slot;
+    uint64_t gen;
+    return sr_claim_free(ring, 1, deadline, &slot, &gen);
+}
+
+static uint64_t layout_gen;
+
+static int wait_layout(uint64_t deadline) { return sr_layout_propose(ring, 2, 0, layout_gen, deadline); }
+
+/* Every way to wait, in a ring where it has nothing to wait for. */
+static int (*const waits[])(uint64_t) = {wait_ready_any, wait_ready_one, wait_claim, wait_serving, wait_free, wait_layout};
+#define N_WAITS (sizeof waits / sizeof *waits)
+
+static void prepare(int (*wait)(uint64_t))
+{
+    uint32_t slot, range;
+    uint64_t gen;
+    ring = make_ring(2, 3, wait == wait_free ? SR_SEG_PUSH : 0);
+    if (wait == wait_free) {
+        CHECK_OK(sr_claim_free(ring, 2, 0, &slot, &gen));
+        CHECK_OK(sr_claim_free(ring, 2, 0, &slot, &gen));
+    }
+    if (wait == wait_layout) {
+        layout_gen = dispatch(ring, 0, 0, 0, 2);
+        claim(ring, 1, &range, &gen);
+        CHECK_OK(sr_layout_propose(ring, 1, 0, layout_gen, 0));
+    }
+}
+
+static void no_wait_ends_before_its_deadline(void)
+{
+    for (size_t i = 0; i < N_WAITS; i++) {
+        prepare(waits[i]);
+        sleeps_until(waits[i]);
+        sr_destroy(ring);
+    }
+}
+
+static void *interrupt_main(void *thread)
+{
+    for (int i = 0; i < 3; i++) {
+        sleep_ms(30);
+        pthread_kill(*(pthread_t *)thread, SIGUSR1);
+    }
+    return NULL;
+}
+
+static void a_signal_ends_every_wait_whatever_its_flags(void)
+{
+    for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
+        for (size_t i = 0; i < N_WAITS; i++) {
+            struct sigaction action = {.sa_handler = interrupt, .sa_flags = flags};
+            pthread_t self = pthread_self(), other;
+            prepare(waits[i]);
+            sigaction(SIGUSR1, &action, NULL);
+            CHECK_OK(pthread_create(&other, NULL, interrupt_main, &self));
+            CHECK_EQ(waits[i](SR_FOREVER), -EINTR);
+            pthread_join(other, NULL);
+            sr_destroy(ring);
+        }
+    }
+}
+
+static void *close_later(void *unused)
+{
+    (void)unused;
+    sleep_ms(40);
+    CHECK_OK(sr_close(ring));
+    return NULL;
+}
+
+static void a_close_ends_every_wait_for_good(void)
+{
+    for (size_t i = 0; i < N_WAITS; i++) {
+        pthread_t other;
+        prepare(waits[i]);
+        CHECK(!sr_closed(ring));
+        CHECK_OK(pthread_create(&other, NULL, close_later, NULL));
+        CHECK_EQ(waits[i](SR_FOREVER), -ESHUTDOWN);
+        pthread_join(other, NULL);
+        CHECK(sr_closed(ring));
+        CHECK_EQ(waits[i](SR_FOREVER), -ESHUTDOWN);
+        sr_destroy(ring);
+    }
+}
+
+static void what_is_ready_can_still_be_taken_after_a_close(void)
+{
+    ring = make_ring(2, 3, 0);
+    bring_to(ring, 1, SR_READY, 1, false);
+    CHECK_OK(sr_close(ring));
+    CHECK_OK(wait_ready_one(0));
+    CHECK_OK(sr_release(ring, 1, take(ring, 1)));
+    CHECK_EQ(wait_ready_one(0), -ESHUTDOWN);
+    sr_destroy(ring);
+}
+
+static void a_task_that_is_there_is_claimed_even_past_the_deadline(void)
+{
+    ring = make_ring(1, 2, 0);
+    dispatch(ring, 0, 0, 0, 0);
+    CHECK_OK(wait_claim(1));
+    sr_destroy(ring);
+}
+
+/* ---- wake-ups ---- */
+
+struct claimer {
+    pthread_t thread;
+    uint32_t party;
+    int rc;
+    uint32_t slot;
+    uint64_t gen;
+    _Atomic uint32_t back;
+};
+
+static void *claim_once(void *argument)
+{
+    struct claimer *c = argument;
+    uint32_t range;
+    c->rc = sr_claim(ring, c->party, SR_FOREVER, &c->slot, &range, &c->gen);
+    atomic_store(&c->back, 1);
+    return NULL;
+}
+
+static bool announced(uint32_t party) { return sr_load_acquire(&ring->parties[party].waiting) == 1; }
+
+static void start(struct claimer *c, uint32_t party)
+{
+    *c = (struct claimer){.party = party};
+    CHECK_OK(pthread_create(&c->thread, NULL, claim_once, c));
+    while (!announced(party))
+        sleep_ms(1);
+    sleep_ms(10); /* and asleep, most likely: nothing depends on it */
+}
+
+static void a_task_wakes_its_addressee_only(void)
+{
+    struct claimer a, b;
+    ring = make_ring(2, 3, 0);
+    start(&a, 1);
+    start(&b, 2);
+    dispatch(ring, 0, 0, 2, 0);
+    pthread_join(b.thread, NULL);
+    CHECK_EQ(b.slot, 0);
+    CHECK(announced(1));
+    dispatch(ring, 1, 1, 1, 0);
+    pthread_join(a.thread, NULL);
+    CHECK_EQ(a.slot, 1);
+    sr_destroy(ring);
+}
+
+static void each_of_several_tasks_wakes_one_more_worker(void)
+{
+    struct claimer c[4];
+    ring = make_ring(4, 5, 0);
+    for (uint32_t i = 0; i < 4; i++)
+        start(&c[i], i + 1);
+    for (uint32_t i = 0; i < 4; i++)
+        dispatch(ring, i, i, 0, 0); /* no pause: the ones woken first may not have claimed yet */
+    bool seen[4] = {false};
+    for (int i = 0; i < 4; i++) {
+        pthread_join(c[i].thread, NULL);
+        CHECK_OK(c[i].rc);
+        CHECK(!seen[c[i].slot]);
+        seen[c[i].slot] = true;
+    }
+    sr_destroy(ring);
+}
+
+static void a_cooperative_task_wakes_as_many_as_it_has_ranges(void)
+{
+    struct claimer c[3];
+    ring = make_ring(1, 4, 0);
+    for (uint32_t i = 0; i < 3; i++)
+        start(&c[i], i + 1);
+    dispatch(ring, 0, 0, 1, 3); /* an addressee means nothing here */
+    for (int i = 0; i < 3; i++)
+        pthread_join(c[i].thread, NULL);
+    sr_destroy(ring);
+}
+
+static void a_wake_up_for_a_worker_that_a_signal_took_away_goes_to_another(void)
+{
+    /* Worker 1 has announced itself and been chosen, but a signal calls it away; the test plays its part. */
+    struct claimer b;
+    uint32_t slot, range;
+    uint64_t gen;
+    ring = make_ring(1, 3, 0);
+    start(&b, 2);
+    sr_store_ordered(&ring->parties[1].waiting, 1);
+    dispatch(ring, 0, 0, 0, 0);
+    CHECK_EQ(sr_load_acquire(&ring->parties[1].waiting), 0); /* chosen: it is the first */
+    CHECK(announced(2));
+    sr_wake_a_worker(ring, 0); /* what sr_claim does before it returns -EINTR */
+    pthread_join(b.thread, NULL);
+    CHECK_EQ(b.slot, 0);
+    CHECK_EQ(sr_claim(ring, 1, 0, &slot, &range, &gen), -ETIMEDOUT);
+    sr_destroy(ring);
+}
+
+static void *publish_two(void *gens)
+{
+    uint64_t *gen = gens;
+    sleep_ms(30);
+    CHECK_OK(publish(ring, 1, 0, gen[0], false));
+    sleep_ms(30);
+    CHECK_OK(publish(ring, 1, 1, gen[1], false));
+    return NULL;
+}
+
+static void a_consumer_is_woken_by_the_slot_it_waits_for_only(void)
+{
+    pthread_t thread;
+    ring = make_ring(2, 2, 0);
+    uint64_t gens[2] = {bring_to(ring, 0, SR_CLAIMED, 1, false), bring_to(ring, 1, SR_CLAIMED, 1, false)};
+    uint32_t before = sr_load_acquire(&ring->header->ready);
+    CHECK_OK(pthread_create(&thread, NULL, publish_two, gens));
+    CHECK_OK(wait_ready_one(SR_FOREVER));
+    CHECK_EQ(state_of(ring, 0), SR_READY);
+    pthread_join(thread, NULL);
+    CHECK_OP(sr_load_acquire(&ring->header->ready) - before, <=, 1);
+    sr_destroy(ring);
+}
+
+static void waking_counters_may_overflow(void)
+{
+    ring = make_ring(1, 2, 0);
+    sr_store_release(&ring->header->ready, UINT32_MAX);
+    sr_store_release(&ring->parties[1].wake, UINT32_MAX);
+    for (uint64_t i = 0; i < 3; i++) {
+        struct claimer c;
+        uint32_t found;
+        start(&c, 1);
+        dispatch(ring, 0, UINT64_MAX - 1 + i, 0, 0);
+        pthread_join(c.thread, NULL);
+        CHECK_OK(publish(ring, 1, 0, c.gen, false));
+        CHECK_OK(sr_wait_ready(ring, SR_ANY, SR_FOREVER, &found));
+        CHECK_OK(sr_release(ring, 0, take(ring, 0)));
+    }
+    sr_destroy(ring);
+}
+
+static void a_sleeper_leaves_no_announcement_behind(void)
+{
+    for (size_t i = 0; i < N_WAITS; i++) {
+        prepare(waits[i]);
+        CHECK_EQ(waits[i](in_ms(5)), -ETIMEDOUT);
+        CHECK_EQ(sr_load_acquire(&ring->header->ready_waiters), 0);
+        CHECK_EQ(sr_load_acquire(&ring->header->free_waiters), 0);
+        CHECK_EQ(sr_load_acquire(&ring->parties[1].waiting), 0);
+        sr_destroy(ring);
+    }
+}
+
+static const struct test tests[] = {
+    T(no_wait_ends_before_its_deadline),
+    T(a_signal_ends_every_wait_whatever_its_flags),
+    T(a_close_ends_every_wait_for_good),
+    T(what_is_ready_can_still_be_taken_after_a_close),
+    T(a_task_that_is_there_is_claimed_even_past_the_deadline),
+    T(a_task_wakes_its_addressee_only),
+    T(each_of_several_tasks_wakes_one_more_worker),
+    T(a_cooperative_task_wakes_as_many_as_it_has_ranges),
+    T(a_wake_up_for_a_worker_that_a_signal_took_away_goes_to_another),
+    T(a_consumer_is_woken_by_the_slot_it_waits_for_only),
+    T(waking_counters_may_overflow),
+    T(a_sleeper_leaves_no_announcement_behind),
+};
+RUN_TESTS(tests, 30)
