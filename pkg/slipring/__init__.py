@@ -1,0 +1,44 @@
+"""A shared-memory, zero-copy data loader: batches from worker processes with no pickle and no second copy."""
+
+from slipring import _platform
+
+_platform.check()
+
+from slipring._collate import default_collate
+from slipring._encode import empty
+from slipring._version import __version__
+from slipring.errors import (
+    BatchTooLarge,
+    Closed,
+    CorruptBatch,
+    LoaderTimeout,
+    SegmentFull,
+    SlipringError,
+    SlotsExhausted,
+    WorkerDied,
+    WorkerError,
+)
+from slipring.info import WorkerInfo, get_worker_info
+from slipring.loader import Loader
+from slipring.rng import rng
+from slipring.stats import Stats
+
+__all__ = [
+    "BatchTooLarge",
+    "Closed",
+    "CorruptBatch",
+    "Loader",
+    "LoaderTimeout",
+    "SegmentFull",
+    "SlipringError",
+    "SlotsExhausted",
+    "Stats",
+    "WorkerDied",
+    "WorkerError",
+    "WorkerInfo",
+    "__version__",
+    "default_collate",
+    "empty",
+    "get_worker_info",
+    "rng",
+]

@@ -136,7 +136,9 @@ class _Reader:
 
 def is_namedtuple(cls):
     """Whether `cls` is a tuple class with named fields."""
-    return isinstance(cls, type) and issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
+    return (
+        isinstance(cls, type) and issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
+    )
 
 
 def find_class(module, qualname):

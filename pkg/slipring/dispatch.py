@@ -1,0 +1,85 @@
+"""What is to be done, in which order: tickets and the tasks behind them."""
+
+import dataclasses
+
+import numpy as np
+
+from slipring._ring import mix
+
+_SHUFFLE = 0x5348554646  # keeps the order's seed apart from the batches'
+
+
+@dataclasses.dataclass
+class Task:
+    """One dispatched ticket."""
+
+    ticket: int
+    slot: int
+    gen: int
+    worker: int | None  # whom it is addressed to
+
+
+class MapPlan:
+    """The batches of one epoch over a map dataset.
+
+    Iterating gives, per ticket, a list of indices as the sampler gave them, or an int64 array where slipring
+    itself sets the order.
+    """
+
+    def __init__(self, options, dataset, seed):
+        self.single = options.batch_size is None
+        if options.batch_sampler is not None:
+            self._next = map(list, iter(options.batch_sampler)).__next__
+        elif options.sampler is not None:
+            self._next = _grouped(iter(options.sampler), options.batch_size or 1, options.drop_last).__next__
+        else:
+            self._next = _sliced(_order(options, len(dataset), seed), options).__next__
+
+    def __next__(self):
+        return self._next()
+
+
+def _order(options, length, seed):
+    if not options.shuffle:
+        return np.arange(length, dtype=np.int64)
+    return np.random.Generator(np.random.Philox(key=mix(seed, _SHUFFLE))).permutation(length)
+
+
+def _sliced(order, options):
+    size = options.batch_size or 1
+    end = len(order) - len(order) % size if options.drop_last else len(order)
+    for first in range(0, end, size):
+        yield order[first : first + size]
+
+
+def _grouped(indices, size, drop_last):
+    group = []
+    for index in indices:
+        group.append(index)
+        if len(group) == size:
+            yield group
+            group = []
+    if group and not drop_last:
+        yield group
+
+
+class StreamPlan:
+    """Whose turn it is: each worker makes its own batches of an iterable dataset, in turn."""
+
+    def __init__(self, num_workers):
+        self.turn = list(range(num_workers))
+        self.sequence = [0] * num_workers
+
+    def next_worker(self):
+        """Return (worker, number of its next batch); None when all have ended."""
+        if not self.turn:
+            return None
+        worker = self.turn.pop(0)
+        self.turn.append(worker)
+        self.sequence[worker] += 1
+        return worker, self.sequence[worker] - 1
+
+    def ended(self, worker):
+        """The worker's stream is at its end."""
+        if worker in self.turn:
+            self.turn.remove(worker)

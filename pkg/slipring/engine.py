@@ -1,0 +1,132 @@
+"""A segment and its workers: what iterations run on, and what outlives them."""
+
+import atexit
+import os
+import threading
+import weakref
+
+from slipring._ring import Ring
+from slipring.pool import InlinePool, ProcessPool, ThreadPool
+
+USER_SEEDED = 1
+_live = weakref.WeakSet()
+
+
+class Engine:
+    """Makes the segment at once, the workers when a run begins.
+
+    Parameters
+    ----------
+    options : Options
+    job : Job
+    tally : Tally
+    """
+
+    def __init__(self, options, job, tally):
+        self.options = options
+        self.tally = tally
+        self.inline = options.num_workers == 0
+        self.ring = Ring(
+            options.n_slots,
+            max(1, options.num_workers) + 1,
+            os.fspath(options.backing),
+            options.slot_bytes or 0,
+        )
+        tally.add(self.ring.meter)
+        self.pool = self._pool(job)
+        self.started = False
+        self.running = 0  # the current run's number
+        self.static = options.dispatch == "static" or options.rng == "worker"
+        self.alive = True
+        self.owner = os.getpid()
+        self.lock = threading.Lock()
+        _live.add(self)
+
+    def _pool(self, job):
+        options = self.options
+        if self.inline:
+            return InlinePool(self.ring, job)
+        if options.method == "thread":
+            return ThreadPool(self.ring, job)
+        restarts = options.max_restarts if options.on_worker_death == "respawn" else None
+        return ProcessPool(self.ring, job, options.method, restarts, self._respawned)
+
+    def _respawned(self):
+        self.tally.respawns += 1
+
+    @property
+    def foreign(self):
+        """Whether this process has inherited the engine by a fork."""
+        return self.owner != os.getpid()
+
+    def begin_run(self, base_seed):
+        """Start workers if need be; tasks of earlier runs are stale from now on. Returns the run's number."""
+        self.running += 1
+        self.ring.begin_run(self.running)
+        if not self.started:
+            if self.ring.closed:
+                self.ring.reopen()
+            self.pool.start(base_seed)
+            self.started = True
+            if self.options.worker_init_fn is not None and not self.inline:
+                self._wait_for_init()
+        return self.running
+
+    def _wait_for_init(self):
+        """See whether worker_init_fn seeded generators: then who makes a batch matters, and is fixed."""
+        for number in range(self.options.num_workers):
+            while not self.ring.wait_serving(number + 1, 0.1):
+                self.pool.check()
+            self.static = self.static or bool(self.ring.party(number + 1)[2] & USER_SEEDED)
+
+    def end_run(self, tasks):
+        """Take back what is under way; workers stay if they are persistent."""
+        if self.ring.closed:
+            return
+        self.running += 1
+        self.ring.begin_run(self.running)
+        for task in tasks:
+            self.ring.cancel(task.slot, task.gen)
+        if self.inline:
+            self.pool.stop()
+        elif not self.options.persistent_workers:
+            self.stop_workers()
+
+    def stop_workers(self):
+        """End the workers; the segment stays for the next ones."""
+        with self.lock:
+            if self.started:
+                self.started = False
+                self.ring.close()
+                self.pool.stop()
+
+    def shut_down(self):
+        """End the workers and the segment; leases that are still held keep the memory mapped."""
+        if self.foreign or not self.alive:
+            return
+        self.alive = False
+        self.ring.close()
+        self.stop_workers()
+        self.tally.fold(self.ring.meter)
+        _live.discard(self)
+
+    def __del__(self):
+        # Half-made engines (the segment could not be created) have nothing to end.
+        if getattr(self, "lock", None) is not None and not self.foreign:
+            self.shut_down()
+
+
+@atexit.register
+def _shut_down_all():
+    for engine in list(_live):
+        engine.shut_down()
+
+
+def _abandon_all():
+    for engine in list(_live):
+        abandon = getattr(engine.pool, "abandon", None)
+        if abandon is not None:
+            abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

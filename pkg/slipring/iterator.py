@@ -1,0 +1,202 @@
+"""One pass over a loader: dispatch ahead, deliver in order."""
+
+import time
+
+from slipring import remote
+from slipring._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER, receive
+from slipring._encode import BATCH, ERROR
+from slipring._ring import mix
+from slipring.dispatch import MapPlan, StreamPlan, Task
+from slipring.errors import Closed, LoaderTimeout, SlotsExhausted
+
+IDLE_S = 0.1  # how often a waiting consumer looks after its workers
+MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
+_COPY = {"auto": COPY_AUTO, "always": COPY_ALWAYS, "never": COPY_NEVER}
+
+
+class LoaderIterator:
+    """What ``iter(loader)`` returns.
+
+    Not for use by several threads at once, nor in a forked child.
+    """
+
+    def __init__(self, loader, engine, epoch, on_end):
+        options = loader.options
+        self._options = options
+        self._engine = engine
+        self._ring = engine.ring
+        self._tally = loader._tally
+        self._on_end = on_end
+        self._epoch = epoch
+        # The run's base seed: what workers add their number to.
+        self._seed = seed = mix(loader.seed, epoch) & MASK_62
+        self._copy = _COPY[options.copy]
+        self._tasks = {}  # ticket -> Task, in dispatch order
+        self._by_slot = {}
+        self._next_ticket = 0
+        self._exhausted = False
+        self._error = None
+        self._plan_error = None
+        self._run = engine.begin_run(seed)
+        if loader.is_stream:
+            self._plan = None
+            self._streams = StreamPlan(max(1, options.num_workers))
+        else:
+            self._plan = MapPlan(options, loader.dataset, seed)
+            self._streams = None
+        self._look_ahead = 1 if engine.inline else options.look_ahead
+        self._chunk = options.chunk_size or 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._engine is None:
+            if self._error is not None:
+                raise Closed(f"the iteration ended with an error: {self._error}")
+            raise StopIteration
+        while True:
+            try:
+                delivery = self._step()
+            except (LoaderTimeout, SlotsExhausted):
+                raise  # the iteration can go on after both
+            except Exception as error:
+                self._fail(error)
+                raise
+            if delivery is None:
+                self._finish()
+            kind, value, task = delivery
+            if kind == BATCH:
+                return value
+            if kind == ERROR:
+                raise self._engine.pool.take_error() if self._engine.inline else remote.rebuild(value)
+            self._streams.ended(task.worker)
+
+    def _step(self):
+        """Dispatch, wait, take; None at the end."""
+        self._dispatch()
+        if not self._tasks:
+            return None
+        slot = self._wait()
+        task = self._by_slot.pop(slot)
+        del self._tasks[task.ticket]
+        return (*receive(self._ring, slot, self._copy), task)
+
+    def _finish(self):
+        """Everything has been delivered: end, with the sampler's exception if it raised one."""
+        error, self._plan_error = self._plan_error, None
+        self.close()
+        if error is not None:
+            raise error
+        raise StopIteration
+
+    # ---- ahead
+
+    def _dispatch(self):
+        """Fill the look-ahead with tasks."""
+        while not self._exhausted and len(self._tasks) < self._look_ahead:
+            slot = self._ring.pick_free()
+            if slot < 0:
+                if not self._tasks:
+                    self._no_slot()
+                return
+            if not self._dispatch_into(slot):
+                self._exhausted = True
+
+    def _dispatch_into(self, slot):
+        worker, sequence, indices, single = None, 0, None, False
+        if self._streams is not None:
+            turn = self._streams.next_worker()
+            if turn is None:
+                return False
+            worker, sequence = turn
+        else:
+            try:
+                indices = next(self._plan)
+            except StopIteration:
+                return False
+            except Exception as error:
+                self._plan_error = error  # raised at its turn, after the batches before it
+                return False
+            single = self._plan.single
+            if self._engine.static and not self._engine.inline:
+                worker = self._next_ticket % self._options.num_workers
+        ticket = self._next_ticket
+        gen = self._ring.dispatch(
+            slot,
+            indices,
+            self._run,
+            self._epoch,
+            ticket,
+            self._seed,
+            sequence,
+            0 if worker is None else worker + 2,
+            self._chunk,
+            single,
+        )
+        self._next_ticket += 1
+        self._tasks[ticket] = self._by_slot[slot] = Task(ticket, slot, gen, worker)
+        return True
+
+    def _no_slot(self):
+        n = self._ring.n_slots
+        raise SlotsExhausted(
+            f"all {n} slots are held ({n - self._ring.circulating} leased by batches you keep or kept by worker "
+            f"code in arrays from slipring.empty), so no batch can be made; drop batches, raise slots= (now {n}), "
+            "or use copy='auto'"
+        )
+
+    # ---- delivery
+
+    def _wait(self):
+        """Wait for the batch that is due; returns its slot."""
+        wanted = next(iter(self._tasks.values())).slot if self._options.in_order else -1
+        if self._engine.inline:
+            self._engine.pool.advance()
+        slot = self._ring.wait_ready(wanted, 0)
+        if slot >= 0:
+            return slot
+        began = time.perf_counter()
+        timeout = self._options.timeout
+        try:
+            while True:
+                left = began + timeout - time.perf_counter() if timeout else IDLE_S
+                slot = self._ring.wait_ready(wanted, min(IDLE_S, max(left, 0.0)))
+                if slot >= 0:
+                    return slot
+                self._engine.pool.check()
+                if timeout and left <= IDLE_S and time.perf_counter() - began >= timeout:
+                    raise self._timed_out(timeout)
+        finally:
+            self._tally.consumer_wait_s += time.perf_counter() - began
+
+    def _timed_out(self, timeout):
+        task = next(iter(self._tasks.values()))
+        return LoaderTimeout(
+            f"no batch within timeout={timeout} s: batch {task.ticket} is still being made by "
+            f"{self._options.num_workers} workers; raise timeout, use more workers, or look at what the dataset "
+            "waits for (py-spy dump --pid of a worker)"
+        )
+
+    # ---- the end
+
+    def _fail(self, error):
+        """The engine cannot go on."""
+        self._error = error
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.shut_down()
+            self._on_end(engine)
+
+    def close(self):
+        """End the iteration; what is under way is thrown away. Safe to call twice."""
+        engine, self._engine = self._engine, None
+        if engine is not None and not engine.foreign:
+            engine.end_run(self._tasks.values())
+            self._on_end(engine)
+        self._tasks = {}
+        self._by_slot = {}
+
+    def __del__(self):
+        if getattr(self, "_engine", None) is not None:
+            self.close()

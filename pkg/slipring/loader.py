@@ -1,0 +1,222 @@
+"""The loader."""
+
+import os
+import threading
+import weakref
+
+from slipring import fetch
+from slipring.engine import Engine
+from slipring.errors import Closed
+from slipring.iterator import LoaderIterator
+from slipring.options import Options
+from slipring.rng import MASK_63
+from slipring.stats import Tally
+from slipring.worker import Job
+
+
+class Loader:
+    """Batches of a dataset, made by workers and handed out as numpy views on shared memory.
+
+    Parameters
+    ----------
+    dataset
+        A map dataset (``__getitem__`` and ``__len__``; also ``__getitems__(indices)``, which returns a list of
+        samples, or ``fetch_into(indices, empty)``, which returns a whole batch with arrays from
+        ``empty(shape, dtype)``), or an iterable one (``__iter__``; each worker iterates its own copy).
+    batch_size : int or None
+        Samples per batch; None: no batching, each sample is delivered as it is.
+    shuffle : bool
+        A new order in every epoch.
+    sampler, batch_sampler : iterable, optional
+        Of indices, or of lists of indices. Indices reach the dataset as the very type they are.
+    num_workers : int
+        0: batches are made by this process, when they are asked for.
+    collate_fn : callable, optional
+        Samples to batch; default `slipring.default_collate`.
+    drop_last : bool
+        Drop a last batch that is not full.
+    timeout : float
+        Seconds to wait for a batch; 0 waits for ever.
+    worker_init_fn : callable, optional
+        Called with the worker's number in each worker. Generators that it seeds are left alone from then on.
+    seed : int, optional
+        The same seed gives the same epochs. None: a new one, from the system.
+    prefetch_factor : int
+        Batches under way per worker.
+    persistent_workers : bool
+        Keep the workers between epochs.
+    in_order : bool
+        Deliver by ticket; False: as they are completed.
+    start_method : {None, 'fork', 'forkserver', 'spawn', 'thread'}
+        None: multiprocessing's default. 'thread': for datasets whose work releases the GIL.
+    chunk_size : int, optional
+        Rows per range: several workers fill one batch together, so the first is there sooner.
+    dispatch : {'dynamic', 'static'}
+        Any free worker takes the next batch, or each its turn (always so for iterable datasets).
+    rng : {'batch', 'worker'}
+        Seed generators per batch (results do not depend on the workers), or once per worker and epoch.
+    slots : int, optional
+        Slots of the segment; default ``prefetch_factor * num_workers + 16``. So many batches, less two, may be
+        held without a copy.
+    slot_bytes : int, optional
+        Payload bytes to reserve per slot: the largest batch. Memory is committed as needed. Default 16 GiB, or
+        what fits.
+    backing : {'auto', 'shm', 'memfd'} or str
+        Where the memory comes from; an absolute path names a directory on a tmpfs.
+    copy : {'auto', 'always', 'never'}
+        Copy batches out of their slots: when fewer than two slots would be left, always, or never.
+    on_worker_death : {'raise', 'respawn'}
+    max_restarts : int
+        With 'respawn': how often the same batch may kill its worker.
+
+    Raises
+    ------
+    TypeError, ValueError
+        At construction, naming argument, value and rule.
+    """
+
+    def __init__(
+        self,
+        dataset,
+        batch_size=1,
+        shuffle=False,
+        sampler=None,
+        batch_sampler=None,
+        num_workers=0,
+        collate_fn=None,
+        drop_last=False,
+        timeout=0,
+        worker_init_fn=None,
+        seed=None,
+        *,
+        prefetch_factor=2,
+        persistent_workers=True,
+        in_order=True,
+        start_method=None,
+        chunk_size=None,
+        dispatch="dynamic",
+        rng="batch",
+        slots=None,
+        slot_bytes=None,
+        backing="auto",
+        copy="auto",
+        on_worker_death="raise",
+        max_restarts=3,
+    ):
+        given = {k: v for k, v in locals().items() if k not in ("self", "dataset")}
+        self.options = Options(**given)
+        self.dataset = dataset
+        self.is_stream = fetch.is_stream(dataset)
+        self.options.check_dataset(self.is_stream, dataset)
+        if not self.is_stream and sampler is None and batch_sampler is None:
+            self._dataset_length()
+        self.seed = int.from_bytes(os.urandom(8), "little") & MASK_63 if seed is None else int(seed) & MASK_63
+        self.epoch = 0
+        self._tally = Tally()
+        self._engine = None  # the one that is kept between epochs
+        self._owner = None  # weak reference to the iterator that uses it
+        self._extra = weakref.WeakSet()  # further live iterators, each with an engine of its own
+        self._closed = False
+        self._lock = threading.RLock()
+
+    # ---- iteration
+
+    def __iter__(self):
+        with self._lock:
+            if self._closed:
+                raise Closed("the loader has been closed; make a new one")
+            if self._engine is not None and self._engine.foreign:
+                self._engine = self._owner = None  # the parent's; this process starts its own
+            epoch, self.epoch = self.epoch, self.epoch + 1
+            if self._owner is None or self._owner() is None or self._owner()._engine is None:
+                if self._engine is None:
+                    self._engine = self._new_engine()
+                iterator = LoaderIterator(self, self._engine, epoch, self._ended)
+                self._owner = weakref.ref(iterator)
+            else:
+                # A second live iterator gets temporary workers and a ring of its own.
+                iterator = LoaderIterator(self, self._new_engine(), epoch, _ended_extra)
+                self._extra.add(iterator)
+            return iterator
+
+    def _new_engine(self):
+        o = self.options
+        job = Job(
+            dataset=self.dataset,
+            is_stream=self.is_stream,
+            collate_fn=o.collate_fn,
+            worker_init_fn=o.worker_init_fn,
+            num_workers=max(1, o.num_workers),
+            batch_size=o.batch_size,
+            drop_last=bool(o.drop_last),
+            rng=o.rng,
+        )
+        return Engine(o, job, self._tally)
+
+    def _ended(self, engine):
+        """The kept engine's iteration is over; an engine that failed is not kept."""
+        if not engine.alive and engine is self._engine:
+            self._engine = None
+
+    def _dataset_length(self):
+        try:
+            return len(self.dataset)
+        except TypeError as error:
+            raise TypeError(
+                f"dataset ({type(self.dataset).__name__}) has __getitem__ but no __len__: give it one, or give a "
+                "sampler or batch_sampler that says which indices to read"
+            ) from error
+
+    def __len__(self):
+        """Batches per epoch.
+
+        Raises
+        ------
+        TypeError
+            The dataset or sampler has no length.
+        """
+        o = self.options
+        if o.batch_sampler is not None:
+            return len(o.batch_sampler)
+        n = len(self.dataset if o.sampler is None else o.sampler)
+        if o.batch_size is None:
+            return n
+        return n // o.batch_size if o.drop_last else -(-n // o.batch_size)
+
+    # ---- figures, end
+
+    def stats(self):
+        """Return the `Stats` since the loader was made."""
+        engine = self._engine
+        return self._tally.stats(None if engine is None else engine.ring.info, self.options.n_slots)
+
+    def close(self):
+        """End workers and iterations. Batches that are still held stay valid. Safe to call twice."""
+        with self._lock:
+            self._closed = True
+            iterators = list(self._extra)
+            if self._owner is not None and self._owner() is not None:
+                iterators.append(self._owner())
+            for iterator in iterators:
+                iterator.close()
+            engine, self._engine = self._engine, None
+            if engine is not None:
+                engine.shut_down()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def __repr__(self):
+        changed = [
+            f"{name}={getattr(self.options, name)!r}"
+            for name, field in type(self.options).__dataclass_fields__.items()
+            if getattr(self.options, name) != field.default
+        ]
+        return f"Loader({', '.join([type(self.dataset).__name__, *changed])})"
+
+
+def _ended_extra(engine):
+    engine.shut_down()

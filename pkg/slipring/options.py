@@ -1,0 +1,167 @@
+"""The loader's arguments, validated once, at construction."""
+
+import dataclasses
+import multiprocessing
+import os
+
+START_METHODS = ("fork", "forkserver", "spawn", "thread")
+MAX_RANGES = 56  # of a cooperative batch; as csrc/layout.h
+MAX_WORKERS = 4093
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What `slipring.Loader` was asked for. See there for the meaning.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, its value and the rule.
+    """
+
+    batch_size: int | None = 1
+    shuffle: bool = False
+    sampler: object = None
+    batch_sampler: object = None
+    num_workers: int = 0
+    collate_fn: object = None
+    drop_last: bool = False
+    timeout: float = 0
+    worker_init_fn: object = None
+    seed: int | None = None
+    prefetch_factor: int = 2
+    persistent_workers: bool = True
+    in_order: bool = True
+    start_method: str | None = None
+    chunk_size: int | None = None
+    dispatch: str = "dynamic"
+    rng: str = "batch"
+    slots: int | None = None
+    slot_bytes: int | None = None
+    backing: str = "auto"
+    copy: str = "auto"
+    on_worker_death: str = "raise"
+    max_restarts: int = 3
+
+    def __post_init__(self):
+        self._numbers()
+        self._choices()
+        self._callables()
+        self._exclusions()
+
+    # ---- single arguments
+
+    def _numbers(self):
+        self._integer("num_workers", 0, MAX_WORKERS)
+        self._integer("prefetch_factor", 1)
+        self._integer("max_restarts", 0)
+        self._integer("batch_size", 1, optional=True)
+        self._integer("chunk_size", 1, optional=True)
+        self._integer("slots", 2, 65536, optional=True)
+        self._integer("slot_bytes", 1, 1 << 46, optional=True)
+        self._integer("seed", None, optional=True)
+        if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)):
+            raise TypeError(f"timeout must be a number of seconds, not {self.timeout!r}")
+        if not 0 <= self.timeout < float("inf"):
+            raise ValueError(
+                f"timeout must be 0 (wait for ever) or a number of seconds, not {self.timeout!r}"
+            )
+        for name in ("shuffle", "drop_last", "persistent_workers", "in_order"):
+            if not isinstance(getattr(self, name), (bool, type(None))):
+                raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
+
+    def _integer(self, name, least, most=None, optional=False):
+        value = getattr(self, name)
+        if value is None and optional:
+            return
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"{name} must be an int{' or None' if optional else ''}, not {value!r}")
+        if (least is not None and value < least) or (most is not None and value > most):
+            rule = f"at least {least}" if most is None else f"from {least} to {most}"
+            hint = (
+                "; use num_workers=0 to load in this process" if name == "num_workers" and value < 0 else ""
+            )
+            raise ValueError(f"{name} must be {rule}, not {value!r}{hint}")
+
+    def _choices(self):
+        self._one_of("start_method", (None, *START_METHODS))
+        self._one_of("dispatch", ("dynamic", "static"))
+        self._one_of("rng", ("batch", "worker"))
+        self._one_of("copy", ("auto", "always", "never"))
+        self._one_of("on_worker_death", ("raise", "respawn"))
+        if self.backing not in ("auto", "shm", "memfd"):
+            if not isinstance(self.backing, (str, os.PathLike)) or not os.path.isabs(self.backing):
+                raise ValueError(
+                    f"backing must be 'auto', 'shm', 'memfd' or the absolute path of a directory on a tmpfs, "
+                    f"not {self.backing!r}"
+                )
+            if not os.path.isdir(self.backing):
+                raise ValueError(f"backing names {self.backing!r}, which is not a directory")
+
+    def _one_of(self, name, allowed):
+        if getattr(self, name) not in allowed:
+            listed = ", ".join(repr(a) for a in allowed)
+            raise ValueError(f"{name} must be one of {listed}, not {getattr(self, name)!r}")
+
+    def _callables(self):
+        for name in ("collate_fn", "worker_init_fn"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise TypeError(f"{name} must be callable or None, not {value!r}")
+        for name in ("sampler", "batch_sampler"):
+            value = getattr(self, name)
+            if value is not None and not hasattr(value, "__iter__") and not hasattr(value, "__getitem__"):
+                raise TypeError(f"{name} must be an iterable of indices, not {value!r}")
+
+    # ---- what excludes what
+
+    def _exclusions(self):
+        if self.sampler is not None and self.shuffle:
+            raise ValueError("sampler and shuffle=True exclude each other: the sampler sets the order")
+        if self.batch_sampler is not None:
+            given = [n for n in ("shuffle", "sampler", "drop_last") if getattr(self, n)]
+            given += ["batch_size"] if self.batch_size != 1 else []
+            if given:
+                raise ValueError(f"batch_sampler makes the batches by itself and excludes {', '.join(given)}")
+        if self.batch_size is None and self.drop_last:
+            raise ValueError("batch_size=None turns batching off: drop_last=True has nothing to drop")
+        if self.chunk_size is not None:
+            if self.batch_size is None:
+                raise ValueError(f"chunk_size={self.chunk_size} splits batches; batch_size=None makes none")
+            if self.chunk_size * MAX_RANGES < self.batch_size:
+                raise ValueError(
+                    f"chunk_size={self.chunk_size} splits a batch of {self.batch_size} into more than "
+                    f"{MAX_RANGES} ranges; use at least {-(-self.batch_size // MAX_RANGES)}"
+                )
+
+    def check_dataset(self, is_stream, dataset):
+        """Check what depends on the kind of dataset."""
+        if is_stream:
+            given = [n for n in ("shuffle", "sampler", "batch_sampler", "chunk_size") if getattr(self, n)]
+            if given:
+                raise ValueError(
+                    f"{', '.join(given)} cannot be used with an iterable dataset ({type(dataset).__name__}): "
+                    "it sets its own order, one sample after the other"
+                )
+        if self.chunk_size is not None and hasattr(dataset, "fetch_into"):
+            raise ValueError(
+                f"chunk_size={self.chunk_size} splits a batch into samples, but {type(dataset).__name__}.fetch_into "
+                "makes whole batches; drop one of the two"
+            )
+
+    # ---- derived
+
+    @property
+    def method(self):
+        """str: how workers are started, multiprocessing's own default filled in."""
+        return self.start_method or multiprocessing.get_start_method()
+
+    @property
+    def n_slots(self):
+        """int: slots of the segment."""
+        return self.slots or self.prefetch_factor * max(1, self.num_workers) + 16
+
+    @property
+    def look_ahead(self):
+        """int: tasks that may be under way at once."""
+        return self.prefetch_factor * max(1, self.num_workers)

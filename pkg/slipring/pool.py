@@ -1,0 +1,310 @@
+"""The workers of one segment: started, watched, replaced, stopped."""
+
+import multiprocessing
+import multiprocessing.process
+import os
+import select
+import signal
+import threading
+import time
+from multiprocessing.reduction import ForkingPickler
+
+from slipring.errors import WorkerDied
+from slipring.worker import Worker, process_main
+
+GRACE_S = 5.0  # for a worker to end its batch before it is terminated
+TERM_S = 2.0  # and after SIGTERM, before it is killed
+
+
+class InlinePool:
+    """No workers: the consumer fills the slots itself when it needs one."""
+
+    def __init__(self, ring, job):
+        self.ring = ring
+        self.job = job
+        self.worker = None
+
+    def start(self, base_seed):
+        """Make the worker that lives in the consumer."""
+        self.worker = Worker(self.ring, 0, self.job, "inline")
+
+    def advance(self):
+        """Do what is dispatched."""
+        while (fill := self.ring.claim(1, 0)) is not None:
+            self.worker.work(fill)
+
+    def take_error(self):
+        """Return the exception behind the error record that has just been received."""
+        error, self.worker.error = self.worker.error, None
+        return error
+
+    def check(self):
+        """Nobody to die."""
+
+    def stop(self):
+        """Nobody to stop; a fill that an exception interrupted goes back."""
+        self.ring.recover(1)
+
+
+class ThreadPool:
+    """Workers as threads of the consumer's process, for datasets whose work releases the GIL."""
+
+    def __init__(self, ring, job):
+        self.ring = ring
+        self.job = job
+        self.threads = []
+
+    def start(self, base_seed):
+        """Start all threads."""
+        for number in range(self.job.num_workers):
+            thread = threading.Thread(
+                target=_thread_main,
+                args=(self.ring, number, self.job, base_seed),
+                name=f"slipring-worker-{number}",
+                daemon=True,
+            )
+            thread.start()
+            self.threads.append(thread)
+
+    def check(self):
+        """Raise WorkerDied if a thread has ended although nobody told it to."""
+        for number, thread in enumerate(self.threads):
+            if not thread.is_alive() and not self.ring.closed:
+                raise WorkerDied(
+                    f"thread worker {number} has ended (its worker_init_fn or slipring itself raised: the "
+                    "traceback is on stderr)",
+                    worker=number,
+                    pid=os.getpid(),
+                    exitcode=None,
+                    indices=[],
+                )
+
+    def stop(self):
+        """Wait for all threads to end their batch. The segment is closed already."""
+        deadline = time.monotonic() + GRACE_S
+        for thread in self.threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        # A thread stuck in the dataset keeps the segment mapped, by its own reference.
+        self.threads = [t for t in self.threads if t.is_alive()]
+
+
+def _thread_main(ring, number, job, base_seed):
+    worker = Worker(ring, number, job, "thread")
+    worker.begin(base_seed)
+    worker.serve()
+
+
+class ProcessPool:
+    """Workers as processes, each watched by a pidfd.
+
+    Parameters
+    ----------
+    ring : Ring
+    job : Job
+    method : {'fork', 'forkserver', 'spawn'}
+    max_restarts : int or None
+        How often a dead worker is replaced; None: a death is raised.
+    on_respawn : callable
+        Called for every replacement.
+    """
+
+    def __init__(self, ring, job, method, max_restarts, on_respawn):
+        self.ring = ring
+        self.job = job
+        self.context = multiprocessing.get_context(method)
+        self.max_restarts = max_restarts
+        self.on_respawn = on_respawn
+        self.processes = {}
+        self.pidfds = {}
+        self.deaths = {}  # what was in flight at a death -> how often
+        self.poll = select.poll()
+
+    def start(self, base_seed):
+        """Start all processes."""
+        self.base_seed = base_seed
+        try:
+            for number in range(self.job.num_workers):
+                self._start_one(number)
+        except BaseException:
+            self.ring.close()
+            self.stop()
+            raise
+
+    def _start_one(self, number):
+        # Ctrl-C between fork and the handler in the worker would print a second traceback.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process = self.context.Process(
+                target=process_main,
+                args=(self.ring, number, self.job, self.base_seed, mask),
+                name=f"slipring-worker-{number}",
+                daemon=True,
+            )
+            try:
+                process.start()
+            except Exception as error:
+                explained = self._explain(error)
+                if explained is None:
+                    raise
+                raise explained from error
+            # Known before anything else can fail: what is started is stopped.
+            self.processes[number] = process
+            self.pidfds[number] = os.pidfd_open(process.pid)
+            self.poll.register(self.pidfds[number], select.POLLIN)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _explain(self, error):
+        """A better text for what cannot be sent to a new process: the attribute's name."""
+        if self.context.get_start_method() == "fork":
+            return None
+        for name in ("dataset", "collate_fn", "worker_init_fn"):
+            culprit = _unpicklable(getattr(self.job, name), name)
+            if culprit:
+                return type(error)(
+                    f"{culprit} cannot be pickled, which start_method={self.context.get_start_method()!r} needs: "
+                    f"{error}. Define it at the top level of a module, or use start_method='fork'"
+                )
+        return None
+
+    # ---- death
+
+    def check(self):
+        """Look for dead workers; replace them or raise `WorkerDied`."""
+        if not self.pidfds:
+            return
+        ready = {fd for fd, _ in self.poll.poll(0)}
+        for number in [n for n, fd in self.pidfds.items() if fd in ready]:
+            self._died(number)
+
+    def _died(self, number):
+        process = self.processes.pop(number)
+        self._forget(number)
+        process.join()
+        party = number + 1
+        in_flight = self.ring.in_flight(party)
+        self.ring.recover(party)
+        error = self._error(number, process, in_flight)
+        process.close()
+        if self.max_restarts is None:
+            raise error
+        # The task at fault is the one it was working on; idle deaths count together.
+        key = in_flight[0][0] if in_flight else None
+        self.deaths[key] = self.deaths.get(key, 0) + 1
+        if self.deaths[key] > self.max_restarts:
+            error.args = (
+                f"{error.args[0]}\nIt was replaced {self.max_restarts} times (max_restarts) and died again each time.",
+            )
+            raise error
+        self.on_respawn()
+        self._start_one(number)
+
+    def _forget(self, number):
+        fd = self.pidfds.pop(number, None)
+        if fd is not None:
+            self.poll.unregister(fd)
+            os.close(fd)
+
+    def _error(self, number, process, in_flight):
+        code = process.exitcode
+        asked = [i for _, indices in in_flight if indices is not None for i in indices]
+        batches = ", ".join(str(ticket) for ticket, _ in in_flight) or "none"
+        return WorkerDied(
+            f"worker {number} (pid {process.pid}) {_manner(code)} while it had batches {batches} in flight"
+            f"{f', indices {_brief(asked)}' if asked else ''}. {_likely(code)}",
+            worker=number,
+            pid=process.pid,
+            exitcode=code,
+            indices=asked,
+        )
+
+    # ---- the end
+
+    def stop(self):
+        """End all processes. The segment is closed already, so each leaves after its batch."""
+        for send, seconds in (
+            (None, GRACE_S),
+            (multiprocessing.Process.terminate, TERM_S),
+            (multiprocessing.Process.kill, None),
+        ):
+            for process in self.processes.values():
+                if send is not None:
+                    send(process)
+            self._reap(seconds)
+            if not self.processes:
+                break
+
+    def _reap(self, seconds):
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self.processes:
+            unwatched = [n for n in self.processes if n not in self.pidfds]
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = set(unwatched)
+            if not unwatched:
+                fds = {fd for fd, _ in self.poll.poll(None if left is None else left * 1000)}
+                ready = {n for n, fd in self.pidfds.items() if fd in fds}
+            for number in ready:
+                process = self.processes[number]
+                process.join(left)
+                if process.exitcode is None:
+                    continue
+                self._forget(number)
+                del self.processes[number]
+                process.close()
+                self.ring.recover(number + 1)
+            if left == 0.0 and self.processes:
+                return
+
+    def abandon(self):
+        """In a forked child: the workers are the parent's, and must not be ended by this process's exit."""
+        for process in self.processes.values():
+            multiprocessing.process._children.discard(process)
+
+
+def _manner(code):
+    if code is None:
+        return "has gone"
+    if code >= 0:
+        return f"left with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _likely(code):
+    if code == -signal.SIGKILL:
+        return (
+            "Likely cause: the kernel's OOM killer (see dmesg), the container's memory limit, or somebody's kill -9; "
+            "fewer workers or a smaller prefetch_factor need less memory."
+        )
+    if code == -signal.SIGSEGV:
+        return (
+            "Likely cause: a crash in native code that the dataset uses; python -X faulthandler shows where."
+        )
+    if code == -signal.SIGBUS:
+        return "Likely cause: a memory-mapped file of the dataset was truncated, or its file system is full."
+    if code == -signal.SIGABRT:
+        return "Likely cause: an assertion or memory corruption in native code; its message is on stderr."
+    if code is not None and code >= 0:
+        return "Likely cause: the dataset or a library called sys.exit or os._exit, or the worker could not start."
+    return "Likely cause: something outside sent the signal."
+
+
+def _brief(indices):
+    shown = ", ".join(repr(i) for i in indices[:16])
+    return f"[{shown}{f', ... {len(indices)} in all' if len(indices) > 16 else ''}]"
+
+
+def _unpicklable(value, name):
+    """The dotted name of what cannot be pickled in `value`; None if it can."""
+    try:
+        ForkingPickler.dumps(value)
+        return None
+    except Exception:
+        for attribute, inner in getattr(value, "__dict__", {}).items():
+            found = _unpicklable(inner, f"{name}.{attribute}")
+            if found:
+                return found
+        return f"{name} ({type(value).__name__})"

@@ -1,0 +1,102 @@
+"""An exception's way from a worker to the consumer: as a record in the slot, raised at its ticket's turn."""
+
+import os
+import pickle
+import traceback
+
+from slipring.errors import WorkerError
+
+# Exceptions that mean something to whoever calls next(): raising them there would end the loop silently.
+_SIGNALS = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
+
+
+def record(error, worker, ticket, indices):
+    """Describe an exception in values that any slot can carry.
+
+    Returns
+    -------
+    dict
+        worker, pid, ticket, indices, type, text, traceback, pickle (bytes, or None if it cannot be rebuilt).
+    """
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    # Local variables of the failed frames may be arrays inside the slot.
+    traceback.clear_frames(error.__traceback__)
+    return {
+        "worker": worker,
+        "pid": os.getpid(),
+        "ticket": ticket,
+        "indices": _plain(indices),
+        "type": f"{type(error).__module__}.{type(error).__qualname__}",
+        "text": _text_of(error),
+        "traceback": text,
+        "pickle": _pickle(error),
+    }
+
+
+def shortened(described):
+    """The same record within what is always committed: no pickle, the traceback's end."""
+    return {
+        **described,
+        "indices": described["indices"][:32] if described["indices"] else described["indices"],
+        "text": described["text"][:500],
+        "traceback": described["traceback"][-2000:],
+        "pickle": None,
+    }
+
+
+def _text_of(error):
+    try:
+        return str(error)
+    except Exception as second:
+        return f"<its text cannot be had: {second!r}>"
+
+
+def _plain(indices):
+    """Indices as a slot can surely carry them."""
+    if indices is None:
+        return None
+    return [i if type(i) in (int, str, float, bool) else repr(i) for i in indices]
+
+
+def _pickle(error):
+    """The exception as bytes, if what comes out again is of the same type."""
+    try:
+        data = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
+        return data if type(pickle.loads(data)) is type(error) else None
+    except Exception:
+        return None  # the record's text says what it was
+
+
+def rebuild(described):
+    """Return the exception to raise in the consumer.
+
+    The original where it can be rebuilt, with a `WorkerError` as its cause that has the worker's traceback; the
+    `WorkerError` itself where it cannot.
+    """
+    if described is None:
+        return WorkerError("a worker failed, and there was no memory left to say why")
+    asked = "a stream" if described["indices"] is None else f"indices {_brief(described['indices'])}"
+    where = f"in worker {described['worker']} (pid {described['pid']}), batch {described['ticket']}, {asked}"
+    cause = WorkerError(
+        f"{where}\n\n{described['traceback'].rstrip()}",
+        worker=described["worker"],
+        ticket=described["ticket"],
+        indices=described["indices"],
+        traceback=described["traceback"],
+    )
+    original = None
+    if described["pickle"] is not None:
+        try:
+            original = pickle.loads(described["pickle"])
+        except Exception as error:
+            cause.args = (f"{cause.args[0]}\n(it cannot be rebuilt in this process: {error!r})",)
+    if not isinstance(original, BaseException) or isinstance(original, _SIGNALS):
+        cause.args = (f"{described['type']}: {described['text']}\n{cause.args[0]}",)
+        return cause
+    original.__cause__ = cause
+    return original
+
+
+def _brief(indices):
+    shown = ", ".join(repr(i) for i in indices[:16])
+    return f"[{shown}{f', ... {len(indices)} in all' if len(indices) > 16 else ''}]"

@@ -1,0 +1,117 @@
+"""Random numbers that do not depend on who makes a batch.
+
+With ``rng="batch"`` the generators are seeded before each range of rows from (seed, epoch, ticket, first row,
+rank), so the number of workers, their speed and a resume do not matter.
+"""
+
+import random
+import sys
+import threading
+
+import numpy as np
+
+from slipring._ring import mix
+
+MASK_63 = (1 << 63) - 1
+
+
+class _Place(threading.local):
+    seed = None
+    generator = None
+
+
+_thread = _Place()
+
+
+def rng():
+    """Return the numpy Generator of the batch (or rows, or stream) that the calling worker makes.
+
+    It gives the same numbers whatever the number and kind of workers, also in thread workers, which share
+    Python's and numpy's global generators and therefore never seed them.
+
+    Returns
+    -------
+    numpy.random.Generator
+
+    Raises
+    ------
+    RuntimeError
+        Outside of a worker, where no batch is being made.
+    """
+    if _thread.generator is None:
+        if _thread.seed is None:
+            raise RuntimeError(
+                "slipring.rng() is the generator of the batch being made: call it in the dataset, in a transform or "
+                "in collate_fn; elsewhere use numpy.random.default_rng()"
+            )
+        _thread.generator = np.random.Generator(np.random.Philox(key=_thread.seed))
+    return _thread.generator
+
+
+def set_batch_seed(seed):
+    """Begin a new batch (or range, or stream) for `rng`; None ends it."""
+    _thread.seed = seed
+    _thread.generator = None
+
+
+def batch_seed(seed, epoch, ticket, first_row, rank):
+    """Return the 64-bit seed of a range of rows."""
+    return mix(seed, epoch, ticket, first_row, rank)
+
+
+# ---- the process's global generators ------------------------------------------------------------------------
+
+
+def _torch():
+    """The torch module if the program has imported it (its default generator then exists)."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "default_generator") else None
+
+
+def seed_globals(seed, left_alone=frozenset()):
+    """Seed `random`, numpy and, if it is imported, torch from 64 bits.
+
+    Parameters
+    ----------
+    seed : int
+    left_alone : set of str
+        Generators ("random", "numpy", "torch") that belong to the user: `worker_init_fn` seeded them.
+    """
+    if "random" not in left_alone:
+        random.seed(seed)
+    if "numpy" not in left_alone:
+        np.random.seed(seed & 0xFFFFFFFF)
+    torch = _torch()
+    if torch is not None and "torch" not in left_alone:
+        torch.default_generator.manual_seed(seed & MASK_63)
+
+
+def save_globals():
+    """Return the states of the global generators, for `restore_globals`."""
+    torch = _torch()
+    return (
+        random.getstate(),
+        np.random.get_state(legacy=True),
+        None if torch is None else torch.get_rng_state(),
+    )
+
+
+def restore_globals(states):
+    """Put back what `save_globals` returned."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    if states[2] is not None:
+        sys.modules["torch"].set_rng_state(states[2])
+
+
+def changed_since(states):
+    """Return the names of the generators whose state is not what `save_globals` returned."""
+    now = save_globals()
+    changed = set()
+    if now[0] != states[0]:
+        changed.add("random")
+    if now[1][2:] != states[1][2:] or not np.array_equal(now[1][1], states[1][1]):
+        changed.add("numpy")
+    if now[2] is not None and (states[2] is None or not bool((now[2] == states[2]).all())):
+        changed.add("torch")
+    return changed

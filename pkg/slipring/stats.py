@@ -1,0 +1,106 @@
+"""Where the time goes."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """A loader's figures since it was made; times are sums in seconds.
+
+    Attributes
+    ----------
+    batches : int
+        Batches delivered.
+    bytes : int
+        Payload bytes delivered.
+    copied_batches, copied_bytes : int
+        Batches copied out of their slot (see the loader's `copy`), and their bytes.
+    pickled_leaves : int
+        Values that no leaf kind describes and that went through pickle.
+    pickled_tasks : int
+        Index lists that were not exact ints and went to the worker through pickle.
+    backing, backing_reason : str or None
+        Where the segment's memory comes from and why; None before the first iteration.
+    slots : int
+        Slots of the segment.
+    slot_bytes : int
+        Payload bytes reserved per slot: the largest batch that fits.
+    slot_bytes_limited_by : str or None
+        What made the reserve smaller than asked for.
+    slot_bytes_committed : int
+        Bytes of real memory under the segment, controls and task areas included.
+    fetch_s, collate_s : float
+        Summed over workers: reading samples; putting them together in the slot.
+    slot_wait_s : float
+        Summed over workers: waiting for a slot with a task. Large: the consumer is the bottleneck.
+    consumer_wait_s : float
+        The consumer waiting for a batch. Large: the workers are the bottleneck.
+    respawns : int
+        Workers that were replaced after a death.
+    """
+
+    batches: int = 0
+    bytes: int = 0
+    copied_batches: int = 0
+    copied_bytes: int = 0
+    pickled_leaves: int = 0
+    pickled_tasks: int = 0
+    backing: str | None = None
+    backing_reason: str | None = None
+    slots: int = 0
+    slot_bytes: int = 0
+    slot_bytes_limited_by: str | None = None
+    slot_bytes_committed: int = 0
+    fetch_s: float = 0.0
+    collate_s: float = 0.0
+    slot_wait_s: float = 0.0
+    consumer_wait_s: float = 0.0
+    respawns: int = 0
+
+
+_COUNTERS = ("batches", "bytes", "copied_batches", "copied_bytes", "pickled_leaves", "pickled_tasks")
+_TIMES = {"fetch_s": "fetch_ns", "collate_s": "collate_ns", "slot_wait_s": "idle_ns"}
+
+
+class Tally:
+    """Adds up the meters of the segments that a loader has used, also of those that are gone."""
+
+    def __init__(self):
+        self.meters = []
+        self.consumer_wait_s = 0.0
+        self.respawns = 0
+        self._gone = dict.fromkeys((*_COUNTERS, *_TIMES), 0)
+
+    def add(self, meter):
+        """Count a new segment's meter."""
+        self.meters.append(meter)
+
+    def fold(self, meter):
+        """Keep a meter's figures, not the meter: its segment is gone."""
+        self.meters.remove(meter)
+        for name, value in self._figures(meter).items():
+            self._gone[name] += value
+
+    @staticmethod
+    def _figures(meter):
+        figures = {name: getattr(meter, name) for name in _COUNTERS}
+        figures.update({name: getattr(meter, source) / 1e9 for name, source in _TIMES.items()})
+        return figures
+
+    def stats(self, info, slots):
+        """Return the `Stats`; `info` is the current segment's (``Ring.info``), or None."""
+        sums = dict(self._gone)
+        for meter in self.meters:
+            for name, value in self._figures(meter).items():
+                sums[name] += value
+        place = {}
+        if info is not None:
+            place = {
+                "backing": info["backing"],
+                "backing_reason": info["reason"],
+                "slots": slots,
+                "slot_bytes": info["capacity"],
+                "slot_bytes_limited_by": info["limited_by"],
+                "slot_bytes_committed": info["committed"],
+            }
+        return Stats(**sums, **place, consumer_wait_s=self.consumer_wait_s, respawns=self.respawns)

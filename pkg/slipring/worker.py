@@ -1,0 +1,333 @@
+"""What a worker does: claim a task, fetch, collate into the slot, publish."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+
+from slipring import remote, rng
+from slipring._collate import skeleton, write
+from slipring._encode import BATCH, END, ERROR, Encoder, publish_range, range_done, view
+from slipring._ring import DIRECT, FINISH, STAGED, TASK_NEXT, now
+from slipring.errors import BatchTooLarge, SegmentFull
+from slipring.fetch import MapFetcher, StreamFetcher
+from slipring.info import WorkerInfo, set_worker_info
+
+USER_SEEDED = 1  # the worker's report: worker_init_fn seeded generators
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What every worker of a loader is told; it travels to them as they are started."""
+
+    dataset: object
+    is_stream: bool
+    collate_fn: object
+    worker_init_fn: object
+    num_workers: int
+    batch_size: int | None
+    drop_last: bool
+    rng: str
+    rank: int = 0
+
+
+class Worker:
+    """Fills slots, in a process of its own, in a thread, or in the consumer itself.
+
+    Parameters
+    ----------
+    ring : Ring
+    number : int
+        From 0; the worker is party ``number + 1`` of the segment.
+    job : Job
+    kind : {'process', 'thread', 'inline'}
+    """
+
+    def __init__(self, ring, number, job, kind):
+        self.ring = ring
+        self.number = number
+        self.party = number + 1
+        self.job = job
+        self.kind = kind
+        self.encoder = Encoder()
+        self.fetcher = MapFetcher(job.dataset, job.collate_fn)
+        self.stream = None
+        self.run = None
+        self.base_seed = 0
+        self.left_alone = frozenset()
+        self.states = None  # inline: the generators' states between two batches of a stream
+        self.error = None  # inline: the very exception that the last error record stands for
+
+    # ---- life
+
+    def begin(self, base_seed):
+        """Introduce the worker to itself, run `worker_init_fn`, and tell the consumer."""
+        flags = 0
+        self._introduce(base_seed)
+        if self.kind == "process":
+            rng.seed_globals(base_seed + self.number)
+        if self.job.worker_init_fn is not None:
+            before = rng.save_globals()
+            self.job.worker_init_fn(self.number)
+            if self.kind == "process":
+                self.left_alone = frozenset(rng.changed_since(before))
+                flags = USER_SEEDED if self.left_alone else 0
+        self.ring.serve(self.party, flags)
+
+    def _introduce(self, base_seed):
+        self.base_seed = base_seed
+        if self.kind != "inline":
+            info = WorkerInfo(self.number, self.job.num_workers, base_seed + self.number, self.job.dataset)
+            set_worker_info(info, whole_process=self.kind == "process")
+
+    def serve(self):
+        """Work until the segment is closed."""
+        while (fill := self.ring.claim(self.party, -1)) is not None:
+            self.work(fill)
+
+    # ---- one task
+
+    def work(self, fill):
+        """Do one claimed task and publish what came of it."""
+        begun = now()
+        with fill:
+            try:
+                self._enter_run(fill)
+                if fill.range is not None:
+                    self._cooperate(fill, begun)
+                elif fill.kind == TASK_NEXT:
+                    self._stream(fill, begun)
+                else:
+                    self._map(fill, begun)
+            except Exception as error:
+                self._fail(fill, error)
+            except BaseException as error:
+                if self.kind != "thread":
+                    raise  # SystemExit ends a worker's process, Ctrl-C the consumer's loop
+                self._fail(fill, error)
+
+    def _enter_run(self, fill):
+        if fill.run == self.run:
+            return
+        self.run = fill.run
+        self.stream = None
+        self.states = None
+        self._introduce(fill.seed)
+        if self.job.rng == "worker" or self.job.is_stream:
+            # Once per worker and run.
+            seed = fill.seed + self.number
+            rng.set_batch_seed(seed)
+            if self.kind == "process":
+                rng.seed_globals(seed, self.left_alone)
+            elif self.kind == "inline":
+                with self._callers_generators():
+                    rng.seed_globals(seed)
+                    self.states = rng.save_globals()
+
+    def _seed(self, fill, first_row):
+        """Seed what is seeded per range of rows."""
+        if self.job.rng == "batch" and not self.job.is_stream:
+            seed = rng.batch_seed(fill.seed, fill.epoch, fill.ticket, first_row, self.job.rank)
+            rng.set_batch_seed(seed)
+            if self.kind != "thread":
+                rng.seed_globals(seed, self.left_alone)
+
+    @contextlib.contextmanager
+    def _callers_generators(self):
+        """In the consumer's own process: use its global generators, and put them back."""
+        saved = rng.save_globals()
+        try:
+            if self.states is not None:
+                rng.restore_globals(self.states)
+            yield
+            if self.states is not None:
+                self.states = rng.save_globals()
+        finally:
+            rng.restore_globals(saved)
+
+    def _guard(self):
+        return self._callers_generators() if self.kind == "inline" else contextlib.nullcontext()
+
+    def _map(self, fill, begun):
+        indices = fill.indices()
+        if self.kind == "inline":
+            with self._guard():
+                box, fetched = self._make(fill, indices)
+        else:
+            box, fetched = self._make(fill, indices)
+        self.encoder.publish(fill, box, BATCH, begun, fetched)
+
+    def _make(self, fill, indices):
+        self._seed(fill, 0)
+        fetcher = self.fetcher
+        if fill.single:
+            batch = fetcher.one(indices[0])
+            return [batch], now()
+        if fetcher.into is not None:
+            batch = fetcher.whole(indices)
+            return [batch], now()
+        samples = fetcher.samples(indices)
+        fetched = now()
+        return [fetcher.collate(samples)], fetched
+
+    def _stream(self, fill, begun):
+        with self._guard():
+            if self.stream is None:
+                self.stream = StreamFetcher(
+                    self.job.dataset, self.job.collate_fn, self.job.batch_size, self.job.drop_last
+                )
+            # A worker that took over from a dead one goes through what has been published already.
+            samples = True
+            while samples is not None and self.stream.position < fill.sequence:
+                samples = self.stream.samples()
+            if samples is not None:
+                samples = self.stream.samples()
+            fetched = now()
+            box = [None if samples is None else self.stream.collate(samples)]
+        if samples is None:
+            self.encoder.publish(fill, [None], END)
+        else:
+            del samples
+            self.encoder.publish(fill, box, BATCH, begun, fetched)
+
+    # ---- cooperative batches
+
+    def _cooperate(self, fill, begun):
+        if fill.range == FINISH:
+            return self._finish(fill, begun)
+        first, _ = fill.rows_of(fill.range)
+        samples = None
+        try:
+            with self._guard():
+                self._seed(fill, first)
+                samples = self.fetcher.samples(fill.indices())
+            fetched = now()
+            direct = self.job.collate_fn is None and self._lay_out(fill, samples) == DIRECT
+            if direct:
+                write(view(fill)[1], samples, first)
+        except Exception as error:
+            described = self._describe(fill, error)
+            del error, samples
+            last = self._stage_error(fill, described)
+        else:
+            last = (
+                range_done(fill, begun, fetched)
+                if direct
+                else self.encoder.stage(fill, [samples], BATCH, begun, fetched)
+            )
+        if last:
+            self._finish(fill, now())
+
+    def _lay_out(self, fill, samples):
+        how = fill.propose_layout()
+        if how == 0:
+            settled = False
+            try:
+                plan = skeleton(samples[0], fill.n_rows)
+                if plan is not None:
+                    self.encoder.settle_direct(fill, plan)
+                    settled, how = True, DIRECT
+            finally:
+                if not settled:
+                    self.encoder.settle_staged(fill)
+                    how = STAGED
+        return how
+
+    def _stage_error(self, fill, described):
+        try:
+            return self.encoder.stage(fill, [described], ERROR)
+        except (SegmentFull, BatchTooLarge):
+            return self.encoder.stage(fill, [remote.shortened(described)], ERROR)
+
+    def _finish(self, fill, begun):
+        """Put the ranges together: this worker did the last one."""
+        staged = []
+        for which in range(fill.n_ranges):
+            kind, value = view(fill, which)
+            if kind == ERROR:
+                del value, staged
+                publish_range(fill, which)
+                return
+            staged.append(value)
+        if all(part is None for part in staged):
+            publish_range(fill)
+            return
+        samples = [sample for part in staged for sample in part]
+        del staged, value
+        with self._guard():
+            self._seed(fill, fill.n_rows)
+            box = [self.fetcher.collate(samples)]
+        del samples
+        self.encoder.publish(fill, box, BATCH, begun, begun)
+
+    # ---- errors
+
+    def _describe(self, fill, error):
+        if self.kind == "inline":
+            self.error = error
+        return remote.record(error, self.number, fill.ticket, fill.asked_for)
+
+    def _fail(self, fill, error):
+        if fill.kind == TASK_NEXT:
+            if self.stream is None:
+                self.stream = StreamFetcher((), None, None, False)  # it could not begin: it has ended
+            if self.stream.position == fill.sequence:
+                self.stream.position += 1  # the failed batch was this one: a replay must not repeat it
+        described = self._describe(fill, error)
+        fill.rewind()
+        try:
+            self.encoder.publish(fill, [described], ERROR)
+        except (SegmentFull, BatchTooLarge):
+            fill.rewind()
+            self.encoder.publish(fill, [remote.shortened(described)], ERROR)
+
+
+# ---- a worker's process ------------------------------------------------------------------------------------------
+
+
+def _ignore(signum, frame):
+    """Ctrl-C reaches the consumer too, and it ends the workers. (SIG_IGN would pass to a user's own children.)"""
+
+
+def process_main(ring, number, job, base_seed, mask):
+    """Run in the worker's process: the target of `multiprocessing.Process`.
+
+    Parameters
+    ----------
+    mask : set of signal.Signals
+        The signal mask to go back to: SIGINT has been blocked around the start.
+    """
+    signal.signal(signal.SIGINT, _ignore)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    ring.in_child()
+    ring.join(number + 1)
+    ring.watch_consumer()
+    one_thread()
+    os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(number), str(job.num_workers)
+    worker = Worker(ring, number, job, "process")
+    try:
+        worker.begin(base_seed)
+    except Exception as error:
+        serve_failure(worker, error)
+    else:
+        worker.serve()
+
+
+def serve_failure(worker, error):
+    """Answer every task with the exception that `worker_init_fn` raised."""
+    worker.ring.serve(worker.party)
+    while (fill := worker.ring.claim(worker.party, -1)) is not None:
+        described = remote.record(error, worker.number, fill.ticket, None)
+        if fill.range not in (None, FINISH):
+            if not worker.encoder.stage(fill, [described], ERROR):
+                continue
+        worker.encoder.publish(fill, [described], ERROR)
+
+
+def one_thread():
+    """Workers are the parallelism: torch and OpenMP get one thread in each."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "set_num_threads"):
+        torch.set_num_threads(1)
