@@ -141,9 +141,9 @@ class LoaderIterator:
     def _no_slot(self):
         n = self._ring.n_slots
         raise SlotsExhausted(
-            f"all {n} slots are held ({n - self._ring.circulating} leased by batches you keep or kept by worker "
-            f"code in arrays from slipring.empty), so no batch can be made; drop batches, raise slots= (now {n}), "
-            "or use copy='auto'"
+            f"all {n} slots are held ({n - self._ring.circulating} of them by batches you keep, or by worker code "
+            "that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots= "
+            f"(now {n}), or use copy='auto'"
         )
 
     # ---- delivery
@@ -174,8 +174,8 @@ class LoaderIterator:
         task = next(iter(self._tasks.values()))
         return LoaderTimeout(
             f"no batch within timeout={timeout} s: batch {task.ticket} is still being made by "
-            f"{self._options.num_workers} workers; raise timeout, use more workers, or look at what the dataset "
-            "waits for (py-spy dump --pid of a worker)"
+            f"{self._options.num_workers} workers; raise timeout, use more workers, or look at what the "
+            "dataset waits for (py-spy dump --pid of a worker)"
         )
 
     # ---- the end

@@ -20,8 +20,8 @@ class Loader:
     Parameters
     ----------
     dataset
-        A map dataset (``__getitem__`` and ``__len__``; also ``__getitems__(indices)``, which returns a list of
-        samples, or ``fetch_into(indices, empty)``, which returns a whole batch with arrays from
+        A map dataset (``__getitem__`` and ``__len__``; also ``__getitems__(indices)``, which returns a list
+        of samples, or ``fetch_into(indices, empty)``, which returns a whole batch with arrays from
         ``empty(shape, dtype)``), or an iterable one (``__iter__``; each worker iterates its own copy).
     batch_size : int or None
         Samples per batch; None: no batching, each sample is delivered as it is.
@@ -56,11 +56,11 @@ class Loader:
     rng : {'batch', 'worker'}
         Seed generators per batch (results do not depend on the workers), or once per worker and epoch.
     slots : int, optional
-        Slots of the segment; default ``prefetch_factor * num_workers + 16``. So many batches, less two, may be
-        held without a copy.
+        Slots of the segment; default ``prefetch_factor * num_workers + 16``. So many batches, less two, may
+        be held without a copy.
     slot_bytes : int, optional
-        Payload bytes to reserve per slot: the largest batch. Memory is committed as needed. Default 16 GiB, or
-        what fits.
+        Payload bytes to reserve per slot: the largest batch. Memory is committed as needed. Default 16 GiB,
+        or what fits.
     backing : {'auto', 'shm', 'memfd'} or str
         Where the memory comes from; an absolute path names a directory on a tmpfs.
     copy : {'auto', 'always', 'never'}
@@ -163,8 +163,8 @@ class Loader:
             return len(self.dataset)
         except TypeError as error:
             raise TypeError(
-                f"dataset ({type(self.dataset).__name__}) has __getitem__ but no __len__: give it one, or give a "
-                "sampler or batch_sampler that says which indices to read"
+                f"dataset ({type(self.dataset).__name__}) has __getitem__ but no __len__: give it one, or give "
+                "a sampler or batch_sampler that says which indices to read"
             ) from error
 
     def __len__(self):
