@@ -63,9 +63,7 @@ class Options:
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)):
             raise TypeError(f"timeout must be a number of seconds, not {self.timeout!r}")
         if not 0 <= self.timeout < float("inf"):
-            raise ValueError(
-                f"timeout must be 0 (wait for ever) or a number of seconds, not {self.timeout!r}"
-            )
+            raise ValueError(f"timeout must be 0 (wait for ever) or seconds, not {self.timeout!r}")
         for name in ("shuffle", "drop_last", "persistent_workers", "in_order"):
             if not isinstance(getattr(self, name), (bool, type(None))):
                 raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
@@ -78,9 +76,7 @@ class Options:
             raise TypeError(f"{name} must be an int{' or None' if optional else ''}, not {value!r}")
         if (least is not None and value < least) or (most is not None and value > most):
             rule = f"at least {least}" if most is None else f"from {least} to {most}"
-            hint = (
-                "; use num_workers=0 to load in this process" if name == "num_workers" and value < 0 else ""
-            )
+            hint = "; 0 loads in this process" if name == "num_workers" and value < 0 else ""
             raise ValueError(f"{name} must be {rule}, not {value!r}{hint}")
 
     def _choices(self):
@@ -145,8 +141,8 @@ class Options:
                 )
         if self.chunk_size is not None and hasattr(dataset, "fetch_into"):
             raise ValueError(
-                f"chunk_size={self.chunk_size} splits a batch into samples, but {type(dataset).__name__}.fetch_into "
-                "makes whole batches; drop one of the two"
+                f"chunk_size={self.chunk_size} splits a batch into samples, but "
+                f"{type(dataset).__name__}.fetch_into makes whole batches; drop one of the two"
             )
 
     # ---- derived

@@ -163,8 +163,8 @@ class ProcessPool:
             culprit = _unpicklable(getattr(self.job, name), name)
             if culprit:
                 return type(error)(
-                    f"{culprit} cannot be pickled, which start_method={self.context.get_start_method()!r} needs: "
-                    f"{error}. Define it at the top level of a module, or use start_method='fork'"
+                    f"{culprit} cannot be pickled, which start_method={self.context.get_start_method()!r} "
+                    f"needs: {error}. Define it at the top level of a module, or use start_method='fork'"
                 )
         return None
 
@@ -194,7 +194,7 @@ class ProcessPool:
         self.deaths[key] = self.deaths.get(key, 0) + 1
         if self.deaths[key] > self.max_restarts:
             error.args = (
-                f"{error.args[0]}\nIt was replaced {self.max_restarts} times (max_restarts) and died again each time.",
+                f"{error.args[0]}\nIt was replaced {self.max_restarts} times (max_restarts), and died again.",
             )
             raise error
         self.on_respawn()
@@ -276,7 +276,7 @@ def _manner(code):
 def _likely(code):
     if code == -signal.SIGKILL:
         return (
-            "Likely cause: the kernel's OOM killer (see dmesg), the container's memory limit, or somebody's kill -9; "
+            "Likely cause: the kernel's OOM killer (see dmesg), the container's memory limit, or a kill -9; "
             "fewer workers or a smaller prefetch_factor need less memory."
         )
     if code == -signal.SIGSEGV:
@@ -284,11 +284,11 @@ def _likely(code):
             "Likely cause: a crash in native code that the dataset uses; python -X faulthandler shows where."
         )
     if code == -signal.SIGBUS:
-        return "Likely cause: a memory-mapped file of the dataset was truncated, or its file system is full."
+        return "Likely cause: a file that the dataset maps was truncated, or its file system is full."
     if code == -signal.SIGABRT:
-        return "Likely cause: an assertion or memory corruption in native code; its message is on stderr."
+        return "Likely cause: an assertion or memory corruption in native code; see stderr."
     if code is not None and code >= 0:
-        return "Likely cause: the dataset or a library called sys.exit or os._exit, or the worker could not start."
+        return "Likely cause: the dataset or a library called sys.exit, or the worker could not start."
     return "Likely cause: something outside sent the signal."
 
 

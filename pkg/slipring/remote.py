@@ -70,8 +70,8 @@ def _pickle(error):
 def rebuild(described):
     """Return the exception to raise in the consumer.
 
-    The original where it can be rebuilt, with a `WorkerError` as its cause that has the worker's traceback; the
-    `WorkerError` itself where it cannot.
+    The original where it can be rebuilt, with a `WorkerError` as its cause that has the worker's traceback;
+    the `WorkerError` itself where it cannot.
     """
     if described is None:
         return WorkerError("a worker failed, and there was no memory left to say why")

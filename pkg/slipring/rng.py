@@ -41,8 +41,8 @@ def rng():
     if _thread.generator is None:
         if _thread.seed is None:
             raise RuntimeError(
-                "slipring.rng() is the generator of the batch being made: call it in the dataset, in a transform or "
-                "in collate_fn; elsewhere use numpy.random.default_rng()"
+                "slipring.rng() is the generator of the batch being made: call it in the dataset, in a transform "
+                "or in collate_fn; elsewhere use numpy.random.default_rng()"
             )
         _thread.generator = np.random.Generator(np.random.Philox(key=_thread.seed))
     return _thread.generator
@@ -59,7 +59,7 @@ def batch_seed(seed, epoch, ticket, first_row, rank):
     return mix(seed, epoch, ticket, first_row, rank)
 
 
-# ---- the process's global generators ------------------------------------------------------------------------
+# ---- the process's global generators ----
 
 
 def _torch():

@@ -283,11 +283,11 @@ class Worker:
             self.encoder.publish(fill, [remote.shortened(described)], ERROR)
 
 
-# ---- a worker's process ------------------------------------------------------------------------------------------
+# ---- a worker's process ----
 
 
 def _ignore(signum, frame):
-    """Ctrl-C reaches the consumer too, and it ends the workers. (SIG_IGN would pass to a user's own children.)"""
+    """Ctrl-C reaches the consumer too, and it ends the workers. (SIG_IGN would pass to children.)"""
 
 
 def process_main(ring, number, job, base_seed, mask):
