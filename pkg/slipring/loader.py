@@ -163,8 +163,8 @@ class Loader:
             return len(self.dataset)
         except TypeError as error:
             raise TypeError(
-                f"dataset ({type(self.dataset).__name__}) has __getitem__ but no __len__: give it one, or give "
-                "a sampler or batch_sampler that says which indices to read"
+                f"dataset ({type(self.dataset).__name__}) has __getitem__ but no __len__: give it one, or "
+                "give a sampler or batch_sampler that says which indices to read"
             ) from error
 
     def __len__(self):
