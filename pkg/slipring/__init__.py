@@ -20,7 +20,7 @@ from slipring.errors import (
 )
 from slipring.info import WorkerInfo, get_worker_info
 from slipring.loader import Loader
-from slipring.rng import rng
+from slipring.seeding import rng
 from slipring.stats import Stats
 
 __all__ = [

@@ -9,7 +9,7 @@ from slipring.engine import Engine
 from slipring.errors import Closed
 from slipring.iterator import LoaderIterator
 from slipring.options import Options
-from slipring.rng import MASK_63
+from slipring.seeding import MASK_63
 from slipring.stats import Tally
 from slipring.worker import Job
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from slipring import remote, rng
+from slipring import remote, seeding
 from slipring._collate import skeleton, write
 from slipring._encode import BATCH, END, ERROR, Encoder, publish_range, range_done, view
 from slipring._ring import DIRECT, FINISH, STAGED, TASK_NEXT, now
@@ -66,12 +66,12 @@ class Worker:
         flags = 0
         self._introduce(base_seed)
         if self.kind == "process":
-            rng.seed_globals(base_seed + self.number)
+            seeding.seed_globals(base_seed + self.number)
         if self.job.worker_init_fn is not None:
-            before = rng.save_globals()
+            before = seeding.save_globals()
             self.job.worker_init_fn(self.number)
             if self.kind == "process":
-                self.left_alone = frozenset(rng.changed_since(before))
+                self.left_alone = frozenset(seeding.changed_since(before))
                 flags = USER_SEEDED if self.left_alone else 0
         self.ring.serve(self.party, flags)
 
@@ -117,34 +117,34 @@ class Worker:
         if self.job.rng == "worker" or self.job.is_stream:
             # Once per worker and run.
             seed = fill.seed + self.number
-            rng.set_batch_seed(seed)
+            seeding.set_batch_seed(seed)
             if self.kind == "process":
-                rng.seed_globals(seed, self.left_alone)
+                seeding.seed_globals(seed, self.left_alone)
             elif self.kind == "inline":
                 with self._callers_generators():
-                    rng.seed_globals(seed)
-                    self.states = rng.save_globals()
+                    seeding.seed_globals(seed)
+                    self.states = seeding.save_globals()
 
     def _seed(self, fill, first_row):
         """Seed what is seeded per range of rows."""
         if self.job.rng == "batch" and not self.job.is_stream:
-            seed = rng.batch_seed(fill.seed, fill.epoch, fill.ticket, first_row, self.job.rank)
-            rng.set_batch_seed(seed)
+            seed = seeding.batch_seed(fill.seed, fill.epoch, fill.ticket, first_row, self.job.rank)
+            seeding.set_batch_seed(seed)
             if self.kind != "thread":
-                rng.seed_globals(seed, self.left_alone)
+                seeding.seed_globals(seed, self.left_alone)
 
     @contextlib.contextmanager
     def _callers_generators(self):
         """In the consumer's own process: use its global generators, and put them back."""
-        saved = rng.save_globals()
+        saved = seeding.save_globals()
         try:
             if self.states is not None:
-                rng.restore_globals(self.states)
+                seeding.restore_globals(self.states)
             yield
             if self.states is not None:
-                self.states = rng.save_globals()
+                self.states = seeding.save_globals()
         finally:
-            rng.restore_globals(saved)
+            seeding.restore_globals(saved)
 
     def _guard(self):
         return self._callers_generators() if self.kind == "inline" else contextlib.nullcontext()

@@ -20,7 +20,7 @@ LAYERS = {
     "cring": (("_cring",), ()),
     "ring": (("_ring",), ("ground", "cring")),
     "codec": (("_codec", "_collate", "_encode", "arrow"), ("ground", "ring")),
-    "worker": (("rng", "info", "fetch", "worker"), ("ground", "ring", "codec")),
+    "worker": (("seeding", "info", "fetch", "worker"), ("ground", "ring", "codec")),
     "dispatch": (("dispatch", "pool", "state", "stats"), ("ground", "ring", "codec", "worker")),
     "loader": (("loader", "queue"), ("ground", "ring", "codec", "worker", "dispatch")),
     "face": (("__init__",), ("ground", "ring", "codec", "worker", "dispatch", "loader")),
