@@ -150,7 +150,7 @@ static uint64_t look_for_ready(sr_ring *ring, uint32_t *slot)
 
 /* While one look passes over the slots, a producer may publish behind it and then again before it. Whatever it
  * published before the batch that this look found is seen by the next one, so two that agree are in order. */
-static bool find_ready(sr_ring *ring, uint32_t *slot)
+static uint64_t find_ready(sr_ring *ring, uint32_t *slot)
 {
     uint64_t seen = look_for_ready(ring, slot);
     while (seen && (ring->flags & SR_SEG_PUSH)) {
@@ -160,13 +160,13 @@ static bool find_ready(sr_ring *ring, uint32_t *slot)
             break;
         seen = again;
     }
-    return seen != 0;
+    return seen;
 }
 
 static bool is_ready(sr_ring *ring, uint32_t slot, uint32_t *found)
 {
     if (slot == SR_ANY)
-        return find_ready(ring, found);
+        return find_ready(ring, found) != 0;
     if (sr_state_of(sr_load_ordered(&ring->slots[slot].state)) != SR_READY)
         return false;
     *found = slot;
@@ -208,6 +208,10 @@ int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_resu
     for (;;) {
         uint64_t w = sr_load_acquire(&s->state); /* [P2] partner: [P1] in sr_publish */
         if (sr_state_of(w) != SR_READY)
+            return -EBUSY;
+        /* Since the wait, other consumers may have taken the batch, and a producer put a later one there. */
+        uint32_t first;
+        if ((ring->flags & SR_SEG_PUSH) && (find_ready(ring, &first) != w || first != slot))
             return -EBUSY;
         uint64_t leased = sr_word(SR_LEASED, (uint64_t)party + 1, sr_gen_of(w)) | (w & SR_HELD);
         if (sr_cas(&s->state, w, leased)) {

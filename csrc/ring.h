@@ -183,7 +183,8 @@ int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen);
  * which. A deadline of 0 asks without sleeping. -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
 int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *found);
 
-/* READY -> LEASED with `party` as holder; *result is a copy, not yet checked. -EBUSY: not READY. */
+/* READY -> LEASED with `party` as holder; *result is a copy, not yet checked. -EBUSY: not READY; in a push
+ * segment also: not the first any more, because another consumer was faster (wait again). */
 int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_result *result);
 
 /* Slots that can still carry tasks: neither leased nor parked. */

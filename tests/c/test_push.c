@@ -51,13 +51,34 @@ static void batches_come_in_the_order_of_their_publishing(void)
     sr_destroy(ring);
 }
 
+static void only_the_first_batch_can_be_taken(void)
+{
+    /* What a slow consumer saw as the first may be taken, and a later one lie in its place. */
+    sr_ring *ring = make_ring(2, 4, SR_SEG_PUSH);
+    uint32_t first, second, slot, found;
+    uint64_t gen;
+    sr_result result;
+    produce(ring, 1, &first);
+    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found)); /* the slow one */
+    CHECK_OK(sr_take(ring, 2, first, &gen, &result));
+    produce(ring, 1, &second);
+    CHECK_OK(sr_release(ring, first, gen));
+    produce(ring, 1, &slot);
+    CHECK_EQ(slot, first);
+    CHECK_EQ(sr_take(ring, 3, found, &gen, &result), -EBUSY);
+    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
+    CHECK_EQ(found, second);
+    CHECK_OK(sr_take(ring, 3, found, &gen, &result));
+    sr_destroy(ring);
+}
+
 static void a_full_segment_makes_producers_wait(void)
 {
     sr_ring *ring = make_ring(2, 3, SR_SEG_PUSH);
     uint32_t slot, other;
     uint64_t gen;
     produce(ring, 1, &slot);
-    produce(ring, 1, &slot);
+    produce(ring, 1, &other);
     CHECK_EQ(sr_claim_free(ring, 1, 0, &other, &gen), -ETIMEDOUT);
     CHECK_OK(sr_release(ring, slot, take(ring, slot)));
     CHECK_OK(sr_claim_free(ring, 2, 0, &other, &gen));
@@ -226,6 +247,7 @@ static void several_survivors_may_recover_at_once(void)
 static const struct test tests[] = {
     T(a_batch_is_pushed_and_taken),
     T(batches_come_in_the_order_of_their_publishing),
+    T(only_the_first_batch_can_be_taken),
     T(a_full_segment_makes_producers_wait),
     T(a_release_wakes_a_producer),
     T(tasks_have_no_place_in_a_push_segment),
