@@ -142,8 +142,8 @@ class LoaderIterator:
         n = self._ring.n_slots
         raise SlotsExhausted(
             f"all {n} slots are held ({n - self._ring.circulating} of them by batches you keep, or by worker "
-            "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots= "
-            f"(now {n}), or use copy='auto'"
+            "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots="
+            f" (now {n}), or use copy='auto'"
         )
 
     # ---- delivery

@@ -41,7 +41,7 @@ def rng():
     if _thread.generator is None:
         if _thread.seed is None:
             raise RuntimeError(
-                "slipring.rng() is the generator of the batch being made: call it in the dataset, a transform "
+                "slipring.rng() is the generator of the batch being made: call it in a dataset, a transform "
                 "or in collate_fn; elsewhere use numpy.random.default_rng()"
             )
         _thread.generator = np.random.Generator(np.random.Philox(key=_thread.seed))
