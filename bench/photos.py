@@ -28,7 +28,7 @@ SIZES = ((500, 375), (500, 375), (500, 375), (375, 500), (500, 333), (333, 500),
 
 
 def image_files(data: str | None = None) -> list[tuple[str, int]]:
-    """List (path, label) of every JPEG in class folders, at most `LIMIT` of them, evenly spread.
+    """List (path, label) of the JPEGs in class folders, shuffled; at most `LIMIT` of them.
 
     Parameters
     ----------
@@ -45,8 +45,9 @@ def image_files(data: str | None = None) -> list[tuple[str, int]]:
     ]
     if not files:
         raise FileNotFoundError(f"no .jpg or .jpeg in the class folders of {root}")
-    step = max(1.0, len(files) / LIMIT)
-    return [files[int(number * step)] for number in range(min(LIMIT, len(files)))]
+    # Shuffled, the same each time, so that any short stretch of them is as hard to decode as any other.
+    random.Random(0).shuffle(files)
+    return files[:LIMIT]
 
 
 def ensure() -> None:
