@@ -310,6 +310,12 @@ static uint64_t stress_end(void)
     return in_ms((uint64_t)(1000 * (seconds ? atof(seconds) : 1)));
 }
 
+/* A run may be slow under a sanitizer on a busy machine; one that has not ended long after its time hangs. */
+static unsigned stress_watchdog(void)
+{
+    return 60 + (unsigned)((stress_end() - sr_now()) / (1000 * MS));
+}
+
 static void begin(void)
 {
     ring = make_ring(plan.slots, plan.workers + 1, plan.traffic == PUSH ? SR_SEG_PUSH : 0);

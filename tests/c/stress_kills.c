@@ -1,15 +1,37 @@
 /* Processes that die by SIGKILL at any instant, are confirmed dead, recovered and replaced. */
 #include "stress_body.h"
 
-static void dynamic_pull_with_deaths(void) { stress((struct plan){DYNAMIC, .kills = true, .workers = 3, .slots = 8, .depth = 4, .leases = 2}); }
-static void static_pull_with_deaths(void) { stress((struct plan){STATIC, .kills = true, .workers = 3, .slots = 8, .depth = 4, .leases = 2}); }
-static void cooperative_pull_with_deaths(void) { stress((struct plan){COOPERATIVE, .kills = true, .workers = 4, .slots = 8, .depth = 3, .leases = 1}); }
-static void push_with_deaths(void) { stress((struct plan){PUSH, .kills = true, .workers = 6, .slots = 16, .leases = 1}); }
+static void dynamic_pull_with_deaths(void)
+{
+    stress((struct plan){.traffic = DYNAMIC, .kills = true, .workers = 3, .slots = 8, .depth = 4, .leases = 2});
+}
+
+static void static_pull_with_deaths(void)
+{
+    stress((struct plan){.traffic = STATIC, .kills = true, .workers = 3, .slots = 8, .depth = 4, .leases = 2});
+}
+
+static void cooperative_pull_with_deaths(void)
+{
+    stress((struct plan){.traffic = COOPERATIVE, .kills = true, .workers = 4, .slots = 8, .depth = 3, .leases = 1});
+}
+
+static void pull_by_completion_with_deaths(void)
+{
+    stress((struct plan){.traffic = DYNAMIC, .kills = true, .by_completion = true, .workers = 4, .slots = 12, .depth = 6,
+                         .leases = 2});
+}
+
+static void push_with_deaths(void)
+{
+    stress((struct plan){.traffic = PUSH, .kills = true, .workers = 6, .slots = 16, .leases = 1});
+}
 
 static const struct test tests[] = {
     T(dynamic_pull_with_deaths),
     T(static_pull_with_deaths),
     T(cooperative_pull_with_deaths),
+    T(pull_by_completion_with_deaths),
     T(push_with_deaths),
 };
-RUN_TESTS(tests, 60 + (unsigned)atoi(getenv("STRESS_SECONDS") ? getenv("STRESS_SECONDS") : "1"))
+RUN_TESTS(tests, stress_watchdog())

@@ -1,14 +1,37 @@
 /* Processes, each with the mapping that it inherited. */
 #include "stress_body.h"
 
-static void dynamic_pull_by_processes(void) { stress((struct plan){DYNAMIC, false, .workers = 3, .slots = 8, .depth = 4, .leases = 2}); }
-static void static_pull_by_processes(void) { stress((struct plan){STATIC, false, .workers = 3, .slots = 8, .depth = 4, .leases = 2}); }
-static void cooperative_pull_by_processes(void) { stress((struct plan){COOPERATIVE, false, .workers = 4, .slots = 8, .depth = 3, .leases = 1}); }
-static void pull_by_completion_by_processes(void) { stress((struct plan){DYNAMIC, false, .by_completion = true, .workers = 4, .slots = 12, .depth = 6, .leases = 2}); }
-static void push_by_processes(void) { stress((struct plan){PUSH, false, .workers = 6, .slots = 8, .leases = 1}); }
+static void dynamic_pull_by_processes(void)
+{
+    stress((struct plan){.traffic = DYNAMIC, .workers = 3, .slots = 8, .depth = 4, .leases = 2});
+}
+
+static void static_pull_by_processes(void)
+{
+    stress((struct plan){.traffic = STATIC, .workers = 3, .slots = 8, .depth = 4, .leases = 2});
+}
+
+static void cooperative_pull_by_processes(void)
+{
+    stress((struct plan){.traffic = COOPERATIVE, .workers = 4, .slots = 8, .depth = 3, .leases = 1});
+}
+
+static void pull_by_completion_by_processes(void)
+{
+    stress((struct plan){.traffic = DYNAMIC, .by_completion = true, .workers = 4, .slots = 12, .depth = 6,
+                         .leases = 2});
+}
+
+static void push_by_processes(void)
+{
+    stress((struct plan){.traffic = PUSH, .workers = 6, .slots = 8, .leases = 1});
+}
 
 static const struct test tests[] = {
-    T(dynamic_pull_by_processes),       T(static_pull_by_processes), T(cooperative_pull_by_processes),
-    T(pull_by_completion_by_processes), T(push_by_processes),
+    T(dynamic_pull_by_processes),
+    T(static_pull_by_processes),
+    T(cooperative_pull_by_processes),
+    T(pull_by_completion_by_processes),
+    T(push_by_processes),
 };
-RUN_TESTS(tests, 60 + (unsigned)atoi(getenv("STRESS_SECONDS") ? getenv("STRESS_SECONDS") : "1"))
+RUN_TESTS(tests, stress_watchdog())

@@ -1,14 +1,37 @@
 /* Threads over one mapping: under the thread sanitizer this shows every race of plain accesses. */
 #include "stress_body.h"
 
-static void dynamic_pull_by_threads(void) { stress((struct plan){DYNAMIC, true, .workers = 3, .slots = 8, .depth = 4, .leases = 2}); }
-static void static_pull_by_threads(void) { stress((struct plan){STATIC, true, .workers = 3, .slots = 8, .depth = 4, .leases = 2}); }
-static void cooperative_pull_by_threads(void) { stress((struct plan){COOPERATIVE, true, .workers = 4, .slots = 8, .depth = 3, .leases = 1}); }
-static void pull_by_completion_by_threads(void) { stress((struct plan){DYNAMIC, true, .by_completion = true, .workers = 4, .slots = 12, .depth = 6, .leases = 2}); }
-static void push_by_threads(void) { stress((struct plan){PUSH, true, .workers = 6, .slots = 8, .leases = 1}); }
+static void dynamic_pull_by_threads(void)
+{
+    stress((struct plan){.traffic = DYNAMIC, .threads = true, .workers = 3, .slots = 8, .depth = 4, .leases = 2});
+}
+
+static void static_pull_by_threads(void)
+{
+    stress((struct plan){.traffic = STATIC, .threads = true, .workers = 3, .slots = 8, .depth = 4, .leases = 2});
+}
+
+static void cooperative_pull_by_threads(void)
+{
+    stress((struct plan){.traffic = COOPERATIVE, .threads = true, .workers = 4, .slots = 8, .depth = 3, .leases = 1});
+}
+
+static void pull_by_completion_by_threads(void)
+{
+    stress((struct plan){.traffic = DYNAMIC, .threads = true, .by_completion = true, .workers = 4, .slots = 12, .depth = 6,
+                         .leases = 2});
+}
+
+static void push_by_threads(void)
+{
+    stress((struct plan){.traffic = PUSH, .threads = true, .workers = 6, .slots = 8, .leases = 1});
+}
 
 static const struct test tests[] = {
-    T(dynamic_pull_by_threads),       T(static_pull_by_threads), T(cooperative_pull_by_threads),
-    T(pull_by_completion_by_threads), T(push_by_threads),
+    T(dynamic_pull_by_threads),
+    T(static_pull_by_threads),
+    T(cooperative_pull_by_threads),
+    T(pull_by_completion_by_threads),
+    T(push_by_threads),
 };
-RUN_TESTS(tests, 60 + (unsigned)atoi(getenv("STRESS_SECONDS") ? getenv("STRESS_SECONDS") : "1"))
+RUN_TESTS(tests, stress_watchdog())

@@ -258,6 +258,26 @@ static void who_dies_before_freeing_a_cancelled_task_is_succeeded(void)
     sr_destroy(ring);
 }
 
+static void what_a_death_leaves_undone_can_be_named(void)
+{
+    sr_ring *ring = make_ring(6, 3, 0);
+    uint32_t range, slot = 0;
+    uint64_t gen;
+    bring_to(ring, 1, SR_CLAIMED, 1, false);
+    bring_to(ring, 2, SR_TASK, 1, false);
+    dispatch(ring, 4, 0, 0, 2);
+    claim(ring, 2, &range, &gen);
+    CHECK_EQ(sr_find_owned(ring, 2, &slot), 0);
+    CHECK_EQ(slot, 4);
+    slot = 0;
+    CHECK_EQ(sr_find_owned(ring, 1, &slot), 0);
+    CHECK_EQ(slot++, 1);
+    CHECK_EQ(sr_find_owned(ring, 1, &slot), 0);
+    CHECK_EQ(slot++, 2);
+    CHECK_EQ(sr_find_owned(ring, 1, &slot), -ENOENT);
+    sr_destroy(ring);
+}
+
 /* ---- wake-ups that died with the party ---- */
 
 static sr_ring *shared;
@@ -301,6 +321,7 @@ static const struct test tests[] = {
     T(a_dead_partys_ranges_of_an_old_run_are_not_done_again),
     T(a_dead_partys_ranges_of_a_cancelled_task_are_not_done_again),
     T(who_dies_before_freeing_a_cancelled_task_is_succeeded),
+    T(what_a_death_leaves_undone_can_be_named),
     T(recovery_wakes_who_may_take_over),
 };
 RUN_TESTS(tests, 20)

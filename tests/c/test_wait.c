@@ -131,6 +131,18 @@ static void what_is_ready_can_still_be_taken_after_a_close(void)
     sr_destroy(ring);
 }
 
+static void a_reopened_segment_works_again(void)
+{
+    ring = make_ring(2, 3, 0);
+    CHECK_OK(sr_close(ring));
+    CHECK_EQ(wait_claim(1), -ESHUTDOWN);
+    CHECK_OK(sr_reopen(ring));
+    CHECK(!sr_closed(ring));
+    bring_to(ring, 0, SR_READY, 1, false);
+    CHECK_OK(wait_ready_any(SR_FOREVER));
+    sr_destroy(ring);
+}
+
 static void a_task_that_is_there_is_claimed_even_past_the_deadline(void)
 {
     ring = make_ring(1, 2, 0);
@@ -294,6 +306,7 @@ static const struct test tests[] = {
     T(a_signal_ends_every_wait_whatever_its_flags),
     T(a_close_ends_every_wait_for_good),
     T(what_is_ready_can_still_be_taken_after_a_close),
+    T(a_reopened_segment_works_again),
     T(a_task_that_is_there_is_claimed_even_past_the_deadline),
     T(a_task_wakes_its_addressee_only),
     T(each_of_several_tasks_wakes_one_more_worker),
