@@ -242,6 +242,11 @@ int sr_layout_settle(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen,
 /* FREE -> CLAIMED by a producer, waiting for a slot if need be. -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
 int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen);
 
+/* ---- copy.c -------------------------------------------------------------------------------------------------- */
+
+/* memcpy past the caches, for what is larger than they are. All of it is visible to whoever sees a later publish. */
+void sr_copy_streaming(void *to, const void *from, uint64_t bytes);
+
 /* ---- recover.c --------------------------------------------------------------------------------------------- */
 
 /* Gives back all that `party` held; the caller has confirmed that it is dead. Returns the number of tasks that

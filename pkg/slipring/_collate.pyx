@@ -11,7 +11,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from slipring._ring cimport Fill, current_fill
+from slipring._ring cimport Fill, copy_streaming, current_fill
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from slipring._encode import empty
 cnp.import_array()
 
 cdef Py_ssize_t BIG_COPY = 1 << 16  # from here on other threads may run during a copy
+cdef Py_ssize_t STREAMING = 4 << 20  # from here on an array leaves the caches before anybody reads it
 FIXED_KINDS = frozenset("biufcmMSUV?")
 
 
@@ -247,8 +248,12 @@ cdef int write_rows(cnp.ndarray out, list values, str path, Py_ssize_t first, bi
     for i in range(n):
         sources[i] = <const char *> cnp.PyArray_DATA(<cnp.ndarray> values[i])
     with nogil:
-        for i in range(n):
-            memcpy(target + i * row, sources[i], row)
+        if row * n >= STREAMING:
+            for i in range(n):
+                copy_streaming(target + i * row, sources[i], row)
+        else:
+            for i in range(n):
+                memcpy(target + i * row, sources[i], row)
     PyMem_Free(sources)
     return 0
 

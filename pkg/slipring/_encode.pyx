@@ -20,7 +20,7 @@ from slipring._codec cimport (
     hash_bytes,
 )
 from slipring._ring cimport (
-    SR_BATCH, SR_END, SR_ERROR, SR_LEAF_ALIGN, SR_MAX_DIMS, Fill, Hold, current_fill, sr_leaf, sr_result,
+    SR_BATCH, SR_END, SR_ERROR, SR_LEAF_ALIGN, SR_MAX_DIMS, Fill, Hold, copy_streaming, current_fill, sr_leaf, sr_result,
 )
 
 import numpy as np
@@ -36,6 +36,7 @@ cdef extern from "numpy/arrayobject.h":
 
 cdef uint64_t NOWHERE = <uint64_t> -1
 cdef uint64_t BIG_COPY = 1 << 16  # from here on other threads may run during a copy
+cdef uint64_t STREAMING = 4 << 20  # from here on an array leaves the caches before anybody reads it
 MAX_DEPTH = 100
 
 
@@ -241,7 +242,10 @@ cdef class Encoder:
                 self._gather(value, descr, at)
             elif nbytes >= BIG_COPY:
                 with nogil:
-                    memcpy(at, cnp.PyArray_DATA(value), nbytes)
+                    if nbytes >= STREAMING:
+                        copy_streaming(at, cnp.PyArray_DATA(value), nbytes)
+                    else:
+                        memcpy(at, cnp.PyArray_DATA(value), nbytes)
             else:
                 memcpy(at, cnp.PyArray_DATA(value), nbytes)
         leaf.offset = offset

@@ -63,3 +63,4 @@ cdef class Fill:
 
 cdef Fill current_fill()
 cdef Lease take(Ring ring, uint32_t slot)
+cdef void copy_streaming(void *to, const void *source, uint64_t nbytes) noexcept nogil

@@ -669,3 +669,8 @@ cdef Fill current_fill():
 def current():
     """Return the fill that this thread works on, or None."""
     return current_fill()
+
+
+cdef void copy_streaming(void *to, const void *source, uint64_t nbytes) noexcept nogil:
+    """Copy past the caches: for batches larger than they are."""
+    c.sr_copy_streaming(to, source, nbytes)
