@@ -119,6 +119,9 @@ static void let_go(uint32_t party, struct kept *k)
     }
 }
 
+/* With very few slots it may not sleep on one. */
+static bool may_let_go(struct chance *c) { return plan.slots <= 2 || roll(c, 2); }
+
 static void publish_rows(uint32_t party, uint32_t slot, uint64_t gen, uint64_t run, uint64_t ticket, uint32_t rows,
                          uint64_t offset, struct kept *keep, struct chance *c)
 {
@@ -227,7 +230,7 @@ static void pull_worker(uint32_t party)
             finish(party, slot, gen, &keep, &c);
         else
             fill_range(party, slot, range, gen, &keep, &c);
-        if (keep.any && roll(&c, 2))
+        if (keep.any && may_let_go(&c))
             let_go(party, &keep);
     }
     let_go(party, &keep);

@@ -27,11 +27,24 @@ static void push_by_processes(void)
     stress((struct plan){.traffic = PUSH, .workers = 6, .slots = 8, .leases = 1});
 }
 
+/* One worker and one slot: whoever misses a wake-up sleeps for ever. */
+static void pull_ping_pong_by_processes(void)
+{
+    stress((struct plan){.traffic = DYNAMIC, .workers = 1, .slots = 1, .depth = 1});
+}
+
+static void push_ping_pong_by_processes(void)
+{
+    stress((struct plan){.traffic = PUSH, .workers = 2, .slots = 1, .leases = 1});
+}
+
 static const struct test tests[] = {
     T(dynamic_pull_by_processes),
     T(static_pull_by_processes),
     T(cooperative_pull_by_processes),
     T(pull_by_completion_by_processes),
     T(push_by_processes),
+    T(pull_ping_pong_by_processes),
+    T(push_ping_pong_by_processes),
 };
 RUN_TESTS(tests, stress_watchdog())

@@ -23,7 +23,7 @@ static void producer(uint32_t party, struct chance *c)
         mortal(c);
         CHECK_OK(sr_publish(ring, party, slot, gen, &result, held));
         mortal(c);
-        if (keep.any && roll(c, 2))
+        if (keep.any && may_let_go(c))
             let_go(party, &keep);
     }
     let_go(party, &keep);

@@ -246,38 +246,49 @@ static void the_last_range_of_an_old_run_frees_the_slot(void)
     sr_destroy(ring);
 }
 
-/* A cancel that races with the workers: the slot is always FREE or CLAIMED in the end, never in between. */
-static void *range_worker(void *number)
+/* A cancel passes over the ranges while the only claimed one ends: one of the two must see that all have ended. The
+ * worker does not come back to look, as if it had died. */
+enum { ROUNDS = 20000 };
+static _Atomic uint64_t dispatched_round, claimed_round, start_round, ended_round;
+
+static void *one_range_a_round(void *unused)
 {
-    uint32_t party = (uint32_t)(uintptr_t)number, slot, range;
+    uint32_t slot, range;
     uint64_t gen;
-    for (;;) {
-        int rc = sr_claim(shared, party, SR_FOREVER, &slot, &range, &gen);
-        if (rc == -ESHUTDOWN)
-            return NULL;
-        CHECK_EQ(rc, 0);
-        if (range == SR_FINISH || sr_range_done(shared, party, slot, range, gen, NULL) == 1)
-            CHECK_OK(sr_abort(shared, party, slot, gen));
+    (void)unused;
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        while (sr_load_acquire(&dispatched_round) != round)
+            ;
+        CHECK_OK(sr_claim(shared, 1, SR_FOREVER, &slot, &range, &gen));
+        sr_store_release(&claimed_round, round);
+        while (sr_load_acquire(&start_round) != round)
+            ;
+        for (uint64_t until = sr_now() + round * 7919 % 3000; sr_now() < until;)
+            ;
+        if (sr_range_done(shared, 1, slot, range, gen, NULL) == 1)
+            CHECK_OK(sr_abort(shared, 1, slot, gen));
+        sr_store_release(&ended_round, round);
     }
+    return NULL;
 }
 
-static void a_cancel_beside_the_last_ranges_never_leaves_a_slot_behind(void)
+static void a_cancel_beside_the_last_range_never_leaves_a_slot_behind(void)
 {
-    pthread_t threads[2];
-    shared = make_ring(1, 3, 0);
-    for (uintptr_t i = 0; i < 2; i++)
-        CHECK_OK(pthread_create(&threads[i], NULL, range_worker, (void *)(i + 1)));
-    for (int round = 0; round < 5000; round++) {
-        uint64_t gen = dispatch(shared, 0, (uint64_t)round, 0, 3);
-        for (int spin = round % 97; spin > 0; spin--)
-            (void)sr_now();
+    pthread_t thread;
+    shared = make_ring(1, 2, 0);
+    CHECK_OK(pthread_create(&thread, NULL, one_range_a_round, NULL));
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        uint64_t gen = dispatch(shared, 0, round, 0, SR_MAX_RANGES);
+        sr_store_release(&dispatched_round, round);
+        while (sr_load_acquire(&claimed_round) != round)
+            ;
+        sr_store_release(&start_round, round);
         (void)sr_cancel(shared, 0, gen);
-        while (state_of(shared, 0) != SR_FREE)
-            sched_yield();
+        while (sr_load_acquire(&ended_round) != round)
+            ;
+        CHECK_EQ(state_of(shared, 0), SR_FREE);
     }
-    CHECK_OK(sr_close(shared));
-    for (int i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
+    pthread_join(thread, NULL);
     sr_destroy(shared);
 }
 
@@ -296,6 +307,6 @@ static const struct test tests[] = {
     T(a_cancelled_cooperative_task_gives_out_no_range_and_is_not_published),
     T(a_cancel_when_all_ranges_are_claimed_stops_nothing),
     T(the_last_range_of_an_old_run_frees_the_slot),
-    T(a_cancel_beside_the_last_ranges_never_leaves_a_slot_behind),
+    T(a_cancel_beside_the_last_range_never_leaves_a_slot_behind),
 };
 RUN_TESTS(tests, 30)

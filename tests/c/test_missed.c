@@ -1,0 +1,110 @@
+/* What changes while a sleeper looks, before it is announced or after, is never missed. A look takes long here, because
+ * there are many slots, and the change is made behind it: in the first slot, at a random moment. Nobody rescans (see
+ * the Makefile), so what is missed is a hang. */
+#include "fixture.h"
+
+enum { MANY = 1000, ROUNDS = 400 };
+
+static sr_ring *ring;
+static _Atomic uint64_t go, came; /* rounds */
+static uint64_t gens[MANY];
+
+static void make_long_ring(uint32_t flags)
+{
+    sr_options o = {.n_slots = MANY, .n_parties = 3, .backing = SR_BACKING_MEMFD, .capacity = 8192,
+                    .task_capacity = 8192, .flags = flags};
+    CHECK_OK(sr_create(&o, &ring, NULL));
+    sr_raise_high_water(ring, MANY - 1);
+}
+
+static void *repeat(void *look)
+{
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        while (sr_load_acquire(&go) != round)
+            ;
+        ((void (*)(void))look)();
+        sr_store_release(&came, round);
+    }
+    return NULL;
+}
+
+/* Runs `look` in a thread, `change` beside it, `back` when it has been seen. */
+static void race(void (*look)(void), void (*change)(void), void (*back)(void))
+{
+    pthread_t thread;
+    uint64_t usual = 50000, x = 88172645463325252;
+    CHECK_OK(pthread_create(&thread, NULL, repeat, (void *)look));
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        sr_store_release(&go, round);
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        for (uint64_t until = sr_now() + x % usual; sr_now() < until;)
+            ;
+        change();
+        while (sr_load_acquire(&came) != round)
+            ;
+        back();
+    }
+    pthread_join(thread, NULL);
+    sr_destroy(ring);
+}
+
+static void claim_it(void)
+{
+    uint32_t slot, range;
+    CHECK_OK(sr_claim(ring, 1, SR_FOREVER, &slot, &range, &gens[0]));
+    CHECK_EQ(slot, 0);
+}
+static void dispatch_it(void) { dispatch(ring, 0, 0, 0, 0); }
+static void abort_it(void) { CHECK_OK(sr_abort(ring, 1, 0, gens[0])); }
+
+static void no_task_is_missed(void)
+{
+    make_long_ring(0);
+    race(claim_it, dispatch_it, abort_it);
+}
+
+static void find_any(void)
+{
+    uint32_t found;
+    CHECK_OK(sr_wait_ready(ring, SR_ANY, SR_FOREVER, &found));
+    CHECK_EQ(found, 0);
+}
+static void publish_it(void) { CHECK_OK(publish(ring, 1, 0, gens[0], false)); }
+static void discard_and_claim(void)
+{
+    CHECK_OK(sr_discard(ring, 0));
+    gens[0] = bring_to(ring, 0, SR_CLAIMED, 1, false);
+}
+
+static void no_batch_is_missed(void)
+{
+    make_long_ring(0);
+    gens[0] = bring_to(ring, 0, SR_CLAIMED, 1, false);
+    race(find_any, publish_it, discard_and_claim);
+}
+
+static void claim_free(void)
+{
+    uint32_t slot;
+    CHECK_OK(sr_claim_free(ring, 1, SR_FOREVER, &slot, &gens[0]));
+    CHECK_EQ(slot, 0);
+}
+static void nothing(void) {}
+
+static void no_free_slot_is_missed(void)
+{
+    make_long_ring(SR_SEG_PUSH);
+    for (uint32_t i = 0; i < MANY; i++) {
+        uint32_t slot;
+        CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gens[i]));
+        CHECK_EQ(slot, i);
+    }
+    race(claim_free, abort_it, nothing);
+}
+
+static const struct test tests[] = {
+    T(no_task_is_missed),
+    T(no_batch_is_missed),
+    T(no_free_slot_is_missed),
+};
+RUN_TESTS(tests, 30)
