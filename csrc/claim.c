@@ -36,7 +36,7 @@ static int try_claim(sr_ring *ring, uint32_t party, uint32_t *slot, uint32_t *ra
         *gen = sr_gen_of(best_word);
         *range = SR_WHOLE;
         if (sr_state_of(best_word) == SR_TASK) {
-            if (sr_cas(&s->state, best_word, sr_word(SR_CLAIMED, me, *gen)))
+            if (sr_cas(&s->state, best_word, sr_word(SR_CLAIMED, me, *gen))) /* [K1] partners: [D2], [X1] */
                 return 0;
             continue; /* another was faster: look again */
         }
@@ -115,7 +115,7 @@ int sr_publish(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, const
     sr_store_relaxed(&s->holder, party);
     if (ring->flags & SR_SEG_PUSH)
         sr_store_relaxed(&s->ticket, sr_add_relaxed(&ring->header->order, 1));
-    if (!sr_cas(&s->state, w, sr_word(SR_READY, 0, gen) | (held ? SR_HELD : 0))) /* [P1] */
+    if (!sr_cas(&s->state, w, sr_word(SR_READY, 0, gen) | (held ? SR_HELD : 0))) /* [P1] partner: [P2] */
         return -ESTALE;
     sr_wake_ready(ring, slot);
     return 0;
@@ -135,7 +135,7 @@ int sr_unhold(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
     if (!s)
         return -EINVAL;
     for (;;) {
-        uint64_t w = sr_load_acquire(&s->state);
+        uint64_t w = sr_load_acquire(&s->state); /* [U1] partner: [E2]; what follows is [U2], partner: [E1] */
         if (sr_gen_of(w) != gen || !(w & SR_HELD) || sr_load_relaxed(&s->holder) != party)
             return -ESTALE;
         if (sr_state_of(w) == SR_PARKED ? sr_set_free(ring, s, w) : sr_cas(&s->state, w, w & ~SR_HELD))
@@ -155,7 +155,7 @@ static int try_claim_free(sr_ring *ring, uint32_t party, uint32_t *slot, uint64_
         if (sr_state_of(w) != SR_FREE)
             continue;
         uint64_t g = sr_next_gen(sr_gen_of(w));
-        if (!sr_cas(&s->state, w, sr_word(SR_CLAIMED, (uint64_t)party + 1, g)))
+        if (!sr_cas(&s->state, w, sr_word(SR_CLAIMED, (uint64_t)party + 1, g))) /* [K3] partner: [E1] */
             continue;
         sr_reset_slot(s, &none);
         sr_store_relaxed(&s->claimed_at, sr_now());

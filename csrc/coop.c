@@ -21,13 +21,14 @@ int sr_claim_range(sr_slot *s, uint64_t word, uint32_t party, uint32_t *range)
         uint64_t w = sr_load_acquire(&s->ranges[i].word);
         if (sr_gen_of(w) != gen)
             return -EAGAIN; /* the slot went on to another task */
+        /* [K2] partners: [D2], [X2] */
         if ((w & 3) == SR_RANGE_FREE && sr_cas(&s->ranges[i].word, w, sr_word(SR_RANGE_CLAIMED, me, gen))) {
             *range = i;
             return 0;
         }
         all_done = all_done && has_ended(sr_load_acquire(&s->ranges[i].word));
     }
-    /* Whoever did the last range died before it could finish the slot. */
+    /* [G3] partner: [G1]. Whoever did the last range died before it could finish the slot. */
     if (n > 0 && all_done && sr_cas(&s->state, word, sr_word(SR_CLAIMED, me, gen))) {
         *range = SR_FINISH;
         return 0;
@@ -35,7 +36,7 @@ int sr_claim_range(sr_slot *s, uint64_t word, uint32_t party, uint32_t *range)
     return -EAGAIN;
 }
 
-/* Whoever ends a range, or stops the free ones, asks this afterwards. Ordered: of two parties that end the
+/* [G2] partner: [G1]. Whoever ends a range, or stops the free ones, asks this afterwards. Ordered: of two parties that end the
  * last two ranges at once, at least one sees both ended. */
 static bool all_ranges_ended(const sr_slot *s, uint64_t gen)
 {
@@ -66,7 +67,7 @@ int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, 
     if (sr_load_acquire(&s->ranges[range].word) != w)
         return -ESTALE;
     s->ranges[range].result = result ? *result : (sr_result){0};
-    if (!sr_cas(&s->ranges[range].word, w, sr_word(SR_RANGE_DONE, 0, gen)))
+    if (!sr_cas(&s->ranges[range].word, w, sr_word(SR_RANGE_DONE, 0, gen))) /* [G1] */
         return -ESTALE;
     if (!all_ranges_ended(s, gen) || !sr_cas(&s->state, sr_word(SR_SHARED, 0, gen), sr_word(SR_CLAIMED, me, gen)))
         return 0;
@@ -90,7 +91,7 @@ int sr_recover_ranges(sr_slot *s, uint64_t gen, uint32_t party, bool stale)
     int again = 0;
     unsigned next = stale || sr_was_stopped(s, gen) ? SR_RANGE_STOPPED : SR_RANGE_FREE;
     for (uint32_t i = 0, n = ranges_of(s); i < n; i++) {
-        if (sr_cas(&s->ranges[i].word, sr_word(SR_RANGE_CLAIMED, me, gen), sr_word(next, 0, gen)))
+        if (sr_cas(&s->ranges[i].word, sr_word(SR_RANGE_CLAIMED, me, gen), sr_word(next, 0, gen))) /* [X2] */
             again += next == SR_RANGE_FREE;
     }
     if (sr_cas(&s->layout, sr_word(SR_LAYOUT_PROPOSING, me, gen), sr_word(SR_LAYOUT_NONE, 0, gen)))

@@ -6,6 +6,7 @@
  */
 #include "handle.h"
 
+/* Its CAS are [X1], partners: [K1], [K2]. */
 static int recover_claim(sr_ring *ring, sr_slot *s, uint64_t word, bool stale)
 {
     uint64_t gen = sr_gen_of(word);

@@ -6,7 +6,7 @@
 bool sr_set_free(sr_ring *ring, sr_slot *s, uint64_t word)
 {
     sr_store_relaxed(&s->freed_at, sr_now());
-    if (!sr_cas(&s->state, word, sr_word(SR_FREE, 0, sr_gen_of(word))))
+    if (!sr_cas(&s->state, word, sr_word(SR_FREE, 0, sr_gen_of(word)))) /* [E1] partners: [D1], [K3], [F3] */
         return false;
     sr_wake_free(ring);
     return true;
@@ -27,7 +27,7 @@ static int let_go(sr_ring *ring, sr_slot *s, unsigned state, uint64_t gen, bool 
             continue;
         }
         uint64_t holder = (uint64_t)sr_load_relaxed(&s->holder) + 1;
-        if (sr_cas(&s->state, w, sr_word(SR_PARKED, holder, sr_gen_of(w)) | SR_HELD))
+        if (sr_cas(&s->state, w, sr_word(SR_PARKED, holder, sr_gen_of(w)) | SR_HELD)) /* [E2] partner: [U1] */
             return 0;
     }
 }
@@ -92,7 +92,7 @@ int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen
     sr_slot *s = sr_slot_checked(ring, slot);
     if (!s || (ring->flags & SR_SEG_PUSH) || task->n_ranges > SR_MAX_RANGES || task->addressee > ring->n_parties)
         return -EINVAL;
-    uint64_t w = sr_load_acquire(&s->state); /* [D1] acquires what the last owner released */
+    uint64_t w = sr_load_acquire(&s->state); /* [D1] partner: [E1], what the last owner did */
     if (sr_state_of(w) != SR_FREE)
         return -EBUSY;
     uint64_t g = sr_next_gen(sr_gen_of(w));
@@ -103,7 +103,7 @@ int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen
     sr_store_relaxed(&s->dispatched_at, sr_now());
     sr_raise_high_water(ring, slot);
     uint64_t next = task->n_ranges ? sr_word(SR_SHARED, 0, g) : sr_word(SR_TASK, task->addressee, g);
-    if (!sr_cas(&s->state, w, next)) /* [D2] partner: the claims' CAS */
+    if (!sr_cas(&s->state, w, next)) /* [D2] partners: [K1], [K2] */
         return -EBUSY;
     if (gen)
         *gen = g;
