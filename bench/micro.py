@@ -1,0 +1,132 @@
+"""What the parts cost by themselves: ``python -m bench.micro``.
+
+Question
+    What do one trip round the ring, seeding, collating and copying past the caches cost?
+Data
+    As questions (b) and (d); everything in one process, but copying, which two processes do at once.
+Machine, command, result
+    Printed. Figures in docs/ come from there.
+Bias
+    Everything is warm, nobody sleeps and nobody else wants the caches: these are floors.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import statistics
+import struct
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from bench.machine import describe
+
+ROUNDS = 7
+
+
+def per_call(function: Callable[[], object], calls: int = 5000) -> float:
+    """Return the median time of a call in microseconds."""
+    times = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            function()
+        times.append((time.perf_counter() - begin) / calls * 1e6)
+    return statistics.median(times)
+
+
+def round_trip() -> float:
+    """Dispatch, claim, publish and take an empty batch."""
+    from slipring._codec import receive
+    from slipring._encode import Encoder
+    from slipring._ring import Ring
+
+    ring, encoder, indices = Ring(20, 3), Encoder(), np.arange(64)
+
+    def once() -> None:
+        ring.dispatch(ring.pick_free(), indices, 0, 0, 0, 0, 0, 0, 0, False)
+        encoder.publish(ring.claim(1, 1.0), [0])
+        receive(ring, ring.wait_ready(-1, 1), 0)
+
+    return per_call(once)
+
+
+def seeding() -> tuple[float, float]:
+    """Seed random and numpy; the same and torch, once it is imported."""
+    from slipring.seeding import batch_seed, seed_globals
+
+    def once() -> None:
+        seed_globals(batch_seed(1, 2, 3, 0, 0))
+
+    without = per_call(once)
+    import torch  # noqa: F401
+
+    return without, per_call(once)
+
+
+def collating() -> float:
+    """Collate 64 samples of 32 float32 and a label."""
+    from slipring import default_collate
+
+    rows = np.random.default_rng(0).random((64, 32), np.float32)
+    samples = [(rows[i], i) for i in range(64)]
+    return per_call(lambda: default_collate(samples))
+
+
+def copying(
+    streaming: bool, workers: int = 2, row: int = 3 * 224 * 224, rows: int = 256, slots: int = 5
+) -> float:
+    """Copy batches of ready images into shared memory; return batches per second of all processes."""
+    from slipring._ring import copy_bytes
+
+    receiver, sender = os.pipe()
+    source = np.ones((2 * rows, row), np.uint8)
+    for _ in range(workers):
+        if os.fork() == 0:
+            try:
+                rate = _copy_for_a_second(copy_bytes, source, streaming, rows, slots)
+                os.write(sender, struct.pack("d", rate))
+            finally:
+                os._exit(0)
+    os.close(sender)
+    for _ in range(workers):
+        os.wait()
+    return sum(struct.unpack("d", os.read(receiver, 8))[0] for _ in range(workers))
+
+
+def _copy_for_a_second(
+    copy: Callable[..., None], source: np.ndarray, streaming: bool, rows: int, slots: int
+) -> float:
+    shared = mmap.mmap(-1, slots * rows * source.shape[1])
+    target = np.frombuffer(shared, np.uint8).reshape(slots, rows, source.shape[1])
+    target[:] = 0
+    done, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < 1.0:
+        for i in range(rows):
+            copy(target[done % slots, i], source[(done * rows + i) % len(source)], streaming)
+        done += 1
+    return done / (time.perf_counter() - begin)
+
+
+def main() -> None:
+    for name, value in describe().items():
+        print(f"{name}: {value}")
+    print(f"\none trip round the ring      {round_trip():7.2f} µs")
+    print(f"collating 64 × (32 float32, label) {collating():.2f} µs")
+    without, with_torch = seeding()
+    print(
+        f"seeding random and numpy     {without:7.2f} µs\n        the same and torch   {with_torch:7.2f} µs"
+    )
+    pairs = [(copying(False), copying(True)) for _ in range(ROUNDS)]
+    ratios = [b / a for a, b in pairs]
+    print(f"copying 38.5 MB batches      memcpy {statistics.median(a for a, _ in pairs):.0f}/s")
+    print(f"                          streaming {statistics.median(b for _, b in pairs):.0f}/s")
+    print(
+        f"  ratio, round by round      {statistics.median(ratios):.2f} ({min(ratios):.2f} – {max(ratios):.2f})"
+    )
+
+
+if __name__ == "__main__":
+    main()
