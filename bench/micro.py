@@ -110,22 +110,52 @@ def _copy_for_a_second(
     return done / (time.perf_counter() - begin)
 
 
+def waking(workers: int = 2, seconds: float = 0.004, wakes: int = 250) -> float:
+    """Sleep and wake while as many processes as there are workers use the caches; return CPU µs per wake.
+
+    What a consumer pays that waits for each batch, whatever its loader does besides.
+    """
+    stop, others = mmap.mmap(-1, 1), []
+    for _ in range(workers):
+        others.append(os.fork())
+        if others[-1] == 0:
+            try:
+                rows = np.ones(1 << 22)
+                while not stop[0]:
+                    rows *= 1.0001
+            finally:
+                os._exit(0)
+    for _ in range(50):
+        time.sleep(seconds)
+    cpu = time.process_time()
+    for _ in range(wakes):
+        time.sleep(seconds)
+    cpu = time.process_time() - cpu
+    stop[0] = 1
+    for pid in others:
+        os.waitpid(pid, 0)
+    return cpu / wakes * 1e6
+
+
 def main() -> None:
+    """Measure and print."""
     for name, value in describe().items():
         print(f"{name}: {value}")
-    print(f"\none trip round the ring      {round_trip():7.2f} µs")
-    print(f"collating 64 × (32 float32, label) {collating():.2f} µs")
-    without, with_torch = seeding()
-    print(
-        f"seeding random and numpy     {without:7.2f} µs\n        the same and torch   {with_torch:7.2f} µs"
-    )
+    print()
+    trip, collate, (without, with_torch), wake = round_trip(), collating(), seeding(), waking()
     pairs = [(copying(False), copying(True)) for _ in range(ROUNDS)]
     ratios = [b / a for a, b in pairs]
-    print(f"copying 38.5 MB batches      memcpy {statistics.median(a for a, _ in pairs):.0f}/s")
-    print(f"                          streaming {statistics.median(b for _, b in pairs):.0f}/s")
-    print(
-        f"  ratio, round by round      {statistics.median(ratios):.2f} ({min(ratios):.2f} – {max(ratios):.2f})"
-    )
+    for what, figure in (
+        ("one trip round the ring", f"{trip:.2f} µs"),
+        ("collating 64 × (32 float32, label)", f"{collate:.2f} µs"),
+        ("seeding random and numpy", f"{without:.2f} µs"),
+        ("seeding random, numpy and torch", f"{with_torch:.2f} µs"),
+        ("waking from a sleep, caches in use (CPU)", f"{wake:.1f} µs"),
+        ("copying 38.5 MB batches, memcpy", f"{statistics.median(a for a, _ in pairs):.0f}/s"),
+        ("copying 38.5 MB batches, streaming", f"{statistics.median(b for _, b in pairs):.0f}/s"),
+        ("streaming ÷ memcpy", f"{statistics.median(ratios):.2f} ({min(ratios):.2f} – {max(ratios):.2f})"),
+    ):
+        print(f"{what:42}{figure}")
 
 
 if __name__ == "__main__":
