@@ -213,7 +213,7 @@ class Loader:
         changed = [
             f"{name}={getattr(self.options, name)!r}"
             for name, field in type(self.options).__dataclass_fields__.items()
-            if getattr(self.options, name) != field.default
+            if repr(getattr(self.options, name)) != repr(field.default)
         ]
         return f"Loader({', '.join([type(self.dataset).__name__, *changed])})"
 

@@ -7,6 +7,7 @@ import os
 START_METHODS = ("fork", "forkserver", "spawn", "thread")
 MAX_RANGES = 56  # of a cooperative batch; as csrc/layout.h
 MAX_WORKERS = 4093
+MAX_SLOTS = 65536
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Options:
         self._integer("max_restarts", 0)
         self._integer("batch_size", 1, optional=True)
         self._integer("chunk_size", 1, optional=True)
-        self._integer("slots", 2, 65536, optional=True)
+        self._integer("slots", 2, MAX_SLOTS, optional=True)
         self._integer("slot_bytes", 1, 1 << 46, optional=True)
         self._integer("seed", None, optional=True)
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)):
@@ -111,11 +112,15 @@ class Options:
 
     # ---- what excludes what
 
+    def _given(self, *names):
+        # Not by truth: a sampler may be empty, or an array.
+        return [n for n in names if getattr(self, n) is not None and getattr(self, n) is not False]
+
     def _exclusions(self):
         if self.sampler is not None and self.shuffle:
             raise ValueError("sampler and shuffle=True exclude each other: the sampler sets the order")
         if self.batch_sampler is not None:
-            given = [n for n in ("shuffle", "sampler", "drop_last") if getattr(self, n)]
+            given = self._given("shuffle", "sampler", "drop_last")
             given += ["batch_size"] if self.batch_size != 1 else []
             if given:
                 raise ValueError(f"batch_sampler makes the batches by itself and excludes {', '.join(given)}")
@@ -129,21 +134,30 @@ class Options:
                     f"chunk_size={self.chunk_size} splits a batch of {self.batch_size} into more than "
                     f"{MAX_RANGES} ranges; use at least {-(-self.batch_size // MAX_RANGES)}"
                 )
+        if self.n_slots > MAX_SLOTS:
+            raise ValueError(
+                f"prefetch_factor={self.prefetch_factor} for {self.num_workers} workers needs {self.n_slots} "
+                f"slots; a segment has at most {MAX_SLOTS}: lower it, or give slots="
+            )
 
     def check_dataset(self, is_stream, dataset):
         """Check what depends on the kind of dataset."""
         if is_stream:
-            given = [n for n in ("shuffle", "sampler", "batch_sampler", "chunk_size") if getattr(self, n)]
+            given = self._given("shuffle", "sampler", "batch_sampler", "chunk_size")
             if given:
                 raise ValueError(
                     f"{', '.join(given)} cannot be used with an iterable dataset ({type(dataset).__name__}): "
                     "it sets its own order, one sample after the other"
                 )
-        if self.chunk_size is not None and hasattr(dataset, "fetch_into"):
-            raise ValueError(
-                f"chunk_size={self.chunk_size} splits a batch into samples, but "
-                f"{type(dataset).__name__}.fetch_into makes whole batches; drop one of the two"
-            )
+        name = type(dataset).__name__
+        if self.batch_size is None and not is_stream and not hasattr(dataset, "__getitem__"):
+            raise ValueError(f"batch_size=None reads samples one by one, but {name} has no __getitem__")
+        if self.batch_size is not None and not is_stream and hasattr(dataset, "fetch_into"):
+            whole = f"but {name}.fetch_into makes whole batches; drop one of the two"
+            if self.chunk_size is not None:
+                raise ValueError(f"chunk_size={self.chunk_size} splits a batch into samples, {whole}")
+            if self.collate_fn is not None:
+                raise ValueError(f"collate_fn puts samples together, {whole}")
 
     # ---- derived
 

@@ -1,0 +1,352 @@
+"""Datasets and functions that workers can import, however they are started."""
+
+import collections
+import dataclasses
+import os
+import random
+import threading
+
+import numpy as np
+
+import slipring
+
+
+class Squares:
+    """Sample i is (row of four float32, i)."""
+
+    def __init__(self, n=100):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        if not 0 <= i < self.n:
+            raise IndexError(f"{i} of {self.n}")
+        return np.full(4, i * i, np.float32), int(i)
+
+
+def numbers(batches):
+    """The sample numbers of batches of `Squares`, checked against their arrays."""
+    out = []
+    for rows, which in batches:
+        assert rows.dtype == np.float32 and rows.shape == (len(which), 4)
+        assert (rows == (which.astype(np.float32) ** 2)[:, None]).all()
+        out.append(which.tolist())
+    return out
+
+
+class Fetched(Squares):
+    """Reads all samples of a batch in one call, and says how it was asked."""
+
+    def __getitems__(self, indices):
+        assert type(indices) is list
+        return [(np.full(4, i * i, np.float32), int(i)) for i in indices]
+
+    def __getitem__(self, i):
+        raise AssertionError("__getitems__ comes first")
+
+
+class Into:
+    """Makes whole batches inside the slot."""
+
+    def __init__(self, n=100):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def fetch_into(self, indices, empty):
+        rows = empty((len(indices), 4), np.float32)
+        which = empty(len(indices), np.int64)
+        which[:] = indices
+        rows[:] = (which.astype(np.float32) ** 2)[:, None]
+        return rows, which
+
+
+class Echo:
+    """Sample i tells the index's type and text."""
+
+    def __init__(self, n=100):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return f"{type(i).__module__}.{type(i).__name__}", repr(i)
+
+
+class Where(Squares):
+    """Tells which worker made the sample: (i, worker, process)."""
+
+    def __getitem__(self, i):
+        info = slipring.get_worker_info()
+        return int(i), -1 if info is None else info.id, os.getpid()
+
+
+class Informed(Squares):
+    """Tells what get_worker_info says: (id, num_workers, seed, length of its dataset)."""
+
+    def __getitem__(self, i):
+        info = slipring.get_worker_info()
+        return np.array([info.id, info.num_workers, info.seed, len(info.dataset)])
+
+
+class Random(Squares):
+    """Draws from the generators: (i, random, numpy, slipring.rng())."""
+
+    def __init__(self, n=40, use_globals=True, torch=False):
+        super().__init__(n)
+        self.use_globals, self.torch = use_globals, torch
+
+    def __getitem__(self, i):
+        own = slipring.rng().random(2)
+        if not self.use_globals:
+            return int(i), own
+        drawn = [random.random(), np.random.random()]
+        if self.torch:
+            import torch
+
+            drawn.append(torch.rand(1).item())
+        return int(i), own, np.array(drawn)
+
+
+class Failing(Squares):
+    """Raises `error` at the indices `bad`."""
+
+    def __init__(self, bad, error=None, n=20):
+        super().__init__(n)
+        self.bad, self.error = frozenset(bad), error
+
+    def __getitem__(self, i):
+        if i in self.bad:
+            raise ValueError(f"no sample {i}") if self.error is None else self.error
+        return super().__getitem__(i)
+
+
+class Ragged(Squares):
+    """Samples from `first` on have another shape."""
+
+    def __init__(self, first, n=20):
+        super().__init__(n)
+        self.first = first
+
+    def __getitem__(self, i):
+        return np.zeros(3 if i < self.first else 5, np.float32)
+
+
+class Values:
+    """Any list as a map dataset."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, i):
+        return self.values[i]
+
+
+class Waiting(Squares):
+    """Waits for the file `gate` before sample `at`."""
+
+    def __init__(self, gate, at=0, n=20):
+        super().__init__(n)
+        self.gate, self.at = os.fspath(gate), at
+
+    def __getitem__(self, i):
+        if i == self.at:
+            wait_for_file(self.gate)
+        return super().__getitem__(i)
+
+
+class Counting(Squares):
+    """Notes each index that is read, in a file."""
+
+    def __init__(self, path, n=100):
+        super().__init__(n)
+        self.path = os.fspath(path)
+
+    def __getitem__(self, i):
+        with open(self.path, "a") as file:
+            file.write(f"{i}\n")
+        return super().__getitem__(i)
+
+
+_never = threading.Event()
+
+
+def wait_for_file(path):
+    """Return once `path` exists."""
+    while not os.path.exists(path):
+        _never.wait(0.01)
+
+
+class Stream:
+    """Yields `lengths[worker]` pairs (worker, number); without workers `lengths[0]`."""
+
+    def __init__(self, *lengths):
+        self.lengths = lengths
+
+    def __iter__(self):
+        info = slipring.get_worker_info()
+        worker = 0 if info is None else info.id
+        for i in range(self.lengths[worker]):
+            yield worker, i
+
+
+class Shard:
+    """Yields range(n), split among the workers."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        info = slipring.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        yield from range(first, self.n, step)
+
+
+class Yields:
+    """Yields the given values; those that are exceptions are raised, and iteration can go on."""
+
+    def __init__(self, *values, at_start=None):
+        self.values, self.at_start = values, at_start
+
+    def __iter__(self):
+        if self.at_start is not None:
+            raise self.at_start
+        return YieldsIterator(self.values)
+
+
+class YieldsIterator:
+    def __init__(self, values):
+        self.values = iter(values)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        value = next(self.values)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+class RandomStream:
+    """Yields random numbers of every kind."""
+
+    def __init__(self, n=20):
+        self.n = n
+
+    def __iter__(self):
+        for _ in range(self.n):
+            yield slipring.rng().random(), random.random(), np.random.random()
+
+
+# ---- values ----
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+@dataclasses.dataclass
+class Record:
+    a: object
+    b: object
+
+
+class Opaque:
+    """Travels as a pickle."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return type(other) is Opaque and other.value == self.value
+
+    def __hash__(self):
+        return hash(self.value)
+
+
+class NoPickle:
+    """Cannot be pickled."""
+
+    def __reduce__(self):
+        raise TypeError("this object stays at home")
+
+
+class NoUnpickle:
+    """Can be pickled, but not loaded."""
+
+    def __reduce__(self):
+        return _refuse_to_load, ()
+
+
+def _refuse_to_load():
+    raise RuntimeError("it does not come back")
+
+
+class Awkward(Exception):
+    """Cannot be rebuilt from its args."""
+
+    def __init__(self, code, reason):
+        super().__init__(f"{code}: {reason}")
+        self.code = code
+
+
+class Unsendable(Exception):
+    """Refuses to be pickled."""
+
+    def __reduce__(self):
+        raise TypeError("not me")
+
+
+# ---- functions for the loader ----
+
+
+def as_list(samples):
+    """A collate_fn that keeps the samples."""
+    return list(samples)
+
+
+def ids(samples):
+    """A collate_fn that tells the sample numbers only."""
+    return [sample[1] for sample in samples]
+
+
+def fail_to_collate(samples):
+    raise ArithmeticError("cannot be put together")
+
+
+def fail_on_five(samples):
+    """A collate_fn that refuses the batch with sample 5."""
+    if any(sample[1] == 5 for sample in samples):
+        raise ArithmeticError("no fives")
+    return slipring.default_collate(samples)
+
+
+def raise_stop(samples):
+    raise StopIteration("from collate_fn")
+
+
+def seed_random(worker):
+    random.seed(1000 + worker)
+
+
+def seed_numpy(worker):
+    np.random.seed(1000 + worker)
+
+
+def leave_be(worker):
+    """A worker_init_fn that touches no generator."""
+
+
+def fail_to_begin(worker):
+    raise LookupError(f"worker {worker} cannot begin")
+
+
+def exit_at_once(worker):
+    os._exit(7)
