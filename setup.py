@@ -24,9 +24,14 @@ if KIND not in FLAGS:
 
 # name -> C sources besides the .pyx of that name. Add an extension by adding a line.
 EXTENSIONS = {
-    "_ring": sorted(glob.glob("csrc/*.c")),
+    "_segment": sorted(glob.glob("csrc/*.c")),
+    "_slot": [],
+    "_ring": [],
+    "_empty": [],
     "_codec": [],
+    "_define": [],
     "_encode": [],
+    "_stack": [],
     "_collate": [],
 }
 
@@ -84,7 +89,10 @@ class BuildExt(build_ext):
                 "binding": True,
                 "boundscheck": KIND != "release",
                 "wraparound": False,
-                "freethreading_compatible": True,
+                # Caches of trees and counters are shared by all threads and rely on the GIL: on a
+                # free-threaded interpreter importing slipring turns it on until they do not, and tests
+                # under such an interpreter show it.
+                "freethreading_compatible": False,
             },
         )
         # In place, because setuptools has already put its own attributes on these objects.

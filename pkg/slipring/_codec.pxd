@@ -2,10 +2,6 @@ from libc.stdint cimport uint64_t
 
 from slipring._ring cimport sr_result
 
-cdef extern from "numpy/arrayobject.h":
-    enum:
-        NPY_HALF
-
 # Leaf kinds: sr_leaf.kind. docs/codec.md describes what each keeps where.
 cdef enum:
     LEAF_ARRAY = 1      # numpy array: dtype, shape, bytes at offset
@@ -26,5 +22,9 @@ cdef enum:
 cdef enum:
     DTYPE_DEFINED = 255
 
+# sr_leaf.flags
+cdef enum:
+    REQUIRES_GRAD = 1  # LEAF_TENSOR
+
 cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil
-cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, bint copied)
+cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base)

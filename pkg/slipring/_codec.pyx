@@ -6,22 +6,18 @@ Each record is copied first and checked against the slot's committed bytes befor
 
 import importlib
 import pickle
+from collections import OrderedDict
 
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.memoryview cimport PyMemoryView_FromObject
-from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
+from slipring._empty cimport NPY_HALF, array_over, copy_in
 from slipring._ring cimport SR_BATCH, SR_LEAF_ALIGN, SR_MAX_DIMS, Lease, Ring, sr_leaf, sr_result, take
-
-from collections import OrderedDict
 
 import numpy as np
 
@@ -29,11 +25,6 @@ from slipring import tree as _tree
 from slipring.errors import CorruptBatch
 
 cnp.import_array()
-
-cdef extern from "numpy/arrayobject.h":
-    # numpy's own .pxd cannot say that the last argument may be NULL.
-    object PyArray_NewFromDescr(PyTypeObject *subtype, cnp.dtype descr, int nd, cnp.npy_intp *dims,
-                                cnp.npy_intp *strides, void *data, int flags, PyObject *obj)
 
 cdef enum:
     NODE_LEAF = 0
@@ -48,8 +39,10 @@ cdef enum:
 # Modules that turn foreign leaves back into values; imported when the first such leaf comes.
 FOREIGN = {"tensor": "slipring.tensors", "arrow": "slipring.arrow"}
 
-cdef dict _trees = {}       # hash -> (definition, node, number of leaves)
+cdef dict _foreign = {}
+cdef dict _trees = {}        # hash -> (definition, node, number of leaves)
 cdef dict _text_dtypes = {}  # (type number, itemsize) -> dtype of fixed-width text
+cdef uint64_t LARGEST = <uint64_t> 1 << 62  # bytes; beyond it numpy's own numbers overflow
 
 
 cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil:
@@ -116,7 +109,7 @@ cdef object memory(object base, char *at, uint64_t n):
 cdef class Decoder:
     cdef char *payload
     cdef uint64_t limit      # bytes that may be looked at
-    cdef const sr_leaf *next
+    cdef const char *next    # the next record; it may lie anywhere
     cdef uint32_t left
     cdef object base
 
@@ -126,17 +119,20 @@ cdef class Decoder:
         if self.left == 0:
             raise CorruptBatch("a worker sent fewer leaf records than its tree needs")
         memcpy(&record, self.next, sizeof(sr_leaf))
-        self.next += 1
+        self.next += sizeof(sr_leaf)
         self.left -= 1
         if record.offset > self.limit or record.nbytes > self.limit - record.offset:
             raise CorruptBatch(
                 f"a worker sent a leaf of {record.nbytes} bytes at {record.offset}; "
-                f"the slot has {self.limit} committed bytes"
+                f"the slot has {self.limit} bytes in use"
             )
         cdef char *at = self.payload + record.offset
         cdef uint64_t n = record.nbytes
         if record.kind == LEAF_ARRAY:
             return self.array(&record, data, at)
+        if record.kind == LEAF_TENSOR:
+            return foreign_module("tensor").restore(self.array(&record, None, at), data,
+                                                    record.flags & REQUIRES_GRAD)
         if record.kind == LEAF_SCALAR:
             return self.array(&record, data, at)[()]
         if record.kind == LEAF_INT:
@@ -147,102 +143,53 @@ cdef class Decoder:
         if record.kind == LEAF_BOOL:
             return record.extra != 0
         if record.kind == LEAF_STR:
-            return self.text(at, n)
+            # Decoded from a copy: decoders may look twice, and the worker may still be writing.
+            return text(PyBytes_FromStringAndSize(at, n), 0, n)
         if record.kind == LEAF_BYTES:
             return PyBytes_FromStringAndSize(at, n)
         if record.kind == LEAF_STRINGS or record.kind == LEAF_BYTESTRINGS:
-            return self.strings(&record, at)
+            return strings(&record, at)
         if record.kind == LEAF_OBJECT:
             return self.unpickle(&record, at)
-        if record.kind == LEAF_TENSOR:
-            return foreign_module("tensor").restore(self.array(&record, None, at), data)
         if record.kind == LEAF_ARROW:
             return foreign_module("arrow").restore(memory(self.base, at, n))
         raise CorruptBatch(f"a worker sent a leaf of unknown kind {record.kind}")
 
-    cdef cnp.dtype dtype_of(self, const sr_leaf *record, data):
-        """The dtype of an array leaf; one that has objects in it never comes from here."""
-        cdef int num = record.dtype
-        if num == DTYPE_DEFINED:
-            if not isinstance(data, np.dtype):
-                raise CorruptBatch("a worker sent an array whose dtype is missing in its tree")
-            return data
-        if 0 <= num <= cnp.NPY_CLONGDOUBLE or num == NPY_HALF:
-            return cnp.PyArray_DescrFromType(num)
-        if num == cnp.NPY_STRING or num == cnp.NPY_UNICODE:
-            key = (num, record.itemsize)
-            found = _text_dtypes.get(key)
-            if found is None:
-                if num == cnp.NPY_UNICODE and record.itemsize % 4:
-                    raise CorruptBatch(f"a worker sent unicode text of {record.itemsize} bytes per element")
-                found = np.dtype(f"S{record.itemsize}" if num == cnp.NPY_STRING else f"U{record.itemsize // 4}")
-                if len(_text_dtypes) < 4096:
-                    _text_dtypes[key] = found
-            return found
-        raise CorruptBatch(f"a worker sent an array of unknown dtype {num}")
-
     cdef object array(self, const sr_leaf *record, data, char *at):
-        cdef cnp.npy_intp shape[16]
-        cdef cnp.dtype dtype = self.dtype_of(record, data)
+        cdef cnp.npy_intp shape[SR_MAX_DIMS]
+        cdef cnp.dtype dtype = dtype_of(record, data)
         cdef uint64_t total = record.itemsize
         cdef int i
-        cdef int flags = cnp.NPY_ARRAY_WRITEABLE
+        cdef bint hollow = False
         if record.ndim > SR_MAX_DIMS or record.itemsize != <uint64_t> dtype.itemsize:
-            raise CorruptBatch(f"a worker sent an array of {record.ndim} dimensions, itemsize {record.itemsize}")
+            raise CorruptBatch(
+                f"a worker sent an array of {record.ndim} dimensions, {record.itemsize} bytes per {dtype}"
+            )
         for i in range(record.ndim):
             shape[i] = record.shape[i]
-            # Each factor is checked before it is used, so that the product cannot overflow.
-            if shape[i] < 0 or (shape[i] > 0 and total > record.nbytes // <uint64_t> shape[i]):
-                if shape[i] < 0 or not has_zero(record):
-                    raise CorruptBatch(f"a worker sent an array whose shape does not fit {record.nbytes} bytes")
-            total *= <uint64_t> shape[i]
+            if shape[i] == 0:
+                hollow = True
+            elif shape[i] < 0 or total > LARGEST // <uint64_t> shape[i]:
+                raise CorruptBatch(f"a worker sent an array of {shape[i]} elements in dimension {i}")
+            else:
+                total *= <uint64_t> shape[i]
+        if hollow:
+            total = 0
         if total != record.nbytes:
             raise CorruptBatch(f"a worker sent an array of {total} bytes in {record.nbytes} bytes")
-        Py_INCREF(dtype)
-        array = <cnp.ndarray> PyArray_NewFromDescr(
-            <PyTypeObject *> cnp.ndarray, dtype, record.ndim, shape, NULL, at, flags, NULL)
-        if <uint64_t> at % SR_LEAF_ALIGN:
-            cnp.PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
-        else:
-            cnp.PyArray_ENABLEFLAGS(array, cnp.NPY_ARRAY_ALIGNED)
-        Py_INCREF(self.base)
-        cnp.PyArray_SetBaseObject(array, self.base)
-        return array
-
-    cdef object text(self, const char *at, uint64_t n):
-        try:
-            return PyUnicode_DecodeUTF8(at, n, b"surrogatepass")
-        except UnicodeDecodeError as error:
-            raise CorruptBatch(f"a worker sent text that is not UTF-8: {error}") from None
-
-    cdef object strings(self, const sr_leaf *record, const char *at):
-        cdef uint64_t count = record.extra, i, start, end, room
-        cdef const uint64_t *ends = <const uint64_t *> at
-        if <uint64_t> at % 8 or count >= record.nbytes // 8 + 1 or (count + 1) * 8 > record.nbytes:
-            raise CorruptBatch(f"a worker sent a list of {count} texts in {record.nbytes} bytes")
-        at += (count + 1) * 8
-        room = record.nbytes - (count + 1) * 8
-        cdef list out = []
-        start = 0
-        for i in range(count):
-            end = ends[i + 1]
-            if end < start or end > room:
-                raise CorruptBatch(f"a worker sent a list of texts whose element {i} ends at {end} of {room}")
-            if record.kind == LEAF_STRINGS:
-                out.append(self.text(at + start, end - start))
-            else:
-                out.append(PyBytes_FromStringAndSize(at + start, end - start))
-            start = end
-        return out
+        if hollow:  # nothing in the slot: it need not be kept
+            return np.empty(tuple([shape[i] for i in range(record.ndim)]), dtype)
+        return array_over(at, record.ndim, shape, dtype, self.base)
 
     cdef object unpickle(self, const sr_leaf *record, char *at):
         """[n + 1 lengths, then the pickle and its n buffers, each on a boundary of 64 bytes]"""
         cdef uint64_t count = record.extra, i, length, offset
-        cdef const uint64_t *lengths = <const uint64_t *> at
-        if <uint64_t> at % 8 or count >= record.nbytes // 8 or (count + 1) * 8 > record.nbytes:
+        if count >= record.nbytes // 8:
             raise CorruptBatch(f"a worker sent an object of {count} buffers in {record.nbytes} bytes")
         offset = (count + 1) * 8
-        parts = []
+        cdef bytes head = PyBytes_FromStringAndSize(at, offset)
+        cdef const uint64_t *lengths = <const uint64_t *> PyBytes_AS_STRING(head)
+        cdef list parts = []
         for i in range(count + 1):
             length = lengths[i]
             offset = (offset + SR_LEAF_ALIGN - 1) // SR_LEAF_ALIGN * SR_LEAF_ALIGN
@@ -266,11 +213,7 @@ cdef class Decoder:
         children = <tuple> node[2]
         n = len(children)
         if kind == NODE_TUPLE or kind == NODE_NAMED:
-            out = PyTuple_New(n)
-            for i in range(n):
-                value = self.build(<tuple> children[i])
-                Py_INCREF(value)
-                PyTuple_SET_ITEM(out, i, value)
+            out = tuple([self.build(<tuple> children[i]) for i in range(n)])
             return out if kind == NODE_TUPLE else node[1](out)
         if kind == NODE_LIST:
             return [self.build(<tuple> children[i]) for i in range(n)]
@@ -287,26 +230,73 @@ cdef class Decoder:
         return mapping
 
 
-cdef bint has_zero(const sr_leaf *record):
-    cdef int i
-    for i in range(record.ndim):
-        if record.shape[i] == 0:
-            return True
-    return False
+cdef cnp.dtype dtype_of(const sr_leaf *record, data):
+    """The dtype of an array leaf; one that has objects in it never comes from here."""
+    cdef int num = record.dtype
+    if num == DTYPE_DEFINED:
+        if not isinstance(data, np.dtype):
+            raise CorruptBatch("a worker sent an array whose dtype is missing in its tree")
+        return data
+    if 0 <= num < cnp.NPY_OBJECT or num == NPY_HALF:
+        return cnp.PyArray_DescrFromType(num)
+    if num == cnp.NPY_STRING or num == cnp.NPY_UNICODE:
+        key = (num, record.itemsize)
+        found = _text_dtypes.get(key)
+        if found is None:
+            unit = 4 if num == cnp.NPY_UNICODE else 1
+            if record.itemsize == 0 or record.itemsize > 1 << 30 or record.itemsize % unit:
+                raise CorruptBatch(f"a worker sent an array of texts of {record.itemsize} bytes each")
+            found = np.dtype(f"{'U' if unit == 4 else 'S'}{record.itemsize // unit}")
+            if len(_text_dtypes) < 4096:
+                _text_dtypes[key] = found
+        return found
+    raise CorruptBatch(f"a worker sent an array of unknown dtype {num}")
+
+
+cdef object text(bytes data, uint64_t start, uint64_t end):
+    try:
+        return PyUnicode_DecodeUTF8(PyBytes_AS_STRING(data) + start, end - start, b"surrogatepass")
+    except UnicodeDecodeError as error:
+        raise CorruptBatch(f"a worker sent text that is not UTF-8: {error}") from None
+
+
+cdef list strings(const sr_leaf *record, const char *at):
+    """[n + 1 ends, then the bytes of n texts]"""
+    cdef uint64_t count = record.extra, i, head, start = 0, end, room
+    if count >= record.nbytes // 8:
+        raise CorruptBatch(f"a worker sent a list of {count} texts in {record.nbytes} bytes")
+    head = (count + 1) * 8
+    room = record.nbytes - head
+    cdef bytes data = PyBytes_FromStringAndSize(at, record.nbytes)
+    cdef const uint64_t *ends = <const uint64_t *> PyBytes_AS_STRING(data)
+    cdef list out = []
+    for i in range(count):
+        end = ends[i + 1]
+        if end < start or end > room:
+            raise CorruptBatch(f"a worker sent a list of texts whose element {i} ends at {end} of {room}")
+        if record.kind == LEAF_STRINGS:
+            out.append(text(data, head + start, head + end))
+        else:
+            out.append(PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + head + start, end - start))
+        start = end
+    return out
 
 
 def foreign_module(name):
     """The module that packs and restores the leaves of another library."""
-    return importlib.import_module(FOREIGN[name])
+    module = _foreign.get(name)
+    if module is None:
+        module = _foreign[name] = importlib.import_module(FOREIGN[name])
+    return module
 
 
-cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, bint copied):
+cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base):
     """Return the value that `result` describes; arrays are views with `base` as their owner."""
     cdef Decoder d = Decoder.__new__(Decoder)
     cdef uint64_t table = <uint64_t> result.n_leaves * sizeof(sr_leaf)
     if result.bytes < limit:
         limit = result.bytes
-    if (result.table_off > limit or table > limit - result.table_off or result.table_off % 8
+    if (result.table_off > limit or table > limit - result.table_off
             or result.def_off > limit or result.def_bytes > limit - result.def_off):
         raise CorruptBatch(
             f"a worker sent a table of {result.n_leaves} leaves at {result.table_off} and a tree of "
@@ -316,7 +306,7 @@ cdef object decode(char *payload, uint64_t limit, const sr_result *result, objec
     if known[2] != result.n_leaves:
         raise CorruptBatch(f"a worker sent {result.n_leaves} leaf records; its tree needs {known[2]}")
     d.payload, d.limit, d.base = payload, limit, base
-    d.next, d.left = <const sr_leaf *> (payload + result.table_off), result.n_leaves
+    d.next, d.left = payload + result.table_off, result.n_leaves
     return d.build(<tuple> known[1])
 
 
@@ -345,10 +335,10 @@ def receive(Ring ring, uint32_t slot, int copy):
     cdef Lease lease = take(ring, slot)
     cdef sr_result result = lease.result
     if result.kind != SR_BATCH:
-        return result.kind, decode(lease.payload, lease.limit, &result, lease, True)
+        return result.kind, decode(lease.payload, lease.limit, &result, lease)
     if copy == COPY_ALWAYS or (copy == COPY_AUTO and ring.circulating < 2):
         return result.kind, decode_copy(lease, &result)
-    return result.kind, decode(lease.payload, lease.limit, &result, lease, False)
+    return result.kind, decode(lease.payload, lease.limit, &result, lease)
 
 
 cdef object decode_copy(Lease lease, sr_result *result):
@@ -357,22 +347,29 @@ cdef object decode_copy(Lease lease, sr_result *result):
     own = np.empty(n + SR_LEAF_ALIGN, np.uint8)
     cdef char *start = <char *> cnp.PyArray_DATA(own)
     start += (-<uint64_t> start) % SR_LEAF_ALIGN
-    with nogil:
-        memcpy(start, lease.payload, n)
+    copy_in(start, lease.payload, n)
     lease.ring.meter.copied_batches += 1
     lease.ring.meter.copied_bytes += n
     lease.release()
-    return decode(start, n, result, own, True)
+    return decode(start, n, result, own)
 
 
-def probe(data, uint64_t table_off, uint32_t n_leaves, uint64_t def_off, uint32_t def_bytes, uint64_t bytes_used):
-    """Decode a payload given as a writable buffer: the door for fuzzers and tests of malformed payloads."""
+def probe(data, uint64_t table_off, uint32_t n_leaves, uint64_t def_off, uint32_t def_bytes,
+          uint64_t bytes_used, def_hash=None):
+    """Decode a payload given as a writable buffer: the door for fuzzers and tests of malformed payloads.
+
+    `def_hash` is the definition's right hash unless given.
+    """
     cdef char[::1] view = data
-    cdef sr_result result
-    result.table_off, result.n_leaves = table_off, n_leaves
-    result.def_off, result.def_bytes, result.bytes = def_off, def_bytes, bytes_used
-    result.kind, result.flags, result.pickled = SR_BATCH, 0, 0
     cdef uint64_t n = view.shape[0]
-    result.def_hash = (hash_bytes(&view[def_off], def_bytes)
-                       if def_off < n and def_bytes <= n - def_off and def_bytes else 0)
-    return decode(&view[0] if n else NULL, n, &result, data, False)
+    cdef char nothing = 0
+    cdef char *payload = &view[0] if n else &nothing
+    cdef sr_result result
+    memset(&result, 0, sizeof(result))
+    result.table_off, result.n_leaves, result.kind = table_off, n_leaves, SR_BATCH
+    result.def_off, result.def_bytes, result.bytes = def_off, def_bytes, bytes_used
+    if def_hash is not None:
+        result.def_hash = def_hash
+    elif def_off <= n and def_bytes <= n - def_off:
+        result.def_hash = hash_bytes(payload + def_off, def_bytes)
+    return decode(payload, n, &result, data)

@@ -1,195 +1,66 @@
-"""From a batch to a slot: flattens a tree to leaf records, and copies only what does not lie in the slot yet."""
+"""From a batch to a slot: flattens a tree to leaf records, and copies what does not lie in the slot yet."""
 
 import dataclasses
 import pickle
-import sys
 from collections import OrderedDict
 
 cimport cython
 cimport numpy as cnp
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from slipring._codec cimport (
     DTYPE_DEFINED, LEAF_ARRAY, LEAF_ARROW, LEAF_BOOL, LEAF_BYTES, LEAF_BYTESTRINGS, LEAF_FLOAT, LEAF_INT,
-    LEAF_OBJECT, LEAF_SCALAR, LEAF_STR, LEAF_STRINGS, LEAF_TENSOR, NPY_HALF, decode,
-    hash_bytes,
+    LEAF_OBJECT, LEAF_SCALAR, LEAF_STR, LEAF_STRINGS, LEAF_TENSOR, REQUIRES_GRAD, decode, hash_bytes,
 )
+from slipring._define cimport Definition
+from slipring._empty cimport NPY_HALF, array_over, copy_in, is_fixed
 from slipring._ring cimport (
-    SR_BATCH, SR_END, SR_ERROR, SR_LEAF_ALIGN, SR_MAX_DIMS, Fill, Hold, copy_streaming, current_fill, sr_leaf, sr_result,
+    SR_BATCH, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE,
+    Fill, sr_leaf, sr_result,
 )
 
 import numpy as np
 
-from slipring import _codec, _ring
+from slipring import _codec
 from slipring import tree as _tree
+from slipring._empty import empty, reserve
 
 cnp.import_array()
 
-cdef extern from "numpy/arrayobject.h":
-    object PyArray_NewFromDescr(PyTypeObject *subtype, cnp.dtype descr, int nd, cnp.npy_intp *dims,
-                                cnp.npy_intp *strides, void *data, int flags, PyObject *obj)
+__all__ = [
+    "BATCH", "END", "ERROR", "Encoder", "empty", "publish_range", "range_done", "view",
+]
 
 cdef uint64_t NOWHERE = <uint64_t> -1
-cdef uint64_t BIG_COPY = 1 << 16  # from here on other threads may run during a copy
-cdef uint64_t STREAMING = 4 << 20  # from here on an array leaves the caches before anybody reads it
-MAX_DEPTH = 100
-
-
-def empty(shape, dtype=float):
-    """Return a new array, inside the slot being filled if the calling thread fills one.
-
-    In a worker (in ``__getitem__``, ``__getitems__``, a transform or a `collate_fn`) the array already lies where
-    the consumer will read it, so a batch made of it is not copied. Elsewhere it is ``numpy.empty(shape, dtype)``.
-
-    Parameters
-    ----------
-    shape : int or tuple of int
-    dtype : dtype
-        Any fixed-size dtype; object dtypes get ordinary memory.
-
-    Returns
-    -------
-    numpy.ndarray
-        C-contiguous, not initialised. It may be kept past the batch: its slot then does not circulate until it
-        is gone.
-
-    Raises
-    ------
-    SegmentFull, BatchTooLarge
-        The slot cannot take it.
-    """
-    cdef Fill fill = current_fill()
-    if fill is None:
-        return np.empty(shape, dtype)
-    cdef cnp.dtype descr = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
-    if descr.hasobject or descr.itemsize == 0 or not is_fixed(descr):
-        return np.empty(shape, dtype)
-    return in_slot(fill, shape if type(shape) is tuple else _as_shape(shape), descr)
-
-
-def _as_shape(shape):
-    return tuple(shape) if hasattr(shape, "__iter__") else (shape,)
-
-
-cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr):
-    """A new array in the fill's slot."""
-    cdef cnp.npy_intp dims[64]
-    cdef uint64_t nbytes = descr.itemsize
-    cdef int i, n = len(shape)
-    if n > 64:
-        raise ValueError(f"an array has at most 64 dimensions, not {n}")
-    for i in range(n):
-        dims[i] = shape[i]
-        if dims[i] < 0:
-            raise ValueError(f"negative dimensions are not allowed: {shape}")
-        if dims[i] and nbytes > (<uint64_t> 1 << 62) // <uint64_t> dims[i]:
-            raise ValueError(f"an array of shape {shape} is too large")
-        nbytes *= <uint64_t> dims[i]
-    cdef char *at = fill.alloc(nbytes, SR_LEAF_ALIGN)
-    Py_INCREF(descr)
-    array = <cnp.ndarray> PyArray_NewFromDescr(
-        <PyTypeObject *> cnp.ndarray, descr, n, dims, NULL, at,
-        cnp.NPY_ARRAY_WRITEABLE | cnp.NPY_ARRAY_ALIGNED, NULL)
-    hold = fill.holder()
-    Py_INCREF(hold)
-    cnp.PyArray_SetBaseObject(array, hold)
-    return array
-
-
-cdef bint is_fixed(cnp.dtype descr):
-    """Whether every element has its bytes in the array itself."""
-    return not descr.hasobject and (<bytes> b"biufcmMSUV?").find(chr(descr.kind).encode()) >= 0
+cdef int MAX_DEPTH = _tree.MAX_DEPTH
+BATCH, ERROR, END = SR_BATCH, SR_ERROR, SR_END
 
 
 @cython.final
-cdef class Encoder:
+cdef class Encoder(Definition):
     """Flattens one value after the other; keeps its buffers. One per worker."""
 
     cdef Fill fill
     cdef sr_leaf *leaves
     cdef uint32_t n_leaves, room
-    cdef char *defs
-    cdef uint64_t n_defs, defs_room
     cdef uint32_t pickled
+    cdef dict found  # class -> whether the other side can make its objects from leaves; for one value
 
     def __cinit__(self):
         self.leaves = NULL
-        self.defs = NULL
 
     def __dealloc__(self):
         PyMem_Free(self.leaves)
-        PyMem_Free(self.defs)
-
-    # ---- the definition
-
-    cdef int put(self, const void *data, uint64_t n) except -1:
-        if self.n_defs + n > self.defs_room:
-            room = max(4096, 2 * (self.n_defs + n))
-            grown = <char *> PyMem_Realloc(self.defs, room)
-            if grown == NULL:
-                raise MemoryError()
-            self.defs, self.defs_room = grown, room
-        memcpy(self.defs + self.n_defs, data, n)
-        self.n_defs += n
-        return 0
-
-    cdef int tag(self, char c) except -1:
-        return self.put(&c, 1)
-
-    cdef int counted(self, char c, uint32_t n) except -1:
-        self.put(&c, 1)
-        return self.put(&n, 4)
-
-    cdef int text(self, bytes data) except -1:
-        cdef uint32_t n = <uint32_t> PyBytes_GET_SIZE(data)
-        self.put(&n, 4)
-        return self.put(PyBytes_AS_STRING(data), n)
-
-    cdef int named(self, cls, char c) except -1:
-        self.tag(c)
-        self.text((<str> cls.__module__).encode())
-        return self.text((<str> cls.__qualname__).encode())
-
-    cdef bint key(self, key) except *:
-        """Write a dict's key; False if it is of no type that definitions know."""
-        cdef int64_t integer
-        cdef double real
-        kind = type(key)
-        if kind is str:
-            self.tag(b"s")
-            self.text((<str> key).encode("utf-8", "surrogatepass"))
-        elif kind is bool:
-            self.tag(b"1" if key else b"2")
-        elif kind is int and -(1 << 63) <= key < (1 << 63):
-            integer = key
-            self.tag(b"i")
-            self.put(&integer, 8)
-        elif kind is float:
-            real = key
-            self.tag(b"f")
-            self.put(&real, 8)
-        elif kind is bytes:
-            self.tag(b"b")
-            self.text(key)
-        elif key is None:
-            self.tag(b"0")
-        elif kind is tuple:
-            self.counted(b"(", len(key))
-            for part in key:
-                if not self.key(part):
-                    return False
-        else:
-            return False
-        return True
 
     # ---- leaves
 
     cdef sr_leaf *record(self, int kind) except NULL:
+        """A new record; it is good until the next one is made."""
         if self.n_leaves == self.room:
             room = max(64, 2 * self.room)
             grown = <sr_leaf *> PyMem_Realloc(self.leaves, room * sizeof(sr_leaf))
@@ -202,206 +73,220 @@ cdef class Encoder:
         leaf.kind = kind
         return leaf
 
-    cdef int place(self, sr_leaf *leaf, const char *data, uint64_t n) except -1:
-        """Copy `n` bytes into the slot."""
+    cdef int blob(self, int kind, bytes data) except -1:
+        """A leaf of plain bytes."""
+        cdef uint64_t n = PyBytes_GET_SIZE(data)
         cdef char *at = self.fill.alloc(n, SR_LEAF_ALIGN)
+        copy_in(at, PyBytes_AS_STRING(data), n)
+        cdef sr_leaf *leaf = self.record(kind)
         leaf.offset, leaf.nbytes = <uint64_t> (at - self.fill.payload), n
-        memcpy(at, data, n)
-        return 0
+        return self.tag(b"L")
 
     cdef int array(self, cnp.ndarray value, int kind, str name) except -1:
-        """An array leaf; where its bytes lie in the slot already, only a record is written."""
+        """An array leaf; where its bytes lie in the slot already, only a record is written.
+
+        `name` is a torch dtype's. An array whose dtype has no text is pickled.
+        """
         cdef cnp.dtype descr = <cnp.dtype> cnp.PyArray_DESCR(value)
         cdef int num = cnp.PyArray_TYPE(value), i
-        cdef uint64_t nbytes = cnp.PyArray_NBYTES(value), offset = NOWHERE
-        cdef sr_leaf *leaf = self.record(kind)
+        cdef uint64_t nbytes = cnp.PyArray_NBYTES(value), offset = 0
         cdef char *at
         if name is not None:
             self.tag(b"T")
             self.text(name.encode())
-        elif ((0 <= num < cnp.NPY_OBJECT or num == NPY_HALF or num == cnp.NPY_STRING or num == cnp.NPY_UNICODE)
-                and cnp.PyArray_ISNOTSWAPPED(value) and descr.itemsize > 0):
+        elif ((num < cnp.NPY_OBJECT or num == NPY_HALF or num == cnp.NPY_STRING or num == cnp.NPY_UNICODE)
+                and cnp.PyArray_ISNOTSWAPPED(value)):
             self.tag(b"L")
         else:
+            text = _tree.write_dtype(descr)
+            if text is None:
+                return self.pickled_leaf(value if kind == LEAF_ARRAY else value[()])
             self.tag(b"D")
-            self.text(_tree.write_dtype(descr).encode())
+            self.text((<str> text).encode("utf-8", "surrogatepass"))
             num = DTYPE_DEFINED
-        leaf.dtype, leaf.ndim = num, cnp.PyArray_NDIM(value)
-        leaf.itemsize = <uint32_t> descr.itemsize
+        if nbytes:
+            offset = NOWHERE
+            if cnp.PyArray_IS_C_CONTIGUOUS(value):
+                offset = self.fill.offset_of(cnp.PyArray_DATA(value), nbytes)
+            if offset == NOWHERE:
+                at = self.fill.alloc(nbytes, SR_LEAF_ALIGN)
+                offset = <uint64_t> (at - self.fill.payload)
+                if cnp.PyArray_IS_C_CONTIGUOUS(value):
+                    copy_in(at, <char *> cnp.PyArray_DATA(value), nbytes)
+                else:
+                    array_over(at, cnp.PyArray_NDIM(value), cnp.PyArray_DIMS(value), descr, None)[...] = value
+        cdef sr_leaf *leaf = self.record(kind)
+        leaf.dtype, leaf.ndim, leaf.itemsize = num, cnp.PyArray_NDIM(value), <uint32_t> descr.itemsize
+        leaf.offset, leaf.nbytes = offset, nbytes
         for i in range(leaf.ndim):
             leaf.shape[i] = cnp.PyArray_DIM(value, i)
-        leaf.nbytes = nbytes
-        if nbytes == 0:
-            return 0
-        if cnp.PyArray_IS_C_CONTIGUOUS(value):
-            offset = self.fill.offset_of(cnp.PyArray_DATA(value), nbytes)
-        if offset == NOWHERE:
-            at = self.fill.alloc(nbytes, SR_LEAF_ALIGN)
-            offset = <uint64_t> (at - self.fill.payload)
-            if not cnp.PyArray_IS_C_CONTIGUOUS(value):
-                self._gather(value, descr, at)
-            elif nbytes >= BIG_COPY:
-                with nogil:
-                    if nbytes >= STREAMING:
-                        copy_streaming(at, cnp.PyArray_DATA(value), nbytes)
-                    else:
-                        memcpy(at, cnp.PyArray_DATA(value), nbytes)
-            else:
-                memcpy(at, cnp.PyArray_DATA(value), nbytes)
-        leaf.offset = offset
-        return 0
-
-    cdef int _gather(self, cnp.ndarray value, cnp.dtype descr, char *at) except -1:
-        """Copy a strided array to C order."""
-        Py_INCREF(descr)
-        target = PyArray_NewFromDescr(
-            <PyTypeObject *> cnp.ndarray, descr, cnp.PyArray_NDIM(value), cnp.PyArray_DIMS(value), NULL, at,
-            cnp.NPY_ARRAY_WRITEABLE | cnp.NPY_ARRAY_ALIGNED, NULL)
-        target[...] = value
         return 0
 
     cdef int strings(self, list values, int kind) except -1:
-        cdef uint64_t n = len(values), end = 0
+        cdef uint64_t n = len(values), end = 0, i
         parts = [v.encode("utf-8", "surrogatepass") for v in values] if kind == LEAF_STRINGS else values
         ends = np.zeros(n + 1, np.uint64)
-        cdef uint64_t[::1] view = ends
-        cdef uint64_t i
+        cdef uint64_t *at = <uint64_t *> cnp.PyArray_DATA(ends)
         for i in range(n):
             end += PyBytes_GET_SIZE(parts[i])
-            view[i + 1] = end
-        cdef sr_leaf *leaf = self.record(kind)
-        leaf.extra = n
-        self.tag(b"L")
-        cdef bytes data = ends.tobytes() + b"".join(parts)
-        return self.place(leaf, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-
-    cdef int pickle(self, value) except -1:
-        """The last resort: pickle protocol 5, its buffers out of band."""
-        buffers = []
-        data = pickle.dumps(value, 5, buffer_callback=buffers.append)
-        parts = [memoryview(data)] + [b.raw() for b in buffers]
-        lengths = np.array([p.nbytes for p in parts], np.uint64)
-        cdef uint64_t offset = lengths.nbytes
-        starts = []
-        for part in parts:
-            offset = (offset + SR_LEAF_ALIGN - 1) // SR_LEAF_ALIGN * SR_LEAF_ALIGN
-            starts.append(offset)
-            offset += part.nbytes
-        room = in_slot(self.fill, (offset,), np.dtype(np.uint8))
-        room[: lengths.nbytes] = lengths.view(np.uint8)
-        for start, part in zip(starts, parts):
-            room[start:start + part.nbytes] = np.frombuffer(part, np.uint8)
-        cdef sr_leaf *leaf = self.record(LEAF_OBJECT)
-        self.tag(b"L")
-        leaf.extra = len(buffers)
-        leaf.nbytes = offset
-        leaf.offset = <uint64_t> (<char *> cnp.PyArray_DATA(room) - self.fill.payload)
-        self.pickled += 1
+            at[i + 1] = end
+        self.blob(kind, ends.tobytes() + b"".join(parts))
+        self.leaves[self.n_leaves - 1].extra = n
         return 0
+
+    cdef int pickled_leaf(self, value) except -1:
+        """The last resort: pickle protocol 5, its buffers out of band."""
+        cdef Py_buffer piece
+        cdef list buffers = []
+        data = pickle.dumps(value, 5, buffer_callback=buffers.append)
+        cdef list parts = [data, *[b.raw() for b in buffers]]
+        cdef list sizes = [len(data), *[p.nbytes for p in parts[1:]]]
+        cdef uint64_t size = len(parts) * 8, i, offset
+        for i in range(<uint64_t> len(parts)):
+            size = padded(size) + <uint64_t> sizes[i]
+        cdef char *at = self.fill.alloc(size, SR_LEAF_ALIGN)
+        offset = len(parts) * 8
+        for i in range(<uint64_t> len(parts)):
+            (<uint64_t *> at)[i] = sizes[i]
+            PyObject_GetBuffer(parts[i], &piece, PyBUF_SIMPLE)
+            offset = padded(offset)
+            copy_in(at + offset, <char *> piece.buf, piece.len)
+            offset += piece.len
+            PyBuffer_Release(&piece)
+        cdef sr_leaf *leaf = self.record(LEAF_OBJECT)
+        leaf.extra, leaf.nbytes, leaf.offset = len(buffers), size, <uint64_t> (at - self.fill.payload)
+        self.pickled += 1
+        return self.tag(b"L")
 
     cdef int foreign(self, value, kind) except -1:
         """Values of other libraries that have a form of their own, or else a pickle."""
-        module = kind.__module__.partition(".")[0]
+        module = getattr(kind, "__module__", None)
+        if type(module) is str:
+            module = (<str> module).partition(".")[0]
         if module == "torch":
             packed = _codec.foreign_module("tensor").pack(value)
             if packed is not None:
-                return self.array(<cnp.ndarray> packed[0], LEAF_TENSOR, packed[1])
-        elif module == "pyarrow":
-            packed = _codec.foreign_module("arrow").pack(value, empty)
-            if packed is not None:
-                self.array(<cnp.ndarray> packed, LEAF_ARROW, None)
+                self.array(<cnp.ndarray?> packed[0], LEAF_TENSOR, packed[1])
+                self.leaves[self.n_leaves - 1].flags = REQUIRES_GRAD if packed[2] else 0
                 return 0
-        return self.pickle(value)
+        elif module == "pyarrow":
+            packed = _codec.foreign_module("arrow").pack(value, reserve)
+            if packed is not None:
+                return self.array(<cnp.ndarray?> packed, LEAF_ARROW, None)
+        return self.pickled_leaf(value)
+
+    # ---- nodes
 
     cdef int add(self, value, int depth) except -1:
         """Write one node and all below it."""
-        cdef sr_leaf *leaf
-        cdef bytes data
-        cdef uint64_t mark
+        cdef int64_t integer
+        cdef int overflow = 0
         cdef double real
+        cdef sr_leaf *leaf
+        cdef cnp.ndarray array
         kind = type(value)
         if depth > MAX_DEPTH:
-            raise ValueError(f"a batch is nested deeper than {MAX_DEPTH} containers; does it contain itself?")
+            raise ValueError(f"a batch is nested deeper than {MAX_DEPTH} levels; does it contain itself?")
         if kind is np.ndarray or kind is np.memmap:
-            if is_fixed(value.dtype) and value.ndim <= SR_MAX_DIMS:
-                return self.array(<cnp.ndarray> value, LEAF_ARRAY, None)
-            return self.pickle(value)
+            array = <cnp.ndarray> value
+            fixed = is_fixed(<cnp.dtype> cnp.PyArray_DESCR(array))
+            if fixed and cnp.PyArray_NDIM(array) <= <int> SR_MAX_DIMS:
+                return self.array(array, LEAF_ARRAY, None)
+            return self.pickled_leaf(value)
         if kind is dict or kind is OrderedDict:
-            mark = self.n_defs
-            self.counted(b"d" if kind is dict else b"o", len(value))
-            keys_at = self.n_leaves
-            for key, child in value.items():
-                if not self.key(key):
-                    self.n_defs, self.n_leaves = mark, keys_at
-                    return self.pickle(value)
-                self.add(child, depth + 1)
-            return 0
+            return self.mapping(value, b"d" if kind is dict else b"o", depth)
         if kind is tuple:
-            self.counted(b"t", len(value))
-            for child in <tuple> value:
-                self.add(child, depth + 1)
-            return 0
+            self.tag(b"t")
+            return self.children(value, depth)
         if kind is list:
-            first = type(value[0]) if value else None
-            if first is str and all_of(<list> value, str):
-                return self.strings(value, LEAF_STRINGS)
-            if first is bytes and all_of(<list> value, bytes):
-                return self.strings(value, LEAF_BYTESTRINGS)
-            self.counted(b"l", len(value))
-            for child in <list> value:
-                self.add(child, depth + 1)
-            return 0
-        if kind is bool or (kind is int and -(1 << 63) <= value < (1 << 63)):
-            self.tag(b"L")
+            return self.sequence(<list> value, depth)
+        if kind is bool or kind is int:
+            integer = PyLong_AsLongLongAndOverflow(value, &overflow)
+            if overflow:
+                return self.pickled_leaf(value)
             leaf = self.record(LEAF_BOOL if kind is bool else LEAF_INT)
-            leaf.extra = <uint64_t> <int64_t> value
-            return 0
+            leaf.extra = <uint64_t> integer
+            return self.tag(b"L")
         if kind is float:
-            self.tag(b"L")
-            leaf = self.record(LEAF_FLOAT)
             real = value
+            leaf = self.record(LEAF_FLOAT)
             memcpy(&leaf.extra, &real, 8)
-            return 0
+            return self.tag(b"L")
         if value is None:
             return self.tag(b"N")
-        if kind is str or kind is bytes:
-            data = (<str> value).encode("utf-8", "surrogatepass") if kind is str else value
-            self.tag(b"L")
-            return self.place(self.record(LEAF_STR if kind is str else LEAF_BYTES),
-                              PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        if kind is str:
+            return self.blob(LEAF_STR, (<str> value).encode("utf-8", "surrogatepass"))
+        if kind is bytes:
+            return self.blob(LEAF_BYTES, value)
         if isinstance(value, np.generic) and is_fixed(value.dtype):
             return self.array(np.asarray(value), LEAF_SCALAR, None)
-        if _tree.is_namedtuple(kind) and _tree.can_be_found(kind):
+        if isinstance(value, tuple) and self.can_be_made(kind) and is_complete(<tuple> value):
             self.named(kind, b"n")
-            self.put_count(len(value))
-            for child in value:
-                self.add(child, depth + 1)
-            return 0
-        if dataclasses.is_dataclass(kind) and _tree.can_be_found(kind):
-            fields = [f.name for f in dataclasses.fields(kind)]
-            self.named(kind, b"c")
-            self.put_count(len(fields))
-            for name in fields:
-                self.text(name.encode())
-                self.add(getattr(value, name), depth + 1)
-            return 0
+            return self.children(value, depth)
+        if dataclasses.is_dataclass(kind) and self.can_be_made(kind):
+            values = _tree.contents(value)
+            if values is not None:
+                self.named(kind, b"c")
+                names = _tree.field_names(kind)
+                self.count(len(names))
+                for name in names:
+                    self.text((<str> name).encode())
+                for child in values:
+                    self.add(child, depth + 1)
+                return 0
         return self.foreign(value, kind)
 
-    cdef int put_count(self, uint32_t n) except -1:
-        return self.put(&n, 4)
+    cdef int children(self, tuple values, int depth) except -1:
+        self.count(len(values))
+        for child in values:
+            self.add(child, depth + 1)
+        return 0
+
+    cdef int sequence(self, list values, int depth) except -1:
+        first = type(values[0]) if values else None
+        if (first is str or first is bytes) and all_of(values, first):
+            return self.strings(values, LEAF_STRINGS if first is str else LEAF_BYTESTRINGS)
+        self.tag(b"l")
+        # A copy: what is pickled below may be code that changes the list.
+        return self.children(tuple(values), depth)
+
+    cdef int mapping(self, value, char c, int depth) except -1:
+        cdef uint64_t mark = self.n_defs
+        cdef tuple items = tuple(value.items())
+        self.tag(c)
+        self.count(len(items))
+        for pair in items:
+            if not self.key((<tuple> pair)[0], depth):
+                self.n_defs = mark
+                return self.pickled_leaf(value)
+        for pair in items:
+            self.add((<tuple> pair)[1], depth + 1)
+        return 0
+
+    cdef bint can_be_made(self, kind) except *:
+        """Whether the other side finds this class, and can make its objects from leaves alone."""
+        known = self.found.get(kind)
+        if known is None:
+            known = (_tree.is_namedtuple(kind) or _tree.is_plain_dataclass(kind)) and _tree.can_be_found(kind)
+            self.found[kind] = known
+        return known
 
     # ---- a whole value
 
     cdef int encode(self, Fill fill, value, int kind, sr_result *result) except -1:
         """Flatten `value` into the fill's slot; *result is what a publish needs."""
+        if self.fill is not None:
+            raise RuntimeError("this Encoder is at work already: each worker needs its own")
         self.fill = fill
         self.n_leaves = self.n_defs = self.pickled = 0
+        self.found = {}
         try:
             self.add(value, 0)
             memset(result, 0, sizeof(sr_result))
             self.table(result)
         finally:
             self.fill = None
+            self.found = None
         result.kind, result.pickled = kind, self.pickled
         return 0
 
@@ -444,14 +329,11 @@ cdef class Encoder:
         """Record how the rows of a cooperative batch lie; `skeleton` has an array in the slot per leaf."""
         cdef sr_result result
         self.encode(fill, skeleton, SR_BATCH, &result)
-        fill.settle(_ring.DIRECT, &result)
+        fill.settle(SR_LAYOUT_DIRECT, &result)
 
     def settle_staged(self, Fill fill):
         """Record that each range stages its samples."""
-        fill.settle(_ring.STAGED, NULL)
-
-
-BATCH, ERROR, END = SR_BATCH, SR_ERROR, SR_END
+        fill.settle(SR_LAYOUT_STAGED, NULL)
 
 
 def range_done(Fill fill, uint64_t begun, uint64_t fetched):
@@ -462,21 +344,29 @@ def range_done(Fill fill, uint64_t begun, uint64_t fetched):
 
 def view(Fill fill, which=None):
     """Return (kind, value) of what a range staged, or of the settled layout (`which` None), as views."""
-    cdef const sr_result *shared = fill.result_of(_ring.WHOLE if which is None else which)
-    cdef sr_result result = shared[0]
+    cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
     if result.kind == 0:
         return 0, None
-    return result.kind, decode(fill.payload, fill.limit(), &result, fill.holder(), False)
+    return result.kind, decode(fill.payload, fill.limit(), &result, fill.holder())
 
 
 def publish_range(Fill fill, which=None):
     """Publish what a range staged (its error), or the settled layout (`which` None), as the slot's batch."""
-    cdef sr_result result = fill.result_of(_ring.WHOLE if which is None else which)[0]
+    cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
     fill.publish(&result)
 
 
-cdef bint all_of(list values, kind):
+cdef bint is_complete(tuple value) except *:
+    """Whether a namedtuple has its fields, and nothing besides."""
+    return len(value) == len(type(value)._fields) and not getattr(value, "__dict__", None)
+
+
+cdef bint all_of(list values, kind) noexcept:
     for value in values:
         if type(value) is not kind:
             return False
     return True
+
+
+cdef uint64_t padded(uint64_t n) noexcept:
+    return (n + SR_LEAF_ALIGN - 1) // SR_LEAF_ALIGN * SR_LEAF_ALIGN

@@ -3,10 +3,16 @@
 Imported only when Arrow data is met, so that slipring itself never imports pyarrow.
 """
 
+import os
+
 import numpy as np
 import pyarrow as pa
 
+from slipring.errors import CorruptBatch
+
+_KIND = b"slipring.kind"  # in the stream's schema: what was packed
 _COLUMN = "slipring.array"  # the one column that stands for a bare array
+_THOROUGH = os.environ.get("SLIPRING_DEBUG", "0") not in ("", "0")
 
 
 def pack(value, empty):
@@ -18,45 +24,53 @@ def pack(value, empty):
     empty : callable
         ``empty(shape, dtype)`` returns an array, inside the slot in a worker.
     """
-    if isinstance(value, (pa.Array, pa.ChunkedArray)):
+    if isinstance(value, pa.RecordBatch):
+        kind, batches, schema = b"batch", [value], value.schema
+    elif isinstance(value, pa.Table):
+        kind, batches, schema = b"table", value.to_batches(), value.schema
+    elif isinstance(value, (pa.Array, pa.ChunkedArray)):
         kind = b"array" if isinstance(value, pa.Array) else b"chunked"
-        table = pa.table({_COLUMN: value})
-    elif isinstance(value, (pa.RecordBatch, pa.Table)):
-        kind = b"batch" if isinstance(value, pa.RecordBatch) else b"table"
-        table = pa.Table.from_batches([value]) if kind == b"batch" else value
+        schema = pa.schema([pa.field(_COLUMN, value.type)])
+        chunks = [value] if kind == b"array" else value.chunks
+        batches = [pa.RecordBatch.from_arrays([chunk], schema=schema) for chunk in chunks]
     else:
         return None
-    schema = table.schema.with_metadata({**(table.schema.metadata or {}), b"slipring.kind": kind})
-    table = table.cast(schema) if table.schema.metadata != schema.metadata else table
+    schema = schema.with_metadata({**(schema.metadata or {}), _KIND: kind})
+    batches = [batch.replace_schema_metadata(schema.metadata) for batch in batches]
     size = pa.MockOutputStream()
-    _write(table, schema, size)
+    _write(batches, schema, size)
     room = empty((size.size(),), np.uint8)
-    _write(table, schema, pa.FixedSizeBufferWriter(pa.py_buffer(room)))
+    _write(batches, schema, pa.FixedSizeBufferWriter(pa.py_buffer(room)))
     return room
 
 
-def _write(table, schema, sink):
+def _write(batches, schema, sink):
     with pa.ipc.new_stream(sink, schema) as stream:
-        stream.write_table(table.replace_schema_metadata(schema.metadata))
+        for batch in batches:
+            stream.write_batch(batch)
 
 
 def restore(memory):
     """Return the value that `pack` packed; its buffers lie in `memory` (a memoryview of bytes)."""
-    from slipring.errors import CorruptBatch
-
     try:
-        table = pa.ipc.open_stream(pa.py_buffer(memory)).read_all()
-    except (pa.ArrowException, OSError) as error:
+        return _restore(pa.ipc.open_stream(pa.py_buffer(memory)))
+    except (pa.ArrowException, OSError, LookupError, ValueError) as error:
         raise CorruptBatch(f"a worker sent an Arrow stream that cannot be read: {error}") from None
-    metadata = dict(table.schema.metadata or {})
-    kind = metadata.pop(b"slipring.kind", b"table")
-    if kind == b"array":
-        column = table.column(_COLUMN)
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if kind == b"chunked":
-        return table.column(_COLUMN)
-    table = table.replace_schema_metadata(metadata or None)
+
+
+def _restore(stream):
+    metadata = dict(stream.schema.metadata or {})
+    kind = metadata.pop(_KIND, b"table")
+    schema = stream.schema.with_metadata(metadata or None)
+    # Sizes are always checked, what lies inside (offsets, UTF-8) only in the debug mode: it costs a pass.
+    batches = []
+    for batch in stream:
+        batch.validate(full=_THOROUGH)
+        batches.append(batch.replace_schema_metadata(metadata or None))
     if kind == b"batch":
-        batches = table.to_batches()
-        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-    return table
+        return batches[0]
+    if kind == b"array":
+        return batches[0].column(0)
+    if kind == b"chunked":
+        return pa.chunked_array([batch.column(0) for batch in batches], schema.field(0).type)
+    return pa.Table.from_batches(batches, schema)

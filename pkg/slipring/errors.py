@@ -93,3 +93,44 @@ class CorruptBatch(SlipringError):
 
 class Closed(SlipringError, RuntimeError):
     """The loader, or its segment, has been closed."""
+
+
+# ---- the texts of refusals, where the C ring only has numbers
+
+
+def megabytes(n):
+    """`n` bytes as people read them: '38.5 MB'."""
+    return f"{n / 1e6:,.1f} MB" if n >= 100_000 else f"{n:,} bytes"
+
+
+def segment_full(needed, free, limit, slots):
+    """Return the SegmentFull for `needed` bytes where `limit` (a text) leaves `free`."""
+    return SegmentFull(
+        f"no memory for a batch: {megabytes(needed)} ({needed} bytes) more are needed, {megabytes(free)} "
+        f"({free} bytes) are free within {limit}; use fewer slots (slots={slots} now), a smaller batch_size "
+        "or prefetch_factor, raise that limit, or choose another backing=",
+        needed=needed,
+        free=free,
+        limit=limit,
+    )
+
+
+def batch_too_large(needed, capacity, limited_by):
+    """Return the BatchTooLarge for a slot of `capacity` bytes; `limited_by` made it smaller than wanted."""
+    shrunk = f" (reserved less than asked for because of {limited_by})" if limited_by else ""
+    return BatchTooLarge(
+        f"a batch of at least {megabytes(needed)} does not fit a slot of {megabytes(capacity)}{shrunk}; "
+        f"raise slot_bytes= to at least {needed}, or make the batch smaller",
+        needed=needed,
+        limit=capacity,
+    )
+
+
+def task_too_large(needed, capacity):
+    """Return the BatchTooLarge for indices that do not fit a slot's task area."""
+    return BatchTooLarge(
+        f"the indices of a batch take {megabytes(needed)}; a slot has room for {megabytes(capacity)}; use a "
+        "smaller batch_size, or raise slot_bytes=",
+        needed=needed,
+        limit=capacity,
+    )

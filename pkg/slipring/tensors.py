@@ -6,12 +6,28 @@ Imported only when a tensor is met, so that slipring itself never imports torch.
 import numpy as np
 import torch
 
+from slipring.errors import CorruptBatch
+
 # What numpy has no dtype for travels as integers of the same size.
 _CARRIERS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16), 4: (torch.int32, np.int32)}
 _NUMPY = {
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
     torch.float64, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
 }  # fmt: skip
+_CARRIED = {
+    getattr(torch, name)
+    for name in (
+        "bfloat16",
+        "complex32",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    )
+    if hasattr(torch, name)
+}
+_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in _NUMPY | _CARRIED}
 
 
 def _array(tensor):
@@ -24,17 +40,19 @@ def _array(tensor):
     return tensor.numpy()
 
 
-def _is_plain(value):
+def is_plain(value):
+    """Whether a value is a CPU tensor that its dtype, shape and bytes describe completely."""
     return (
         type(value) is torch.Tensor
         and value.layout is torch.strided
-        and not value.is_quantized
-        and (value.dtype in _NUMPY or value.element_size() in _CARRIERS)
+        and value.device.type == "cpu"
+        and (value.dtype in _NUMPY or value.dtype in _CARRIED)
+        and not value.is_nested
     )
 
 
 def pack(value):
-    """Return (array, dtype name) of a plain CPU tensor; None for what must be pickled.
+    """Return (array, dtype name, whether it requires grad) of a plain CPU tensor; None: it must be pickled.
 
     Raises
     ------
@@ -44,20 +62,20 @@ def pack(value):
     if not isinstance(value, torch.Tensor):
         return None
     _refuse_device(value)
-    if not _is_plain(value) or value.dim() > 12:
+    if not is_plain(value) or value.dim() > 12 or vars(value):
         return None
-    return _array(value), str(value.dtype).removeprefix("torch.")
+    return _array(value), str(value.dtype).removeprefix("torch."), value.requires_grad
 
 
 def _refuse_device(tensor):
     if tensor.device.type not in ("cpu", "meta"):
         raise TypeError(
-            f"a worker returned a tensor on {tensor.device}; return CPU tensors or arrays, the consumer moves "
-            "batches to the device"
+            f"a worker returned a tensor on {tensor.device}; return CPU tensors or arrays, the consumer "
+            "moves batches to the device"
         )
 
 
-def restore(array, name):
+def restore(array, name, requires_grad):
     """Return the tensor over `array`'s memory.
 
     Parameters
@@ -66,35 +84,39 @@ def restore(array, name):
         Any shape; of the dtype, or of a carrier of the same size.
     name : str
         The torch dtype's name.
+    requires_grad : bool
     """
-    from slipring.errors import CorruptBatch
-
-    dtype = getattr(torch, name, None) if isinstance(name, str) else None
-    if not isinstance(dtype, torch.dtype):
-        raise CorruptBatch(f"a worker sent a tensor of unknown dtype {name!r}")
-    tensor = torch.from_numpy(array)
-    return tensor if tensor.dtype is dtype else tensor.view(dtype)
+    dtype = _BY_NAME.get(name) if isinstance(name, str) else None
+    if dtype is None or dtype.itemsize != array.itemsize:
+        raise CorruptBatch(f"a worker sent a tensor of dtype {name!r} as an array of {array.dtype}")
+    try:
+        tensor = torch.from_numpy(array)
+        tensor = tensor if tensor.dtype is dtype else tensor.view(dtype)
+        return tensor.requires_grad_() if requires_grad else tensor
+    except (TypeError, RuntimeError, ValueError) as error:  # a dtype that torch has no use for
+        raise CorruptBatch(
+            f"a worker sent a tensor of dtype {name} as an array of {array.dtype}: {error}"
+        ) from None
 
 
 def stack(tensors, empty):
-    """Return the tensors stacked along a new first dimension, in memory from `empty`.
+    """Return the tensors stacked along a new first dimension, in memory from `empty` where their kinds agree.
 
     Parameters
     ----------
     tensors : list of torch.Tensor
-        CPU tensors, of one shape.
+        Of one shape.
     empty : callable
         ``empty(shape, dtype)`` returns an array.
     """
     first = tensors[0]
     for tensor in tensors:
-        if isinstance(tensor, torch.Tensor):
-            _refuse_device(tensor)
-    if not all(_is_plain(t) and t.dtype is first.dtype and t.shape == first.shape for t in tensors):
+        _refuse_device(tensor)
+    if not all(is_plain(t) and t.dtype is first.dtype for t in tensors):
         return torch.stack(tensors)
     shape = (len(tensors), *first.shape)
     if first.dtype in _NUMPY:
-        out = torch.from_numpy(empty(shape, _array(first).dtype))
+        out = torch.from_numpy(empty(shape, _array(first[:0] if first.dim() else first).dtype))
     else:
         out = torch.from_numpy(empty(shape, _CARRIERS[first.element_size()][1])).view(first.dtype)
     return torch.stack([t.detach() for t in tensors], out=out)

@@ -1,7 +1,7 @@
 """The definition of a batch's tree: its containers, in bytes that any process can read back.
 
-The encoder (_encode.pyx) writes definitions, this module reads them; docs/codec.md has the format. A definition
-is read once and then found by its hash, so this is off the path of a batch.
+The encoder (_define.pyx) writes definitions, this module reads them; docs/codec.md has the format. A
+definition is read once and then found by its hash, so this is off the path of a batch.
 
 A node is a tuple ``(kind, data, children)``:
 
@@ -11,7 +11,7 @@ kind       data                                   children
 LEAF       None, numpy.dtype or torch dtype name  None
 NONE       None                                   None
 DICT       tuple of keys                          one per key
-ODICT      tuple of keys (OrderedDict)            one per key
+ODICT      tuple of keys (an OrderedDict's)       one per key
 LIST       None                                   one per element
 TUPLE      None                                   one per element
 NAMED      the namedtuple's ``_make``             one per field
@@ -21,6 +21,7 @@ DATACLASS  (class, tuple of field names)          one per field
 
 import ast
 import dataclasses
+import functools
 import importlib
 import struct
 import sys
@@ -113,32 +114,83 @@ class _Reader:
         if tag == b"N":
             return NONE, None, None
         if tag in (b"d", b"o"):
-            pairs = [(self.key(depth), self.node(depth + 1)) for _ in range(self.count())]
-            kind = DICT if tag == b"d" else ODICT
-            return kind, tuple(k for k, _ in pairs), tuple(v for _, v in pairs)
+            n = self.count()
+            keys = tuple(self.key(depth) for _ in range(n))
+            return DICT if tag == b"d" else ODICT, keys, self.children(n, depth)
         if tag in (b"l", b"t"):
-            kind = LIST if tag == b"l" else TUPLE
-            return kind, None, tuple(self.node(depth + 1) for _ in range(self.count()))
+            return LIST if tag == b"l" else TUPLE, None, self.children(self.count(), depth)
         if tag == b"n":
             cls = find_class(self.text(), self.text())
-            children = tuple(self.node(depth + 1) for _ in range(self.count()))
-            if not is_namedtuple(cls) or len(cls._fields) != len(children):
-                raise BadDefinition(f"{cls!r} is not a namedtuple of {len(children)} fields")
-            return NAMED, cls._make, children
+            n = self.count()
+            if not is_namedtuple(cls) or len(cls._fields) != n:
+                raise BadDefinition(f"{cls!r} is not a namedtuple of {n} fields")
+            return NAMED, cls._make, self.children(n, depth)
         if tag == b"c":
             cls = find_class(self.text(), self.text())
-            if not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
-                raise BadDefinition(f"{cls!r} is not a dataclass")
-            pairs = [(self.text(), self.node(depth + 1)) for _ in range(self.count())]
-            return DATACLASS, (cls, tuple(k for k, _ in pairs)), tuple(v for _, v in pairs)
+            n = self.count()
+            names = tuple(self.text() for _ in range(n))
+            if not is_plain_dataclass(cls) or names != field_names(cls):
+                raise BadDefinition(f"{cls!r} is not a dataclass of the fields {names}")
+            return DATACLASS, (cls, names), self.children(n, depth)
         raise BadDefinition(f"{tag!r} is not a node")
+
+    def children(self, n, depth):
+        return tuple(self.node(depth + 1) for _ in range(n))
 
 
 def is_namedtuple(cls):
     """Whether `cls` is a tuple class with named fields."""
     return (
-        isinstance(cls, type) and issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
+        isinstance(cls, type)
+        and issubclass(cls, tuple)
+        and isinstance(getattr(cls, "_fields", None), tuple)
+        and hasattr(cls, "_make")
     )
+
+
+def is_plain_dataclass(cls):
+    """Whether the fields of a dataclass are all there is to its objects: then they are leaves.
+
+    One that derives from a builtin, or says itself how to be pickled, is left to pickle.
+    """
+    return (
+        isinstance(cls, type)
+        and dataclasses.is_dataclass(cls)
+        and cls.__new__ is object.__new__
+        and cls.__reduce_ex__ is object.__reduce_ex__
+        and cls.__reduce__ is object.__reduce__
+        and getattr(cls, "__getstate__", None) in _GETSTATES
+        and getattr(cls, "__setstate__", None) in _SETSTATES
+    )
+
+
+# What dataclasses themselves give to those with frozen=True and slots=True.
+_GETSTATES = (
+    None,
+    getattr(object, "__getstate__", None),
+    getattr(dataclasses, "_dataclass_getstate", None),
+)
+_SETSTATES = (None, getattr(dataclasses, "_dataclass_setstate", None))
+
+
+def field_names(cls):
+    """Return the names of a dataclass's fields."""
+    return tuple(f.name for f in dataclasses.fields(cls))
+
+
+def contents(value):
+    """Return the values of a plain dataclass's fields, in order; None if there is more, or less, to it."""
+    names = field_names(type(value))
+    attributes = getattr(value, "__dict__", None)
+    if attributes is not None:
+        # A field may still live in a slot, or in a descriptor: whatever it is, attributes must not get lost.
+        if len(attributes) == len(names) and all(name in attributes for name in names):
+            return [attributes[name] for name in names]
+        return None
+    try:
+        return [getattr(value, name) for name in names]
+    except AttributeError:
+        return None
 
 
 def find_class(module, qualname):
@@ -147,8 +199,8 @@ def find_class(module, qualname):
         found = sys.modules.get(module) or importlib.import_module(module)
         for part in qualname.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BadDefinition(f"class {module}.{qualname}: {error}") from None
+    except Exception as error:  # whatever the module does when it is imported
+        raise BadDefinition(f"class {module}.{qualname}: {error!r}") from None
     return found
 
 
@@ -160,17 +212,22 @@ def can_be_found(cls):
         return False
 
 
+@functools.lru_cache(maxsize=1024)
 def write_dtype(dtype):
-    """Return a dtype as text (numpy's own array-file notation)."""
-    return repr(np.lib.format.dtype_to_descr(dtype))
+    """Return a dtype as text (numpy's own array-file notation); None if it cannot be said so."""
+    try:
+        text = repr(dtype.descr if dtype.names is not None else dtype.str)
+        return text if read_dtype(text) == dtype else None
+    except ValueError:  # overlapping or reordered fields; not read back
+        return None
 
 
 def read_dtype(text):
     """Return the dtype of a text that `write_dtype` made; BadDefinition if it is none, or holds objects."""
     try:
         dtype = np.lib.format.descr_to_dtype(ast.literal_eval(text))
-    except (ValueError, SyntaxError, TypeError, KeyError, IndexError, MemoryError, RecursionError) as error:
-        raise BadDefinition(f"dtype {text!r}: {error}") from None
-    if dtype.hasobject or dtype.itemsize == 0:
+    except Exception as error:  # numpy raises many kinds
+        raise BadDefinition(f"dtype {text!r}: {error!r}") from None
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSUV" or dtype.subdtype is not None:
         raise BadDefinition(f"dtype {text!r} has no fixed-size bytes")
     return dtype

@@ -1,6 +1,7 @@
 """Who may use whom: bench, examples, tests -> compat -> torch -> loader -> dispatch, worker -> codec -> _ring
--> csrc. errors, options and tree import nothing of ours; only _ring crosses into C; only csrc touches control
-words. Each layer may use all layers below it. A new module gets a place in LAYERS, or the first test fails.
+-> csrc. errors, options and tree import nothing of ours; only _segment (of the ring layer) crosses into C;
+only csrc touches control words. Each layer may use all layers below it. A new module gets a place in LAYERS,
+or the first test fails.
 """
 
 import ast
@@ -18,11 +19,14 @@ PACKAGE = ROOT / "pkg" / "slipring"
 LAYERS = {
     "ground": (("_platform", "_version", "errors", "options", "tree"), ()),
     "cring": (("_cring",), ()),
-    "ring": (("_ring",), ("ground", "cring")),
-    "codec": (("_codec", "_collate", "_encode", "arrow"), ("ground", "ring")),
-    "worker": (("seeding", "info", "fetch", "worker"), ("ground", "ring", "codec")),
-    "dispatch": (("dispatch", "pool", "state", "stats"), ("ground", "ring", "codec", "worker")),
-    "loader": (("loader", "queue"), ("ground", "ring", "codec", "worker", "dispatch")),
+    "ring": (("_segment", "_slot", "_ring"), ("ground", "cring")),
+    "codec": (
+        ("_empty", "_codec", "_define", "_encode", "_stack", "_collate", "arrow", "tensors"),
+        ("ground", "ring"),
+    ),
+    "worker": (("seeding", "info", "fetch", "remote", "worker"), ("ground", "ring", "codec")),
+    "dispatch": (("dispatch", "pool", "engine", "state", "stats"), ("ground", "ring", "codec", "worker")),
+    "loader": (("iterator", "loader", "queue"), ("ground", "ring", "codec", "worker", "dispatch")),
     "face": (("__init__",), ("ground", "ring", "codec", "worker", "dispatch", "loader")),
     "torch": (("torch.*",), ("ground", "ring", "codec", "worker", "dispatch", "loader", "face")),
     "compat": (("compat.*",), ("ground", "ring", "codec", "worker", "dispatch", "loader", "face", "torch")),
@@ -30,6 +34,8 @@ LAYERS = {
 ALONE = "ground"  # its modules may not even use one another
 HEAVY = {"torch", "pyarrow"}  # imported at module level only by...
 MAY_BE_HEAVY = {"torch", "compat"}
+# ... and by these, which are themselves imported only when a tensor, or Arrow data, is met.
+IMPORTED_LATE = {"tensors": "torch", "arrow": "pyarrow"}
 
 LINE_LIMIT, LINE_GOAL = 450, 400
 
@@ -161,17 +167,17 @@ def test_no_module_needs_itself():
         walk(module, [])
 
 
-def test_only_ring_crosses_into_c():
+def test_only_segment_crosses_into_c():
     wrong = []
     c_headers = {path.name for path in (ROOT / "csrc").glob("*.h")}
     for path in SOURCES:
         for line, dots, module, names, _ in imports_of(path):
-            if "_cring" in ours(path, dots, module, names) and path.stem not in ("_ring", "_cring"):
+            if "_cring" in ours(path, dots, module, names) and path.stem not in ("_segment", "_cring"):
                 wrong.append(f"{path.relative_to(ROOT)}:{line} uses _cring")
         headers = c_headers & set(re.findall(r'cdef extern from "([^"]+)"', path.read_text()))
         if headers - ({"ring.h", "layout.h"} if path.name == "_cring.pxd" else set()):
             wrong.append(f"{path.relative_to(ROOT)} declares from {', '.join(sorted(headers))}")
-    assert not wrong, "only _ring uses the C ring, through _cring.pxd:\n" + "\n".join(wrong)
+    assert not wrong, "only _segment uses the C ring, through _cring.pxd:\n" + "\n".join(wrong)
 
 
 def control_structs():
@@ -219,9 +225,18 @@ def test_torch_and_pyarrow_are_imported_at_module_level_only_under_their_faces()
         for path in SOURCES
         if layer_of(module_name(path)) not in MAY_BE_HEAVY
         for line, dots, module, _, top in imports_of(path)
-        if top and not dots and module.split(".")[0] in HEAVY
+        if top and not dots and module.split(".")[0] in HEAVY - {IMPORTED_LATE.get(module_name(path))}
     ]
     assert not wrong, "import these inside the function that needs them:\n" + "\n".join(wrong)
+
+
+def test_what_imports_torch_or_pyarrow_is_imported_late():
+    wrong = [
+        f"{path}:{line}: {module} imports {used}"
+        for path, line, module, used, top in uses()
+        if used in IMPORTED_LATE and top and layer_of(module) not in MAY_BE_HEAVY
+    ]
+    assert not wrong, "import these when the first tensor, or Arrow array, is met:\n" + "\n".join(wrong)
 
 
 def test_importing_slipring_imports_neither_torch_nor_pyarrow():

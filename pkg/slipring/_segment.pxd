@@ -1,0 +1,53 @@
+from libc.stdint cimport uint32_t, uint64_t
+
+# Re-exported: other modules cimport these from here or from _ring; only this one crosses into C.
+from slipring._cring cimport (
+    SR_BATCH, SR_END, SR_ERROR, SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS,
+    SR_MAX_PARTIES, SR_MAX_RANGES, SR_PARTY_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE,
+    sr_leaf, sr_result, sr_ring, sr_task,
+)
+
+
+cdef class Meter:
+    cdef public uint64_t batches, bytes, copied_batches, copied_bytes, pickled_leaves, pickled_tasks
+    cdef public uint64_t fetch_ns, collate_ns, idle_ns
+
+
+cdef class Segment:
+    cdef sr_ring *ptr
+    cdef uint64_t fork_generation, capacity
+    cdef readonly uint32_t n_slots, n_parties
+    cdef readonly Meter meter
+    cdef readonly bint poison
+    cdef int usable(self) except -1
+
+    # What Ring (_ring), leases and fills (_slot) ask of the C ring.
+    cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL
+    cdef uint64_t put_task(self, uint32_t slot, const sr_task *task) except? 0
+    cdef const sr_task *task_of(self, uint32_t slot) noexcept
+    cdef char *task_area(self, uint32_t slot) noexcept
+    cdef char *payload(self, uint32_t slot) noexcept
+    cdef uint64_t committed(self, uint32_t slot) noexcept
+    cdef const sr_result *result_of(self, uint32_t slot, uint32_t which) noexcept
+    cdef bint find_owned(self, uint32_t party, uint32_t *slot) noexcept
+    cdef int take(self, uint32_t slot, uint64_t *gen, sr_result *result) except -1
+    cdef void release(self, uint32_t slot, uint64_t gen) noexcept
+    cdef void unhold(self, uint32_t party, uint32_t slot, uint64_t gen) noexcept
+    cdef int claim_task(self, uint32_t party, double seconds, uint32_t *slot, uint32_t *which,
+                        uint64_t *gen) except -1
+    cdef int claim_slot(self, uint32_t party, double seconds, uint32_t *slot, uint64_t *gen) except -1
+    cdef uint64_t alloc(self, uint32_t party, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1
+    cdef int rewind(self, uint32_t party, uint32_t slot, uint64_t gen) except -1
+    cdef void note_times(self, uint32_t slot, uint64_t begun, uint64_t fetched) noexcept
+    cdef int publish(self, uint32_t party, uint32_t slot, uint64_t gen, const sr_result *result,
+                     bint held) except -1
+    cdef int abort(self, uint32_t party, uint32_t slot, uint64_t gen) except -1
+    cdef int range_done(self, uint32_t party, uint32_t slot, uint32_t which, uint64_t gen,
+                        const sr_result *result) except -1
+    cdef int propose(self, uint32_t party, uint32_t slot, uint64_t gen) except -1
+    cdef int settle(self, uint32_t party, uint32_t slot, uint64_t gen, int layout,
+                    const sr_result *result) except -1
+
+
+cdef uint64_t forks() noexcept
+cdef void copy_streaming(void *to, const void *source, uint64_t nbytes) noexcept nogil

@@ -1,0 +1,427 @@
+"""A process's handle on a segment: the only place where Python meets the C ring.
+
+`Segment` has what parties and the consumer do, and what leases and fills (_slot) ask of the C ring; `Ring`
+(_ring) is the whole handle.
+"""
+
+import os
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EFBIG, EINTR, ENOMEM, ENOSPC, EPROTO, ESHUTDOWN, ESTALE, ETIMEDOUT
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from slipring cimport _cring as c
+
+from slipring.errors import (
+    Closed, CorruptBatch, SlotsExhausted, batch_too_large, segment_full, task_too_large,
+)
+
+BACKINGS = {"auto": c.SR_BACKING_AUTO, "shm": c.SR_BACKING_SHM, "memfd": c.SR_BACKING_MEMFD}
+BACKING_NAMES = {
+    c.SR_BACKING_AUTO: "attached",
+    c.SR_BACKING_SHM: "shm",
+    c.SR_BACKING_MEMFD: "memfd",
+    c.SR_BACKING_DIR: "dir",
+}
+LIMITS = {
+    c.SR_LIMIT_FILESYSTEM: "the file system that holds the segment",
+    c.SR_LIMIT_CGROUP: "the memory cgroup (the container's limit)",
+    c.SR_LIMIT_MEMORY: "the machine's available memory",
+    c.SR_LIMIT_FILESIZE: "the limit on file size (RLIMIT_FSIZE, ulimit -f)",
+}
+
+
+cdef int check(int rc) except -1:
+    """Turn a return code of the ring into an exception; -EINTR into a look at the signals."""
+    if rc >= 0:
+        return rc
+    if rc == -EINTR:
+        PyErr_CheckSignals()
+        return 0
+    if rc == -ESHUTDOWN:
+        raise Closed("the segment has been closed; make a new loader, or a new iterator of it")
+    if rc == -ESTALE:
+        raise SlotsExhausted("the slot has gone on to another batch: it was taken from a worker thought dead")
+    raise OSError(-rc, os.strerror(-rc))
+
+
+cdef int refuse(int rc, c.sr_shortage *why, uint64_t slots) except -1:
+    """Turn a refusal of memory into SegmentFull, with the numbers and the remedy."""
+    if rc == -ENOSPC or rc == -EFBIG or rc == -ENOMEM:
+        raise segment_full(why.needed, why.free, LIMITS.get(why.limit, "the system"), slots)
+    return check(rc)
+
+
+cdef uint64_t deadline_in(double seconds) noexcept:
+    """`seconds` from now; never, for a negative or enormous number."""
+    if not 0 <= seconds < 1e9:
+        return c.SR_FOREVER
+    return c.sr_now() + <uint64_t> (seconds * 1e9)
+
+
+cdef uint64_t forks() noexcept:
+    """A number that a process shares with its parent until it is forked."""
+    return c.sr_fork_generation()
+
+
+cdef void copy_streaming(void *to, const void *source, uint64_t nbytes) noexcept nogil:
+    """Copy past the caches: for what is larger than they are."""
+    c.sr_copy_streaming(to, source, nbytes)
+
+
+def copy_bytes(char[::1] to, const char[::1] source, bint streaming):
+    """Copy as collation does; the benchmark of both ways calls it."""
+    cdef uint64_t n = min(to.shape[0], source.shape[0])
+    with nogil:
+        if streaming:
+            c.sr_copy_streaming(&to[0], &source[0], n)
+        else:
+            memcpy(&to[0], &source[0], n)
+
+
+def now():
+    """CLOCK_MONOTONIC in nanoseconds, the clock of all stamps."""
+    return c.sr_now()
+
+
+cdef class Meter:
+    """What the consumer has taken so far; stats() reads it."""
+
+
+cdef class Segment:
+    """One process's handle on a segment.
+
+    Parameters
+    ----------
+    slots, parties : int
+        Slots, and workers + 1.
+    backing : {'auto', 'shm', 'memfd'} or str
+        Where the memory comes from; an absolute path names a directory on a tmpfs.
+    capacity : int
+        Payload bytes to reserve per slot; 0 for as much as fits, at most 16 GiB. Committed as needed.
+    push : bool
+        Producers claim free slots themselves (Queue); else a consumer dispatches tasks (Loader).
+
+    Raises
+    ------
+    SegmentFull
+        Not even the control pages can be committed, or nothing can be reserved.
+    OSError
+        What the system says: no descriptors left, no such directory, ...
+    """
+
+    def __cinit__(self):
+        self.ptr = NULL
+        self.meter = Meter()
+        self.poison = os.environ.get("SLIPRING_DEBUG", "0") not in ("", "0")
+        self.fork_generation = c.sr_fork_generation()
+
+    def __init__(self, uint32_t slots=0, uint32_t parties=2, backing="auto", uint64_t capacity=0,
+                 bint push=False, *, int fd=-1):
+        cdef c.sr_options o
+        cdef c.sr_shortage why
+        cdef c.sr_info info
+        cdef int rc
+        if self.ptr != NULL:
+            raise RuntimeError("a Ring is made once")
+        memset(&why, 0, sizeof(why))
+        if fd >= 0:
+            rc = c.sr_attach(fd, &self.ptr)
+            if rc == -EPROTO:
+                raise CorruptBatch("the file descriptor is not a slipring segment of this version")
+            check(rc)
+        else:
+            directory = None if backing in BACKINGS else os.fsencode(backing)
+            memset(&o, 0, sizeof(o))
+            o.n_slots, o.n_parties, o.capacity = slots, parties, capacity
+            o.flags = c.SR_SEG_PUSH if push else 0
+            o.backing = BACKINGS.get(backing, c.SR_BACKING_DIR)
+            o.dir = <const char *> directory if directory is not None else NULL
+            rc = c.sr_create(&o, &self.ptr, &why)
+            if rc < 0 and why.limit != c.SR_LIMIT_NONE:
+                refuse(rc, &why, slots)
+            check(rc)
+        check(c.sr_describe(self.ptr, &info))
+        self.n_slots, self.n_parties, self.capacity = info.n_slots, info.n_parties, info.capacity
+
+    def __dealloc__(self):
+        # Leases and fills refer to their ring, so nobody in this process uses the mapping any more.
+        if self.ptr != NULL:
+            c.sr_destroy(self.ptr)
+
+    def __reduce__(self):
+        # Only while a process is being started: the descriptor travels, never a name.
+        from multiprocessing.reduction import DupFd
+
+        return _attach, (type(self), DupFd(c.sr_fd(self.ptr)))
+
+    cdef int usable(self) except -1:
+        if self.ptr == NULL:
+            raise RuntimeError("the Ring has not been made")
+        if self.fork_generation != c.sr_fork_generation():
+            raise Closed("this iterator belongs to the parent process; make a new one after fork")
+        return 0
+
+    def in_child(self):
+        """Take over the inherited handle after a fork: the worker calls it once."""
+        if self.fork_generation != c.sr_fork_generation():
+            check(c.sr_after_fork(self.ptr))
+            self.fork_generation = c.sr_fork_generation()
+
+    @property
+    def forked(self):
+        """Whether this handle was inherited by a fork and not taken over."""
+        return self.fork_generation != c.sr_fork_generation()
+
+    @property
+    def fd(self):
+        return c.sr_fd(self.ptr)
+
+    @property
+    def info(self):
+        """dict: backing, reason, capacity, wanted, limited_by, reserved, committed (bytes)."""
+        cdef c.sr_info info
+        check(c.sr_describe(self.ptr, &info))
+        return {
+            "backing": BACKING_NAMES[info.backing],
+            "reason": info.reason.decode(),
+            "capacity": info.capacity,
+            "wanted": info.wanted,
+            "limited_by": info.limited_by.decode() if info.limited_by else None,
+            "reserved": info.total,
+            "committed": c.sr_committed(self.ptr),
+        }
+
+    # ---- parties
+
+    def join(self, uint32_t party):
+        check(c.sr_join(self.ptr, party))
+
+    def serve(self, uint32_t party, uint32_t flags=0):
+        check(c.sr_serve(self.ptr, party, flags))
+
+    def watch_consumer(self):
+        check(c.sr_watch_consumer(self.ptr))
+
+    def party(self, uint32_t party):
+        """Return (pid, status, flags) of a party."""
+        cdef int pid = 0
+        cdef uint32_t status = 0, flags = 0
+        check(c.sr_party_info(self.ptr, party, &pid, &status, &flags))
+        return pid, status, flags
+
+    def wait_serving(self, uint32_t party, double seconds):
+        """Wait until a worker is ready to claim; False when the time is up."""
+        cdef uint64_t deadline = deadline_in(seconds)
+        cdef int rc
+        while True:
+            with nogil:
+                rc = c.sr_wait_serving(self.ptr, party, deadline)
+            if rc == -ETIMEDOUT:
+                return False
+            check(rc)
+            if rc == 0:
+                return True
+
+    def recover(self, uint32_t party):
+        """Give back what a dead party held; returns the number of tasks that will be done again."""
+        return check(c.sr_recover(self.ptr, party))
+
+    def reopen(self):
+        """Take a close back, once every worker has gone: the segment serves the next ones."""
+        check(c.sr_reopen(self.ptr))
+
+    def close(self):
+        """End all waiting, for every party."""
+        check(c.sr_close(self.ptr))
+
+    @property
+    def closed(self):
+        return c.sr_closed(self.ptr)
+
+    # ---- the consumer's side
+
+    def begin_run(self, uint64_t run):
+        self.usable()
+        check(c.sr_begin_run(self.ptr, run))
+
+    def pick_free(self):
+        """Return the slot to dispatch into, or -1."""
+        cdef uint32_t slot = 0
+        return -1 if c.sr_pick_free(self.ptr, &slot) < 0 else <int> slot
+
+    @property
+    def circulating(self):
+        """int: slots neither leased nor kept by worker code."""
+        return c.sr_circulating(self.ptr)
+
+    def cancel(self, uint32_t slot, uint64_t gen):
+        """Take a task back; False if a worker has it already."""
+        self.usable()
+        return c.sr_cancel(self.ptr, slot, gen) == 0
+
+    def discard(self, uint32_t slot):
+        self.usable()
+        return c.sr_discard(self.ptr, slot) == 0
+
+    def wait_ready(self, int slot, double seconds):
+        """Wait for `slot` (-1: any) to hold a batch; returns the slot, or -1 when the time is up."""
+        cdef uint32_t found = 0, wanted = c.SR_ANY if slot < 0 else <uint32_t> slot
+        cdef uint64_t deadline
+        self.usable()
+        cdef int rc = c.sr_wait_ready(self.ptr, wanted, 0, &found)
+        if rc == -ETIMEDOUT and seconds > 0:
+            deadline = deadline_in(seconds)
+            while True:
+                with nogil:
+                    rc = c.sr_wait_ready(self.ptr, wanted, deadline, &found)
+                if rc != -EINTR:
+                    break
+                check(rc)
+        if rc == -ETIMEDOUT:
+            return -1
+        check(rc)
+        return <int> found
+
+    # ---- what Ring, leases and fills ask of the C ring
+
+    cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL:
+        """Return a free slot's task area, `nbytes` of it committed."""
+        cdef c.sr_shortage why
+        memset(&why, 0, sizeof(why))
+        cdef int rc = c.sr_commit_task(self.ptr, c.SR_CONSUMER, slot, nbytes, &why)
+        if rc < 0:
+            if why.limit == c.SR_LIMIT_CAPACITY:
+                raise task_too_large(why.needed, why.free)
+            refuse(rc, &why, self.n_slots)
+        return c.sr_task_area(self.ptr, slot)
+
+    cdef uint64_t put_task(self, uint32_t slot, const c.sr_task *task) except? 0:
+        """FREE -> TASK or SHARED; returns the slot's generation."""
+        cdef uint64_t gen = 0
+        check(c.sr_dispatch(self.ptr, slot, task, &gen))
+        return gen
+
+    cdef const c.sr_task *task_of(self, uint32_t slot) noexcept:
+        return c.sr_task_of(self.ptr, slot)
+
+    cdef char *task_area(self, uint32_t slot) noexcept:
+        return c.sr_task_area(self.ptr, slot)
+
+    cdef char *payload(self, uint32_t slot) noexcept:
+        return c.sr_payload(self.ptr, slot)
+
+    cdef uint64_t committed(self, uint32_t slot) noexcept:
+        """Payload bytes that may be touched: never more than are mapped, whatever the shared word says."""
+        return min(c.sr_slot_committed(self.ptr, slot), self.capacity)
+
+    cdef const c.sr_result *result_of(self, uint32_t slot, uint32_t which) noexcept:
+        return c.sr_result_of(self.ptr, slot, which)
+
+    cdef bint find_owned(self, uint32_t party, uint32_t *slot) noexcept:
+        return c.sr_find_owned(self.ptr, party, slot) == 0
+
+    cdef int take(self, uint32_t slot, uint64_t *gen, c.sr_result *result) except -1:
+        """READY -> LEASED; adds the batch to the meter."""
+        cdef c.sr_stamps stamps
+        cdef Meter meter = self.meter
+        self.usable()
+        check(c.sr_take(self.ptr, c.SR_CONSUMER, slot, gen, result))
+        c.sr_stamps_of(self.ptr, slot, &stamps)
+        meter.fetch_ns += stamps.fetch_ns
+        meter.collate_ns += stamps.collate_ns
+        meter.idle_ns += stamps.idle_ns
+        if result.kind == c.SR_BATCH:
+            meter.batches += 1
+            meter.bytes += result.bytes
+            meter.pickled_leaves += result.pickled
+            c.sr_populate(self.ptr, slot, result.bytes)
+        return 0
+
+    cdef void release(self, uint32_t slot, uint64_t gen) noexcept:
+        c.sr_release(self.ptr, slot, gen)
+
+    cdef void unhold(self, uint32_t party, uint32_t slot, uint64_t gen) noexcept:
+        c.sr_unhold(self.ptr, party, slot, gen)
+
+    cdef int claim_task(self, uint32_t party, double seconds, uint32_t *slot, uint32_t *which,
+                        uint64_t *gen) except -1:
+        """Wait for a task and claim it; 0 when the time is up or the segment is closed."""
+        cdef uint64_t deadline = deadline_in(seconds)
+        cdef int rc
+        while True:
+            with nogil:
+                rc = c.sr_claim(self.ptr, party, deadline, slot, which, gen)
+            if rc == 0:
+                return 1
+            if rc == -ETIMEDOUT or rc == -ESHUTDOWN:
+                return 0
+            check(rc)
+
+    cdef int claim_slot(self, uint32_t party, double seconds, uint32_t *slot, uint64_t *gen) except -1:
+        """Push mode: wait for a free slot and claim it; 0 when the time is up."""
+        cdef uint64_t deadline = deadline_in(seconds)
+        cdef int rc
+        while True:
+            with nogil:
+                rc = c.sr_claim_free(self.ptr, party, deadline, slot, gen)
+            if rc == 0:
+                return 1
+            if rc == -ETIMEDOUT:
+                return 0
+            check(rc)
+
+    cdef uint64_t alloc(self, uint32_t party, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1:
+        """Take `nbytes` of a slot's payload, committed; returns their offset."""
+        cdef c.sr_shortage why
+        cdef c.sr_info info
+        cdef uint64_t offset = 0
+        memset(&why, 0, sizeof(why))
+        cdef int rc = c.sr_alloc(self.ptr, party, slot, nbytes, align, &offset, &why)
+        if rc < 0:
+            if why.limit == c.SR_LIMIT_CAPACITY:
+                check(c.sr_describe(self.ptr, &info))
+                limited_by = info.limited_by.decode() if info.limited_by else None
+                raise batch_too_large(why.needed, info.capacity, limited_by)
+            refuse(rc, &why, self.n_slots)
+        return offset
+
+    cdef int rewind(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
+        return check(c.sr_rewind(self.ptr, party, slot, gen))
+
+    cdef void note_times(self, uint32_t slot, uint64_t begun, uint64_t fetched) noexcept:
+        c.sr_note_times(self.ptr, slot, fetched - begun, c.sr_now() - fetched)
+
+    cdef int publish(self, uint32_t party, uint32_t slot, uint64_t gen, const c.sr_result *result,
+                     bint held) except -1:
+        return check(c.sr_publish(self.ptr, party, slot, gen, result, held))
+
+    cdef int abort(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
+        return check(c.sr_abort(self.ptr, party, slot, gen))
+
+    cdef int range_done(self, uint32_t party, uint32_t slot, uint32_t which, uint64_t gen,
+                        const c.sr_result *result) except -1:
+        return check(c.sr_range_done(self.ptr, party, slot, which, gen, result))
+
+    cdef int propose(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
+        """0: this party decides how the rows lie; else DIRECT or STAGED."""
+        cdef int rc = -ETIMEDOUT
+        while rc == -ETIMEDOUT or rc == -EINTR:
+            with nogil:
+                rc = c.sr_layout_propose(self.ptr, party, slot, gen, c.sr_now() + <uint64_t> 500000000)
+            if rc != -ETIMEDOUT:
+                check(rc)
+        return rc
+
+    cdef int settle(self, uint32_t party, uint32_t slot, uint64_t gen, int layout,
+                    const c.sr_result *result) except -1:
+        return check(c.sr_layout_settle(self.ptr, party, slot, gen, layout, result))
+
+
+def _attach(cls, duplicate):
+    fd = duplicate.detach()
+    try:
+        return cls(fd=fd)
+    finally:
+        os.close(fd)
