@@ -63,13 +63,18 @@ class Engine:
         """Start workers if need be; tasks of earlier runs are stale from now on. Returns the run's number."""
         self.running += 1
         self.ring.begin_run(self.running)
+        self.pool.begin_run()
         if not self.started:
             if self.ring.closed:
                 self.ring.reopen()
-            self.pool.start(base_seed)
             self.started = True
-            if self.options.worker_init_fn is not None and not self.inline:
-                self._wait_for_init()
+            try:
+                self.pool.start(base_seed)
+                if self.options.worker_init_fn is not None and not self.inline:
+                    self._wait_for_init()
+            except BaseException:
+                self.stop_workers()  # all or none: the next run starts them anew
+                raise
         return self.running
 
     def _wait_for_init(self):

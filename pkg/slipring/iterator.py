@@ -37,13 +37,16 @@ class LoaderIterator:
         self._exhausted = False
         self._error = None
         self._plan_error = None
-        self._run = engine.begin_run(seed)
-        if loader.is_stream:
-            self._plan = None
-            self._streams = StreamPlan(max(1, options.num_workers))
-        else:
-            self._plan = MapPlan(options, loader.dataset, seed)
-            self._streams = None
+        self._plan = self._streams = None
+        try:
+            self._run = engine.begin_run(seed)
+            if loader.is_stream:
+                self._streams = StreamPlan(max(1, options.num_workers))
+            else:
+                self._plan = MapPlan(options, loader.dataset, seed)
+        except BaseException:
+            self.close()  # now: later, this object's end would end the run of another
+            raise
         self._look_ahead = 1 if engine.inline else options.look_ahead
         self._chunk = options.chunk_size or 0
 
@@ -104,6 +107,14 @@ class LoaderIterator:
                 self._exhausted = True
 
     def _dispatch_into(self, slot):
+        """Dispatch one task; False when there are no more."""
+        try:
+            return self._put(slot)
+        except Exception as error:
+            self._plan_error = error  # raised at its turn, after the batches before it
+            return False
+
+    def _put(self, slot):
         worker, sequence, indices, single = None, 0, None, False
         if self._streams is not None:
             turn = self._streams.next_worker()
@@ -111,12 +122,8 @@ class LoaderIterator:
                 return False
             worker, sequence = turn
         else:
-            try:
-                indices = next(self._plan)
-            except StopIteration:
-                return False
-            except Exception as error:
-                self._plan_error = error  # raised at its turn, after the batches before it
+            indices = next(self._plan, None)
+            if indices is None:
                 return False
             single = self._plan.single
             if self._engine.static and not self._engine.inline:

@@ -9,6 +9,7 @@ import threading
 import time
 from multiprocessing.reduction import ForkingPickler
 
+from slipring._ring import SERVING
 from slipring.errors import WorkerDied
 from slipring.worker import Worker, process_main
 
@@ -38,6 +39,9 @@ class InlinePool:
         error, self.worker.error = self.worker.error, None
         return error
 
+    def begin_run(self):
+        """Nothing to forget."""
+
     def check(self):
         """Nobody to die."""
 
@@ -65,6 +69,9 @@ class ThreadPool:
             )
             thread.start()
             self.threads.append(thread)
+
+    def begin_run(self):
+        """Nothing to forget."""
 
     def check(self):
         """Raise WorkerDied if a thread has ended although nobody told it to."""
@@ -117,19 +124,14 @@ class ProcessPool:
         self.on_respawn = on_respawn
         self.processes = {}
         self.pidfds = {}
-        self.deaths = {}  # what was in flight at a death -> how often
+        self.deaths = {}  # ticket, or ("start", number) -> how many workers died over it in this run
         self.poll = select.poll()
 
     def start(self, base_seed):
         """Start all processes."""
         self.base_seed = base_seed
-        try:
-            for number in range(self.job.num_workers):
-                self._start_one(number)
-        except BaseException:
-            self.ring.close()
-            self.stop()
-            raise
+        for number in range(self.job.num_workers):
+            self._start_one(number)
 
     def _start_one(self, number):
         # Ctrl-C between fork and the handler in the worker would print a second traceback.
@@ -148,12 +150,25 @@ class ProcessPool:
                 if explained is None:
                     raise
                 raise explained from error
-            # Known before anything else can fail: what is started is stopped.
-            self.processes[number] = process
-            self.pidfds[number] = os.pidfd_open(process.pid)
-            self.poll.register(self.pidfds[number], select.POLLIN)
+            self._watch(number, process)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _watch(self, number, process):
+        try:
+            fd = os.pidfd_open(process.pid)
+        except ProcessLookupError:  # it has died already, and somebody (the forkserver) has waited for it
+            self.processes[number] = process
+            self._died(number)
+            return
+        except OSError:  # no descriptor left: what cannot be watched is not kept
+            process.kill()
+            process.join()
+            _close(process)
+            raise
+        self.processes[number] = process
+        self.pidfds[number] = fd
+        self.poll.register(fd, select.POLLIN)
 
     def _explain(self, error):
         """A better text for what cannot be sent to a new process: the attribute's name."""
@@ -183,22 +198,38 @@ class ProcessPool:
         self._forget(number)
         process.join()
         party = number + 1
+        serving = self.ring.party(party)[1] == SERVING
         in_flight = self.ring.in_flight(party)
         self.ring.recover(party)
         error = self._error(number, process, in_flight)
-        process.close()
-        if self.max_restarts is None:
-            raise error
-        # The task at fault is the one it was working on; idle deaths count together.
-        key = in_flight[0][0] if in_flight else None
-        self.deaths[key] = self.deaths.get(key, 0) + 1
-        if self.deaths[key] > self.max_restarts:
-            error.args = (
-                f"{error.args[0]}\nIt was replaced {self.max_restarts} times (max_restarts), and died again.",
-            )
+        _close(process)
+        if self.max_restarts is None or not self._may_restart(number, serving, in_flight, error):
             raise error
         self.on_respawn()
         self._start_one(number)
+
+    def _may_restart(self, number, serving, in_flight, error):
+        """Count a death against what it came from; says so in `error` when that was once too often."""
+        if serving and not in_flight:
+            return True  # somebody killed an idle worker: no batch is to blame
+        key = in_flight[0][0] if serving else ("start", number)  # it works on the lowest ticket
+        self.deaths[key] = self.deaths.get(key, 0) + 1
+        if self.deaths[key] <= self.max_restarts:
+            return True
+        if serving:
+            error.indices = in_flight[0][1] or []
+            where = f"over batch {key}" + (f", indices {_brief(error.indices)}" if error.indices else "")
+        else:
+            where = "before it could serve"
+        error.args = (
+            f"{error.args[0]}\nWorkers have died {self.deaths[key]} times {where}: more than "
+            f"max_restarts={self.max_restarts}.",
+        )
+        return False
+
+    def begin_run(self):
+        """Tickets begin anew, and what died over them is forgotten."""
+        self.deaths.clear()
 
     def _forget(self, number):
         fd = self.pidfds.pop(number, None)
@@ -238,20 +269,12 @@ class ProcessPool:
     def _reap(self, seconds):
         deadline = None if seconds is None else time.monotonic() + seconds
         while self.processes:
-            unwatched = [n for n in self.processes if n not in self.pidfds]
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = set(unwatched)
-            if not unwatched:
-                fds = {fd for fd, _ in self.poll.poll(None if left is None else left * 1000)}
-                ready = {n for n, fd in self.pidfds.items() if fd in fds}
-            for number in ready:
-                process = self.processes[number]
-                process.join(left)
-                if process.exitcode is None:
-                    continue
+            ended = {fd for fd, _ in self.poll.poll(None if left is None else left * 1000)}
+            for number in [n for n, fd in self.pidfds.items() if fd in ended]:
+                self.processes[number].join(left)
                 self._forget(number)
-                del self.processes[number]
-                process.close()
+                _close(self.processes.pop(number))
                 self.ring.recover(number + 1)
             if left == 0.0 and self.processes:
                 return
@@ -262,9 +285,17 @@ class ProcessPool:
             multiprocessing.process._children.discard(process)
 
 
+def _close(process):
+    """Let go of a process that has ended."""
+    try:
+        process.close()
+    except ValueError:  # somebody else waited for it, so that multiprocessing believes it alive for ever
+        multiprocessing.process._children.discard(process)
+
+
 def _manner(code):
     if code is None:
-        return "has gone"
+        return "has gone (its exit code went to a waitpid or SIGCHLD handler outside slipring)"
     if code >= 0:
         return f"left with exit code {code}"
     try:

@@ -1,0 +1,100 @@
+"""Looking at other processes, and running programs that are to be killed."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+from tests.leaks import parent, pids, read
+
+ROOT = pathlib.Path(__file__).parents[2]
+LONG_S = 60.0  # what surely suffices on a loaded machine
+
+
+def until(condition, what, seconds=LONG_S):
+    """Wait for what only /proc can tell; returns the condition's value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {seconds} s")
+        time.sleep(0.002)
+    return value
+
+
+def state(pid):
+    """One letter: R, S, D, T, Z; "" when the process has gone."""
+    stat = read(f"/proc/{pid}/stat").decode(errors="replace")
+    return stat[stat.rindex(")") + 2] if stat else ""
+
+
+def alive(pid):
+    """Whether a process still runs (a zombie does not)."""
+    return state(pid) not in ("", "Z", "X")
+
+
+def wait_dead(pid, seconds=LONG_S):
+    """Wait until a process does not run any more."""
+    until(lambda: not alive(pid), f"process {pid} ({state(pid)}) ends", seconds)
+
+
+def sleeps_in_futex(pid):
+    """Whether a process's main thread waits on a futex with a deadline, as an idle worker does."""
+    call = read(f"/proc/{pid}/syscall").split()
+    return bool(call) and call[0] in (b"202", b"98") and state(pid) == "S"
+
+
+def descendants(pid):
+    """All processes below `pid`."""
+    parents = {p: parent(p) for p in pids()}
+    found = {pid}
+    while more := {p for p, its in parents.items() if its in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def worker_pids(loader):
+    """{worker: pid} of a loader's live workers."""
+    return {n: p.pid for n, p in loader._engine.pool.processes.items()}
+
+
+def circulating(ring):
+    """Slots that can still carry tasks, and how many there are."""
+    return ring.circulating, ring.n_slots
+
+
+class Program:
+    """A function of tests.fault.programs in a process (and session) of its own."""
+
+    def __init__(self, name, *args, **options):
+        command = [sys.executable, "-m", "tests.fault.programs", name, *map(str, args)]
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, text=True, start_new_session=True, stdin=subprocess.DEVNULL, **options
+        )
+        self.pid = self.process.pid
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with self.process:
+            pass
+
+    def line(self):
+        """The next line that the program says; "" at its end."""
+        return self.process.stdout.readline().rstrip("\n")
+
+    def signal_all(self, number):
+        """Send a signal to the program and all that it started, as a terminal does."""
+        os.killpg(self.pid, number)
+
+    def end(self, seconds=LONG_S):
+        """Wait for its end; returns (exit code, stdout, stderr)."""
+        out, err = self.process.communicate(timeout=seconds)
+        return self.process.returncode, out, err

@@ -1,0 +1,176 @@
+"""Datasets that do something drastic at a chosen sample, and gates where a worker waits for the test.
+
+Everything here travels to workers of any start method, so what must happen once is marked by a file.
+"""
+
+import faulthandler
+import os
+import resource
+import select
+import signal
+import sys
+
+import numpy as np
+
+import slipring
+
+# ---- what happens at a sample ----
+
+
+def die(how):
+    """End this process as `how` says: a signal's name, "os._exit" or "sys.exit"."""
+    faulthandler.disable()  # pytest's would fill the terminal with tracebacks that are meant
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if how == "os._exit":
+        os._exit(3)
+    if how == "sys.exit":
+        sys.exit(7)
+    os.kill(os.getpid(), getattr(signal, how))
+    signal.pause()  # the signal ends the process here
+
+
+class Death:
+    """Ends the process that calls it."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def __call__(self):
+        die(self.how)
+
+
+class Once:
+    """Calls `action` in the first process that comes by, of all that share `path`."""
+
+    def __init__(self, path, action):
+        self.path = os.fspath(path)
+        self.action = action
+
+    def __call__(self):
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        self.action()
+
+
+class Raise:
+    """Raises a given exception."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __call__(self):
+        raise self.error
+
+
+class Gate:
+    """A point where a process waits until the test lets it go on.
+
+    The test uses it as a context manager; a worker calls it.
+    """
+
+    def __init__(self, path):
+        self.path = os.fspath(path)
+        self._at = self._go = None
+
+    def __enter__(self):
+        for end in ("at", "go"):
+            os.mkfifo(f"{self.path}.{end}")
+        # Read and write: opening does not wait, and what is written stays for who comes later.
+        self._at = os.open(f"{self.path}.at", os.O_RDWR | os.O_CLOEXEC)
+        self._go = os.open(f"{self.path}.go", os.O_RDWR | os.O_CLOEXEC)
+        return self
+
+    def __exit__(self, *exc):
+        os.close(self._at)
+        os.close(self._go)
+
+    def __reduce__(self):
+        return Gate, (self.path,)
+
+    def arrived(self, seconds=60):
+        """Wait for the next process to come; returns its pid."""
+        if not select.select([self._at], [], [], seconds)[0]:
+            raise TimeoutError(f"nobody came to {self.path} within {seconds} s")
+        return int(os.read(self._at, 16))
+
+    def open(self, times=1):
+        """Let `times` processes go on."""
+        os.write(self._go, b"." * times)
+
+    def __call__(self):
+        with open(f"{self.path}.at", "r+b", buffering=0) as at:
+            at.write(b"%-16d" % os.getpid())
+        with open(f"{self.path}.go", "r+b", buffering=0) as go:
+            go.read(1)
+
+
+class AtPickling:
+    """A value whose pickling calls `action`: the worker is in the middle of writing its batch."""
+
+    def __init__(self, action):
+        self.action = action
+
+    def __reduce__(self):
+        self.action()
+        return int, (0,)
+
+
+# ---- datasets ----
+
+
+class Rows:
+    """Sample i: `width` random float32, the index, and whatever `on[i]` does when it is read."""
+
+    def __init__(self, n, width=16, on=None):
+        self.n = n
+        self.width = width
+        self.on = on or {}
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        if i in self.on:
+            self.on[i]()
+        return np.random.random(self.width).astype(np.float32), i
+
+
+class Stream:
+    """An iterable dataset: each worker yields `n` samples (worker, position, random float32s)."""
+
+    def __init__(self, n, width=16, on=None):
+        self.n = n
+        self.width = width
+        self.on = on or {}
+
+    def __iter__(self):
+        info = slipring.get_worker_info()
+        worker = info.id if info else 0
+        for i in range(self.n):
+            if (worker, i) in self.on:
+                self.on[worker, i]()
+            yield worker, i, np.random.random(self.width).astype(np.float32)
+
+
+class Blobs:
+    """Sample i: `nbytes` bytes that all are i % 251; a view of one array, so nothing is allocated."""
+
+    def __init__(self, n, nbytes):
+        self.n = n
+        self.data = np.repeat(np.arange(251, dtype=np.uint8)[:, None], 1, axis=1)
+        self.nbytes = nbytes
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return np.broadcast_to(self.data[i % 251], (self.nbytes,))
+
+
+def plain(batch):
+    """A batch as nested bytes, to compare."""
+    if isinstance(batch, (tuple, list)):
+        return tuple(plain(b) for b in batch)
+    return batch.dtype.str, batch.shape, batch.tobytes()

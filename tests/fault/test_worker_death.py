@@ -1,0 +1,208 @@
+"""A worker that dies is told of once, with all that is known, and nothing is lost with it."""
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from slipring import Loader
+from slipring.errors import Closed, WorkerDied
+from tests.fault.procs import alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
+from tests.fault.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
+
+pytestmark = pytest.mark.fault
+
+HOWS = ["SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "os._exit", "sys.exit"]
+SAYS = {
+    "SIGKILL": ("was killed by SIGKILL", "OOM killer", -signal.SIGKILL),
+    "SIGSEGV": ("was killed by SIGSEGV", "native code", -signal.SIGSEGV),
+    "SIGBUS": ("was killed by SIGBUS", "truncated", -signal.SIGBUS),
+    "SIGABRT": ("was killed by SIGABRT", "assertion", -signal.SIGABRT),
+    "os._exit": ("left with exit code 3", "exit", 3),
+    "sys.exit": ("left with exit code 7", "sys.exit", 7),
+}
+METHODS = ["fork", "spawn", "forkserver"]
+
+
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [(how, "fork") for how in HOWS] + [(h, m) for h in ("SIGKILL", "sys.exit") for m in METHODS[1:]],
+)
+def test_a_death_is_raised_with_all_that_is_known_after_what_was_ready(tmp_path, how, method):
+    data = Rows(400, on={4 * 8 + 3: Once(tmp_path / "died", Death(how))})
+    with Loader(data, 8, num_workers=2, prefetch_factor=4, start_method=method, seed=1) as loader:
+        it = iter(loader)
+        ring, pids = loader._engine.ring, worker_pids(loader)
+        for batch in range(4):
+            assert next(it)[1].tolist() == list(range(8 * batch, 8 * batch + 8))
+            until(lambda: any(not alive(pid) for pid in pids.values()), "a worker dies")
+        with pytest.raises(WorkerDied) as caught:
+            next(it)
+        manner, cause, code = SAYS[how]
+        assert f"pid {caught.value.pid}" in str(caught.value)
+        assert f"worker {caught.value.worker} " in str(caught.value)
+        assert manner in str(caught.value) and cause in str(caught.value)
+        assert caught.value.exitcode == code
+        assert pids[caught.value.worker] == caught.value.pid
+        assert caught.value.indices == list(range(32, 40))
+        with pytest.raises(Closed, match="ended with an error"):
+            next(it)
+        del batch
+        assert circulating(ring) == (ring.n_slots, ring.n_slots)
+        for pid in pids.values():
+            wait_dead(pid)
+        # The mark is there: nobody dies in the second run.
+        assert [b[1].tolist() for b in loader] == [list(range(i, i + 8)) for i in range(0, 400, 8)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_idle_worker_that_is_killed_is_noticed_when_its_batch_is_awaited(method, tmp_path):
+    with Gate(tmp_path / "gate") as gate:
+        data = Rows(64, on={8: gate})
+        options = {"num_workers": 2, "prefetch_factor": 2, "dispatch": "static", "start_method": method}
+        with Loader(data, 4, **options) as loader:
+            it = iter(loader)
+            pids = worker_pids(loader)
+            assert next(it)[1][0] == 0
+            assert gate.arrived() == pids[0]  # it holds the third batch
+            until(lambda: sleeps_in_futex(pids[1]), "worker 1 has nothing to do")
+            os.kill(pids[1], signal.SIGKILL)
+            wait_dead(pids[1])
+            assert next(it)[1][0] == 4
+            gate.open()
+            with pytest.raises(WorkerDied) as caught:
+                for _ in it:
+                    pass
+            assert (caught.value.worker, caught.value.pid) == (1, pids[1])
+
+
+def test_a_death_is_noticed_soon_while_the_consumer_waits(tmp_path, record_property):
+    """The promise is 200 ms; the bound here only says that no wait is without an end."""
+    with Gate(tmp_path / "gate") as gate:
+        delays = []
+        for _ in range(5):
+            with Loader(Rows(8, on={0: gate}), 4, num_workers=1, start_method="fork") as loader:
+                it = iter(loader)
+                with ThreadPoolExecutor(1) as pool:
+                    waiting = pool.submit(next, it)
+                    pid = gate.arrived()
+                    killed_at = time.monotonic()
+                    os.kill(pid, signal.SIGKILL)
+                    with pytest.raises(WorkerDied):
+                        waiting.result()
+                delays.append(time.monotonic() - killed_at)
+        record_property("noticed_after_ms", [round(1000 * d) for d in delays])
+        print("noticed after ms:", [round(1000 * d, 1) for d in delays])
+        assert max(delays) < 20
+
+
+@pytest.mark.parametrize("dataset", ["map", "stream", "chunks"])
+def test_a_worker_killed_while_it_writes_its_batch_leaves_no_half_batch(tmp_path, dataset):
+    with Gate(tmp_path / "gate") as gate:
+        once = Once(tmp_path / "once", gate)
+        options = {"num_workers": 2, "start_method": "fork", "on_worker_death": "respawn", "seed": 5}
+        if dataset == "stream":
+            data = Valued(Stream(40), once)
+        else:
+            data = Valued(Rows(80), once)
+            options["chunk_size"] = 2 if dataset == "chunks" else None
+        with Loader(data, 8, **options) as loader:
+            it = iter(loader)
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(list, it)
+                os.kill(gate.arrived(), signal.SIGKILL)
+                got = [batch["i"] for batch in waiting.result()]
+            del waiting
+            assert len(got) == 10
+            assert sorted(i for batch in got for i in batch) == sorted(
+                [*range(40)] * 2 if dataset == "stream" else range(80)
+            )
+            assert loader.stats().respawns == 1
+
+
+class Valued:
+    """Samples as dicts with one value that only pickle knows, which calls `action` when it is pickled."""
+
+    def __init__(self, data, action):
+        self.data = data
+        self.action = action
+        if hasattr(data, "__getitem__"):
+            self.__class__ = ValuedRows
+
+    def __iter__(self):
+        for _, i, x in self.data:
+            yield {"i": i, "x": x, "v": AtPickling(self.action)}
+
+
+class ValuedRows(Valued):
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, i):
+        x, i = self.data[i]
+        return {"i": i, "x": x, "v": AtPickling(self.action)}
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "os._exit"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("init", [True, False])
+def test_a_worker_that_dies_before_it_serves_is_reported_and_a_new_iteration_works(
+    tmp_path, method, how, init
+):
+    action = Once(tmp_path / "once", Death(how))
+    options = {"num_workers": 2, "start_method": method, "dispatch": "static"}
+    data = Rows(40)
+    if init:
+        options["worker_init_fn"] = Init(action)
+    else:
+        data = DiesAtUnpickling(40, action)
+        if method == "fork":
+            pytest.skip("nothing is unpickled in a forked worker")
+    with Loader(data, 4, **options) as loader:
+        with pytest.raises(WorkerDied) as caught:
+            list(loader)
+        assert SAYS[how][0] in str(caught.value)
+        assert [b[1][0] for b in loader] == list(range(0, 40, 4))
+
+
+class Init:
+    def __init__(self, action):
+        self.action = action
+
+    def __call__(self, number):
+        self.action()
+
+
+class DiesAtUnpickling(Rows):
+    """Calls its action in the worker, before any code of slipring runs there."""
+
+    def __init__(self, n, action):
+        super().__init__(n)
+        self.action = action
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self.action()
+
+
+def test_a_worker_that_leaves_during_the_wait_for_init_stops_the_others(tmp_path):
+    with Gate(tmp_path / "gate") as gate:
+        loader = Loader(Rows(8), 4, num_workers=2, start_method="fork", worker_init_fn=FirstWaits(gate))
+        with pytest.raises(WorkerDied) as caught:
+            iter(loader)
+        assert caught.value.worker == 1
+        wait_dead(gate.arrived())
+        loader.close()
+
+
+class FirstWaits:
+    def __init__(self, gate):
+        self.gate = gate
+
+    def __call__(self, number):
+        if number == 0:
+            self.gate()
+        else:
+            die("SIGKILL")
