@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import os
 import random
 import threading
@@ -34,6 +35,11 @@ def numbers(batches):
         assert (rows == (which.astype(np.float32) ** 2)[:, None]).all()
         out.append(which.tolist())
     return out
+
+
+def flat(lists):
+    """The elements of lists, in one."""
+    return list(itertools.chain.from_iterable(lists))
 
 
 class Fetched(Squares):
