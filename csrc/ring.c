@@ -129,8 +129,8 @@ int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen)
     return -EBUSY;
 }
 
-/* One look: the READY slot with the lowest ticket that belongs to the current run, and its state word; 0: none. */
-static uint64_t look_for_ready(sr_ring *ring, uint32_t *slot)
+/* Looks for the READY slot with the lowest ticket of the current run; its state word, 0: there is none. */
+static uint64_t find_ready(sr_ring *ring, uint32_t *slot)
 {
     uint64_t best = 0, best_word = 0;
     for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++) {
@@ -146,21 +146,6 @@ static uint64_t look_for_ready(sr_ring *ring, uint32_t *slot)
         }
     }
     return best_word;
-}
-
-/* While one look passes over the slots, a producer may publish behind it and then again before it. Whatever it
- * published before the batch that this look found is seen by the next one, so two that agree are in order. */
-static uint64_t find_ready(sr_ring *ring, uint32_t *slot)
-{
-    uint64_t seen = look_for_ready(ring, slot);
-    while (seen && (ring->flags & SR_SEG_PUSH)) {
-        uint32_t before = *slot;
-        uint64_t again = look_for_ready(ring, slot);
-        if (again == seen && *slot == before)
-            break;
-        seen = again;
-    }
-    return seen;
 }
 
 static bool is_ready(sr_ring *ring, uint32_t slot, uint32_t *found)
@@ -209,7 +194,9 @@ int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_resu
         uint64_t w = sr_load_acquire(&s->state); /* [P2] partner: [P1] in sr_publish */
         if (sr_state_of(w) != SR_READY)
             return -EBUSY;
-        /* Since the wait, other consumers may have taken the batch, and a producer put a later one there. */
+        /* A look is no snapshot: while it passes over the slots, a producer may publish behind it and then ahead of
+         * it. And since the wait, other consumers may have taken the batch, and a producer put a later one there.
+         * But what its producer published before this batch was READY when w was read: another look decides. */
         uint32_t first;
         if ((ring->flags & SR_SEG_PUSH) && (find_ready(ring, &first) != w || first != slot))
             return -EBUSY;

@@ -3,6 +3,7 @@
 #define SLIPRING_FIXTURE_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <time.h>
 
 #include "check.h"
@@ -129,11 +130,18 @@ static inline int wait_for(pid_t pid)
 /* A signal handler that does nothing but interrupt. */
 static inline void interrupt(int number) { (void)number; }
 
-/* Waits until a thread (of this process) sleeps in a futex on `party`'s word, or on any other. */
-static inline void until(bool (*is_so)(sr_ring *), sr_ring *ring)
+/* Two threads that take turns: rounds are counted from 1, and OVER ends them. On a busy machine a turn can cost a
+ * time slice, so they end by the clock as well. */
+#define OVER UINT64_MAX
+#define RACE_MS 1500
+
+static inline uint64_t await_round(_Atomic uint64_t *word, uint64_t round)
 {
-    while (!is_so(ring))
-        sleep_ms(1);
+    uint64_t seen;
+    for (int spins = 1; (seen = sr_load_acquire(word)) != round && seen != OVER; spins++)
+        if (spins % 20000 == 0) /* spinning keeps the two in step; but the other may not be running at all */
+            sched_yield();
+    return seen;
 }
 
 #endif

@@ -27,7 +27,7 @@ struct plan {
 /* What a run of the program shares with its processes, beside the segment. */
 struct account {
     _Atomic uint64_t attempt[MAX_WORKERS + 1]; /* push: the last number that a producer began with */
-    _Atomic uint64_t delivered, unique;
+    _Atomic uint64_t delivered;
     _Atomic uint32_t stop;
     _Atomic uint8_t seen[MAX_WORKERS + 1][MAX_SEQ];
 };

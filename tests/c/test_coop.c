@@ -248,26 +248,22 @@ static void the_last_range_of_an_old_run_frees_the_slot(void)
 
 /* A cancel passes over the ranges while the only claimed one ends: one of the two must see that all have ended. The
  * worker does not come back to look, as if it had died. */
-enum { ROUNDS = 20000 };
-static _Atomic uint64_t dispatched_round, claimed_round, start_round, ended_round;
+static _Atomic uint64_t dispatched, claimed, started, ended; /* rounds */
 
 static void *one_range_a_round(void *unused)
 {
-    uint32_t slot, range;
+    uint32_t range;
     uint64_t gen;
     (void)unused;
-    for (uint64_t round = 1; round <= ROUNDS; round++) {
-        while (sr_load_acquire(&dispatched_round) != round)
-            ;
-        CHECK_OK(sr_claim(shared, 1, SR_FOREVER, &slot, &range, &gen));
-        sr_store_release(&claimed_round, round);
-        while (sr_load_acquire(&start_round) != round)
-            ;
+    for (uint64_t round = 1; await_round(&dispatched, round) == round; round++) {
+        CHECK_EQ(claim(shared, 1, &range, &gen), 0);
+        sr_store_release(&claimed, round);
+        await_round(&started, round);
         for (uint64_t until = sr_now() + round * 7919 % 3000; sr_now() < until;)
             ;
-        if (sr_range_done(shared, 1, slot, range, gen, NULL) == 1)
-            CHECK_OK(sr_abort(shared, 1, slot, gen));
-        sr_store_release(&ended_round, round);
+        if (done(shared, 1, range, gen) == 1)
+            CHECK_OK(sr_abort(shared, 1, 0, gen));
+        sr_store_release(&ended, round);
     }
     return NULL;
 }
@@ -275,19 +271,19 @@ static void *one_range_a_round(void *unused)
 static void a_cancel_beside_the_last_range_never_leaves_a_slot_behind(void)
 {
     pthread_t thread;
+    uint64_t end = in_ms(RACE_MS);
     shared = make_ring(1, 2, 0);
     CHECK_OK(pthread_create(&thread, NULL, one_range_a_round, NULL));
-    for (uint64_t round = 1; round <= ROUNDS; round++) {
+    for (uint64_t round = 1; sr_now() < end; round++) {
         uint64_t gen = dispatch(shared, 0, round, 0, SR_MAX_RANGES);
-        sr_store_release(&dispatched_round, round);
-        while (sr_load_acquire(&claimed_round) != round)
-            ;
-        sr_store_release(&start_round, round);
+        sr_store_release(&dispatched, round);
+        await_round(&claimed, round);
+        sr_store_release(&started, round);
         (void)sr_cancel(shared, 0, gen);
-        while (sr_load_acquire(&ended_round) != round)
-            ;
+        await_round(&ended, round);
         CHECK_EQ(state_of(shared, 0), SR_FREE);
     }
+    sr_store_release(&dispatched, OVER);
     pthread_join(thread, NULL);
     sr_destroy(shared);
 }

@@ -81,18 +81,14 @@ static void a_dead_holders_slots_become_free(void)
 
 /* ---- both at once ---- */
 
-enum { ROUNDS = 3000 };
 static sr_ring *shared;
-static _Atomic uint64_t go, done;
+static _Atomic uint64_t go, done, the_gen;
 
 static void *unholder(void *unused)
 {
     (void)unused;
-    for (uint64_t round = 1; round <= ROUNDS; round++) {
-        uint64_t at;
-        while ((at = sr_load_acquire(&go)) >> 44 != round)
-            ;
-        CHECK_OK(sr_unhold(shared, 1, 0, at & LAST_GEN));
+    for (uint64_t round = 1; await_round(&go, round) == round; round++) {
+        CHECK_OK(sr_unhold(shared, 1, 0, sr_load_relaxed(&the_gen)));
         sr_store_release(&done, round);
     }
     return NULL;
@@ -101,17 +97,19 @@ static void *unholder(void *unused)
 static void letting_go_at_the_same_time_frees_the_slot_once(void)
 {
     pthread_t thread;
+    uint64_t end = in_ms(RACE_MS);
     shared = make_ring(1, 2, 0);
     CHECK_OK(pthread_create(&thread, NULL, unholder, NULL));
-    for (uint64_t round = 1; round <= ROUNDS; round++) {
+    for (uint64_t round = 1; sr_now() < end; round++) {
         uint64_t gen = bring_to(shared, 0, SR_LEASED, 1, true);
-        sr_store_release(&go, round << 44 | gen);
+        sr_store_relaxed(&the_gen, gen);
+        sr_store_release(&go, round);
         CHECK_OK(sr_release(shared, 0, gen));
-        while (sr_load_acquire(&done) != round)
-            ;
+        await_round(&done, round);
         CHECK_EQ(state_of(shared, 0), SR_FREE);
         CHECK_EQ(sr_gen_of(sr_load_acquire(&shared->slots[0].state)), gen);
     }
+    sr_store_release(&go, OVER);
     pthread_join(thread, NULL);
     sr_destroy(shared);
 }

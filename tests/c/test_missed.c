@@ -3,7 +3,7 @@
  * the Makefile), so what is missed is a hang. */
 #include "fixture.h"
 
-enum { MANY = 1000, ROUNDS = 400 };
+enum { MANY = 1000 };
 
 static sr_ring *ring;
 static _Atomic uint64_t go, came; /* rounds */
@@ -19,9 +19,7 @@ static void make_long_ring(uint32_t flags)
 
 static void *repeat(void *look)
 {
-    for (uint64_t round = 1; round <= ROUNDS; round++) {
-        while (sr_load_acquire(&go) != round)
-            ;
+    for (uint64_t round = 1; await_round(&go, round) == round; round++) {
         ((void (*)(void))look)();
         sr_store_release(&came, round);
     }
@@ -32,18 +30,17 @@ static void *repeat(void *look)
 static void race(void (*look)(void), void (*change)(void), void (*back)(void))
 {
     pthread_t thread;
-    uint64_t usual = 50000, x = 88172645463325252;
+    uint64_t end = in_ms(RACE_MS);
     CHECK_OK(pthread_create(&thread, NULL, repeat, (void *)look));
-    for (uint64_t round = 1; round <= ROUNDS; round++) {
+    for (uint64_t round = 1; sr_now() < end; round++) {
         sr_store_release(&go, round);
-        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-        for (uint64_t until = sr_now() + x % usual; sr_now() < until;)
+        for (uint64_t until = sr_now() + round * 7919 % 20000; sr_now() < until;)
             ;
         change();
-        while (sr_load_acquire(&came) != round)
-            ;
+        await_round(&came, round);
         back();
     }
+    sr_store_release(&go, OVER);
     pthread_join(thread, NULL);
     sr_destroy(ring);
 }
