@@ -9,7 +9,10 @@ static uint32_t ranges_of(const sr_slot *s)
     return n < SR_MAX_RANGES ? n : SR_MAX_RANGES;
 }
 
-static bool has_ended(uint64_t word) { return (word & 3) == SR_RANGE_DONE || (word & 3) == SR_RANGE_STOPPED; }
+static bool has_ended(uint64_t word)
+{
+    return (word & 3) == SR_RANGE_DONE || (word & 3) == SR_RANGE_STOPPED;
+}
 
 int sr_claim_range(sr_slot *s, uint64_t word, uint32_t party, uint32_t *range)
 {

@@ -37,8 +37,15 @@ static int open_unnamed(const char *dir)
 
 static int open_memfd(void)
 {
-    int fd = (int)syscall(SYS_memfd_create, "slipring", 1u /* MFD_CLOEXEC */);
-    return fd < 0 ? -errno : fd;
+    enum { CLOEXEC = 1, NOEXEC_SEAL = 8 };
+    /* Never executable: some systems refuse other memfds (vm.memfd_noexec). Kernels before 6.3 do not know it. */
+    int fd = (int)syscall(SYS_memfd_create, "slipring", CLOEXEC | NOEXEC_SEAL);
+    if (fd < 0 && errno == EINVAL)
+        fd = (int)syscall(SYS_memfd_create, "slipring", CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    (void)fchmod(fd, 0600); /* it begins open to all who find it in /proc */
+    return fd;
 }
 
 static uint64_t ram_bytes(void)

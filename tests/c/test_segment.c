@@ -37,10 +37,8 @@ static void check_backing(int backing, const char *dir, int becomes)
     CHECK(info.reason != NULL && info.reason[0]);
     CHECK_EQ(entries_of("/dev/shm"), before);
     CHECK_OK(fstat(sr_fd(ring), &st));
-    if (info.backing != SR_BACKING_MEMFD) {
-        CHECK_EQ(st.st_nlink, 0);
-        CHECK_EQ(st.st_mode & 0777, 0600);
-    }
+    CHECK_EQ(st.st_nlink, 0);
+    CHECK_EQ(st.st_mode & 0777, 0600);
     CHECK(fcntl(sr_fd(ring), F_GETFD) & FD_CLOEXEC);
 
     CHECK_OK(sr_attach(sr_fd(ring), &other));
