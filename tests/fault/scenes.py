@@ -173,4 +173,5 @@ def plain(batch):
     """A batch as nested bytes, to compare."""
     if isinstance(batch, (tuple, list)):
         return tuple(plain(b) for b in batch)
+    batch = np.asarray(batch)
     return batch.dtype.str, batch.shape, batch.tobytes()

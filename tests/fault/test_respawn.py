@@ -1,0 +1,194 @@
+"""on_worker_death="respawn": as if nobody had died."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from slipring import Loader
+from slipring.errors import WorkerDied
+from tests.fault.procs import circulating, wait_dead, worker_pids
+from tests.fault.scenes import Death, Once, Rows, Stream, plain
+
+pytestmark = pytest.mark.fault
+
+KILLS = int(os.environ.get("SLIPRING_TEST_KILLS", "20"))  # in each mode of the random test
+MODES = {
+    "dynamic": {},
+    "static": {"dispatch": "static"},
+    "chunks": {"chunk_size": 2},
+    "chunks, one sample each": {"chunk_size": 1},
+    "rng per worker": {"rng": "worker"},
+    "as completed": {"in_order": False},
+    "index by index": {"batch_size": None},
+}
+
+
+def options(**changed):
+    return {
+        "batch_size": 8,
+        "num_workers": 2,
+        "seed": 11,
+        "start_method": "fork",
+        "on_worker_death": "respawn",
+        **changed,
+    }
+
+
+def undisturbed(data, **changed):
+    """The batches of the same loader where nobody dies."""
+    with Loader(data, **options(**changed)) as loader:
+        return [plain(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["SIGKILL", "sys.exit"])
+def test_a_death_at_a_sample_changes_nothing_but_the_worker(tmp_path, mode, how):
+    data = Rows(200, on={i: Once(tmp_path / f"died-{i}", Death(how)) for i in (0, 43, 101, 199)})
+    with Loader(data, **options(**MODES[mode])) as loader:
+        got = [plain(batch) for batch in loader]
+        assert loader.stats().respawns == 4
+        assert circulating(loader._engine.ring)[0] == loader.stats().slots
+    want = undisturbed(Rows(200), **MODES[mode])
+    if mode == "rng per worker":
+        # A worker's generators began again with it: the indices are the same, the draws are not.
+        got, want = [b[1] for b in got], [b[1] for b in want]
+    assert (sorted(got) if mode == "as completed" else got) == (
+        sorted(want) if mode == "as completed" else want
+    )
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_stream_goes_on_behind_what_was_published(tmp_path, method, drop_last):
+    deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 36): "SIGSEGV", (0, 49): "SIGKILL"}
+    data = Stream(50, on={at: Once(tmp_path / f"died-{at}", Death(how)) for at, how in deaths.items()})
+    with Loader(data, **options(start_method=method, drop_last=drop_last)) as loader:
+        got = [plain(batch) for batch in loader]
+        assert loader.stats().respawns == 4
+    assert got == undisturbed(Stream(50), drop_last=drop_last)
+
+
+def test_every_method_replaces_its_workers(tmp_path):
+    for method in ("spawn", "forkserver"):
+        data = Rows(80, on={i: Once(tmp_path / f"{method}-{i}", Death("SIGKILL")) for i in (5, 60)})
+        with Loader(data, **options(start_method=method)) as loader:
+            assert [plain(batch) for batch in loader] == undisturbed(Rows(80))
+            assert loader.stats().respawns == 2
+
+
+def test_a_batch_that_kills_every_worker_is_named_in_the_end(tmp_path):
+    data = Rows(80, on={21: Death("SIGSEGV")})
+    with Loader(data, **options(max_restarts=2, dispatch="static", prefetch_factor=3)) as loader:
+        it = iter(loader)
+        ring, taken = loader._engine.ring, [next(it)[1][0], next(it)[1][0]]
+        assert taken == [0, 8]
+        with pytest.raises(
+            WorkerDied, match=r"3 times over batch 2, indices \[16, 17.*max_restarts=2"
+        ) as caught:
+            next(it)
+        assert caught.value.indices == list(range(16, 24))
+        assert loader.stats().respawns == 2
+        assert circulating(ring) == (ring.n_slots, ring.n_slots)
+
+
+def test_a_stream_that_kills_every_worker_ends_in_an_error(tmp_path):
+    with Loader(Stream(50, on={(1, 20): Death("SIGKILL")}), **options(max_restarts=1)) as loader:
+        it = iter(loader)
+        assert [int(next(it)[0][0]) for _ in range(5)] == [0, 1, 0, 1, 0]
+        with pytest.raises(WorkerDied, match="2 times over batch 5: more than max_restarts=1"):
+            next(it)
+
+
+def test_workers_that_never_get_to_work_are_not_replaced_for_ever():
+    with Loader(Rows(80), **options(worker_init_fn=DieAlways(), max_restarts=2)) as loader:
+        with pytest.raises(WorkerDied, match="3 times before it could serve: more than max_restarts=2"):
+            next(iter(loader))
+
+
+class DieAlways:
+    def __call__(self, number):
+        Death("os._exit")()
+
+
+def test_deaths_are_counted_by_batch_and_epoch_not_for_the_loaders_life(tmp_path):
+    data = Rows(16, on={3: Death("SIGKILL")})
+    data.on[3] = OncePerEpoch(tmp_path, Death("SIGKILL"))
+    with Loader(data, **options(max_restarts=1)) as loader:
+        for epoch in range(4):
+            (tmp_path / "now").write_text(str(epoch))
+            assert [b[1].tolist() for b in loader] == [list(range(8)), list(range(8, 16))]
+        assert loader.stats().respawns == 4
+
+
+class OncePerEpoch:
+    def __init__(self, path, action):
+        self.path = path
+        self.action = action
+
+    def __call__(self):
+        Once(self.path / f"epoch-{(self.path / 'now').read_text()}", self.action)()
+
+
+def test_idle_workers_may_be_killed_any_number_of_times():
+    with Loader(Rows(16), **options(max_restarts=1, prefetch_factor=1)) as loader:
+        for _ in range(4):
+            assert len(list(loader)) == 2
+            for pid in worker_pids(loader).values():
+                os.kill(pid, signal.SIGKILL)
+                wait_dead(pid)
+        assert len(list(loader)) == 2
+        assert loader.stats().respawns == 8
+
+
+@pytest.mark.parametrize("mode", ["dynamic", "static", "chunks", "as completed", "stream", "spawn"])
+def test_random_kills_lose_nothing_and_repeat_nothing(mode):
+    n = 300 * 8
+    data = Stream(n // 2, width=2000) if mode == "stream" else Rows(n, width=2000)
+    changed = {"spawn": {"start_method": "spawn"}, "stream": {}}.get(mode) or MODES.get(mode, {})
+    kills = KILLS // 4 if mode == "spawn" else KILLS
+    rng = random.Random(f"{mode} {os.environ.get('SLIPRING_TEST_SEED', '1')}")
+    with Loader(data, **options(max_restarts=10 * kills, **changed)) as loader:
+        it = iter(loader)
+        ring = loader._engine.ring
+        killer = Killer(loader, kills, rng)
+        got = [plain(batch) for batch in killer.beside(it, n // 8)]
+        assert circulating(ring) == (ring.n_slots, ring.n_slots)
+        assert len(got) == n // 8
+        assert loader.stats().respawns > 0
+        again = [plain(batch) for batch in loader]  # whoever is left makes a whole epoch
+        assert len(again) == n // 8
+    want = undisturbed(data, **{k: v for k, v in changed.items() if k != "start_method"})
+    if mode == "as completed":
+        got, want = sorted(got), sorted(want)
+    assert got == want
+
+
+class Killer:
+    """Kills random workers at random instants between two batches."""
+
+    def __init__(self, loader, kills, rng):
+        self.loader = loader
+        self.rng = rng
+        self.kills = kills
+
+    def beside(self, batches, expected):
+        """Yield `batches`; the kills spread over them."""
+        at = sorted(self.rng.sample(range(expected), self.kills))
+        for i, batch in enumerate(batches):
+            yield batch
+            del batch
+            while at and at[0] <= i:
+                at.pop(0)
+                self.strike()
+
+    def strike(self):
+        """Kill one, up to half a millisecond further in its batch."""
+        until = time.perf_counter() + self.rng.random() * 5e-4
+        while time.perf_counter() < until:
+            pass
+        pids = list(worker_pids(self.loader).values())
+        if pids:
+            os.kill(self.rng.choice(pids), signal.SIGKILL)
