@@ -11,7 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from slipring._ring import SERVING
 from slipring.errors import WorkerDied
-from slipring.worker import Worker, process_main
+from slipring.worker import Worker, process_main, run
 
 GRACE_S = 5.0  # for a worker to end its batch before it is terminated
 TERM_S = 2.0  # and after SIGTERM, before it is killed
@@ -78,8 +78,8 @@ class ThreadPool:
         for number, thread in enumerate(self.threads):
             if not thread.is_alive() and not self.ring.closed:
                 raise WorkerDied(
-                    f"thread worker {number} has ended (its worker_init_fn or slipring itself raised: the "
-                    "traceback is on stderr)",
+                    f"thread worker {number} has ended (its worker_init_fn called sys.exit, or slipring "
+                    "itself raised: the traceback is on stderr)",
                     worker=number,
                     pid=os.getpid(),
                     exitcode=None,
@@ -97,9 +97,7 @@ class ThreadPool:
 
 
 def _thread_main(ring, number, job, base_seed):
-    worker = Worker(ring, number, job, "thread")
-    worker.begin(base_seed)
-    worker.serve()
+    run(Worker(ring, number, job, "thread"), base_seed)
 
 
 class ProcessPool:

@@ -305,7 +305,11 @@ def process_main(ring, number, job, base_seed, mask):
     ring.watch_consumer()
     one_thread()
     os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(number), str(job.num_workers)
-    worker = Worker(ring, number, job, "process")
+    run(Worker(ring, number, job, "process"), base_seed)
+
+
+def run(worker, base_seed):
+    """Live a worker's life, in its process or thread."""
     try:
         worker.begin(base_seed)
     except Exception as error:
@@ -315,9 +319,12 @@ def process_main(ring, number, job, base_seed, mask):
 
 
 def serve_failure(worker, error):
-    """Answer every task with the exception that `worker_init_fn` raised."""
+    """Answer every task (of a stream: the first) with the exception that `worker_init_fn` raised."""
     worker.ring.serve(worker.party)
     while (fill := worker.ring.claim(worker.party, -1)) is not None:
+        if fill.kind == TASK_NEXT and fill.sequence > 0:
+            worker.encoder.publish(fill, [None], END)
+            continue
         described = remote.record(error, worker.number, fill.ticket, None)
         if fill.range not in (None, FINISH):
             if not worker.encoder.stage(fill, [described], ERROR):

@@ -1,0 +1,254 @@
+"""Iterable datasets: each worker iterates its own copy, batches come in turn."""
+
+import numpy as np
+import pytest
+
+from slipring import Loader
+from tests.datasets import (
+    Counting,
+    Informed,
+    Shard,
+    Stream,
+    Yields,
+    as_list,
+    fail_to_begin,
+    fail_to_collate,
+    flat,
+)
+
+WORKERS = [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), (2, "thread")]
+EVERY_KIND = [*WORKERS, (2, "forkserver"), (2, "spawn")]
+
+
+def load(dataset, *args, **kwargs):
+    with Loader(dataset, *args, **kwargs) as loader:
+        return list(loader)
+
+
+def pairs(batches):
+    """Batches of `Stream` as lists of (worker, number)."""
+    return [list(zip(workers.tolist(), numbers.tolist(), strict=True)) for workers, numbers in batches]
+
+
+def of(worker, *numbers):
+    return [(worker, i) for i in numbers]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
+def test_workers_share_the_samples_by_their_number(num_workers, start_method):
+    with Loader(Shard(50), 4, num_workers=num_workers, start_method=start_method) as loader:
+        for _ in range(3):
+            batches = [batch.tolist() for batch in loader]
+            assert sorted(flat(batches)) == list(range(50))
+            if num_workers < 2:
+                assert flat(batches) == list(range(50))
+
+
+@pytest.mark.parametrize("start_method", ["fork", "thread"])
+def test_workers_take_turns(start_method):
+    got = pairs(load(Stream(4, 4, 4), 2, num_workers=3, start_method=start_method))
+    assert got == [of(0, 0, 1), of(1, 0, 1), of(2, 0, 1), of(0, 2, 3), of(1, 2, 3), of(2, 2, 3)]
+
+
+@pytest.mark.parametrize("prefetch_factor", [1, 2, 5])
+def test_a_worker_that_has_ended_is_left_out(prefetch_factor):
+    with Loader(Stream(2, 7, 0, 5), 2, num_workers=4, prefetch_factor=prefetch_factor) as loader:
+        for _ in range(3):
+            assert pairs(loader) == [
+                of(0, 0, 1),
+                of(1, 0, 1),
+                of(3, 0, 1),
+                of(1, 2, 3),
+                of(3, 2, 3),
+                of(1, 4, 5),
+                of(3, 4),
+                of(1, 6),
+            ]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_the_tail_is_kept_or_dropped_per_worker(num_workers, start_method):
+    kwargs = {"num_workers": num_workers, "start_method": start_method}
+    lengths = [5, 4, 3][: max(1, num_workers)]
+    kept = pairs(load(Stream(*lengths), 3, **kwargs))
+    assert sorted(flat(kept)) == [(w, i) for w, n in enumerate(lengths) for i in range(n)]
+    assert sorted(len(b) for b in kept) == sorted(k for n in lengths for k in (3, n - 3) if k)
+    dropped = pairs(load(Stream(*lengths), 3, drop_last=True, **kwargs))
+    assert dropped == [of(w, 0, 1, 2) for w in range(len(lengths))]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_an_empty_stream_has_no_batches(num_workers, start_method):
+    with Loader(Stream(0, 0, 0), 2, num_workers=num_workers, start_method=start_method) as loader:
+        assert list(loader) == [] and list(loader) == []
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_falsy_samples_are_kept(num_workers, start_method):
+    values = [0, None, False, "", (), [], {}, 0.0, b"", 1]
+    kwargs = {"num_workers": num_workers, "start_method": start_method, "in_order": False}
+    if num_workers < 2:
+        assert load(Yields(*values), None, **kwargs) == values
+        assert load(Yields(*values), 4, collate_fn=as_list, **kwargs) == [values[:4], values[4:8], values[8:]]
+    else:
+        assert len(load(Yields(*values), None, **kwargs)) == num_workers * len(values)
+
+
+def test_without_batching_samples_come_in_turn():
+    assert load(Stream(2, 3), None, num_workers=2) == [(0, 0), (1, 0), (0, 1), (1, 1), (1, 2)]
+    assert load(Yields(1, 2, 3), None, collate_fn=str, num_workers=1) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("start_method", ["fork", "thread"])
+def test_out_of_order_delivers_each_batch_once(start_method):
+    with Loader(Shard(100), 3, num_workers=3, in_order=False, start_method=start_method) as loader:
+        for _ in range(3):
+            assert sorted(flat(b.tolist() for b in loader)) == list(range(100))
+
+
+def test_a_generator_is_iterated_once():
+    loader = Loader((i for i in range(5)), 2)
+    assert [b.tolist() for b in loader] == [[0, 1], [2, 3], [4]]
+    assert list(loader) == []
+
+
+def test_an_endless_stream_is_read_no_further_than_prefetch_factor_says(tmp_path):
+    class Endless:
+        def __init__(self):
+            self.noting = Counting(tmp_path / "read", 1 << 40)
+
+        def __iter__(self):
+            for i in range(1 << 40):
+                yield self.noting[i][1]
+
+    with Loader(Endless(), 2, num_workers=2, prefetch_factor=2) as loader:
+        for received, _ in zip(range(1, 10), loader, strict=False):
+            assert len((tmp_path / "read").read_text().split()) <= 2 * (received + 2 * 2)
+
+
+def test_a_length_of_the_dataset_is_that_of_the_loader():
+    class Sized(Stream):
+        def __len__(self):
+            return 7
+
+    assert len(Loader(Sized(7), 2)) == 4
+    assert len(Loader(Sized(7), 2, drop_last=True)) == 3
+    assert len(Loader(Sized(7), None)) == 7
+    with pytest.raises(TypeError):
+        len(Loader(Stream(7), 2))
+
+
+def test_arrays_are_put_together():
+    class Rows:
+        def __iter__(self):
+            for i in range(5):
+                yield {"x": np.full((2, 3), i, np.uint8), "name": f"row {i}"}
+
+    first, second, third = load(Rows(), 2, num_workers=1)
+    assert first["x"].shape == (2, 2, 3) and first["name"] == ["row 0", "row 1"]
+    assert second["x"][:, 0, 0].tolist() == [2, 3] and third["x"].tolist() == np.full((1, 2, 3), 4).tolist()
+
+
+def test_abandoned_iterations_leave_the_next_one_whole():
+    with Loader(Shard(60), 2, num_workers=2, prefetch_factor=4) as loader:
+        for taken in range(6):
+            for _, _ in zip(range(taken), loader, strict=False):
+                pass
+        assert sorted(flat(b.tolist() for b in loader)) == list(range(60))
+
+
+class InformedStream:
+    def __iter__(self):
+        yield Informed()[0]
+
+
+def test_workers_know_who_they_are():
+    class Sized(InformedStream):
+        def __len__(self):
+            return 3
+
+    got = [row.tolist()[0] for row in load(Sized(), 1, num_workers=2)]
+    assert [row[:2] for row in got] == [[0, 2], [1, 2]] and got[0][2] + 1 == got[1][2] and got[0][3] == 3
+
+
+# ---- errors ----
+
+
+def outcomes(iterator, limit=50):
+    """All that an iterator gives, exceptions as their texts."""
+    out = []
+    for _ in range(limit):
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return out
+        except Exception as error:
+            out.append(f"{type(error).__name__}: {error}")
+        else:
+            out.append(batch)
+    raise AssertionError(f"no end within {limit}: {out}")
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread"), (1, "spawn")]
+)
+def test_an_error_in_next_comes_at_its_turn_and_the_stream_goes_on(num_workers, start_method):
+    dataset = Yields(1, 2, 3, KeyError("bad"), 4, 5)
+    kwargs = {"num_workers": num_workers, "start_method": start_method}
+    with Loader(dataset, 2, collate_fn=as_list, **kwargs) as loader:
+        for _ in range(2):
+            assert outcomes(iter(loader)) == [[1, 2], "KeyError: 'bad'", [4, 5]]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "thread")])
+def test_an_error_in_iter_comes_once_per_worker(num_workers, start_method):
+    dataset = Yields(at_start=LookupError("no such file"))
+    with Loader(dataset, 2, num_workers=num_workers, start_method=start_method) as loader:
+        for _ in range(2):
+            assert outcomes(iter(loader)) == ["LookupError: no such file"] * max(1, num_workers)
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread")])
+def test_an_error_in_collate_fn_loses_its_batch_only(num_workers, start_method):
+    def refuse_three(samples):
+        return fail_to_collate(samples) if 3 in samples else list(samples)
+
+    dataset = Yields(1, 2, 3, 4, 5)
+    with Loader(
+        dataset, 2, collate_fn=refuse_three, num_workers=num_workers, start_method=start_method
+    ) as loader:
+        assert outcomes(iter(loader)) == [[1, 2], "ArithmeticError: cannot be put together", [5]]
+
+
+class Dying:
+    """A generator ends with its error."""
+
+    def __iter__(self):
+        yield from (1, 2, 3)
+        raise OSError(5, "disk")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_generator_ends_with_its_error(num_workers):
+    with Loader(Dying(), 2, collate_fn=as_list, num_workers=num_workers) as loader:
+        assert outcomes(iter(loader)) == [[1, 2], "OSError: [Errno 5] disk"]
+
+
+@pytest.mark.parametrize("start_method", ["fork", "thread", "spawn"])
+def test_a_worker_that_could_not_begin_says_so_once(start_method):
+    kwargs = {"num_workers": 2, "start_method": start_method, "worker_init_fn": fail_to_begin}
+    with Loader(Stream(3, 3), 2, **kwargs) as loader:
+        for _ in range(2):
+            expected = [f"LookupError: worker {w} cannot begin" for w in range(2)]
+            assert outcomes(iter(loader)) == expected
+
+
+def test_an_error_of_a_stream_names_worker_and_batch():
+    with Loader(Yields(1, ValueError("x")), 1, num_workers=1) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(ValueError, match="x") as caught:
+            next(iterator)
+    cause = caught.value.__cause__
+    assert (cause.worker, cause.ticket, cause.indices) == (0, 1, None)
+    assert "a stream" in str(cause) and "YieldsIterator" not in str(cause) and "__next__" in cause.traceback
