@@ -39,8 +39,8 @@ int sr_claim_range(sr_slot *s, uint64_t word, uint32_t party, uint32_t *range)
     return -EAGAIN;
 }
 
-/* [G2] partner: [G1]. Whoever ends a range, or stops the free ones, asks this afterwards. Ordered: of two parties that end the
- * last two ranges at once, at least one sees both ended. */
+/* [G2] partner: [G1]. Whoever ends a range, or stops the free ones, asks this afterwards. Ordered: of two parties
+ * that end the last two ranges at once, at least one sees both ended. */
 static bool all_ranges_ended(const sr_slot *s, uint64_t gen)
 {
     for (uint32_t i = 0, n = ranges_of(s); i < n; i++) {
