@@ -17,6 +17,7 @@ import os
 import statistics
 import struct
 import time
+import traceback
 from collections.abc import Callable
 
 import numpy as np
@@ -88,6 +89,8 @@ def copying(
             try:
                 rate = _copy_for_a_second(copy_bytes, source, streaming, rows, slots)
                 os.write(sender, struct.pack("d", rate))
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(0)
     os.close(sender)

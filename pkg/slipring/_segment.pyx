@@ -70,7 +70,7 @@ cdef void copy_streaming(void *to, const void *source, uint64_t nbytes) noexcept
     c.sr_copy_streaming(to, source, nbytes)
 
 
-def copy_bytes(char[::1] to, const char[::1] source, bint streaming):
+def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, bint streaming):
     """Copy as collation does; the benchmark of both ways calls it."""
     cdef uint64_t n = min(to.shape[0], source.shape[0])
     with nogil:
