@@ -222,7 +222,7 @@ cdef class Encoder(Definition):
             return self.array(np.asarray(value), LEAF_SCALAR, None)
         if isinstance(value, tuple) and self.can_be_made(kind) and is_complete(<tuple> value):
             self.named(kind, b"n")
-            return self.children(value, depth)
+            return self.children(<tuple> value, depth)
         if dataclasses.is_dataclass(kind) and self.can_be_made(kind):
             values = _tree.contents(value)
             if values is not None:
