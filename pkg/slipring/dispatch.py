@@ -29,7 +29,7 @@ class MapPlan:
     def __init__(self, options, dataset, seed):
         self.single = options.batch_size is None
         if options.batch_sampler is not None:
-            self._next = map(list, iter(options.batch_sampler)).__next__
+            self._next = _listed(iter(options.batch_sampler), options).__next__
         elif options.sampler is not None:
             self._next = _grouped(iter(options.sampler), options.batch_size or 1, options.drop_last).__next__
         else:
@@ -50,6 +50,13 @@ def _sliced(order, options):
     end = len(order) - len(order) % size if options.drop_last else len(order)
     for first in range(0, end, size):
         yield order[first : first + size]
+
+
+def _listed(batches, options):
+    for batch in batches:
+        indices = list(batch)
+        options.check_ranges(len(indices))
+        yield indices
 
 
 def _grouped(indices, size, drop_last):

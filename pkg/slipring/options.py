@@ -129,15 +129,19 @@ class Options:
         if self.chunk_size is not None:
             if self.batch_size is None:
                 raise ValueError(f"chunk_size={self.chunk_size} splits batches; batch_size=None makes none")
-            if self.chunk_size * MAX_RANGES < self.batch_size:
-                raise ValueError(
-                    f"chunk_size={self.chunk_size} splits a batch of {self.batch_size} into more than "
-                    f"{MAX_RANGES} ranges; use at least {-(-self.batch_size // MAX_RANGES)}"
-                )
+            self.check_ranges(self.batch_size)
         if self.n_slots > MAX_SLOTS:
             raise ValueError(
                 f"prefetch_factor={self.prefetch_factor} for {self.num_workers} workers needs {self.n_slots} "
                 f"slots; a segment has at most {MAX_SLOTS}: lower it, or give slots="
+            )
+
+    def check_ranges(self, rows):
+        """Check that a batch of that many rows has no more ranges than a slot."""
+        if self.chunk_size is not None and self.chunk_size * MAX_RANGES < rows:
+            raise ValueError(
+                f"chunk_size={self.chunk_size} splits a batch of {rows} into more than {MAX_RANGES} ranges; "
+                f"use at least {-(-rows // MAX_RANGES)}"
             )
 
     def check_dataset(self, is_stream, dataset):
