@@ -64,6 +64,8 @@ class Engine:
         self.running += 1
         self.ring.begin_run(self.running)
         self.pool.begin_run()
+        if self.started and self.ring.closed:
+            self.stop_workers()  # it was interrupted
         if not self.started:
             if self.ring.closed:
                 self.ring.reopen()
@@ -100,20 +102,21 @@ class Engine:
     def stop_workers(self):
         """End the workers; the segment stays for the next ones."""
         with self.lock:
+            self.ring.close()
             if self.started:
-                self.started = False
-                self.ring.close()
                 self.pool.stop()
+                self.started = False  # after it: what Ctrl-C interrupts can be done again
 
     def shut_down(self):
         """End the workers and the segment; leases that are still held keep the memory mapped."""
         if self.foreign or not self.alive:
             return
-        self.alive = False
-        self.ring.close()
         self.stop_workers()
-        self.tally.fold(self.ring.meter)
-        _live.discard(self)
+        with self.lock:
+            if self.alive:
+                self.alive = False
+                self.tally.fold(self.ring.meter)
+                _live.discard(self)
 
     def __del__(self):
         # Half-made engines (the segment could not be created) have nothing to end.

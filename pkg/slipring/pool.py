@@ -1,5 +1,6 @@
 """The workers of one segment: started, watched, replaced, stopped."""
 
+import contextlib
 import multiprocessing
 import multiprocessing.process
 import os
@@ -7,6 +8,7 @@ import select
 import signal
 import threading
 import time
+from multiprocessing import resource_tracker
 from multiprocessing.reduction import ForkingPickler
 
 from slipring._ring import SERVING
@@ -128,36 +130,36 @@ class ProcessPool:
     def start(self, base_seed):
         """Start all processes."""
         self.base_seed = base_seed
+        if self.context.get_start_method() != "fork":
+            # Now, because its own start ends with SIGINT unblocked, whatever it was before.
+            resource_tracker.ensure_running()
         for number in range(self.job.num_workers):
-            self._start_one(number)
+            with _no_interrupt() as mask:
+                self._start_one(number, mask)
 
-    def _start_one(self, number):
-        # Ctrl-C between fork and the handler in the worker would print a second traceback.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    def _start_one(self, number, mask):
+        # With SIGINT blocked: between fork and the worker's handler it would print a second traceback.
+        process = self.context.Process(
+            target=process_main,
+            args=(self.ring, number, self.job, self.base_seed, mask),
+            name=f"slipring-worker-{number}",
+            daemon=True,
+        )
         try:
-            process = self.context.Process(
-                target=process_main,
-                args=(self.ring, number, self.job, self.base_seed, mask),
-                name=f"slipring-worker-{number}",
-                daemon=True,
-            )
-            try:
-                process.start()
-            except Exception as error:
-                explained = self._explain(error)
-                if explained is None:
-                    raise
-                raise explained from error
-            self._watch(number, process)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            process.start()
+        except Exception as error:
+            explained = self._explain(error)
+            if explained is None:
+                raise
+            raise explained from error
+        self._watch(number, process, mask)
 
-    def _watch(self, number, process):
+    def _watch(self, number, process, mask):
         try:
             fd = os.pidfd_open(process.pid)
         except ProcessLookupError:  # it has died already, and somebody (the forkserver) has waited for it
             self.processes[number] = process
-            self._died(number)
+            self._died(number, mask)
             return
         except OSError:  # no descriptor left: what cannot be watched is not kept
             process.kill()
@@ -189,9 +191,10 @@ class ProcessPool:
             return
         ready = {fd for fd, _ in self.poll.poll(0)}
         for number in [n for n, fd in self.pidfds.items() if fd in ready]:
-            self._died(number)
+            with _no_interrupt() as mask:  # a worker that is neither here nor replaced would be waited for
+                self._died(number, mask)
 
-    def _died(self, number):
+    def _died(self, number, mask):
         process = self.processes.pop(number)
         self._forget(number)
         process.join()
@@ -204,7 +207,7 @@ class ProcessPool:
         if self.max_restarts is None or not self._may_restart(number, serving, in_flight, error):
             raise error
         self.on_respawn()
-        self._start_one(number)
+        self._start_one(number, mask)
 
     def _may_restart(self, number, serving, in_flight, error):
         """Count a death against what it came from; says so in `error` when that was once too often."""
@@ -271,8 +274,9 @@ class ProcessPool:
             ended = {fd for fd, _ in self.poll.poll(None if left is None else left * 1000)}
             for number in [n for n, fd in self.pidfds.items() if fd in ended]:
                 self.processes[number].join(left)
-                self._forget(number)
-                _close(self.processes.pop(number))
+                with _no_interrupt():
+                    self._forget(number)
+                    _close(self.processes.pop(number))
                 self.ring.recover(number + 1)
             if left == 0.0 and self.processes:
                 return
@@ -281,6 +285,17 @@ class ProcessPool:
         """In a forked child: the workers are the parent's, and must not be ended by this process's exit."""
         for process in self.processes.values():
             multiprocessing.process._children.discard(process)
+
+
+@contextlib.contextmanager
+def _no_interrupt():
+    """Put Ctrl-C off until the end of the block; gives the signal mask of before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # asked first: blocking may raise what was pending
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        yield before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _close(process):

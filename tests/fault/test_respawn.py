@@ -103,9 +103,9 @@ def test_a_stream_that_kills_every_worker_ends_in_an_error(tmp_path):
 
 
 def test_workers_that_never_get_to_work_are_not_replaced_for_ever():
-    with Loader(Rows(80), **options(worker_init_fn=DieAlways(), max_restarts=2)) as loader:
-        with pytest.raises(WorkerDied, match="3 times before it could serve: more than max_restarts=2"):
-            next(iter(loader))
+    loader = Loader(Rows(80), **options(worker_init_fn=DieAlways(), max_restarts=2))
+    with loader, pytest.raises(WorkerDied, match="3 times before it could serve: more than max_restarts=2"):
+        next(iter(loader))
 
 
 class DieAlways:

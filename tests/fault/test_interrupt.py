@@ -1,0 +1,92 @@
+"""Ctrl-C in a terminal reaches the consumer and its workers at once: one clean traceback, and all end."""
+
+import os
+import random
+import re
+import signal
+import threading
+
+import pytest
+
+from slipring import Loader
+from tests.fault.procs import Program, circulating, state, until, wait_dead, worker_pids
+from tests.fault.scenes import Gate, Rows
+
+pytestmark = pytest.mark.fault
+
+TIMES = int(os.environ.get("SLIPRING_TEST_INTERRUPTS", "6"))  # in each mode
+# Seconds within which a program has gone through making a loader, two epochs and closing.
+ROUND_S = {"fork": 0.15, "spawn": 0.8, "forkserver": 0.8, "thread": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("method", "persistent", "dataset"),
+    [
+        ("fork", "persistent", "map"),
+        ("fork", "temporary", "stream"),
+        ("spawn", "persistent", "map"),
+        ("forkserver", "persistent", "map"),
+        ("thread", "persistent", "map"),
+    ],
+)
+def test_ctrl_c_at_a_random_instant_gives_one_traceback_and_ends_all(method, persistent, dataset):
+    seed = os.environ.get("SLIPRING_TEST_SEED", "1")
+    rng = random.Random(f"{method} {persistent} {dataset} {seed}")
+    for _ in range(TIMES):
+        with Program("loop", method, persistent, dataset) as program:
+            assert "begun" in program.line()
+            after = rng.random() * ROUND_S[method]
+            threading.Event().wait(after)
+            program.signal_all(signal.SIGINT)
+            code, _, err = program.end()
+            message = f"{after:.4f} s after its beginning:\n{err}"
+            assert err.rstrip().endswith("KeyboardInterrupt"), message
+            assert len(re.findall("Traceback", err)) == 1, message
+            assert "Exception ignored" not in err, message
+            assert code == -signal.SIGINT, message
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_an_iteration_can_go_on_after_ctrl_c_in_next(tmp_path, method):
+    with Gate(tmp_path / "gate") as gate:
+        data = Rows(40, on={9: gate})
+        with Loader(data, 8, num_workers=2, start_method=method) as loader:
+            it = iter(loader)
+            assert next(it)[1][0] == 0
+            pids = worker_pids(loader).values()
+            gate.arrived()
+            interrupter = threading.Thread(target=interrupt_when_waiting, args=(pids,))
+            interrupter.start()
+            with pytest.raises(KeyboardInterrupt):
+                next(it)
+            interrupter.join()
+            gate.open()
+            assert [b[1][0] for b in it] == [8, 16, 24, 32]
+            assert circulating(loader._engine.ring)[0] == loader.stats().slots
+
+
+def interrupt_when_waiting(pids):
+    """SIGINT to the workers, whom it does not impress, and then to this process."""
+    until(lambda: state(os.getpid()) == "S", "the consumer waits")
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_close_that_ctrl_c_interrupted_can_be_done_again(tmp_path):
+    with Gate(tmp_path / "gate") as gate:
+        loader = Loader(Rows(40, on=dict.fromkeys(range(8, 40), gate)), 8, num_workers=2, start_method="fork")
+        it = iter(loader)
+        next(it)
+        pids = [gate.arrived(), gate.arrived()]
+        engine = loader._engine
+        interrupter = threading.Thread(target=interrupt_when_waiting, args=([],))
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            loader.close()
+        interrupter.join()
+        gate.open(40)
+        engine.shut_down()
+        for pid in pids:
+            wait_dead(pid)
+        assert not engine.alive

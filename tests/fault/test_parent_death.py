@@ -1,0 +1,59 @@
+"""The consumer ends, in whatever way: no worker outlives it, and nothing stays in /dev/shm."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+
+from tests.fault.procs import Program, sleeps_in_futex, until, wait_dead
+from tests.fault.scenes import Gate
+
+pytestmark = pytest.mark.fault
+
+METHODS = ["fork", "spawn", "forkserver"]
+STAGES = ["starting", "idle", "fetching", "in native code", "writing"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("stage", STAGES)
+def test_workers_end_when_the_consumer_is_killed(tmp_path, method, stage):
+    with Gate(tmp_path / "gate") as gate, Program("hold", method, stage, tmp_path / "gate") as program:
+        assert "begun" in program.line()
+        if stage == "idle":
+            pids = json.loads(program.line())["pids"]
+            for pid in pids:
+                until(lambda pid=pid: sleeps_in_futex(pid), "a worker is idle")
+        else:
+            pids = [gate.arrived(), gate.arrived()]
+            if stage == "in native code":
+                gate.open(2)
+                for pid in pids:
+                    until(lambda pid=pid: waits_for_a_signal(pid), "a worker is stuck")
+        assert len(set(pids)) == 2
+        os.kill(program.pid, signal.SIGKILL)
+        for pid in pids:
+            wait_dead(pid)
+        code, _, err = program.end()
+        assert (code, err) == (-signal.SIGKILL, "")
+
+
+def waits_for_a_signal(pid):
+    """Whether a process's main thread is in pause(2)."""
+    with open(f"/proc/{pid}/syscall") as file:
+        return file.read().split()[0] in ("34", "133", "73")  # pause, or what arm64 has instead
+
+
+@pytest.mark.parametrize(("method", "dataset"), [*((m, "map") for m in METHODS), ("fork", "stream")])
+@pytest.mark.parametrize("how", ["end", "exception", "sys.exit", "os._exit", "SIGTERM"])
+def test_workers_end_when_the_consumer_leaves_with_everything_alive(method, how, dataset):
+    with Program("leave", method, how, dataset) as program:
+        pids = json.loads(program.line())["pids"]
+        assert len(set(pids)) == 4
+        code, _, err = program.end()
+        assert code == {"end": 0, "exception": 1, "sys.exit": 5, "os._exit": 6, "SIGTERM": -15}[how]
+        assert len(re.findall("Traceback", err)) == (how == "exception")
+        assert ("LookupError: meant" in err) if how == "exception" else err == ""
+        for pid in pids:
+            wait_dead(pid)
