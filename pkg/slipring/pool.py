@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import multiprocessing.connection
 import multiprocessing.process
 import os
 import select
@@ -36,10 +37,9 @@ class InlinePool:
         while (fill := self.ring.claim(1, 0)) is not None:
             self.worker.work(fill)
 
-    def take_error(self):
-        """Return the exception behind the error record that has just been received."""
-        error, self.worker.error = self.worker.error, None
-        return error
+    def take_error(self, ticket):
+        """Return the exception behind the error record of a ticket."""
+        return self.worker.errors.pop(ticket, None)
 
     def begin_run(self):
         """Nothing to forget."""
@@ -241,9 +241,9 @@ class ProcessPool:
     def _error(self, number, process, in_flight):
         code = process.exitcode
         asked = [i for _, indices in in_flight if indices is not None for i in indices]
-        batches = ", ".join(str(ticket) for ticket, _ in in_flight) or "none"
+        batches = ", ".join(f"batch {ticket}" for ticket, _ in in_flight) or "no batch"
         return WorkerDied(
-            f"worker {number} (pid {process.pid}) {_manner(code)} while it had batches {batches} in flight"
+            f"worker {number} (pid {process.pid}) {_manner(code)} while it had {batches} in flight"
             f"{f', indices {_brief(asked)}' if asked else ''}. {_likely(code)}",
             worker=number,
             pid=process.pid,
