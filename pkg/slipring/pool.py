@@ -291,11 +291,24 @@ class ProcessPool:
 def _no_interrupt():
     """Put Ctrl-C off until the end of the block; gives the signal mask of before."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # asked first: blocking may raise what was pending
+    handler = signal.getsignal(signal.SIGINT)
+    came = []
+    # The mask is for what is started here. It is not enough: a native thread may take the signal, and then
+    # Python's handler runs in the main thread all the same.
+    deferred = callable(handler) and threading.current_thread() is threading.main_thread()
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        if deferred:
+            signal.signal(signal.SIGINT, lambda *what: came.append(what))
         yield before
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            if deferred:
+                signal.signal(signal.SIGINT, handler)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if came:
+            handler(*came[0])
 
 
 def _close(process):

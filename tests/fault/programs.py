@@ -7,9 +7,12 @@ Each says on stdout, line by line, what it has come to.
 
 import ctypes
 import json
+import multiprocessing
 import os
 import signal
 import sys
+import threading
+from multiprocessing.context import ForkProcess
 
 from slipring import Loader
 from tests.fault.procs import worker_pids
@@ -124,6 +127,31 @@ def loop(method, persistent, dataset):
             for batch in loader:
                 del batch
         loader.close()
+
+
+def interrupted_by_a_thread():
+    """SIGINT while a worker is started, taken by a thread that does not block it."""
+    go, done = threading.Event(), threading.Event()
+
+    def raise_it():
+        go.wait()
+        signal.raise_signal(signal.SIGINT)
+        done.set()
+
+    threading.Thread(target=raise_it, daemon=True).start()
+
+    def during_start(*args):
+        go.set()
+        done.wait()
+        process_start(*args)
+
+    process_start = ForkProcess.start
+    ForkProcess.start = during_start
+    loader = Loader(Rows(8), num_workers=2, start_method="fork")
+    try:
+        iter(loader)
+    finally:
+        say("interrupted", left=len(multiprocessing.active_children()))
 
 
 def main():

@@ -90,3 +90,11 @@ def test_a_close_that_ctrl_c_interrupted_can_be_done_again(tmp_path):
         for pid in pids:
             wait_dead(pid)
         assert not engine.alive
+
+
+def test_ctrl_c_that_a_native_thread_takes_waits_for_the_start_of_a_worker():
+    """A mask is each thread's own, but Python's handler always runs in the main thread."""
+    with Program("interrupted_by_a_thread") as program:
+        assert program.line() == '{"at": "interrupted", "left": 0}'
+        code, _, err = program.end()
+        assert (code, err.count("Traceback"), err.rstrip()[-17:]) == (-signal.SIGINT, 1, "KeyboardInterrupt")
