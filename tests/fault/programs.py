@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from multiprocessing.context import ForkProcess
+from multiprocessing import resource_tracker, util
 
 from slipring import Loader
 from tests.fault.procs import worker_pids
@@ -141,13 +141,14 @@ def interrupted_by_a_thread():
     threading.Thread(target=raise_it, daemon=True).start()
 
     def during_start(*args):
+        pid = spawnv_passfds(*args)
         go.set()
         done.wait()
-        process_start(*args)
+        return pid
 
-    process_start = ForkProcess.start
-    ForkProcess.start = during_start
-    loader = Loader(Rows(8), num_workers=2, start_method="fork")
+    resource_tracker.ensure_running()
+    spawnv_passfds, util.spawnv_passfds = util.spawnv_passfds, during_start
+    loader = Loader(Rows(8), num_workers=2, start_method="spawn")
     try:
         iter(loader)
     finally:
