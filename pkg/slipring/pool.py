@@ -2,7 +2,7 @@
 
 import contextlib
 import multiprocessing
-import multiprocessing.connection
+import multiprocessing.connection  # by joins, too late if modules are being imported
 import multiprocessing.process
 import os
 import select
