@@ -71,20 +71,35 @@ def _grouped(indices, size, drop_last):
 
 
 class StreamPlan:
-    """Whose turn it is: each worker makes its own batches of an iterable dataset, in turn."""
+    """Whose turn it is: each worker makes its own batches of an iterable dataset.
 
-    def __init__(self, num_workers):
+    Parameters
+    ----------
+    num_workers : int
+    in_order : bool
+        In turn; else whoever has least to do, so that a slow worker does not end up with all tasks.
+    """
+
+    def __init__(self, num_workers, in_order):
         self.turn = list(range(num_workers))
         self.sequence = [0] * num_workers
+        self.pending = [0] * num_workers
+        self.in_order = in_order
 
     def next_worker(self):
         """Return (worker, number of its next batch); None when all have ended."""
         if not self.turn:
             return None
-        worker = self.turn.pop(0)
+        worker = self.turn[0] if self.in_order else min(self.turn, key=self.pending.__getitem__)
+        self.turn.remove(worker)
         self.turn.append(worker)
         self.sequence[worker] += 1
+        self.pending[worker] += 1
         return worker, self.sequence[worker] - 1
+
+    def came(self, worker):
+        """A batch (or an error, or the end) has come from the worker."""
+        self.pending[worker] -= 1
 
     def ended(self, worker):
         """The worker's stream is at its end."""

@@ -41,7 +41,7 @@ class LoaderIterator:
         try:
             self._run = engine.begin_run(seed)
             if loader.is_stream:
-                self._streams = StreamPlan(max(1, options.num_workers))
+                self._streams = StreamPlan(max(1, options.num_workers), options.in_order)
             else:
                 self._plan = MapPlan(options, loader.dataset, seed)
         except BaseException:
@@ -72,7 +72,8 @@ class LoaderIterator:
             if kind == BATCH:
                 return value
             if kind == ERROR:
-                raise self._engine.pool.take_error() if self._engine.inline else remote.rebuild(value)
+                original = self._engine.pool.take_error(task.ticket) if self._engine.inline else None
+                raise remote.rebuild(value, original)
             self._streams.ended(task.worker)
 
     def _step(self):
@@ -83,6 +84,8 @@ class LoaderIterator:
         slot = self._wait()
         task = self._by_slot.pop(slot)
         del self._tasks[task.ticket]
+        if self._streams is not None:
+            self._streams.came(task.worker)
         return (*receive(self._ring, slot, self._copy), task)
 
     def _finish(self):

@@ -5,6 +5,7 @@ import multiprocessing
 import multiprocessing.connection  # by joins, too late if modules are being imported
 import multiprocessing.process
 import os
+import pickle
 import select
 import signal
 import threading
@@ -34,8 +35,12 @@ class InlinePool:
 
     def advance(self):
         """Do what is dispatched."""
-        while (fill := self.ring.claim(1, 0)) is not None:
-            self.worker.work(fill)
+        try:
+            while (fill := self.ring.claim(1, 0)) is not None:
+                self.worker.work(fill)
+        except BaseException:
+            self.ring.recover(1)  # Ctrl-C: whoever catches it and goes on gets this batch next
+            raise
 
     def take_error(self, ticket):
         """Return the exception behind the error record of a ticket."""
@@ -177,7 +182,8 @@ class ProcessPool:
         for name in ("dataset", "collate_fn", "worker_init_fn"):
             culprit = _unpicklable(getattr(self.job, name), name)
             if culprit:
-                return type(error)(
+                kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
+                return kind(
                     f"{culprit} cannot be pickled, which start_method={self.context.get_start_method()!r} "
                     f"needs: {error}. Define it at the top level of a module, or use start_method='fork'"
                 )
@@ -354,14 +360,22 @@ def _brief(indices):
     return f"[{shown}{f', ... {len(indices)} in all' if len(indices) > 16 else ''}]"
 
 
-def _unpicklable(value, name):
-    """The dotted name of what cannot be pickled in `value`; None if it can."""
+def _unpicklable(value, name, above=()):
+    """The dotted name of what cannot be pickled in `value`; None if it can, or is among those `above`."""
     try:
         ForkingPickler.dumps(value)
         return None
     except Exception:
-        for attribute, inner in getattr(value, "__dict__", {}).items():
-            found = _unpicklable(inner, f"{name}.{attribute}")
+        if any(value is a for a in above):
+            return None
+        parts = [(f".{attribute}", inner) for attribute, inner in getattr(value, "__dict__", {}).items()]
+        if isinstance(value, (list, tuple, dict)):
+            parts = [
+                (f"[{key!r}]", v)
+                for key, v in (value.items() if isinstance(value, dict) else enumerate(value))
+            ]
+        for part, inner in parts:
+            found = _unpicklable(inner, f"{name}{part}", (*above, value))
             if found:
                 return found
         return f"{name} ({type(value).__name__})"

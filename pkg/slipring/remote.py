@@ -10,7 +10,7 @@ from slipring.errors import WorkerError
 _SIGNALS = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
-def record(error, worker, ticket, indices):
+def record(error, worker, ticket, indices, clear=True):
     """Describe an exception in values that any slot can carry.
 
     Returns
@@ -19,8 +19,8 @@ def record(error, worker, ticket, indices):
         worker, pid, ticket, indices, type, text, traceback, pickle (bytes, or None if it cannot be rebuilt).
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    # Local variables of the failed frames may be arrays inside the slot.
-    traceback.clear_frames(error.__traceback__)
+    if clear:  # local variables of the failed frames may be arrays inside the slot
+        traceback.clear_frames(error.__traceback__)
     return {
         "worker": worker,
         "pid": os.getpid(),
@@ -34,14 +34,21 @@ def record(error, worker, ticket, indices):
 
 
 def shortened(described):
-    """The same record within what is always committed: no pickle, the traceback's end."""
+    """The same record within what is always committed (8 KiB): no pickle, the traceback's end."""
+    indices = described["indices"]
     return {
         **described,
-        "indices": described["indices"][:32] if described["indices"] else described["indices"],
-        "text": described["text"][:500],
-        "traceback": described["traceback"][-2000:],
+        "indices": [_cut(i, 0, 48) if type(i) is str else i for i in indices[:8]] if indices else indices,
+        "type": _cut(described["type"], 0, 200),
+        "text": _cut(described["text"], 0, 800),
+        "traceback": _cut(described["traceback"], -2000, None),
         "pickle": None,
     }
+
+
+def _cut(text, first, end):
+    """Those bytes of a text."""
+    return text.encode("utf-8", "surrogatepass")[first:end].decode("utf-8", "ignore")
 
 
 def _text_of(error):
@@ -67,31 +74,45 @@ def _pickle(error):
         return None  # the record's text says what it was
 
 
-def rebuild(described):
+def rebuild(described, original=None):
     """Return the exception to raise in the consumer.
 
     The original where it can be rebuilt, with a `WorkerError` as its cause that has the worker's traceback;
     the `WorkerError` itself where it cannot.
+
+    Parameters
+    ----------
+    described : dict
+        What `record` has returned.
+    original : BaseException, optional
+        The exception itself, where it was raised in this process.
     """
     if described is None:
         return WorkerError("a worker failed, and there was no memory left to say why")
     asked = "a stream" if described["indices"] is None else f"indices {_brief(described['indices'])}"
-    where = f"in worker {described['worker']} (pid {described['pid']}), batch {described['ticket']}, {asked}"
+    who = f"worker {described['worker']} (pid {described['pid']})" if original is None else "this process"
+    where = f"in {who}, batch {described['ticket']}, {asked}"
+    text = f"{where}\n\n{described['traceback'].rstrip()}" if original is None else where
     cause = WorkerError(
-        f"{where}\n\n{described['traceback'].rstrip()}",
+        text,
         worker=described["worker"],
         ticket=described["ticket"],
         indices=described["indices"],
         traceback=described["traceback"],
     )
-    original = None
-    if described["pickle"] is not None:
+    if original is not None:
+        # Where it came from itself stays in the chain.
+        cause.__context__ = original.__context__
+        if original.__suppress_context__:
+            cause.__cause__ = original.__cause__
+    elif described["pickle"] is not None:
         try:
             original = pickle.loads(described["pickle"])
         except Exception as error:
             cause.args = (f"{cause.args[0]}\n(it cannot be rebuilt in this process: {error!r})",)
     if not isinstance(original, BaseException) or isinstance(original, _SIGNALS):
         cause.args = (f"{described['type']}: {described['text']}\n{cause.args[0]}",)
+        cause.__cause__ = original
         return cause
     original.__cause__ = cause
     return original

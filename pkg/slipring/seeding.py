@@ -54,6 +54,17 @@ def set_batch_seed(seed):
     _thread.generator = None
 
 
+def swap_place(place):
+    """Make `place`, as an earlier call returned it, the calling thread's; return what was there.
+
+    A loader that makes batches in the caller's own thread leaves no trace there: neither for the caller nor
+    for another such loader.
+    """
+    before = _thread.seed, _thread.generator
+    _thread.seed, _thread.generator = place
+    return before
+
+
 def batch_seed(seed, epoch, ticket, first_row, rank):
     """Return the 64-bit seed of a range of rows."""
     return mix(seed, epoch, ticket, first_row, rank)

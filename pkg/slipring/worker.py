@@ -57,7 +57,8 @@ class Worker:
         self.base_seed = 0
         self.left_alone = frozenset()
         self.states = None  # inline: the generators' states between two batches of a stream
-        self.error = None  # inline: the very exception that the last error record stands for
+        self.place = (None, None)  # inline: what slipring.rng() goes on with
+        self.errors = {}  # inline: ticket -> the very exception that its error record stands for
 
     # ---- life
 
@@ -117,12 +118,11 @@ class Worker:
         if self.job.rng == "worker" or self.job.is_stream:
             # Once per worker and run.
             seed = fill.seed + self.number
-            seeding.set_batch_seed(seed)
-            if self.kind == "process":
-                seeding.seed_globals(seed, self.left_alone)
-            elif self.kind == "inline":
-                with self._callers_generators():
-                    seeding.seed_globals(seed)
+            with self._guard():
+                seeding.set_batch_seed(seed)
+                if self.kind != "thread":
+                    seeding.seed_globals(seed, self.left_alone)
+                if self.kind == "inline":
                     self.states = seeding.save_globals()
 
     def _seed(self, fill, first_row):
@@ -137,6 +137,7 @@ class Worker:
     def _callers_generators(self):
         """In the consumer's own process: use its global generators, and put them back."""
         saved = seeding.save_globals()
+        place = seeding.swap_place(self.place)
         try:
             if self.states is not None:
                 seeding.restore_globals(self.states)
@@ -144,6 +145,7 @@ class Worker:
             if self.states is not None:
                 self.states = seeding.save_globals()
         finally:
+            self.place = seeding.swap_place(place)
             seeding.restore_globals(saved)
 
     def _guard(self):
@@ -196,28 +198,31 @@ class Worker:
     def _cooperate(self, fill, begun):
         if fill.range == FINISH:
             return self._finish(fill, begun)
-        first, _ = fill.rows_of(fill.range)
+        first, end = fill.rows_of(fill.range)
         samples = None
         try:
             with self._guard():
                 self._seed(fill, first)
-                samples = self.fetcher.samples(fill.indices())
+                samples = self._rows(fill.indices(), end - first)
             fetched = now()
-            direct = self.job.collate_fn is None and self._lay_out(fill, samples) == DIRECT
-            if direct:
+            if self.job.collate_fn is None and self._lay_out(fill, samples) == DIRECT:
                 write(view(fill)[1], samples, first)
+                last = range_done(fill, begun, fetched)
+            else:
+                last = self.encoder.stage(fill, [samples], BATCH, begun, fetched)
         except Exception as error:
             described = self._describe(fill, error)
             del error, samples
             last = self._stage_error(fill, described)
-        else:
-            last = (
-                range_done(fill, begun, fetched)
-                if direct
-                else self.encoder.stage(fill, [samples], BATCH, begun, fetched)
-            )
         if last:
             self._finish(fill, now())
+
+    def _rows(self, indices, n):
+        samples = list(self.fetcher.samples(indices))
+        if len(samples) != n:
+            name = type(self.job.dataset).__name__
+            raise ValueError(f"{name}.__getitems__ returned {len(samples)} samples for {n} indices")
+        return samples
 
     def _lay_out(self, fill, samples):
         how = fill.propose_layout()
@@ -255,6 +260,7 @@ class Worker:
             return
         samples = [sample for part in staged for sample in part]
         del staged, value
+        fill.indices()  # from now on messages are about all rows
         with self._guard():
             self._seed(fill, fill.n_rows)
             box = [self.fetcher.collate(samples)]
@@ -264,9 +270,11 @@ class Worker:
     # ---- errors
 
     def _describe(self, fill, error):
-        if self.kind == "inline":
-            self.error = error
-        return remote.record(error, self.number, fill.ticket, fill.asked_for)
+        if self.kind != "inline":
+            return remote.record(error, self.number, fill.ticket, fill.asked_for)
+        # Of several ranges' errors the first rows' counts; a debugger wants the frames as they were.
+        self.errors.setdefault(fill.ticket, error)
+        return remote.record(error, self.number, fill.ticket, fill.asked_for, clear=False)
 
     def _fail(self, fill, error):
         if fill.kind == TASK_NEXT:
@@ -279,7 +287,7 @@ class Worker:
         try:
             self.encoder.publish(fill, [described], ERROR)
         except (SegmentFull, BatchTooLarge):
-            fill.rewind()
+            fill.rewind(hard=True)
             self.encoder.publish(fill, [remote.shortened(described)], ERROR)
 
 
