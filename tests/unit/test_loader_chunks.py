@@ -1,0 +1,291 @@
+"""chunk_size: several workers fill one batch, each a range of its rows."""
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import Loader
+from tests.datasets import (
+    Echo,
+    Failing,
+    Fetched,
+    NoPickle,
+    Opaque,
+    Point,
+    Ragged,
+    Random,
+    Record,
+    Squares,
+    Values,
+    Waiting,
+    Where,
+    as_list,
+    fail_on_five,
+    fail_to_begin,
+    ids,
+    numbers,
+)
+
+WORKERS = [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), (2, "thread")]
+
+
+def load(dataset, *args, **kwargs):
+    with Loader(dataset, *args, **kwargs) as loader:
+        return list(loader)
+
+
+def outcomes(loader):
+    """All that one iteration gives, exceptions included."""
+    out, iterator = [], iter(loader)
+    while True:
+        try:
+            out.append(next(iterator))
+        except StopIteration:
+            return out
+        except Exception as error:
+            out.append(error)
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), [*WORKERS, (2, "spawn")])
+@pytest.mark.parametrize(("batch_size", "chunk_size"), [(8, 3), (8, 4), (8, 1), (56, 1), (5, 8), (4, 4)])
+def test_row_i_is_always_sample_i(num_workers, start_method, batch_size, chunk_size):
+    kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": chunk_size}
+    with Loader(Squares(61), batch_size, **kwargs) as loader:
+        for _ in range(2):
+            assert numbers(loader) == [list(range(61))[k : k + batch_size] for k in range(0, 61, batch_size)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 3])
+@pytest.mark.parametrize("collate_fn", [None, slipring.default_collate, as_list])
+def test_the_batches_are_those_without_chunks(num_workers, collate_fn):
+    samples = [
+        {
+            "x": np.full((2, 3), i, np.int16),
+            "p": Point(i, float(i)),
+            "flag": i % 2 == 0,
+            "n": [np.float32(i), (i,)],
+        }
+        for i in range(20)
+    ]
+    whole = load(Values(samples), 6, collate_fn=collate_fn)
+    for got, expected in zip(
+        load(Values(samples), 6, chunk_size=2, num_workers=num_workers, collate_fn=collate_fn),
+        whole,
+        strict=True,
+    ):
+        assert_same(got, expected)
+
+
+def assert_same(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    elif isinstance(a, np.ndarray):
+        assert a.dtype == b.dtype and a.shape == b.shape and (a == b).all()
+    elif isinstance(a, Record):
+        assert_same(vars(a), vars(b))
+    else:
+        assert a == b
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda i: (i, f"name {i}"),
+        lambda i: {"text": "x" * i, "data": b"y" * i},
+        lambda i: (np.float32(i), None),
+        lambda i: Record(i, np.arange(3)),
+        lambda i: Opaque(i),
+        lambda i: [Opaque(i), i],
+    ],
+    ids=["text", "bytes", "none", "dataclass", "object", "mixed"],
+)
+def test_leaves_without_a_fixed_size_are_put_together_by_who_finishes(num_workers, make):
+    dataset = Values([make(i) for i in range(10)])
+    expected = load(dataset, 5)
+    got = load(dataset, 5, chunk_size=2, num_workers=num_workers)
+    for a, b in zip(got, expected, strict=True):
+        assert_same(a, b)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_collate_fn_is_called_once_with_all_samples_in_order(num_workers):
+    got = load(Squares(20), 8, chunk_size=3, collate_fn=ids, num_workers=num_workers)
+    assert got == [list(range(8)), list(range(8, 16)), list(range(16, 20))]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", [Fetched, Echo])
+def test_indices_reach_each_range_as_they_are(num_workers, kind):
+    kwargs = {"chunk_size": 2, "num_workers": num_workers}
+    if kind is Fetched:
+        assert numbers(load(Fetched(12), 5, **kwargs)) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
+    else:
+        [(_, texts)] = load(Echo(), 5, sampler=["a", 1, (2,), None, 1.5], **kwargs)
+        assert texts == ["'a'", "1", "(2,)", "None", "1.5"]
+
+
+def test_several_workers_fill_one_batch(tmp_path):
+    """The first range waits until another worker has done all others."""
+
+    class Meeting(Where):
+        def __getitem__(self, i):
+            if i == 0:
+                Waiting(tmp_path / "gate", at=0)[0]
+            elif i == 3:
+                (tmp_path / "gate").touch()
+            return super().__getitem__(i)
+
+    [(which, worker, _)] = load(Meeting(4), 4, chunk_size=1, num_workers=2)
+    assert which.tolist() == [0, 1, 2, 3] and len(set(worker.tolist())) == 2
+
+
+def test_random_numbers_do_not_depend_on_who_fills_which_range():
+    def draws(chunk_size, num_workers, start_method=None):
+        # Thread workers share the global generators, and leave them alone.
+        dataset = Random(24, use_globals=start_method != "thread")
+        kwargs = {
+            "num_workers": num_workers,
+            "start_method": start_method,
+            "chunk_size": chunk_size,
+            "seed": 4,
+        }
+        return [tuple(part.tolist() for part in batch) for batch in load(dataset, 8, **kwargs)]
+
+    expected = draws(3, 0)
+    for num_workers in (1, 2, 3):
+        assert draws(3, num_workers) == expected
+    assert [batch[:2] for batch in expected] == draws(3, 2, "thread")
+    assert draws(4, 0) != expected, "ranges of another size have other seeds"
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_an_error_in_one_range_is_the_batchs_error(num_workers, start_method):
+    kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": 2}
+    with Loader(Failing({5, 13}), 8, **kwargs) as loader:
+        for _ in range(2):
+            first, second, third = outcomes(loader)
+            assert type(first) is ValueError and first.args == ("no sample 5",)
+            assert first.__cause__.indices == [4, 5] and first.__cause__.ticket == 0
+            assert type(second) is ValueError and second.args == ("no sample 13",)
+            assert numbers([third]) == [[16, 17, 18, 19]]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_of_several_errors_the_first_rows_one_is_raised(num_workers, start_method):
+    kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": 1}
+    with Loader(Failing({2, 3, 6}), 8, **kwargs) as loader:
+        first, second, third = outcomes(loader)
+        assert first.args == ("no sample 2",) and first.__cause__.indices == [2]
+        assert numbers([second, third]) == [list(range(8, 16)), list(range(16, 20))]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_an_error_in_collate_fn_names_all_indices(num_workers, start_method):
+    kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": 2}
+    with Loader(Squares(12), 4, collate_fn=fail_on_five, **kwargs) as loader:
+        first, second, third = outcomes(loader)
+        assert numbers([first, third]) == [[0, 1, 2, 3], [8, 9, 10, 11]]
+        assert type(second) is ArithmeticError and second.__cause__.indices == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_samples_that_cannot_be_sent_are_an_error(num_workers, start_method):
+    """A range's samples go through the slot when a collate_fn is to see them all."""
+    kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": 1}
+    dataset = Values([1, 2, NoPickle(), 3, 4, 5])
+    with Loader(dataset, 3, collate_fn=as_list, **kwargs) as loader:
+        for _ in range(2):
+            first, second = outcomes(loader)
+            assert type(first) is TypeError and "stays at home" in str(first)
+            assert second == [3, 4, 5]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("first", [1, 2, 4, 5])
+def test_shapes_that_differ_are_an_error_with_both_and_the_index(num_workers, first):
+    with Loader(Ragged(first, 12), 6, chunk_size=2, num_workers=num_workers) as loader:
+        error, whole = outcomes(loader)
+        assert type(error) is ValueError, error
+        assert "(3,)" in str(error) and "(5,)" in str(error) and "index" in str(error)
+        assert whole.shape == (6, 5)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_mismatches_among_staged_samples_name_the_right_indices(num_workers):
+    samples = [("text", np.zeros(3 if i < 5 else 4)) for i in range(6)]
+    with Loader(Values(samples), 6, chunk_size=2, num_workers=num_workers) as loader:
+        [error] = outcomes(loader)
+        assert "index 0 has shape (3,), index 5 has shape (4,)" in str(error)
+
+
+class Short:
+    """__getitems__ gives another number of samples than it was asked for."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return 12
+
+    def __getitems__(self, indices):
+        return [np.float32(i) for i in indices] * 2 if self.n > 0 else [np.float32(i) for i in indices][:-1]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("n", [1, -1])
+@pytest.mark.parametrize("collate_fn", [None, as_list])
+def test_a_wrong_number_of_samples_is_an_error(num_workers, n, collate_fn):
+    with Loader(Short(n), 6, chunk_size=2, num_workers=num_workers, collate_fn=collate_fn) as loader:
+        for error in outcomes(loader):
+            assert type(error) is ValueError
+            assert f"{4 if n > 0 else 1} samples for 2 indices" in str(error)
+
+
+class Tuples(Squares):
+    def __getitems__(self, indices):
+        return tuple(self[i] for i in indices)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_getitems_may_return_any_sequence(num_workers):
+    assert numbers(load(Tuples(6), 4, num_workers=num_workers)) == [[0, 1, 2, 3], [4, 5]]
+    assert numbers(load(Tuples(6), 4, num_workers=num_workers, chunk_size=3)) == [[0, 1, 2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_of_too_many_ranges_is_an_error_at_its_turn(num_workers):
+    batches = [[1, 2], list(range(60)), [3]]
+    with Loader(Squares(), batch_sampler=batches, chunk_size=1, num_workers=num_workers) as loader:
+        iterator = iter(loader)
+        assert numbers([next(iterator)]) == [[1, 2]]
+        with pytest.raises(ValueError, match=r"chunk_size=1 .*60.* 56 ranges"):
+            next(iterator)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "thread"])
+def test_a_worker_that_could_not_begin_fails_each_batch(start_method):
+    kwargs = {"num_workers": 2, "start_method": start_method, "worker_init_fn": fail_to_begin}
+    with Loader(Squares(16), 8, chunk_size=2, **kwargs) as loader:
+        assert [type(error) for error in outcomes(loader)] == [LookupError] * 2
+
+
+def test_batches_that_are_abandoned_half_way_leave_the_next_epoch_whole():
+    with Loader(Squares(60), 6, chunk_size=1, num_workers=3, prefetch_factor=3) as loader:
+        for taken in range(8):
+            for _, _ in zip(range(taken), loader, strict=False):
+                pass
+        assert numbers(loader) == [list(range(k, k + 6)) for k in range(0, 60, 6)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_out_of_order_delivers_each_batch_once(num_workers):
+    with Loader(Squares(40), 8, chunk_size=3, in_order=False, num_workers=num_workers) as loader:
+        assert sorted(numbers(loader)) == [list(range(k, k + 8)) for k in range(0, 40, 8)]
