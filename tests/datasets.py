@@ -119,7 +119,7 @@ class Random(Squares):
 
 
 class Failing(Squares):
-    """Raises `error` at the indices `bad`."""
+    """Raises what `error` makes, at the indices `bad`."""
 
     def __init__(self, bad, error=None, n=20):
         super().__init__(n)
@@ -127,7 +127,7 @@ class Failing(Squares):
 
     def __getitem__(self, i):
         if i in self.bad:
-            raise ValueError(f"no sample {i}") if self.error is None else self.error
+            raise ValueError(f"no sample {i}") if self.error is None else self.error()
         return super().__getitem__(i)
 
 

@@ -7,7 +7,7 @@ from slipring._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER, receive
 from slipring._encode import BATCH, ERROR
 from slipring._ring import mix
 from slipring.dispatch import MapPlan, StreamPlan, Task
-from slipring.errors import Closed, LoaderTimeout, SlotsExhausted
+from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted
 
 IDLE_S = 0.1  # how often a waiting consumer looks after its workers
 MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
@@ -61,8 +61,8 @@ class LoaderIterator:
         while True:
             try:
                 delivery = self._step()
-            except (LoaderTimeout, SlotsExhausted):
-                raise  # the iteration can go on after both
+            except (LoaderTimeout, SlotsExhausted, CorruptBatch):
+                raise  # the iteration can go on after these
             except Exception as error:
                 self._fail(error)
                 raise
