@@ -368,13 +368,12 @@ def _unpicklable(value, name, above=()):
     except Exception:
         if any(value is a for a in above):
             return None
-        parts = [(f".{attribute}", inner) for attribute, inner in getattr(value, "__dict__", {}).items()]
-        if isinstance(value, (list, tuple, dict)):
-            parts = [
-                (f"[{key!r}]", v)
-                for key, v in (value.items() if isinstance(value, dict) else enumerate(value))
-            ]
-        for part, inner in parts:
+        named = {f".{attribute}": inner for attribute, inner in getattr(value, "__dict__", {}).items()}
+        if isinstance(value, dict):
+            named |= {f"[{key!r}]": inner for key, inner in value.items()}
+        elif isinstance(value, (list, tuple)):
+            named |= {f"[{i}]": inner for i, inner in enumerate(value)}
+        for part, inner in named.items():
             found = _unpicklable(inner, f"{name}{part}", (*above, value))
             if found:
                 return found
