@@ -1,0 +1,89 @@
+"""One process that is consumer and worker at once: a value goes into a slot and comes out again."""
+
+import numpy as np
+
+from slipring._codec import COPY_AUTO, receive
+from slipring._encode import BATCH, Encoder
+from slipring._ring import Ring
+
+
+class Trip:
+    """A segment and what a worker needs.
+
+    Parameters
+    ----------
+    slots : int
+    **options
+        As `Ring`.
+    """
+
+    def __init__(self, slots=4, **options):
+        self.ring = Ring(slots, 3, **options)
+        self.encoder = Encoder()
+        self.ticket = 0
+
+    def end(self):
+        """Let go of the segment: pytest itself keeps what a fixture gave for a while."""
+        self.ring = self.encoder = None
+
+    def claim(self, indices=(0,), chunk=0, party=1):
+        """Dispatch a task and claim it (with `chunk`: its first range); returns the fill."""
+        slot = self.ring.pick_free()
+        assert slot >= 0, "no slot is free"
+        self.ring.dispatch(slot, list(indices), 0, 0, self.ticket, 0, 0, 0, chunk, False)
+        self.ticket += 1
+        fill = self.ring.claim(party, 5.0)
+        assert fill is not None and fill.slot == slot
+        fill.indices()
+        return fill
+
+    def put(self, value, indices=(0,), kind=BATCH):
+        """Publish a value, or what a function returns that is called inside the fill; returns the slot."""
+        fill = self.claim(indices)
+        with fill:
+            # Nothing but the box refers to the value: what is left of it later is what a worker kept.
+            box = [value() if callable(value) else value]
+            value = None
+            self.encoder.publish(fill, box, kind)
+        return fill.slot
+
+    def take(self, slot, copy=COPY_AUTO):
+        """Take what lies in `slot`; returns the value."""
+        assert self.ring.wait_ready(slot, 5.0) == slot
+        kind, value = receive(self.ring, slot, copy)
+        assert kind == BATCH
+        return value
+
+    def __call__(self, value, copy=COPY_AUTO):
+        """Send a value round; returns what arrives."""
+        return self.take(self.put(value), copy)
+
+    def bytes_of(self, value):
+        """How many bytes of the slot a value takes, records included."""
+        before = self.ring.meter.bytes
+        self(value)
+        return self.ring.meter.bytes - before
+
+    def pickled(self, value):
+        """How many leaves of a value are pickled."""
+        before = self.ring.meter.pickled_leaves
+        self(value)
+        return self.ring.meter.pickled_leaves - before
+
+    @property
+    def free(self):
+        """How many slots circulate."""
+        return self.ring.circulating
+
+
+def same_array(sent, got):
+    """Whether two arrays are equal in dtype, shape and every bit pattern's meaning."""
+    assert type(got) is np.ndarray
+    assert got.dtype == sent.dtype and got.shape == sent.shape
+    assert got.tobytes() == np.ascontiguousarray(sent).tobytes()
+    return True
+
+
+def address(array):
+    """Where an array's bytes begin."""
+    return array.__array_interface__["data"][0]
