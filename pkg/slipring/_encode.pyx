@@ -33,7 +33,7 @@ from slipring._empty import empty, reserve
 cnp.import_array()
 
 __all__ = [
-    "BATCH", "END", "ERROR", "Encoder", "empty", "publish_range", "range_done", "view",
+    "BATCH", "END", "ERROR", "Encoder", "empty", "lost", "publish_range", "range_done", "range_lost", "view",
 ]
 
 cdef uint64_t NOWHERE = <uint64_t> -1
@@ -340,6 +340,22 @@ def range_done(Fill fill, uint64_t begun, uint64_t fetched):
     """End a range whose rows lie in place; True if this worker must finish the slot."""
     fill.note(begun, fetched)
     return fill.range_done(NULL) == 1
+
+
+def range_lost(Fill fill, uint32_t why, uint64_t needed, uint64_t free):
+    """End a range whose error found no room in the slot: three numbers are kept. True as `range_done`."""
+    cdef sr_result result
+    memset(&result, 0, sizeof(result))
+    result.kind, result.pickled, result.table_off, result.def_off = SR_ERROR, why, needed, free
+    return fill.range_done(&result) == 1
+
+
+def lost(Fill fill, which):
+    """Return the numbers that `range_lost` kept; None for any other range."""
+    cdef sr_result result = fill.result_of(which)[0]
+    if result.kind != SR_ERROR or result.def_bytes:
+        return None
+    return result.pickled, result.table_off, result.def_off
 
 
 def view(Fill fill, which=None):

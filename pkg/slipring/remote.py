@@ -1,11 +1,14 @@
 """An exception's way from a worker to the consumer: as a record in the slot, raised at its ticket's turn."""
 
+import array
 import os
 import pickle
 import traceback
 
-from slipring.errors import WorkerError
+from slipring._segment import LIMITS
+from slipring.errors import BatchTooLarge, SegmentFull, WorkerError, batch_too_large, segment_full
 
+_TOO_LARGE, _UNKNOWN = 1000, 1001  # besides the ring's own kinds of limits
 # Exceptions that mean something to whoever calls next(): raising them there would end the loop silently.
 _SIGNALS = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
 
@@ -34,16 +37,42 @@ def record(error, worker, ticket, indices, clear=True):
 
 
 def shortened(described):
-    """The same record within what is always committed (8 KiB): no pickle, the traceback's end."""
-    indices = described["indices"]
+    """The same record within what is always committed (8 KiB): the traceback's end, only a small pickle."""
+    indices, data = described["indices"], described["pickle"]
+    if indices and all(type(i) is int and -(1 << 63) <= i < 1 << 63 for i in indices[:128]):
+        indices = array.array("q", indices[:128]).tobytes()  # one leaf: as a list, each is one
+    elif indices:
+        indices = [_cut(i, 0, 48) if type(i) is str else i for i in indices[:8]]
     return {
         **described,
-        "indices": [_cut(i, 0, 48) if type(i) is str else i for i in indices[:8]] if indices else indices,
+        "indices": indices,
         "type": _cut(described["type"], 0, 200),
         "text": _cut(described["text"], 0, 800),
-        "traceback": _cut(described["traceback"], -2000, None),
-        "pickle": None,
+        "traceback": _cut(described["traceback"], -1500, None),
+        "pickle": data if data is not None and len(data) <= 1600 else None,
     }
+
+
+def shortage(error):
+    """Three numbers that say what was short, for where not even a shortened record has a place."""
+    if isinstance(error, SegmentFull):
+        kinds = [kind for kind, text in LIMITS.items() if text == error.limit]
+        return kinds[0] if kinds else 0, error.needed, error.free
+    if isinstance(error, BatchTooLarge):
+        return _TOO_LARGE, error.needed, error.limit
+    return _UNKNOWN, 0, 0
+
+
+def from_shortage(kind, needed, free, rows, ring):
+    """Return the exception behind the numbers of `shortage`; `rows` is (first, end) of the range."""
+    if kind == _TOO_LARGE:
+        return batch_too_large(needed, free, ring.info["limited_by"])
+    if kind == _UNKNOWN:
+        return WorkerError(
+            f"a worker failed over rows {rows[0]} to {rows[1] - 1} of a batch, and its slot had no room left "
+            "to say why: raise slot_bytes=, or see that there is memory"
+        )
+    return segment_full(needed, free, LIMITS.get(kind, "the system"), ring.n_slots)
 
 
 def _cut(text, first, end):
@@ -87,9 +116,10 @@ def rebuild(described, original=None):
     original : BaseException, optional
         The exception itself, where it was raised in this process.
     """
-    if described is None:
-        return WorkerError("a worker failed, and there was no memory left to say why")
-    asked = "a stream" if described["indices"] is None else f"indices {_brief(described['indices'])}"
+    indices = described["indices"]
+    if isinstance(indices, bytes):
+        indices = memoryview(indices).cast("q").tolist()
+    asked = "a stream" if indices is None else f"indices {_brief(indices)}"
     who = f"worker {described['worker']} (pid {described['pid']})" if original is None else "this process"
     where = f"in {who}, batch {described['ticket']}, {asked}"
     text = f"{where}\n\n{described['traceback'].rstrip()}" if original is None else where
@@ -97,7 +127,7 @@ def rebuild(described, original=None):
         text,
         worker=described["worker"],
         ticket=described["ticket"],
-        indices=described["indices"],
+        indices=indices,
         traceback=described["traceback"],
     )
     if original is not None:

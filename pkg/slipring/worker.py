@@ -8,7 +8,7 @@ import sys
 
 from slipring import remote, seeding
 from slipring._collate import skeleton, write
-from slipring._encode import BATCH, END, ERROR, Encoder, publish_range, range_done, view
+from slipring._encode import BATCH, END, ERROR, Encoder, lost, publish_range, range_done, range_lost, view
 from slipring._ring import DIRECT, FINISH, STAGED, TASK_NEXT, now
 from slipring.errors import BatchTooLarge, SegmentFull
 from slipring.fetch import MapFetcher, StreamFetcher
@@ -211,9 +211,9 @@ class Worker:
             else:
                 last = self.encoder.stage(fill, [samples], BATCH, begun, fetched)
         except Exception as error:
-            described = self._describe(fill, error)
+            described, shortage = self._describe(fill, error), remote.shortage(error)
             del error, samples
-            last = self._stage_error(fill, described)
+            last = self._stage_error(fill, described, shortage)
         if last:
             self._finish(fill, now())
 
@@ -239,16 +239,22 @@ class Worker:
                     how = STAGED
         return how
 
-    def _stage_error(self, fill, described):
-        try:
-            return self.encoder.stage(fill, [described], ERROR)
-        except (SegmentFull, BatchTooLarge):
-            return self.encoder.stage(fill, [remote.shortened(described)], ERROR)
+    def _stage_error(self, fill, described, shortage):
+        for value in (described, remote.shortened(described)):
+            with contextlib.suppress(SegmentFull, BatchTooLarge):
+                return self.encoder.stage(fill, [value], ERROR)
+        # The other ranges have taken even what an error can count on elsewhere.
+        return range_lost(fill, *shortage)
 
     def _finish(self, fill, begun):
         """Put the ranges together: this worker did the last one."""
         staged = []
+        value = None
         for which in range(fill.n_ranges):
+            if (shortage := lost(fill, which)) is not None:
+                del value, staged
+                fill.indices()
+                raise remote.from_shortage(*shortage, fill.rows_of(which), fill.ring)
             kind, value = view(fill, which)
             if kind == ERROR:
                 del value, staged

@@ -154,19 +154,25 @@ class Stream:
             yield worker, i, np.random.random(self.width).astype(np.float32)
 
 
-class Blobs:
-    """Sample i: `nbytes` bytes that all are i % 251; a view of one array, so nothing is allocated."""
+class Sized:
+    """Sample i: `sizes[i]` bytes that all are i % 251, and i; nothing is allocated for it."""
 
-    def __init__(self, n, nbytes):
-        self.n = n
-        self.data = np.repeat(np.arange(251, dtype=np.uint8)[:, None], 1, axis=1)
-        self.nbytes = nbytes
+    def __init__(self, sizes):
+        self.sizes = sizes
+        self.data = np.arange(251, dtype=np.uint8)
 
     def __len__(self):
-        return self.n
+        return len(self.sizes)
 
     def __getitem__(self, i):
-        return np.broadcast_to(self.data[i % 251], (self.nbytes,))
+        return np.broadcast_to(self.data[i % 251], (self.sizes[i],)), i
+
+
+class Named(Sized):
+    """The same, its indices being long texts: ``f"{i} {rubbish}"``."""
+
+    def __getitem__(self, name):
+        return super().__getitem__(int(name.split()[0]))
 
 
 def plain(batch):
