@@ -28,19 +28,23 @@ class InlinePool:
         self.ring = ring
         self.job = job
         self.worker = None
+        self.fill = None  # what is being made, or was when Ctrl-C came
 
     def start(self, base_seed):
         """Make the worker that lives in the consumer."""
         self.worker = Worker(self.ring, 0, self.job, "inline")
 
     def advance(self):
-        """Do what is dispatched."""
-        try:
-            while (fill := self.ring.claim(1, 0)) is not None:
-                self.worker.work(fill)
-        except BaseException:
-            self.ring.recover(1)  # Ctrl-C: whoever catches it and goes on gets this batch next
-            raise
+        """Do what is dispatched. Whoever catches Ctrl-C and goes on gets the interrupted batch next."""
+        if self.fill is not None and self.fill.range is None:
+            self.fill.rewind()
+        while self.fill is not None or self._claim():
+            self.worker.work(self.fill)
+            self.fill = None
+
+    def _claim(self):
+        self.fill = self.ring.claim(1, 0)
+        return self.fill is not None
 
     def take_error(self, ticket):
         """Return the exception behind the error record of a ticket."""
@@ -53,8 +57,12 @@ class InlinePool:
         """Nobody to die."""
 
     def stop(self):
-        """Nobody to stop; a fill that an exception interrupted goes back."""
-        self.ring.recover(1)
+        """Nobody to stop; what was interrupted goes back, and the dataset's iterator may go."""
+        fill, self.fill = self.fill, None
+        if fill is not None:
+            self.worker.give_up(fill)
+        if self.worker is not None:
+            self.worker.forget_run()
 
 
 class ThreadPool:

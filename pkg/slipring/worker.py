@@ -108,12 +108,24 @@ class Worker:
                     raise  # SystemExit ends a worker's process, Ctrl-C the consumer's loop
                 self._fail(fill, error)
 
+    def give_up(self, fill):
+        """Give back a fill of a run that is over. (Not by an abort: worker code may keep arrays in it.)"""
+        if fill.range in (None, FINISH):
+            fill.rewind()
+            self.encoder.publish(fill, [None], END)
+        else:
+            self.encoder.stage(fill, [None], END)
+
+    def forget_run(self):
+        """Let go of what belongs to the current run."""
+        self.run = self.stream = self.states = None
+        self.errors = {}
+
     def _enter_run(self, fill):
         if fill.run == self.run:
             return
+        self.forget_run()
         self.run = fill.run
-        self.stream = None
-        self.states = None
         self._introduce(fill.seed)
         if self.job.rng == "worker" or self.job.is_stream:
             # Once per worker and run.
