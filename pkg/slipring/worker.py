@@ -154,9 +154,9 @@ class Worker:
             if self.states is not None:
                 seeding.restore_globals(self.states)
             yield
+        finally:
             if self.states is not None:
                 self.states = seeding.save_globals()
-        finally:
             self.place = seeding.swap_place(place)
             seeding.restore_globals(saved)
 

@@ -1,5 +1,7 @@
 """num_workers=0: the caller's own thread makes the batches, and nobody else notices."""
 
+import random
+
 import pytest
 
 import slipring
@@ -76,3 +78,122 @@ def test_out_of_order_a_slow_worker_does_not_end_up_with_all_tasks():
         workers = [int(batch[0][0]) for batch in loader]
     assert workers[:10] == [1] * 10
     assert sorted(workers) == [0] * 10 + [1] * 10
+
+
+class Keeping:
+    """Keeps every array that it has made inside a slot."""
+
+    def __init__(self):
+        self.kept = []
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        array = slipring.empty(100, int)
+        array[:] = len(self.kept)
+        self.kept.append(array)
+        return array
+
+
+def test_an_array_that_the_dataset_keeps_is_not_overwritten():
+    dataset = Keeping()
+    with slipring.Loader(dataset, None) as loader:
+        for _ in range(3):
+            for _ in loader:
+                pass
+        for _ in loader:
+            break
+    assert [set(array.tolist()) for array in dataset.kept] == [{k} for k in range(13)]
+
+
+class KeepingThenInterrupted(Keeping):
+    def __getitem__(self, i):
+        array = super().__getitem__(i)
+        if len(self.kept) == 2:
+            raise KeyboardInterrupt
+        return array
+
+
+@pytest.mark.parametrize("go_on", [True, False])
+def test_an_array_kept_by_an_interrupted_batch_is_not_overwritten(go_on):
+    dataset = KeepingThenInterrupted()
+    with slipring.Loader(dataset, None) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        if go_on:
+            assert len(list(iterator)) == 3
+        for _ in range(2):
+            list(loader)
+    assert [set(array.tolist()) for array in dataset.kept] == [{k} for k in range(len(dataset.kept))]
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1])
+def test_after_ctrl_c_the_next_epoch_is_whole_and_no_slot_is_lost(chunk_size):
+    dataset = InterruptedOnce()
+    with slipring.Loader(dataset, 2, chunk_size=chunk_size, slots=2) as loader:
+        for _ in range(5):
+            dataset.armed = True
+            with pytest.raises(KeyboardInterrupt):
+                list(loader)
+        assert values(loader) == [[0, 1], [2, 3]]
+
+
+class Closing:
+    """An iterable dataset that notes when its generator is closed."""
+
+    def __init__(self):
+        self.closed = 0
+
+    def __iter__(self):
+        try:
+            yield from range(10)
+        finally:
+            self.closed += 1
+
+
+def test_an_iterator_of_the_dataset_goes_with_the_iteration():
+    dataset = Closing()
+    loader = slipring.Loader(dataset, 2)
+    for _ in loader:
+        break
+    assert dataset.closed == 1
+    for _ in loader:
+        pass
+    assert dataset.closed == 2
+
+
+class FailsOnce:
+    """An iterable dataset that draws random numbers, before an error and after."""
+
+    def __iter__(self):
+        return self
+
+    def __init__(self):
+        self.n = 0
+
+    def __next__(self):
+        self.n += 1
+        drawn = float(slipring.rng().random()) + random.random()
+        if self.n == 3:
+            raise ValueError(drawn)
+        if self.n > 5:
+            raise StopIteration
+        return drawn
+
+
+def test_an_error_does_not_set_the_generators_back():
+    def outcome(num_workers):
+        out, iterator = [], iter(slipring.Loader(FailsOnce(), 1, seed=1, num_workers=num_workers))
+        while True:
+            try:
+                out.append(next(iterator).item())
+            except ValueError as error:
+                out.append(error.args[0])
+            except StopIteration:
+                return out
+
+    assert outcome(0) == outcome(1)
+    assert len(set(outcome(0))) == 5
