@@ -64,13 +64,14 @@ class StreamFetcher:
         self.collate_fn = collate_fn
         self.batch_size = batch_size
         self.drop_last = drop_last
-        self.position = 0  # batches read so far
+        self.position = 0  # batches read so far, those included whose reading failed
         self.ended = False
 
     def samples(self):
         """Return the next batch's samples (without batching: the next sample in a list); None at the end."""
         want = 1 if self.batch_size is None else self.batch_size
         samples = []
+        self.position += 1
         while len(samples) < want and not self.ended:
             try:
                 samples.append(next(self.iterator))
@@ -78,7 +79,6 @@ class StreamFetcher:
                 self.ended = True
         if not samples or (len(samples) < want and self.drop_last):
             return None
-        self.position += 1
         return samples
 
     def collate(self, samples):

@@ -191,12 +191,11 @@ class Worker:
                 self.stream = StreamFetcher(
                     self.job.dataset, self.job.collate_fn, self.job.batch_size, self.job.drop_last
                 )
-            # A worker that took over from a dead one goes through what has been published already.
-            samples = True
-            while samples is not None and self.stream.position < fill.sequence:
-                samples = self.stream.samples()
-            if samples is not None:
-                samples = self.stream.samples()
+            # A worker that took over from a dead one goes through what has been published already, errors too.
+            while not self.stream.ended and self.stream.position < fill.sequence:
+                with contextlib.suppress(Exception):
+                    self.stream.samples()
+            samples = self.stream.samples()
             fetched = now()
             box = [None if samples is None else self.stream.collate(samples)]
         if samples is None:
@@ -295,11 +294,8 @@ class Worker:
         return remote.record(error, self.number, fill.ticket, fill.asked_for, clear=False)
 
     def _fail(self, fill, error):
-        if fill.kind == TASK_NEXT:
-            if self.stream is None:
-                self.stream = StreamFetcher((), None, None, False)  # it could not begin: it has ended
-            if self.stream.position == fill.sequence:
-                self.stream.position += 1  # the failed batch was this one: a replay must not repeat it
+        if fill.kind == TASK_NEXT and self.stream is None:
+            self.stream = StreamFetcher((), None, None, False)  # it could not begin: it has ended
         described = self._describe(fill, error)
         fill.rewind()
         try:

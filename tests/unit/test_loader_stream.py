@@ -1,5 +1,7 @@
 """Iterable datasets: each worker iterates its own copy, batches come in turn."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -252,3 +254,39 @@ def test_an_error_of_a_stream_names_worker_and_batch():
     cause = caught.value.__cause__
     assert (cause.worker, cause.ticket, cause.indices) == (0, 1, None)
     assert "a stream" in str(cause) and "YieldsIterator" not in str(cause) and "__next__" in cause.traceback
+
+
+class DiesOnce:
+    """Fails at 2 with an error; at 6, the first time, the worker dies."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __iter__(self):
+        return DiesOnceIterator(self.path)
+
+
+class DiesOnceIterator:
+    def __init__(self, path):
+        self.path, self.n = path, -1
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.n += 1
+        if self.n == 2:
+            raise ValueError("two")
+        if self.n == 6 and not self.path.exists():
+            self.path.touch()
+            os._exit(3)
+        if self.n > 7:
+            raise StopIteration
+        return self.n
+
+
+def test_a_replaced_worker_does_not_repeat_errors(tmp_path):
+    kwargs = {"num_workers": 1, "on_worker_death": "respawn", "prefetch_factor": 1}
+    with Loader(DiesOnce(tmp_path / "died"), 1, collate_fn=as_list, **kwargs) as loader:
+        assert outcomes(iter(loader)) == [[0], [1], "ValueError: two", [3], [4], [5], [6], [7]]
+        assert loader.stats().respawns == 1
