@@ -86,10 +86,9 @@ class StreamPlan:
         self.pending = [0] * num_workers
         self.in_order = in_order
 
-    def next_worker(self):
-        """Return (worker, number of its next batch); None when all have ended."""
+    def __next__(self):
         if not self.turn:
-            return None
+            raise StopIteration
         worker = self.turn[0] if self.in_order else min(self.turn, key=self.pending.__getitem__)
         self.turn.remove(worker)
         self.turn.append(worker)

@@ -37,6 +37,7 @@ class Engine:
         self.started = False
         self.running = 0  # the current run's number
         self.static = options.dispatch == "static" or options.rng == "worker"
+        self.left_behind = -1  # a slot that a worker was at, when the last run ended
         self.alive = True
         self.owner = os.getpid()
         self.lock = threading.Lock()
@@ -93,7 +94,8 @@ class Engine:
         self.running += 1
         self.ring.begin_run(self.running)
         for task in tasks:
-            self.ring.cancel(task.slot, task.gen)
+            if not self.ring.cancel(task.slot, task.gen):
+                self.left_behind = task.slot
         if self.inline:
             self.pool.stop()
         elif not self.options.persistent_workers:

@@ -38,6 +38,7 @@ class LoaderIterator:
         self._error = None
         self._plan_error = None
         self._plan = self._streams = None
+        self._due = None  # what the plan gave, and no slot was free for
         try:
             self._run = engine.begin_run(seed)
             if loader.is_stream:
@@ -101,34 +102,41 @@ class LoaderIterator:
     def _dispatch(self):
         """Fill the look-ahead with tasks."""
         while not self._exhausted and len(self._tasks) < self._look_ahead:
+            if self._due is None and not self._plan_next():
+                return
             slot = self._ring.pick_free()
             if slot < 0:
-                if not self._tasks:
-                    self._no_slot()
-                return
-            if not self._dispatch_into(slot):
-                self._exhausted = True
+                if self._tasks:
+                    return
+                slot = self._wait_for_slot()
+            try:
+                self._put(slot)
+            except Exception as error:
+                self._end_with(error)
 
-    def _dispatch_into(self, slot):
-        """Dispatch one task; False when there are no more."""
+    def _plan_next(self):
+        """Find out what is to be dispatched next; False if that was all."""
         try:
-            return self._put(slot)
+            plan = self._plan if self._streams is None else self._streams
+            self._due = next(plan, None)
         except Exception as error:
-            self._plan_error = error  # raised at its turn, after the batches before it
-            return False
+            self._end_with(error)
+        if self._due is None:
+            self._exhausted = True
+        return not self._exhausted
+
+    def _end_with(self, error):
+        """Dispatch no more; the error is raised at its turn, after the batches before it."""
+        self._plan_error = error
+        self._exhausted = True
 
     def _put(self, slot):
         worker, sequence, indices, single = None, 0, None, False
+        due, self._due = self._due, None
         if self._streams is not None:
-            turn = self._streams.next_worker()
-            if turn is None:
-                return False
-            worker, sequence = turn
+            worker, sequence = due
         else:
-            indices = next(self._plan, None)
-            if indices is None:
-                return False
-            single = self._plan.single
+            indices, single = due, self._plan.single
             if self._engine.static and not self._engine.inline:
                 worker = self._next_ticket % self._options.num_workers
         ticket = self._next_ticket
@@ -146,11 +154,27 @@ class LoaderIterator:
         )
         self._next_ticket += 1
         self._tasks[ticket] = self._by_slot[slot] = Task(ticket, slot, gen, worker)
-        return True
+
+    def _wait_for_slot(self):
+        """Wait for a free slot: workers may still be at what an iteration has left behind when it ended."""
+        began = time.perf_counter()
+        timeout = self._options.timeout
+        try:
+            while (slot := self._ring.pick_free()) < 0:
+                if self._engine.inline or self._ring.circulating == 0:
+                    raise self._no_slot()
+                # What is published into the slot wakes this wait, although nobody wants it any more.
+                self._ring.wait_ready(self._engine.left_behind, min(IDLE_S, timeout or IDLE_S))
+                self._engine.pool.check()
+                if timeout and time.perf_counter() - began >= timeout:
+                    raise self._timed_out(timeout)
+            return slot
+        finally:
+            self._tally.consumer_wait_s += time.perf_counter() - began
 
     def _no_slot(self):
         n = self._ring.n_slots
-        raise SlotsExhausted(
+        return SlotsExhausted(
             f"all {n} slots are held ({n - self._ring.circulating} of them by batches you keep, or by worker "
             "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots="
             f" (now {n}), or use copy='auto'"
@@ -181,9 +205,9 @@ class LoaderIterator:
             self._tally.consumer_wait_s += time.perf_counter() - began
 
     def _timed_out(self, timeout):
-        task = next(iter(self._tasks.values()))
+        ticket = next(iter(self._tasks), self._next_ticket)
         return LoaderTimeout(
-            f"no batch within timeout={timeout} s: batch {task.ticket} is still being made by "
+            f"no batch within timeout={timeout} s: batch {ticket} is still being made by "
             f"{self._options.num_workers} workers; raise timeout, use more workers, or look at what the "
             "dataset waits for (py-spy dump --pid of a worker)"
         )
