@@ -93,7 +93,7 @@ class Engine:
             return
         self.running += 1
         self.ring.begin_run(self.running)
-        for task in tasks:
+        for task in list(tasks):  # another thread may be in the midst of next()
             if not self.ring.cancel(task.slot, task.gen):
                 self.left_behind = task.slot
         if self.inline:

@@ -55,7 +55,8 @@ class LoaderIterator:
         return self
 
     def __next__(self):
-        if self._engine is None:
+        engine = self._engine
+        if engine is None:
             if self._error is not None:
                 raise Closed(f"the iteration ended with an error: {self._error}")
             raise StopIteration
@@ -65,6 +66,8 @@ class LoaderIterator:
             except (LoaderTimeout, SlotsExhausted, CorruptBatch):
                 raise  # the iteration can go on after these
             except Exception as error:
+                if self._engine is None:  # another thread has ended the iteration meanwhile
+                    raise Closed("the loader was closed while a batch was waited for") from error
                 self._fail(error)
                 raise
             if delivery is None:
@@ -73,7 +76,7 @@ class LoaderIterator:
             if kind == BATCH:
                 return value
             if kind == ERROR:
-                original = self._engine.pool.take_error(task.ticket) if self._engine.inline else None
+                original = engine.pool.take_error(task.ticket) if engine.inline else None
                 raise remote.rebuild(value, original)
             self._streams.ended(task.worker)
 
