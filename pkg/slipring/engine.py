@@ -50,10 +50,8 @@ class Engine:
         if options.method == "thread":
             return ThreadPool(self.ring, job)
         restarts = options.max_restarts if options.on_worker_death == "respawn" else None
-        return ProcessPool(self.ring, job, options.method, restarts, self._respawned)
-
-    def _respawned(self):
-        self.tally.respawns += 1
+        # Nothing of the engine itself: a cycle would keep the workers of a dropped loader.
+        return ProcessPool(self.ring, job, options.method, restarts, self.tally.respawned)
 
     @property
     def foreign(self):

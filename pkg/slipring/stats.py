@@ -71,6 +71,10 @@ class Tally:
         self.respawns = 0
         self._gone = dict.fromkeys((*_COUNTERS, *_TIMES), 0)
 
+    def respawned(self):
+        """Count a worker that was replaced."""
+        self.respawns += 1
+
     def add(self, meter):
         """Count a new segment's meter."""
         self.meters.append(meter)

@@ -1,0 +1,384 @@
+"""From iter() to close(): iterations that are abandoned, shared, nested, dropped; batches that live on."""
+
+import contextlib
+import gc
+import os
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from slipring import Closed, Loader, SlotsExhausted
+from tests.datasets import Shard, Squares, Stream, Waiting, Where, flat, leave_be, numbers, wait_for_file
+from tests.leaks import started_by_us
+
+WORKERS = [(0, None), (2, "fork"), (2, "thread")]
+EVERY_KIND = [*WORKERS, (2, "spawn")]
+
+
+def batches_of(n, size):
+    return [list(range(k, min(k + size, n))) for k in range(0, n, size)]
+
+
+# ---- epochs ----
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
+@pytest.mark.parametrize("persistent_workers", [True, False])
+def test_a_loader_can_be_iterated_again_and_again(num_workers, start_method, persistent_workers):
+    if start_method == "spawn" and not persistent_workers:
+        pytest.skip("slow, and the same as fork")
+    kwargs = {
+        "num_workers": num_workers,
+        "start_method": start_method,
+        "persistent_workers": persistent_workers,
+    }
+    with Loader(Squares(30), 4, **kwargs) as loader:
+        for _ in range(4):
+            assert numbers(loader) == batches_of(30, 4)
+
+
+def test_persistent_workers_stay_and_others_do_not():
+    def processes(loader):
+        return {process for batch in loader for process in batch[2].tolist()}
+
+    with Loader(Where(40), 1, num_workers=2) as loader:
+        first = processes(loader)
+        assert len(started_by_us()) == 2
+        assert processes(loader) | first == first
+    with Loader(Where(40), 1, num_workers=2, persistent_workers=False) as loader:
+        first = processes(loader)
+        assert started_by_us() == set()
+        assert not processes(loader) & first
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
+@pytest.mark.parametrize("persistent_workers", [True, False])
+def test_after_a_break_the_next_epoch_is_whole(num_workers, start_method, persistent_workers):
+    if start_method == "spawn" and not persistent_workers:
+        pytest.skip("slow, and the same as fork")
+    kwargs = {
+        "num_workers": num_workers,
+        "start_method": start_method,
+        "persistent_workers": persistent_workers,
+    }
+    with Loader(Squares(40), 2, **kwargs) as loader:
+        for taken in (1, 2, 5, 19, 20):
+            for k, _ in enumerate(loader, 1):
+                if k == taken:
+                    break
+        assert numbers(loader) == batches_of(40, 2)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_an_iteration_that_was_never_asked_leaves_nothing_behind(in_order):
+    with Loader(Squares(40), 2, num_workers=2, in_order=in_order) as loader:
+        for _ in range(5):
+            iter(loader)
+        assert sorted(numbers(loader)) == batches_of(40, 2)
+
+
+def test_a_new_epoch_waits_for_slots_that_workers_are_still_at(tmp_path):
+    """All slots are with workers that make batches nobody wants any more."""
+    dataset = AlwaysWaiting(tmp_path / "gate", n=8)
+    with Loader(dataset, 1, num_workers=2, slots=2) as loader:
+        first = iter(loader)
+        thread = threading.Thread(target=ask_until_closed, args=(first,))
+        thread.start()
+        wait_for_file(f"{dataset.gate}.0")
+        wait_for_file(f"{dataset.gate}.1")
+        first.close()
+        thread.join()
+        second = iter(loader)
+        threading.Timer(0.2, (tmp_path / "gate").touch).start()
+        assert numbers(second) == batches_of(8, 1)
+
+
+def ask_until_closed(iterator):
+    with contextlib.suppress(Closed, StopIteration):
+        next(iterator)
+
+
+class AlwaysWaiting(Waiting):
+    """Says which sample it is at, then waits."""
+
+    def __getitem__(self, i):
+        with open(f"{self.gate}.{i}", "w"):
+            wait_for_file(self.gate)
+        return Squares.__getitem__(self, i)
+
+
+# ---- several iterators ----
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
+def test_two_iterators_at_once_are_both_complete(num_workers, start_method):
+    with Loader(Squares(30), 4, num_workers=num_workers, start_method=start_method) as loader:
+        pairs = list(zip(loader, loader, strict=True))
+        assert numbers(a for a, _ in pairs) == batches_of(30, 4) == numbers(b for _, b in pairs)
+        assert numbers(loader) == batches_of(30, 4)
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_loops_can_be_nested(num_workers, start_method):
+    kwargs = {"num_workers": num_workers, "start_method": start_method, "shuffle": True, "seed": 3}
+    with Loader(Squares(12), 4, **kwargs) as loader:
+        outer = []
+        for batch in loader:
+            outer.append(batch)
+            assert sorted(flat(numbers(loader))) == list(range(12))
+        assert sorted(flat(numbers(outer))) == list(range(12))
+
+
+def test_two_iterators_draw_as_two_epochs_do():
+    def shuffled(both):
+        with Loader(Squares(20), 20, shuffle=True, seed=1, num_workers=1) as loader:
+            if both:
+                first, second = iter(loader), iter(loader)
+                return numbers(second), numbers(first)
+            first = numbers(loader)
+            return numbers(loader), first
+
+    assert shuffled(True) == shuffled(False)
+
+
+def test_a_second_iterator_of_a_stream_is_complete():
+    with Loader(Stream(6, 6), 2, num_workers=2) as loader:
+        first = iter(loader)
+        next(first)
+        assert len(list(loader)) == 6
+        assert len(list(first)) == 5
+
+
+def test_the_workers_of_a_second_iterator_go_with_it():
+    with Loader(Squares(40), 2, num_workers=2) as loader:
+        first = iter(loader)
+        next(first)
+        second = iter(loader)
+        next(second)
+        assert len(started_by_us()) == 4
+        del second
+        assert len(started_by_us()) == 2
+        assert len(numbers(first)) == 19
+
+
+def test_a_loader_inside_a_dataset_has_slots_and_generators_of_its_own():
+    with Loader(Nested(6), 2, seed=1) as loader, Loader(Nested(6), 2, seed=1, num_workers=1) as other:
+        here, there = list(loader), list(other)
+    assert [[x.tolist() for x in batch] for batch in here] == [[x.tolist() for x in batch] for batch in there]
+    assert here[0][0].tolist() == [sum(range(10))] * 2
+
+
+class Nested(Squares):
+    """Each sample comes of a whole iteration of another loader."""
+
+    def __getitem__(self, i):
+        import slipring
+
+        before = slipring.rng().random()
+        inner = Loader(Shard(10), 3, seed=i)
+        total = sum(int(batch.sum()) for batch in inner)
+        out = slipring.empty(2)
+        out[:] = before, slipring.rng().random()
+        return total, out
+
+
+# ---- threads ----
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
+def test_a_thread_can_iterate(num_workers, start_method):
+    got = []
+    with Loader(Squares(30), 4, num_workers=num_workers, start_method=start_method) as loader:
+        thread = threading.Thread(target=lambda: got.append(numbers(loader)))
+        thread.start()
+        thread.join()
+        got.append(numbers(loader))
+    assert got == [batches_of(30, 4)] * 2
+
+
+def test_threads_can_each_have_an_iterator():
+    got = []
+    with Loader(Squares(60), 4, num_workers=2) as loader:
+        threads = [threading.Thread(target=lambda: got.append(numbers(loader))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert got == [batches_of(60, 4)] * 4
+
+
+@pytest.mark.parametrize("start_method", ["fork", "thread"])
+@pytest.mark.parametrize("how", ["loader", "iterator"])
+def test_close_ends_the_wait_of_another_thread(tmp_path, start_method, how):
+    gate = tmp_path / "gate"
+    dataset = Waiting(gate, at=2, n=4)
+    outcome, there = [], threading.Event()
+
+    def wait(iterator):
+        next(iterator), next(iterator)
+        there.set()
+        try:
+            next(iterator)
+        except BaseException as error:
+            outcome.append(error)
+
+    with Loader(dataset, 1, num_workers=1, start_method=start_method) as loader:
+        iterator = iter(loader)
+        thread = threading.Thread(target=wait, args=(iterator,))
+        thread.start()
+        there.wait()
+        if how == "iterator":
+            iterator.close()
+            thread.join()
+        gate.touch()  # the worker ends its batch before it goes
+        loader.close()
+        thread.join()
+    [error] = outcome
+    assert isinstance(error, (Closed, StopIteration))
+
+
+# ---- what is dropped ----
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_a_loader_that_is_dropped_takes_its_workers_with_it(num_workers, start_method):
+    loader = Loader(Squares(30), 4, num_workers=num_workers, start_method=start_method)
+    next(iter(loader))
+    iterator = iter(loader)
+    next(iterator)
+    gone, threads = weakref.ref(loader), threading.active_count()
+    gc.disable()
+    try:
+        del iterator, loader
+        assert gone() is None and started_by_us() == set(), "no cycle keeps a loader"
+        assert threading.active_count() == threads - (num_workers if start_method == "thread" else 0)
+    finally:
+        gc.enable()
+
+
+def test_an_iterator_keeps_its_loader():
+    iterator = iter(Loader(Squares(30), 4, num_workers=1))
+    gc.collect()
+    assert numbers(iterator) == batches_of(30, 4)
+
+
+def test_a_loader_in_a_cycle_is_collected_with_its_workers():
+    class Owner:
+        pass
+
+    for start_method in ("fork", "thread"):
+        owner = Owner()
+        owner.loader = Loader(
+            Squares(30), 4, num_workers=2, start_method=start_method, worker_init_fn=leave_be
+        )
+        owner.iterator = iter(owner.loader)
+        owner.batch = next(owner.iterator)
+        owner.me = owner
+        del owner
+        gc.collect()
+        assert started_by_us() == set()
+
+
+def test_an_iterator_can_be_dropped_while_batches_are_being_made(tmp_path):
+    gate = tmp_path / "gate"
+    with Loader(Waiting(gate, at=3, n=20), 2, num_workers=2) as loader:
+        for _ in range(2):  # each leaves one worker in the midst of a batch
+            iterator = iter(loader)
+            next(iterator)
+            del iterator
+        gate.touch()
+        assert numbers(loader) == batches_of(20, 2)
+
+
+# ---- batches ----
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
+def test_batches_live_longer_than_their_loader(num_workers, start_method):
+    loader = Loader(Squares(30), 4, num_workers=num_workers, start_method=start_method)
+    held = list(loader)
+    part = held[0][0][1:3, ::2]
+    loader.close()
+    del loader
+    gc.collect()
+    assert numbers(held) == batches_of(30, 4)
+    del held
+    assert part.tolist() == [[1, 1], [4, 4]]
+    part[:] = 7
+    assert part.sum() == 28
+
+
+def test_a_batch_that_is_held_is_not_overwritten():
+    with Loader(Squares(400), 4, num_workers=2, slots=8) as loader:
+        held = [batch for k, batch in enumerate(loader) if k % 80 == 0]
+        for _ in range(3):
+            for _ in loader:
+                pass
+        assert numbers(held) == batches_of(400, 4)[::80]
+        assert loader.stats().copied_batches == 0
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_all_batches_can_be_kept_in_a_list(num_workers, start_method):
+    with Loader(Squares(400), 4, num_workers=num_workers, start_method=start_method, slots=10) as loader:
+        held = list(loader)
+        assert numbers(held) == batches_of(400, 4)
+        stats = loader.stats()
+        assert stats.slots == 10 and stats.copied_batches == 100 - 8 and stats.copied_bytes > 92 * 4 * 24
+        del held
+        assert len(list(iter(loader))) == 100
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_every_batch_is_copied_on_demand(num_workers):
+    with Loader(Squares(20), 4, num_workers=num_workers, copy="always") as loader:
+        for rows, _ in loader:
+            assert rows.flags.writeable
+        assert loader.stats().copied_batches == loader.stats().batches == 5
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_without_copies_held_batches_are_an_error_instead_of_a_hang(num_workers, start_method):
+    kwargs = {"num_workers": num_workers, "start_method": start_method, "slots": 5, "copy": "never"}
+    with Loader(Squares(28), 4, **kwargs) as loader:
+        held, iterator = [], iter(loader)
+        for _ in range(2):
+            with pytest.raises(SlotsExhausted, match=r"all 5 slots.*copy='auto'"):
+                while True:
+                    held.append(next(iterator))
+            assert len(held) == 5
+        first = numbers(held)
+        held.clear()
+        assert first + numbers(iterator) == batches_of(28, 4)
+        assert loader.stats().copied_batches == 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_as_many_batches_as_there_are_slots_can_be_held_without_copies(num_workers):
+    with Loader(Squares(20), 4, num_workers=num_workers, slots=5, copy="never") as loader:
+        assert numbers(list(loader)) == batches_of(20, 4)
+
+
+def test_a_thousand_kept_batches_need_no_file_descriptors():
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
+
+    with Loader(Squares(4000), 4, num_workers=2) as loader:
+        iterator = iter(loader)
+        held = [next(iterator)]
+        before = descriptors()
+        held += iterator
+        assert len(held) == 1000 and descriptors() == before
+        assert loader.stats().copied_batches > 900
+
+
+def test_empty_arrays_and_batches_without_arrays_are_delivered():
+    class Nothing(Squares):
+        def __getitem__(self, i):
+            return np.empty((0, 3), np.float32), None, ()
+
+    with Loader(Nothing(6), 2, num_workers=1) as loader:
+        for rows, none, empty in loader:
+            assert rows.shape == (2, 0, 3) and none is None and empty == ()
