@@ -62,6 +62,10 @@ static int grow(sr_ring *ring, uint32_t party, uint64_t area, _Atomic uint64_t *
         if (i != party)
             others += sr_load_ordered(&ring->parties[i].growing);
     int rc = sr_check_room(ring->fd, want - have, others, why);
+    if (rc != 0 && want > bytes) { /* not a whole step, but perhaps what is needed */
+        want = (bytes + SR_PAGE - 1) / SR_PAGE * SR_PAGE;
+        rc = sr_check_room(ring->fd, want - have, others, why);
+    }
     if (rc == 0) {
         rc = sr_put_memory(ring->fd, area + have, want - have);
         if (rc == 0)
