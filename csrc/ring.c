@@ -3,13 +3,26 @@
 
 #include "handle.h"
 
-bool sr_set_free(sr_ring *ring, sr_slot *s, uint64_t word)
+static bool set_free_at(sr_ring *ring, sr_slot *s, uint64_t word, uint64_t at)
 {
-    sr_store_relaxed(&s->freed_at, sr_now());
+    sr_store_relaxed(&s->freed_at, at);
     if (!sr_cas(&s->state, word, sr_word(SR_FREE, 0, sr_gen_of(word)))) /* [E1] partners: [D1], [K3], [F3] */
         return false;
     sr_wake_free(ring);
     return true;
+}
+
+bool sr_set_free(sr_ring *ring, sr_slot *s, uint64_t word) { return set_free_at(ring, s, word, sr_now()); }
+
+/* Whether another slot that is free has more memory than this one. */
+static bool another_has_more(const sr_ring *ring, const sr_slot *s)
+{
+    uint64_t mine = sr_load_relaxed(&s->committed);
+    for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++)
+        if (sr_state_of(sr_load_acquire(&ring->slots[i].state)) == SR_FREE &&
+            sr_load_relaxed(&ring->slots[i].committed) > mine)
+            return true;
+    return false;
 }
 
 /* Ends the consumer's interest in a slot: FREE, or PARKED as long as worker code holds an array in it. */
@@ -22,7 +35,9 @@ static int let_go(sr_ring *ring, sr_slot *s, unsigned state, uint64_t gen, bool 
         if (!any_gen && sr_gen_of(w) != gen)
             return -ESTALE;
         if (!(w & SR_HELD)) {
-            if (sr_set_free(ring, s, w))
+            /* What found no memory must not be the next again while others have it. */
+            bool last = state == SR_LEASED && s->result.kind == SR_ERROR && another_has_more(ring, s);
+            if (set_free_at(ring, s, w, last ? 0 : sr_now()))
                 return 0;
             continue;
         }
