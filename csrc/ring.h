@@ -51,7 +51,7 @@ typedef struct sr_info {
 
 /* Why memory could not be committed. */
 enum sr_limit { SR_LIMIT_NONE = 0, SR_LIMIT_FILESYSTEM, SR_LIMIT_CGROUP, SR_LIMIT_MEMORY, SR_LIMIT_FILESIZE,
-                SR_LIMIT_CAPACITY };
+                SR_LIMIT_CAPACITY, SR_LIMIT_ADDRESS };
 typedef struct sr_shortage {
     int limit;       /* enum sr_limit */
     uint64_t needed; /* bytes to commit in addition */

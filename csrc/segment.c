@@ -22,6 +22,7 @@
 #define DEFAULT_TASK_CAPACITY (64 * MIB)
 #define SMALLEST_CAPACITY (64 * UINT64_C(1024))
 #define LARGEST_CAPACITY (UINT64_C(1) << 46) /* no sum over SR_MAX_SLOTS slots overflows */
+#define ADDRESS_SPACE "the limit on address space (RLIMIT_AS, ulimit -v)"
 #define TMPFS_MAGIC_NUMBER 0x01021994
 
 static uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
@@ -135,9 +136,10 @@ static bool header_is_sound(const sr_header *h, uint64_t file_bytes)
 /* Reserves the file's length and its mapping, halving the capacity as long as the system refuses. */
 static int reserve(int fd, const sr_options *o, sr_header *h, sr_info *info, char **base)
 {
-    struct rlimit limit;
+    struct rlimit limit, space;
     uint64_t capacity = o->capacity ? o->capacity : DEFAULT_CAPACITY;
     bool unlimited = getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY;
+    bool boundless = getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY;
     int rc = -ENOMEM;
 
     info->wanted = capacity;
@@ -149,6 +151,12 @@ static int reserve(int fd, const sr_options *o, sr_header *h, sr_info *info, cha
             rc = -EFBIG;
             continue;
         }
+        /* The rest of the process needs address space too. */
+        if (!boundless && h->total > space.rlim_cur / 2) {
+            info->limited_by = ADDRESS_SPACE;
+            rc = -ENOMEM;
+            continue;
+        }
         if (ftruncate(fd, (off_t)h->total) != 0) {
             info->limited_by = "the file system's limit on a file's length";
             rc = -errno;
@@ -157,7 +165,7 @@ static int reserve(int fd, const sr_options *o, sr_header *h, sr_info *info, cha
         *base = mmap(NULL, h->total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
         if (*base != MAP_FAILED)
             return 0;
-        info->limited_by = "the limit on address space (RLIMIT_AS, ulimit -v)";
+        info->limited_by = ADDRESS_SPACE;
         rc = -errno;
     }
     return rc;
@@ -243,7 +251,8 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
         if (rc != 0)
             munmap(base, h.total);
     } else if (why) {
-        *why = (sr_shortage){.limit = rc == -EFBIG ? SR_LIMIT_FILESIZE : SR_LIMIT_MEMORY, .needed = h.total};
+        int limit = rc == -EFBIG ? SR_LIMIT_FILESIZE : rc == -ENOMEM ? SR_LIMIT_ADDRESS : SR_LIMIT_FILESYSTEM;
+        *why = (sr_shortage){.limit = limit, .needed = h.total};
     }
     if (rc != 0) {
         close(fd);

@@ -77,6 +77,7 @@ cdef extern from "ring.h" nogil:
         SR_LIMIT_MEMORY
         SR_LIMIT_FILESIZE
         SR_LIMIT_CAPACITY
+        SR_LIMIT_ADDRESS
 
     ctypedef struct sr_options:
         uint32_t n_slots

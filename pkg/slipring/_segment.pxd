@@ -19,6 +19,7 @@ cdef class Segment:
     cdef readonly uint32_t n_slots, n_parties
     cdef readonly Meter meter
     cdef readonly bint poison
+    cdef str limited_by  # what made the capacity smaller than asked for, or None
     cdef int usable(self) except -1
 
     # What Ring (_ring), leases and fills (_slot) ask of the C ring.

@@ -28,6 +28,7 @@ LIMITS = {
     c.SR_LIMIT_FILESYSTEM: "the file system that holds the segment",
     c.SR_LIMIT_CGROUP: "the memory cgroup (the container's limit)",
     c.SR_LIMIT_MEMORY: "the machine's available memory",
+    c.SR_LIMIT_ADDRESS: "the limit on address space (RLIMIT_AS, ulimit -v)",
     c.SR_LIMIT_FILESIZE: "the limit on file size (RLIMIT_FSIZE, ulimit -f)",
 }
 
@@ -144,6 +145,7 @@ cdef class Segment:
             check(rc)
         check(c.sr_describe(self.ptr, &info))
         self.n_slots, self.n_parties, self.capacity = info.n_slots, info.n_parties, info.capacity
+        self.limited_by = info.limited_by.decode() if info.limited_by else None
 
     def __dealloc__(self):
         # Leases and fills refer to their ring, so nobody in this process uses the mapping any more.
@@ -154,7 +156,7 @@ cdef class Segment:
         # Only while a process is being started: the descriptor travels, never a name.
         from multiprocessing.reduction import DupFd
 
-        return _attach, (type(self), DupFd(c.sr_fd(self.ptr)))
+        return _attach, (type(self), DupFd(c.sr_fd(self.ptr)), self.limited_by)
 
     cdef int usable(self) except -1:
         if self.ptr == NULL:
@@ -188,7 +190,7 @@ cdef class Segment:
             "reason": info.reason.decode(),
             "capacity": info.capacity,
             "wanted": info.wanted,
-            "limited_by": info.limited_by.decode() if info.limited_by else None,
+            "limited_by": self.limited_by,
             "reserved": info.total,
             "committed": c.sr_committed(self.ptr),
         }
@@ -375,15 +377,12 @@ cdef class Segment:
     cdef uint64_t alloc(self, uint32_t party, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1:
         """Take `nbytes` of a slot's payload, committed; returns their offset."""
         cdef c.sr_shortage why
-        cdef c.sr_info info
         cdef uint64_t offset = 0
         memset(&why, 0, sizeof(why))
         cdef int rc = c.sr_alloc(self.ptr, party, slot, nbytes, align, &offset, &why)
         if rc < 0:
             if why.limit == c.SR_LIMIT_CAPACITY:
-                check(c.sr_describe(self.ptr, &info))
-                limited_by = info.limited_by.decode() if info.limited_by else None
-                raise batch_too_large(why.needed, info.capacity, limited_by)
+                raise batch_too_large(why.needed, self.capacity, self.limited_by)
             refuse(rc, &why, self.n_slots)
         return offset
 
@@ -419,9 +418,12 @@ cdef class Segment:
         return check(c.sr_layout_settle(self.ptr, party, slot, gen, layout, result))
 
 
-def _attach(cls, duplicate):
+def _attach(cls, duplicate, limited_by):
+    cdef Segment segment
     fd = duplicate.detach()
     try:
-        return cls(fd=fd)
+        segment = cls(fd=fd)
     finally:
         os.close(fd)
+    segment.limited_by = limited_by
+    return segment
