@@ -13,7 +13,6 @@ import numpy as np
 from slipring._ring import mix
 
 MASK_63 = (1 << 63) - 1
-_TORCH_UNSEEDED = 67280421310721  # what torch.initial_seed() says before anybody seeds it
 
 
 class _Place(threading.local):
@@ -124,9 +123,6 @@ def changed_since(states):
         changed.add("random")
     if now[1][2:] != states[1][2:] or not np.array_equal(now[1][1], states[1][1]):
         changed.add("numpy")
-    if now[2] is not None and states[2] is None:  # imported meanwhile, perhaps also seeded
-        if sys.modules["torch"].initial_seed() != _TORCH_UNSEEDED:
-            changed.add("torch")
-    elif now[2] is not None and not bool((now[2] == states[2]).all()):
+    if now[2] is not None and (states[2] is None or not bool((now[2] == states[2]).all())):
         changed.add("torch")
     return changed

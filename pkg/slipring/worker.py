@@ -191,7 +191,7 @@ class Worker:
                 self.stream = StreamFetcher(
                     self.job.dataset, self.job.collate_fn, self.job.batch_size, self.job.drop_last
                 )
-            # A worker that took over from a dead one goes through what has been published already, errors too.
+            # A worker that took over from a dead one goes through what has been published, errors too.
             while not self.stream.ended and self.stream.position < fill.sequence:
                 with contextlib.suppress(Exception):
                     self.stream.samples()

@@ -250,17 +250,6 @@ heavy = {"torch", "pyarrow", "pandas", "scipy"} & set(sys.modules)
 assert not heavy, heavy
 """
 
-TORCH_COMES_LATE = """
-import sys
-from slipring import seeding
-seeding.seed_globals(5)
-before = seeding.save_globals()
-import torch
-print(sorted(seeding.changed_since(before)))
-torch.manual_seed(3)
-print(sorted(seeding.changed_since(before)))
-"""
-
 
 def run(program):
     return subprocess.run(
@@ -274,11 +263,6 @@ def run(program):
 
 def test_a_loader_imports_no_torch():
     run(WITHOUT_TORCH)
-
-
-def test_a_worker_init_fn_that_imports_torch_has_not_seeded_it():
-    pytest.importorskip("torch")
-    assert run(TORCH_COMES_LATE)[:2] == ["[]", "['torch']"]
 
 
 # ---- seeds ----
