@@ -35,6 +35,7 @@ class LoaderIterator:
         self._by_slot = {}
         self._next_ticket = 0
         self._exhausted = False
+        self._look_at = 0.0  # when to look after the workers, also in short waits
         self._error = None
         self._plan_error = None
         self._plan = self._streams = None
@@ -196,6 +197,9 @@ class LoaderIterator:
         began = time.perf_counter()
         timeout = self._options.timeout
         try:
+            if began >= self._look_at:  # waits that are short each must not hide a death for ever
+                self._look_at = began + IDLE_S
+                self._engine.pool.check()
             while True:
                 left = began + timeout - time.perf_counter() if timeout else IDLE_S
                 slot = self._ring.wait_ready(wanted, min(IDLE_S, max(left, 0.0)))

@@ -6,17 +6,22 @@ Each says on stdout, line by line, what it has come to.
 """
 
 import ctypes
+import errno
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
-from multiprocessing import resource_tracker, util
+from multiprocessing import forkserver, resource_tracker, util
+
+import numpy as np
 
 from slipring import Loader
+from slipring.errors import SlipringError, WorkerDied
 from tests.fault.procs import worker_pids
-from tests.fault.scenes import AtPickling, Gate, Rows, Stream
+from tests.fault.scenes import AtPickling, Gate, Rows, Sized, Stream
 
 
 def say(what, **more):
@@ -153,6 +158,144 @@ def interrupted_by_a_thread():
         iter(loader)
     finally:
         say("interrupted", left=len(multiprocessing.active_children()))
+
+
+def fill_up(options):
+    """Keep batch after batch until there is no room, then let go and go on; tells what came."""
+    options = json.loads(options)
+    size = options.pop("size")
+    for name, (soft, hard) in options.pop("limits", {}).items():
+        resource.setrlimit(getattr(resource, name), (soft, hard))
+    came, kept = [], []
+    try:
+        loader = Loader(Sized([size] * 60 * options.get("batch_size", 1)), copy="never", **options)
+        it = iter(loader)
+        stats = loader.stats()
+        for _ in range(60):
+            try:
+                kept.append(batch := next(it))
+                assert (batch[0][:, -1] == batch[1] % 251).all()
+                came.append("batch")
+            except (SlipringError, OSError, MemoryError) as error:
+                came.append({"type": type(error).__name__, "text": str(error), **numbers(error)})
+                if len(kept) > 2:
+                    kept.clear()
+        loader.close()
+        say("end", came=came, stats=stats.__dict__, respawns=loader.stats().respawns)
+    except (SlipringError, OSError, MemoryError) as error:
+        say("refused", type=type(error).__name__, text=str(error), **numbers(error))
+
+
+def numbers(error):
+    """What an error says by attributes."""
+    return {k: v for k, v in vars(error).items() if k in ("needed", "free", "limit")}
+
+
+def few_descriptors(method):
+    """iter() with 0, 1, 2, ... descriptors left, until it works."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if method != "fork":
+        resource_tracker.ensure_running()
+    if method == "forkserver":
+        forkserver.ensure_running()
+    np.random.random()  # it opens files when it is imported
+    loader = Loader(Rows(16), 4, num_workers=2, start_method=method)
+    refused = []
+    for spare in range(40):
+        limit_descriptors(len(os.listdir("/proc/self/fd")) - 1 + spare, hard)
+        try:
+            rows = [b[1].tolist() for b in loader]
+        except (OSError, EOFError, WorkerDied) as error:
+            refused.append(type(error).__name__)
+            continue
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            # Where only the descriptors for the pidfds were missing, no worker may be left over.
+            engine = loader._engine
+            known = engine.pool.processes.values() if engine else ()
+            assert {p.pid for p in multiprocessing.active_children()} <= {p.pid for p in known}
+        say("works", spare=spare, refused=refused, rows=rows)
+        break
+    loader.close()
+    say("closed", processes=len(multiprocessing.active_children()))
+
+
+def limit_descriptors(n, hard):
+    """No descriptor beyond the first `n` free numbers."""
+    used = sorted(int(fd) for fd in os.listdir("/proc/self/fd"))
+    free = iter(i for i in range(4096) if i not in used)
+    for _ in range(max(0, n - len(used) + 1)):
+        last = next(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last if n >= len(used) else 3, hard))
+
+
+def no_forks(method, after):
+    """fork or clone fails for every worker but the first `after`."""
+    left = int(after)
+    fork = os.fork if method == "fork" else util.spawnv_passfds
+
+    def refuse(*args):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork(*args)
+
+    loader = Loader(Rows(16), 4, num_workers=2, start_method=method)
+    resource_tracker.ensure_running()
+    place, name = (os, "fork") if method == "fork" else (util, "spawnv_passfds")
+    setattr(place, name, refuse)
+    for _ in range(2):
+        try:
+            iter(loader)
+        except OSError as error:
+            say("refused", errno=error.errno, processes=len(multiprocessing.active_children()))
+    setattr(place, name, fork)
+    say("works", rows=[b[1].tolist() for b in loader])
+    loader.close()
+
+
+def no_threads():
+    """Thread workers that cannot be started."""
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "slipring-worker-1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    loader = Loader(Rows(16), 4, num_workers=2, start_method="thread")
+    threading.Thread.start = refuse
+    try:
+        iter(loader)
+    except RuntimeError as error:
+        say("refused", text=str(error), threads=threading.active_count())
+    threading.Thread.start = start
+    say("works", rows=[b[1].tolist() for b in loader])
+    loader.close()
+
+
+def sigchld_ignored():
+    """The exit codes of children go nowhere."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    loader = Loader(Rows(16), 4, num_workers=2, start_method="fork")
+    rows = [b[1].tolist() for b in loader]
+    os.kill(next(iter(worker_pids(loader).values())), signal.SIGKILL)
+    try:
+        while True:
+            list(loader)
+    except WorkerDied as error:
+        say("died", text=str(error), exitcode=error.exitcode)
+    assert [b[1].tolist() for b in loader] == rows
+    loader.close()
+    say("closed", rows=rows)
+
+
+def backing():
+    """Where the segment lies, and that it works there."""
+    with Loader(Rows(16), 4, num_workers=2, start_method="fork") as loader:
+        rows = [b[1].tolist() for b in loader]
+        say("end", rows=rows, backing=loader.stats().backing, reason=loader.stats().backing_reason)
 
 
 def main():

@@ -98,6 +98,18 @@ def test_a_death_is_noticed_soon_while_the_consumer_waits(tmp_path, record_prope
         assert max(delays) < 20
 
 
+def test_a_death_is_noticed_where_others_do_the_work_and_no_wait_is_long():
+    """Dynamic dispatch does not need the dead one; without a look at it, half the speed would be gone."""
+    with Loader(Rows(64), 8, num_workers=2, start_method="fork") as loader:
+        assert len(list(loader)) == 8
+        pid = worker_pids(loader)[0]
+        os.kill(pid, signal.SIGKILL)
+        wait_dead(pid)
+        with pytest.raises(WorkerDied, match="worker 0 .* no batch in flight"):
+            while True:
+                list(loader)
+
+
 @pytest.mark.parametrize("dataset", ["map", "stream", "chunks"])
 def test_a_worker_killed_while_it_writes_its_batch_leaves_no_half_batch(tmp_path, dataset):
     with Gate(tmp_path / "gate") as gate:

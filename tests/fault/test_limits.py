@@ -1,0 +1,242 @@
+"""Limits of the system and of containers: an error with numbers, or less reserve, and never a kill."""
+
+import contextlib
+import errno
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.fault.procs import LONG_S, ROOT, Program, until
+
+pytestmark = pytest.mark.fault
+
+KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
+METHODS = ["fork", "spawn", "forkserver"]
+ROWS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+CGROUP = pathlib.Path("/sys/fs/cgroup")
+
+
+def fill_up(size, run=None, **options):
+    """What tests.fault.programs.fill_up tells; `run` goes before the command."""
+    arguments = ["fill_up", json.dumps({"size": size, **options})]
+    if run is None:
+        with Program(*arguments) as program:
+            code, out, err = program.end()
+    else:
+        command = [*run, sys.executable, "-m", "tests.fault.programs", *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG_S)
+        code, out, err = done.returncode, done.stdout, done.stderr
+    assert (code, err) == (0, ""), (code, out, err)
+    return json.loads(out)
+
+
+def workers(method):
+    return {"num_workers": 0} if method == "none" else {"num_workers": 2, "start_method": method}
+
+
+# ---- limits of the process
+
+
+@pytest.mark.parametrize("method", ["none", "fork", "spawn"])
+def test_a_limit_on_file_size_halves_the_reserve_and_says_so(method):
+    limit = {"RLIMIT_FSIZE": (64 * MB, -1)}
+    told = fill_up(100 * KB, limits=limit, slots=8, **workers(method))
+    assert "RLIMIT_FSIZE" in told["stats"]["slot_bytes_limited_by"]
+    assert 1 * MB <= told["stats"]["slot_bytes"] <= 8 * MB
+    assert told["came"][:6] == ["batch"] * 6
+    told = fill_up(20 * MB, limits=limit, slots=8, **workers(method))
+    error = told["came"][0]
+    assert error["type"] == "BatchTooLarge" and error["needed"] >= 20 * MB
+    assert error["limit"] == told["stats"]["slot_bytes"]
+    assert "slot_bytes=" in error["text"] and "RLIMIT_FSIZE" in error["text"]
+
+
+def test_a_limit_on_file_size_that_leaves_nothing_refuses_the_segment():
+    told = fill_up(KB, limits={"RLIMIT_FSIZE": (64 * KB, -1)}, num_workers=2, slots=8)
+    assert (told["at"], told["type"]) == ("refused", "SegmentFull")
+    assert "RLIMIT_FSIZE" in told["text"] and told["needed"] > 64 * KB
+
+
+@pytest.mark.parametrize("method", ["none", *METHODS, "thread"])
+@pytest.mark.parametrize("limit", [3 * GB, 5 * GB, 8 * GB])
+def test_a_limit_on_address_space_halves_the_reserve_and_leaves_room_for_the_rest(method, limit):
+    told = fill_up(MB, limits={"RLIMIT_AS": (limit, -1)}, batch_size=4, **workers(method))
+    assert told["at"] == "end", told
+    assert "RLIMIT_AS" in told["stats"]["slot_bytes_limited_by"]
+    slots = told["stats"]["slots"]
+    assert 4 * MB < told["stats"]["slot_bytes"] * slots < limit
+    # 15 batches of 4 MB fit any of these limits.
+    assert told["came"][:15] == ["batch"] * 15
+
+
+def test_a_limit_on_address_space_that_leaves_nothing_refuses_the_segment():
+    told = fill_up(MB, limits={"RLIMIT_AS": (GB, -1)}, slots=16384, num_workers=0)
+    assert told["at"] == "refused", told
+    assert told["type"] == "SegmentFull" and "RLIMIT_AS" in told["text"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_descriptors_iter_says_so_and_leaves_nothing(method):
+    with Program("few_descriptors", method) as program:
+        works, closed = (json.loads(program.line()) for _ in range(2))
+        code, _, err = program.end()
+    # Workers have the same limit, and may not come to life for want of descriptors: they say why.
+    assert code == 0, err
+    assert works["rows"] == ROWS
+    assert len(works["refused"]) > 2
+    assert closed == {"at": "closed", "processes": 0}
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_that_cannot_be_started_stops_those_that_were(method, after):
+    with Program("no_forks", method, after) as program:
+        code, out, err = program.end()
+    told = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert told[:2] == [{"at": "refused", "errno": errno.EAGAIN, "processes": 0}] * 2
+    assert told[2]["rows"] == ROWS
+
+
+def test_a_thread_that_cannot_be_started_stops_those_that_were():
+    with Program("no_threads") as program:
+        code, out, err = program.end()
+    told = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert told[0] == {"at": "refused", "text": "can't start new thread", "threads": 1}
+    assert told[1]["rows"] == ROWS
+
+
+def test_where_exit_codes_go_nowhere_deaths_are_noticed_all_the_same():
+    with Program("sigchld_ignored") as program:
+        code, out, err = program.end()
+    told = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert told[0]["exitcode"] is None and "SIGCHLD" in told[0]["text"]
+    assert told[1]["rows"] == ROWS
+
+
+# ---- memory cgroups
+
+
+@contextlib.contextmanager
+def cgroup_v1(limit, nested):
+    """A memory cgroup with a limit, or one without below it; yields (its tasks file, the limited one)."""
+    top = CGROUP / "memory"
+    if not (top / "memory.limit_in_bytes").exists():
+        pytest.skip("no memory cgroup v1 is mounted")
+    limited = top / f"slipring-test-{os.getpid()}"
+    group = limited / "below" if nested else limited
+    try:
+        limited.mkdir()
+        (limited / "memory.use_hierarchy").write_text("1")
+        group.mkdir(exist_ok=True)
+        (limited / "memory.limit_in_bytes").write_text(str(limit))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            remove_groups(group, limited)
+        pytest.skip(f"memory cgroups cannot be made here: {error}")
+    try:
+        yield group / "cgroup.procs", limited
+    finally:
+        remove_groups(group, limited)
+
+
+def remove_groups(*groups):
+    """Remove cgroups as soon as the last process has left them."""
+    for group in dict.fromkeys(groups):
+        until(lambda group=group: not group.exists() or removed(group), f"{group} is empty")
+
+
+def removed(group):
+    with contextlib.suppress(OSError):
+        group.rmdir()
+    return not group.exists()
+
+
+@contextlib.contextmanager
+def cgroup_v2(limit, nested):
+    """The same of cgroup v2."""
+    top = next((p for p in (CGROUP, CGROUP / "unified") if (p / "cgroup.controllers").exists()), None)
+    if top is None or "memory" not in (top / "cgroup.controllers").read_text().split():
+        pytest.skip("cgroup v2 has no memory controller here")
+    limited = top / f"slipring-test-{os.getpid()}"
+    group = limited / "below" if nested else limited
+    try:
+        (top / "cgroup.subtree_control").write_text("+memory")
+        limited.mkdir()
+        if nested:
+            (limited / "cgroup.subtree_control").write_text("+memory")
+            group.mkdir()
+        (limited / "memory.max").write_text(str(limit))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            remove_groups(group, limited)
+        pytest.skip(f"memory cgroups cannot be made here: {error}")
+    try:
+        yield group / "cgroup.procs", limited
+    finally:
+        remove_groups(group, limited)
+
+
+def oom_kills(group):
+    """How often the kernel has killed in a cgroup."""
+    file = group / "memory.oom_control"
+    text = (file if file.exists() else group / "memory.events").read_text()
+    return int(dict(line.split() for line in text.splitlines())["oom_kill"])
+
+
+@pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
+@pytest.mark.parametrize("nested", [False, True], ids=["its own limit", "an ancestor's limit"])
+@pytest.mark.parametrize("method", ["none", "fork", "spawn", "thread"])
+@pytest.mark.parametrize("size", [4 * MB, 30 * MB])
+def test_a_full_memory_cgroup_is_an_error_and_nobody_is_killed(cgroup, nested, method, size):
+    limit = 300 * MB
+    with cgroup(limit, nested) as (procs, limited):
+        enter = ["sh", "-c", f'echo $$ > "{procs}"; exec "$@"', "sh"]
+        told = fill_up(size, run=enter, slots=100, **workers(method))
+        assert oom_kills(limited) == 0
+    assert told["at"] == "end", told
+    errors = [e for e in told["came"] if e != "batch"]
+    assert errors and {e["type"] for e in errors} == {"SegmentFull"}
+    assert "cgroup" in errors[0]["text"] and errors[0]["needed"] > errors[0]["free"]
+    # Most of the limit was there to be used.
+    assert told["came"].index(errors[0]) * size > limit // 4
+    # After batches had been let go it went on.
+    assert "batch" in told["came"][told["came"].index(errors[0]) :]
+
+
+# ---- /dev/shm
+
+
+def in_own_mounts(script):
+    """The program `backing` after `script` has changed what is mounted, for it alone."""
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare is missing")
+    mine = f"set -e; mount --make-rprivate /; {script}; exec {sys.executable} -m tests.fault.programs backing"
+    command = ["unshare", "-m", "sh", "-c", mine]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG_S)
+    if done.returncode and ("not permitted" in done.stderr or "denied" in done.stderr):
+        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("mount -t tmpfs -o size=64m none /dev/shm", "less free than a quarter of the memory"),
+        ("mount -t tmpfs -o ro none /dev/shm", "does not take nameless files"),
+        ("mount -t ramfs none /dev/shm", "not a tmpfs"),
+    ],
+    ids=["small", "read-only", "another file system"],
+)
+def test_where_dev_shm_will_not_do_a_memfd_is_taken_and_said_so(script, reason):
+    told = in_own_mounts(script)
+    assert told["backing"] == "memfd" and reason in told["reason"]
+    assert told["rows"] == ROWS
