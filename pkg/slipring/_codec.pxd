@@ -1,6 +1,6 @@
 from libc.stdint cimport uint64_t
 
-from slipring._ring cimport sr_result
+from slipring._segment cimport sr_result
 
 # Leaf kinds: sr_leaf.kind. docs/codec.md describes what each keeps where.
 cdef enum:

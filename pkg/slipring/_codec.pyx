@@ -17,7 +17,9 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 from slipring._empty cimport NPY_HALF, array_over, copy_in
-from slipring._ring cimport SR_BATCH, SR_LEAF_ALIGN, SR_MAX_DIMS, Lease, Ring, sr_leaf, sr_result, take
+from slipring._ring cimport Ring
+from slipring._segment cimport SR_BATCH, SR_LEAF_ALIGN, SR_MAX_DIMS, sr_leaf, sr_result
+from slipring._slot cimport Lease, take
 
 import numpy as np
 
@@ -360,10 +362,10 @@ def probe(data, uint64_t table_off, uint32_t n_leaves, uint64_t def_off, uint32_
 
     `def_hash` is the definition's right hash unless given.
     """
-    cdef char[::1] view = data
+    cdef unsigned char[::1] view = data
     cdef uint64_t n = view.shape[0]
     cdef char nothing = 0
-    cdef char *payload = &view[0] if n else &nothing
+    cdef char *payload = <char *> &view[0] if n else &nothing
     cdef sr_result result
     memset(&result, 0, sizeof(result))
     result.table_off, result.n_leaves, result.kind = table_off, n_leaves, SR_BATCH

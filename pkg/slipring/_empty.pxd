@@ -1,7 +1,7 @@
 cimport numpy as cnp
 from libc.stdint cimport uint64_t
 
-from slipring._ring cimport Fill
+from slipring._slot cimport Fill
 
 cdef extern from "numpy/arrayobject.h":
     enum:

@@ -1,12 +1,14 @@
 """Arrays inside the slot that is being filled."""
 
 cimport numpy as cnp
+from cpython.number cimport PyNumber_AsSsize_t
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from slipring._ring cimport SR_LEAF_ALIGN, Fill, copy_streaming, current_fill
+from slipring._segment cimport SR_LEAF_ALIGN, copy_streaming
+from slipring._slot cimport Fill, current_fill
 
 import numpy as np
 
@@ -80,7 +82,7 @@ cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr):
     if n > 64:
         raise ValueError(f"an array has at most 64 dimensions, not {n}")
     for i in range(n):
-        dims[i] = shape[i]
+        dims[i] = PyNumber_AsSsize_t(shape[i], OverflowError)
         if dims[i] < 0:
             raise ValueError(f"negative dimensions are not allowed: {shape}")
         if dims[i] and nbytes > (<uint64_t> 1 << 62) // <uint64_t> dims[i]:

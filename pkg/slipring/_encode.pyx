@@ -19,10 +19,11 @@ from slipring._codec cimport (
 )
 from slipring._define cimport Definition
 from slipring._empty cimport NPY_HALF, array_over, copy_in, is_fixed
-from slipring._ring cimport (
+from slipring._segment cimport (
     SR_BATCH, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE,
-    Fill, sr_leaf, sr_result,
+    sr_leaf, sr_result,
 )
+from slipring._slot cimport Fill
 
 import numpy as np
 

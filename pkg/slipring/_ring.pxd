@@ -1,11 +1,6 @@
-# Whoever is above cimports from here.
 from libc.stdint cimport uint32_t
 
-from slipring._segment cimport (
-    SR_BATCH, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE,
-    Meter, Segment, copy_streaming, sr_leaf, sr_result, sr_task,
-)
-from slipring._slot cimport Fill, Hold, Lease, current_fill, take
+from slipring._segment cimport Segment, sr_task
 
 
 cdef class Ring(Segment):

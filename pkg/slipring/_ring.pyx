@@ -1,4 +1,4 @@
-"""The whole handle on a segment, and the face of this layer: other modules import from here."""
+"""The whole handle on a segment, and the face of this layer: Python modules import from here."""
 
 import pickle
 
@@ -11,7 +11,7 @@ from slipring._segment cimport (
     SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_MAX_PARTIES, SR_MAX_RANGES, SR_PARTY_SERVING,
     SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment, sr_task,
 )
-from slipring._slot cimport Fill, make_fill
+from slipring._slot cimport make_fill
 
 from slipring._segment import Meter, copy_bytes, now
 from slipring._slot import POISON, Fill, Lease, current

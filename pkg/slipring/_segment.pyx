@@ -154,8 +154,10 @@ cdef class Segment:
 
     def __reduce__(self):
         # Only while a process is being started: the descriptor travels, never a name.
+        from multiprocessing.context import assert_spawning
         from multiprocessing.reduction import DupFd
 
+        assert_spawning(self)
         return _attach, (type(self), DupFd(c.sr_fd(self.ptr)), self.limited_by)
 
     cdef int usable(self) except -1:

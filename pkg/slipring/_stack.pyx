@@ -8,7 +8,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t
 
 from slipring._empty cimport copy_rows
-from slipring._ring cimport Fill, current_fill
+from slipring._slot cimport Fill, current_fill
 
 import numpy as np
 
