@@ -105,7 +105,7 @@ def test_a_death_is_noticed_where_others_do_the_work_and_no_wait_is_long():
         pid = worker_pids(loader)[0]
         os.kill(pid, signal.SIGKILL)
         wait_dead(pid)
-        with pytest.raises(WorkerDied, match="worker 0 .* no batch in flight"):
+        with pytest.raises(WorkerDied, match=r"worker 0 .* no batch in flight"):
             while True:
                 list(loader)
 
