@@ -83,6 +83,8 @@ class LoaderIterator:
 
     def _step(self):
         """Dispatch, wait, take; None at the end."""
+        if self._ring.forked:
+            raise Closed("this iterator belongs to the parent process; make a new one after fork")
         self._dispatch()
         if not self._tasks:
             return None

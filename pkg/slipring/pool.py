@@ -299,6 +299,9 @@ class ProcessPool:
         """In a forked child: the workers are the parent's, and must not be ended by this process's exit."""
         for process in self.processes.values():
             multiprocessing.process._children.discard(process)
+        for fd in self.pidfds.values():
+            os.close(fd)
+        self.pidfds.clear()
 
 
 @contextlib.contextmanager

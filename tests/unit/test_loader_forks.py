@@ -1,0 +1,199 @@
+"""Loaders and forks: a child has iterations of its own, and leaves those of its parent alone."""
+
+import gc
+import multiprocessing
+import os
+import pickle
+import threading
+import traceback
+
+import pytest
+
+from slipring import Closed, Loader
+from tests.datasets import Shard, Squares, flat, numbers
+from tests.leaks import started_by_us
+
+WORKERS = [(0, None), (2, "fork"), (2, "spawn"), (2, "thread")]
+
+
+def in_child(function):
+    """Call a function in a forked child; return what it returned."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            try:
+                answer = True, function()
+            except BaseException:
+                answer = False, traceback.format_exc()
+            with os.fdopen(writing, "wb") as pipe:
+                pickle.dump(answer, pipe)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    assert status == 0 and answer, f"the child ended with {status}"
+    fine, value = pickle.loads(answer)
+    assert fine, value
+    return value
+
+
+def batches_of(n, size):
+    return [list(range(k, min(k + size, n))) for k in range(0, n, size)]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+@pytest.mark.parametrize("used", ["fresh", "used", "in use"])
+def test_a_forked_child_can_iterate_a_loader(num_workers, start_method, used):
+    def child():
+        first, second = numbers(loader), numbers(loader)
+        loader.close()
+        return first, second
+
+    with Loader(Squares(40), 4, num_workers=num_workers, start_method=start_method) as loader:
+        iterator = iter(())
+        held = []
+        if used != "fresh":
+            assert numbers(loader) == batches_of(40, 4)
+        if used == "in use":
+            iterator = iter(loader)
+            held = [next(iterator), next(iterator)]
+        assert in_child(child) == (batches_of(40, 4),) * 2
+        if used == "in use":
+            assert numbers([*held, *iterator]) == batches_of(40, 4)
+        assert numbers(loader) == batches_of(40, 4)
+
+
+def test_a_forked_child_can_iterate_a_stream():
+    with Loader(Shard(40), 4, num_workers=2) as loader:
+        iterator = iter(loader)
+        first = next(iterator).tolist()
+        assert sorted(in_child(lambda: flat(b.tolist() for b in loader))) == list(range(40))
+        assert sorted([*first, *flat(b.tolist() for b in iterator)]) == list(range(40))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_multiprocessing_child_can_iterate_a_loader(num_workers):
+    context = multiprocessing.get_context("fork")
+    with Loader(Squares(40), 4, num_workers=num_workers) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        queue = context.SimpleQueue()
+        child = context.Process(target=lambda: queue.put((numbers(loader), numbers(loader))))
+        child.start()
+        assert queue.get() == (batches_of(40, 4),) * 2
+        child.join()
+        assert child.exitcode == 0
+        child.close()
+        queue.close()
+        assert numbers(iterator) == batches_of(40, 4)[1:]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_the_parents_iterator_is_closed_in_a_child_and_not_disturbed_by_it(num_workers, start_method):
+    def child():
+        for _ in range(2):
+            with pytest.raises(Closed):
+                next(iterator)
+        iterator.close()
+
+    with Loader(Squares(40), 4, num_workers=num_workers, start_method=start_method) as loader:
+        iterator = iter(loader)
+        first = next(iterator)
+        in_child(child)
+        assert numbers([first, *iterator]) == batches_of(40, 4)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_child_does_not_release_what_its_parent_holds(num_workers):
+    def child():
+        held.clear()
+        gc.collect()
+
+    with Loader(Squares(400), 4, num_workers=num_workers, slots=8) as loader:
+        iterator = iter(loader)
+        held = [next(iterator) for _ in range(4)]
+        in_child(child)
+        rest = numbers(iterator)
+        assert numbers(held) + rest == batches_of(400, 4)
+        assert loader.stats().copied_batches == 0
+
+
+def test_a_child_may_read_what_its_parent_holds():
+    with Loader(Squares(8), 4, num_workers=1) as loader:
+        held = list(loader)
+        assert in_child(lambda: numbers(held)) == batches_of(8, 4)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_child_that_drops_a_loader_does_not_end_its_parents_workers(num_workers):
+    loader = Loader(Squares(40), 4, num_workers=num_workers, start_method="fork")
+    iterator = iter(loader)
+    next(iterator)
+
+    def child():
+        nonlocal loader, iterator
+        loader.close()
+        loader = iterator = None
+        gc.collect()
+
+    in_child(child)
+    assert len(started_by_us()) == num_workers
+    assert numbers(iterator) == batches_of(40, 4)[1:]
+    loader.close()
+
+
+def test_a_child_has_no_descriptor_of_its_parents_workers():
+    def watched():
+        return [
+            fd
+            for fd in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fdinfo/{fd}") and is_pidfd(fd)
+        ]
+
+    def is_pidfd(fd):
+        with open(f"/proc/self/fdinfo/{fd}") as file:
+            return "\nPid:" in file.read()
+
+    with Loader(Squares(40), 4, num_workers=2) as loader:
+        next(iter(loader))
+        assert len(watched()) == 2
+        assert in_child(watched) == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_child_can_be_forked_while_a_thread_iterates(num_workers):
+    stop, got = threading.Event(), []
+
+    def iterate():
+        while not stop.is_set():
+            got.append(numbers(loader) == batches_of(40, 4))
+
+    with (
+        Loader(Squares(40), 4, num_workers=num_workers) as loader,
+        Loader(Squares(12), 4, num_workers=1) as other,
+    ):
+        thread = threading.Thread(target=iterate)
+        thread.start()
+        for _ in range(5):
+            assert in_child(lambda: numbers(other)) == batches_of(12, 4)
+        stop.set()
+        thread.join()
+    assert got and all(got)
+
+
+def test_a_grandchild_is_a_child_too():
+    with Loader(Squares(40), 4, num_workers=1) as loader:
+        first = iter(loader)
+        next(first)
+
+        def child():
+            second = iter(loader)
+            next(second)
+            inner = in_child(lambda: numbers(loader))
+            return inner, numbers(second)
+
+        assert in_child(child) == (batches_of(40, 4), batches_of(40, 4)[1:])
+        assert numbers(first) == batches_of(40, 4)[1:]
