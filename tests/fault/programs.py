@@ -21,7 +21,7 @@ import numpy as np
 from slipring import Loader
 from slipring.errors import SlipringError, WorkerDied
 from tests.fault.procs import worker_pids
-from tests.fault.scenes import AtPickling, Gate, Rows, Sized, Stream
+from tests.fault.scenes import AtPickling, Gate, Images, Rows, Sized, Stream
 
 
 def say(what, **more):
@@ -296,6 +296,27 @@ def backing():
     with Loader(Rows(16), 4, num_workers=2, start_method="fork") as loader:
         rows = [b[1].tolist() for b in loader]
         say("end", rows=rows, backing=loader.stats().backing, reason=loader.stats().backing_reason)
+
+
+def steady(what, method, batches, path):
+    """Warm up; let the test look at the gate before and after `batches` more."""
+    gate = Gate(path)
+    batches = int(batches)
+    shape, dtype, size = {"small": ((32,), "f4", 64), "large": ((3, 224, 224), "u1", 256)}[what]
+    warm = max(batches, 60)
+    data = Images((warm + batches) * size, shape, dtype)
+    with Loader(data, size, num_workers=2, start_method=method) as loader:
+        it = iter(loader)
+        for _ in range(warm):
+            batch = next(it)
+        pids = {"consumer": os.getpid()}
+        pids.update((f"worker {n}", pid) for n, pid in worker_pids(loader).items())
+        say("warm", pids=pids)
+        gate()
+        for _ in range(batches):
+            batch = next(it)
+        gate()
+        say("end", copied=loader.stats().copied_batches, label=int(batch[1][-1]))
 
 
 def main():

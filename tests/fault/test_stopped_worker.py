@@ -1,0 +1,89 @@
+"""A worker that is stopped is not dead: it keeps its slot, and only patience ends."""
+
+import contextlib
+import os
+import signal
+
+import pytest
+
+from slipring import Loader, LoaderTimeout, pool
+from tests.fault.procs import circulating, state, until, wait_dead, worker_pids
+from tests.fault.scenes import Gate, Rows, plain
+
+pytestmark = pytest.mark.fault
+
+
+def stop(pid):
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: state(pid) == "T", f"process {pid} has stopped")
+
+
+def patiently(it):
+    """The next batch, on a machine that may be slow or while workers are still being started."""
+    while True:
+        with contextlib.suppress(LoaderTimeout):
+            return plain(next(it))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("death", ["raise", "respawn"])
+def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method, death):
+    with Gate(tmp_path / "gate") as gate:
+        data = Rows(80, on={17: gate})
+        options = {"num_workers": 2, "start_method": method, "seed": 3, "on_worker_death": death}
+        with Loader(data, 8, timeout=0.2, **options) as loader:
+            it = iter(loader)
+            got = [patiently(it), patiently(it)]
+            pid = gate.arrived()
+            stop(pid)
+            gate.open()
+            for _ in range(2):
+                with pytest.raises(LoaderTimeout, match=r"timeout=0\.2 s: batch 2 "):
+                    next(it)
+            os.kill(pid, signal.SIGCONT)
+            got += [patiently(it) for _ in range(8)]
+            assert next(it, None) is None
+            assert circulating(loader._engine.ring)[0] == loader.stats().slots
+            assert loader.stats().respawns == 0
+            assert pid in worker_pids(loader).values()
+    with Loader(Rows(80), 8, **options) as loader:
+        assert got == [plain(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_close_ends_also_what_is_stopped(tmp_path, monkeypatch, method):
+    monkeypatch.setattr(pool, "GRACE_S", 0.1)
+    monkeypatch.setattr(pool, "TERM_S", 0.1)
+    loader = Loader(Rows(80), 8, num_workers=3, start_method=method)
+    kept = next(iter(loader))
+    pids = worker_pids(loader)
+    stop(pids[0])
+    stop(pids[2])
+    loader.close()
+    for pid in pids.values():
+        wait_dead(pid)
+    assert kept[1].tolist() == list(range(8))
+
+
+def test_a_worker_that_does_not_listen_to_sigterm_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "GRACE_S", 0.1)
+    monkeypatch.setattr(pool, "TERM_S", 0.1)
+    with Gate(tmp_path / "gate") as gate:
+        loader = Loader(Rows(80, on={0: Deaf(gate)}), 8, num_workers=1, start_method="fork", timeout=0.01)
+        it = iter(loader)
+        with pytest.raises(LoaderTimeout):
+            next(it)
+        pid = gate.arrived()
+        loader.close()
+        wait_dead(pid)
+
+
+class Deaf:
+    """Ignores SIGTERM, and then waits."""
+
+    def __init__(self, gate):
+        self.gate = gate
+
+    def __call__(self):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.gate()
