@@ -20,7 +20,7 @@ import numpy as np
 
 from slipring import Loader
 from slipring.errors import SlipringError, WorkerDied
-from tests.fault.procs import worker_pids
+from tests.fault.procs import LONG_S, worker_pids
 from tests.fault.scenes import AtPickling, Gate, Images, Rows, Sized, Stream
 
 
@@ -307,6 +307,8 @@ def steady(what, method, batches, path):
     data = Images((warm + batches) * size, shape, dtype)
     with Loader(data, size, num_workers=2, start_method=method) as loader:
         it = iter(loader)
+        for number in range(2):  # else one worker might do it all while the other still imports
+            assert loader._engine.ring.wait_serving(number + 1, LONG_S)
         for _ in range(warm):
             batch = next(it)
         pids = {"consumer": os.getpid()}

@@ -17,10 +17,11 @@ import slipring
 # ---- what happens at a sample ----
 
 
-def die(how):
+def die(how, dump=False):
     """End this process as `how` says: a signal's name, "os._exit" or "sys.exit"."""
     faulthandler.disable()  # pytest's would fill the terminal with tracebacks that are meant
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if not dump:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if how == "os._exit":
         os._exit(3)
     if how == "sys.exit":
@@ -32,11 +33,12 @@ def die(how):
 class Death:
     """Ends the process that calls it."""
 
-    def __init__(self, how):
+    def __init__(self, how, dump=False):
         self.how = how
+        self.dump = dump
 
     def __call__(self):
-        die(self.how)
+        die(self.how, self.dump)
 
 
 class Once:
