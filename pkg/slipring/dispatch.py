@@ -33,23 +33,21 @@ class MapPlan:
         elif options.sampler is not None:
             self._next = _grouped(iter(options.sampler), options.batch_size or 1, options.drop_last).__next__
         else:
-            self._next = _sliced(_order(options, len(dataset), seed), options).__next__
+            self._next = _sliced(len(dataset), options, seed).__next__
 
     def __next__(self):
         return self._next()
 
 
-def _order(options, length, seed):
-    if not options.shuffle:
-        return np.arange(length, dtype=np.int64)
-    return np.random.Generator(np.random.Philox(key=mix(seed, _SHUFFLE))).permutation(length)
-
-
-def _sliced(order, options):
+def _sliced(length, options, seed):
     size = options.batch_size or 1
-    end = len(order) - len(order) % size if options.drop_last else len(order)
+    end = length - length % size if options.drop_last else length
+    order = None  # as they come: a dataset may be longer than memory
+    if options.shuffle:
+        order = np.random.Generator(np.random.Philox(key=mix(seed, _SHUFFLE))).permutation(length)
     for first in range(0, end, size):
-        yield order[first : first + size]
+        last = min(first + size, end)
+        yield np.arange(first, last, dtype=np.int64) if order is None else order[first:last]
 
 
 def _listed(batches, options):

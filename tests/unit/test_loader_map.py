@@ -353,3 +353,10 @@ def environment(samples):
 def test_workers_find_their_number_in_the_environment():
     got = load(Squares(4), 2, collate_fn=environment, num_workers=2, dispatch="static")
     assert got == [("0", "2"), ("1", "2")]
+
+
+def test_a_dataset_may_be_longer_than_memory():
+    with Loader(Values(range(1 << 50)), 4, num_workers=1) as loader:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1, 2, 3]
+        assert len(loader) == 1 << 48
