@@ -124,10 +124,20 @@ class Engine:
             self.shut_down()
 
 
+_exit_begun = threading.Event()
+
+
 @atexit.register
 def _shut_down_all():
+    _exit_begun.set()
     for engine in list(_live):
         engine.shut_down()
+
+
+def stay_if_exiting():
+    """Keep a daemon thread, whose loader has ended under it, from saying so: it ends with the interpreter."""
+    if _exit_begun.is_set() and threading.current_thread().daemon:
+        threading.Event().wait()
 
 
 def _abandon_all():

@@ -7,6 +7,7 @@ from slipring._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER, receive
 from slipring._encode import BATCH, ERROR
 from slipring._ring import mix
 from slipring.dispatch import MapPlan, StreamPlan, Task
+from slipring.engine import stay_if_exiting
 from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted
 
 IDLE_S = 0.1  # how often a waiting consumer looks after its workers
@@ -67,6 +68,7 @@ class LoaderIterator:
             except (LoaderTimeout, SlotsExhausted, CorruptBatch):
                 raise  # the iteration can go on after these
             except Exception as error:
+                stay_if_exiting()
                 if self._engine is None:  # another thread has ended the iteration meanwhile
                     raise Closed("the loader was closed while a batch was waited for") from error
                 self._fail(error)

@@ -1,0 +1,133 @@
+"""The interpreter's exit with loaders in use: exit code 0, nothing on stderr, nobody left."""
+
+import subprocess
+import sys
+
+import pytest
+
+BEGIN = """
+import gc, os, sys, threading
+from slipring import Loader
+from tests.datasets import Random, Shard, Squares, leave_be
+
+KWARGS = {kwargs!r}
+
+def main():
+    global loader, iterator, batch, others, second, thread
+"""
+
+END = """
+
+if __name__ == "__main__":
+    main()
+"""
+
+# What the program does before it comes to its end, or leaves.
+SCENES = {
+    "nothing iterated": "loader = Loader(Squares(100), 4, **KWARGS)",
+    "closed": """
+        with Loader(Squares(100), 4, **KWARGS) as loader:
+            batch = list(loader)[3]
+    """,
+    "an idle loader": """
+        loader = Loader(Squares(100), 4, **KWARGS)
+        for batch in loader:
+            pass
+    """,
+    "a live iterator": """
+        loader = Loader(Squares(100), 4, **KWARGS)
+        iterator = iter(loader)
+        batch = next(iterator)
+    """,
+    "a live iterator of a stream": """
+        loader = Loader(Shard(1000), 4, **KWARGS)
+        iterator = iter(loader)
+        batch = next(iterator)
+    """,
+    "an iterator alone": "iterator = iter(Loader(Squares(100), 4, **KWARGS)); batch = next(iterator)",
+    "two live iterators": """
+        loader = Loader(Squares(100), 4, **KWARGS)
+        iterator, second = iter(loader), iter(loader)
+        batch = next(iterator), next(second)
+    """,
+    "sys.exit in the loop": """
+        loader = Loader(Squares(100), 4, **KWARGS)
+        for batch in loader:
+            sys.exit()
+    """,
+    "a cycle": """
+        loader = Loader(Squares(100), 4, **KWARGS)
+        others = [iter(loader)]
+        others.append(others)
+        next(others[0])
+        gc.disable()
+    """,
+    "many loaders": """
+        others = [Loader(Squares(100), 4, **KWARGS) for _ in range(3)]
+        iterator = [iter(loader) for loader in others]
+        batch = [next(i) for i in iterator]
+    """,
+    "a daemon thread in the loop": """
+        loader = Loader(Squares(1 << 40), 4, **KWARGS)
+        there = threading.Event()
+        def iterate():
+            for _ in loader:
+                there.set()
+        thread = threading.Thread(target=iterate, daemon=True)
+        thread.start()
+        there.wait()
+    """,
+    "a forked child that ends as its parent does": """
+        loader = Loader(Squares(100), 4, **KWARGS)
+        iterator = iter(loader)
+        batch = next(iterator)
+        child = os.fork()
+        if child == 0:
+            second = iter(loader)
+            next(second)
+        else:
+            assert os.waitpid(child, 0)[1] == 0
+            assert len(list(iterator)) == 24
+    """,
+    "a child of multiprocessing": """
+        import multiprocessing
+        loader = Loader(Squares(100), 4, **KWARGS)
+        iterator = iter(loader)
+        batch = next(iterator)
+        child = multiprocessing.get_context("fork").Process(target=list, args=(loader,))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        assert len(list(iterator)) == 24
+    """,
+}
+
+KINDS = {
+    "0": {},
+    "fork": {"num_workers": 2, "start_method": "fork"},
+    "thread": {"num_workers": 2, "start_method": "thread"},
+    "spawn": {"num_workers": 2, "start_method": "spawn"},
+    "forkserver": {"num_workers": 2, "start_method": "forkserver"},
+}
+ALL = [(kind, scene) for kind in ("0", "fork", "thread") for scene in SCENES]
+SOME = [("spawn", "a live iterator"), ("forkserver", "a live iterator"), ("spawn", "an idle loader")]
+
+
+def program(kind, scene):
+    lines = SCENES[scene].strip("\n").splitlines()
+    margin = len(lines[0]) - len(lines[0].lstrip())
+    return BEGIN.format(kwargs=KINDS[kind]) + "\n".join("    " + line[margin:] for line in lines) + END
+
+
+@pytest.mark.parametrize(("kind", "scene"), ALL + SOME)
+def test_a_program_ends_without_a_word(tmp_path, kind, scene):
+    path = tmp_path / "program.py"
+    path.write_text(program(kind, scene))
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", str(path)],
+        env={**__import__("os").environ, "PYTHONPATH": ":".join(p for p in sys.path if p)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
