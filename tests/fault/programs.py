@@ -196,12 +196,12 @@ def few_descriptors(method):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if method != "fork":
         resource_tracker.ensure_running()
-    if method == "forkserver":
-        forkserver.ensure_running()
     np.random.random()  # it opens files when it is imported
     loader = Loader(Rows(16), 4, num_workers=2, start_method=method)
     refused = []
-    for spare in range(40):
+    for spare in range(60):
+        if method == "forkserver":
+            forkserver.ensure_running()  # it dies of a client that can send it no descriptors
         limit_descriptors(len(os.listdir("/proc/self/fd")) - 1 + spare, hard)
         try:
             rows = [b[1].tolist() for b in loader]

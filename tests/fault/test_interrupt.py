@@ -43,7 +43,8 @@ def test_ctrl_c_at_a_random_instant_gives_one_traceback_and_ends_all(method, per
             assert err.rstrip().endswith("KeyboardInterrupt"), message
             assert len(re.findall("Traceback", err)) == 1, message
             assert "Exception ignored" not in err, message
-            assert code == -signal.SIGINT, message
+            # CPython forgets why it ends when another thread evaluates a string at that moment.
+            assert code == -signal.SIGINT or (method, code) == ("thread", 1), message
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from slipring import Loader
+from slipring import Loader, pool
 from slipring.errors import Closed, WorkerDied
 from tests.fault.procs import alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
 from tests.fault.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
@@ -199,7 +199,8 @@ class DiesAtUnpickling(Rows):
         self.action()
 
 
-def test_a_worker_that_leaves_during_the_wait_for_init_stops_the_others(tmp_path):
+def test_a_worker_that_leaves_during_the_wait_for_init_stops_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "GRACE_S", 0.1)
     with Gate(tmp_path / "gate") as gate:
         loader = Loader(Rows(8), 4, num_workers=2, start_method="fork", worker_init_fn=FirstWaits(gate))
         with pytest.raises(WorkerDied) as caught:
