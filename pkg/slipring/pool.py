@@ -269,14 +269,11 @@ class ProcessPool:
 
     def stop(self):
         """End all processes. The segment is closed already, so each leaves after its batch."""
-        for send, seconds in (
-            (None, GRACE_S),
-            (multiprocessing.Process.terminate, TERM_S),
-            (multiprocessing.Process.kill, None),
-        ):
-            for process in self.processes.values():
-                if send is not None:
-                    send(process)
+        for number, seconds in ((None, GRACE_S), (signal.SIGTERM, TERM_S), (signal.SIGKILL, None)):
+            for fd in self.pidfds.values() if number is not None else ():
+                # Not through multiprocessing: it thinks a worker dead when the forkserver is.
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(fd, number)
             self._reap(seconds)
             if not self.processes:
                 break

@@ -1,8 +1,10 @@
 """A worker that is stopped is not dead: it keeps its slot, and only patience ends."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
+from multiprocessing import forkserver
 
 import pytest
 
@@ -63,6 +65,24 @@ def test_close_ends_also_what_is_stopped(tmp_path, monkeypatch, method):
     for pid in pids.values():
         wait_dead(pid)
     assert kept[1].tolist() == list(range(8))
+
+
+def test_close_ends_what_is_stopped_also_when_the_forkserver_has_gone(monkeypatch):
+    """multiprocessing takes its workers for dead then, and would not signal them."""
+    monkeypatch.setattr(pool, "GRACE_S", 0.1)
+    monkeypatch.setattr(pool, "TERM_S", 0.1)
+    loader = Loader(Rows(80), 8, num_workers=2, start_method="forkserver")
+    assert len(list(loader)) == 10
+    pids = worker_pids(loader)
+    stop(pids[0])
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+    wait_dead(forkserver._forkserver._forkserver_pid)
+    multiprocessing.active_children()  # as anybody may ask
+    assert len(list(loader)) == 10
+    loader.close()
+    for pid in pids.values():
+        wait_dead(pid)
+    forkserver.ensure_running()  # multiprocessing sees what has happened, and starts another
 
 
 def test_a_worker_that_does_not_listen_to_sigterm_is_killed(tmp_path, monkeypatch):
