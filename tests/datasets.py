@@ -215,6 +215,19 @@ class Shard:
         yield from range(first, self.n, step)
 
 
+class Shards:
+    """Splits its shards by the environment, as webdataset's splitters do."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        worker, workers = int(os.environ.get("WORKER", 0)), int(os.environ.get("NUM_WORKERS", 1))
+        for shard in range(worker, self.n, workers):
+            for i in range(shard + 1):
+                yield {"__key__": f"{shard}/{i}", "shard": shard}
+
+
 class Yields:
     """Yields the given values; those that are exceptions are raised, and iteration can go on."""
 

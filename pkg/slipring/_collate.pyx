@@ -195,11 +195,12 @@ def write(target, list samples, Py_ssize_t first, str path=""):
     if kind is np.ndarray:
         arrays = [np.asarray(v) for v in samples]
         for i in range(len(arrays)):
-            if arrays[i].dtype != target.dtype and not np.can_cast(arrays[i].dtype, target.dtype, "safe"):
+            # Not even what could be cast: it would depend on who came first, and set the layout.
+            if arrays[i].dtype != target.dtype:
                 raise mismatch_layout(path, "dtype", target.dtype, i, arrays[i].dtype)
             if arrays[i].shape != target.shape[1:]:
                 raise mismatch_layout(path, "shape", target.shape[1:], i, arrays[i].shape)
-        write_rows(<cnp.ndarray> target, arrays, first, all([a.dtype == target.dtype for a in arrays]))
+        write_rows(<cnp.ndarray> target, arrays, first, True)
     elif kind is dict or kind is OrderedDict:
         for i in range(len(samples)):
             if not isinstance(samples[i], Mapping):
