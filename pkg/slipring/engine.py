@@ -98,6 +98,8 @@ class Engine:
             self.pool.stop()
         elif not self.options.persistent_workers:
             self.stop_workers()
+            if self.pool.stuck:
+                self.shut_down()  # the threads would serve the next run as well, beside its own
 
     def stop_workers(self):
         """End the workers; the segment stays for the next ones."""

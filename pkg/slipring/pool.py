@@ -24,6 +24,8 @@ TERM_S = 2.0  # and after SIGTERM, before it is killed
 class InlinePool:
     """No workers: the consumer fills the slots itself when it needs one."""
 
+    stuck = False
+
     def __init__(self, ring, job):
         self.ring = ring
         self.job = job
@@ -85,6 +87,11 @@ class ThreadPool:
             thread.start()
             self.threads.append(thread)
 
+    @property
+    def stuck(self):
+        """bool: whether threads are left that did not end when they were told to."""
+        return bool(self.threads) and self.ring.closed
+
     def begin_run(self):
         """Nothing to forget."""
 
@@ -128,6 +135,8 @@ class ProcessPool:
     on_respawn : callable
         Called for every replacement.
     """
+
+    stuck = False
 
     def __init__(self, ring, job, method, max_restarts, on_respawn):
         self.ring = ring

@@ -130,17 +130,20 @@ def test_an_error_without_text_still_comes(num_workers):
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration, GeneratorExit])
+@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
 def test_an_exception_with_a_meaning_does_not_end_the_loop_silently(num_workers, start_method, error):
-    if num_workers == 0 and not issubclass(error, Exception):
-        pytest.skip("passes through, as any exit does")
     kwargs = {"num_workers": num_workers, "start_method": start_method}
-    if start_method == "fork" and not issubclass(error, Exception):
-        pytest.skip("ends the worker")
     with Loader(Failing({1}, error, n=3), **kwargs) as loader:
         found = outcomes(iter(loader))
         assert kinds(found) == ["batch", "WorkerError", "batch"]
         assert error.__name__ in str(found[1]) and found[1].indices == [1]
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, KeyboardInterrupt])
+def test_a_thread_worker_survives_what_would_end_it(error):
+    with Loader(Failing({1}, error, n=3), num_workers=1, start_method="thread") as loader:
+        found = outcomes(iter(loader))
+        assert kinds(found) == ["batch", "WorkerError", "batch"] and error.__name__ in str(found[1])
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

@@ -1,20 +1,23 @@
 """From iter() to close(): iterations that are abandoned, shared, nested, dropped; batches that live on."""
 
 import contextlib
+import copy
 import gc
 import os
+import pickle
 import threading
 import weakref
 
 import numpy as np
 import pytest
 
-from slipring import Closed, Loader, SlotsExhausted
+from slipring import Closed, Loader, SlotsExhausted, pool
 from tests.datasets import Shard, Squares, Stream, Waiting, Where, flat, leave_be, numbers, wait_for_file
 from tests.leaks import started_by_us
 
 WORKERS = [(0, None), (2, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "spawn")]
+PERSISTENT_OR_NOT = [(*kind, True) for kind in EVERY_KIND] + [(*kind, False) for kind in WORKERS]
 
 
 def batches_of(n, size):
@@ -24,11 +27,8 @@ def batches_of(n, size):
 # ---- epochs ----
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
-@pytest.mark.parametrize("persistent_workers", [True, False])
+@pytest.mark.parametrize(("num_workers", "start_method", "persistent_workers"), PERSISTENT_OR_NOT)
 def test_a_loader_can_be_iterated_again_and_again(num_workers, start_method, persistent_workers):
-    if start_method == "spawn" and not persistent_workers:
-        pytest.skip("slow, and the same as fork")
     kwargs = {
         "num_workers": num_workers,
         "start_method": start_method,
@@ -53,11 +53,8 @@ def test_persistent_workers_stay_and_others_do_not():
         assert not processes(loader) & first
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
-@pytest.mark.parametrize("persistent_workers", [True, False])
+@pytest.mark.parametrize(("num_workers", "start_method", "persistent_workers"), PERSISTENT_OR_NOT)
 def test_after_a_break_the_next_epoch_is_whole(num_workers, start_method, persistent_workers):
-    if start_method == "spawn" and not persistent_workers:
-        pytest.skip("slow, and the same as fork")
     kwargs = {
         "num_workers": num_workers,
         "start_method": start_method,
@@ -237,6 +234,44 @@ def test_close_ends_the_wait_of_another_thread(tmp_path, start_method, how):
         thread.join()
     [error] = outcome
     assert isinstance(error, (Closed, StopIteration))
+
+
+def test_a_thread_worker_that_does_not_end_is_left_alone(tmp_path, monkeypatch):
+    """The next run has threads of its own: one that is stuck in the dataset does not come back to it."""
+    monkeypatch.setattr(pool, "GRACE_S", 0.05)
+    gate = tmp_path / "gate"
+    kwargs = {"num_workers": 1, "start_method": "thread", "persistent_workers": False}
+    with Loader(AlwaysWaiting(gate, n=4), 2, **kwargs) as loader:
+        for _ in range(3):
+            iterator = iter(loader)
+            thread = threading.Thread(target=ask_until_closed, args=(iterator,))
+            thread.start()
+            wait_for_file(f"{gate}.0")
+            os.remove(f"{gate}.0")
+            iterator.close()
+            thread.join()
+        stuck = [t for t in threading.enumerate() if t.name == "slipring-worker-0"]
+        assert len(stuck) == 3
+        gate.touch()
+        assert numbers(loader) == batches_of(4, 2)
+        for thread in stuck:
+            thread.join()
+
+
+# ---- copies ----
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_copy_of_a_loader_goes_on_with_its_next_epoch(num_workers):
+    with Loader(Squares(20), 4, shuffle=True, seed=3, num_workers=num_workers) as loader:
+        first = numbers(loader)
+        copies = [pickle.loads(pickle.dumps(loader)), copy.copy(loader)]
+        second = numbers(loader)
+        for other in copies:
+            assert numbers(other) == second != first
+            assert other.stats().batches == 5 and repr(other) == repr(loader)
+            other.close()
+        assert numbers(loader) not in (first, second)
 
 
 # ---- what is dropped ----
