@@ -112,16 +112,31 @@ class Loader:
             self._dataset_length()
         self.seed = int.from_bytes(os.urandom(8), "little") & MASK_63 if seed is None else int(seed) & MASK_63
         self.epoch = 0
+        self._prepare()
+
+    def _prepare(self):
         self._tally = Tally()
         self._engine = None  # the one that is kept between epochs
         self._owner = None  # weak reference to the iterator that uses it
         self._extra = weakref.WeakSet()  # further live iterators, each with an engine of its own
         self._closed = False
         self._lock = threading.RLock()
+        self._pid = os.getpid()
+
+    def __getstate__(self):
+        # A copy, here or in another process, has workers and figures of its own.
+        return {name: getattr(self, name) for name in ("options", "dataset", "is_stream", "seed", "epoch")}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._prepare()
 
     # ---- iteration
 
     def __iter__(self):
+        if self._pid != os.getpid():
+            # In a forked child: another thread of the parent may have held the lock.
+            self._lock, self._pid = threading.RLock(), os.getpid()
         with self._lock:
             if self._closed:
                 raise Closed("the loader has been closed; make a new one")

@@ -197,3 +197,25 @@ def test_a_grandchild_is_a_child_too():
 
         assert in_child(child) == (batches_of(40, 4), batches_of(40, 4)[1:])
         assert numbers(first) == batches_of(40, 4)[1:]
+
+
+def test_a_child_can_iterate_although_a_thread_of_its_parent_was_about_to():
+    """The thread is in the midst of iter() when the fork comes."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def __iter__(self):
+            if threading.current_thread() is not threading.main_thread():
+                inside.set()
+                go_on.wait()
+            return iter(range(8))
+
+    with Loader(Squares(8), 4, sampler=Slow(), num_workers=1) as loader:
+        thread = threading.Thread(target=lambda: numbers(loader))
+        thread.start()
+        inside.wait()
+        try:
+            assert in_child(lambda: numbers(loader)) == batches_of(8, 4)
+        finally:
+            go_on.set()
+            thread.join()
