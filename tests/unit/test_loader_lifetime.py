@@ -8,10 +8,10 @@ import pickle
 import threading
 import weakref
 
-import numpy as np
 import pytest
 
-from slipring import Closed, Loader, SlotsExhausted, pool
+import slipring
+from slipring import Closed, Loader, pool
 from tests.datasets import Shard, Squares, Stream, Waiting, Where, flat, leave_be, numbers, wait_for_file
 from tests.leaks import started_by_us
 
@@ -171,7 +171,6 @@ class Nested(Squares):
     """Each sample comes of a whole iteration of another loader."""
 
     def __getitem__(self, i):
-        import slipring
 
         before = slipring.rng().random()
         inner = Loader(Shard(10), 3, seed=i)
@@ -325,95 +324,3 @@ def test_an_iterator_can_be_dropped_while_batches_are_being_made(tmp_path):
             del iterator
         gate.touch()
         assert numbers(loader) == batches_of(20, 2)
-
-
-# ---- batches ----
-
-
-@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
-def test_batches_live_longer_than_their_loader(num_workers, start_method):
-    loader = Loader(Squares(30), 4, num_workers=num_workers, start_method=start_method)
-    held = list(loader)
-    part = held[0][0][1:3, ::2]
-    loader.close()
-    del loader
-    gc.collect()
-    assert numbers(held) == batches_of(30, 4)
-    del held
-    assert part.tolist() == [[1, 1], [4, 4]]
-    part[:] = 7
-    assert part.sum() == 28
-
-
-def test_a_batch_that_is_held_is_not_overwritten():
-    with Loader(Squares(400), 4, num_workers=2, slots=8) as loader:
-        held = [batch for k, batch in enumerate(loader) if k % 80 == 0]
-        for _ in range(3):
-            for _ in loader:
-                pass
-        assert numbers(held) == batches_of(400, 4)[::80]
-        assert loader.stats().copied_batches == 0
-
-
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_all_batches_can_be_kept_in_a_list(num_workers, start_method):
-    with Loader(Squares(400), 4, num_workers=num_workers, start_method=start_method, slots=10) as loader:
-        held = list(loader)
-        assert numbers(held) == batches_of(400, 4)
-        stats = loader.stats()
-        assert stats.slots == 10 and stats.copied_batches == 100 - 8 and stats.copied_bytes > 92 * 4 * 24
-        del held
-        assert len(list(iter(loader))) == 100
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_every_batch_is_copied_on_demand(num_workers):
-    with Loader(Squares(20), 4, num_workers=num_workers, copy="always") as loader:
-        for rows, _ in loader:
-            assert rows.flags.writeable
-        assert loader.stats().copied_batches == loader.stats().batches == 5
-
-
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_without_copies_held_batches_are_an_error_instead_of_a_hang(num_workers, start_method):
-    kwargs = {"num_workers": num_workers, "start_method": start_method, "slots": 5, "copy": "never"}
-    with Loader(Squares(28), 4, **kwargs) as loader:
-        held, iterator = [], iter(loader)
-        for _ in range(2):
-            with pytest.raises(SlotsExhausted, match=r"all 5 slots.*copy='auto'"):
-                while True:
-                    held.append(next(iterator))
-            assert len(held) == 5
-        first = numbers(held)
-        held.clear()
-        assert first + numbers(iterator) == batches_of(28, 4)
-        assert loader.stats().copied_batches == 0
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_as_many_batches_as_there_are_slots_can_be_held_without_copies(num_workers):
-    with Loader(Squares(20), 4, num_workers=num_workers, slots=5, copy="never") as loader:
-        assert numbers(list(loader)) == batches_of(20, 4)
-
-
-def test_a_thousand_kept_batches_need_no_file_descriptors():
-    def descriptors():
-        return len(os.listdir("/proc/self/fd"))
-
-    with Loader(Squares(4000), 4, num_workers=2) as loader:
-        iterator = iter(loader)
-        held = [next(iterator)]
-        before = descriptors()
-        held += iterator
-        assert len(held) == 1000 and descriptors() == before
-        assert loader.stats().copied_batches > 900
-
-
-def test_empty_arrays_and_batches_without_arrays_are_delivered():
-    class Nothing(Squares):
-        def __getitem__(self, i):
-            return np.empty((0, 3), np.float32), None, ()
-
-    with Loader(Nothing(6), 2, num_workers=1) as loader:
-        for rows, none, empty in loader:
-            assert rows.shape == (2, 0, 3) and none is None and empty == ()
