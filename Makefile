@@ -24,7 +24,7 @@ PY_DIRS := $(wildcard pkg tests bench examples setup.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build lint test pytest ctest tsan asan bench wheel check-sdist clean
+.PHONY: help venv build lint test pytest ctest tsan asan fuzz bench wheel check-sdist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -62,10 +62,11 @@ lint: $(DEPS_STAMP) ## ruff, cython-lint, and gcc's warnings as errors
 	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -Icsrc $(wildcard csrc/*.c)
 
 # pytest comes last, so that its closing line is the last thing on the screen; one after another also under -j.
-test: build ## C tests, the same under tsan and asan, then pytest
+test: build ## C tests, the same under tsan and asan, malformed batches, then pytest
 	@$(MAKE) --no-print-directory ctest
 	@$(MAKE) --no-print-directory tsan
 	@$(MAKE) --no-print-directory asan
+	@$(MAKE) --no-print-directory fuzz ARGS=
 	@$(MAKE) --no-print-directory pytest
 
 pytest: build ## pytest alone; ARGS='tests/unit -k lease'
@@ -76,6 +77,16 @@ ctest: ## the ring's tests in C
 
 tsan: ## the ring's tests in C under the thread sanitizer
 	$(MAKE) --no-print-directory -C tests/c run-tsan
+
+# The codec under the sanitizers, built beside the package, and what it decodes mutated for FUZZ_SECONDS.
+FUZZ_SECONDS ?= 20
+FUZZ_LIB := build/asan/lib-$(subst /,_,$(VENV))
+fuzz: $(DEPS_STAMP) ## malformed batches, under the address sanitizer; FUZZ_SECONDS=20, ARGS='--seed 1'
+	SLIPRING_BUILD=asan $(PY) setup.py --quiet build --build-lib $(FUZZ_LIB)
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONMALLOC=malloc \
+	    PYTHONPATH=$(FUZZ_LIB) timeout $$(($(FUZZ_SECONDS) + 300)) \
+	    $(PY) -m tests.fuzz.codec --seconds $(FUZZ_SECONDS) $(ARGS)
 
 asan: ## the ring's tests in C under the address and undefined behaviour sanitizers
 	$(MAKE) --no-print-directory -C tests/c run-asan

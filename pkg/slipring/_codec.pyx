@@ -136,7 +136,7 @@ cdef class Decoder:
             return foreign_module("tensor").restore(self.array(&record, None, at), data,
                                                     record.flags & REQUIRES_GRAD)
         if record.kind == LEAF_SCALAR:
-            return self.array(&record, data, at)[()]
+            return element(self.array(&record, data, at))
         if record.kind == LEAF_INT:
             return <int64_t> record.extra
         if record.kind == LEAF_FLOAT:
@@ -253,6 +253,16 @@ cdef cnp.dtype dtype_of(const sr_leaf *record, data):
                 _text_dtypes[key] = found
         return found
     raise CorruptBatch(f"a worker sent an array of unknown dtype {num}")
+
+
+cdef object element(array):
+    """The only element of an array."""
+    if array.dtype.kind == "U":
+        # numpy makes a str of whatever it finds, also one that Python cannot bear.
+        codes = array.reshape(-1).view(array.dtype.byteorder + "u4")
+        if codes.max() > 0x10FFFF:
+            raise CorruptBatch(f"a worker sent a text with the code point {codes.max():#x}")
+    return array[()]
 
 
 cdef object text(bytes data, uint64_t start, uint64_t end):

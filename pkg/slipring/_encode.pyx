@@ -295,7 +295,8 @@ cdef class Encoder(Definition):
         """Write leaf records and definition behind the leaves."""
         cdef uint64_t table = <uint64_t> self.n_leaves * sizeof(sr_leaf)
         cdef char *at = self.fill.alloc(table + self.n_defs, SR_LEAF_ALIGN)
-        memcpy(at, self.leaves, table)
+        if table:
+            memcpy(at, self.leaves, table)
         memcpy(at + table, self.defs, self.n_defs)
         result.table_off = <uint64_t> (at - self.fill.payload)
         result.def_off = result.table_off + table

@@ -343,7 +343,7 @@ def test_staged_samples_are_put_together_by_whoever_is_last(trip):
 def test_samples_that_do_not_fit_the_first_ones_layout_are_named(trip):
     with trip.claim([70, 71, 72, 73], chunk=2):
         plan = skeleton({"x": np.zeros((2, 2), "f4"), "n": [1, (2.0,)]}, 4)
-        good = {"x": np.ones((2, 2), "f4"), "n": [1, (2,)]}
+        good = {"x": np.ones((2, 2), "f4"), "n": [1, (2.0,)]}
         write(plan, [good, good], 0)
         assert plan["x"][1].tolist() == [[1, 1], [1, 1]] and plan["n"][1][0].tolist()[:2] == [2, 2]
         wrong = {
@@ -354,7 +354,8 @@ def test_samples_that_do_not_fit_the_first_ones_layout_are_named(trip):
             r"type dict, index 71 has type int": 5,
             r"\['n'\].* length 2, index 71 has length 1": {**good, "n": [1]},
             r"\['n'\].* type list, index 71 has type NoneType": {**good, "n": None},
-            r"\['n'\]\[0\].* dtype int64, index 71 has dtype float64": {**good, "n": [1.5, (2,)]},
+            r"\['n'\]\[0\].* dtype int64, index 71 has dtype float64": {**good, "n": [1.5, (2.0,)]},
+            r"\['n'\]\[1\]\[0\].* dtype float64, index 71 has dtype int64": {**good, "n": [1, (2,)]},
             r"\['n'\]\[1\].* type tuple, index 71 has type str": {**good, "n": [1, "ab"]},
         }
         for message, sample in wrong.items():

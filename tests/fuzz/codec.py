@@ -1,0 +1,183 @@
+"""Fuzzes decoding: ``python -m tests.fuzz.codec``; `make fuzz` does so under the address sanitizer.
+
+A malformed payload must give `CorruptBatch`, never a crash, a read beyond the payload or another exception.
+Each case goes through `_codec.probe`, in memory that ends where the payload ends, and through a real slot,
+written by a worker that follows no rules.
+
+Not fuzzed: the opcodes of pickles. `pickle.loads` runs whatever it is given, so a stand-in takes its place
+that reads every byte of the pickle and its buffers; what is tested is their framing. For the same reason no
+module is imported for the sake of a mutated name. Arrow data is validated in full before it is read, as the
+debug mode does; without that, what lies inside its buffers is trusted as a pickle is.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import importlib
+import os
+import random
+import sys
+import time
+import types
+from pathlib import Path
+
+os.environ["SLIPRING_DEBUG"] = "1"  # before anything of ours is imported
+
+import numpy as np
+
+from slipring import _codec, tree
+from slipring._codec import COPY_ALWAYS, COPY_AUTO, probe, receive
+from slipring.errors import CorruptBatch
+from tests.fuzz.case import Case, Window
+from tests.fuzz.mutate import mutated
+from tests.fuzz.values import CORPUS
+from tests.trip import Trip
+
+LAST = Path("build/fuzz/last.bin")
+
+
+def pretend_to_unpickle(data, buffers):
+    """Reads all that a pickle would be made of."""
+    return [sum(bytes(part)) for part in (data, *buffers)]
+
+
+def import_nothing(name):
+    raise ImportError(name)
+
+
+def guard():
+    """Put stand-ins where mutated bytes would otherwise run code."""
+    _codec.pickle = types.SimpleNamespace(loads=pretend_to_unpickle)
+    tree.importlib = types.SimpleNamespace(import_module=import_nothing)
+    importlib.import_module("tests.fuzz.values")
+
+
+def refusals():
+    """The exceptions that a malformed batch may raise, and the corpus files that cannot be read here."""
+    allowed, unreadable = [CorruptBatch], []
+    for name, corpus in (("slipring.tensors", "tensors.bin"), ("slipring.arrow", "arrow.bin")):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            print(f"without {name}: {error}")
+            allowed.append(ImportError)
+            unreadable.append(corpus)
+    return tuple(allowed), unreadable
+
+
+def touch(value):
+    """Read every byte of a value, and write to its arrays."""
+    if isinstance(value, np.ndarray):
+        value.tobytes()
+        if value.flags.writeable and value.flags.c_contiguous and value.size:
+            value.view(np.ndarray).reshape(-1)[-1:] = value.reshape(-1)[:1]
+    elif isinstance(value, dict):
+        for child in value.values():
+            touch(child)
+    elif isinstance(value, (list, tuple)):
+        for child in value:
+            touch(child)
+    elif hasattr(value, "untyped_storage"):
+        bytes(value.detach().contiguous().untyped_storage())
+    elif hasattr(value, "to_pylist"):
+        with contextlib.suppress(ValueError):  # names that are not UTF-8
+            value[:1000].to_pylist()  # nulls may be many at no cost
+    else:
+        repr(value)
+
+
+class Fuzzer:
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        self.refusals, unreadable = refusals()
+        files = [path for path in sorted(CORPUS.glob("*.bin")) if path.name not in unreadable]
+        self.corpus = [Case.read(path.read_bytes()) for path in files]
+        assert self.corpus, f"no corpus in {CORPUS}"
+        self.trip = Trip(2, capacity=1 << 20)
+        self.window = Window(self.trip.ring)
+        self.accepted = self.refused = 0
+        LAST.parent.mkdir(parents=True, exist_ok=True)
+
+    def run(self, case):
+        """Decode one case both ways."""
+        LAST.write_bytes(with_hash(case).write())  # what a crash is to be reproduced with
+        self.expect(lambda: self.through_probe(case))
+        self.expect(lambda: self.through_slot(case))
+
+    def expect(self, decode):
+        try:
+            touch(decode())
+            self.accepted += 1
+        except self.refusals:
+            self.refused += 1
+
+    def through_probe(self, case):
+        return probe(
+            bytearray(case.payload),
+            case.table_off,
+            case.n_leaves,
+            case.def_off,
+            case.def_bytes,
+            case.bytes,
+            case.def_hash,
+        )
+
+    def through_slot(self, case):
+        slot = self.trip.put(None)
+        self.window.poke(slot, with_hash(case))
+        assert self.trip.ring.wait_ready(slot, 10) == slot
+        return receive(self.trip.ring, slot, self.rng.choice([COPY_AUTO, COPY_ALWAYS]))[1]
+
+    def fuzz(self, seconds):
+        for case in self.corpus:
+            self.run(case)
+        assert self.refused == 0, "the corpus is out of date: python -m tests.fuzz.values"
+        end = time.monotonic() + seconds
+        rounds = 0
+        while time.monotonic() < end:
+            for _ in range(100):
+                self.run(mutated(self.rng, self.rng.choice(self.corpus)))
+            rounds += 100
+            assert self.trip.free == 2, "a refused batch keeps its slot"
+        return rounds
+
+    def close(self):
+        self.window.close()
+
+
+def with_hash(case):
+    """The case with some hash where none was given: a slot always has one."""
+    if case.def_hash is not None:
+        return case
+    case = case.copy()
+    piece = bytes(case.payload[case.def_off : case.def_off + case.def_bytes])
+    case.def_hash = int.from_bytes(hashlib.blake2b(piece, digest_size=8).digest(), "little")
+    return case
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--replay", type=Path, help="run one saved case")
+    arguments = parser.parse_args()
+    guard()
+    seed = random.randrange(2**32) if arguments.seed is None else arguments.seed
+    fuzzer = Fuzzer(seed)
+    if arguments.replay:
+        fuzzer.run(Case.read(arguments.replay.read_bytes()))
+        print("this case is handled")
+        return
+    print(f"fuzzing the codec for {arguments.seconds:g} s, --seed {seed}; a crash leaves {LAST}")
+    sys.stdout.flush()
+    try:
+        rounds = fuzzer.fuzz(arguments.seconds)
+    except BaseException:
+        print(f"reproduce with: python -m tests.fuzz.codec --replay {LAST}", file=sys.stderr)
+        raise
+    fuzzer.close()
+    print(f"{rounds} cases, each in memory and in a slot: {fuzzer.refused} refused, {fuzzer.accepted} read")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The values that the corpus is made of: ``python -m tests.fuzz.values`` writes it anew."""
+
+import collections
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from tests.fuzz.case import Window
+from tests.trip import Trip
+
+CORPUS = Path(__file__).parent / "corpus"
+Point = collections.namedtuple("Point", "x y")
+
+
+@dataclasses.dataclass
+class Record:
+    image: object
+    label: int = 0
+
+
+def values():
+    """Return name -> value; each kind of leaf and of node is there."""
+    found = {
+        "numbers": [1, -(2**63), 2.5, True, None],
+        "texts": {"s": "ü" * 20, "b": b"bytes", "l": ["a", "", "ccc"], "m": [b"x", b"yy"]},
+        "arrays": [np.arange(6, dtype=np.int16).reshape(2, 3), np.zeros((0, 4)), np.array(1.5)],
+        "dtypes": [
+            np.zeros(2, "M8[s]"),
+            np.zeros(2, "i4,f8"),
+            np.zeros(3, ">u2"),
+            np.zeros(2, "U3"),
+            np.zeros(2, "S5"),
+        ],
+        "many_dimensions": np.zeros((1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 3), np.uint8),
+        "scalars": (np.float32(1), np.str_("x"), np.datetime64(5, "s")),
+        "containers": {
+            ("k", (1, None)): collections.OrderedDict(a=[(), {}]),
+            1.5: Point(1, [2]),
+            b"r": Record("x", 3),
+            True: (Point(None, ()), [[[]]]),
+        },
+        "objects": [{1, 2}, {frozenset("k"): np.arange(10)}, 1 << 70],
+        "images": {"image": np.zeros((4, 8, 8, 3), np.uint8), "label": np.arange(4), "name": list("abcd")},
+    }
+    try:
+        import torch
+    except ImportError:
+        pass
+    else:
+        found["tensors"] = [
+            torch.arange(6).reshape(2, 3),
+            torch.ones(3, dtype=torch.bfloat16),
+            torch.tensor(True),
+        ]
+    try:
+        import pyarrow as pa
+    except ImportError:
+        pass
+    else:
+        found["arrow"] = [
+            pa.array([1, None, 3]),
+            pa.RecordBatch.from_pydict({"a": ["x", None], "b": [[1], []]}),
+            pa.chunked_array([["a", "b"], ["c"]]).dictionary_encode(),
+        ]
+    return found
+
+
+def main():
+    trip = Trip(2)
+    window = Window(trip.ring)
+    CORPUS.mkdir(exist_ok=True)
+    for name, value in values().items():
+        slot = trip.put([value])
+        (CORPUS / f"{name}.bin").write_bytes(window.case(slot).write())
+        trip.ring.discard(slot)
+
+
+if __name__ == "__main__":
+    from tests.fuzz import values as findable  # classes of __main__ are not
+
+    findable.main()
