@@ -10,7 +10,10 @@ import select
 import signal
 import threading
 import time
-from multiprocessing import resource_tracker
+
+# Now, not in the first start of a process: who forks while a thread imports leaves the child with a lock
+# that nobody opens.
+from multiprocessing import popen_fork, popen_forkserver, popen_spawn_posix, resource_tracker  # noqa: F401
 from multiprocessing.reduction import ForkingPickler
 
 from slipring._ring import SERVING
