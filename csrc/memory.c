@@ -106,6 +106,8 @@ int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes)
     if (bytes <= done)
         return 0;
     uint64_t upto = sr_load_acquire(&s->committed);
+    if (upto > ring->capacity) /* whoever wrote that is not to make this process commit the rest of the machine */
+        upto = ring->capacity;
     if (bytes > upto)
         return -EINVAL;
     /* One call instead of a page fault per page. Kernels before 5.14 do not know it: then pages fault. */
