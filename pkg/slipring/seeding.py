@@ -9,6 +9,7 @@ import sys
 import threading
 
 import numpy as np
+import numpy.random  # numpy imports it at its first use: a fork in that instant would hang the worker
 
 from slipring._ring import mix
 

@@ -283,3 +283,8 @@ def test_seeds_of_ranges_are_all_different():
 
 def test_a_seed_is_the_same_on_every_machine():
     assert seeding.batch_seed(1, 2, 3, 4, 5) == 12850494180072361784
+
+
+def test_nothing_is_imported_when_a_worker_draws_first():
+    """numpy imports its random module lazily; a worker that is forked in that instant would wait for ever."""
+    run("import slipring, sys; assert 'numpy.random' in sys.modules")
