@@ -46,6 +46,12 @@ static inline sr_slot *sr_slot_checked(const sr_ring *ring, uint32_t slot)
 /* memory.c: fallocate; and whether `need` bytes fit, `others` being about to be committed elsewhere. */
 int sr_put_memory(int fd, uint64_t offset, uint64_t length);
 int sr_check_room(int fd, uint64_t need, uint64_t others, sr_shortage *why);
+/* Takes back what a party has announced to commit, and wakes who waits for that. */
+void sr_stop_growing(sr_ring *ring, uint32_t party);
+
+/* How long a commit waits for others that are committing the room it needs. Whoever died in the middle of it
+ * is recovered much sooner, unless the recovering party is the one that waits. */
+#define SR_GROW_WAIT_NS UINT64_C(2000000000)
 
 /* A sleeper looks again this often, whatever happened to the wake-up meant for it: the waker may have been
  * killed. Tests make it endless, so that a wake-up lost in any other way shows. */

@@ -150,8 +150,9 @@ typedef struct sr_party {
     _Atomic int32_t pid;
     _Atomic uint32_t status;
     _Atomic uint64_t started; /* start time of the process in clock ticks: with pid, its identity */
-    _Atomic uint64_t growing; /* bytes that it is committing right now */
-    _Atomic uint32_t flags;   /* the worker's report (bit 0: worker_init_fn seeded generators) */
+    _Atomic uint32_t growing; /* futex word: pages that it is committing right now */
+    uint32_t pad3;
+    _Atomic uint32_t flags; /* the worker's report (bit 0: worker_init_fn seeded generators) */
     uint32_t pad1;
     uint64_t pad2[4];
 } sr_party;

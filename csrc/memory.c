@@ -1,6 +1,7 @@
 /* memory.c - putting memory under a slot, before it is written and never beyond what there is. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/mman.h>
 
 #include "handle.h"
@@ -40,6 +41,49 @@ static uint64_t growth_step(uint64_t bytes)
     return bytes < MIB ? 64 * UINT64_C(1024) : MIB;
 }
 
+void sr_stop_growing(sr_ring *ring, uint32_t party)
+{
+    sr_store_ordered(&ring->parties[party].growing, 0);
+    sr_futex_wake(&ring->parties[party].growing, INT_MAX); /* [G1] partner: [G2] */
+}
+
+/* Makes sure of room beside what the others are committing, and leaves the party's announcement standing.
+ * Where only theirs is in the way it waits for them: some of it may never be committed. The lower party
+ * keeps its announcement meanwhile, the higher one takes it back, so that one of them can go on. */
+static int announce(sr_ring *ring, uint32_t party, uint64_t need, sr_shortage *why)
+{
+    _Atomic uint32_t *mine = &ring->parties[party].growing;
+    uint64_t give_up = sr_now() + SR_GROW_WAIT_NS, pages = (need + SR_PAGE - 1) / SR_PAGE;
+    for (;;) {
+        /* What cannot be had at all must not stand in anybody's way, not even for a moment. */
+        int rc = sr_check_room(ring->fd, need, 0, why);
+        if (rc == 0) {
+            /* Announce first, then look: of two parties that grow at once, at least one sees the other. */
+            sr_store_ordered(mine, pages < UINT32_MAX ? (uint32_t)pages : UINT32_MAX);
+            uint64_t others = 0;
+            uint32_t first = ring->n_parties, seen = 0;
+            for (uint32_t i = 0; i < ring->n_parties; i++) {
+                uint32_t theirs = i == party ? 0 : sr_load_ordered(&ring->parties[i].growing);
+                others += (uint64_t)theirs * SR_PAGE;
+                if (theirs && first == ring->n_parties)
+                    first = i, seen = theirs;
+            }
+            rc = sr_check_room(ring->fd, need, others, why);
+            if (rc == 0)
+                return 0;
+            if (sr_now() < give_up) {
+                if (first < party)
+                    sr_stop_growing(ring, party);
+                if (seen)
+                    sr_futex_wait(&ring->parties[first].growing, seen, give_up); /* [G2] */
+                continue;
+            }
+        }
+        sr_stop_growing(ring, party);
+        return rc;
+    }
+}
+
 static int grow(sr_ring *ring, uint32_t party, uint64_t area, _Atomic uint64_t *mark, uint64_t capacity,
                 uint64_t bytes, sr_shortage *why)
 {
@@ -55,26 +99,20 @@ static int grow(sr_ring *ring, uint32_t party, uint64_t area, _Atomic uint64_t *
     if (want > capacity)
         want = capacity;
 
-    /* Announce first, then look: of two parties that grow at once, at least one sees the other. */
-    sr_store_ordered(&ring->parties[party].growing, want - have);
-    uint64_t others = 0;
-    for (uint32_t i = 0; i < ring->n_parties; i++)
-        if (i != party)
-            others += sr_load_ordered(&ring->parties[i].growing);
-    int rc = sr_check_room(ring->fd, want - have, others, why);
+    int rc = announce(ring, party, want - have, why);
     if (rc != 0 && want > bytes) { /* not a whole step, but perhaps what is needed */
         want = (bytes + SR_PAGE - 1) / SR_PAGE * SR_PAGE;
-        rc = sr_check_room(ring->fd, want - have, others, why);
+        rc = announce(ring, party, want - have, why);
     }
-    if (rc == 0) {
-        rc = sr_put_memory(ring->fd, area + have, want - have);
-        if (rc == 0)
-            sr_raise(mark, want);
-        else if (why)
-            *why = (sr_shortage){.limit = rc == -EFBIG ? SR_LIMIT_FILESIZE : SR_LIMIT_FILESYSTEM,
-                                 .needed = want - have, .free = sr_headroom(ring->fd, "", NULL)};
-    }
-    sr_store_release(&ring->parties[party].growing, 0);
+    if (rc != 0)
+        return rc;
+    rc = sr_put_memory(ring->fd, area + have, want - have);
+    if (rc == 0)
+        sr_raise(mark, want);
+    else if (why)
+        *why = (sr_shortage){.limit = rc == -EFBIG ? SR_LIMIT_FILESIZE : SR_LIMIT_FILESYSTEM,
+                             .needed = want - have, .free = sr_headroom(ring->fd, "", NULL)};
+    sr_stop_growing(ring, party);
     return rc;
 }
 

@@ -56,7 +56,7 @@ int sr_recover(sr_ring *ring, uint32_t party)
         while (!recover_step(ring, &ring->slots[i], party, &again)) {
         }
     sr_party *p = &ring->parties[party];
-    sr_store_relaxed(&p->growing, 0);
+    sr_stop_growing(ring, party);
     sr_store_relaxed(&p->waiting, 0);
     sr_store_release(&p->status, SR_PARTY_NONE);
     /* A wake-up may have died with it. */

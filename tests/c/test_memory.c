@@ -206,20 +206,94 @@ static void a_full_file_system_is_enospc_with_the_numbers(void)
     sr_destroy(ring);
 }
 
-static void what_others_are_committing_counts(void)
+static sr_ring *small_ring(uint32_t n_parties)
 {
     mount_small("8m");
     sr_ring *ring = NULL;
-    sr_shortage why = {0};
-    sr_options o = {.n_slots = 2, .n_parties = 3, .backing = SR_BACKING_DIR, .dir = mounted,
+    sr_options o = {.n_slots = 4, .n_parties = n_parties, .backing = SR_BACKING_DIR, .dir = mounted,
                     .capacity = 64 * MIB, .task_capacity = 64 * KIB};
-    CHECK_MOUNTED(sr_create(&o, &ring, &why) == 0);
-    sr_store_relaxed(&ring->parties[2].growing, 6 * MIB);
-    CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC);
+    CHECK_MOUNTED(sr_create(&o, &ring, NULL) == 0);
+    return ring;
+}
+
+static void what_others_are_committing_counts(void)
+{
+    sr_ring *ring = small_ring(3);
+    sr_shortage why = {0};
+    sr_store_relaxed(&ring->parties[2].growing, 6 * MIB / SR_PAGE);
+    CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC); /* it waits for them, but not for ever */
     CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM && why.free < 2 * MIB);
+    CHECK_MOUNTED(sr_load_relaxed(&ring->parties[1].growing) == 0);
     CHECK_MOUNTED(sr_recover(ring, 2) == 0); /* it died in the middle */
     CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == 0);
     sr_destroy(ring);
+}
+
+static sr_ring *crowded;
+
+static void *commits_three(void *slot)
+{
+    return (void *)(intptr_t)sr_commit(crowded, 1, (uint32_t)(uintptr_t)slot, 3 * MIB, NULL);
+}
+
+static void what_others_did_not_commit_in_the_end_is_there(void)
+{
+    pthread_t thread;
+    void *rc;
+    crowded = small_ring(3);
+    sr_store_relaxed(&crowded->parties[2].growing, 6 * MIB / SR_PAGE);
+    CHECK_MOUNTED(pthread_create(&thread, NULL, commits_three, (void *)(uintptr_t)0) == 0);
+    sleep_ms(10); /* and asleep, most likely: nothing depends on it */
+    CHECK_MOUNTED(sr_recover(crowded, 2) == 0);
+    pthread_join(thread, &rc);
+    CHECK_MOUNTED(rc == NULL);
+    sr_destroy(crowded);
+}
+
+static _Atomic bool enough;
+
+static void *asks_for_too_much(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&enough))
+        CHECK_MOUNTED(sr_commit(crowded, 2, 3, 60 * MIB, NULL) == -ENOSPC);
+    return NULL;
+}
+
+static void a_hopeless_request_is_refused_without_harm_to_others(void)
+{
+    pthread_t thread;
+    crowded = small_ring(3);
+    CHECK_MOUNTED(pthread_create(&thread, NULL, asks_for_too_much, NULL) == 0);
+    for (uint64_t kib = 64; kib <= 5 * 1024; kib += 64)
+        CHECK_MOUNTED(sr_commit(crowded, 1, kib % 3, kib * KIB / 3, NULL) == 0);
+    atomic_store(&enough, true);
+    pthread_join(thread, NULL);
+    sr_destroy(crowded);
+}
+
+enum { CROWD = 4, LAPS = 300 };
+
+static void *commits_in_a_crowd(void *number)
+{
+    /* Each lap asks for more than there would be room for if all others' requests were met too. */
+    uint32_t me = (uint32_t)(uintptr_t)number;
+    intptr_t refused = 0;
+    for (int lap = 0; lap < LAPS && !refused; lap++)
+        refused = sr_commit(crowded, me, me, sr_slot_committed(crowded, me) + SR_PAGE, NULL) != 0;
+    return (void *)refused;
+}
+
+static void a_crowd_that_grows_at_once_takes_all_there_is(void)
+{
+    pthread_t threads[CROWD];
+    crowded = small_ring(CROWD);
+    for (uintptr_t i = 0; i < CROWD; i++)
+        CHECK_MOUNTED(pthread_create(&threads[i], NULL, commits_in_a_crowd, (void *)i) == 0);
+    for (int i = 0; i < CROWD; i++)
+        pthread_join(threads[i], NULL);
+    CHECK_MOUNTED(sr_headroom(crowded->fd, "", NULL) < SR_PAGE); /* nobody was refused a page that was left */
+    sr_destroy(crowded);
 }
 
 static void a_file_system_too_small_for_the_controls_is_enospc(void)
@@ -276,6 +350,9 @@ static const struct test tests[] = {
     T(populate_stops_at_what_is_committed),
     T(a_full_file_system_is_enospc_with_the_numbers),
     T(what_others_are_committing_counts),
+    T(what_others_did_not_commit_in_the_end_is_there),
+    T(a_hopeless_request_is_refused_without_harm_to_others),
+    T(a_crowd_that_grows_at_once_takes_all_there_is),
     T(a_file_system_too_small_for_the_controls_is_enospc),
     T(threads_that_alloc_from_one_slot_never_get_the_same_bytes),
 };
