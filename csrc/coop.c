@@ -102,6 +102,17 @@ int sr_recover_ranges(sr_slot *s, uint64_t gen, uint32_t party, bool stale)
     return again;
 }
 
+void sr_undo_ranges(sr_slot *s, uint64_t gen)
+{
+    if (sr_load_acquire(&s->rewound) != sr_word(SR_CLAIMED, 0, gen)) /* [L4] */
+        return;
+    sr_store_relaxed(&s->cursor, 0);
+    sr_store_relaxed(&s->rewound, 0);
+    sr_store_relaxed(&s->layout, sr_word(SR_LAYOUT_NONE, 0, gen));
+    for (uint32_t i = 0, n = ranges_of(s); i < n; i++)
+        sr_store_release(&s->ranges[i].word, sr_word(SR_RANGE_FREE, 0, gen)); /* [X2] */
+}
+
 int sr_layout_propose(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, uint64_t deadline)
 {
     sr_slot *s = sr_slot_checked(ring, slot);

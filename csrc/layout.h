@@ -123,7 +123,8 @@ typedef struct sr_slot {
     _Atomic uint64_t cursor;         /* payload bytes handed out by sr_alloc */
     _Atomic uint64_t committed;      /* payload bytes backed by memory, from offset 0 */
     _Atomic uint64_t task_committed; /* the same of the task area */
-    uint64_t pad3[5];
+    _Atomic uint64_t rewound;        /* the generation whose finisher has begun to write over its ranges */
+    uint64_t pad3[4];
     /* line 5: CLOCK_MONOTONIC stamps and durations, ns */
     _Atomic uint64_t dispatched_at;
     _Atomic uint64_t claimed_at;

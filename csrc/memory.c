@@ -44,7 +44,7 @@ static uint64_t growth_step(uint64_t bytes)
 void sr_stop_growing(sr_ring *ring, uint32_t party)
 {
     sr_store_ordered(&ring->parties[party].growing, 0);
-    sr_futex_wake(&ring->parties[party].growing, INT_MAX); /* [G1] partner: [G2] */
+    sr_futex_wake(&ring->parties[party].growing, INT_MAX); /* [M1] partner: [M2] */
 }
 
 /* Makes sure of room beside what the others are committing, and leaves the party's announcement standing.
@@ -75,7 +75,7 @@ static int announce(sr_ring *ring, uint32_t party, uint64_t need, sr_shortage *w
                 if (first < party)
                     sr_stop_growing(ring, party);
                 if (seen)
-                    sr_futex_wait(&ring->parties[first].growing, seen, give_up); /* [G2] */
+                    sr_futex_wait(&ring->parties[first].growing, seen, give_up); /* [M2] */
                 continue;
             }
         }
@@ -186,5 +186,8 @@ int sr_rewind(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
     if (sr_load_acquire(&s->state) != sr_word(SR_CLAIMED, (uint64_t)party + 1, gen))
         return -ESTALE;
     sr_store_relaxed(&s->cursor, 0);
+    /* A finisher is about to write over what the ranges have left: should it die, they are done again. */
+    if (sr_load_relaxed(&s->n_ranges))
+        sr_store_release(&s->rewound, sr_word(SR_CLAIMED, 0, gen)); /* [L3] partner: [L4] in sr_undo_ranges */
     return 0;
 }

@@ -12,8 +12,10 @@ static int recover_claim(sr_ring *ring, sr_slot *s, uint64_t word, bool stale)
     uint64_t gen = sr_gen_of(word);
     if ((ring->flags & SR_SEG_PUSH) || stale)
         return sr_set_free(ring, s, word) ? 0 : -EAGAIN;
-    if (sr_load_relaxed(&s->n_ranges)) /* it died while finishing: the ranges are done, finish again */
+    if (sr_load_relaxed(&s->n_ranges)) { /* it died while finishing */
+        sr_undo_ranges(s, gen);
         return sr_cas(&s->state, word, sr_word(SR_SHARED, 0, gen)) ? 1 : -EAGAIN;
+    }
     sr_store_relaxed(&s->cursor, 0);
     return sr_cas(&s->state, word, sr_word(SR_TASK, s->task.addressee, gen)) ? 1 : -EAGAIN;
 }

@@ -322,7 +322,12 @@ cdef object decode(char *payload, uint64_t limit, const sr_result *result, objec
     return d.build(<tuple> known[1])
 
 
-COPY_AUTO, COPY_ALWAYS, COPY_NEVER = range(3)
+cdef enum:
+    AUTO = 0
+    ALWAYS = 1
+    NEVER = 2
+
+COPY_AUTO, COPY_ALWAYS, COPY_NEVER = AUTO, ALWAYS, NEVER
 
 
 def receive(Ring ring, uint32_t slot, int copy):
@@ -344,13 +349,19 @@ def receive(Ring ring, uint32_t slot, int copy):
     ------
     CorruptBatch
     """
+    cdef int kind = 0
+    value = receive_kind(ring, slot, copy, &kind)
+    return kind, value
+
+
+cdef object receive_kind(Ring ring, uint32_t slot, int copy, int *kind):
+    """`receive`; its first result goes to *kind."""
     cdef Lease lease = take(ring, slot)
     cdef sr_result result = lease.result
-    if result.kind != SR_BATCH:
-        return result.kind, decode(lease.payload, lease.limit, &result, lease)
-    if copy == COPY_ALWAYS or (copy == COPY_AUTO and ring.circulating < 2):
-        return result.kind, decode_copy(lease, &result)
-    return result.kind, decode(lease.payload, lease.limit, &result, lease)
+    kind[0] = result.kind
+    if result.kind == SR_BATCH and copy != NEVER and (copy == ALWAYS or ring.circulating < 2):
+        return decode_copy(lease, &result)
+    return decode(lease.payload, lease.limit, &result, lease)
 
 
 cdef object decode_copy(Lease lease, sr_result *result):

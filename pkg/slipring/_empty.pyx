@@ -7,7 +7,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from slipring._segment cimport SR_LEAF_ALIGN, copy_streaming
+from slipring._segment cimport SR_LEAF_ALIGN, SR_WHOLE, copy_streaming
 from slipring._slot cimport Fill, current_fill
 
 import numpy as np
@@ -49,8 +49,9 @@ def empty(shape, dtype=float):
         The slot cannot take it.
     """
     cdef Fill fill = current_fill()
-    # A slot that several workers fill can be held by only one of them: the one that publishes it.
-    if fill is None or not fill.whole():
+    # A slot that several workers fill can be held by only one of them: the one that publishes it. And that
+    # one writes the batch over what the others have staged, so that a slot never has to hold both.
+    if fill is None or fill.range != SR_WHOLE:
         return np.empty(shape, dtype)
     return reserve(shape, dtype)
 

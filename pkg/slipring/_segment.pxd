@@ -10,7 +10,7 @@ from slipring._cring cimport (
 
 cdef class Meter:
     cdef public uint64_t batches, bytes, copied_batches, copied_bytes, pickled_leaves, pickled_tasks
-    cdef public uint64_t fetch_ns, collate_ns, idle_ns
+    cdef public uint64_t fetch_ns, collate_ns, idle_ns, wait_ns
 
 
 cdef class Segment:
@@ -21,6 +21,8 @@ cdef class Segment:
     cdef readonly bint poison
     cdef str limited_by  # what made the capacity smaller than asked for, or None
     cdef int usable(self) except -1
+    cpdef int pick_free(self) except -2
+    cdef int await_ready(self, int slot, uint64_t deadline) except -2
 
     # What Ring (_ring), leases and fills (_slot) ask of the C ring.
     cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL
@@ -51,4 +53,5 @@ cdef class Segment:
 
 
 cdef uint64_t forks() noexcept
+cdef uint64_t clock() noexcept
 cdef void copy_streaming(void *to, const void *source, uint64_t nbytes) noexcept nogil

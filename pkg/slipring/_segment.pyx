@@ -81,6 +81,10 @@ def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, bint stre
             memcpy(&to[0], &source[0], n)
 
 
+cdef uint64_t clock() noexcept:
+    return c.sr_now()
+
+
 def now():
     """CLOCK_MONOTONIC in nanoseconds, the clock of all stamps."""
     return c.sr_now()
@@ -250,7 +254,7 @@ cdef class Segment:
         self.usable()
         check(c.sr_begin_run(self.ptr, run))
 
-    def pick_free(self):
+    cpdef int pick_free(self) except -2:
         """Return the slot to dispatch into, or -1."""
         cdef uint32_t slot = 0
         return -1 if c.sr_pick_free(self.ptr, &slot) < 0 else <int> slot
@@ -271,22 +275,21 @@ cdef class Segment:
 
     def wait_ready(self, int slot, double seconds):
         """Wait for `slot` (-1: any) to hold a batch; returns the slot, or -1 when the time is up."""
+        return self.await_ready(slot, deadline_in(seconds) if seconds > 0 else 0)
+
+    cdef int await_ready(self, int slot, uint64_t deadline) except -2:
+        """The same until a time of `clock`; 0: only look."""
         cdef uint32_t found = 0, wanted = c.SR_ANY if slot < 0 else <uint32_t> slot
-        cdef uint64_t deadline
+        cdef int rc = -EINTR
         self.usable()
-        cdef int rc = c.sr_wait_ready(self.ptr, wanted, 0, &found)
-        if rc == -ETIMEDOUT and seconds > 0:
-            deadline = deadline_in(seconds)
-            while True:
-                with nogil:
-                    rc = c.sr_wait_ready(self.ptr, wanted, deadline, &found)
-                if rc != -EINTR:
-                    break
+        if deadline == 0:
+            rc = c.sr_wait_ready(self.ptr, wanted, 0, &found)
+        while rc == -EINTR:
+            with nogil:
+                rc = c.sr_wait_ready(self.ptr, wanted, deadline, &found)
+            if rc < 0 and rc != -ETIMEDOUT:
                 check(rc)
-        if rc == -ETIMEDOUT:
-            return -1
-        check(rc)
-        return <int> found
+        return -1 if rc == -ETIMEDOUT else <int> found
 
     # ---- what Ring, leases and fills ask of the C ring
 

@@ -201,7 +201,9 @@ cdef class Fill:
         Arrays that worker code keeps stay as they are, unless `hard`: then they must not be used any more,
         and the error has a place even where no memory is left.
         """
-        cdef bint kept = not hard and self.hold is not None and Py_REFCNT(self.hold) > 1
+        cdef Hold hold = self.hold
+        # Two references are this function's and this fill's own.
+        cdef bint kept = not hard and hold is not None and Py_REFCNT(hold) > 2
         cdef uint32_t which
         cdef uint64_t limit = self.limit()
         if kept and self.range == SR_FINISH:

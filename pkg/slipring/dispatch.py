@@ -1,7 +1,5 @@
 """What is to be done, in which order: tickets and the tasks behind them."""
 
-import dataclasses
-
 import numpy as np
 
 from slipring._ring import mix
@@ -9,34 +7,17 @@ from slipring._ring import mix
 _SHUFFLE = 0x5348554646  # keeps the order's seed apart from the batches'
 
 
-@dataclasses.dataclass
-class Task:
-    """One dispatched ticket."""
+def map_plan(options, dataset, seed):
+    """Return an iterator over the batches of one epoch of a map dataset.
 
-    ticket: int
-    slot: int
-    gen: int
-    worker: int | None  # whom it is addressed to
-
-
-class MapPlan:
-    """The batches of one epoch over a map dataset.
-
-    Iterating gives, per ticket, a list of indices as the sampler gave them, or an int64 array where slipring
-    itself sets the order.
+    It gives, per ticket, a list of indices as the sampler gave them, or, where slipring itself sets the
+    order, a range or an int64 array.
     """
-
-    def __init__(self, options, dataset, seed):
-        self.single = options.batch_size is None
-        if options.batch_sampler is not None:
-            self._next = _listed(iter(options.batch_sampler), options).__next__
-        elif options.sampler is not None:
-            self._next = _grouped(iter(options.sampler), options.batch_size or 1, options.drop_last).__next__
-        else:
-            self._next = _sliced(len(dataset), options, seed).__next__
-
-    def __next__(self):
-        return self._next()
+    if options.batch_sampler is not None:
+        return _listed(iter(options.batch_sampler), options)
+    if options.sampler is not None:
+        return _grouped(iter(options.sampler), options.batch_size or 1, options.drop_last)
+    return _sliced(len(dataset), options, seed)
 
 
 def _sliced(length, options, seed):
@@ -47,7 +28,7 @@ def _sliced(length, options, seed):
         order = np.random.Generator(np.random.Philox(key=mix(seed, _SHUFFLE))).permutation(length)
     for first in range(0, end, size):
         last = min(first + size, end)
-        yield np.arange(first, last, dtype=np.int64) if order is None else order[first:last]
+        yield range(first, last) if order is None else order[first:last]
 
 
 def _listed(batches, options):

@@ -117,7 +117,7 @@ class Engine:
         with self.lock:
             if self.alive:
                 self.alive = False
-                self.tally.fold(self.ring.meter)
+                self.tally.fold(self.ring.meter, self.ring.info)
                 _live.discard(self)
 
     def __del__(self):

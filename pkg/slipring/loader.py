@@ -5,9 +5,9 @@ import threading
 import weakref
 
 from slipring import fetch
+from slipring._iterator import LoaderIterator
 from slipring.engine import Engine
 from slipring.errors import Closed
-from slipring.iterator import LoaderIterator
 from slipring.options import Options
 from slipring.seeding import MASK_63
 from slipring.stats import Tally

@@ -20,7 +20,8 @@ class Stats:
     pickled_tasks : int
         Index lists that were not exact ints and went to the worker through pickle.
     backing, backing_reason : str or None
-        Where the segment's memory comes from and why; None before the first iteration.
+        Where the segment's memory comes from and why; None before the first iteration. Of the last
+        segment, where there is none now.
     slots : int
         Slots of the segment.
     slot_bytes : int
@@ -59,7 +60,12 @@ class Stats:
 
 
 _COUNTERS = ("batches", "bytes", "copied_batches", "copied_bytes", "pickled_leaves", "pickled_tasks")
-_TIMES = {"fetch_s": "fetch_ns", "collate_s": "collate_ns", "slot_wait_s": "idle_ns"}
+_TIMES = {
+    "fetch_s": "fetch_ns",
+    "collate_s": "collate_ns",
+    "slot_wait_s": "idle_ns",
+    "consumer_wait_s": "wait_ns",
+}
 
 
 class Tally:
@@ -67,8 +73,8 @@ class Tally:
 
     def __init__(self):
         self.meters = []
-        self.consumer_wait_s = 0.0
         self.respawns = 0
+        self.last = None  # what the last segment that is gone told of its memory
         self._gone = dict.fromkeys((*_COUNTERS, *_TIMES), 0)
 
     def respawned(self):
@@ -79,9 +85,10 @@ class Tally:
         """Count a new segment's meter."""
         self.meters.append(meter)
 
-    def fold(self, meter):
-        """Keep a meter's figures, not the meter: its segment is gone."""
+    def fold(self, meter, info):
+        """Keep the figures of a segment that goes: its meter's, and what `info` tells of its memory."""
         self.meters.remove(meter)
+        self.last = info
         for name, value in self._figures(meter).items():
             self._gone[name] += value
 
@@ -92,7 +99,8 @@ class Tally:
         return figures
 
     def stats(self, info, slots):
-        """Return the `Stats`; `info` is the current segment's (``Ring.info``), or None."""
+        """Return the `Stats`; `info` is the current segment's (``Ring.info``), None for the last one's."""
+        info = info or self.last
         sums = dict(self._gone)
         for meter in self.meters:
             for name, value in self._figures(meter).items():
@@ -107,4 +115,4 @@ class Tally:
                 "slot_bytes_limited_by": info["limited_by"],
                 "slot_bytes_committed": info["committed"],
             }
-        return Stats(**sums, **place, consumer_wait_s=self.consumer_wait_s, respawns=self.respawns)
+        return Stats(**sums, **place, respawns=self.respawns)

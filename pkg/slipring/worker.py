@@ -282,6 +282,7 @@ class Worker:
             self._seed(fill, fill.n_rows)
             box = [self.fetcher.collate(samples)]
         del samples
+        fill.rewind()  # over the staged rows, unless the batch refers to them
         self.encoder.publish(fill, box, BATCH, begun, begun)
 
     # ---- errors

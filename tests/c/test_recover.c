@@ -194,6 +194,40 @@ static void who_dies_while_finishing_is_succeeded(void)
     sr_destroy(ring);
 }
 
+static void who_dies_after_writing_over_the_ranges_has_them_done_again(void)
+{
+    sr_ring *ring = make_ring(1, 3, 0);
+    uint32_t range;
+    uint64_t gen, at;
+    dispatch(ring, 0, 0, 0, 2);
+    claim(ring, 1, &range, &gen);
+    CHECK_EQ(sr_layout_propose(ring, 1, 0, gen, 0), 0);
+    CHECK_OK(sr_layout_settle(ring, 1, 0, gen, SR_LAYOUT_STAGED, NULL));
+    CHECK_OK(sr_alloc(ring, 1, 0, 1000, 64, &at, NULL));
+    CHECK_EQ(sr_range_done(ring, 1, 0, 0, gen, NULL), 0);
+    claim(ring, 1, &range, &gen);
+    CHECK_EQ(sr_range_done(ring, 1, 0, 1, gen, NULL), 1);
+    CHECK_OK(sr_rewind(ring, 1, 0, gen));
+    CHECK_OK(sr_alloc(ring, 1, 0, 10, 64, &at, NULL));
+    CHECK_EQ(at, 0);
+    CHECK_EQ(sr_recover(ring, 1), 1);
+    CHECK_EQ(state_of(ring, 0), SR_SHARED);
+    CHECK_EQ(sr_load_relaxed(&ring->slots[0].cursor), 0);
+    for (uint32_t i = 0; i < 2; i++) { /* as if nobody had done anything yet */
+        CHECK_EQ(claim(ring, 2, &range, &gen), 0);
+        CHECK_EQ(range, i);
+        CHECK_EQ(sr_layout_propose(ring, 2, 0, gen, 0), i == 0 ? 0 : SR_LAYOUT_STAGED);
+        if (i == 0)
+            CHECK_OK(sr_layout_settle(ring, 2, 0, gen, SR_LAYOUT_STAGED, NULL));
+        CHECK_EQ(sr_range_done(ring, 2, 0, i, gen, NULL), (int)i);
+    }
+    CHECK_EQ(sr_recover(ring, 2), 1); /* this one had not begun to */
+    CHECK_EQ(claim(ring, 1, &range, &gen), 0);
+    CHECK_EQ(range, SR_FINISH);
+    CHECK_OK(publish(ring, 1, 0, gen, false));
+    sr_destroy(ring);
+}
+
 static void who_dies_between_its_last_range_and_the_finish_is_succeeded(void)
 {
     sr_ring *ring = make_ring(1, 3, 0);
@@ -317,6 +351,7 @@ static const struct test tests[] = {
     T(a_dead_proposers_layout_is_proposed_again),
     T(a_settled_layout_outlives_its_proposer),
     T(who_dies_while_finishing_is_succeeded),
+    T(who_dies_after_writing_over_the_ranges_has_them_done_again),
     T(who_dies_between_its_last_range_and_the_finish_is_succeeded),
     T(a_dead_partys_ranges_of_an_old_run_are_not_done_again),
     T(a_dead_partys_ranges_of_a_cancelled_task_are_not_done_again),

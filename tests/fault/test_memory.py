@@ -10,7 +10,7 @@ import stat
 import numpy as np
 import pytest
 
-from slipring import Loader
+from slipring import Loader, default_collate
 from slipring.errors import WorkerDied
 from tests.fault.procs import LONG_S, worker_pids
 from tests.fault.scenes import Death, Sized
@@ -71,14 +71,22 @@ def test_the_segment_is_private_to_its_processes_and_not_dumped(method, backing)
         assert fcntl.fcntl(loader._engine.ring.fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 
+def collate(samples):
+    return default_collate(samples)
+
+
+# With chunks and a collate_fn the samples lie in the slot before the batch does.
+BATCHING = [{}, {"chunk_size": 1}, {"collate_fn": collate}, {"chunk_size": 1, "collate_fn": collate}]
+
+
 @pytest.mark.parametrize("backing", ["shm", "memfd"])
-@pytest.mark.parametrize("chunk_size", [None, 1])
+@pytest.mark.parametrize("changed", BATCHING, ids=str)
 @pytest.mark.parametrize("size", [KB, 300 * KB, 5 * MB])
-def test_no_slot_has_more_memory_than_its_largest_batch_and_two_megabytes(size, chunk_size, backing):
+def test_no_slot_has_more_memory_than_its_largest_batch_and_two_megabytes(size, changed, backing):
     rng = np.random.default_rng(size)
     sizes = np.repeat(rng.integers(1, size, 80), 4).tolist()  # batches of 4 equal samples
-    options = {"num_workers": 2, "start_method": "fork", "slots": 10, "copy": "never"}
-    with Loader(Sized(sizes), 4, chunk_size=chunk_size, backing=backing, **options) as loader:
+    options = {"num_workers": 2, "start_method": "fork", "slots": 10, "copy": "never", **changed}
+    with Loader(Sized(sizes), 4, backing=backing, **options) as loader:
         it = iter(loader)
         kept, largest = [], 0
         for batch in it:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from slipring import Loader
+from slipring import Loader, default_collate
 from slipring.errors import WorkerDied
 from tests.fault.procs import circulating, wait_dead, worker_pids
 from tests.fault.scenes import Death, Once, Rows, Stream, plain
@@ -59,6 +59,35 @@ def test_a_death_at_a_sample_changes_nothing_but_the_worker(tmp_path, mode, how)
     assert (sorted(got) if mode == "as completed" else got) == (
         sorted(want) if mode == "as completed" else want
     )
+
+
+class DiesAsItIsPickled:
+    def __init__(self, action):
+        self.action = action
+
+    def __reduce__(self):
+        self.action()
+        return str, ("pickled",)
+
+
+class WithPickled:
+    """Collates, and adds a value that kills its process when it is written to the slot, behind the arrays."""
+
+    def __init__(self, action):
+        self.action = action
+
+    def __call__(self, samples):
+        return [*default_collate(samples), DiesAsItIsPickled(self.action)]
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_a_death_while_a_batch_is_written_changes_nothing(tmp_path, chunk_size):
+    """In chunks: the samples that other workers have left in the slot are overwritten by then."""
+    dies = WithPickled(Once(tmp_path / "died", Death("SIGKILL")))
+    with Loader(Rows(64), **options(chunk_size=chunk_size, collate_fn=dies)) as loader:
+        got = [(plain(batch[:-1]), batch[-1]) for batch in loader]
+        assert loader.stats().respawns == 1
+    assert got == [(batch, "pickled") for batch in undisturbed(Rows(64), chunk_size=chunk_size)]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -26,7 +26,7 @@ LAYERS = {
     ),
     "worker": (("seeding", "info", "fetch", "remote", "worker"), ("ground", "ring", "codec")),
     "dispatch": (("dispatch", "pool", "engine", "state", "stats"), ("ground", "ring", "codec", "worker")),
-    "loader": (("iterator", "loader", "queue"), ("ground", "ring", "codec", "worker", "dispatch")),
+    "loader": (("_iterator", "loader", "queue"), ("ground", "ring", "codec", "worker", "dispatch")),
     "face": (("__init__",), ("ground", "ring", "codec", "worker", "dispatch", "loader")),
     "torch": (("torch.*",), ("ground", "ring", "codec", "worker", "dispatch", "loader", "face")),
     "compat": (("compat.*",), ("ground", "ring", "codec", "worker", "dispatch", "loader", "face", "torch")),

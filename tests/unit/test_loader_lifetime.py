@@ -69,6 +69,36 @@ def test_after_a_break_the_next_epoch_is_whole(num_workers, start_method, persis
         assert numbers(loader) == batches_of(40, 2)
 
 
+@pytest.mark.parametrize("start_method", ["fork", "thread"])
+def test_workers_begin_with_the_iterator_not_with_the_first_next(tmp_path, start_method):
+    with Loader(Marking(tmp_path), 2, num_workers=2, start_method=start_method) as loader:
+        iterator = iter(loader)
+        for i in range(2 * 2 * 2):  # batches of 2, 2 ahead for each of 2 workers
+            wait_for_file(tmp_path / str(i))
+        assert len(os.listdir(tmp_path)) == 8
+        assert numbers(iterator) == batches_of(40, 2)
+
+
+def test_without_workers_nothing_is_read_before_it_is_asked_for(tmp_path):
+    with Loader(Marking(tmp_path), 2) as loader:
+        iterator = iter(loader)
+        assert os.listdir(tmp_path) == []
+        next(iterator)
+        assert sorted(os.listdir(tmp_path)) == ["0", "1"]
+
+
+class Marking(Squares):
+    """Leaves a file for each sample that was read."""
+
+    def __init__(self, path):
+        super().__init__(40)
+        self.path = path
+
+    def __getitem__(self, i):
+        (self.path / str(i)).touch()
+        return super().__getitem__(i)
+
+
 @pytest.mark.parametrize("in_order", [True, False])
 def test_an_iteration_that_was_never_asked_leaves_nothing_behind(in_order):
     with Loader(Squares(40), 2, num_workers=2, in_order=in_order) as loader:

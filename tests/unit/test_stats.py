@@ -128,8 +128,10 @@ def test_a_slow_consumer_makes_workers_wait():
 
 def test_memory_is_told():
     with Loader(Squares(8), 2, num_workers=1, slots=5, slot_bytes=1 << 20) as loader:
+        assert loader.stats().backing is None
         list(loader)
         stats = loader.stats()
+    assert loader.stats() == stats  # after the end, too
     assert (stats.slots, stats.slot_bytes, stats.slot_bytes_limited_by) == (5, 1 << 20, None)
     assert 0 < stats.slot_bytes_committed < 5 * (1 << 20)
     assert stats.backing in ("shm", "memfd") and stats.backing_reason

@@ -1,0 +1,289 @@
+"""One pass over a loader: dispatch ahead, deliver in order.
+
+Compiled, because all of it runs once per batch in the training process: after a sleep the caches are cold,
+and what the interpreter has to look at costs several times as much as in a tight loop.
+"""
+
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t
+
+from slipring._codec cimport receive_kind
+from slipring._ring cimport Ring
+from slipring._segment cimport SR_BATCH, SR_ERROR, clock
+
+from slipring import remote
+from slipring._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER
+from slipring._ring import mix
+from slipring.dispatch import StreamPlan, map_plan
+from slipring.engine import stay_if_exiting
+from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted
+
+cdef uint64_t IDLE = 100_000_000  # ns; how often a waiting consumer looks after its workers
+cdef uint64_t NEVER = <uint64_t> -1
+MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
+_COPY = {"auto": COPY_AUTO, "always": COPY_ALWAYS, "never": COPY_NEVER}
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Task:
+    """One dispatched ticket."""
+
+    cdef readonly uint64_t ticket, gen
+    cdef readonly uint32_t slot
+    cdef readonly object worker  # whom it is addressed to: a number, or None
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class LoaderIterator:
+    """What ``iter(loader)`` returns; the first tasks are under way with it.
+
+    Not for use by several threads at once, nor in a forked child.
+    """
+
+    cdef object __weakref__
+    cdef readonly object _engine  # None: the iteration is over
+    cdef object options, on_end, error
+    cdef Ring ring
+    cdef dict tasks     # ticket -> Task: what is under way
+    cdef list by_slot   # slot -> Task or None
+    cdef object draw, streams  # where the next task comes from; streams: whose turn it is
+    cdef object due     # what the plan gave, and no slot was free for
+    cdef object plan_error
+    cdef bint exhausted, in_order, inline
+    cdef int copy
+    cdef uint32_t chunk, n_static
+    cdef uint64_t run, epoch, seed, next_ticket, look_ahead, timeout, look_at
+
+    def __init__(self, loader, engine, epoch, on_end):
+        options = loader.options
+        self.options, self.on_end = options, on_end
+        self._engine = engine
+        self.ring = engine.ring
+        self.epoch = epoch
+        # The run's base seed: what workers add their number to.
+        seed = mix(loader.seed, epoch) & MASK_62
+        self.seed = seed
+        self.copy = _COPY[options.copy]
+        self.in_order, self.inline = bool(options.in_order), engine.inline
+        self.timeout = NEVER if not options.timeout else <uint64_t> (min(options.timeout, 1e9) * 1e9)
+        self.look_ahead = 1 if self.inline else options.look_ahead
+        self.chunk = options.chunk_size or 0
+        self.tasks = {}
+        self.by_slot = [None] * self.ring.n_slots
+        try:
+            self.run = engine.begin_run(seed)
+            self.n_static = options.num_workers if engine.static else 0
+            if loader.is_stream:
+                self.streams = StreamPlan(max(1, options.num_workers), options.in_order)
+                self.draw = self.streams
+            else:
+                self.draw = map_plan(options, loader.dataset, seed)
+            if not self.inline:  # workers begin now: the caller may have much to do before the first next()
+                self.dispatch(False)
+        except BaseException:
+            self.close()  # now: later, this object's end would end the run of another
+            raise
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Task task
+        cdef int kind = 0
+        engine = self._engine
+        if engine is None:
+            if self.error is not None:
+                raise Closed(f"the iteration ended with an error: {self.error}")
+            raise StopIteration
+        while True:
+            try:
+                task = self.due_task(engine)
+                if task is not None:
+                    value = receive_kind(self.ring, task.slot, self.copy, &kind)
+            except (LoaderTimeout, SlotsExhausted, CorruptBatch):
+                raise  # the iteration can go on after these
+            except Exception as error:
+                stay_if_exiting()
+                if self._engine is None:  # another thread has ended the iteration meanwhile
+                    raise Closed("the loader was closed while a batch was waited for") from error
+                self.fail(error)
+                raise
+            if task is None:
+                self.finish()
+            if kind == SR_BATCH:
+                return value
+            if kind == SR_ERROR:
+                original = engine.pool.take_error(task.ticket) if self.inline else None
+                raise remote.rebuild(value, original)
+            self.streams.ended(task.worker)
+
+    cdef Task due_task(self, engine):
+        """Dispatch and wait; the task whose batch is to be delivered, None at the end."""
+        cdef int slot
+        cdef Task task
+        self.ring.usable()
+        self.dispatch(True)
+        if not self.tasks:
+            return None
+        slot = -1
+        if self.in_order:  # tickets come and go in turn
+            slot = (<Task> self.tasks[self.next_ticket - <uint64_t> len(self.tasks)]).slot
+        if self.inline:
+            engine.pool.advance()
+        slot = self.wait(slot)
+        task = <Task?> self.by_slot[slot]
+        self.by_slot[slot] = None
+        del self.tasks[task.ticket]
+        if self.streams is not None:
+            self.streams.came(task.worker)
+        return task
+
+    def finish(self):
+        """Everything has been delivered: end, with the sampler's exception if it raised one."""
+        error, self.plan_error = self.plan_error, None
+        self.close()
+        if error is not None:
+            raise error
+        raise StopIteration
+
+    # ---- ahead
+
+    cdef int dispatch(self, bint patient) except -1:
+        """Fill the look-ahead with tasks; `patient`: wait for a slot where there is no task to wait for."""
+        cdef int slot
+        while not self.exhausted and <uint64_t> len(self.tasks) < self.look_ahead:
+            if self.due is None and not self.plan_next():
+                return 0
+            slot = self.ring.pick_free()
+            if slot < 0:
+                if self.tasks or not patient:
+                    return 0
+                slot = self.wait_for_slot()
+            try:
+                self.put(slot)
+            except Exception as error:
+                self.end_with(error)
+        return 0
+
+    cdef bint plan_next(self) except *:
+        """Find out what is to be dispatched next; False if that was all."""
+        try:
+            self.due = next(self.draw, None)
+        except Exception as error:
+            self.end_with(error)
+        if self.due is None:
+            self.exhausted = True
+        return not self.exhausted
+
+    cdef void end_with(self, error):
+        """Dispatch no more; the error is raised at its turn, after the batches before it."""
+        self.plan_error = error
+        self.exhausted = True
+
+    cdef int put(self, uint32_t slot) except -1:
+        cdef Task task = Task.__new__(Task)
+        cdef uint64_t sequence = 0
+        cdef uint32_t addressee = 0
+        indices, self.due = self.due, None
+        if self.streams is not None:
+            task.worker, sequence = indices
+            indices = None
+        elif self.n_static:
+            task.worker = self.next_ticket % self.n_static
+        if task.worker is not None:
+            addressee = <uint32_t> task.worker + 2
+        task.slot, task.ticket = slot, self.next_ticket
+        task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.ticket, self.seed, sequence,
+                                      addressee, self.chunk, self.options.batch_size is None)
+        # From here on nothing of Python's runs, so that Ctrl-C cannot come between.
+        self.next_ticket += 1
+        self.by_slot[slot] = task
+        self.tasks[task.ticket] = task
+        return 0
+
+    cdef int wait_for_slot(self) except -1:
+        """Wait for a free slot: workers may still be at what an iteration has left behind when it ended."""
+        cdef uint64_t began = clock(), give_up = self.give_up(began)
+        cdef int slot
+        try:
+            while True:
+                slot = self.ring.pick_free()
+                if slot >= 0:
+                    return slot
+                engine = self._engine
+                if self.inline or self.ring.circulating == 0:
+                    raise self.no_slot()
+                # What is published into the slot wakes this wait, although nobody wants it any more.
+                self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up))
+                engine.pool.check()
+                if clock() >= give_up:
+                    raise self.timed_out()
+        finally:
+            self.ring.meter.wait_ns += clock() - began
+
+    def no_slot(self):
+        n = self.ring.n_slots
+        return SlotsExhausted(
+            f"all {n} slots are held ({n - self.ring.circulating} of them by batches you keep, or by worker "
+            "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots="
+            f" (now {n}), or use copy='auto'"
+        )
+
+    # ---- delivery
+
+    cdef uint64_t give_up(self, uint64_t began) noexcept:
+        return NEVER if self.timeout > NEVER - began else began + self.timeout
+
+    cdef int wait(self, int wanted) except -1:
+        """Wait for the batch that is due (-1: any); returns its slot."""
+        cdef int slot = self.ring.await_ready(wanted, 0)
+        cdef uint64_t began, give_up
+        if slot >= 0:
+            return slot
+        began = clock()
+        give_up = self.give_up(began)
+        try:
+            if began >= self.look_at:  # waits that are short each must not hide a death for ever
+                self.look_at = began + IDLE
+                self._engine.pool.check()
+            while True:
+                slot = self.ring.await_ready(wanted, min(clock() + IDLE, give_up))
+                if slot >= 0:
+                    return slot
+                self._engine.pool.check()
+                if clock() >= give_up:
+                    raise self.timed_out()
+        finally:
+            self.ring.meter.wait_ns += clock() - began
+
+    def timed_out(self):
+        ticket = next(iter(self.tasks), self.next_ticket)
+        return LoaderTimeout(
+            f"no batch within timeout={self.options.timeout} s: batch {ticket} is still being made by "
+            f"{self.options.num_workers} workers; raise timeout, use more workers, or look at what the "
+            "dataset waits for (py-spy dump --pid of a worker)"
+        )
+
+    # ---- the end
+
+    def fail(self, error):
+        """The engine cannot go on."""
+        self.error = error
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.shut_down()
+            self.on_end(engine)
+
+    def close(self):
+        """End the iteration; what is under way is thrown away. Safe to call twice."""
+        engine, self._engine = self._engine, None
+        if engine is not None and not engine.foreign:
+            engine.end_run(self.tasks.values())
+            self.on_end(engine)
+        self.tasks = {}
+
+    def __del__(self):
+        if self._engine is not None:
+            self.close()
