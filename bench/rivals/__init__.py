@@ -31,6 +31,7 @@ RIVALS: dict[str, Rival] = {
         Rival("stateful", "torchdata StatefulDataLoader", "stateful", ("torchdata",)),
         Rival("webdataset", "webdataset MultiLoader", "webdataset_multi", ("webdataset", "pyzmq")),
         Rival("spdl", "SPDL, shared-memory pools", "spdl_pool", ("spdl_core",)),
+        Rival("spdl_kept", "SPDL, the same arrays again", "spdl_kept", ("spdl_core",)),
         Rival("queue", "multiprocessing.Queue", "plain_queue"),
     )
 }

@@ -1,8 +1,8 @@
 """SPDL's ``iterate_in_subprocess``: one subprocess and one SharedMemorySegmentPool per worker, taken in turn.
 
 As its documentation recommends: the pool has room for what the queue holds and what is being written and
-read, and views are handed out without a copy. Its worker copies a batch into a segment before it asks for
-the next one, so the arrays in which the batch was collated are used again.
+read, and views are handed out without a copy. The source yields new arrays for each batch, as `np.stack`
+makes them; `spdl_kept` is the same with a source that keeps its arrays.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def available() -> str | None:
     return None
 
 
-def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+def batches(question: Question, dataset: Dataset, workers: int, *, reuse: bool = False) -> Iterator[Any]:
     from spdl.pipeline import SharedMemorySegmentPool, iterate_in_subprocess
 
     batch = numbered(dataset, question.batch_size, 0)
@@ -53,7 +53,7 @@ def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]
     stop = multiprocessing.RawValue("b")
     sources = [
         iterate_in_subprocess(
-            _Source(Stream(dataset, question.batch_size, worker, workers, reuse=True), stop),
+            _Source(Stream(dataset, question.batch_size, worker, workers, reuse=reuse), stop),
             buffer_size=BUFFER,
             arena=SharedMemorySegmentPool(segment_size=size, count=BUFFER + 3),
         )

@@ -359,7 +359,7 @@ cdef object receive_kind(Ring ring, uint32_t slot, int copy, int *kind):
     cdef Lease lease = take(ring, slot)
     cdef sr_result result = lease.result
     kind[0] = result.kind
-    if result.kind == SR_BATCH and copy != NEVER and (copy == ALWAYS or ring.circulating < 2):
+    if result.kind == SR_BATCH and copy != NEVER and (copy == ALWAYS or ring.in_circulation() < 2):
         return decode_copy(lease, &result)
     return decode(lease.payload, lease.limit, &result, lease)
 

@@ -51,7 +51,7 @@ cdef class LoaderIterator:
     cdef object draw, streams  # where the next task comes from; streams: whose turn it is
     cdef object due     # what the plan gave, and no slot was free for
     cdef object plan_error
-    cdef bint exhausted, in_order, inline
+    cdef bint exhausted, in_order, inline, single
     cdef int copy
     cdef uint32_t chunk, n_static
     cdef uint64_t run, epoch, seed, next_ticket, look_ahead, timeout, look_at
@@ -70,6 +70,7 @@ cdef class LoaderIterator:
         self.timeout = NEVER if not options.timeout else <uint64_t> (min(options.timeout, 1e9) * 1e9)
         self.look_ahead = 1 if self.inline else options.look_ahead
         self.chunk = options.chunk_size or 0
+        self.single = options.batch_size is None
         self.tasks = {}
         self.by_slot = [None] * self.ring.n_slots
         try:
@@ -196,7 +197,7 @@ cdef class LoaderIterator:
             addressee = <uint32_t> task.worker + 2
         task.slot, task.ticket = slot, self.next_ticket
         task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.ticket, self.seed, sequence,
-                                      addressee, self.chunk, self.options.batch_size is None)
+                                      addressee, self.chunk, self.single)
         # From here on nothing of Python's runs, so that Ctrl-C cannot come between.
         self.next_ticket += 1
         self.by_slot[slot] = task
@@ -213,7 +214,7 @@ cdef class LoaderIterator:
                 if slot >= 0:
                     return slot
                 engine = self._engine
-                if self.inline or self.ring.circulating == 0:
+                if self.inline or self.ring.in_circulation() == 0:
                     raise self.no_slot()
                 # What is published into the slot wakes this wait, although nobody wants it any more.
                 self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up))
@@ -226,7 +227,7 @@ cdef class LoaderIterator:
     def no_slot(self):
         n = self.ring.n_slots
         return SlotsExhausted(
-            f"all {n} slots are held ({n - self.ring.circulating} of them by batches you keep, or by worker "
+            f"all {n} slots are held ({n - self.ring.in_circulation()} of them by batches you keep, or by worker "
             "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots="
             f" (now {n}), or use copy='auto'"
         )

@@ -22,6 +22,7 @@ cdef class Segment:
     cdef str limited_by  # what made the capacity smaller than asked for, or None
     cdef int usable(self) except -1
     cpdef int pick_free(self) except -2
+    cdef int in_circulation(self) noexcept
     cdef int await_ready(self, int slot, uint64_t deadline) except -2
 
     # What Ring (_ring), leases and fills (_slot) ask of the C ring.

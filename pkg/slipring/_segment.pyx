@@ -259,10 +259,13 @@ cdef class Segment:
         cdef uint32_t slot = 0
         return -1 if c.sr_pick_free(self.ptr, &slot) < 0 else <int> slot
 
+    cdef int in_circulation(self) noexcept:
+        return c.sr_circulating(self.ptr)
+
     @property
     def circulating(self):
         """int: slots neither leased nor kept by worker code."""
-        return c.sr_circulating(self.ptr)
+        return self.in_circulation()
 
     def cancel(self, uint32_t slot, uint64_t gen):
         """Take a task back; False if a worker has it already."""
