@@ -22,7 +22,7 @@ def in_child(function):
 
     By way of a file: a pipe would not end while a process that another thread forked meanwhile has it too.
     """
-    file = tempfile.TemporaryFile()
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below, after the child
     pid = os.fork()
     if pid == 0:
         try:
