@@ -13,14 +13,12 @@ from slipring._segment cimport SR_BATCH, SR_ERROR, clock
 
 from slipring import remote
 from slipring._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER
-from slipring._ring import mix
-from slipring.dispatch import StreamPlan, map_plan
+from slipring.dispatch import StreamPlan
 from slipring.engine import stay_if_exiting
 from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted
 
 cdef uint64_t IDLE = 100_000_000  # ns; how often a waiting consumer looks after its workers
 cdef uint64_t NEVER = <uint64_t> -1
-MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 _COPY = {"auto": COPY_AUTO, "always": COPY_ALWAYS, "never": COPY_NEVER}
 
 
@@ -40,11 +38,31 @@ cdef class LoaderIterator:
     """What ``iter(loader)`` returns; the first tasks are under way with it.
 
     Not for use by several threads at once, nor in a forked child.
+
+    Parameters
+    ----------
+    options : Options
+    engine : Engine
+    seed : int
+        The run's base seed, of 64 bits: what workers add their number to.
+    epoch : int
+        Of 64 bits; with `seed` and a ticket it seeds a batch.
+    plan : iterator
+        What `slipring.dispatch` makes: of indices, or whose turn it is.
+    on_end : callable
+        Called with the engine when the iteration is over.
+    rebuild : callable
+        Makes an exception of an error record: `slipring.remote.rebuild`, or one of its signature.
+    first_ticket : int
+        The number of the first batch that `plan` gives.
+    done : iterable of int
+        Tickets that are not to be delivered: their indices are skipped.
     """
 
     cdef object __weakref__
     cdef readonly object _engine  # None: the iteration is over
-    cdef object options, on_end, error
+    cdef object options, on_end, rebuild, error
+    cdef set done
     cdef Ring ring
     cdef dict tasks     # ticket -> Task: what is under way
     cdef list by_slot   # slot -> Task or None
@@ -56,15 +74,13 @@ cdef class LoaderIterator:
     cdef uint32_t chunk, n_static
     cdef uint64_t run, epoch, seed, next_ticket, look_ahead, timeout, look_at
 
-    def __init__(self, loader, engine, epoch, on_end):
-        options = loader.options
-        self.options, self.on_end = options, on_end
+    def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=remote.rebuild, first_ticket=0,
+                 done=()):
+        self.options, self.on_end, self.rebuild = options, on_end, rebuild
         self._engine = engine
         self.ring = engine.ring
-        self.epoch = epoch
-        # The run's base seed: what workers add their number to.
-        seed = mix(loader.seed, epoch) & MASK_62
-        self.seed = seed
+        self.seed, self.epoch = seed, epoch
+        self.next_ticket, self.done = first_ticket, set(done)
         self.copy = _COPY[options.copy]
         self.in_order, self.inline = bool(options.in_order), engine.inline
         self.timeout = NEVER if not options.timeout else <uint64_t> (min(options.timeout, 1e9) * 1e9)
@@ -76,11 +92,8 @@ cdef class LoaderIterator:
         try:
             self.run = engine.begin_run(seed)
             self.n_static = options.num_workers if engine.static else 0
-            if loader.is_stream:
-                self.streams = StreamPlan(max(1, options.num_workers), options.in_order)
-                self.draw = self.streams
-            else:
-                self.draw = map_plan(options, loader.dataset, seed)
+            self.draw = plan
+            self.streams = plan if isinstance(plan, StreamPlan) else None
             if not self.inline:  # workers begin now: the caller may have much to do before the first next()
                 self.dispatch(False)
         except BaseException:
@@ -117,7 +130,7 @@ cdef class LoaderIterator:
                 return value
             if kind == SR_ERROR:
                 original = engine.pool.take_error(task.ticket) if self.inline else None
-                raise remote.rebuild(value, original)
+                raise self.rebuild(value, original)
             self.streams.ended(task.worker)
 
     cdef Task due_task(self, engine):
@@ -172,6 +185,10 @@ cdef class LoaderIterator:
         """Find out what is to be dispatched next; False if that was all."""
         try:
             self.due = next(self.draw, None)
+            while self.done and self.next_ticket in self.done and self.due is not None:
+                self.done.discard(self.next_ticket)
+                self.next_ticket += 1
+                self.due = next(self.draw, None)
         except Exception as error:
             self.end_with(error)
         if self.due is None:

@@ -6,12 +6,16 @@ import weakref
 
 from slipring import fetch
 from slipring._iterator import LoaderIterator
+from slipring._ring import mix
+from slipring.dispatch import StreamPlan, map_plan
 from slipring.engine import Engine
 from slipring.errors import Closed
 from slipring.options import Options
 from slipring.seeding import MASK_63
 from slipring.stats import Tally
 from slipring.worker import Job
+
+MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 
 
 class Loader:
@@ -146,13 +150,21 @@ class Loader:
             if self._owner is None or self._owner() is None or self._owner()._engine is None:
                 if self._engine is None:
                     self._engine = self._new_engine()
-                iterator = LoaderIterator(self, self._engine, epoch, self._ended)
+                iterator = self._iterate(self._engine, epoch, self._ended)
                 self._owner = weakref.ref(iterator)
             else:
                 # A second live iterator gets temporary workers and a ring of its own.
-                iterator = LoaderIterator(self, self._new_engine(), epoch, _ended_extra)
+                iterator = self._iterate(self._new_engine(), epoch, _ended_extra)
                 self._extra.add(iterator)
             return iterator
+
+    def _iterate(self, engine, epoch, on_end):
+        seed = mix(self.seed, epoch) & MASK_62
+        if self.is_stream:
+            plan = StreamPlan(max(1, self.options.num_workers), self.options.in_order)
+        else:
+            plan = map_plan(self.options, self.dataset, seed)
+        return LoaderIterator(self.options, engine, seed, epoch, plan, on_end)
 
     def _new_engine(self):
         o = self.options

@@ -18,7 +18,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from slipring._ring import SERVING
 from slipring.errors import WorkerDied
-from slipring.worker import Worker, process_main, run
+from slipring.worker import process_main, run
 
 GRACE_S = 5.0  # for a worker to end its batch before it is terminated
 TERM_S = 2.0  # and after SIGTERM, before it is killed
@@ -37,7 +37,7 @@ class InlinePool:
 
     def start(self, base_seed):
         """Make the worker that lives in the consumer."""
-        self.worker = Worker(self.ring, 0, self.job, "inline")
+        self.worker = self.job.worker(self.ring, 0, "inline")
 
     def advance(self):
         """Do what is dispatched. Whoever catches Ctrl-C and goes on gets the interrupted batch next."""
@@ -122,7 +122,7 @@ class ThreadPool:
 
 
 def _thread_main(ring, number, job, base_seed):
-    run(Worker(ring, number, job, "thread"), base_seed)
+    run(job.worker(ring, number, "thread"), base_seed)
 
 
 class ProcessPool:

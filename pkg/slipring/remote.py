@@ -19,7 +19,8 @@ def record(error, worker, ticket, indices, clear=True):
     Returns
     -------
     dict
-        worker, pid, ticket, indices, type, text, traceback, pickle (bytes, or None if it cannot be rebuilt).
+        worker, pid, ticket, indices, type, text, traceback, class (bytes, or None if it cannot be found by
+        its name), pickle (bytes, or None if it cannot be rebuilt).
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if clear:  # local variables of the failed frames may be arrays inside the slot
@@ -32,6 +33,7 @@ def record(error, worker, ticket, indices, clear=True):
         "type": f"{type(error).__module__}.{type(error).__qualname__}",
         "text": _text_of(error),
         "traceback": text,
+        "class": _class(error),
         "pickle": _pickle(error),
     }
 
@@ -49,6 +51,7 @@ def shortened(described):
         "type": _cut(described["type"], 0, 200),
         "text": _cut(described["text"], 0, 800),
         "traceback": _cut(described["traceback"], -1500, None),
+        "class": described["class"] if len(described["class"] or b"") <= 400 else None,
         "pickle": data if data is not None and len(data) <= 1600 else None,
     }
 
@@ -101,6 +104,14 @@ def _pickle(error):
         return data if type(pickle.loads(data)) is type(error) else None
     except Exception:
         return None  # the record's text says what it was
+
+
+def _class(error):
+    """The exception's class as bytes."""
+    try:
+        return pickle.dumps(type(error), pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        return None
 
 
 def rebuild(described, original=None):

@@ -30,6 +30,11 @@ class Job:
     drop_last: bool
     rng: str
     rank: int = 0
+    worker_class: type = None  # `Worker`, or a face's own
+
+    def worker(self, ring, number, kind):
+        """Return the worker of that number; for the parameters see `Worker`."""
+        return (self.worker_class or Worker)(ring, number, self, kind)
 
 
 class Worker:
@@ -328,7 +333,7 @@ def process_main(ring, number, job, base_seed, mask):
     ring.watch_consumer()
     one_thread()
     os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(number), str(job.num_workers)
-    run(Worker(ring, number, job, "process"), base_seed)
+    run(job.worker(ring, number, "process"), base_seed)
 
 
 def run(worker, base_seed):
