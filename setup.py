@@ -33,6 +33,7 @@ EXTENSIONS = {
     "_encode": [],
     "_stack": [],
     "_collate": [],
+    "_as_torch": [],
     "_iterator": [],
 }
 

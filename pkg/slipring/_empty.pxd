@@ -7,6 +7,9 @@ cdef extern from "numpy/arrayobject.h":
     enum:
         NPY_HALF  # numpy's own .pxd lacks it
 
+cdef class AsTensor:
+    cdef readonly cnp.ndarray array
+
 cdef int is_fixed(cnp.dtype descr) except -1
 cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr)
 cdef object array_over(char *at, int ndim, cnp.npy_intp *shape, cnp.dtype descr, object base)

@@ -1,5 +1,6 @@
 """Arrays inside the slot that is being filled."""
 
+cimport cython
 cimport numpy as cnp
 from cpython.number cimport PyNumber_AsSsize_t
 from cpython.object cimport PyObject, PyTypeObject
@@ -21,6 +22,11 @@ cdef extern from "numpy/arrayobject.h":
 
 cdef uint64_t BIG_COPY = 1 << 16   # from here on other threads may run during a copy
 cdef uint64_t STREAMING = 4 << 20  # from here on bytes leave the caches before anybody reads them
+
+
+@cython.final
+cdef class AsTensor:
+    """An array that the consumer is to see as a torch tensor."""
 
 
 def empty(shape, dtype=float):

@@ -18,7 +18,7 @@ from slipring._codec cimport (
     LEAF_OBJECT, LEAF_SCALAR, LEAF_STR, LEAF_STRINGS, LEAF_TENSOR, REQUIRES_GRAD, decode, hash_bytes,
 )
 from slipring._define cimport Definition
-from slipring._empty cimport NPY_HALF, array_over, copy_in, is_fixed
+from slipring._empty cimport NPY_HALF, AsTensor, array_over, copy_in, is_fixed
 from slipring._segment cimport (
     SR_BATCH, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE,
     sr_leaf, sr_result,
@@ -194,6 +194,9 @@ cdef class Encoder(Definition):
             if fixed and cnp.PyArray_NDIM(array) <= <int> SR_MAX_DIMS:
                 return self.array(array, LEAF_ARRAY, None)
             return self.pickled_leaf(value)
+        if kind is AsTensor:
+            array = (<AsTensor> value).array
+            return self.array(array, LEAF_TENSOR, array.dtype.name)
         if kind is dict or kind is OrderedDict:
             return self.mapping(value, b"d" if kind is dict else b"o", depth)
         if kind is tuple:

@@ -5,7 +5,7 @@ and what the interpreter has to look at costs several times as much as in a tigh
 """
 
 cimport cython
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from slipring._codec cimport receive_kind
 from slipring._ring cimport Ring
@@ -73,6 +73,7 @@ cdef class LoaderIterator:
     cdef int copy
     cdef uint32_t chunk, n_static
     cdef uint64_t run, epoch, seed, next_ticket, look_ahead, timeout, look_at
+    cdef readonly int64_t last_ticket  # of the batch or error that was delivered last; -1 before
 
     def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=remote.rebuild, first_ticket=0,
                  done=()):
@@ -80,7 +81,7 @@ cdef class LoaderIterator:
         self._engine = engine
         self.ring = engine.ring
         self.seed, self.epoch = seed, epoch
-        self.next_ticket, self.done = first_ticket, set(done)
+        self.next_ticket, self.done, self.last_ticket = first_ticket, set(done), -1
         self.copy = _COPY[options.copy]
         self.in_order, self.inline = bool(options.in_order), engine.inline
         self.timeout = NEVER if not options.timeout else <uint64_t> (min(options.timeout, 1e9) * 1e9)
@@ -126,6 +127,7 @@ cdef class LoaderIterator:
                 raise
             if task is None:
                 self.finish()
+            self.last_ticket = <int64_t> task.ticket
             if kind == SR_BATCH:
                 return value
             if kind == SR_ERROR:

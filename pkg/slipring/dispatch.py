@@ -57,10 +57,12 @@ class StreamPlan:
     num_workers : int
     in_order : bool
         In turn; else whoever has least to do, so that a slow worker does not end up with all tasks.
+    first : int
+        Whose turn is the first.
     """
 
-    def __init__(self, num_workers, in_order):
-        self.turn = list(range(num_workers))
+    def __init__(self, num_workers, in_order, first=0):
+        self.turn = [(first + k) % num_workers for k in range(num_workers)]
         self.sequence = [0] * num_workers
         self.pending = [0] * num_workers
         self.in_order = in_order

@@ -27,6 +27,7 @@ _CARRIED = {
     )
     if hasattr(torch, name)
 }
+_DTYPES = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in _NUMPY}
 _BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in _NUMPY | _CARRIED}
 
 
@@ -97,6 +98,29 @@ def restore(array, name, requires_grad):
         raise CorruptBatch(
             f"a worker sent a tensor of dtype {name} as an array of {array.dtype}: {error}"
         ) from None
+
+
+def stack_alike(tensors, empty):
+    """Return torch's stack of tensors in memory from `empty`; None if that is not possible, or not plain.
+
+    Differing shapes are an error in torch's own words.
+
+    Parameters
+    ----------
+    tensors : list of torch.Tensor
+        Of exactly this type.
+    empty : callable
+        ``empty(shape, dtype)`` returns an array.
+    """
+    first = tensors[0]
+    dtype = first.dtype
+    for tensor in tensors:
+        if tensor.dtype is not dtype or tensor.requires_grad:
+            return None
+    if dtype not in _NUMPY or not is_plain(first):
+        return None
+    out = torch.from_numpy(empty((len(tensors), *first.shape), _DTYPES[dtype]))
+    return torch.stack(tensors, 0, out=out)
 
 
 def stack(tensors, empty):

@@ -72,7 +72,7 @@ class Worker:
         flags = 0
         self._introduce(base_seed)
         if self.kind == "process":
-            seeding.seed_globals(base_seed + self.number)
+            self._seed_process(base_seed)
         if self.job.worker_init_fn is not None:
             before = seeding.save_globals()
             self.job.worker_init_fn(self.number)
@@ -80,6 +80,9 @@ class Worker:
                 self.left_alone = frozenset(seeding.changed_since(before))
                 flags = USER_SEEDED if self.left_alone else 0
         self.ring.serve(self.party, flags)
+
+    def _seed_process(self, base_seed):
+        seeding.seed_globals(base_seed + self.number)
 
     def _introduce(self, base_seed):
         self.base_seed = base_seed
@@ -193,9 +196,7 @@ class Worker:
     def _stream(self, fill, begun):
         with self._guard():
             if self.stream is None:
-                self.stream = StreamFetcher(
-                    self.job.dataset, self.job.collate_fn, self.job.batch_size, self.job.drop_last
-                )
+                self.stream = self._open_stream(fill)
             # A worker that took over from a dead one goes through what has been published, errors too.
             while not self.stream.ended and self.stream.position < fill.sequence:
                 with contextlib.suppress(Exception):
@@ -208,6 +209,10 @@ class Worker:
         else:
             del samples
             self.encoder.publish(fill, box, BATCH, begun, fetched)
+
+    def _open_stream(self, fill):
+        job = self.job
+        return StreamFetcher(job.dataset, job.collate_fn, job.batch_size, job.drop_last)
 
     # ---- cooperative batches
 

@@ -21,7 +21,7 @@ LAYERS = {
     "cring": (("_cring",), ()),
     "ring": (("_segment", "_slot", "_ring"), ("ground", "cring")),
     "codec": (
-        ("_empty", "_codec", "_define", "_encode", "_stack", "_collate", "arrow", "tensors"),
+        ("_empty", "_codec", "_define", "_encode", "_stack", "_collate", "_as_torch", "arrow", "tensors"),
         ("ground", "ring"),
     ),
     "worker": (("seeding", "info", "fetch", "remote", "worker"), ("ground", "ring", "codec")),

@@ -1,0 +1,5 @@
+"""slipring under torch's interface: ``from slipring.torch import DataLoader`` is all that changes."""
+
+from slipring.torch.loader import DataLoader
+
+__all__ = ["DataLoader"]

@@ -1,0 +1,55 @@
+"""torch's default_collate with its result in the slot."""
+
+import numpy as np
+import torch
+from torch.utils.data._utils import collate as _theirs
+
+from slipring._as_torch import ODD, collate_plain
+from slipring._encode import empty
+from slipring._ring import current
+from slipring.tensors import stack_alike
+
+# What torch itself has registered; with other entries types may mean something else.
+_STOCK = {
+    torch.Tensor: _theirs.collate_tensor_fn,
+    np.ndarray: _theirs.collate_numpy_array_fn,
+    (np.bool_, np.number, np.object_): _theirs.collate_numpy_scalar_fn,
+    float: _theirs.collate_float_fn,
+    int: _theirs.collate_int_fn,
+    str: _theirs.collate_str_fn,
+    bytes: _theirs.collate_str_fn,
+}
+
+
+def default_collate(samples):
+    """Return what ``torch.utils.data.default_collate(samples)`` returns, made in the slot where there is one.
+
+    For values that go to a slot only: arrays may stand for tensors until the consumer takes them.
+    """
+    if _theirs.default_collate_fn_map in (_STOCK, _IN_SLOT):
+        made = collate_plain(samples)
+        if made is not ODD:
+            return made
+    return _theirs.default_collate(samples)
+
+
+def _collate_tensor(batch, *, collate_fn_map=None):
+    """Stack tensors in the slot: what a user's collate_fn gets when it calls torch's default_collate."""
+    if current() is not None and all(type(t) is torch.Tensor for t in batch):
+        stacked = stack_alike(batch, empty)
+        if stacked is not None:
+            return stacked
+    return _theirs.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+
+
+_IN_SLOT = {**_STOCK, torch.Tensor: _collate_tensor}
+
+
+def collate_in_slot():
+    """Have torch's default_collate stack tensors in the slot, in this process; a worker calls it once.
+
+    Entries of the user's own are left alone.
+    """
+    registered = _theirs.default_collate_fn_map
+    if registered.get(torch.Tensor) is _theirs.collate_tensor_fn:
+        registered[torch.Tensor] = _collate_tensor

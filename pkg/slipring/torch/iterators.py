@@ -1,0 +1,220 @@
+"""The iterators: torch's base class for what an epoch begins with, slipring's ring for the batches."""
+
+import functools
+
+import torch
+from torch.utils.data import IterDataPipe, MapDataPipe
+from torch.utils.data import dataloader as _theirs
+from torch.utils.data._utils import pin_memory
+
+from slipring import seeding
+from slipring._iterator import LoaderIterator
+from slipring.dispatch import StreamPlan
+from slipring.errors import LoaderTimeout, WorkerDied
+from slipring.torch import remote, state
+from slipring.torch.worker import TorchJob, TorchWorker
+
+
+class _Stateful:
+    """What both iterators know about their place."""
+
+    foreign = False
+
+    def _go_on(self, loader):
+        """Take over what load_state_dict() has left; the state to go on from, or None."""
+        resume, loader._resume = loader._resume, None
+        self._finished = False
+        if resume is not None and resume["finished"]:
+            state.begin_next_epoch(loader, resume)
+            resume = None
+        return resume
+
+    def state_dict(self):
+        """Return the place after the batch that was handed out last; see `DataLoader.state_dict`."""
+        told = {
+            **self._header,
+            "base_seed": self._base_seed,
+            "finished": self._finished,
+            **(self._positions.state() if self._positions is not None else {}),
+            **(self._order.state() if self._order is not None else {}),
+        }
+        if self._finished:
+            told["rng_next"] = state.next_epochs_rng(self._loader)
+        return told
+
+
+class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
+    """Batches made by this process, when they are asked for; nothing lies in a slot."""
+
+    def __init__(self, loader):
+        resume = self._go_on(loader)
+        super().__init__(loader)
+        self._loader = loader
+        self._meter = loader._keeper.inline
+        self._header = state.header(loader)
+        self._place = (None, None)
+        self._per_batch = loader.rng == "batch" and self._dataset_kind == _theirs._DatasetKind.Map
+        self._positions = self._order = None
+        if self._dataset_kind == _theirs._DatasetKind.Map:
+            self._order = state.Order(loader, self._sampler_iter, resume)
+        if self._order is None or state.is_stateful(self._dataset):
+            self._positions = state.Positions(resume)
+            if resume is not None:
+                self._open(resume)
+        if resume is not None:
+            self._base_seed = resume["base_seed"]
+            self._num_yielded = resume.get("yielded", 0)
+
+    def _open(self, resume):
+        place = resume["workers"].get(0) or resume["workers"].get("0")
+        if self._order is not None:
+            state.load_dataset(self._dataset, place)
+            return
+        iterator, skip = state.open_stream(self._dataset, place)
+        self._dataset_fetcher.dataset_iter = iter(iterator)
+        for _ in range(skip):
+            self._dataset_fetcher.fetch(self._next_index())
+
+    def _next_index(self):
+        if self._order is None:
+            return super()._next_index()
+        while True:
+            ticket, indices = self._order.ticket, next(self._order)
+            if ticket not in self._order.above:
+                return indices if self._auto_collation else indices[0]
+
+    def _next_data(self):
+        try:
+            data = self._seeded() if self._per_batch else super()._next_data()
+        except StopIteration:
+            self._finished = True
+            raise
+        if self._order is not None:
+            self._order.delivered(self._order.ticket - 1)
+        if self._positions is not None:
+            dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
+            data = self._positions.unpack(state.Tracked.pack(0, data, self._dataset, dataset_iter))
+        self._meter.batches += 1
+        return data
+
+    def _seeded(self):
+        """The batch, the generators seeded for it and put back: as with any number of workers."""
+        saved, place = seeding.save_globals(), seeding.swap_place((None, None))
+        try:
+            index = self._next_index()
+            seed = seeding.batch_seed(self._base_seed, 0, self._order.ticket - 1, 0, self._rank)
+            seeding.set_batch_seed(seed)
+            seeding.seed_globals(seed)
+            data = self._dataset_fetcher.fetch(index)
+        finally:
+            seeding.swap_place(place)
+            seeding.restore_globals(saved)
+        return pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
+
+
+class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
+    """Batches made by workers, in slots."""
+
+    def __init__(self, loader):
+        self._core = None
+        resume = self._go_on(loader)
+        super().__init__(loader)
+        self._loader = loader
+        self._epoch = 0
+        self._begin(loader, resume)
+
+    def _reset(self, loader, first_iter=False):
+        resume = self._go_on(loader)
+        self.close()
+        super()._reset(loader, first_iter)
+        if loader.rng == "batch":  # seeds come from it: each epoch needs its own
+            self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
+        self._epoch += 1
+        self._begin(loader, resume)
+
+    def _begin(self, loader, resume):
+        self._header = state.header(loader)
+        is_map = self._dataset_kind == _theirs._DatasetKind.Map
+        tracked = not is_map or state.is_stateful(self._dataset)
+        self._positions = state.Positions(resume) if tracked else None
+        self._order = state.Order(loader, self._sampler_iter, resume) if is_map else None
+        if resume is not None:
+            self._base_seed = resume["base_seed"]
+            self._num_yielded = resume.get("yielded", 0)
+        epoch = self._epoch if loader.rng == "worker" else 0
+        if isinstance(self._dataset, IterDataPipe):
+            epoch = self._shared_seed
+        options = loader._core_options()
+        job = self._job(loader, options, tracked)
+        if resume is not None and tracked:
+            places = {int(number): place for number, place in resume["workers"].items()}
+            job = job.resumed(places, self._base_seed, epoch)
+        if is_map:
+            plan = self._order
+        else:
+            plan = StreamPlan(options.num_workers, options.in_order, first=self._positions.last + 1)
+        engine, give_back = loader._keeper.lend(options, job)
+        self._core = LoaderIterator(
+            options,
+            engine,
+            self._base_seed,
+            epoch,
+            plan,
+            give_back,
+            rebuild=remote.rebuild,
+            first_ticket=self._order.ticket if is_map else 0,
+            done=self._order.above if is_map else (),
+        )
+        loader._keeper.iterators.add(self)
+
+    def _job(self, loader, options, tracked):
+        init = loader.worker_init_fn
+        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+            init = functools.partial(_theirs._sharding_worker_init_fn, init, self._world_size, self._rank)
+        return TorchJob(
+            dataset=self._dataset,
+            is_stream=self._order is None,
+            collate_fn=loader._core_collate(),
+            worker_init_fn=init,
+            num_workers=options.num_workers,
+            batch_size=(loader.batch_size or 1) if self._auto_collation else None,
+            drop_last=bool(self._drop_last),
+            rng=loader.rng,
+            rank=self._rank,
+            worker_class=TorchWorker,
+            tracked=tracked,
+        )
+
+    @property
+    def foreign(self):
+        """bool: whether this process has inherited the iterator by a fork."""
+        engine = self._core._engine
+        return engine is not None and engine.foreign
+
+    def _next_data(self):
+        core = self._core
+        try:
+            data = next(core)
+        except StopIteration:
+            self._finished = True
+            raise
+        except (WorkerDied, LoaderTimeout) as error:
+            raise remote.in_torchs_words(error) from error
+        except Exception:
+            self._delivered(core.last_ticket)
+            raise
+        if self._positions is not None:
+            data = self._positions.unpack(data)
+        self._delivered(core.last_ticket)
+        if self._pin_memory:
+            data = pin_memory.pin_memory(data, self._pin_memory_device)
+        return data
+
+    def _delivered(self, ticket):
+        if self._order is not None and ticket >= 0:
+            self._order.delivered(ticket)
+
+    def close(self):
+        """End the iteration."""
+        if self._core is not None:
+            self._core.close()

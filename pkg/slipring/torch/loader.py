@@ -1,0 +1,214 @@
+"""torch's DataLoader over slipring's ring."""
+
+import multiprocessing
+import weakref
+
+import torch.utils.data
+from torch.utils.data._utils import collate as _theirs
+
+from slipring.options import Options
+from slipring.torch.collate import default_collate
+from slipring.torch.iterators import InlineIterator, WorkersIterator
+from slipring.torch.keeper import Keeper
+from slipring.torch.state import checked, initial
+
+EXTRAS = (
+    "chunk_size", "dispatch", "rng", "copy", "slots", "slot_bytes", "backing", "on_worker_death",
+    "max_restarts",
+)  # fmt: skip
+
+
+class DataLoader(torch.utils.data.DataLoader):
+    """`torch.utils.data.DataLoader`, faster, with `torchdata.stateful_dataloader`'s state.
+
+    Every argument of torch's has its meaning and default; batches have torch's types. They are views on
+    shared memory: writable, and valid as long as they are referred to. For the other arguments see
+    `slipring.Loader`; `dispatch` and `rng` have torch's behaviour as their defaults here. All are attributes
+    of the same name.
+
+    Parameters
+    ----------
+    dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last
+    timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor, persistent_workers
+    pin_memory_device, in_order
+        As torch's.
+    snapshot_every_n_steps : int
+        Accepted for torchdata's sake: a state is exact after every batch, at no cost.
+    rng : {'worker', 'batch'}
+        'worker': torch's seeds, one per worker's life, so that the same script gives the same bytes as with
+        torch's loader. 'batch': random numbers depend neither on the workers nor on a resume.
+    dispatch : {'static', 'dynamic'}
+        Whose turn it is, as torch; with ``rng='batch'`` also: who is free.
+    chunk_size, copy, slots, slot_bytes, backing, on_worker_death, max_restarts
+        As `slipring.Loader`'s.
+
+    Raises
+    ------
+    TypeError, ValueError
+        At construction; for torch's arguments with torch's text.
+    """
+
+    def __init__(
+        self,
+        dataset,
+        batch_size=1,
+        shuffle=None,
+        sampler=None,
+        batch_sampler=None,
+        num_workers=0,
+        collate_fn=None,
+        pin_memory=False,
+        drop_last=False,
+        timeout=0,
+        worker_init_fn=None,
+        multiprocessing_context=None,
+        generator=None,
+        *,
+        prefetch_factor=None,
+        persistent_workers=False,
+        pin_memory_device="",
+        in_order=True,
+        snapshot_every_n_steps=1,
+        chunk_size=None,
+        dispatch="static",
+        rng="worker",
+        copy="auto",
+        slots=None,
+        slot_bytes=None,
+        backing="auto",
+        on_worker_death="raise",
+        max_restarts=3,
+    ):
+        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self.chunk_size = chunk_size
+        self.dispatch = dispatch
+        self.rng = rng
+        self.copy = copy
+        self.slots = slots
+        self.slot_bytes = slot_bytes
+        self.backing = backing
+        self.on_worker_death = on_worker_death
+        self.max_restarts = max_restarts
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        self._begin()
+        self._core_options()  # the extras are wrong now, not at the first batch
+
+    def _begin(self):
+        self._keeper = Keeper()
+        self._latest = None  # weak reference to the newest iterator: whose state state_dict() is
+        self._resume = None  # a loaded state, for the next iterator
+
+    def __getstate__(self):
+        # A copy, here or in another process, has workers and figures of its own.
+        own = {"_keeper", "_latest", "_iterator"}
+        return {**{k: v for k, v in self.__dict__.items() if k not in own}, "_iterator": None}
+
+    def __setstate__(self, state):
+        resume = state.get("_resume")
+        self.__dict__.update(state)
+        self._begin()
+        self._resume = resume
+
+    def _core_options(self):
+        context = self.multiprocessing_context
+        return Options(
+            batch_size=self.batch_size if self._auto_collation and self.batch_size else 1,
+            num_workers=max(1, self.num_workers),
+            timeout=self.timeout,
+            prefetch_factor=max(1, self.prefetch_factor or 1),
+            persistent_workers=bool(self.persistent_workers),
+            in_order=bool(self.in_order),
+            start_method=(context or multiprocessing).get_start_method(),
+            worker_init_fn=self.worker_init_fn,
+            **{name: getattr(self, name) for name in EXTRAS},
+        )
+
+    def _core_collate(self):
+        stock = self.collate_fn is _theirs.default_collate
+        return default_collate if stock else self.collate_fn
+
+    # ---- iteration
+
+    def _get_iterator(self):
+        if self.num_workers == 0:
+            made = InlineIterator(self)
+        else:
+            self.check_worker_number_rationality()
+            made = WorkersIterator(self)
+        return made
+
+    def __iter__(self):
+        if self._iterator is not None and self._iterator.foreign:
+            self._iterator = None  # a forked child starts workers of its own
+        iterator = super().__iter__()
+        self._latest = weakref.ref(iterator)
+        return iterator
+
+    # ---- state
+
+    def state_dict(self):
+        """Return where the iteration is: of the newest iterator, while there is one.
+
+        Of constant size for map datasets, whatever was read so far; streams add each worker's position, and
+        what a ``Stateful`` dataset or sampler says about itself.
+
+        Returns
+        -------
+        dict
+            Of plain values; numbers, text, lists and dicts (and the states of Stateful objects).
+        """
+        latest = None if self._latest is None else self._latest()
+        if latest is None:
+            return dict(self._resume) if self._resume is not None else initial(self)
+        return latest.state_dict()
+
+    def load_state_dict(self, state_dict):
+        """Have the next iterator go on where `state_dict` was taken; ``{}`` begins anew.
+
+        Raises
+        ------
+        AssertionError
+            An iterable dataset was read by another number of workers.
+        ValueError
+            It is no state of this kind of dataset.
+        """
+        self._resume = checked(self, state_dict) if state_dict else None
+        self._latest = None
+        if self._iterator is not None:
+            self._iterator.close()
+            self._iterator = None
+
+    # ---- figures, end
+
+    def stats(self):
+        """Return the `slipring.Stats` since the loader was made. Without workers it only counts batches."""
+        return self._keeper.stats(self._core_options().n_slots)
+
+    def close(self):
+        """End workers and iterations. Batches still held stay valid. The loader can be used again."""
+        self._iterator = None
+        self._keeper.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()

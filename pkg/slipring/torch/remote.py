@@ -1,0 +1,77 @@
+"""Errors in torch's words: what users of torch's loader have learned to look for."""
+
+import pickle
+import signal
+
+from torch._utils import KeyErrorMessage
+
+from slipring.errors import LoaderTimeout, WorkerDied, WorkerError
+
+# Raised by next() these would mean something else.
+_SIGNALS = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
+
+
+def rebuild(described, original=None):
+    """Return the exception to raise for an error record: of the original's class, with torch's text.
+
+    As torch does it, the text has the worker's traceback; a class that takes no text becomes RuntimeError.
+    The cause is a `WorkerError` that has worker, batch number and indices.
+    """
+    kind = _class(described)
+    name = described["type"].rpartition(".")[2]
+    text = (
+        f"Caught {name} in DataLoader worker process {described['worker']}.\n"
+        f"Original {described['traceback']}"
+    )
+    error = _made(kind, text)
+    indices = described["indices"]
+    if isinstance(indices, bytes):
+        indices = memoryview(indices).cast("q").tolist()
+    error.__cause__ = WorkerError(
+        f"worker {described['worker']} (pid {described['pid']}), batch {described['ticket']}, "
+        + (
+            "a stream"
+            if indices is None
+            else f"indices {indices[:16]!r}{' ...' if len(indices) > 16 else ''}"
+        ),
+        worker=described["worker"],
+        ticket=described["ticket"],
+        indices=indices,
+        traceback=described["traceback"],
+    )
+    return error
+
+
+def _class(described):
+    try:
+        return pickle.loads(described["class"])
+    except Exception:  # a class made in the worker: RuntimeError stands for it
+        return RuntimeError
+
+
+def _made(kind, text):
+    if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, _SIGNALS):
+        return RuntimeError(text)
+    if kind is KeyError:
+        return KeyError(KeyErrorMessage(text))  # its str() is not a repr
+    try:
+        # A class that takes its text by this name says so by having it, for torch.
+        made = kind(message=text) if getattr(kind, "message", None) else kind(text)
+    except Exception:
+        return RuntimeError(text)
+    return made if isinstance(made, BaseException) else RuntimeError(text)
+
+
+def in_torchs_words(error):
+    """Return a death or a timeout with torch's text before ours."""
+    if isinstance(error, WorkerDied):
+        code = error.exitcode
+        if code is not None and code < 0:
+            text = f"DataLoader worker (pid {error.pid}) is killed by signal: {signal.strsignal(-code)}. "
+        else:
+            text = f"DataLoader worker (pid(s) {error.pid}) exited unexpectedly with exit code {code}. "
+        made = WorkerDied(text + str(error))
+    else:
+        made = LoaderTimeout(str(error))
+    made.__dict__.update(error.__dict__)
+    return made

@@ -1,0 +1,296 @@
+"""Where an iteration is, and how the next one goes on from there.
+
+The protocol is torchdata's: ``state_dict()`` and ``load_state_dict()`` of the loader, and of a dataset, its
+iterator or a sampler that have them (``Stateful``).
+"""
+
+import copy
+import pickle
+import warnings
+
+import torch
+from torch.utils.data import BatchSampler
+
+FORMAT = 1
+
+
+def is_stateful(thing):
+    """Whether it can say where it is, and be told."""
+    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+
+
+# ---- generators, as text that any format of checkpoint can carry
+
+
+def _generator_of(loader):
+    """The generator that sets the order: the loader's, the sampler's own, or torch's global one (None)."""
+    return loader.generator or getattr(loader.sampler, "generator", None)
+
+
+def _as_text(state):
+    return None if state is None else state.numpy().tobytes().hex()
+
+
+def _as_state(text):
+    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
+
+
+# ---- map datasets: the order of indices
+
+
+class Order:
+    """Lists of indices, one per ticket, and what is needed to go on after any of them.
+
+    Parameters
+    ----------
+    loader : DataLoader
+    made : iterator
+        The index sampler's, not yet used.
+    resume : dict, optional
+        A state.
+    """
+
+    def __init__(self, loader, made, resume=None):
+        self.loader = loader
+        self.resume = resume
+        self.ticket = 0 if resume is None else resume["yielded"]
+        self.low = self.ticket  # every ticket before it has been delivered
+        self.above = set() if resume is None else set(resume["above"])  # delivered beyond that
+        self.generator = _generator_of(loader)
+        self.began = None  # the generator's state before the first draw
+        self._text = None
+        sampler = loader._index_sampler
+        self.group = 0
+        if type(sampler) is BatchSampler and (is_stateful(sampler.sampler) or _iter_is_stateful(sampler)):
+            # torch's own batching cannot say where its sampler is: the same lists are made here.
+            self.group, self.drop_last, sampler = sampler.batch_size, sampler.drop_last, sampler.sampler
+            made = iter(sampler)
+        told = None if resume is None else resume["sampler"]
+        if told is not None and is_stateful(sampler) and not is_stateful(made):
+            sampler.load_state_dict(told)
+            made = iter(sampler)
+        self.teller = made if is_stateful(made) else sampler if is_stateful(sampler) else None
+        if told is not None and self.teller is made:
+            made.load_state_dict(told)
+        self.to_skip = 0 if told is not None or resume is None else resume["yielded"]
+        self.at = told  # the teller's state after the last ticket delivered
+        self.after = {}  # ticket -> the teller's state after it was drawn
+        self.made = made
+        self.single = not loader._auto_collation
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.began is None:
+            indices = self._first()
+        else:
+            indices = self._draw()
+        if self.teller is not None:
+            self.after[self.ticket] = copy.deepcopy(self.teller.state_dict())
+        self.ticket += 1
+        return indices
+
+    def _first(self):
+        """The first draw of the epoch: here samplers ask their generator for the whole order."""
+        own = self.generator
+        if self.resume is None or self.resume["rng"] is None:
+            self.began = torch.get_rng_state() if own is None else own.get_state()
+            return self._draw()
+        self.began = _as_state(self.resume["rng"])
+        if own is not None:
+            own.set_state(self.began)
+            return self._skip()
+        now = torch.get_rng_state()
+        torch.set_rng_state(self.began)
+        try:
+            return self._skip()
+        finally:
+            torch.set_rng_state(now)
+
+    def _skip(self):
+        for _ in range(self.to_skip):
+            self._draw()
+        return self._draw()
+
+    def _draw(self):
+        if not self.group:
+            drawn = next(self.made)
+            return [drawn] if self.single else drawn if type(drawn) is list else list(drawn)
+        drawn = []
+        for index in self.made:
+            drawn.append(index)
+            if len(drawn) == self.group:
+                return drawn
+        if not drawn or self.drop_last:
+            raise StopIteration
+        return drawn
+
+    def delivered(self, ticket):
+        """Note that a ticket's batch has been handed out."""
+        if self.teller is not None:
+            state = self.after.pop(ticket, None)
+            if ticket == self.low:
+                self.at = state
+            else:
+                self.after[ticket] = state
+        if ticket != self.low:
+            self.above.add(ticket)
+            return
+        self.low += 1
+        while self.low in self.above:
+            self.above.discard(self.low)
+            self.at = self.after.pop(self.low, None)
+            self.low += 1
+
+    def state(self):
+        """Return this order's part of the state."""
+        if self._text is None:
+            self._text = _as_text(self.began)
+        return {
+            "yielded": self.low,
+            "above": sorted(self.above) if self.above else [],
+            "rng": self._text,
+            "sampler": self.at,
+        }
+
+
+def _iter_is_stateful(sampler):
+    return is_stateful(type(sampler.sampler).__iter__) or hasattr(sampler.sampler, "__stateful_iter__")
+
+
+# ---- what workers send along
+
+
+class Tracked:
+    """A batch with the number of its worker and the states of dataset and iterator: a list in the slot."""
+
+    @staticmethod
+    def pack(number, batch, dataset, iterator):
+        """Return the list; states go as bytes, so that nothing kept refers to the slot."""
+        states = {
+            name: thing.state_dict()
+            for name, thing in (("dataset", dataset), ("iterator", iterator))
+            if is_stateful(thing)
+        }
+        return [number, batch, pickle.dumps(states) if states else None]
+
+
+class Positions:
+    """How far each worker has come."""
+
+    def __init__(self, resume=None):
+        self.workers = {}  # number -> [batches delivered, states as bytes]
+        self.last = -1
+        if resume is not None:
+            self.last = resume["last_worker"]
+            self.workers = {
+                int(k): [v["batches"], pickle.dumps(v["states"])] for k, v in resume["workers"].items()
+            }
+
+    def unpack(self, tracked):
+        """Note whose batch it is, and return it."""
+        number, batch, states = tracked
+        place = self.workers.setdefault(number, [0, None])
+        place[0] += 1
+        place[1] = states
+        self.last = number
+        return batch
+
+    def state(self):
+        """Return the workers' part of the state."""
+        return {
+            "last_worker": self.last,
+            "workers": {
+                number: {"batches": batches, "states": None if states is None else pickle.loads(states)}
+                for number, (batches, states) in sorted(self.workers.items())
+            },
+        }
+
+
+def load_dataset(dataset, place):
+    """Tell a Stateful map dataset where it was."""
+    states = (place or {}).get("states") or {}
+    if "dataset" in states and is_stateful(dataset):
+        dataset.load_state_dict(states["dataset"])
+
+
+def open_stream(dataset, place):
+    """Return (iterator, batches to be skipped) of an iterable dataset at a worker's place, if any."""
+    if place is None:
+        return dataset, 0
+    states = place["states"] or {}
+    load_dataset(dataset, place)
+    iterator = iter(dataset)
+    if "iterator" in states and is_stateful(iterator):
+        iterator.load_state_dict(states["iterator"])
+    return iterator, 0 if states else place["batches"]
+
+
+# ---- a whole state
+
+
+def initial(loader):
+    """Return the state of an iteration that has not begun."""
+    generator = _generator_of(loader)
+    state = torch.get_rng_state() if generator is None else generator.get_state()
+    return {**header(loader), "base_seed": None, "finished": True, "rng_next": _as_text(state)}
+
+
+def header(loader):
+    """Return what every state begins with."""
+    return {
+        "slipring": FORMAT,
+        "kind": "stream" if loader._dataset_kind else "map",
+        "num_workers": loader.num_workers,
+    }
+
+
+def next_epochs_rng(loader):
+    """Return the state of the generator that the next epoch draws from; None: torch's global one."""
+    generator = _generator_of(loader)
+    return None if generator is None else _as_text(generator.get_state())
+
+
+def begin_next_epoch(loader, state):
+    """Put the generator where a finished epoch has left it."""
+    text = state.get("rng_next")
+    if text is None:
+        return
+    generator = _generator_of(loader)
+    if generator is None:
+        torch.set_rng_state(_as_state(text))
+    else:
+        generator.set_state(_as_state(text))
+
+
+def checked(loader, state):
+    """Return the state to go on from, in our own form.
+
+    Raises
+    ------
+    AssertionError, ValueError
+        See `DataLoader.load_state_dict`.
+    """
+    if state.get("slipring") != FORMAT:
+        raise ValueError(
+            "this is no state of slipring.torch.DataLoader (of this version); its keys are "
+            f"{sorted(map(str, state))[:8]}"
+        )
+    kind = header(loader)["kind"]
+    if state["kind"] != kind:
+        raise ValueError(f"the state is of a {state['kind']} dataset, the loader's is a {kind} dataset")
+    if not state["finished"] and (kind == "stream" or state.get("workers")):
+        if state["num_workers"] != loader.num_workers:
+            raise AssertionError(
+                f"the state is of num_workers={state['num_workers']}, the loader has num_workers="
+                f"{loader.num_workers}: a place in an iterable or Stateful dataset is each worker's own. "
+                "Use as many workers, or finish the epoch first"
+            )
+        if kind == "stream" and any(not p["states"] and p["batches"] for p in state["workers"].values()):
+            warnings.warn(
+                "the iterable dataset has no state_dict()/load_state_dict(), nor has its iterator: each "
+                "worker reads again, and drops, what was delivered before",
+                stacklevel=3,
+            )
+    return copy.deepcopy(state)

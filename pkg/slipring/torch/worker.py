@@ -1,0 +1,111 @@
+"""A worker as torch's: the same seeds, the same get_worker_info(), the same sharding of data pipes."""
+
+import dataclasses
+import random
+
+import numpy as np
+import torch
+from torch.utils.data import IterDataPipe
+from torch.utils.data._utils import worker as _theirs
+from torch.utils.data.graph_settings import apply_random_seed
+
+from slipring import seeding
+from slipring._ring import mix
+from slipring.fetch import StreamFetcher
+from slipring.torch.collate import collate_in_slot
+from slipring.torch.state import Tracked, load_dataset, open_stream
+from slipring.worker import Job, Worker
+
+
+@dataclasses.dataclass(frozen=True)
+class TorchJob(Job):
+    """What every worker is told.
+
+    Attributes
+    ----------
+    tracked : bool
+        Send the dataset's state along with each batch.
+    resume : dict or None
+        Worker number -> the place to go on from, in the run that `resume_at` (seed, epoch) names.
+    """
+
+    tracked: bool = False
+    resume: dict | None = None
+    resume_at: tuple | None = None
+
+    def resumed(self, places, seed, epoch):
+        """Return the same job that goes on, in the run of that seed and epoch, from the workers' places."""
+        return dataclasses.replace(self, resume=places, resume_at=(seed, epoch))
+
+    def place(self, fill, number):
+        """Return where a worker goes on in the run of `fill`; None: at its beginning."""
+        return self.resume.get(number) if self.resume_at == (fill.seed, fill.epoch) else None
+
+
+class TorchWorker(Worker):
+    """See `slipring.worker.Worker`."""
+
+    def begin(self, base_seed):
+        if self.kind == "process":
+            collate_in_slot()
+        if self.job.tracked and not self.job.is_stream:
+            collate = self.fetcher.collate
+            self.fetcher.collate = lambda samples: self._with_state(collate(samples))
+        super().begin(base_seed)
+
+    def _seed_process(self, base_seed):
+        seed = base_seed + self.number
+        random.seed(seed)
+        torch.manual_seed(seed)
+        np.random.seed(_theirs._generate_state(base_seed, self.number))
+
+    def _introduce(self, base_seed):
+        super()._introduce(base_seed)
+        if self.kind == "process":
+            _theirs._worker_info = _theirs.WorkerInfo(
+                id=self.number,
+                num_workers=self.job.num_workers,
+                seed=base_seed + self.number,
+                dataset=self.job.dataset,
+            )
+
+    def _enter_run(self, fill):
+        if fill.run == self.run:
+            return
+        if self.job.rng == "batch":
+            super()._enter_run(fill)
+        else:
+            # The generators were seeded when the worker began: they go on from epoch to epoch.
+            self.forget_run()
+            self.run = fill.run
+            seeding.set_batch_seed(mix(fill.seed, fill.epoch, self.number))
+        if isinstance(self.job.dataset, IterDataPipe):
+            shared = torch.Generator()
+            shared.manual_seed(fill.epoch)  # the same in all workers
+            apply_random_seed(self.job.dataset, shared)
+        if not self.job.is_stream:
+            load_dataset(self.job.dataset, self.job.place(fill, self.number))
+
+    # ---- the dataset's state, with each batch
+
+    def _with_state(self, batch):
+        return Tracked.pack(self.number, batch, self.job.dataset, None)
+
+    def _open_stream(self, fill):
+        return _TrackedStream(self.number, self.job, self.job.place(fill, self.number))
+
+
+class _TrackedStream(StreamFetcher):
+    """A stream that begins where a state says, and sends its own state along with each batch."""
+
+    def __init__(self, number, job, state):
+        self.number = number
+        self.job = job
+        dataset, skip = open_stream(job.dataset, state)
+        super().__init__(dataset, job.collate_fn, job.batch_size, job.drop_last)
+        for _ in range(skip):  # what cannot say where it was is read once more up to there
+            self.samples()
+        self.position = 0
+
+    def collate(self, samples):
+        return Tracked.pack(self.number, super().collate(samples), self.job.dataset, self.iterator)
