@@ -1,7 +1,7 @@
 """torch's default collation of plain samples, in C and straight into the slot.
 
-Its results are those of ``torch.utils.data.default_collate``. Whatever is not plain (other types, samples that do
-not fit together) is torch's own to collate, or to refuse in its own words.
+Its results are those of ``torch.utils.data.default_collate``. Whatever is not plain (other types, samples
+that do not fit together) is torch's own to collate, or to refuse in its own words.
 """
 
 cimport numpy as cnp

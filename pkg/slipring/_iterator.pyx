@@ -245,8 +245,9 @@ cdef class LoaderIterator:
 
     def no_slot(self):
         n = self.ring.n_slots
+        held = n - self.ring.in_circulation()
         return SlotsExhausted(
-            f"all {n} slots are held ({n - self.ring.in_circulation()} of them by batches you keep, or by worker "
+            f"all {n} slots are held ({held} of them by batches you keep, or by worker "
             "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots="
             f" (now {n}), or use copy='auto'"
         )

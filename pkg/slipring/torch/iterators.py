@@ -29,6 +29,15 @@ class _Stateful:
             resume = None
         return resume
 
+    def __next__(self):
+        # torch's own notes each step for a profiler, which costs more than the batch, and counts a stream's
+        # samples against its length.
+        if self._order is None or torch.autograd._profiler_enabled():
+            return super().__next__()
+        data = self._next_data()
+        self._num_yielded += 1
+        return data
+
     def state_dict(self):
         """Return the place after the batch that was handed out last; see `DataLoader.state_dict`."""
         told = {
