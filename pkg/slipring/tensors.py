@@ -101,9 +101,10 @@ def restore(array, name, requires_grad):
 
 
 def stack_alike(tensors, empty):
-    """Return torch's stack of tensors in memory from `empty`; None if that is not possible, or not plain.
+    """Return torch's stack of tensors in memory from `empty`; None if the first is not plain.
 
-    Differing shapes are an error in torch's own words.
+    The others are not looked at: into an array of the first's dtype torch's own collation stacks them too, and
+    refuses what does not fit in the same words.
 
     Parameters
     ----------
@@ -113,14 +114,10 @@ def stack_alike(tensors, empty):
         ``empty(shape, dtype)`` returns an array.
     """
     first = tensors[0]
-    dtype = first.dtype
-    for tensor in tensors:
-        if tensor.dtype is not dtype or tensor.requires_grad:
-            return None
-    if dtype not in _NUMPY or not is_plain(first):
+    dtype = _DTYPES.get(first.dtype)
+    if dtype is None or not is_plain(first):
         return None
-    out = torch.from_numpy(empty((len(tensors), *first.shape), _DTYPES[dtype]))
-    return torch.stack(tensors, 0, out=out)
+    return torch.stack(tensors, 0, out=torch.from_numpy(empty((len(tensors), *first.shape), dtype)))
 
 
 def stack(tensors, empty):

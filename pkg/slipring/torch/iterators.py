@@ -40,6 +40,7 @@ class _Stateful:
 
     def state_dict(self):
         """Return the place after the batch that was handed out last; see `DataLoader.state_dict`."""
+        self._catch_up()
         told = {
             **self._header,
             "base_seed": self._base_seed,
@@ -50,6 +51,9 @@ class _Stateful:
         if self._finished:
             told["rng_next"] = state.next_epochs_rng(self._loader)
         return told
+
+    def _catch_up(self):
+        """Bring the place up to date where that was put off."""
 
 
 class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
@@ -66,6 +70,7 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         self._positions = self._order = None
         if self._dataset_kind == _theirs._DatasetKind.Map:
             self._order = state.Order(loader, self._sampler_iter, resume)
+            self._lists = self._order.lists()
         if self._order is None or state.is_stateful(self._dataset):
             self._positions = state.Positions(resume)
             if resume is not None:
@@ -88,7 +93,7 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         if self._order is None:
             return super()._next_index()
         while True:
-            ticket, indices = self._order.ticket, next(self._order)
+            ticket, indices = self._order.ticket, next(self._lists)
             if ticket not in self._order.above:
                 return indices if self._auto_collation else indices[0]
 
@@ -159,7 +164,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
             places = {int(number): place for number, place in resume["workers"].items()}
             job = job.resumed(places, self._base_seed, epoch)
         if is_map:
-            plan = self._order
+            plan = self._order.lists()
         else:
             plan = StreamPlan(options.num_workers, options.in_order, first=self._positions.last + 1)
         engine, give_back = loader._keeper.lend(options, job)
@@ -175,6 +180,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
             done=self._order.above if is_map else (),
         )
         loader._keeper.iterators.add(self)
+        self._simple = is_map and not (tracked or self._pin_memory or self._order.must_be_told)
 
     def _job(self, loader, options, tracked):
         init = loader.worker_init_fn
@@ -204,6 +210,8 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         core = self._core
         try:
             data = next(core)
+            if self._simple:
+                return data
         except StopIteration:
             self._finished = True
             raise
@@ -220,8 +228,13 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         return data
 
     def _delivered(self, ticket):
-        if self._order is not None and ticket >= 0:
+        if self._order is not None and self._order.must_be_told and ticket >= 0:
             self._order.delivered(ticket)
+
+    def _catch_up(self):
+        order = self._order
+        if order is not None and not order.must_be_told:
+            order.low = max(order.low, self._core.last_ticket + 1)
 
     def close(self):
         """End the iteration."""

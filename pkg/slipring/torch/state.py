@@ -78,14 +78,25 @@ class Order:
         self.made = made
         self.single = not loader._auto_collation
 
-    def __iter__(self):
-        return self
+    @property
+    def must_be_told(self):
+        """bool: whether `delivered` must be called for every ticket; else `low` alone says it all."""
+        return self.teller is not None or not self.loader.in_order or bool(self.above)
 
-    def __next__(self):
-        if self.began is None:
-            indices = self._first()
-        else:
-            indices = self._draw()
+    def lists(self):
+        """Yield a list of indices per ticket."""
+        try:
+            yield self._noted(self._first())
+            if self.teller is None and not self.group and not self.single:
+                for drawn in self.made:
+                    self.ticket += 1
+                    yield drawn if type(drawn) is list else list(drawn)
+            while True:
+                yield self._noted(self._draw())
+        except StopIteration:
+            return
+
+    def _noted(self, indices):
         if self.teller is not None:
             self.after[self.ticket] = copy.deepcopy(self.teller.state_dict())
         self.ticket += 1
