@@ -103,8 +103,8 @@ def restore(array, name, requires_grad):
 def stack_alike(tensors, empty):
     """Return torch's stack of tensors in memory from `empty`; None if the first is not plain.
 
-    The others are not looked at: into an array of the first's dtype torch's own collation stacks them too, and
-    refuses what does not fit in the same words.
+    The others are not looked at: into an array of the first's dtype torch's own collation stacks them too,
+    and refuses what does not fit in the same words.
 
     Parameters
     ----------

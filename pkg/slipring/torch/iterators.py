@@ -165,6 +165,8 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
             job = job.resumed(places, self._base_seed, epoch)
         if is_map:
             plan = self._order.lists()
+            if options.chunk_size is not None:
+                plan = _checked(plan, options)
         else:
             plan = StreamPlan(options.num_workers, options.in_order, first=self._positions.last + 1)
         engine, give_back = loader._keeper.lend(options, job)
@@ -216,7 +218,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
             self._finished = True
             raise
         except (WorkerDied, LoaderTimeout) as error:
-            raise remote.in_torchs_words(error) from error
+            raise remote.in_torchs_words(error, self._timeout) from error
         except Exception:
             self._delivered(core.last_ticket)
             raise
@@ -240,3 +242,9 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         """End the iteration."""
         if self._core is not None:
             self._core.close()
+
+
+def _checked(lists, options):
+    for indices in lists:
+        options.check_ranges(len(indices))
+        yield indices

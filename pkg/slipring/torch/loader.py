@@ -130,7 +130,7 @@ class DataLoader(torch.utils.data.DataLoader):
     def _core_options(self):
         context = self.multiprocessing_context
         return Options(
-            batch_size=self.batch_size if self._auto_collation and self.batch_size else 1,
+            batch_size=(self.batch_size or 1) if self._auto_collation else None,
             num_workers=max(1, self.num_workers),
             timeout=self.timeout,
             prefetch_factor=max(1, self.prefetch_factor or 1),

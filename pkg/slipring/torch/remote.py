@@ -62,8 +62,8 @@ def _made(kind, text):
     return made if isinstance(made, BaseException) else RuntimeError(text)
 
 
-def in_torchs_words(error):
-    """Return a death or a timeout with torch's text before ours."""
+def in_torchs_words(error, timeout):
+    """Return a death or a timeout (of that many seconds) with torch's text before ours."""
     if isinstance(error, WorkerDied):
         code = error.exitcode
         if code is not None and code < 0:
@@ -72,6 +72,6 @@ def in_torchs_words(error):
             text = f"DataLoader worker (pid(s) {error.pid}) exited unexpectedly with exit code {code}. "
         made = WorkerDied(text + str(error))
     else:
-        made = LoaderTimeout(str(error))
+        made = LoaderTimeout(f"DataLoader timed out after {timeout} seconds: {error}")
     made.__dict__.update(error.__dict__)
     return made
