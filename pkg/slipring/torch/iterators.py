@@ -21,12 +21,24 @@ class _Stateful:
     foreign = False
 
     def _go_on(self, loader):
-        """Take over what load_state_dict() has left; the state to go on from, or None."""
+        """Take over what load_state_dict() has left, before torch's own beginning of an epoch."""
         resume, loader._resume = loader._resume, None
         self._finished = False
-        if resume is not None and resume["finished"]:
+        if resume is not None and resume["finished"] and not resume.get("seeded"):
             state.begin_next_epoch(loader, resume)
             resume = None
+        return resume
+
+    def _seeded(self, loader, resume):
+        """The same behind torch's own beginning; returns the state to go on from in mid-epoch, or None."""
+        if resume is None:
+            return None
+        if resume["base_seed"] is not None:
+            self._base_seed = resume["base_seed"]
+        if resume["finished"]:  # workers that persist have drawn their seed in an earlier epoch
+            state.begin_next_epoch(loader, resume)
+            return None
+        self._num_yielded = resume.get("yielded", 0)
         return resume
 
     def __next__(self):
@@ -50,6 +62,7 @@ class _Stateful:
         }
         if self._finished:
             told["rng_next"] = state.next_epochs_rng(self._loader)
+            told["seeded"] = bool(self._loader.persistent_workers)
         return told
 
     def _catch_up(self):
@@ -62,6 +75,7 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
     def __init__(self, loader):
         resume = self._go_on(loader)
         super().__init__(loader)
+        resume = self._seeded(loader, resume)
         self._loader = loader
         self._meter = loader._keeper.inline
         self._header = state.header(loader)
@@ -75,9 +89,6 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
             self._positions = state.Positions(resume)
             if resume is not None:
                 self._open(resume)
-        if resume is not None:
-            self._base_seed = resume["base_seed"]
-            self._num_yielded = resume.get("yielded", 0)
 
     def _open(self, resume):
         place = resume["workers"].get(0) or resume["workers"].get("0")
@@ -99,7 +110,7 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
 
     def _next_data(self):
         try:
-            data = self._seeded() if self._per_batch else super()._next_data()
+            data = self._with_seed() if self._per_batch else super()._next_data()
         except StopIteration:
             self._finished = True
             raise
@@ -111,7 +122,7 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         self._meter.batches += 1
         return data
 
-    def _seeded(self):
+    def _with_seed(self):
         """The batch, the generators seeded for it and put back: as with any number of workers."""
         saved, place = seeding.save_globals(), seeding.swap_place((None, None))
         try:
@@ -135,7 +146,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         super().__init__(loader)
         self._loader = loader
         self._epoch = 0
-        self._begin(loader, resume)
+        self._begin(loader, self._seeded(loader, resume))
 
     def _reset(self, loader, first_iter=False):
         resume = self._go_on(loader)
@@ -144,7 +155,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         if loader.rng == "batch":  # seeds come from it: each epoch needs its own
             self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
         self._epoch += 1
-        self._begin(loader, resume)
+        self._begin(loader, self._seeded(loader, resume))
 
     def _begin(self, loader, resume):
         self._header = state.header(loader)
@@ -152,9 +163,6 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         tracked = not is_map or state.is_stateful(self._dataset)
         self._positions = state.Positions(resume) if tracked else None
         self._order = state.Order(loader, self._sampler_iter, resume) if is_map else None
-        if resume is not None:
-            self._base_seed = resume["base_seed"]
-            self._num_yielded = resume.get("yielded", 0)
         epoch = self._epoch if loader.rng == "worker" else 0
         if isinstance(self._dataset, IterDataPipe):
             epoch = self._shared_seed

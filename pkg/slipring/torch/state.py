@@ -11,6 +11,8 @@ import warnings
 import torch
 from torch.utils.data import BatchSampler
 
+from slipring.torch import foreign
+
 FORMAT = 1
 
 
@@ -58,6 +60,8 @@ class Order:
         self.above = set() if resume is None else set(resume["above"])  # delivered beyond that
         self.generator = _generator_of(loader)
         self.began = None  # the generator's state before the first draw
+        # A state of torchdata's has that of a generator which torch's sampler would make by itself.
+        self.samplers_rng = resume is not None and bool(resume.get("rng_is_the_samplers"))
         self._text = None
         sampler = loader._index_sampler
         self.group = 0
@@ -107,17 +111,28 @@ class Order:
         own = self.generator
         if self.resume is None or self.resume["rng"] is None:
             self.began = torch.get_rng_state() if own is None else own.get_state()
-            return self._draw()
+            return self._skip()
         self.began = _as_state(self.resume["rng"])
         if own is not None:
             own.set_state(self.began)
             return self._skip()
+        if self.samplers_rng:
+            return self._with_generator(self.loader.sampler)
         now = torch.get_rng_state()
         torch.set_rng_state(self.began)
         try:
             return self._skip()
         finally:
             torch.set_rng_state(now)
+
+    def _with_generator(self, sampler):
+        """The first draw of a sampler that is to have begun with a generator in that state."""
+        sampler.generator = torch.Generator()
+        sampler.generator.set_state(self.began)
+        try:
+            return self._skip()
+        finally:
+            sampler.generator = None
 
     def _skip(self):
         for _ in range(self.to_skip):
@@ -163,6 +178,7 @@ class Order:
             "above": sorted(self.above) if self.above else [],
             "rng": self._text,
             "sampler": self.at,
+            **({"rng_is_the_samplers": True} if self.samplers_rng else {}),
         }
 
 
@@ -283,6 +299,8 @@ def checked(loader, state):
     AssertionError, ValueError
         See `DataLoader.load_state_dict`.
     """
+    if foreign.is_theirs(state):
+        state = foreign.translated(loader, header(loader), state)
     if state.get("slipring") != FORMAT:
         raise ValueError(
             "this is no state of slipring.torch.DataLoader (of this version); its keys are "
