@@ -24,6 +24,7 @@ from slipring._segment cimport (
     sr_leaf, sr_result,
 )
 from slipring._slot cimport Fill
+from slipring._stack cimport is_tensor
 
 import numpy as np
 
@@ -164,7 +165,7 @@ cdef class Encoder(Definition):
         module = getattr(kind, "__module__", None)
         if type(module) is str:
             module = (<str> module).partition(".")[0]
-        if module == "torch":
+        if module == "torch" or is_tensor(value):  # a subclass of the user's
             packed = _codec.foreign_module("tensor").pack(value)
             if packed is not None:
                 self.array(<cnp.ndarray?> packed[0], LEAF_TENSOR, packed[1])
