@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler
 from slipring.torch import foreign
 
 FORMAT = 1
+_END = object()
 
 
 def is_stateful(thing):
@@ -92,7 +93,8 @@ class Order:
         try:
             yield self._noted(self._first())
             if self.teller is None and not self.group and not self.single:
-                for drawn in self.made:
+                while True:  # `for` would call iter() again, which begins some samplers anew
+                    drawn = next(self.made)
                     self.ticket += 1
                     yield drawn if type(drawn) is list else list(drawn)
             while True:
@@ -144,12 +146,13 @@ class Order:
             drawn = next(self.made)
             return [drawn] if self.single else drawn if type(drawn) is list else list(drawn)
         drawn = []
-        for index in self.made:
+        while len(drawn) < self.group:
+            index = next(self.made, _END)
+            if index is _END:
+                if not drawn or self.drop_last:
+                    raise StopIteration
+                break
             drawn.append(index)
-            if len(drawn) == self.group:
-                return drawn
-        if not drawn or self.drop_last:
-            raise StopIteration
         return drawn
 
     def delivered(self, ticket):
