@@ -2,6 +2,7 @@
 
 import multiprocessing
 import weakref
+from typing import TypeVar
 
 import torch.utils.data
 from torch.utils.data._utils import collate as _theirs
@@ -10,6 +11,7 @@ from slipring.options import Options
 from slipring.torch.collate import default_collate
 from slipring.torch.iterators import InlineIterator, WorkersIterator
 from slipring.torch.keeper import Keeper
+from slipring.torch.standin import StandIn
 from slipring.torch.state import checked, initial
 
 EXTRAS = (
@@ -18,7 +20,10 @@ EXTRAS = (
 )  # fmt: skip
 
 
-class DataLoader(torch.utils.data.DataLoader):
+T_co = TypeVar("T_co", covariant=True)
+
+
+class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     """`torch.utils.data.DataLoader`, faster, with `torchdata.stateful_dataloader`'s state.
 
     Every argument of torch's has its meaning and default; batches have torch's types. They are views on
