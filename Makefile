@@ -1,6 +1,6 @@
 # Every target sets up what it needs; `make` alone lists them.
 #   PYTHON=python3.12  interpreter that creates the virtual environment    VENV=.venv312  where it lives
-#   TORCH=0            leave torch out (its tests are then skipped)        SLIPRING_BUILD=debug|asan|tsan
+#   TORCH=0            leave torch out (its tests are then skipped)          SLIPRING_BUILD=debug|asan|tsan
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -16,6 +16,7 @@ REQUIREMENTS := $(if $(filter 0,$(TORCH)),requirements-core.txt,requirements-dev
 VENV_STAMP := $(VENV)/.stamp-created
 DEPS_STAMP := $(VENV)/.stamp-$(REQUIREMENTS)
 BENCH_STAMP := $(VENV)/.stamp-bench
+CLIENTS_STAMP := $(VENV)/.stamp-clients
 BUILD_STAMPS := build/.stamp-$(subst /,_,$(VENV))
 BUILD_STAMP := $(BUILD_STAMPS)-$(SLIPRING_BUILD)
 
@@ -45,6 +46,11 @@ $(BENCH_STAMP): $(DEPS_STAMP) $(wildcard bench/requirements.txt)
 	@$(PIP_INSTALL) -r bench/requirements.txt
 	@touch $@
 
+# The training libraries whose loops tests/clients runs; without them it is skipped.
+$(CLIENTS_STAMP): $(DEPS_STAMP) requirements-clients.txt
+	@$(PIP_INSTALL) -r requirements-clients.txt
+	@touch $@
+
 # The kinds of build share the place of the finished modules, hence at most one build stamp at a time.
 $(BUILD_STAMP): $(DEPS_STAMP) $(BUILD_INPUTS)
 	@rm -f $(BUILD_STAMPS)-*
@@ -62,7 +68,7 @@ lint: $(DEPS_STAMP) ## ruff, cython-lint, and gcc's warnings as errors
 	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -Icsrc $(wildcard csrc/*.c)
 
 # pytest comes last, so that its closing line is the last thing on the screen; one after another also under -j.
-test: build ## C tests, the same under tsan and asan, malformed batches, then pytest
+test: build $(if $(filter 0,$(TORCH)),,$(CLIENTS_STAMP)) ## C tests, the same under tsan and asan, malformed batches, then pytest
 	@$(MAKE) --no-print-directory ctest
 	@$(MAKE) --no-print-directory tsan
 	@$(MAKE) --no-print-directory asan

@@ -27,6 +27,7 @@ NEEDED = (
 NEEDED += (
     "requirements-core.txt",
     "requirements-dev.txt",
+    "requirements-clients.txt",
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",

@@ -1,0 +1,71 @@
+"""torch.distributed: ranks that share a data set, each with a loader of its own."""
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+
+from slipring.torch import DataLoader  # noqa: E402
+from tests.clients.points import Line, Points  # noqa: E402
+
+RANKS, EPOCHS, N = 2, 3, 24
+
+
+def rank(number, folder):
+    """What one rank does; ends with an error where something is not as it should be."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=number, world_size=RANKS
+    )
+    model = torch.nn.parallel.DistributedDataParallel(Line())
+    for persistent in (False, True):
+        everyones = [None] * RANKS
+        torch.distributed.all_gather_object(everyones, train(model, persistent))
+        torch.save(everyones, os.path.join(folder, f"{persistent} {number}.pt"))
+    torch.distributed.destroy_process_group()
+
+
+def train(model, persistent):
+    """The sample numbers that this rank gets in each epoch."""
+    dataset = Points(N)
+    sampler = torch.utils.data.DistributedSampler(dataset, shuffle=True, seed=5)
+    orders = []
+    workers = {
+        "num_workers": 2,
+        "multiprocessing_context": "fork",  # ranks started by spawn would spawn, which takes seconds
+        "persistent_workers": persistent,
+    }
+    with DataLoader(dataset, 4, sampler=sampler, **workers) as loader:
+        for epoch in range(EPOCHS):
+            sampler.set_epoch(epoch)
+            order = []
+            for batch in loader:
+                model(**batch)["loss"].backward()
+                order += batch["i"].tolist()
+            orders.append(order)
+        assert loader.stats().batches == EPOCHS * N // RANKS // 4
+    return orders
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where two ranks, each with a loader of its own, have saved what both have seen."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        torch.multiprocessing.spawn(rank, (str(folder),), nprocs=RANKS)
+    return folder
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_two_ranks_together_see_every_index_once_per_epoch_in_another_order(folder, persistent):
+    ranks, as_the_other_saw = (torch.load(folder / f"{persistent} {number}.pt") for number in range(RANKS))
+    assert ranks == as_the_other_saw
+    for epoch in range(EPOCHS):
+        assert sorted(ranks[0][epoch] + ranks[1][epoch]) == list(range(N))
+    for orders in ranks:
+        assert len({tuple(order) for order in orders}) == EPOCHS

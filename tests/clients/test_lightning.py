@@ -1,0 +1,128 @@
+"""Lightning's Trainer over our loader."""
+
+import pytest
+
+pytest.importorskip("torch")
+pl = pytest.importorskip("pytorch_lightning", reason="needs requirements-clients.txt")
+
+import torch  # noqa: E402
+
+import slipring.torch  # noqa: E402
+from slipring.torch import DataLoader  # noqa: E402
+from tests.clients.points import EXTRAS, Line, Points, epochs, extras  # noqa: E402
+
+
+class Module(pl.LightningModule):
+    """Trains a `Line`; makes its own loader where it is given the arguments for one."""
+
+    def __init__(self, loader=None):
+        super().__init__()
+        self.line = Line()
+        if loader:
+            self.train_dataloader = loader
+
+    def training_step(self, batch):
+        return self.line(**batch)["loss"]
+
+    def predict_step(self, batch):
+        return batch["i"]
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gloo_opened():
+    """What torch opens with a process's first group, and keeps, is open before files are counted."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def trainer(tmp_path, monkeypatch):
+    """A function that makes a Trainer that shows and writes nothing, and ends its group of processes."""
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+    def make(**kwargs):
+        quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+        quiet["enable_model_summary"] = False
+        return pl.Trainer(accelerator="cpu", devices=1, default_root_dir=tmp_path, **quiet, **kwargs)
+
+    yield make
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def test_a_trainer_fits_from_our_loader(trainer):
+    module = Module()
+    with DataLoader(Points(), 4, shuffle=True, num_workers=2) as loader:
+        trainer(max_epochs=3).fit(module, loader)
+        assert loader.stats().batches == 18
+    orders = epochs(module.line.seen)
+    assert len(orders) == 3 and orders[0] != orders[1] != orders[2]
+
+
+def test_a_trainer_that_makes_the_loader_anew_for_its_sampler_keeps_the_extras(trainer):
+    module, fits = Module(), trainer(max_epochs=2, strategy="ddp")
+    loader = DataLoader(Points(), 4, shuffle=True, num_workers=2, **EXTRAS)
+    fits.fit(module, loader)
+    assert loader.stats().batches == 0
+    with fits.train_dataloader as anew:
+        assert type(anew) is DataLoader and anew is not loader
+        assert type(anew.sampler) is torch.utils.data.DistributedSampler
+        assert extras(anew) == EXTRAS
+        assert anew.stats().batches == 12
+    first, second = epochs(module.line.seen)
+    assert first != second
+
+
+def test_a_trainer_makes_a_loader_of_a_hook_anew_with_its_extras(trainer):
+    module = Module(lambda: Positional(2, Points(), 4, shuffle=True, **EXTRAS))
+    fits = trainer(max_epochs=1, strategy="ddp")
+    fits.fit(module)
+    with fits.train_dataloader as anew:
+        assert type(anew) is Positional and extras(anew) == EXTRAS
+        assert anew.num_workers == 2
+        assert type(anew.sampler) is torch.utils.data.DistributedSampler
+        assert anew.stats().batches == 6
+    epochs(module.line.seen)
+
+
+class Positional(DataLoader):
+    """A user's class whose first argument is its own: only Lightning's wrapper can make it anew."""
+
+    def __init__(self, workers, *args, **kwargs):
+        super().__init__(*args, num_workers=workers, **kwargs)
+
+
+def test_a_trainer_predicts_from_a_loader_made_anew(trainer):
+    predicts = trainer()
+    got = predicts.predict(Module(), DataLoader(Points(), 5, num_workers=2, drop_last=True, **EXTRAS))
+    assert torch.cat(got).tolist() == list(range(24))
+    with predicts.predict_dataloaders as anew:
+        assert extras(anew) == EXTRAS
+        assert anew.stats().batches == 5
+
+
+class OnTorchs(torch.utils.data.DataLoader):
+    """A user's class from before `install`, which only Lightning's wrapper can make anew."""
+
+    def __init__(self, size, dataset, **kwargs):
+        super().__init__(dataset, batch_size=size, **kwargs)
+
+
+def test_a_trainer_takes_all_loaders_while_ours_is_installed(trainer):
+    stock = torch.utils.data.DataLoader(Points(), 4)
+    with slipring.torch.install():
+        fits = trainer(max_epochs=1, strategy="ddp")
+        fits.fit(Module(lambda: torch.utils.data.DataLoader(Points(), 4, num_workers=2, **EXTRAS)))
+        with fits.train_dataloader as ours:
+            assert type(ours) is DataLoader and extras(ours) == EXTRAS
+            assert ours.stats().batches == 6
+        for loader in (lambda: stock, lambda: OnTorchs(4, Points())):
+            module = Module(loader)
+            fits = trainer(max_epochs=1, strategy="ddp")
+            fits.fit(module)
+            assert type(fits.train_dataloader) is type(loader())
+            epochs(module.line.seen)
