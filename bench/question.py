@@ -18,6 +18,7 @@ class Target:
     ----------
     against
         ``"roofline"``, ``"torch"`` or ``"spdl"``: slipring's rate divided by theirs must be at least `bound`.
+        ``"drop_in"``: the same for slipring.torch's rate and torch's.
         ``"cpu"``: the consumer's CPU time per batch, in microseconds, must be at most `bound`.
     bound
         The figure.

@@ -18,6 +18,7 @@ AGAINST = {
     "roofline": "of the roofline, at least",
     "torch": "× the better of torch's two, at least",
     "spdl": "× SPDL, at least",
+    "drop_in": "× the better of torch's two by slipring.torch, at least",
     "cpu": "µs of the consumer's CPU per batch, at most",
 }
 

@@ -11,6 +11,7 @@ from bench.question import Question, Target
 from bench.rivals import RIVALS
 
 OURS = "slipring"
+DROP_IN = "slipring_torch"
 TORCH = ("torch_numpy", "torch_tensor")
 
 Rounds = dict[str, list[dict[str, Any]]]
@@ -107,6 +108,7 @@ def verdicts(question: Question, table: list[Row]) -> list[Verdict]:
         "torch": ours.to_torch,
         "spdl": ours.to_spdl,
         "cpu": ours.cpu_us,
+        "drop_in": next((row.to_torch for row in table if row.rival == DROP_IN), None),
     }
     result = []
     for target in question.targets:

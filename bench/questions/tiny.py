@@ -33,5 +33,5 @@ QUESTION = Question(
     asks="What does a tiny batch cost?",
     batch_size=64,
     dataset=dataset,
-    targets=(Target("torch", 30), Target("spdl", 3)),
+    targets=(Target("torch", 30), Target("drop_in", 30), Target("spdl", 3)),
 )

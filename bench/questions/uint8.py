@@ -37,5 +37,11 @@ QUESTION = Question(
     asks="How fast do big batches of bytes move?",
     batch_size=256,
     dataset=dataset,
-    targets=(Target("roofline", 0.90), Target("torch", 4), Target("spdl", 3), Target("cpu", 20)),
+    targets=(
+        Target("roofline", 0.90),
+        Target("torch", 4),
+        Target("drop_in", 4),
+        Target("spdl", 3),
+        Target("cpu", 20),
+    ),
 )

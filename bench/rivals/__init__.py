@@ -25,6 +25,7 @@ RIVALS: dict[str, Rival] = {
     rival.key: rival
     for rival in (
         Rival("slipring", "slipring", "slipring_loader", ("slipring",)),
+        Rival("slipring_torch", "slipring.torch, numpy samples", "slipring_torch", ("slipring", "torch")),
         Rival("roofline", "roofline (no hand-over)", "roofline"),
         Rival("torch_numpy", "torch, numpy samples", "torch_numpy", ("torch",)),
         Rival("torch_tensor", "torch, tensor samples", "torch_tensor", ("torch",)),

@@ -9,6 +9,7 @@ cdef extern from "numpy/arrayobject.h":
 
 cdef class AsTensor:
     cdef readonly cnp.ndarray array
+    cdef str name(self)
 
 cdef int is_fixed(cnp.dtype descr) except -1
 cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr)

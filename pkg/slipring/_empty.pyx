@@ -24,9 +24,18 @@ cdef uint64_t BIG_COPY = 1 << 16   # from here on other threads may run during a
 cdef uint64_t STREAMING = 4 << 20  # from here on bytes leave the caches before anybody reads them
 
 
+# torch's names of dtypes; numpy's own `name` is computed anew each time.
+cdef dict _NAMES = {
+    np.dtype(kind).num: np.dtype(kind).name for kind in "?bBhHiIlLqQefdFD"
+}
+
+
 @cython.final
 cdef class AsTensor:
     """An array that the consumer is to see as a torch tensor."""
+
+    cdef str name(self):
+        return <str> _NAMES[cnp.PyArray_TYPE(self.array)]
 
 
 def empty(shape, dtype=float):

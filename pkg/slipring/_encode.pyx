@@ -197,7 +197,7 @@ cdef class Encoder(Definition):
             return self.pickled_leaf(value)
         if kind is AsTensor:
             array = (<AsTensor> value).array
-            return self.array(array, LEAF_TENSOR, array.dtype.name)
+            return self.array(array, LEAF_TENSOR, (<AsTensor> value).name())
         if kind is dict or kind is OrderedDict:
             return self.mapping(value, b"d" if kind is dict else b"o", depth)
         if kind is tuple:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.utils.data._utils import collate as _theirs
 
-from slipring._as_torch import ODD, collate_plain
+from slipring._as_torch import ODD, collate_plain, is_stock
 from slipring._encode import empty
 from slipring._ring import current
 from slipring.tensors import stack_alike
@@ -26,21 +26,12 @@ def default_collate(samples):
 
     For values that go to a slot only: arrays may stand for tensors until the consumer takes them.
     """
-    if _is_stock(_theirs.default_collate_fn_map):
+    registered = _theirs.default_collate_fn_map
+    if is_stock(registered, _IN_SLOT) or is_stock(registered, _STOCK):
         made = collate_plain(samples)
         if made is not ODD:
             return made
     return _theirs.default_collate(samples)
-
-
-def _is_stock(registered):
-    """Whether no user has registered types: compared by identity, for every batch."""
-    if len(registered) != len(_STOCK):
-        return False
-    for kind, function in registered.items():
-        if _STOCK.get(kind) is not function and function is not _collate_tensor:
-            return False
-    return True
 
 
 def _collate_tensor(batch, *, collate_fn_map=None):
@@ -50,6 +41,9 @@ def _collate_tensor(batch, *, collate_fn_map=None):
         if stacked is not None:
             return stacked
     return _theirs.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+
+
+_IN_SLOT = {**_STOCK, torch.Tensor: _collate_tensor}
 
 
 def collate_in_slot():

@@ -14,6 +14,8 @@ from slipring.errors import LoaderTimeout, WorkerDied
 from slipring.torch import remote, state
 from slipring.torch.worker import TorchJob, TorchWorker
 
+_profiler_enabled = torch.autograd._profiler_enabled
+
 
 class _Stateful:
     """What both iterators know about their place."""
@@ -44,7 +46,7 @@ class _Stateful:
     def __next__(self):
         # torch's own notes each step for a profiler, which costs more than the batch, and counts a stream's
         # samples against its length.
-        if self._order is None or torch.autograd._profiler_enabled():
+        if self._order is None or _profiler_enabled():
             return super().__next__()
         data = self._next_data()
         self._num_yielded += 1
@@ -140,6 +142,17 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
 class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
     """Batches made by workers, in slots."""
 
+    def __next__(self):
+        if not self._simple or _profiler_enabled():
+            return super().__next__()
+        try:
+            data = next(self._core)
+        except Exception as error:
+            self._note_end(error)
+            raise
+        self._num_yielded += 1
+        return data
+
     def __init__(self, loader):
         self._core = None
         resume = self._go_on(loader)
@@ -217,25 +230,26 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         return engine is not None and engine.foreign
 
     def _next_data(self):
-        core = self._core
         try:
-            data = next(core)
-            if self._simple:
-                return data
-        except StopIteration:
-            self._finished = True
-            raise
-        except (WorkerDied, LoaderTimeout) as error:
-            raise remote.in_torchs_words(error, self._timeout) from error
-        except Exception:
-            self._delivered(core.last_ticket)
+            data = next(self._core)
+        except Exception as error:
+            self._note_end(error)
             raise
         if self._positions is not None:
             data = self._positions.unpack(data)
-        self._delivered(core.last_ticket)
+        self._delivered(self._core.last_ticket)
         if self._pin_memory:
             data = pin_memory.pin_memory(data, self._pin_memory_device)
         return data
+
+    def _note_end(self, error):
+        """What an exception of next() means for the place; deaths and timeouts get torch's words."""
+        if isinstance(error, StopIteration):
+            self._finished = True
+        elif isinstance(error, (WorkerDied, LoaderTimeout)):
+            raise remote.in_torchs_words(error, self._timeout) from error
+        else:
+            self._delivered(self._core.last_ticket)
 
     def _delivered(self, ticket):
         if self._order is not None and self._order.must_be_told and ticket >= 0:
