@@ -1,5 +1,6 @@
 """What a loader keeps from epoch to epoch: the segment, and persistent workers."""
 
+import os
 import threading
 import weakref
 
@@ -15,13 +16,16 @@ class Keeper:
         self.tally = Tally()
         self.inline = Meter()  # batches that were made without workers
         self.tally.add(self.inline)
-        self.lock = threading.Lock()
+        self.lock, self.pid = threading.Lock(), os.getpid()
         self.engine = None
         self.lent = False
         self.iterators = weakref.WeakSet()
 
     def lend(self, options, job):
         """Return (engine, on_end) for one iteration; `on_end` takes the engine back."""
+        if self.pid != os.getpid():
+            # In a forked child: another thread of the parent may have held the lock.
+            self.lock, self.pid = threading.Lock(), os.getpid()
         with self.lock:
             kept = self.engine
             if kept is not None and kept.foreign:
