@@ -15,6 +15,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 import slipring.torch.collate  # noqa: E402
 from slipring._as_torch import ODD, collate_plain  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
+from tests.leaks import started_by_us  # noqa: E402
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -216,3 +217,20 @@ def test_a_tensor_on_a_device_is_refused_with_the_remedy():
     loader = DataLoader(OnDevice(), batch_size=2, num_workers=1, collate_fn=first_of)
     with loader, pytest.raises(TypeError, match="tensor on cuda:0; return CPU tensors"):
         next(iter(loader))
+
+
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_a_loader_that_is_dropped_takes_its_workers_with_it(persistent_workers):
+    loader = DataLoader(
+        Values(list(range(40))), batch_size=4, num_workers=2, persistent_workers=persistent_workers
+    )
+    iterator = iter(loader)
+    batch = next(iterator)
+    assert len(started_by_us()) == 2
+    gc.disable()  # references alone must do it
+    try:
+        del loader, iterator
+        assert not started_by_us()
+    finally:
+        gc.enable()
+    assert batch.tolist() == [0, 1, 2, 3]

@@ -63,8 +63,8 @@ class _Stateful:
             **(self._order.state() if self._order is not None else {}),
         }
         if self._finished:
-            told["rng_next"] = state.next_epochs_rng(self._loader)
-            told["seeded"] = bool(self._loader.persistent_workers)
+            told["rng_next"] = state.next_epochs_rng(self._generator)
+            told["seeded"] = bool(self._persistent_workers)
         return told
 
     def _catch_up(self):
@@ -78,7 +78,7 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         resume = self._go_on(loader)
         super().__init__(loader)
         resume = self._seeded(loader, resume)
-        self._loader = loader
+        self._generator = state.generator_of(loader)
         self._meter = loader._keeper.inline
         self._header = state.header(loader)
         self._place = (None, None)
@@ -157,7 +157,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         self._core = None
         resume = self._go_on(loader)
         super().__init__(loader)
-        self._loader = loader
+        self._generator = state.generator_of(loader)
         self._epoch = 0
         self._begin(loader, self._seeded(loader, resume))
 

@@ -137,7 +137,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         return Options(
             batch_size=(self.batch_size or 1) if self._auto_collation else None,
             num_workers=max(1, self.num_workers),
-            timeout=self.timeout,
+            timeout=float(self.timeout),
             prefetch_factor=max(1, self.prefetch_factor or 1),
             persistent_workers=bool(self.persistent_workers),
             in_order=bool(self.in_order),

@@ -25,7 +25,7 @@ def is_stateful(thing):
 # ---- generators, as text that any format of checkpoint can carry
 
 
-def _generator_of(loader):
+def generator_of(loader):
     """The generator that sets the order: the loader's, the sampler's own, or torch's global one (None)."""
     return loader.generator or getattr(loader.sampler, "generator", None)
 
@@ -54,12 +54,13 @@ class Order:
     """
 
     def __init__(self, loader, made, resume=None):
-        self.loader = loader
+        # Not the loader itself: with persistent workers it keeps the iterator that keeps this.
+        self.in_order, self.sampler = loader.in_order, loader.sampler
         self.resume = resume
         self.ticket = 0 if resume is None else resume["yielded"]
         self.low = self.ticket  # every ticket before it has been delivered
         self.above = set() if resume is None else set(resume["above"])  # delivered beyond that
-        self.generator = _generator_of(loader)
+        self.generator = generator_of(loader)
         self.began = None  # the generator's state before the first draw
         # A state of torchdata's has that of a generator which torch's sampler would make by itself.
         self.samplers_rng = resume is not None and bool(resume.get("rng_is_the_samplers"))
@@ -86,7 +87,7 @@ class Order:
     @property
     def must_be_told(self):
         """bool: whether `delivered` must be called for every ticket; else `low` alone says it all."""
-        return self.teller is not None or not self.loader.in_order or bool(self.above)
+        return self.teller is not None or not self.in_order or bool(self.above)
 
     def lists(self):
         """Yield a list of indices per ticket."""
@@ -119,7 +120,7 @@ class Order:
             own.set_state(self.began)
             return self._skip()
         if self.samplers_rng:
-            return self._with_generator(self.loader.sampler)
+            return self._with_generator(self.sampler)
         now = torch.get_rng_state()
         torch.set_rng_state(self.began)
         try:
@@ -262,7 +263,7 @@ def open_stream(dataset, place):
 
 def initial(loader):
     """Return the state of an iteration that has not begun."""
-    generator = _generator_of(loader)
+    generator = generator_of(loader)
     state = torch.get_rng_state() if generator is None else generator.get_state()
     return {**header(loader), "base_seed": None, "finished": True, "rng_next": _as_text(state)}
 
@@ -276,9 +277,8 @@ def header(loader):
     }
 
 
-def next_epochs_rng(loader):
+def next_epochs_rng(generator):
     """Return the state of the generator that the next epoch draws from; None: torch's global one."""
-    generator = _generator_of(loader)
     return None if generator is None else _as_text(generator.get_state())
 
 
@@ -287,7 +287,7 @@ def begin_next_epoch(loader, state):
     text = state.get("rng_next")
     if text is None:
         return
-    generator = _generator_of(loader)
+    generator = generator_of(loader)
     if generator is None:
         torch.set_rng_state(_as_state(text))
     else:
