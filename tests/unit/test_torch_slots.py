@@ -157,6 +157,51 @@ def test_what_is_collated_in_c_is_what_torch_makes(kind):
     assert same(got, default_collate(values))
 
 
+TENSORS = {
+    "negative by a flag": [torch.tensor([1 + 2j, 3 + 4j]).conj().imag] * 2,
+    "one number, negative by a flag": [torch.tensor([1 + 2j]).conj().imag] * 2,
+    "conjugate by a flag": [torch.tensor([1 + 2j]).conj()] * 2,
+    "transposed": [torch.arange(6).view(2, 3).t(), torch.arange(6, 12).view(2, 3).t()],
+    "parts of others": list(torch.arange(12).view(4, 3)),
+    "columns of others": list(torch.arange(12).view(4, 3).t()),
+    "expanded": [torch.ones(1).expand(3)] * 2,
+    "without elements": [torch.zeros(0, 3)] * 2,
+    "without dimensions": [torch.tensor(1.5), torch.tensor(2.5)],
+    "in several dtypes": [torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float32)],
+    **{str(dtype): [torch.ones(3).to(dtype)] * 2 for dtype in (torch.bool, torch.uint8, torch.bfloat16)},
+    "16 bits": [torch.ones(3, dtype=torch.float16)] * 2,
+    "of float8": [torch.ones(3).to(torch.float8_e5m2)] * 2,
+}
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_tensors_are_stacked_as_by_torch(kind):
+    values = TENSORS[kind]
+    want = default_collate(values)
+    with DataLoader(Values(values), batch_size=len(values), num_workers=1) as loader:
+        (got,) = loader
+    assert got.dtype is want.dtype and got.shape == want.shape
+    as_numbers = [(t if t.is_complex() else t.double()).tolist() for t in (got, want)]
+    assert as_numbers[0] == as_numbers[1]
+
+
+REFUSED = {
+    "shapes differ": [torch.zeros(2), torch.zeros(3)],
+    "a gradient is asked for": [torch.zeros(2, requires_grad=True), torch.zeros(2)],
+    "sparse": [torch.eye(2).to_sparse()] * 2,
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_tensors_that_torch_refuses_are_refused_in_its_words(kind):
+    said = []
+    for cls in (torch.utils.data.DataLoader, DataLoader):
+        with pytest.raises(RuntimeError) as caught:
+            list(cls(Values(REFUSED[kind]), batch_size=2, num_workers=1))
+        said.append(str(caught.value).splitlines()[-1])
+    assert said[0] == said[1]
+
+
 NOT_PLAIN = {
     "a subclass": [collections.OrderedDict(a=1)] * 2,
     "dtypes differ": [np.zeros(2, np.int32), np.zeros(2, np.int64)],
