@@ -186,20 +186,17 @@ def test_tensors_are_stacked_as_by_torch(kind):
 
 
 REFUSED = {
-    "shapes differ": [torch.zeros(2), torch.zeros(3)],
-    "a gradient is asked for": [torch.zeros(2, requires_grad=True), torch.zeros(2)],
-    "sparse": [torch.eye(2).to_sparse()] * 2,
+    "equal size": [torch.zeros(2), torch.zeros(3)],
+    "don't support automatic differentiation": [torch.zeros(2, requires_grad=True), torch.zeros(2)],
+    "sparse tensors are not currently supported": [torch.eye(2).to_sparse()] * 2,
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_tensors_that_torch_refuses_are_refused_in_its_words(kind):
-    said = []
-    for cls in (torch.utils.data.DataLoader, DataLoader):
-        with pytest.raises(RuntimeError) as caught:
-            list(cls(Values(REFUSED[kind]), batch_size=2, num_workers=1))
-        said.append(str(caught.value).splitlines()[-1])
-    assert said[0] == said[1]
+@pytest.mark.parametrize("text", REFUSED)
+def test_tensors_that_torch_refuses_are_refused_in_its_words(text):
+    loader = DataLoader(Values(REFUSED[text]), batch_size=2, num_workers=1)
+    with loader, pytest.raises(RuntimeError, match=text):
+        list(loader)
 
 
 NOT_PLAIN = {
