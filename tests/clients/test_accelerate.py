@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-accelerate = pytest.importorskip("accelerate", reason="needs requirements-clients.txt")
+accelerate = pytest.importorskip("accelerate", reason="pip install -r requirements-clients.txt")
 
 import torch  # noqa: E402
 

@@ -3,7 +3,7 @@
 import pytest
 
 pytest.importorskip("torch")
-pl = pytest.importorskip("pytorch_lightning", reason="needs requirements-clients.txt")
+pl = pytest.importorskip("pytorch_lightning", reason="pip install -r requirements-clients.txt")
 
 import torch  # noqa: E402
 

@@ -3,8 +3,8 @@
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("accelerate", reason="needs requirements-clients.txt")
-transformers = pytest.importorskip("transformers", reason="needs requirements-clients.txt")
+pytest.importorskip("accelerate", reason="pip install -r requirements-clients.txt")
+transformers = pytest.importorskip("transformers", reason="pip install -r requirements-clients.txt")
 
 import accelerate  # noqa: E402
 import torch  # noqa: E402

@@ -278,13 +278,13 @@ def test_the_signature_is_ours():
 SCRIPT = """
 import slipring.torch
 slipring.torch.install()
-import client
+import client, star
 from slipring.torch import DataLoader as Ours
 from torch.utils.data import DataLoader
-assert DataLoader is Ours is client.DataLoader is client.Wanted
+assert DataLoader is Ours is client.DataLoader is client.Wanted is star.DataLoader
 slipring.torch.uninstall()
 import torch
-assert DataLoader is torch.utils.data.DataLoader is client.DataLoader is not Ours
+assert DataLoader is torch.utils.data.DataLoader is client.DataLoader is star.DataLoader is not Ours
 assert client.Wanted is Ours is slipring.torch.DataLoader
 print("well")
 """
@@ -296,6 +296,7 @@ def test_what_was_imported_by_torchs_name_meanwhile_is_torchs_after(tmp_path):
     from torch.utils.data import Dataset, DataLoader
     """
     (tmp_path / "client.py").write_text(inspect.cleandoc(client))
+    (tmp_path / "star.py").write_text("from torch.utils.data.dataloader import *")
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
     assert done.stdout == "well\n", done.stderr

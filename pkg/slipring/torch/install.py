@@ -134,7 +134,7 @@ def _imported_meanwhile():
         if names:
             origins = _origins(module)
             for name in names:
-                if origins.get(name) == {"torch.utils.data"}:
+                if origins.get(name, origins.get("*")) == {"torch.utils.data"}:
                     yield namespace, name
 
 
@@ -147,7 +147,7 @@ def _origins(module):
     origins = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            origin = (node.module or "").removesuffix(".dataloader")
+            origin = "." * node.level + (node.module or "").removesuffix(".dataloader")
             for alias in node.names:
                 origins.setdefault(alias.asname or alias.name, set()).add(origin)
     return origins
