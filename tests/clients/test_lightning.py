@@ -96,6 +96,32 @@ class Positional(DataLoader):
         super().__init__(*args, num_workers=workers, **kwargs)
 
 
+class Checkpoint(pl.Callback):
+    def __init__(self, step, path):
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_trainer_goes_on_within_the_epoch_where_its_checkpoint_was(trainer, tmp_path, num_workers):
+    def fit(**kwargs):
+        module = Module()
+        with DataLoader(Points(), 4, shuffle=True, num_workers=num_workers) as loader:
+            fits.fit(module, loader, weights_only=False, **kwargs)
+            return module.line.seen, loader.stats().batches
+
+    fits = trainer(max_epochs=1, callbacks=[Checkpoint(4, tmp_path / "at 4")])
+    whole, _ = fit()
+    fits = trainer(max_epochs=2)
+    resumed, batches = fit(ckpt_path=tmp_path / "at 4")
+    assert resumed[:8] == whole[16:]
+    epochs(resumed[8:])
+    assert batches == 2 + 6
+
+
 def test_a_trainer_predicts_from_a_loader_made_anew(trainer):
     predicts = trainer()
     got = predicts.predict(Module(), DataLoader(Points(), 5, num_workers=2, drop_last=True, **EXTRAS))
