@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-accelerate = pytest.importorskip("accelerate", reason="pip install -r requirements-clients.txt")
+HOW = "pip install -r requirements-clients.txt"
+accelerate = pytest.importorskip("accelerate", reason=HOW)
 
 import torch  # noqa: E402
 
@@ -69,11 +70,22 @@ def test_a_loader_from_before_is_prepared_too():
     assert shard.base_dataloader.stats().batches == 6
 
 
+def test_torchdatas_loader_is_made_where_accelerate_is_told_to():
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason=HOW)
+    config = accelerate.DataLoaderConfiguration(use_stateful_dataloader=True)
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
+    shard = accelerator.prepare(DataLoader(Points(), 4, **EXTRAS))
+    assert type(shard.base_dataloader) is torchdata.StatefulDataLoader
+    assert torch.cat([batch["i"] for batch in shard]).tolist() == list(range(24))
+
+
 def test_accelerate_has_its_own_arguments_again_after():
     table = accelerate.data_loader._PYTORCH_DATALOADER_KWARGS
+    ours = accelerate.data_loader.DataLoaderAdapter.__init__
     assert table["chunk_size"] is None
     slipring.torch.uninstall()
     assert not set(EXTRAS) & set(table)
+    assert accelerate.data_loader.DataLoaderAdapter.__init__ is ours.__wrapped__
     assert accelerate.data_loader.DataLoader is slipring.torch.standin.Stock
     slipring.torch.install()
 

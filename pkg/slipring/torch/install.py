@@ -7,16 +7,13 @@ import sys
 import threading
 import types
 
+from slipring.torch import for_accelerate
 from slipring.torch.loader import DataLoader
 from slipring.torch.standin import StandIn, Stock
 
 _lock = threading.RLock()
 _depth = 0
 _changed = []  # (namespace, name) where Stock was, and DataLoader is now
-_extended = None  # Accelerate's table of arguments, while it has ours as well
-
-# Accelerate makes a loader again from these of its attributes: {name: default}.
-_ACCELERATE = ("accelerate.data_loader", "_PYTORCH_DATALOADER_KWARGS")
 
 
 class Installed:
@@ -48,7 +45,7 @@ def install():
     Notes
     -----
     Accelerate makes loaders anew from a table of torch's arguments; ours are added to it, so that they are
-    kept. Its ``use_stateful_dataloader`` gives that table to torchdata's loader, which knows none of ours.
+    kept. With its ``use_stateful_dataloader`` it makes torchdata's loaders, as it does without.
     """
     global _depth
     with _lock:
@@ -60,8 +57,8 @@ def install():
                     _changed.append((namespace, name))
         copyreg.pickle(Stock, _reduce_stock)
         StandIn.installed = True
-        _extend_accelerate()
-        StandIn.before_init = _extend_accelerate  # it may be imported between this and the first loader
+        for_accelerate.extend()
+        StandIn.before_init = for_accelerate.extend  # it may be imported between this and the first loader
         _depth += 1
     return Installed()
 
@@ -88,7 +85,7 @@ def uninstall():
         StandIn.before_init = None
         if copyreg.dispatch_table.get(Stock) is _reduce_stock:
             del copyreg.dispatch_table[Stock]
-        _restore_accelerate()
+        for_accelerate.restore()
         _changed.extend(_imported_meanwhile())
         for namespace, name in _changed:
             if namespace.get(name) is DataLoader:
@@ -151,29 +148,6 @@ def _origins(module):
             for alias in node.names:
                 origins.setdefault(alias.asname or alias.name, set()).add(origin)
     return origins
-
-
-def _extend_accelerate():
-    global _extended
-    module, name = _ACCELERATE
-    table = getattr(sys.modules.get(module), name, None)
-    if _extended is not None or not isinstance(table, dict):
-        return
-    with _lock:
-        if StandIn.installed and _extended is None:
-            added = {name: default for name, default in DataLoader.extras().items() if name not in table}
-            table.update(added)
-            _extended = table, added
-
-
-def _restore_accelerate():
-    global _extended
-    if _extended is not None:
-        table, added = _extended
-        for name, default in added.items():
-            if name in table and table[name] is default:
-                del table[name]
-        _extended = None
 
 
 def _reduce_stock(loader):
