@@ -229,6 +229,28 @@ def test_a_sampler_that_is_asked_ahead_goes_on_behind_what_was_delivered(make, n
     assert got == list(range(29, -1, -1))
 
 
+@pytest.mark.parametrize("num_workers", LOADERS)
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_after_a_break_the_state_is_that_of_the_loop(make, num_workers, persistent_workers):
+    keep = persistent_workers and num_workers > 0
+    options = {"batch_size": 4, "shuffle": True, "num_workers": num_workers, "persistent_workers": keep}
+    loader = make(range(40), **options)
+    got = []
+    for batch in loader:
+        got.append(batch.tolist())
+        if len(got) == 3:
+            break
+    del batch
+    state = loader.state_dict()
+    assert state["yielded"] == 3 and not state["finished"]
+    resumed = make(range(40), **options)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    assert sorted(i for batch in got + lists(resumed) for i in batch) == list(range(40))
+    assert len(lists(loader)) == 10  # the loader itself begins anew
+    assert loader.state_dict()["finished"]
+
+
 @pytest.mark.parametrize("state", [{"a": 1}, {"slipring": 2, "kind": "map"}])
 def test_what_is_no_state_is_refused(make, state):
     with pytest.raises(ValueError, match=r"no state of slipring\.torch\.DataLoader"):

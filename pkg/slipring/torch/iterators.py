@@ -21,6 +21,13 @@ class _Stateful:
     """What both iterators know about their place."""
 
     foreign = False
+    home = None  # weak reference to the loader, whose newest iterator this is or was
+
+    def __del__(self):
+        # After a `break` nobody but the loader can say where the iteration was.
+        loader = None if self.home is None else self.home()
+        if loader is not None and loader._latest is not None and loader._latest() in (None, self):
+            loader._left = self.state_dict()
 
     def _go_on(self, loader):
         """Take over what load_state_dict() has left, before torch's own beginning of an epoch."""

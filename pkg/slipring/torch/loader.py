@@ -119,11 +119,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     def _begin(self):
         self._keeper = Keeper()
         self._latest = None  # weak reference to the newest iterator: whose state state_dict() is
+        self._left = None  # the state in which that one ended
         self._resume = None  # a loaded state, for the next iterator
 
     def __getstate__(self):
         # A copy, here or in another process, has workers and figures of its own.
-        own = {"_keeper", "_latest", "_iterator"}
+        own = {"_keeper", "_latest", "_left", "_iterator"}
         return {**{k: v for k, v in self.__dict__.items() if k not in own}, "_iterator": None}
 
     def __setstate__(self, state):
@@ -164,13 +165,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         if self._iterator is not None and self._iterator.foreign:
             self._iterator = None  # a forked child starts workers of its own
         iterator = super().__iter__()
-        self._latest = weakref.ref(iterator)
+        self._latest, self._left = weakref.ref(iterator), None
+        iterator.home = weakref.ref(self)
         return iterator
 
     # ---- state
 
     def state_dict(self):
-        """Return where the iteration is: of the newest iterator, while there is one.
+        """Return where the newest iterator is, or was when it was dropped.
 
         Of constant size for map datasets, whatever was read so far; streams add each worker's position, and
         what a ``Stateful`` dataset or sampler says about itself.
@@ -180,10 +182,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         dict
             Of plain values; numbers, text, lists and dicts (and the states of Stateful objects).
         """
+        if self._resume is not None:
+            return dict(self._resume)
         latest = None if self._latest is None else self._latest()
-        if latest is None:
-            return dict(self._resume) if self._resume is not None else initial(self)
-        return latest.state_dict()
+        if latest is not None:
+            return latest.state_dict()
+        return initial(self) if self._left is None else dict(self._left)
 
     def load_state_dict(self, state_dict):
         """Have the next iterator go on where `state_dict` was taken; ``{}`` begins anew.
@@ -196,7 +200,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             It is no state of this kind of dataset.
         """
         self._resume = checked(self, state_dict) if state_dict else None
-        self._latest = None
+        self._latest = self._left = None
         if self._iterator is not None:
             self._iterator.close()
             self._iterator = None

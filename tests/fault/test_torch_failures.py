@@ -1,0 +1,194 @@
+"""What goes wrong under slipring.torch, told as torch tells it; and interpreters that end at any moment."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from slipring import WorkerError  # noqa: E402
+from slipring.torch import DataLoader  # noqa: E402
+from tests.fault.procs import LONG_S  # noqa: E402
+
+pytestmark = pytest.mark.fault
+
+
+class At(torch.utils.data.Dataset):
+    """Does something at sample 5."""
+
+    def __init__(self, action):
+        self.action = action
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, i):
+        if i == 5:
+            self.action()
+        return i
+
+
+class Odd(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+class Named(Exception):
+    """Takes its text by name, and says so."""
+
+    message = "yes"
+
+    def __init__(self, *, message):
+        super().__init__(message)
+
+
+def raises(error):
+    def action():
+        raise error
+
+    return action
+
+
+def local_class():
+    class Local(Exception):
+        pass
+
+    raise Local("made in the worker")
+
+
+ERRORS = {
+    "KeyError": (
+        raises(KeyError("no\nsuch key")),
+        KeyError,
+        "Caught KeyError in DataLoader worker process 1",
+    ),
+    "ValueError": (raises(ValueError("bad")), ValueError, "Caught ValueError in DataLoader worker process 1"),
+    "odd": (raises(Odd(1, 2)), RuntimeError, "Caught Odd in DataLoader worker process 1"),
+    "named": (raises(Named(message="x")), Named, "Caught Named in DataLoader worker process 1"),
+    "local": (local_class, RuntimeError, "Caught Local in DataLoader worker process 1"),
+    "StopIteration": (raises(StopIteration()), RuntimeError, "Caught StopIteration in DataLoader"),
+    "OSError": (
+        raises(FileNotFoundError(2, "gone")),
+        FileNotFoundError,
+        "Caught FileNotFoundError in DataLoader",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_exception_has_torchs_class_and_text_and_iteration_goes_on(name):
+    action, kind, text = ERRORS[name]
+    with DataLoader(At(action), batch_size=4, num_workers=2) as loader:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1, 2, 3]
+        with pytest.raises(kind) as caught:
+            next(iterator)
+        said = str(caught.value)
+        assert type(caught.value) is kind or kind is KeyError
+        assert said.startswith(text) and "\nOriginal Traceback (most recent call last):\n" in said
+        assert "in __getitem__" in said
+        cause = caught.value.__cause__
+        assert isinstance(cause, WorkerError) and cause.indices == [4, 5, 6, 7] and cause.ticket == 1
+        assert [batch[0].item() for batch in iterator] == [8, 12, 16, 20]
+
+
+def test_a_failing_worker_init_fn_is_told_as_torch_tells_it():
+    loader = DataLoader(At(print), batch_size=4, num_workers=2, worker_init_fn=fails)
+    with (
+        loader,
+        pytest.raises(ZeroDivisionError, match="Caught ZeroDivisionError in DataLoader worker process 0"),
+    ):
+        list(loader)
+
+
+def fails(number):
+    raise ZeroDivisionError(number)
+
+
+def dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leaves():
+    os._exit(3)
+
+
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        (dies, r"DataLoader worker \(pid \d+\) is killed by signal: Killed.*indices \[4, 5, 6, 7"),
+        (leaves, r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly with exit code 3.*indices"),
+    ],
+)
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_a_death_is_a_runtime_error_with_torchs_words_and_ours(action, text, persistent_workers):
+    options = {"batch_size": 4, "num_workers": 2, "persistent_workers": persistent_workers}
+    with DataLoader(At(action), **options) as loader:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1, 2, 3]
+        with pytest.raises(RuntimeError, match=f"(?s){text}"):
+            next(iterator)
+        del iterator
+        assert next(iter(loader)).tolist() == [0, 1, 2, 3]  # workers are started anew
+
+
+def test_a_timeout_is_a_runtime_error_with_torchs_words(tmp_path):
+    os.mkfifo(tmp_path / "gate")
+    with DataLoader(At(Waits(tmp_path / "gate")), batch_size=4, num_workers=2, timeout=0.3) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.3 seconds"):
+            next(iterator)
+        (tmp_path / "gate").write_text("go")
+        assert [batch[0].item() for batch in iterator][-1] == 20
+
+
+class Waits:
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self):
+        self.path.read_text()
+
+
+# ---- interpreters that end with iterators alive. (Not here: a daemon thread that is just then in torch's own
+# ---- code, where torch aborts the process, whose loader it may be.)
+
+BEGIN = """
+    import os, sys, threading
+    from slipring.torch import DataLoader
+
+    def make(**options):
+        return DataLoader(range(1000), batch_size=2, num_workers=2, **options)
+"""
+ENDS = {
+    "an iterator alive": "loader = make(); iterator = iter(loader); next(iterator)",
+    "an iterator without its loader": "iterator = iter(make()); next(iterator)",
+    "a loader without its iterator": "loader = make(); next(iter(loader))",
+    "persistent workers": "loader = make(persistent_workers=True); next(iter(loader))",
+    "two iterators": "loader = make(); a = iter(loader); b = iter(loader); next(a); next(b); del a",
+    "never asked": "loader = make(); iterator = iter(loader)",
+    "in a cycle": "loader = make(); iterator = iter(loader); loader.me = loader; loader.it = iterator",
+    "batches kept": "loader = make(); iterator = iter(loader); kept = [next(iterator) for _ in range(30)]",
+    "an exception": "loader = make(); iterator = iter(loader); next(iterator); sys.exit('told')",
+    "os._exit": "loader = make(); iterator = iter(loader); next(iterator); sys.stdout.flush(); os._exit(0)",
+    "a state loaded": """
+    loader = make()
+    next(iter(loader))
+    loader.load_state_dict(loader.state_dict())
+    iterator = iter(loader)
+    """,
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_an_interpreter_ends_cleanly_with(how, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(BEGIN) + textwrap.dedent(ENDS[how]))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=LONG_S)
+    assert done.returncode == (1 if how == "an exception" else 0), done.stderr
+    assert done.stderr.strip() == ("told" if how == "an exception" else "")
