@@ -1,7 +1,8 @@
 """What the parts cost by themselves: ``python -m bench.micro``.
 
 Question
-    What do one trip round the ring, seeding, collating and copying past the caches cost?
+    What do one trip round the ring, seeding, collating and copying past the caches cost, and what a consumer
+    that has no loader at all?
 Data
     As questions (b) and (d); everything in one process, but copying, which two processes do at once.
 Machine, command, result
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import statistics
 import struct
 import time
@@ -22,7 +24,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from bench.collate import leaves, numbered
 from bench.machine import describe
+from bench.questions import QUESTIONS
 
 ROUNDS = 7
 
@@ -113,31 +117,40 @@ def _copy_for_a_second(
     return done / (time.perf_counter() - begin)
 
 
-def waking(workers: int = 2, seconds: float = 0.004, wakes: int = 250) -> float:
-    """Sleep and wake while as many processes as there are workers use the caches; return CPU µs per wake.
+def without_loader(key: str, rate: float, workers: int = 2, seconds: float = 2.0) -> float:
+    """Consume batches that nobody hands over: sleep, look at each leaf, let go; return CPU µs per batch.
 
-    What a consumer pays that waits for each batch, whatever its loader does besides.
+    What a consumer pays in a question that keeps it waiting, whatever its loader: as many processes as there
+    are workers make the question's batches meanwhile, and the caches are theirs. `rate` is batches per second.
     """
-    stop, others = mmap.mmap(-1, 1), []
+    question = QUESTIONS[key]
+    dataset = question.dataset(None)
+    batches = [numbered(dataset, question.batch_size, number) for number in range(4)]
+    others = []
     for _ in range(workers):
         others.append(os.fork())
         if others[-1] == 0:
             try:
-                rows = np.ones(1 << 22)
-                while not stop[0]:
-                    rows *= 1.0001
+                number, batch = 0, None
+                while True:
+                    batch = numbered(dataset, question.batch_size, number, batch)
+                    number += 1
             finally:
                 os._exit(0)
-    for _ in range(50):
-        time.sleep(seconds)
-    cpu = time.process_time()
-    for _ in range(wakes):
-        time.sleep(seconds)
-    cpu = time.process_time() - cpu
-    stop[0] = 1
-    for pid in others:
-        os.waitpid(pid, 0)
-    return cpu / wakes * 1e6
+    try:
+        count, begin, cpu = 0, time.perf_counter(), time.process_time()
+        while time.perf_counter() - begin < seconds:
+            time.sleep(1 / rate)
+            batch = tuple(leaf[:] for leaf in leaves(batches[count % 4]))
+            for leaf in batch:
+                leaf.item(0)
+            del batch
+            count += 1
+        return (time.process_time() - cpu) / count * 1e6
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def main() -> None:
@@ -145,7 +158,8 @@ def main() -> None:
     for name, value in describe().items():
         print(f"{name}: {value}")
     print()
-    trip, collate, (without, with_torch), wake = round_trip(), collating(), seeding(), waking()
+    trip, collate, (without, with_torch) = round_trip(), collating(), seeding()
+    floors = [(key, without_loader(key, rate)) for key, rate in (("a", 33), ("b", 600), ("c", 400))]
     pairs = [(copying(False), copying(True)) for _ in range(ROUNDS)]
     ratios = [b / a for a, b in pairs]
     for what, figure in (
@@ -153,7 +167,7 @@ def main() -> None:
         ("collating 64 × (32 float32, label)", f"{collate:.2f} µs"),
         ("seeding random and numpy", f"{without:.2f} µs"),
         ("seeding random, numpy and torch", f"{with_torch:.2f} µs"),
-        ("waking from a sleep, caches in use (CPU)", f"{wake:.1f} µs"),
+        *((f"a consumer without a loader, ({key}) (CPU)", f"{floor:.1f} µs") for key, floor in floors),
         ("copying 38.5 MB batches, memcpy", f"{statistics.median(a for a, _ in pairs):.0f}/s"),
         ("copying 38.5 MB batches, streaming", f"{statistics.median(b for _, b in pairs):.0f}/s"),
         ("streaming ÷ memcpy", f"{statistics.median(ratios):.2f} ({min(ratios):.2f} – {max(ratios):.2f})"),
