@@ -121,7 +121,7 @@ def without_loader(key: str, rate: float, workers: int = 2, seconds: float = 2.0
     """Consume batches that nobody hands over: sleep, look at each leaf, let go; return CPU µs per batch.
 
     What a consumer pays in a question that keeps it waiting, whatever its loader: as many processes as there
-    are workers make the question's batches meanwhile, and the caches are theirs. `rate` is batches per second.
+    are workers make the question's batches meanwhile, and the caches are theirs. `rate` is in batches/s.
     """
     question = QUESTIONS[key]
     dataset = question.dataset(None)
