@@ -61,7 +61,7 @@ def pytest_runtest_protocol(item):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    if report.failed:
+    if report.failed or (report.skipped and hasattr(report, "wasxfail")):
         item.stash[failed] = True
     return report
 

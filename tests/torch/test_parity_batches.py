@@ -109,7 +109,7 @@ SINGLE = {name: kind for name, kind in KINDS.items() if name not in ("tensor sub
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("kind", SINGLE)
-@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.filterwarnings("ignore:Sparse ")
 def test_samples_without_batching_are_torchs(make, kind, num_workers):
     assert_as_torch(make, Made(SINGLE[kind], 3), batch_size=None, num_workers=num_workers)
 

@@ -83,9 +83,14 @@ def test_the_consumer_may_draw_between_batches(make, setting):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_broken_off_epoch_leaves_the_generator_as_torch_does(make, setting):
+def test_a_broken_off_epoch_leaves_the_generator_as_torch_does(make, setting, known_difference):
+    if setting == (2, True):
+        known_difference("torch's workers make all batches that were asked for, ours leave them out")
+
     def drawn(cls):
         torch.manual_seed(3)
+        random.seed(3)
+        np.random.seed(3)
         loader = cls(Augmented(), **MAP, **workers(setting))
         firsts = [next(iter(loader)) for _ in range(3)]
         return firsts, torch.rand(1), list(loader)
