@@ -167,6 +167,9 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         self._generator = state.generator_of(loader)
         self._epoch = 0
         self._begin(loader, self._seeded(loader, resume))
+        if isinstance(self._dataset, IterDataPipe):
+            # torch draws a second seed for the first epoch, and uses the first.
+            _theirs._share_dist_seed(loader.generator, self._pg)
 
     def _reset(self, loader, first_iter=False):
         resume = self._go_on(loader)

@@ -37,7 +37,9 @@ class Keeper:
                 kept = None
             if kept is None:
                 kept = self.engine = Engine(options, job, self.tally)
-            elif not kept.started:
+            elif kept.started and job.resume is not None:
+                kept.stop_workers()  # they persist, and do not know where to go on
+            if not kept.started:
                 kept.pool.job = job
             self.lent = True
             return kept, self._take_back
