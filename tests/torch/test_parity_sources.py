@@ -82,9 +82,7 @@ STREAMS = {
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("how", STREAMS)
-def test_streams_come_as_torchs(make, how, num_workers, known_difference):
-    if num_workers and how in ("shuffled data pipe", "long data pipe"):
-        known_difference("a pipe is shuffled by other seeds from its second epoch on")
+def test_streams_come_as_torchs(make, how, num_workers):
     for batch in ({"batch_size": 3}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}):
         assert_as_torch(make, STREAMS[how], **batch, num_workers=num_workers, epochs=2)
 
@@ -96,17 +94,14 @@ def test_a_stream_begins_anew_in_each_epoch(make, persistent):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_shuffled_data_pipe_has_another_order_in_each_epoch(make, persistent, known_difference):
-    known_difference("a pipe is shuffled by other seeds from its second epoch on")
+def test_a_shuffled_data_pipe_has_another_order_in_each_epoch(make, persistent):
     options = {"batch_size": 3, "num_workers": 2, "persistent_workers": persistent, "epochs": 3}
     assert_as_torch(make, STREAMS["shuffled data pipe"], **options)
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("shuffle", [None, False, True])
-def test_shuffle_switches_a_data_pipes_own_shuffling(make, shuffle, num_workers, known_difference):
-    if num_workers and shuffle is not False:
-        known_difference("a pipe is shuffled by other seeds from its second epoch on")
+def test_shuffle_switches_a_data_pipes_own_shuffling(make, shuffle, num_workers):
     pipe = STREAMS["shuffled data pipe"]
     assert_as_torch(make, pipe, batch_size=3, shuffle=shuffle, num_workers=num_workers, epochs=2)
 

@@ -149,9 +149,7 @@ def test_a_state_from_before_the_first_batch_is_the_whole_epoch(stateful, kind, 
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_loader_takes_its_own_state_back(stateful, setting, known_difference):
-    if setting == (2, True):
-        known_difference("workers that persist begin the stream anew")
+def test_a_loader_takes_its_own_state_back(stateful, setting):
     loader = made(stateful, "resumable stream", setting)
     iterator = iter(loader)
     next(iterator)
