@@ -251,6 +251,31 @@ def test_after_a_break_the_state_is_that_of_the_loop(make, num_workers, persiste
     assert loader.state_dict()["finished"]
 
 
+class FailsAt(Dataset):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, i):
+        if i == 9:
+            raise LookupError(i)
+        return i
+
+
+@pytest.mark.parametrize("num_workers", LOADERS)
+def test_a_resume_goes_on_behind_a_batch_that_failed(make, num_workers):
+    loader = make(FailsAt(), batch_size=4, num_workers=num_workers)
+    iterator = iter(loader)
+    assert lists([next(iterator), next(iterator)]) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.raises(LookupError):
+        next(iterator)
+    state = loader.state_dict()
+    assert state["yielded"] == 3
+    assert lists(iterator) == [[12, 13, 14, 15], [16, 17, 18, 19]]
+    resumed = make(FailsAt(), batch_size=4, num_workers=num_workers)
+    resumed.load_state_dict(state)
+    assert lists(resumed) == [[12, 13, 14, 15], [16, 17, 18, 19]]
+
+
 @pytest.mark.parametrize("state", [{"a": 1}, {"slipring": 2, "kind": "map"}])
 def test_what_is_no_state_is_refused(make, state):
     with pytest.raises(ValueError, match=r"no state of slipring\.torch\.DataLoader"):

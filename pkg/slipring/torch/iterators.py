@@ -88,7 +88,6 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         self._generator = state.generator_of(loader)
         self._meter = loader._keeper.inline
         self._header = state.header(loader)
-        self._place = (None, None)
         self._per_batch = loader.rng == "batch" and self._dataset_kind == _theirs._DatasetKind.Map
         self._positions = self._order = None
         if self._dataset_kind == _theirs._DatasetKind.Map:
@@ -118,13 +117,17 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
                 return indices if self._auto_collation else indices[0]
 
     def _next_data(self):
+        order = self._order
+        before = None if order is None else order.ticket
         try:
             data = self._with_seed() if self._per_batch else super()._next_data()
         except StopIteration:
             self._finished = True
             raise
-        if self._order is not None:
-            self._order.delivered(self._order.ticket - 1)
+        finally:
+            # An exception of the dataset is what there was to deliver: a resume goes on behind it.
+            if order is not None and order.ticket != before:
+                order.delivered(order.ticket - 1)
         if self._positions is not None:
             dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
             data = self._positions.unpack(state.Tracked.pack(0, data, self._dataset, dataset_iter))
