@@ -27,6 +27,9 @@ def rank(number, folder):
         torch.distributed.all_gather_object(everyones, train(model, persistent))
         torch.save(everyones, os.path.join(folder, f"{persistent} {number}.pt"))
     torch.distributed.destroy_process_group()
+    # Not the interpreter's own end: under load it was seen to abort in torch's C++ threads ("terminate called
+    # without an active exception"), when all loaders had been closed.
+    os._exit(0)
 
 
 def train(model, persistent):
