@@ -171,7 +171,7 @@ cdef object stack_tensors(list values, kind):
     if capsule is None:
         return odd
     api = <const DLApi *> PyCapsule_GetPointer(capsule, "dlpack_exchange_api")
-    if api.major != 1 or not describe(api, values[0], &first) or values[0].requires_grad:
+    if api.major != 1 or not describe(api, values[0], &first):
         return odd
     dtype = _DTYPES.get((first.dtype.code, first.dtype.bits))
     if dtype is None:
@@ -181,7 +181,7 @@ cdef object stack_tensors(list values, kind):
         raise MemoryError()
     try:
         for i in range(n):
-            if not describe(api, values[i], &other) or not alike(&first, &other):
+            if not describe(api, values[i], &other) or not alike(&first, &other) or values[i].requires_grad:
                 return odd
             # x.conj().imag is negative by a flag that DLPack does not tell. It is strided, unless it is
             # a single number.

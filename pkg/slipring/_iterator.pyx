@@ -57,6 +57,9 @@ cdef class LoaderIterator:
         The number of the first batch that `plan` gives.
     done : iterable of int
         Tickets that are not to be delivered: their indices are skipped.
+    eager : bool
+        Dispatch the next task before a batch is handed out, instead of when the one after it is asked for:
+        who leaves the iteration then has had as many made as with torch.
     """
 
     cdef object __weakref__
@@ -69,14 +72,14 @@ cdef class LoaderIterator:
     cdef object draw, streams  # where the next task comes from; streams: whose turn it is
     cdef object due     # what the plan gave, and no slot was free for
     cdef object plan_error
-    cdef bint exhausted, in_order, inline, single
+    cdef bint exhausted, in_order, inline, single, eager
     cdef int copy
     cdef uint32_t chunk, n_static
     cdef uint64_t run, epoch, seed, next_ticket, look_ahead, timeout, look_at
     cdef readonly int64_t last_ticket  # of the batch or error that was delivered last; -1 before
 
     def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=remote.rebuild, first_ticket=0,
-                 done=()):
+                 done=(), eager=False):
         self.options, self.on_end, self.rebuild = options, on_end, rebuild
         self._engine = engine
         self.ring = engine.ring
@@ -88,6 +91,7 @@ cdef class LoaderIterator:
         self.look_ahead = 1 if self.inline else options.look_ahead
         self.chunk = options.chunk_size or 0
         self.single = options.batch_size is None
+        self.eager = eager
         self.tasks = {}
         self.by_slot = [None] * self.ring.n_slots
         try:
@@ -128,6 +132,8 @@ cdef class LoaderIterator:
             if task is None:
                 self.finish()
             self.last_ticket = <int64_t> task.ticket
+            if self.eager:
+                self.dispatch(False)
             if kind == SR_BATCH:
                 return value
             if kind == SR_ERROR:
@@ -296,6 +302,16 @@ cdef class LoaderIterator:
         if engine is not None:
             engine.shut_down()
             self.on_end(engine)
+
+    def drain(self):
+        """Wait until the workers have made everything that is under way; `close` then throws it away."""
+        cdef Task task
+        try:
+            for task in self.tasks.values():
+                self.wait(task.slot)
+        except Exception as error:
+            self.fail(error)
+            raise
 
     def close(self):
         """End the iteration; what is under way is thrown away. Safe to call twice."""

@@ -14,17 +14,6 @@ def make(request):
     return DataLoader
 
 
-@pytest.fixture
-def known_difference(request):
-    """Call it where ours is known to differ from what it is compared with: the test must then fail."""
-
-    def expect(reason):
-        if "slipring" in (request.node.callspec.params.get(name) for name in ("make", "stateful")):
-            request.applymarker(pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason))
-
-    return expect
-
-
 @pytest.fixture(params=["torchdata", "slipring"])
 def stateful(request):
     """The class under test, of those that have a state."""

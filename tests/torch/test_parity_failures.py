@@ -59,6 +59,13 @@ def test_without_workers_an_exception_arrives_as_it_is(make, error):
     assert type(ours.value) is type(theirs.value) and str(ours.value) == str(theirs.value)
 
 
+@pytest.mark.parametrize("which", [0, 2])
+def test_a_worker_cannot_collate_samples_that_require_grad(make, which):
+    samples = [torch.zeros(3, requires_grad=i == which) for i in range(4)]
+    with raises(RuntimeError, match="one of the arguments requires grad"):
+        list(make(Values(samples), batch_size=4, num_workers=1))
+
+
 @pytest.mark.parametrize("error", [odd_error, fragile_error])
 def test_an_exception_that_cannot_be_rebuilt_is_still_told(make, error):
     with raises(Exception) as theirs:

@@ -176,6 +176,11 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
 
     def _reset(self, loader, first_iter=False):
         resume = self._go_on(loader)
+        if loader.rng == "worker":  # as torch: their generators go on from behind what was asked for
+            try:
+                self._core.drain()
+            except (WorkerDied, LoaderTimeout) as error:
+                raise remote.in_torchs_words(error, self._timeout) from error
         self.close()
         super()._reset(loader, first_iter)
         if loader.rng == "batch":  # seeds come from it: each epoch needs its own
@@ -214,6 +219,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
             rebuild=remote.rebuild,
             first_ticket=self._order.ticket if is_map else 0,
             done=self._order.above if is_map else (),
+            eager=loader.rng == "worker",
         )
         loader._keeper.iterators.add(self)
         self._simple = is_map and not (tracked or self._pin_memory or self._order.must_be_told)
