@@ -19,6 +19,8 @@ struct sr_ring {
     sr_info info;
     /* Payload bytes per slot that this process has mapped; threads share it. */
     _Atomic uint64_t *populated;
+    /* This process's waits for batches are to return: sr_interrupt. */
+    _Atomic uint32_t interrupted;
 };
 
 static inline uint64_t sr_word(unsigned state, uint64_t owner, uint64_t gen)

@@ -1,4 +1,5 @@
 /* ring.c - the consumer's side of a slot's life: dispatch, cancel, take, release. */
+#include <limits.h>
 #include <string.h>
 
 #include "handle.h"
@@ -183,19 +184,32 @@ int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *fou
             return -ESHUTDOWN;
         if (deadline == 0)
             return -ETIMEDOUT;
+        if (sr_load_ordered(&ring->interrupted))
+            return -ECANCELED;
         /* A wake-up for another slot would be in vain; several consumers wait for any. */
         if (!(ring->flags & SR_SEG_PUSH))
             sr_store_ordered(&h->wanted, slot == SR_ANY ? 0 : slot + 1);
         sr_add_ordered(&h->ready_waiters, 1); /* [R2] partner: [R1] in sr_wake_ready */
         uint32_t seen = sr_load_acquire(&h->ready);
         int rc = 0;
-        if (!is_ready(ring, slot, found) && !sr_closed(ring))
+        /* [I2] partner: [I1] in sr_interrupt; whoever comes in between changes the word that is slept on */
+        if (!is_ready(ring, slot, found) && !sr_closed(ring) && !sr_load_ordered(&ring->interrupted))
             rc = sr_futex_wait(&h->ready, seen, deadline);
         sr_sub_ordered(&h->ready_waiters, 1);
         if (rc == -EINTR)
             return rc;
         if (rc == -ETIMEDOUT)
             return is_ready(ring, slot, found) ? 0 : rc;
+    }
+    return 0;
+}
+
+int sr_interrupt(sr_ring *ring, bool on)
+{
+    sr_store_ordered(&ring->interrupted, on); /* [I1] */
+    if (on) {
+        sr_add_ordered(&ring->header->ready, 1);
+        sr_futex_wake(&ring->header->ready, INT_MAX);
     }
     return 0;
 }

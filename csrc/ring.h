@@ -180,8 +180,12 @@ int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen
 int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen);
 
 /* Waits until `slot` (SR_ANY: any slot of the current run, the lowest ticket first) is READY; *found tells
- * which. A deadline of 0 asks without sleeping. -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
+ * which. A deadline of 0 asks without sleeping. -ETIMEDOUT, -EINTR, -ESHUTDOWN, -ECANCELED. */
 int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *found);
+
+/* From now on (until it is taken back) sr_wait_ready does not sleep in this process, and returns -ECANCELED
+ * where it would; a thread that sleeps in it wakes. What is READY is still found. */
+int sr_interrupt(sr_ring *ring, bool on);
 
 /* READY -> LEASED with `party` as holder; *result is a copy, not yet checked. -EBUSY: not READY; in a push
  * segment also: not the first any more, because another consumer was faster (wait again). */

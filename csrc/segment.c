@@ -292,6 +292,7 @@ int sr_after_fork(sr_ring *ring)
     /* Page tables of a shared mapping are not copied by fork: this process has touched nothing yet. */
     for (uint32_t i = 0; i < ring->n_slots; i++)
         sr_store_relaxed(&ring->populated[i], 0);
+    sr_store_relaxed(&ring->interrupted, 0);
     return 0;
 }
 

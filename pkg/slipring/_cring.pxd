@@ -155,6 +155,7 @@ cdef extern from "ring.h" nogil:
     int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
     int sr_circulating(const sr_ring *ring)
     int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen)
+    int sr_interrupt(sr_ring *ring, bint on)
     int sr_discard(sr_ring *ring, uint32_t slot)
     int sr_claim(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint32_t *range,
                  uint64_t *gen)

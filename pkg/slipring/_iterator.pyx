@@ -57,6 +57,8 @@ cdef class LoaderIterator:
         The number of the first batch that `plan` gives.
     done : iterable of int
         Tickets that are not to be delivered: their indices are skipped.
+    patient : bool
+        Wait for a batch without a limit: somebody else sees to `timeout`.
     eager : bool
         Dispatch the next task before a batch is handed out, instead of when the one after it is asked for:
         who leaves the iteration then has had as many made as with torch.
@@ -73,13 +75,15 @@ cdef class LoaderIterator:
     cdef object due     # what the plan gave, and no slot was free for
     cdef object plan_error
     cdef bint exhausted, in_order, inline, single, eager
+    cdef bint stopped  # next() is to give up: another thread wants to end the iteration
     cdef int copy
     cdef uint32_t chunk, n_static
     cdef uint64_t run, epoch, seed, next_ticket, look_ahead, timeout, look_at
     cdef readonly int64_t last_ticket  # of the batch or error that was delivered last; -1 before
+    cdef readonly int last_slot        # where that one lay
 
     def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=remote.rebuild, first_ticket=0,
-                 done=(), eager=False):
+                 done=(), eager=False, patient=False):
         self.options, self.on_end, self.rebuild = options, on_end, rebuild
         self._engine = engine
         self.ring = engine.ring
@@ -87,7 +91,9 @@ cdef class LoaderIterator:
         self.next_ticket, self.done, self.last_ticket = first_ticket, set(done), -1
         self.copy = _COPY[options.copy]
         self.in_order, self.inline = bool(options.in_order), engine.inline
-        self.timeout = NEVER if not options.timeout else <uint64_t> (min(options.timeout, 1e9) * 1e9)
+        self.timeout = NEVER
+        if options.timeout and not patient:
+            self.timeout = <uint64_t> (min(options.timeout, 1e9) * 1e9)
         self.look_ahead = 1 if self.inline else options.look_ahead
         self.chunk = options.chunk_size or 0
         self.single = options.batch_size is None
@@ -125,13 +131,15 @@ cdef class LoaderIterator:
                 raise  # the iteration can go on after these
             except Exception as error:
                 stay_if_exiting()
+                if self.stopped:
+                    raise
                 if self._engine is None:  # another thread has ended the iteration meanwhile
                     raise Closed("the loader was closed while a batch was waited for") from error
                 self.fail(error)
                 raise
             if task is None:
                 self.finish()
-            self.last_ticket = <int64_t> task.ticket
+            self.last_ticket, self.last_slot = <int64_t> task.ticket, task.slot
             if self.eager:
                 self.dispatch(False)
             if kind == SR_BATCH:
@@ -243,6 +251,7 @@ cdef class LoaderIterator:
                     raise self.no_slot()
                 # What is published into the slot wakes this wait, although nobody wants it any more.
                 self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up))
+                self.go_on()
                 engine.pool.check()
                 if clock() >= give_up:
                     raise self.timed_out()
@@ -279,13 +288,20 @@ cdef class LoaderIterator:
                 slot = self.ring.await_ready(wanted, min(clock() + IDLE, give_up))
                 if slot >= 0:
                     return slot
+                self.go_on()
                 self._engine.pool.check()
                 if clock() >= give_up:
                     raise self.timed_out()
         finally:
             self.ring.meter.wait_ns += clock() - began
 
+    cdef int go_on(self) except -1:
+        if self.stopped:
+            raise Closed("another thread has ended the iteration")
+        return 0
+
     def timed_out(self):
+        """Return the exception for a wait that has taken `timeout` seconds."""
         ticket = next(iter(self.tasks), self.next_ticket)
         return LoaderTimeout(
             f"no batch within timeout={self.options.timeout} s: batch {ticket} is still being made by "
@@ -303,9 +319,17 @@ cdef class LoaderIterator:
             engine.shut_down()
             self.on_end(engine)
 
+    def interrupt(self, bint on=True):
+        """Have a next() that waits in another thread raise `Closed`, and those to come; or take that back."""
+        self.stopped = on
+        self.ring.interrupt(on)
+
     def drain(self):
         """Wait until the workers have made everything that is under way; `close` then throws it away."""
         cdef Task task
+        if self._engine is None:
+            return
+        self.interrupt(False)
         try:
             for task in self.tasks.values():
                 self.wait(task.slot)
@@ -317,6 +341,7 @@ cdef class LoaderIterator:
         """End the iteration; what is under way is thrown away. Safe to call twice."""
         engine, self._engine = self._engine, None
         if engine is not None and not engine.foreign:
+            self.interrupt(False)
             engine.end_run(self.tasks.values())
             self.on_end(engine)
         self.tasks = {}

@@ -24,6 +24,7 @@ cdef class Segment:
     cpdef int pick_free(self) except -2
     cdef int in_circulation(self) noexcept
     cdef int await_ready(self, int slot, uint64_t deadline) except -2
+    cdef int interrupt(self, bint on) except -1
 
     # What Ring (_ring), leases and fills (_slot) ask of the C ring.
     cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL

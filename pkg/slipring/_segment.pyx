@@ -13,6 +13,10 @@ from libc.string cimport memcpy, memset
 
 from slipring cimport _cring as c
 
+cdef extern from "<errno.h>" nogil:
+    enum:
+        ECANCELED
+
 from slipring.errors import (
     Closed, CorruptBatch, SlotsExhausted, batch_too_large, segment_full, task_too_large,
 )
@@ -267,6 +271,10 @@ cdef class Segment:
         """int: slots neither leased nor kept by worker code."""
         return self.in_circulation()
 
+    def slot_memory(self, uint32_t slot):
+        """Return (address, bytes): the part of a slot's payload that has memory."""
+        return <uint64_t> self.payload(slot), self.committed(slot)
+
     def cancel(self, uint32_t slot, uint64_t gen):
         """Take a task back; False if a worker has it already."""
         self.usable()
@@ -290,9 +298,13 @@ cdef class Segment:
         while rc == -EINTR:
             with nogil:
                 rc = c.sr_wait_ready(self.ptr, wanted, deadline, &found)
-            if rc < 0 and rc != -ETIMEDOUT:
+            if rc < 0 and rc != -ETIMEDOUT and rc != -ECANCELED:
                 check(rc)
-        return -1 if rc == -ETIMEDOUT else <int> found
+        return -1 if rc < 0 else <int> found
+
+    cdef int interrupt(self, bint on) except -1:
+        """Have `await_ready` return without a batch, from now on and at once; or take that back."""
+        return check(c.sr_interrupt(self.ptr, on))
 
     # ---- what Ring, leases and fills ask of the C ring
 

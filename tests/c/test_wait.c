@@ -131,6 +131,34 @@ static void what_is_ready_can_still_be_taken_after_a_close(void)
     sr_destroy(ring);
 }
 
+static void *interrupt_later(void *unused)
+{
+    (void)unused;
+    sleep_ms(40);
+    CHECK_OK(sr_interrupt(ring, true));
+    return NULL;
+}
+
+static void an_interrupt_ends_waits_for_batches_until_it_is_taken_back(void)
+{
+    int (*const waits_ready[])(uint64_t) = {wait_ready_any, wait_ready_one};
+    for (size_t i = 0; i < 2; i++) {
+        pthread_t other;
+        prepare(waits_ready[i]);
+        CHECK_OK(pthread_create(&other, NULL, interrupt_later, NULL));
+        CHECK_EQ(waits_ready[i](SR_FOREVER), -ECANCELED);
+        pthread_join(other, NULL);
+        CHECK_EQ(waits_ready[i](SR_FOREVER), -ECANCELED);
+        CHECK_EQ(wait_claim(in_ms(20)), -ETIMEDOUT); /* nobody else minds */
+        bring_to(ring, 1, SR_READY, 1, false);
+        CHECK_OK(waits_ready[i](SR_FOREVER)); /* what is there is found */
+        CHECK_OK(sr_release(ring, 1, take(ring, 1)));
+        CHECK_OK(sr_interrupt(ring, false));
+        CHECK_EQ(waits_ready[i](in_ms(20)), -ETIMEDOUT);
+        sr_destroy(ring);
+    }
+}
+
 static void a_reopened_segment_works_again(void)
 {
     ring = make_ring(2, 3, 0);
@@ -358,6 +386,7 @@ static const struct test tests[] = {
     T(a_signal_ends_every_wait_whatever_its_flags),
     T(a_close_ends_every_wait_for_good),
     T(what_is_ready_can_still_be_taken_after_a_close),
+    T(an_interrupt_ends_waits_for_batches_until_it_is_taken_back),
     T(a_reopened_segment_works_again),
     T(a_task_that_is_there_is_claimed_even_past_the_deadline),
     T(a_task_wakes_its_addressee_only),
