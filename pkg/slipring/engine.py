@@ -39,6 +39,7 @@ class Engine:
         self.static = options.dispatch == "static" or options.rng == "worker"
         self.left_behind = -1  # a slot that a worker was at, when the last run ended
         self.alive = True
+        self.attachment = None  # what a layer above keeps as long as the segment; closed before that goes
         self.owner = os.getpid()
         self.lock = threading.Lock()
         _live.add(self)
@@ -117,6 +118,8 @@ class Engine:
         with self.lock:
             if self.alive:
                 self.alive = False
+                if self.attachment is not None:
+                    self.attachment.close()
                 self.tally.fold(self.ring.meter, self.ring.info)
                 _live.discard(self)
 

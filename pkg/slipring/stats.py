@@ -38,6 +38,14 @@ class Stats:
         The consumer waiting for a batch. Large: the workers are the bottleneck.
     respawns : int
         Workers that were replaced after a death.
+    moved_batches : int
+        Batches copied to a device (`slipring.torch` with ``device=``).
+    staged_batches : int
+        Those among them that went through a pinned copy, because their slot is not pinned itself.
+    registered_bytes : int
+        Of the slots that are, at present.
+    registration_refused : str or None
+        Why a slot is not.
     """
 
     batches: int = 0
@@ -57,6 +65,10 @@ class Stats:
     slot_wait_s: float = 0.0
     consumer_wait_s: float = 0.0
     respawns: int = 0
+    moved_batches: int = 0
+    staged_batches: int = 0
+    registered_bytes: int = 0
+    registration_refused: str | None = None
 
 
 _COUNTERS = ("batches", "bytes", "copied_batches", "copied_bytes", "pickled_leaves", "pickled_tasks")

@@ -12,6 +12,7 @@ from slipring._iterator import LoaderIterator
 from slipring.dispatch import StreamPlan
 from slipring.errors import LoaderTimeout, WorkerDied
 from slipring.torch import remote, state
+from slipring.torch.preload import Feed, Preload, Steps
 from slipring.torch.worker import TorchJob, TorchWorker
 
 _profiler_enabled = torch.autograd._profiler_enabled
@@ -87,6 +88,8 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         resume = self._seeded(loader, resume)
         self._generator = state.generator_of(loader)
         self._meter = loader._keeper.inline
+        self._mover, self._several, self._parts = loader._mover(), loader.devices is not None, []
+        self._pin_memory = self._pin_memory and self._mover is None
         self._header = state.header(loader)
         self._per_batch = loader.rng == "batch" and self._dataset_kind == _theirs._DatasetKind.Map
         self._positions = self._order = None
@@ -117,6 +120,12 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
                 return indices if self._auto_collation else indices[0]
 
     def _next_data(self):
+        if self._mover is None:
+            return self._made()
+        moved = self._moved()
+        return moved if self._several else moved[0]
+
+    def _made(self):
         order = self._order
         before = None if order is None else order.ticket
         try:
@@ -133,6 +142,13 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
             data = self._positions.unpack(state.Tracked.pack(0, data, self._dataset, dataset_iter))
         self._meter.batches += 1
         return data
+
+    def _moved(self):
+        """The next step's batches on their devices."""
+        while len(self._parts) < len(self._mover.places):
+            self._parts.append(self._mover.bring(len(self._parts), self._made(), -1))
+        parts, self._parts = self._parts, []
+        return [self._mover.hand_over(part) for part in parts]
 
     def _with_seed(self):
         """The batch, the generators seeded for it and put back: as with any number of workers."""
@@ -164,7 +180,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         return data
 
     def __init__(self, loader):
-        self._core = None
+        self._core = self._preload = None
         resume = self._go_on(loader)
         super().__init__(loader)
         self._generator = state.generator_of(loader)
@@ -177,6 +193,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
     def _reset(self, loader, first_iter=False):
         resume = self._go_on(loader)
         if loader.rng == "worker":  # as torch: their generators go on from behind what was asked for
+            self._stop_preload()
             try:
                 self._core.drain()
             except (WorkerDied, LoaderTimeout) as error:
@@ -220,9 +237,17 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
             first_ticket=self._order.ticket if is_map else 0,
             done=self._order.above if is_map else (),
             eager=loader.rng == "worker",
+            patient=loader._ahead > 0,
         )
         loader._keeper.iterators.add(self)
-        self._simple = is_map and not (tracked or self._pin_memory or self._order.must_be_told)
+        self._last_ticket, self._several = -1, loader.devices is not None
+        mover = loader._mover(engine)
+        if mover is not None:
+            steps = Steps(Feed(self._core, tracked), mover)
+            self._preload = Preload(steps, loader._ahead, options.timeout or None)
+        self._pin_memory = self._pin_memory and mover is None
+        told = tracked or self._pin_memory or self._preload is not None
+        self._simple = is_map and not (told or self._order.must_be_told)
 
     def _job(self, loader, options, tracked):
         init = loader.worker_init_fn
@@ -249,6 +274,8 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         return engine is not None and engine.foreign
 
     def _next_data(self):
+        if self._preload is not None:
+            return self._next_moved()
         try:
             data = next(self._core)
         except Exception as error:
@@ -261,13 +288,28 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
             data = pin_memory.pin_memory(data, self._pin_memory_device)
         return data
 
+    def _next_moved(self):
+        try:
+            batches = self._preload.next(self._account)
+        except Exception as error:
+            self._note_end(error)
+            raise
+        return batches if self._several else batches[0]
+
+    def _account(self, note):
+        ticket, worker, states = note
+        if worker is not None:
+            self._positions.note(worker, states)
+        self._last_ticket = ticket
+        self._delivered(ticket)
+
     def _note_end(self, error):
         """What an exception of next() means for the place; deaths and timeouts get torch's words."""
         if isinstance(error, StopIteration):
             self._finished = True
         elif isinstance(error, (WorkerDied, LoaderTimeout)):
             raise remote.in_torchs_words(error, self._timeout) from error
-        else:
+        elif self._preload is None:
             self._delivered(self._core.last_ticket)
 
     def _delivered(self, ticket):
@@ -277,10 +319,16 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
     def _catch_up(self):
         order = self._order
         if order is not None and not order.must_be_told:
-            order.low = max(order.low, self._core.last_ticket + 1)
+            last = self._core.last_ticket if self._preload is None else self._last_ticket
+            order.low = max(order.low, last + 1)
+
+    def _stop_preload(self):
+        if self._preload is not None:
+            self._preload.stop()
 
     def close(self):
         """End the iteration."""
+        self._stop_preload()
         if self._core is not None:
             self._core.close()
 

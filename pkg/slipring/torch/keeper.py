@@ -1,5 +1,6 @@
 """What a loader keeps from epoch to epoch: the segment, and persistent workers."""
 
+import dataclasses
 import os
 import threading
 import weakref
@@ -9,11 +10,18 @@ from slipring.engine import Engine
 from slipring.stats import Tally
 
 
+class Moves:
+    """Counts batches on their way to devices."""
+
+    moved_batches = staged_batches = 0
+
+
 class Keeper:
     """Lends out one engine that is kept, and temporary ones beside it."""
 
     def __init__(self):
         self.tally = Tally()
+        self.moves = Moves()
         self.inline = Meter()  # batches that were made without workers
         self.tally.add(self.inline)
         self.lock, self.pid = threading.Lock(), os.getpid()
@@ -51,7 +59,16 @@ class Keeper:
     def stats(self, slots):
         """Return the `Stats` of all iterations so far."""
         engine = self.engine
-        return self.tally.stats(None if engine is None or not engine.alive else engine.ring.info, slots)
+        alive = engine is not None and engine.alive
+        stats = self.tally.stats(engine.ring.info if alive else None, slots)
+        pins = engine.attachment if alive else None
+        return dataclasses.replace(
+            stats,
+            moved_batches=self.moves.moved_batches,
+            staged_batches=self.moves.staged_batches,
+            registered_bytes=0 if pins is None else pins.registered_bytes,
+            registration_refused=None if pins is None else pins.refused,
+        )
 
     def close(self):
         """End iterations and workers."""

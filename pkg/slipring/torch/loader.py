@@ -4,17 +4,21 @@ import multiprocessing
 import weakref
 from typing import TypeVar
 
+import torch
 import torch.utils.data
 from torch.utils.data._utils import collate as _theirs
 
 from slipring.options import Options
+from slipring.torch import device as _device
 from slipring.torch.collate import default_collate
 from slipring.torch.iterators import InlineIterator, WorkersIterator
 from slipring.torch.keeper import Keeper
+from slipring.torch.mover import Mover
+from slipring.torch.pins import Pins
 from slipring.torch.standin import StandIn
 from slipring.torch.state import checked, initial
 
-EXTRAS = (
+OF_THE_CORE = (
     "chunk_size", "dispatch", "rng", "copy", "slots", "slot_bytes", "backing", "on_worker_death",
     "max_restarts",
 )  # fmt: skip
@@ -46,10 +50,26 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         Whose turn it is, as torch; with ``rng='batch'`` also: who is free.
     chunk_size, copy, slots, slot_bytes, backing, on_worker_death, max_restarts
         As `slipring.Loader`'s.
+    device : torch.device, str or int, optional
+        Where batches' tensors are to be: copied from the slots themselves, which are pinned, on a stream of
+        the loader's. ``pin_memory`` adds nothing to it. Strings and other objects pass through.
+    devices : sequence of them, optional
+        In place of `device`: a step is a list of batches, one for each. Too few at the end are dropped.
+    preload : int, optional
+        How many steps a thread has ready before they are asked for. Default: 1 with a device, else 0.
+        Without workers batches are made and copied when they are asked for.
+    non_blocking : bool
+        A batch is handed out when the caller's current stream is ordered after the copy. False: when
+        the copy is done.
+    memory_format : torch.memory_format, optional
+        Of leaves with 4 dimensions (``torch.channels_last``) or 5 (``channels_last_3d``), on the device.
+    transform_device : callable, optional
+        Of a batch on the device; works on the loader's stream, in the thread that preloads. What it returns is
+        handed out. Slots can so carry uint8 and training see bfloat16.
 
     Raises
     ------
-    TypeError, ValueError
+    TypeError, ValueError, RuntimeError
         At construction; for torch's arguments with torch's text.
     """
 
@@ -83,6 +103,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         backing="auto",
         on_worker_death="raise",
         max_restarts=3,
+        device=None,
+        devices=None,
+        preload=None,
+        non_blocking=True,
+        memory_format=None,
+        transform_device=None,
     ):
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.chunk_size = chunk_size
@@ -94,6 +120,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         self.backing = backing
         self.on_worker_death = on_worker_death
         self.max_restarts = max_restarts
+        self.device = device
+        self.devices = devices
+        self.preload = preload
+        self.non_blocking = non_blocking
+        self.memory_format = memory_format
+        self.transform_device = transform_device
         super().__init__(
             dataset,
             batch_size,
@@ -115,6 +147,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         )
         self._begin()
         self._core_options()  # the extras are wrong now, not at the first batch
+        _device.check(self)
 
     def _begin(self):
         self._keeper = Keeper()
@@ -144,8 +177,25 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             in_order=bool(self.in_order),
             start_method=(context or multiprocessing).get_start_method(),
             worker_init_fn=self.worker_init_fn,
-            **{name: getattr(self, name) for name in EXTRAS},
+            **{name: getattr(self, name) for name in OF_THE_CORE},
         )
+
+    @property
+    def _ahead(self):
+        if self.preload is None:
+            return int(self.device is not None or self.devices is not None)
+        return self.preload
+
+    def _mover(self, engine=None):
+        """What brings batches from an engine's slots to the devices; None if they stay where they are."""
+        if self.device is None and self.devices is None and not self._ahead:
+            return None
+        wanted = self.devices if self.devices is not None else [self.device or "cpu"]
+        places = [_device.open_device(torch.device(one)) for one in wanted]
+        mover = Mover(places, self.memory_format, self.transform_device, self.non_blocking, self._keeper.moves)
+        if engine is not None and mover.host is not None:
+            mover.pins = engine.attachment = engine.attachment or Pins(engine.ring, mover.host)
+        return mover
 
     def _core_collate(self):
         stock = self.collate_fn is _theirs.default_collate

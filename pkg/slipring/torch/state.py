@@ -158,6 +158,8 @@ class Order:
 
     def delivered(self, ticket):
         """Note that a ticket's batch has been handed out."""
+        if ticket < self.low:
+            return  # an exception that was no batch's came behind it
         if self.teller is not None:
             state = self.after.pop(ticket, None)
             if ticket == self.low:
@@ -222,11 +224,15 @@ class Positions:
     def unpack(self, tracked):
         """Note whose batch it is, and return it."""
         number, batch, states = tracked
+        self.note(number, states)
+        return batch
+
+    def note(self, number, states):
+        """Note that a batch of that worker has been handed out, and the states it has sent along."""
         place = self.workers.setdefault(number, [0, None])
         place[0] += 1
         place[1] = states
         self.last = number
-        return batch
 
     def state(self):
         """Return the workers' part of the state."""

@@ -1,0 +1,206 @@
+"""Devices at the level of stream and event: what `slipring.torch.preload` needs of one, and no more.
+
+Two kinds serve everything: the CPU, where a batch is ready as it lies in its slot, and torch's accelerator,
+whatever it is. Tests put a third in `KINDS`: one that delays, and fails on demand.
+"""
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Sequence
+
+import torch
+
+
+class Cpu:
+    """The host itself: nothing is copied, nothing has to be waited for."""
+
+    copies = False
+
+    def __init__(self, device):
+        self.device = device
+
+    def thread(self):
+        """Return a context for the thread that copies."""
+        return contextlib.nullcontext()
+
+
+class Accelerator:
+    """What `torch.accelerator` speaks for: CUDA, ROCm, XPU, ...
+
+    Streams and events are those of the device's own module: `torch.Event` ignores ``blocking`` (torch 2.13),
+    so that who waits for one spins.
+
+    Parameters
+    ----------
+    device : torch.device
+        Without an index: the current one.
+    """
+
+    copies = True
+
+    def __init__(self, device):
+        if device.index is None:
+            device = torch.device(device.type, torch.accelerator.current_device_index())
+        self.device = device
+        self.module = torch.get_device_module(device)
+
+    def thread(self):
+        """Return a context for a thread of ours: captures of others stand, whatever it does."""
+        return _relaxed_capture() if self.device.type == "cuda" else contextlib.nullcontext()
+
+    def new_stream(self):
+        """Return a stream to copy on."""
+        return self.module.Stream(self.device)
+
+    def current_stream(self):
+        """Return the stream that the calling thread works on."""
+        return self.module.current_stream(self.device)
+
+    def new_event(self):
+        """Return an event; whoever waits for it sleeps."""
+        return self.module.Event(blocking=True) if self.device.type == "cuda" else self.module.Event()
+
+    def on(self, stream):
+        """Return a context in which the device is the current one, and work goes to `stream`."""
+        return self.module.stream(stream)
+
+    def copy(self, tensor):
+        """Queue a copy of a host tensor, on the stream whose context this is; it must live until that is done."""
+        return tensor.to(self.device, non_blocking=True)
+
+    def stage(self, tensor):
+        """Return a copy in pinned memory of torch's own, which guards its reuse."""
+        return tensor.pin_memory(self.device)
+
+    def mark_use(self, tensor, stream):
+        """Keep the memory of a tensor of this device until what `stream` has been given by then is done."""
+        tensor.record_stream(stream)
+
+    def register(self, address, nbytes):
+        """Make host memory readable for the device; None, or why it is refused."""
+        if self.device.type != "cuda":
+            return f"{self.device.type} devices cannot register host memory"
+        driver = _driver()
+        if driver is None:
+            return "no libcuda.so.1, whose cuMemHostRegister it takes"
+        return _refusal(driver, driver.cuMemHostRegister_v2(_pointer(address), _size(nbytes), _PORTABLE))
+
+    def unregister(self, address):
+        """Take a registration back; the copies from there are done."""
+        _driver().cuMemHostUnregister(_pointer(address))
+
+
+# ---- the CUDA driver, asked directly: torch's cudart has no capture modes, and an error that the runtime
+# remembers would be raised by the next kernel
+
+_PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: for every device
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_pointer, _size = ctypes.c_void_p, ctypes.c_size_t
+
+
+@functools.cache
+def _driver():
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:  # ROCm
+        return None
+
+
+@contextlib.contextmanager
+def _relaxed_capture():
+    """While another thread captures a graph, allocations and registrations of this one are no mistake."""
+    driver, mode = _driver(), ctypes.c_int(_RELAXED)
+    if driver is None:
+        yield
+        return
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))  # it has been given what was before
+
+
+def _refusal(driver, code):
+    if code == 0:
+        return None
+    name = ctypes.c_char_p()
+    driver.cuGetErrorName(code, ctypes.byref(name))
+    return f"cuMemHostRegister: {(name.value or b'error').decode()} ({code})"
+
+
+# ---- which one
+
+KINDS = {"cpu": Cpu}  # device type -> class; all others are torch's accelerator
+
+
+def checked(name, value):
+    """Return the `torch.device` that an argument names.
+
+    Raises
+    ------
+    TypeError, RuntimeError
+        It names none; torch's text.
+    ValueError
+        There is no such device here.
+    """
+    device = torch.device(value)
+    if device.type in KINDS or _is_here(device):
+        return device
+    here = torch.accelerator.current_accelerator()
+    there = "no accelerator" if here is None else f"{torch.accelerator.device_count()} of type {here.type!r}"
+    raise ValueError(f"{name}={value!r}: torch {torch.__version__} finds {there} here, and the CPU")
+
+
+def _is_here(device):
+    here = torch.accelerator.current_accelerator()
+    return (
+        here is not None
+        and here.type == device.type
+        and (device.index is None or device.index < torch.accelerator.device_count())
+    )
+
+
+def open_device(device):
+    """Return the object that speaks for a `torch.device`."""
+    return KINDS.get(device.type, Accelerator)(device)
+
+
+def check(loader):
+    """Check the arguments of a `DataLoader` that are about devices, and put `torch.device` in their places.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        See `checked`; and each names the argument, the value and the rule.
+    """
+    if loader.device is not None and loader.devices is not None:
+        raise ValueError("device and devices exclude each other: devices=[...] makes a list of batches per step")
+    if loader.device is not None:
+        loader.device = checked("device", loader.device)
+    if loader.devices is not None:
+        loader.devices = _checked_all(loader.devices)
+    ahead = loader.preload
+    if ahead is not None and (isinstance(ahead, bool) or not isinstance(ahead, int)):
+        raise TypeError(f"preload must be an int or None, not {ahead!r}")
+    if ahead is not None and not 0 <= ahead <= 64:
+        raise ValueError(f"preload must be from 0 to 64 steps, not {ahead}: each takes memory of the device")
+    if loader.memory_format is not None and not isinstance(loader.memory_format, torch.memory_format):
+        raise TypeError(f"memory_format must be a torch.memory_format or None, not {loader.memory_format!r}")
+    if loader.transform_device is not None and not callable(loader.transform_device):
+        raise TypeError(f"transform_device must be callable or None, not {loader.transform_device!r}")
+    for name in ("memory_format", "transform_device"):
+        if getattr(loader, name) is not None and loader.device is None and loader.devices is None:
+            raise ValueError(f"{name} is for batches on a device: give device= (it may be 'cpu') or devices=")
+
+
+def _checked_all(devices):
+    if isinstance(devices, (str, torch.device)) or not isinstance(devices, Sequence):
+        raise TypeError(f"devices must be a list of devices, not {devices!r}; one alone is device=")
+    found = [checked("devices", one) for one in devices]
+    if not found:
+        raise ValueError("devices must name at least one device, not none")
+    kinds = {one.type for one in found} - {"cpu"}
+    if len(kinds) > 1:
+        raise ValueError(f"devices must be of one type, besides the CPU, not {sorted(kinds)}")
+    return found

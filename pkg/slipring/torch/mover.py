@@ -1,0 +1,186 @@
+"""Batches on their way to a device: copied from pinned slots on a stream of our own, guarded by events."""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from slipring.tree import is_namedtuple
+
+# Copies queued before the oldest is waited for: one that runs, and one behind it, so that the device has no pause.
+COPIES = 2
+_RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
+
+
+class Moved:
+    """A batch on its device, as soon as `event` is over.
+
+    Attributes
+    ----------
+    value : batch
+    place : object
+        Of `slipring.torch.device`.
+    tensors : list of torch.Tensor
+        All in `value` that the copying stream has allocated.
+    event : object or None
+        None: it is there.
+    """
+
+    __slots__ = ("event", "place", "tensors", "value")
+
+    def __init__(self, value, place, tensors=(), event=None):
+        self.value, self.place, self.tensors, self.event = value, place, tensors, event
+
+
+class Mover:
+    """Brings batches to devices.
+
+    Parameters
+    ----------
+    places : list
+        Of `slipring.torch.device`.
+    memory_format : torch.memory_format or None
+        Of leaves with as many dimensions as it is meant for.
+    transform : callable or None
+        Of the batch on the device.
+    non_blocking : bool
+        Hand a batch out once the caller's stream is ordered after the copy; else when the copy is done.
+    count : Moves
+
+    Attributes
+    ----------
+    host : object or None
+        Which of the places registers memory; None if all are the CPU.
+    pins : Pins or None
+        Of the segment that the batches lie in; None: they lie elsewhere.
+    """
+
+    def __init__(self, places, memory_format, transform, non_blocking, count):
+        self.places, self.count, self.pins = places, count, None
+        self.host = next((place for place in places if place.copies), None)
+        self.memory_format, self.transform, self.non_blocking = memory_format, transform, non_blocking
+        self.streams = [place.new_stream() if place.copies else None for place in places]
+
+    def bring(self, number, value, slot):
+        """Return a batch as `Moved` to that one of the places; it lies in `slot`, -1 for elsewhere."""
+        place, stream = self.places[number], self.streams[number]
+        if not place.copies:
+            value = each_leaf(value, self._in_format) if self.memory_format in _RANKS else value
+            return Moved(value if self.transform is None else self.transform(value), place)
+        pinned = slot >= 0 and self.pins.cover(slot)
+        event = place.new_event()
+        try:
+            with place.on(stream):
+                moved = each_leaf(value, lambda leaf: self._moved(leaf, place, pinned))
+                if self.transform is not None:
+                    moved = self.transform(moved)
+        finally:  # also where it failed in the midst: copies may be under way all the same
+            event.record(stream)
+            if pinned:
+                self.pins.hold(event, value)
+        self.count.moved_batches += 1
+        self.count.staged_batches += not pinned
+        return Moved(moved, place, tensors_in(moved), event)
+
+    def _moved(self, leaf, place, pinned):
+        if isinstance(leaf, np.ndarray):
+            return leaf.copy()  # no view of a pinned slot leaves: copies from there by others are not guarded
+        if not isinstance(leaf, torch.Tensor):
+            return leaf.to(place.device) if has_to(leaf) else leaf
+        host = leaf.detach()
+        if not pinned and host.device.type == "cpu" and host.layout is torch.strided and not host.is_nested:
+            host = place.stage(host)
+        moved = self._in_format(place.copy(host))
+        return moved.requires_grad_() if leaf.requires_grad else moved
+
+    def _in_format(self, leaf):
+        if not isinstance(leaf, torch.Tensor) or leaf.dim() != _RANKS.get(self.memory_format):
+            return leaf
+        return leaf.contiguous(memory_format=self.memory_format)
+
+    def hand_over(self, moved):
+        """Return a batch to the caller, whose current stream it is for."""
+        if moved.event is None:
+            return moved.value
+        current = moved.place.current_stream()
+        current.wait_event(moved.event)
+        for tensor in moved.tensors:
+            moved.place.mark_use(tensor, current)
+        if not self.non_blocking:
+            moved.event.synchronize()
+        return moved.value
+
+    def make_room(self):
+        """Give back slots that have been copied from, before another batch is asked for."""
+        if self.pins is not None:
+            self.pins.let_go(COPIES - 1)
+
+    def finish(self):
+        """Wait for all copies, and give back their slots."""
+        if self.pins is not None:
+            self.pins.let_go(0)
+
+
+# ---- batches as structures
+
+
+def has_to(value):
+    """Whether an object moves itself, as a PackedSequence or a tokenizer's batch does."""
+    return callable(getattr(value, "to", None)) and not isinstance(value, type)
+
+
+def each_leaf(value, function):
+    """Return the same structure with `function` of each leaf; what moves itself is one, text too."""
+    if isinstance(value, (torch.Tensor, str, bytes, np.ndarray)) or has_to(value):
+        return function(value)
+    kind = type(value)
+    if isinstance(value, Mapping):
+        made = {key: each_leaf(item, function) for key, item in value.items()}
+        return made if kind is dict else _filled(value, made)
+    if isinstance(value, (list, tuple)):
+        made = [each_leaf(item, function) for item in value]
+        if kind is list or kind is tuple:
+            return kind(made)
+        return kind(*made) if is_namedtuple(kind) else _filled(value, made)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        made = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(made, field.name, each_leaf(getattr(value, field.name), function))  # frozen ones too
+        return made
+    return function(value)
+
+
+def _filled(like, made):
+    """`made` as the type of `like`, an odd kind of mapping or sequence, with what else it knows."""
+    clone = copy.copy(like)
+    if isinstance(made, dict) and hasattr(clone, "update"):
+        clone.update(made)  # an OrderedDict, a defaultdict
+        return clone
+    if isinstance(clone, list):
+        clone[:] = made
+        return clone
+    return type(like)(made)
+
+
+def tensors_in(value):
+    """Return all tensors that a batch refers to, those in the attributes of its objects too."""
+    found, seen, todo = [], set(), [value]
+    while todo:
+        item = todo.pop()
+        if id(item) in seen or isinstance(item, (str, bytes, int, float, type, type(None), np.ndarray)):
+            continue
+        seen.add(id(item))
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, Mapping):
+            todo.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            todo.extend(item)
+        if not isinstance(item, torch.Tensor):
+            todo.extend(getattr(item, "__dict__", {}).values())
+            for kind in type(item).__mro__:
+                slots = kind.__dict__.get("__slots__", ())
+                todo.extend(getattr(item, n, None) for n in ((slots,) if isinstance(slots, str) else slots))
+    return found

@@ -1,0 +1,65 @@
+"""Slots as pinned memory: registered with the device, and not given back while it reads from them."""
+
+import collections
+import threading
+
+
+class Pins:
+    """The slots of one segment that devices copy from; it lives as long as the segment does.
+
+    Parameters
+    ----------
+    ring : Ring
+    host : object
+        Of `slipring.torch.device`: who registers. What is registered, every device of that kind can read.
+    """
+
+    def __init__(self, ring, host):
+        self.ring, self.host = ring, host
+        self.registered = {}  # slot -> (address, bytes)
+        self.refused = None  # why a slot is not
+        self.under_way = collections.deque()  # (event, what lies in slots), oldest first
+        self.lock = threading.Lock()
+
+    @property
+    def registered_bytes(self):
+        """int: of all slots."""
+        return sum(nbytes for _, nbytes in self.registered.values())
+
+    def cover(self, slot):
+        """Register all memory that a slot has by now; False if it cannot be.
+
+        Nothing is being copied from there: the slot has just been taken.
+        """
+        address, nbytes = self.ring.slot_memory(slot)
+        known = self.registered.get(slot)
+        if known == (address, nbytes):
+            return True
+        if self.refused is None or known is not None:
+            self._take_back(slot)  # it has grown; a copy must not span two registrations
+            self.refused = self.host.register(address, nbytes)
+            if self.refused is None:
+                self.registered[slot] = address, nbytes
+        return slot in self.registered
+
+    def _take_back(self, slot):
+        address, _ = self.registered.pop(slot, (None, 0))
+        if address is not None:
+            self.host.unregister(address)
+
+    def hold(self, event, value):
+        """Keep a batch, whose slots are leased, until the copies before `event` are done."""
+        self.under_way.append((event, value))
+
+    def let_go(self, keep):
+        """Give up what has been copied; wait until no more than `keep` batches are under way."""
+        while self.under_way and (len(self.under_way) > keep or self.under_way[0][0].query()):
+            self.under_way[0][0].synchronize()
+            self.under_way.popleft()
+
+    def close(self):
+        """Wait for the copies, and take all registrations back: the segment may go."""
+        with self.lock:
+            self.let_go(0)
+            for slot in list(self.registered):
+                self._take_back(slot)
