@@ -130,9 +130,9 @@ cdef class LoaderIterator:
             except (LoaderTimeout, SlotsExhausted, CorruptBatch):
                 raise  # the iteration can go on after these
             except Exception as error:
-                stay_if_exiting()
                 if self.stopped:
                     raise
+                stay_if_exiting()
                 if self._engine is None:  # another thread has ended the iteration meanwhile
                     raise Closed("the loader was closed while a batch was waited for") from error
                 self.fail(error)

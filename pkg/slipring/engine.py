@@ -130,11 +130,19 @@ class Engine:
 
 
 _exit_begun = threading.Event()
+_before_exit = []
+
+
+def before_exit(function):
+    """Have a function called at the interpreter's exit, before all engines are shut down."""
+    _before_exit.append(function)
 
 
 @atexit.register
 def _shut_down_all():
     _exit_begun.set()
+    for function in _before_exit:
+        function()
     for engine in list(_live):
         engine.shut_down()
 

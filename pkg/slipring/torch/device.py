@@ -66,7 +66,7 @@ class Accelerator:
         return self.module.stream(stream)
 
     def copy(self, tensor):
-        """Queue a copy of a host tensor, on the stream whose context this is; it must live until that is done."""
+        """Queue a copy of a host tensor, on the stream whose context this is; it is to outlive the copy."""
         return tensor.to(self.device, non_blocking=True)
 
     def stage(self, tensor):
@@ -175,7 +175,7 @@ def check(loader):
         See `checked`; and each names the argument, the value and the rule.
     """
     if loader.device is not None and loader.devices is not None:
-        raise ValueError("device and devices exclude each other: devices=[...] makes a list of batches per step")
+        raise ValueError("device and devices exclude each other: devices=[...] makes lists of batches")
     if loader.device is not None:
         loader.device = checked("device", loader.device)
     if loader.devices is not None:

@@ -64,8 +64,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     memory_format : torch.memory_format, optional
         Of leaves with 4 dimensions (``torch.channels_last``) or 5 (``channels_last_3d``), on the device.
     transform_device : callable, optional
-        Of a batch on the device; works on the loader's stream, in the thread that preloads. What it returns is
-        handed out. Slots can so carry uint8 and training see bfloat16.
+        Of a batch on the device; works on the loader's stream, in the thread that preloads, and returns what
+        is handed out. Slots can so carry uint8 and training see bfloat16.
 
     Raises
     ------
@@ -192,7 +192,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             return None
         wanted = self.devices if self.devices is not None else [self.device or "cpu"]
         places = [_device.open_device(torch.device(one)) for one in wanted]
-        mover = Mover(places, self.memory_format, self.transform_device, self.non_blocking, self._keeper.moves)
+        count = self._keeper.moves
+        mover = Mover(places, self.memory_format, self.transform_device, self.non_blocking, count)
         if engine is not None and mover.host is not None:
             mover.pins = engine.attachment = engine.attachment or Pins(engine.ring, mover.host)
         return mover

@@ -9,8 +9,6 @@ import torch
 
 from slipring.tree import is_namedtuple
 
-# Copies queued before the oldest is waited for: one that runs, and one behind it, so that the device has no pause.
-COPIES = 2
 _RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
 
@@ -69,11 +67,11 @@ class Mover:
         if not place.copies:
             value = each_leaf(value, self._in_format) if self.memory_format in _RANKS else value
             return Moved(value if self.transform is None else self.transform(value), place)
-        pinned = slot >= 0 and self.pins.cover(slot)
-        event = place.new_event()
+        pinned = self.pins.cover(slot) if slot >= 0 else range(0)
+        event, staged = place.new_event(), []
         try:
             with place.on(stream):
-                moved = each_leaf(value, lambda leaf: self._moved(leaf, place, pinned))
+                moved = each_leaf(value, lambda leaf: self._moved(leaf, place, pinned, staged))
                 if self.transform is not None:
                     moved = self.transform(moved)
         finally:  # also where it failed in the midst: copies may be under way all the same
@@ -81,17 +79,18 @@ class Mover:
             if pinned:
                 self.pins.hold(event, value)
         self.count.moved_batches += 1
-        self.count.staged_batches += not pinned
+        self.count.staged_batches += bool(staged)
         return Moved(moved, place, tensors_in(moved), event)
 
-    def _moved(self, leaf, place, pinned):
+    def _moved(self, leaf, place, pinned, staged):
         if isinstance(leaf, np.ndarray):
             return leaf.copy()  # no view of a pinned slot leaves: copies from there by others are not guarded
         if not isinstance(leaf, torch.Tensor):
             return leaf.to(place.device) if has_to(leaf) else leaf
         host = leaf.detach()
-        if not pinned and host.device.type == "cpu" and host.layout is torch.strided and not host.is_nested:
+        if _is_strided(host) and host.nbytes and host.data_ptr() not in pinned:
             host = place.stage(host)
+            staged.append(True)
         moved = self._in_format(place.copy(host))
         return moved.requires_grad_() if leaf.requires_grad else moved
 
@@ -115,12 +114,16 @@ class Mover:
     def make_room(self):
         """Give back slots that have been copied from, before another batch is asked for."""
         if self.pins is not None:
-            self.pins.let_go(COPIES - 1)
+            self.pins.make_room()
 
     def finish(self):
         """Wait for all copies, and give back their slots."""
         if self.pins is not None:
             self.pins.let_go(0)
+
+
+def _is_strided(tensor):
+    return tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_nested
 
 
 # ---- batches as structures
@@ -147,7 +150,8 @@ def each_leaf(value, function):
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         made = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(made, field.name, each_leaf(getattr(value, field.name), function))  # frozen ones too
+            # Frozen ones too.
+            object.__setattr__(made, field.name, each_leaf(getattr(value, field.name), function))
         return made
     return function(value)
 

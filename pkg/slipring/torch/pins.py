@@ -3,6 +3,9 @@
 import collections
 import threading
 
+# Copies queued before the oldest is waited for: one that runs, and one behind it, so that there is no pause.
+COPIES = 2
+
 
 class Pins:
     """The slots of one segment that devices copy from; it lives as long as the segment does.
@@ -27,20 +30,20 @@ class Pins:
         return sum(nbytes for _, nbytes in self.registered.values())
 
     def cover(self, slot):
-        """Register all memory that a slot has by now; False if it cannot be.
+        """Register all memory that a slot has by now, and return it as a range; an empty one if it cannot be.
 
         Nothing is being copied from there: the slot has just been taken.
         """
         address, nbytes = self.ring.slot_memory(slot)
         known = self.registered.get(slot)
         if known == (address, nbytes):
-            return True
+            return range(address, address + nbytes)
         if self.refused is None or known is not None:
             self._take_back(slot)  # it has grown; a copy must not span two registrations
             self.refused = self.host.register(address, nbytes)
             if self.refused is None:
                 self.registered[slot] = address, nbytes
-        return slot in self.registered
+        return range(address, address + nbytes) if slot in self.registered else range(0)
 
     def _take_back(self, slot):
         address, _ = self.registered.pop(slot, (None, 0))
@@ -50,6 +53,10 @@ class Pins:
     def hold(self, event, value):
         """Keep a batch, whose slots are leased, until the copies before `event` are done."""
         self.under_way.append((event, value))
+
+    def make_room(self):
+        """Before a batch is taken: give up what has been copied, and wait where slots would become few."""
+        self.let_go(min(COPIES - 1, max(0, self.ring.n_slots - 3)))
 
     def let_go(self, keep):
         """Give up what has been copied; wait until no more than `keep` batches are under way."""

@@ -4,16 +4,16 @@ In the manner of MegEngine's preload: a thread takes them from the ring and has 
 waits for the batch after, and an exception comes in its batch's turn.
 """
 
-import atexit
 import contextlib
 import os
 import queue
 import threading
 import weakref
 
-from slipring.errors import Closed, LoaderTimeout, WorkerDied
+from slipring.engine import before_exit, stay_if_exiting
+from slipring.errors import Closed, WorkerDied
 
-GRACE_S = 5.0  # for a transform_device that hangs, at the end
+GRACE_S = 5.0  # at the end, for a transform_device that hangs
 _live = weakref.WeakSet()
 
 
@@ -34,14 +34,14 @@ class Feed:
     def __call__(self):
         """Return (batch, slot, (ticket, worker, states)) of the next batch."""
         if self.stopped:
-            raise Closed("another thread has ended the iteration")
+            raise _closed()
         batch, worker, states = next(self.core), None, None
         if self.tracked:
             worker, batch, states = batch
         return batch, self.core.last_slot, (self.core.last_ticket, worker, states)
 
     def notes_of(self, error):
-        """Return what is to be noted when an exception of a call is raised: it may be what a ticket brought."""
+        """Return what is to be noted when a call's exception is raised: it may be what a ticket brought."""
         if isinstance(error, (StopIteration, WorkerDied, Closed)):
             return []
         return [(self.core.last_ticket, None, None)]
@@ -58,7 +58,7 @@ class Feed:
 
     def timed_out(self):
         """Return the exception for who has waited too long."""
-        return self.core.timed_out() if not self.stopped else LoaderTimeout("the loader is being closed")
+        return self.core.timed_out()
 
 
 class Arrival:
@@ -66,8 +66,8 @@ class Arrival:
 
     __slots__ = ("error", "last", "notes", "parts")
 
-    def __init__(self, parts=(), notes=(), error=None):
-        self.parts, self.notes, self.error, self.last = parts, notes, error, False
+    def __init__(self, parts=(), notes=(), error=None, last=False):
+        self.parts, self.notes, self.error, self.last = parts, notes, error, last
 
 
 class Steps:
@@ -93,9 +93,9 @@ class Steps:
                 notes = [note]
                 self.parts.append(self.mover.bring(len(self.parts), batch, slot))
             except Exception as error:
-                arrival = Arrival(notes=self.feed.notes_of(error) if notes is None else notes, error=error)
-                arrival.last = self.feed.over
-                return arrival
+                # In no variable of this frame, which the error's traceback refers to.
+                notes = self.feed.notes_of(error) if notes is None else notes
+                return Arrival(notes=notes, error=error, last=self.feed.over)
             self.notes.append(note)
             del batch  # a lease, if it is on no device
         arrival = Arrival(self.parts, self.notes)
@@ -118,6 +118,7 @@ class Preload:
     def __init__(self, steps, ahead, timeout=None):
         self.steps, self.timeout = steps, timeout
         self.owner, self.thread = os.getpid(), None
+        self.over = not ahead  # nothing comes from the thread any more: the feed itself says why
         self.ready, self.room = queue.SimpleQueue(), queue.SimpleQueue()
         if ahead:
             for _ in range(ahead):
@@ -148,6 +149,8 @@ class Preload:
         for note in arrival.notes:
             account(note)
         if arrival.error is not None:
+            if self.steps.feed.stopped:
+                stay_if_exiting()
             try:
                 raise arrival.error
             finally:
@@ -157,29 +160,36 @@ class Preload:
     def _arrival(self):
         if self.owner != os.getpid():
             raise Closed("this iterator belongs to the parent process; make a new one after fork")
-        if self.thread is None:
+        if self.over:
             return self.steps.make()
         try:
             arrival = self.ready.get(timeout=self.timeout)
         except queue.Empty:
             raise self.steps.feed.timed_out() from None
+        self.room.put(True)
         if arrival.last:
-            self.thread = None  # it has ended; the feed says again that it is over
-        else:
-            self.room.put(True)
+            self.over = True
+            self._join()  # it waits for the last copies: then all slots are given back
         return arrival
 
     def stop(self):
         """End the thread, and let go of what it has made. Safe to call twice."""
-        thread, self.thread = self.thread, None
-        if self.owner != os.getpid() or thread is None:
+        self.over = True
+        if self.owner != os.getpid() or self.thread is None:
             return
         self.steps.feed.interrupt()
         self.room.put(False)
-        if thread is not threading.current_thread():
-            thread.join(GRACE_S)
-        self.ready = queue.SimpleQueue()
+        self._join()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.ready.get_nowait()
+        self.ready.put(Arrival(error=_closed(), last=True))  # for a thread that waits in next()
         self.steps.parts = []
+
+    def _join(self):
+        thread, self.thread = self.thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(GRACE_S)
 
     def __del__(self):
         self.stop()
@@ -200,12 +210,14 @@ def _run(steps, ready, room):
                     break
             mover.finish()
     except BaseException as error:  # whoever waits must not wait for ever
-        arrival = Arrival(error=error)
-        arrival.last = True
-        ready.put(arrival)
+        ready.put(Arrival(error=error, last=True))
 
 
-@atexit.register
+def _closed():
+    return Closed("the loader was closed while a batch was waited for")
+
+
+@before_exit
 def _stop_all():
     for preload in list(_live):
         preload.stop()

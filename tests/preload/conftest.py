@@ -1,0 +1,20 @@
+"""Every test here has a stand-in device, of the type that torch keeps for private ones."""
+
+import functools
+import threading
+
+import pytest
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    """The stand-in behind ``device="privateuseone"``; in the end nothing of the loader's may be left."""
+    pytest.importorskip("torch")
+    from slipring.torch import device
+    from tests.preload.double import Double, Lab
+
+    made = Lab()
+    monkeypatch.setitem(device.KINDS, "privateuseone", functools.partial(Double, made))
+    yield made
+    assert not [t for t in threading.enumerate() if t.name == "slipring-preload"]
+    assert not made.registered

@@ -1,0 +1,183 @@
+"""A device that is none: streams and events whose work is put off until somebody waits for it.
+
+It is the slowest device that keeps the rules, and so shows who breaks them: a copy reads its source when
+it is carried out, not when it is queued; what is read without an order after the copy is rubbish;
+registrations, and who may use what memory, are kept account of. Tensors lie in host memory.
+"""
+
+import contextlib
+import ctypes
+import threading
+
+import torch
+
+RUBBISH = 0xA5
+
+
+class Stream:
+    """Work in order. Nothing is done before it is asked for."""
+
+    def __init__(self, lab):
+        self.lab, self.work = lab, []
+
+    def wait_event(self, event):
+        self.work.append(event)  # what comes behind it needs it
+
+    def advance(self, until):
+        """Do all work up to the event `until` (None: all there is), and what it has to wait for."""
+        while self.work:
+            piece = self.work.pop(0)
+            if isinstance(piece, Event):
+                if piece.stream is not self:
+                    piece.complete()
+                piece.reached = piece.reached or piece.stream is self
+                if piece is until:
+                    return
+            else:
+                piece()
+
+
+class Event:
+    """A mark in a stream."""
+
+    def __init__(self, lab):
+        self.lab, self.stream, self.reached = lab, None, False
+
+    def record(self, stream):
+        self.stream = stream
+        stream.work.append(self)
+
+    def complete(self):
+        with self.lab.lock:
+            if not self.reached:
+                self.stream.advance(self)
+
+    def query(self):
+        self.lab.queries += 1
+        if self.lab.quick:
+            self.complete()
+        return self.reached
+
+    def synchronize(self):
+        self.lab.synchronized += 1
+        self.complete()
+
+
+class Lab:
+    """All devices of a test, and what the test asks of them.
+
+    Attributes
+    ----------
+    quick : bool
+        Work is done as soon as anybody looks, instead of when somebody waits.
+    fail_at : set of int
+        Which copies of a leaf fail, counted from 0.
+    refuse : str or None
+        Why memory is not registered.
+    """
+
+    def __init__(self):
+        self.lock = threading.RLock()
+        self.changed = threading.Condition()
+        self.main = threading.local()
+        self.quick, self.refuse, self.fail_at = False, None, set()
+        self.copies = self.staged = self.queries = self.synchronized = 0
+        self.registered, self.registrations = {}, []
+        self.users = {}  # id of a tensor on the device -> (tensor, streams told of its use)
+
+    def stream(self):
+        """The stream that the calling thread works on."""
+        if not hasattr(self.main, "stream"):
+            self.main.stream = Stream(self)
+        return self.main.stream
+
+    def read(self, tensor):
+        """What a kernel of the calling thread would find in a tensor: it is queued, and waited for."""
+        found = []
+        stream = self.stream()
+        assert stream in self.users[id(tensor)][1], "its memory may be given away before this stream is done"
+        with self.lock:
+            stream.work.append(lambda: found.append(tensor.clone()))
+            stream.advance(None)
+        return found[0]
+
+    def check_readable(self, tensor):
+        """Assert that a device could read a host tensor: it lies in one registration."""
+        first, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        inside = any(a <= first and end <= a + n for a, n in self.registered.items())
+        assert inside or not tensor.nbytes, "not in one registration"
+
+    def await_copies(self, n, seconds=60):
+        """Wait until `n` copies have been queued in all."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.copies >= n, seconds), f"{self.copies} copies, not {n}"
+
+
+class Double:
+    """What `slipring.torch.device.Accelerator` is, over a `Lab`."""
+
+    copies = True
+
+    def __init__(self, lab, device):
+        self.lab, self.device = lab, device
+
+    def thread(self):
+        return contextlib.nullcontext()
+
+    def new_stream(self):
+        return Stream(self.lab)
+
+    def current_stream(self):
+        return self.lab.stream()
+
+    def new_event(self):
+        return Event(self.lab)
+
+    @contextlib.contextmanager
+    def on(self, stream):
+        before, self.lab.main.stream = self.lab.stream(), stream
+        try:
+            yield
+        finally:
+            self.lab.main.stream = before
+
+    def copy(self, tensor):
+        lab, stream = self.lab, self.lab.stream()
+        with lab.changed:
+            number, lab.copies = lab.copies, lab.copies + 1
+            lab.changed.notify_all()
+        if number in lab.fail_at:
+            raise MemoryError(f"the device has no memory for copy {number}")
+        made = torch.empty_like(tensor)
+        made.untyped_storage().fill_(RUBBISH)
+        staged = getattr(tensor, "staged", False)
+        if not staged:
+            lab.check_readable(tensor)
+        # By address: a device keeps nobody's memory alive, but torch does so for its own pinned blocks.
+        source, kept = (tensor.data_ptr(), tensor.nbytes), tensor if staged else None
+        stream.work.append(lambda: (ctypes.memmove(made.data_ptr(), *source), kept))
+        lab.users[id(made)] = (made, {stream})
+        return made
+
+    def stage(self, tensor):
+        self.lab.staged += 1
+        made = tensor.clone()
+        made.staged = True
+        return made
+
+    def mark_use(self, tensor, stream):
+        self.lab.users.setdefault(id(tensor), (tensor, set()))[1].add(stream)
+
+    def register(self, address, nbytes):
+        lab = self.lab
+        if lab.refuse is not None:
+            return lab.refuse
+        end = address + nbytes
+        assert not any(a < end and address < a + n for a, n in lab.registered.items()), "registered twice"
+        lab.registered[address] = nbytes
+        lab.registrations.append((address, nbytes))
+        return None
+
+    def unregister(self, address):
+        ctypes.string_at(address, 1)  # it is still mapped, or this test run ends here
+        del self.lab.registered[address]

@@ -1,0 +1,196 @@
+"""What a batch looks like on its device, and what is remembered of those that were handed out."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn.utils import rnn  # noqa: E402
+
+from slipring.torch import DataLoader  # noqa: E402
+from slipring.torch.mover import each_leaf, tensors_in  # noqa: E402
+from tests.torch.common import Made, Pair, Record, Stream, Values  # noqa: E402
+
+DEVICE = "privateuseone"
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: object
+    y: object
+
+
+class Attributes(collections.OrderedDict):
+    """A mapping with something to remember."""
+
+
+def as_made(batch):
+    return batch[0]
+
+
+def deep():
+    default = collections.defaultdict(list, a=torch.ones(2))
+    own = Attributes(b=torch.ones(3))
+    return {
+        "text": "a string is no sequence of strings",
+        "bytes": b"1234",
+        "numbers": [1, 2.5, True, None],
+        "pair": Pair(torch.zeros(1), (torch.zeros(2),)),
+        "default": default,
+        "own": own,
+        "frozen": Frozen(torch.arange(3), "y"),
+        "array": np.arange(4),
+        "empty": torch.empty(0, 3),
+        "scalar": torch.tensor(7),
+        "set": {1, 2},
+    }
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_every_structure_arrives_as_it_was_with_its_tensors_on_the_device(lab, num_workers):
+    dataset = Values([deep()] * 2)
+    with DataLoader(dataset, 1, collate_fn=as_made, num_workers=num_workers, device=DEVICE) as loader:
+        batches = iter(loader)
+        got = next(batches)
+        tensors = tensors_in(got)
+        assert len(tensors) == 7
+        values = [lab.read(tensor) for tensor in tensors]
+        assert sorted(v.numel() for v in values) == [0, 1, 1, 2, 2, 3, 3]
+        expected = deep()
+        assert list(got) == list(expected)
+        for key, value in expected.items():
+            assert type(got[key]) is type(value)
+        assert got["text"] == expected["text"] and got["numbers"] == expected["numbers"]
+        assert got["default"].default_factory is list
+        assert got["array"].base is None  # no view of a slot that a device may still read
+        assert torch.equal(lab.read(got["frozen"].x), torch.arange(3)) and got["frozen"].y == "y"
+        del batches
+
+
+def test_what_moves_itself_is_asked_to():
+    packed = rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+    got = each_leaf({"p": packed}, lambda leaf: leaf.to("meta"))
+    assert got["p"].data.device.type == "meta" and got["p"].batch_sizes.device.type == "cpu"
+    assert len(tensors_in(got)) == 2
+
+
+def test_tensors_are_found_in_attributes_slots_and_cycles():
+    class Slots:
+        __slots__ = ("me", "x")
+
+    thing = Slots()
+    thing.x, thing.me = torch.ones(1), thing
+    record = Record([thing, {"k": torch.ones(2)}])
+    assert sorted(t.numel() for t in tensors_in((record, record))) == [1, 2]
+
+
+def test_gradients_are_asked_for_as_before(lab):
+    sample = torch.ones(3, requires_grad=True)
+    with DataLoader(Values([sample] * 2), 1, collate_fn=as_made, device=DEVICE) as loader:
+        got = next(iter(loader))
+        assert got.requires_grad and got.is_leaf
+
+
+@pytest.mark.parametrize("device", ["cpu", DEVICE])
+def test_four_dimensions_are_laid_out_as_asked_for(lab, device):
+    sample = {"image": torch.arange(24.0).reshape(2, 3, 4), "vector": torch.arange(3.0)}
+    options = {"memory_format": torch.channels_last, "device": device, "num_workers": 1}
+    with DataLoader(Values([sample] * 4), 2, **options) as loader:
+        for batch in loader:
+            assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+            assert batch["vector"].is_contiguous()
+            if device == "cpu":
+                assert torch.equal(batch["image"][1], sample["image"])
+
+
+def test_a_user_collate_fn_and_registered_slots_go_together(lab):
+    def collate(samples):
+        return {"x": torch.stack(samples), "n": len(samples)}
+
+    with DataLoader(Made(torch.tensor, 9), 2, collate_fn=collate, num_workers=2, device=DEVICE) as loader:
+        assert [(lab.read(b["x"]).tolist(), b["n"]) for b in loader] == [
+            ([0, 1], 2), ([2, 3], 2), ([4, 5], 2), ([6, 7], 2), ([8], 1),
+        ]  # fmt: skip
+        assert loader.stats().staged_batches == 0
+
+
+def test_pin_memory_adds_nothing_to_a_device(lab):
+    options = {"num_workers": 1, "device": DEVICE, "pin_memory": True}
+    told = pytest.warns(UserWarning, match="pin_memory")  # torch's own: there is no accelerator
+    with told, DataLoader(Made(torch.tensor, 4), **options) as loader:
+        assert [lab.read(b).item() for b in loader] == [0, 1, 2, 3]
+    assert loader.stats().staged_batches == 0
+
+
+# ---- the place of an iteration
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"in_order": False}, {"preload": 5}, {"persistent_workers": True},
+    {"rng": "batch", "dispatch": "dynamic"},
+])  # fmt: skip
+@pytest.mark.parametrize("dataset", [Made(torch.tensor, 30), Stream(30)])
+def test_a_state_counts_what_was_handed_out_and_not_what_was_made(dataset, options):
+    options = {"num_workers": 2, "device": "cpu", "preload": 3, **options}
+    if isinstance(dataset, Stream) and "rng" in options:
+        options.pop("dispatch")
+    loader = DataLoader(dataset, 2, **options)
+    batches = iter(loader)
+    seen = [next(batches).tolist() for _ in range(4)]
+    state = loader.state_dict()
+    rest = [batch.tolist() for batch in batches]
+    loader.close()
+    anew = DataLoader(dataset, 2, **options)
+    if isinstance(dataset, Stream):
+        with pytest.warns(UserWarning, match="reads again"):
+            anew.load_state_dict(state)
+    else:
+        anew.load_state_dict(state)
+    resumed = [batch.tolist() for batch in anew]
+    anew.close()
+    if options.get("in_order", True):
+        assert resumed == rest
+    assert sorted(i for batch in seen + resumed for i in batch) == list(range(30))
+
+
+def test_the_state_behind_a_dropped_remainder_is_the_end_of_the_epoch():
+    with DataLoader(Made(torch.tensor, 5), num_workers=1, devices=["cpu", "cpu"]) as loader:
+        steps = [[b.item() for b in step] for step in loader]
+        assert steps == [[0, 1], [2, 3]]
+        assert loader.state_dict()["finished"]
+        loader.load_state_dict(loader.state_dict())
+        assert len(list(loader)) == 2
+
+
+# ---- arguments
+
+
+@pytest.mark.parametrize("options, kind, text", [
+    ({"device": "cpu", "devices": ["cpu"]}, ValueError, "exclude each other"),
+    ({"devices": []}, ValueError, "at least one device"),
+    ({"devices": "cpu"}, TypeError, "a list of devices"),
+    ({"devices": {"cpu"}}, TypeError, "a list of devices"),
+    ({"device": "gpu"}, RuntimeError, "(?i)device"),
+    ({"device": object()}, TypeError, "device"),
+    ({"device": "meta"}, ValueError, "device='meta'.* finds .* here"),
+    ({"device": "cpu", "preload": -1}, ValueError, "preload must be from 0"),
+    ({"preload": 65}, ValueError, "preload must be from 0 to 64"),
+    ({"preload": True}, TypeError, "preload must be an int"),
+    ({"preload": 1.0}, TypeError, "preload must be an int"),
+    ({"device": "cpu", "memory_format": "channels_last"}, TypeError, "torch.memory_format"),
+    ({"device": "cpu", "transform_device": 3}, TypeError, "callable"),
+    ({"transform_device": as_made}, ValueError, "give device="),
+    ({"memory_format": torch.channels_last}, ValueError, "give device="),
+])  # fmt: skip
+def test_a_wrong_argument_is_told_at_construction(options, kind, text):
+    with pytest.raises(kind, match=text):
+        DataLoader([1, 2], **options)
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
+def test_a_device_that_is_not_here_is_told_at_construction():
+    with pytest.raises(ValueError, match=r"device='cuda'.* finds no accelerator here"):
+        DataLoader([1, 2], device="cuda")

@@ -1,0 +1,156 @@
+"""What goes wrong comes at its batch's turn, and costs no other batch."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from slipring.errors import Closed, LoaderTimeout, SlotsExhausted  # noqa: E402
+from slipring.torch import DataLoader  # noqa: E402
+from tests.torch.common import Made, Stream  # noqa: E402
+
+DEVICES = ["cpu", "privateuseone"]
+
+
+def outcomes(lab, batches, ask=12):
+    """First number of each batch, or the exception's type, in the order in which they come."""
+    found = []
+    for _ in range(ask):
+        try:
+            batch = next(batches)
+        except StopIteration:
+            found.append("end")
+            return found
+        except Exception as error:
+            found.append(type(error))
+        else:
+            found.append((lab.read(batch) if id(batch) in lab.users else batch)[0].item())
+    return found
+
+
+def failing(i):
+    if i in (3, 4):
+        raise KeyError(i)
+    return torch.tensor(i)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("preload", [0, 1, 4])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_samples_exception_comes_in_its_turn_and_the_next_batch_after_it(lab, device, preload, num_workers):
+    with DataLoader(Made(failing, 7), num_workers=num_workers, device=device, preload=preload) as loader:
+        for _ in range(2):
+            assert outcomes(lab, iter(loader)) == [0, 1, 2, KeyError, KeyError, 5, 6, "end"]
+
+
+@pytest.mark.parametrize("preload", [0, 1, 4])
+def test_a_device_out_of_memory_is_told_in_its_turn_and_the_next_batch_comes_after_it(lab, preload):
+    lab.fail_at = {2, 5}
+    with DataLoader(Made(torch.tensor, 7), num_workers=2, device="privateuseone", preload=preload) as loader:
+        assert outcomes(lab, iter(loader)) == [0, 1, MemoryError, 3, 4, MemoryError, 6, "end"]
+
+
+def test_what_transform_device_raises_comes_in_its_turn(lab):
+    def bad(batch):
+        if batch.numel() == 1 and lab.copies == 3:
+            raise ArithmeticError("the third")
+        return batch
+
+    with DataLoader(
+        Made(torch.tensor, 5), num_workers=1, device="privateuseone", transform_device=bad, preload=1
+    ) as loader:
+        assert outcomes(lab, iter(loader)) == [0, 1, ArithmeticError, 3, 4, "end"]
+
+
+def test_an_error_among_several_devices_keeps_the_batches_before_it(lab):
+    with DataLoader(Made(failing, 8), num_workers=2, devices=["cpu", "cpu"]) as loader:
+        steps, batches = [], iter(loader)
+        while True:
+            try:
+                steps.append([one.item() for one in next(batches)])
+            except StopIteration:
+                break
+            except KeyError:
+                steps.append(KeyError)
+        assert steps == [[0, 1], KeyError, KeyError, [2, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_timeout_is_raised_while_next_waits_and_the_batch_comes_when_it_is_asked_again(lab, device):
+    gate = multiprocessing.Event()
+
+    def slow(i):
+        if i == 2:
+            gate.wait()
+        return torch.tensor(i)
+
+    with DataLoader(Made(slow, 4), num_workers=1, device=device, timeout=0.3) as loader:
+        batches = iter(loader)
+        assert outcomes(lab, batches, 3) == [0, 1, LoaderTimeout]
+        with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0.3 seconds"):
+            next(batches)
+        gate.set()
+        found = [one for one in outcomes(lab, batches) if one is not LoaderTimeout]  # on a slow machine
+        assert found == [2, 3, "end"]
+
+
+def kill_itself(i):
+    if i == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return torch.tensor(i)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_workers_death_is_told_behind_what_was_ready(lab, device):
+    with DataLoader(Made(kill_itself, 6), num_workers=1, device=device) as loader:
+        batches, found = iter(loader), []
+        with pytest.raises(
+            RuntimeError, match=r"(?s)DataLoader worker \(pid \d+\) is killed by signal: Killed"
+        ):
+            for batch in batches:
+                found.append(batch)
+        with pytest.raises(Closed):
+            next(batches)
+        del batch, found
+
+
+def test_a_killed_worker_is_replaced_beside_the_preload_thread(lab, tmp_path):
+    mark = tmp_path / "killed"
+
+    def once(i):
+        if i == 3 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.tensor(i)
+
+    with DataLoader(
+        Made(once, 8), num_workers=2, device="privateuseone", on_worker_death="respawn"
+    ) as loader:
+        assert outcomes(lab, iter(loader)) == [*range(8), "end"]
+        assert loader.stats().respawns == 1
+
+
+def test_a_samplers_exception_comes_behind_the_batches_before_it(lab):
+    def sampler():
+        yield from range(3)
+        raise ZeroDivisionError
+
+    with DataLoader(Made(torch.tensor, 9), sampler=sampler(), num_workers=2, device="cpu") as loader:
+        assert outcomes(lab, iter(loader)) == [0, 1, 2, ZeroDivisionError, "end"]
+
+
+def test_a_streams_last_batch_is_not_lost(lab):
+    for device in DEVICES:
+        with DataLoader(Stream(7), 2, num_workers=1, device=device) as loader:
+            assert outcomes(lab, iter(loader)) == [0, 2, 4, 6, "end"]
+
+
+def test_who_keeps_all_batches_of_the_host_is_told(lab):
+    kept = []
+    with DataLoader(Made(torch.tensor, 9), num_workers=1, slots=3, copy="never", device="cpu") as loader:
+        with pytest.raises(SlotsExhausted):
+            kept.extend(loader)
+        kept.clear()

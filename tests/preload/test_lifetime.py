@@ -1,0 +1,179 @@
+"""However an iteration ends, its thread ends, its slots are given back, and the process exits."""
+
+import gc
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from slipring.errors import Closed  # noqa: E402
+from slipring.torch import DataLoader  # noqa: E402
+from tests.torch.common import Made  # noqa: E402
+
+DEVICE = "privateuseone"
+
+
+def image(i):
+    return torch.full((2000,), i % 251, dtype=torch.uint8)
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "slipring-preload"]
+
+
+def all_slots_free(loader):
+    ring = loader._keeper.engine.ring
+    return ring.circulating == ring.n_slots
+
+
+@pytest.mark.parametrize("device", ["cpu", DEVICE])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loop_that_is_broken_off_leaves_no_thread_and_no_slot(lab, device, persistent):
+    with DataLoader(
+        Made(image, 50), 2, num_workers=2, device=device, preload=2, persistent_workers=persistent
+    ) as loader:
+        for _ in range(3):
+            for number, _batch in enumerate(loader):
+                if number == 3:
+                    break
+            del _batch
+            if not persistent:
+                assert not threads()
+        loader.close() if persistent else None
+        gc.collect()
+        assert not threads()
+        assert len(list(loader)) == 25
+        assert all_slots_free(loader)
+
+
+def test_an_iterator_that_nobody_refers_to_ends_its_thread(lab):
+    loader = DataLoader(Made(image, 50), 2, num_workers=1, device=DEVICE)
+    batches = iter(loader)
+    lab.await_copies(1)
+    gone = weakref.ref(batches)
+    del batches
+    assert gone() is None and not threads()
+    loader.close()
+
+
+def test_close_calls_back_a_thread_that_waits_for_a_worker(lab):
+    gate = multiprocessing.Event()
+
+    def waits(i):
+        if i:
+            gate.wait()
+        return torch.tensor(i)
+
+    loader = DataLoader(Made(waits, 9), num_workers=1, device=DEVICE, persistent_workers=True)
+    batches = iter(loader)
+    next(batches)
+    [thread] = threads()
+    threading.Timer(0.2, gate.set).start()  # for the worker: it ends its batch before it ends
+    loader.close()
+    assert not thread.is_alive()
+    with pytest.raises(Closed):
+        next(batches)
+
+
+def test_close_from_another_thread_ends_a_next_that_waits(lab):
+    gate, caught = multiprocessing.Event(), []
+
+    def waits(i):
+        gate.wait()
+        return torch.tensor(i)
+
+    loader = DataLoader(Made(waits, 9), num_workers=1, device="cpu")
+    batches = iter(loader)
+
+    def consume():
+        try:
+            next(batches)
+        except Closed as error:
+            caught.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    threading.Timer(0.2, gate.set).start()
+    loader.close()
+    consumer.join()
+    assert len(caught) <= 1  # or the batch had come already
+
+
+def test_registrations_end_with_the_loader_and_with_nothing_else(lab):
+    loader = DataLoader(Made(image, 50), 2, num_workers=1, device=DEVICE)
+    list(loader)
+    first = dict(lab.registered)
+    assert first and loader.stats().registered_bytes == sum(first.values())
+    list(loader)
+    assert set(first) <= set(lab.registered)
+    del loader
+    gc.collect()
+    assert not lab.registered
+
+
+def test_a_forked_child_is_told_that_the_iterator_is_its_parents(lab):
+    with DataLoader(Made(image, 20), 2, num_workers=1, device="cpu") as loader:
+        batches = iter(loader)
+        next(batches)
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                next(batches)
+            except Closed as error:
+                os.write(writer, str(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert b"parent process" in os.read(reader, 1000)
+        assert len(list(batches)) == 9
+        os.close(reader), os.close(writer)
+
+
+EXITS = {
+    "with batches in flight": "next(batches)",
+    "with batches kept": "kept = [next(batches) for _ in range(5)]",
+    "before the first batch": "",
+    "at the end of the epoch": "list(batches)",
+    "by sys.exit in the loop": "next(batches); import sys; sys.exit(0)",
+    "with the iterator in a cycle": "me = [batches]; me.append(me); del batches",
+    "with the iterator in a global that outlives modules": "import builtins; builtins.kept = batches",
+    "in a thread that goes on": (
+        "import threading\n"
+        "threading.Thread(target=lambda: [time.sleep(0.01) for _ in batches], daemon=True).start()"
+    ),
+    "with a slow sample under way": (
+        "next(batches); another = DataLoader(Slow(), num_workers=1, device='cpu'); waiting = iter(another)"
+    ),
+}
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("how", EXITS)
+def test_the_interpreter_exits_without_a_word(how, persistent):
+    program = f"""
+    import functools, time, torch
+    from slipring.torch import DataLoader, device
+    from tests.preload.double import Double, Lab
+    class Slow:
+        def __len__(self): return 9
+        def __getitem__(self, i): time.sleep(0.5); return torch.tensor(i)
+    class Fast(Slow):
+        def __len__(self): return 200
+        def __getitem__(self, i): return torch.ones(1000)
+    lab = Lab()
+    device.KINDS["privateuseone"] = functools.partial(Double, lab)
+    options = dict(num_workers=2, device="privateuseone", preload=2, persistent_workers={persistent})
+    loader = DataLoader(Fast(), 4, **options)
+    batches = iter(loader)
+    """
+    code = textwrap.dedent(program) + EXITS[how]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,210 @@
+"""What must come before what: copies before slots are given back, copies before their readers."""
+
+import functools
+import gc
+import multiprocessing
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from slipring.torch import DataLoader  # noqa: E402
+from slipring.torch.pins import COPIES  # noqa: E402
+from tests.preload.double import RUBBISH  # noqa: E402
+from tests.torch.common import Made, Values  # noqa: E402
+
+DEVICE = "privateuseone"
+
+
+def image(i, size=5000):
+    return torch.full((size,), i % 251, dtype=torch.uint8), i
+
+
+def growing(i):
+    return torch.full((1 + 997 * i,), i % 251, dtype=torch.uint8)
+
+
+def read_all(lab, loader):
+    """What a training loop finds in the batches of an epoch."""
+    for images, labels in loader:
+        yield lab.read(images)[:, 0].tolist(), lab.read(labels).tolist()
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("options", [
+    {}, {"preload": 3}, {"preload": 0}, {"slots": 3, "preload": 2}, {"slots": 2},
+    {"slots": 2, "copy": "never"}, {"persistent_workers": True},
+    {"num_workers": 0}, {"in_order": False}, {"non_blocking": False},
+])  # fmt: skip
+def test_every_byte_is_that_of_its_sample_however_late_the_copies_are_done(lab, quick, options):
+    lab.quick = quick
+    options = {"num_workers": 2, "batch_size": 4, **options}
+    with DataLoader(Made(image, 60), device=DEVICE, **options) as loader:
+        for _ in range(2):
+            seen = []
+            for firsts, labels in read_all(lab, loader):
+                assert firsts == [i % 251 for i in labels]
+                seen += labels
+            assert sorted(seen) == list(range(60))
+            if options.get("in_order", True):
+                assert seen == sorted(seen)
+        assert loader.stats().moved_batches == 30
+
+
+def test_a_slot_is_not_given_back_before_its_copy_is_done(lab):
+    with DataLoader(Made(image, 40), 4, num_workers=2, device=DEVICE) as loader:
+        batches = iter(loader)
+        for step in range(1, 6):
+            batch = next(batches)
+            lab.await_copies(2 * (step + 1))  # the one ahead is queued too: two leaves each
+            ring = loader._keeper.engine.ring
+            assert (
+                lab.synchronized == step - 1 and lab.queries
+            )  # it was looked at, and only the older awaited
+            del batch
+            gc.collect()
+            assert ring.n_slots - ring.circulating == COPIES
+        del batches
+
+
+def test_without_a_wait_for_its_event_a_batch_would_be_rubbish(lab, monkeypatch):
+    # The stand-in can tell: this is what the other tests would see if the hand-over forgot to wait.
+    monkeypatch.setattr("tests.preload.double.Stream.wait_event", lambda self, event: None)
+    with DataLoader(Made(image, 40), 4, num_workers=1, device=DEVICE) as loader:
+        batches = iter(loader)
+        images, _ = next(batches)
+        assert lab.read(images)[0, 0] == RUBBISH
+        del batches
+
+
+def test_a_slot_given_back_early_would_be_noticed(lab, monkeypatch):
+    monkeypatch.setattr("slipring.torch.pins.Pins.hold", lambda self, event, value: None)
+    with DataLoader(Made(image, 60), 4, num_workers=2, slots=4, device=DEVICE) as loader:
+        firsts = [lab.read(images)[0, 0].item() for images, _ in list(loader)]
+        assert firsts != [i % 251 for i in range(0, 60, 4)]
+
+
+def test_each_tensor_is_marked_as_used_by_the_stream_that_gets_it(lab):
+    nested = {"a": (torch.ones(2), [torch.zeros(1)]), "b": 3}
+    with DataLoader(Values([nested] * 8), 4, num_workers=1, device=DEVICE) as loader:
+        for batch in loader:
+            for tensor in (batch["a"][0], batch["a"][1][0], batch["b"]):
+                lab.read(tensor)  # asserts it
+
+
+def test_with_non_blocking_false_the_copy_is_done_when_the_batch_is_there(lab):
+    with DataLoader(Made(image, 12), 4, num_workers=1, device=DEVICE, non_blocking=False) as loader:
+        for images, labels in loader:
+            assert images[:, 0].tolist() == [i % 251 for i in labels.tolist()]  # read by nobody's stream
+
+
+def test_next_does_not_wait_for_the_batch_after(lab):
+    gate = multiprocessing.Event()
+
+    def sample(i):
+        if i == 1:
+            gate.wait()
+        return torch.tensor([i])
+
+    for device in (DEVICE, "cpu"):
+        gate.clear()
+        with DataLoader(Made(sample, 3), num_workers=1, device=device) as loader:
+            batches = iter(loader)
+            assert next(batches).shape == (1, 1)
+            gate.set()
+            assert len(list(batches)) == 2
+
+
+def test_the_next_steps_are_made_before_they_are_asked_for(lab):
+    with DataLoader(Made(growing, 10), num_workers=2, device=DEVICE, preload=3) as loader:
+        batches = iter(loader)
+        lab.await_copies(3)
+        next(batches)
+        lab.await_copies(4)
+        assert lab.copies == 4
+        del batches
+
+
+def test_a_slot_is_registered_once_and_again_when_it_has_grown(lab):
+    with DataLoader(Made(image, 80), 4, num_workers=2, device=DEVICE) as loader:
+        for _ in range(2):
+            list(read_all(lab, loader))
+        stats = loader.stats()
+        assert stats.staged_batches == 0 and stats.registration_refused is None
+    for address in {a for a, _ in lab.registrations}:
+        sizes = [n for a, n in lab.registrations if a == address]
+        assert sizes == sorted(set(sizes))  # never the same again
+    assert len(lab.registrations) <= 24
+
+
+def test_a_growing_slot_never_has_two_registrations(lab):
+    with DataLoader(Made(growing, 60), num_workers=2, device=DEVICE, slots=4) as loader:
+        for i, batch in enumerate(loader):
+            assert lab.read(batch).tolist() == [[i % 251] * (1 + 997 * i)]
+        assert loader.stats().registered_bytes == sum(lab.registered.values()) > 0
+    assert len(lab.registrations) > len({a for a, _ in lab.registrations})
+
+
+def test_what_cannot_be_registered_is_staged_and_told(lab):
+    lab.refuse = "locked memory is limited"
+    with DataLoader(Made(image, 24), 4, num_workers=2, device=DEVICE) as loader:
+        assert [labels for _, labels in read_all(lab, loader)] == [
+            list(range(i, i + 4)) for i in range(0, 24, 4)
+        ]
+        stats = loader.stats()
+    assert stats.staged_batches == stats.moved_batches == 6 and lab.staged == 12
+    assert stats.registration_refused == "locked memory is limited" and stats.registered_bytes == 0
+
+
+def test_a_refusal_while_slots_grow_leaves_the_others_pinned(lab):
+    with DataLoader(Made(growing, 40), num_workers=1, device=DEVICE, slots=4) as loader:
+        for i, batch in enumerate(loader):
+            if i == 10:
+                lab.refuse = "no more"
+            assert lab.read(batch)[0, 0] == i % 251
+        assert 0 < loader.stats().staged_batches < 40
+
+
+def test_two_loaders_have_their_own_streams_and_slots(lab):
+    make = functools.partial(DataLoader, Made(image, 20), 4, num_workers=1, device=DEVICE)
+    with make() as train, make() as valid:
+        for (a, la), (b, lb) in zip(read_all(lab, train), read_all(lab, valid), strict=True):
+            assert a == b and la == lb
+
+
+def test_a_loader_is_used_from_another_thread(lab):
+    seen = []
+    with DataLoader(Made(image, 20), 4, num_workers=2, device=DEVICE) as loader:
+        thread = threading.Thread(target=lambda: seen.extend(read_all(lab, loader)))
+        thread.start()
+        thread.join()
+    assert [labels for _, labels in seen] == [list(range(i, i + 4)) for i in range(0, 20, 4)]
+
+
+def test_each_device_gets_a_batch_per_step_and_too_few_are_dropped(lab):
+    devices = [f"{DEVICE}:0", f"{DEVICE}:1", "cpu"]
+    for workers in (0, 2):
+        with DataLoader(Made(image, 44), 4, num_workers=workers, devices=devices) as loader:
+            steps = []
+            for step in loader:
+                assert type(step) is list and len(step) == 3
+                labels = [lab.read(step[0][1]).tolist(), lab.read(step[1][1]).tolist(), step[2][1].tolist()]
+                steps.append(labels)
+        assert steps == [[list(range(i + j, i + j + 4)) for j in (0, 4, 8)] for i in (0, 12, 24)]
+
+
+def test_transform_device_works_on_the_copying_stream_and_leaves_uint8_in_the_slots(lab):
+    def normalized(batch):
+        images, labels = batch
+        stream, made = lab.stream(), torch.empty(images.shape, dtype=torch.bfloat16)
+        stream.work.append(lambda: made.copy_(images.float() / 255))
+        lab.users[id(made)] = (made, {stream})
+        return {"x": made, "y": labels}
+
+    with DataLoader(Made(image, 20), 4, num_workers=2, device=DEVICE, transform_device=normalized) as loader:
+        for batch in loader:
+            x, y = lab.read(batch["x"]), lab.read(batch["y"])
+            assert x.dtype is torch.bfloat16
+            assert torch.equal(x[:, 0], (y.float() / 255).bfloat16())
+        assert loader.stats().bytes < 20 * 5000 * 1.2
