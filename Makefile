@@ -25,7 +25,7 @@ PY_DIRS := $(wildcard pkg tests bench examples setup.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build lint test pytest ctest tsan asan fuzz bench wheel check-sdist clean
+.PHONY: help venv build lint test pytest test-cuda ctest tsan asan fuzz bench bench-device wheel check-sdist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -99,6 +99,12 @@ asan: ## the ring's tests in C under the address and undefined behaviour sanitiz
 
 bench: build $(BENCH_STAMP) ## the benchmarks; QUICK=1, DATA=/path/to/images, ARGS='...'
 	$(PY) -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(if $(DATA),--data "$(DATA)") $(ARGS)
+
+bench-device: build $(BENCH_STAMP) ## onto a device: copies, waiting, preload's cost; ARGS='--workers 8'
+	$(PY) -m bench.device $(ARGS)
+
+test-cuda: build ## the tests that need a CUDA device; skipped with the reason where there is none
+	$(PY) -m pytest -m cuda tests/cuda $(ARGS)
 
 wheel check-sdist: SLIPRING_BUILD := release
 

@@ -84,11 +84,13 @@ class Accelerator:
         driver = _driver()
         if driver is None:
             return "no libcuda.so.1, whose cuMemHostRegister it takes"
-        return _refusal(driver, driver.cuMemHostRegister_v2(_pointer(address), _size(nbytes), _PORTABLE))
+        with _context(driver, self.device.index):
+            return _refusal(driver, driver.cuMemHostRegister_v2(_pointer(address), _size(nbytes), _PORTABLE))
 
     def unregister(self, address):
         """Take a registration back; the copies from there are done."""
-        _driver().cuMemHostUnregister(_pointer(address))
+        with _context(_driver(), self.device.index):
+            _driver().cuMemHostUnregister(_pointer(address))
 
 
 # ---- the CUDA driver, asked directly: torch's cudart has no capture modes, and an error that the runtime
@@ -119,6 +121,20 @@ def _relaxed_capture():
         yield
     finally:
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))  # it has been given what was before
+
+
+@contextlib.contextmanager
+def _context(driver, index):
+    """Have torch's context of that device be the calling thread's, which may have used no device yet."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    driver.cuCtxPushCurrent_v2(context)
+    try:
+        yield
+    finally:
+        driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+        driver.cuDevicePrimaryCtxRelease_v2(device)
 
 
 def _refusal(driver, code):

@@ -1,0 +1,346 @@
+"""Onto a device: ``python -m bench.device``, or ``make bench-device``.
+
+Question
+    How close does copying from registered slots come to what the device can read of pinned memory, how long
+    does a training step wait for data, and what does preload cost where there is no device?
+Data
+    Ready uint8 images of 3 × 224 × 224 (a batch of 256: 38.5 MB; of 1,024: 154 MB), one sample at a time, and
+    vectors of 32 float32.
+Rivals
+    torch's DataLoader with ``pin_memory=True`` and ``.to(device, non_blocking=True)`` in the loop, as its
+    documentation has it; and for the rate of copies the same bytes in memory that torch has pinned.
+Machine, command, result
+    Printed; figures in docs/device.md come from there.
+Bias
+    Each measurement has a process of its own, rivals take turns, figures are medians of the rounds. Copies
+    are timed by the host around a synchronization. The step is a chain of matrix products on the caller's
+    stream, of about the time that is asked for (on the CPU: a sleep). Whatever the step does not take of the
+    loop's time counts as waiting for data, the launching of the step included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from bench.machine import describe
+
+SHAPE = (3, 224, 224)
+STEPS_MS = (5, 20, 50)
+
+
+class Images:
+    """Ready images, one after the other, for ever."""
+
+    def __init__(self, torch: Any, shape: tuple[int, ...] = SHAPE) -> None:
+        made = np.random.default_rng(0).integers(0, 255, (512, *shape), np.uint8)
+        self.images = list(torch.from_numpy(made))
+
+    def __len__(self) -> int:
+        return 1 << 26
+
+    def __getitem__(self, index: int) -> Any:
+        return self.images[index % 512], index % 1000
+
+
+class Vectors(Images):
+    """Ready vectors of 32 float32."""
+
+    def __init__(self, torch: Any) -> None:
+        self.images = list(torch.rand(512, 32))
+
+
+# ---- one measurement, in a process of its own
+
+
+def copy_rate(torch: Any, options: argparse.Namespace) -> dict[str, float]:
+    """Copy a batch to the device again and again: from registered slots, or from torch's pinned blocks."""
+    from slipring.torch.device import Accelerator
+
+    device = torch.accelerator.current_accelerator()
+    if options.rival == "slots":
+        from slipring import Loader
+
+        place = Accelerator(device)
+        torch.zeros(1, device=device)
+        loader = Loader(Images(torch), options.batch, num_workers=2, slots=8, copy="never")
+        batches = [batch for batch, _ in zip((b[0] for b in loader), range(4), strict=False)]
+        sources = []
+        for batch in batches:
+            refused = place.register(batch.ctypes.data & ~4095, (batch.nbytes + 8191) & ~4095)
+            if refused:
+                raise RuntimeError(f"the device refuses to register a slot: {refused}")
+            sources.append(torch.from_numpy(batch))
+            assert sources[-1].is_pinned(), "torch does not see that the slot is pinned"
+    else:
+        shape = (options.batch, *SHAPE)
+        sources = [torch.ones(shape, dtype=torch.uint8, pin_memory=True) for _ in range(4)]
+    targets = [torch.empty_like(source, device=device) for source in sources]
+
+    def once(times: int) -> float:
+        torch.accelerator.synchronize()
+        begin = time.perf_counter()
+        for number in range(times):
+            targets[number % 4].copy_(sources[number % 4], non_blocking=True)
+        torch.accelerator.synchronize()
+        return time.perf_counter() - begin
+
+    once(8)
+    times = 4 * max(4, int(2e9 / sources[0].nbytes))
+    rate = statistics.median(sources[0].nbytes * times / once(times) / 1e9 for _ in range(5))
+    if options.rival == "slots":
+        for batch in batches:
+            place.unregister(batch.ctypes.data & ~4095)
+    return {"gb_per_s": rate}
+
+
+def make_step(torch: Any, device: Any, milliseconds: float) -> Callable[[], None]:
+    """Return a function that gives the device work for about so long; the CPU sleeps."""
+    if not milliseconds or device.type == "cpu":
+        return lambda: time.sleep(milliseconds / 1e3)
+    matrix = torch.randn(2048, 2048, device=device)
+
+    def work(times: int) -> None:
+        x = matrix
+        for _ in range(times):
+            x = torch.mm(x, matrix)
+
+    def timed(times: int) -> float:
+        torch.accelerator.synchronize()
+        begin = time.perf_counter()
+        work(times)
+        torch.accelerator.synchronize()
+        return (time.perf_counter() - begin) * 1e3
+
+    timed(20)
+    times = max(1, round(200 * milliseconds / timed(200)))
+    return lambda: work(times)
+
+
+def loop(torch: Any, options: argparse.Namespace) -> dict[str, float]:
+    """Train for a while: images/s, the share of time that is not the step's, CPU of process and thread."""
+    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    dataset = (Vectors if options.vectors else Images)(torch)
+    shared = {"batch_size": options.batch, "num_workers": options.workers, "persistent_workers": True}
+    batches = iter(_batches(torch, options.rival, dataset, device, shared))
+    step = make_step(torch, device, options.step)
+    on_device = device.type != "cpu"
+
+    def run(seconds: float) -> tuple[int, float]:
+        if on_device:
+            torch.accelerator.synchronize()
+        count, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < seconds:
+            images, _ = next(batches)
+            step()
+            images.reshape(-1)[:1].add(1)  # the batch is used, by work on the caller's stream
+            del images
+            if on_device and options.step and count % 2:
+                torch.accelerator.synchronize()  # a real loop reads its loss now and then
+            count += 1
+        if on_device:
+            torch.accelerator.synchronize()
+        return count, time.perf_counter() - begin
+
+    run(1.5)
+    alone = _time_of(torch, step, on_device) if options.step and on_device else options.step / 1e3
+    cpu, thread = time.process_time(), _preload_cpu()
+    count, seconds = run(options.seconds)
+    return {
+        "images_per_s": count * options.batch / seconds,
+        "waiting": max(0.0, 1 - count * alone / seconds) if options.step else float("nan"),
+        "per_batch_us": seconds / count * 1e6,
+        "cpu_us": (time.process_time() - cpu) / count * 1e6,
+        "thread_cpu_us": (_preload_cpu() - thread) / count * 1e6,
+    }
+
+
+def _time_of(torch: Any, step: Callable[[], None], on_device: bool) -> float:
+    times = []
+    for _ in range(10):
+        torch.accelerator.synchronize()
+        begin = time.perf_counter()
+        step(), step()
+        torch.accelerator.synchronize()
+        times.append((time.perf_counter() - begin) / 2)
+    return statistics.median(times)
+
+
+def _preload_cpu() -> float:
+    for thread in threading.enumerate():
+        if thread.name == "slipring-preload":
+            return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    return 0.0
+
+
+def _batches(torch: Any, rival: str, dataset: Any, device: Any, shared: dict[str, Any]) -> Iterator[Any]:
+    if rival == "torch":
+        for batch in torch.utils.data.DataLoader(dataset, pin_memory=device.type != "cpu", **shared):
+            yield [leaf.to(device, non_blocking=True) for leaf in batch]
+        return
+    from slipring.torch import DataLoader
+
+    extras = {"none": {}, "preload": {"device": device}}[rival]
+    yield from DataLoader(dataset, **shared, **extras)
+
+
+# ---- the whole
+
+
+def measure(**options: Any) -> dict[str, float]:
+    """Run one measurement in a process of its own."""
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    command = [sys.executable, "-m", "bench.device", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}; see above")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def rounds(console: Console, title: str, n: int, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Take every setting in turn, `n` times; return the medians, with lowest and highest."""
+    found: list[list[dict[str, float]]] = [[] for _ in settings]
+    for _ in track(range(n), title, console=console):
+        for setting, results in zip(settings, found, strict=True):
+            results.append(measure(**setting))
+    return [
+        {
+            key: tuple(f(one[key] for one in results) for f in (statistics.median, min, max))
+            for key in results[0]
+        }
+        for results in found
+    ]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.device", description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--json", help="where to write all figures")
+    inner = parser.add_argument_group("one measurement, in this process")
+    inner.add_argument("--what", choices=["copy", "loop"])
+    inner.add_argument("--rival")
+    inner.add_argument("--batch", type=int, default=256)
+    inner.add_argument("--step", type=float, default=0.0, help="milliseconds")
+    inner.add_argument("--vectors", type=int, default=0)
+    options = parser.parse_args()
+    import torch
+
+    if options.what:
+        function = {"copy": copy_rate, "loop": loop}[options.what]
+        print(json.dumps(function(torch, options)))
+        sys.stdout.flush()
+        return
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    here = torch.accelerator.current_accelerator()
+    machine = {**describe(), "command": shlex.join(["python", "-m", "bench.device", *sys.argv[1:]])}
+    results = {"machine": machine, "device": None if here is None else _name(torch, here)}
+    if here is None:
+        console.print("torch finds no device here: only what preload costs on the CPU is measured.")
+    else:
+        console.print(f"device: {results['device']}")
+        results["copies"] = _copies(console, options)
+        results["loops"] = _loops(console, options)
+    results["cpu"] = _cpu(console, options)
+    for name, value in machine.items():
+        console.print(f"{name}: {value}", style="dim", highlight=False)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(results, file, indent=1)
+
+
+def _name(torch: Any, device: Any) -> str:
+    module = torch.get_device_module(device)
+    name = getattr(module, "get_device_name", None)
+    return name() if name is not None else str(device)
+
+
+def _copies(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
+    table = Table("batch", "pinned by torch, GB/s", "registered slots, GB/s", "of that limit", title="copies")
+    rows = []
+    for batch in (256, 1024):
+        settings = [{"what": "copy", "batch": batch, "rival": rival} for rival in ("pinned", "slots")]
+        limit, ours = (r["gb_per_s"] for r in rounds(console, f"copies of {batch}", options.rounds, settings))
+        rows.append({"batch": batch, "limit": limit, "ours": ours})
+        table.add_row(
+            f"{batch * 150528 / 1e6:.0f} MB", spread(limit), spread(ours), f"{ours[0] / limit[0]:.1%}"
+        )
+    console.print(table)
+    return rows
+
+
+def _loops(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
+    table = Table(
+        "step", "loader", "images/s", "× torch", "waiting for data", "CPU µs/batch", "preload thread µs"
+    )
+    rows = []
+    for step in (0, *STEPS_MS):
+        shared = {"what": "loop", "step": step, "workers": options.workers, "seconds": options.seconds}
+        settings = [{**shared, "rival": rival} for rival in ("torch", "preload")]
+        both = rounds(console, f"a step of {step} ms", options.rounds, settings)
+        for rival, result in zip(("torch", "preload"), both, strict=True):
+            rows.append({"step": step, "rival": rival, **result})
+            table.add_row(
+                f"{step} ms" if step else "none",
+                "torch, pin_memory" if rival == "torch" else "slipring, device=",
+                spread(result["images_per_s"], 0),
+                f"{result['images_per_s'][0] / both[0]['images_per_s'][0]:.2f}",
+                f"{result['waiting'][0]:.1%}" if step else "–",
+                spread(result["cpu_us"], 0),
+                spread(result["thread_cpu_us"], 0),
+            )
+    console.print(table)
+    return rows
+
+
+def _cpu(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What preload costs where nothing has to be copied: batches as fast as they come, and with a step."""
+    columns = ("", "µs per batch", "with preload", "it costs", "CPU µs", "with preload", "the thread's")
+    table = Table(*columns, title="on the CPU")
+    rows = []
+    for title, setting in (
+        ("64 × 32 float32, as fast as they come", {"batch": 64, "vectors": 1, "step": 0}),
+        ("64 × 32 float32, a step of 1 ms", {"batch": 64, "vectors": 1, "step": 1}),
+        ("38.5 MB of uint8, as fast as they come", {"batch": 256, "vectors": 0, "step": 0}),
+        ("38.5 MB of uint8, a step of 20 ms", {"batch": 256, "vectors": 0, "step": 20}),
+    ):
+        shared = {"what": "loop", "workers": options.workers, "seconds": options.seconds, **setting}
+        settings = [{**shared, "rival": rival} for rival in ("none", "preload")]
+        none, ours = rounds(console, title, options.rounds, settings)
+        rows.append({"title": title, "none": none, "preload": ours})
+        table.add_row(
+            title,
+            spread(none["per_batch_us"], 1),
+            spread(ours["per_batch_us"], 1),
+            f"{ours['per_batch_us'][0] - none['per_batch_us'][0]:+.0f}",
+            spread(none["cpu_us"], 1),
+            spread(ours["cpu_us"], 1),
+            spread(ours["thread_cpu_us"], 1),
+        )
+    console.print(table)
+    return rows
+
+
+def spread(figures: tuple[float, float, float], digits: int = 1) -> str:
+    """Write a median with lowest and highest."""
+    median, low, high = (f"{figure:,.{digits}f}" for figure in figures)
+    return f"{median} ({low} – {high})"
+
+
+if __name__ == "__main__":
+    main()

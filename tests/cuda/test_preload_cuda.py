@@ -1,0 +1,228 @@
+"""Preload on a real device: `make test-cuda`."""
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here"),
+    pytest.mark.timeout(300),
+]
+
+from slipring.torch import DataLoader  # noqa: E402
+from slipring.torch import device as devices  # noqa: E402
+from tests.torch.common import Made, Values  # noqa: E402
+
+
+def image(i, size=150_528):
+    return torch.full((size,), i % 251, dtype=torch.uint8), i
+
+
+def growing(i):
+    return torch.full((1 + 99_991 * i,), i % 251, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"preload": 4}, {"preload": 0}, {"slots": 4}, {"persistent_workers": True}, {"num_workers": 0},
+    {"non_blocking": False}, {"in_order": False}, {"multiprocessing_context": "spawn"},
+])  # fmt: skip
+def test_every_byte_arrives_while_the_device_is_kept_busy(options):
+    options = {"num_workers": 4, "batch_size": 32, **options}
+    busy = torch.randn(2048, 2048, device="cuda")
+    with DataLoader(Made(image, 640), device="cuda", **options) as loader:
+        for _ in range(2):
+            wrong, seen = torch.zeros((), dtype=torch.int64, device="cuda"), 0
+            for images, labels in loader:
+                assert images.device.type == labels.device.type == "cuda"
+                for _ in range(5):
+                    busy = busy @ busy * 1e-3  # what comes next on this stream is late
+                wrong += (images != (labels % 251).to(torch.uint8)[:, None]).sum()
+                seen += len(labels)
+                del images, labels
+            assert seen == 640 and wrong.item() == 0
+        stats = loader.stats()
+        assert stats.moved_batches == 40
+        if options["num_workers"]:
+            assert stats.staged_batches == 0 and stats.registration_refused is None
+
+
+def test_the_slots_views_are_pinned_and_nothing_is_staged(monkeypatch):
+    seen = []
+    copy = devices.Accelerator.copy
+    monkeypatch.setattr(
+        devices.Accelerator, "copy", lambda self, host: (seen.append(host.is_pinned()), copy(self, host))[1]
+    )
+    with DataLoader(Made(image, 96), 32, num_workers=2, device="cuda") as loader:
+        list(loader)
+        assert loader.stats().staged_batches == 0
+    assert seen and all(seen)
+
+
+def test_slots_that_grow_are_registered_anew():
+    with DataLoader(Made(growing, 60), num_workers=2, slots=4, device="cuda") as loader:
+        for i, batch in enumerate(loader):
+            assert batch.shape == (1, 1 + 99_991 * i) and bool((batch == i % 251).all())
+        assert loader.stats().staged_batches == 0
+
+
+def test_a_refusal_is_told_and_staged(monkeypatch):
+    monkeypatch.setattr(devices.Accelerator, "register", lambda self, address, nbytes: "refused")
+    with DataLoader(Made(image, 96), 32, num_workers=2, device="cuda") as loader:
+        for images, labels in loader:
+            assert bool((images == (labels % 251).to(torch.uint8)[:, None]).all())
+        assert loader.stats().staged_batches == 3 and loader.stats().registration_refused == "refused"
+
+
+def test_the_driver_refuses_what_is_registered_already():
+    place = devices.Accelerator(torch.device("cuda"))
+    torch.zeros(1, device="cuda")
+    host = torch.zeros(1 << 20, dtype=torch.uint8)
+    address = (host.data_ptr() + 4095) & ~4095
+    assert place.register(address, 1 << 16) is None
+    assert "ALREADY_REGISTERED" in place.register(address, 1 << 16)
+    place.unregister(address)
+    assert torch.ones(3, device="cuda").sum().item() == 3  # no error was left behind
+
+
+def test_new_workers_are_forked_after_slots_were_registered():
+    for persistent in (False, True):
+        with DataLoader(
+            Made(image, 96), 32, num_workers=2, device="cuda", persistent_workers=persistent
+        ) as loader:
+            for _ in range(3):
+                for images, labels in loader:
+                    assert bool((images == (labels % 251).to(torch.uint8)[:, None]).all())
+
+
+def test_two_loaders_and_another_thread():
+    found = []
+
+    def consume(loader):
+        for images, labels in loader:
+            found.append(bool((images == (labels % 251).to(torch.uint8)[:, None]).all()))
+
+    loaders = [DataLoader(Made(image, 320), 32, num_workers=2, device="cuda") for _ in range(2)]
+    threads = [threading.Thread(target=consume, args=(loader,)) for loader in loaders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for loader in loaders:
+        loader.close()
+    assert found == [True] * 20
+
+
+def test_a_graph_capture_of_the_training_thread_stands():
+    static = torch.zeros(64, 150_528, dtype=torch.uint8, device="cuda")
+    out = torch.zeros(64, device="cuda")
+    with DataLoader(Made(image, 6400), 64, num_workers=4, device="cuda", preload=4, slots=40) as loader:
+        batches = iter(loader)
+        for _ in range(5):
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                torch.sum(static.float(), 1, out=out)
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):  # "global": any unsafe call of any thread would end it
+                for _ in range(200):
+                    torch.sum(static.float(), 1, out=out)
+            for _ in range(8):
+                images, labels = next(batches)
+                static.copy_(images)
+                graph.replay()
+                assert torch.equal(out, (labels % 251).float() * 150_528)
+        del batches
+
+
+def test_another_stream_than_the_default_one_is_ordered_after_the_copy():
+    stream = torch.cuda.Stream()
+    with DataLoader(Made(image, 640), 32, num_workers=2, device="cuda") as loader, torch.cuda.stream(stream):
+        for images, labels in loader:
+            assert bool((images == (labels % 251).to(torch.uint8)[:, None]).all())
+
+
+def test_transform_device_runs_beside_the_training_stream():
+    def normalized(batch):
+        images, labels = batch
+        return (images.to(torch.bfloat16) / 255).view(-1, 3, 224, 224), labels
+
+    with DataLoader(
+        Made(image, 128), 32, num_workers=2, device="cuda", transform_device=normalized,
+        memory_format=torch.channels_last,
+    ) as loader:  # fmt: skip
+        for images, labels in loader:
+            assert images.dtype is torch.bfloat16 and images.shape == (32, 3, 224, 224)
+            assert torch.equal(images[:, 0, 0, 0], ((labels % 251).to(torch.uint8).bfloat16() / 255))
+        assert loader.stats().bytes < 128 * 150_528 * 1.1
+
+
+def test_out_of_memory_comes_in_its_turn_and_the_iteration_goes_on():
+    def hungry(batch):
+        if int(batch[0, 0]) == 3:
+            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+        return batch
+
+    values = [torch.full((8,), i, dtype=torch.uint8) for i in range(6)]
+    with DataLoader(Values(values), num_workers=1, device="cuda", transform_device=hungry) as loader:
+        batches, seen = iter(loader), []
+        while True:
+            try:
+                seen.append(int(next(batches)[0, 0]))
+            except StopIteration:
+                break
+            except torch.OutOfMemoryError:
+                seen.append("oom")
+        assert seen == [0, 1, 2, "oom", 4, 5]
+
+
+def test_strings_and_nested_structures_pass():
+    sample = {"a": [torch.ones(2), "text"], "b": (torch.zeros(1), b"bytes")}
+    with DataLoader(Values([sample] * 8), 4, num_workers=1, device="cuda") as loader:
+        for batch in loader:
+            assert batch["a"][0].is_cuda and batch["b"][0].is_cuda and batch["a"][1] == ["text"] * 4
+
+
+EXITS = {
+    "in flight": "next(batches)",
+    "kept": "kept = [next(batches) for _ in range(6)]",
+    "before the first": "",
+    "over": "list(batches)",
+}
+
+
+@pytest.mark.parametrize("how", EXITS)
+def test_the_interpreter_exits_without_a_word(how):
+    program = """
+    import torch
+    from slipring.torch import DataLoader
+    class Images:
+        def __len__(self): return 640
+        def __getitem__(self, i): return torch.ones(150528, dtype=torch.uint8)
+    loader = DataLoader(Images(), 32, num_workers=2, device="cuda", preload=2, persistent_workers=True)
+    batches = iter(loader)
+    """
+    code = textwrap.dedent(program) + EXITS[how]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_locked_memory_is_given_back():
+    def locked():
+        with open("/proc/self/status") as file:
+            return next((line.split()[1] for line in file if line.startswith("VmPin")), None)
+
+    loader = DataLoader(Made(image, 320), 32, num_workers=2, device="cuda")
+    list(loader)
+    assert loader.stats().registered_bytes > 0
+    del loader
+    gc.collect()
+    torch.cuda.synchronize()
+    assert locked() in ("0", None)

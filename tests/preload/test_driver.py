@@ -1,0 +1,107 @@
+"""What the CUDA driver is asked, and in which order: seen by a library in its place."""
+
+import ctypes
+import shutil
+import subprocess
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from slipring.torch import device as devices  # noqa: E402
+
+STUB = r"""
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+char said[4096];
+int answer;
+static int mode = 0;
+#define SAY(...) (snprintf(said + strlen(said), sizeof said - strlen(said), __VA_ARGS__), 0)
+int cuDeviceGet(int *device, int index) { *device = index + 7; return SAY("device %d;", index); }
+int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    *context = (void *)0x1234567890abc;
+    return SAY("retain %d;", device);
+}
+int cuDevicePrimaryCtxRelease_v2(int device) { return SAY("release %d;", device); }
+int cuCtxPushCurrent_v2(void *context) { return SAY("push %p;", context); }
+int cuCtxPopCurrent_v2(void **context) { *context = 0; return SAY("pop;"); }
+int cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
+{
+    SAY("register %p %zu %u;", address, bytes, flags);
+    return answer;
+}
+int cuMemHostUnregister(void *address) { return SAY("unregister %p;", address); }
+int cuGetErrorName(int code, const char **name) { *name = code == 712 ? "ALREADY" : 0; return 0; }
+int cuThreadExchangeStreamCaptureMode(int *new)
+{
+    int old = mode;
+    mode = *new;
+    *new = old;
+    return SAY("mode %d;", mode);
+}
+"""
+ADDRESS, BYTES = 0x7F0123456000, 5 << 32
+BEGIN = "device 3;retain 10;push 0x1234567890abc;"
+END = "pop;release 10;"
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """The library; `said()` gives its calls since the last time."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc here")
+    source, made = tmp_path / "stub.c", tmp_path / "stub.so"
+    source.write_text(STUB)
+    subprocess.run(["gcc", "-w", "-shared", "-fPIC", "-o", made, source], check=True)
+    library = ctypes.CDLL(str(made))
+    buffer = (ctypes.c_char * 4096).in_dll(library, "said")
+
+    def said():
+        text, buffer.value = buffer.value.decode(), b""
+        return text
+
+    library.said = said
+    monkeypatch.setattr(devices, "_driver", lambda: library)
+    return library
+
+
+@pytest.fixture
+def place(monkeypatch):
+    monkeypatch.setattr(torch, "get_device_module", lambda device: torch.cuda)
+    return devices.Accelerator(torch.device("cuda:3"))
+
+
+def test_memory_is_registered_for_all_devices_with_the_devices_context(driver, place):
+    assert place.register(ADDRESS, BYTES) is None
+    assert driver.said() == f"{BEGIN}register {ADDRESS:#x} {BYTES} 1;{END}"
+    place.unregister(ADDRESS)
+    assert driver.said() == f"{BEGIN}unregister {ADDRESS:#x};{END}"
+
+
+@pytest.mark.parametrize("code, text", [(712, r"ALREADY \(712\)"), (5, r"error \(5\)")])
+def test_a_refusal_has_the_drivers_name_for_it(driver, place, code, text):
+    ctypes.c_int.in_dll(driver, "answer").value = code
+    with pytest.raises(AssertionError, match=text):
+        assert place.register(ADDRESS, BYTES) is None
+    assert driver.said().endswith(END)
+
+
+def test_the_threads_capture_mode_is_relaxed_and_put_back(driver, place):
+    with place.thread():
+        assert driver.said() == "mode 2;"
+    assert driver.said() == "mode 0;"
+
+
+def test_without_the_driver_nothing_is_registered_and_that_is_told(place, monkeypatch):
+    monkeypatch.setattr(devices, "_driver", lambda: None)
+    assert "libcuda" in place.register(ADDRESS, BYTES)
+    with place.thread():
+        pass
+
+
+def test_another_kind_of_device_is_not_asked(monkeypatch):
+    monkeypatch.setattr(torch, "get_device_module", lambda device: torch.xpu)
+    place = devices.Accelerator(torch.device("xpu:0"))
+    assert place.register(ADDRESS, BYTES) == "xpu devices cannot register host memory"
