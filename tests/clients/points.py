@@ -31,7 +31,15 @@ class Line(torch.nn.Module):
 
 
 # Arguments of ours that a client must not lose when it makes a loader anew; none of them is the default.
-EXTRAS = {"chunk_size": 2, "copy": "always", "on_worker_death": "respawn", "max_restarts": 7, "slots": 9}
+EXTRAS = {
+    "chunk_size": 2,
+    "copy": "always",
+    "on_worker_death": "respawn",
+    "max_restarts": 7,
+    "slots": 9,
+    "device": torch.device("cpu"),
+    "preload": 2,
+}
 
 
 def extras(loader):

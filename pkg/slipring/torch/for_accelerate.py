@@ -7,6 +7,9 @@ import threading
 from slipring.torch.loader import DataLoader
 from slipring.torch.standin import StandIn
 
+# Its own loaders have an argument of the same name, for where they send batches.
+ALIASES = {"device": "slipring_device"}
+
 _lock = threading.Lock()
 _undo = None  # takes back what `extend` has changed
 
@@ -21,7 +24,8 @@ def extend():
         return
     with _lock:
         if _undo is None and StandIn.installed:
-            added = {name: default for name, default in DataLoader.extras().items() if name not in table}
+            added = {ALIASES.get(name, name): default for name, default in DataLoader.extras().items()}
+            added = {name: default for name, default in added.items() if name not in table}
             init = adapter.__init__
             adapter.__init__ = ours = _for_torchdatas_too(init, added)
             table.update(added)
@@ -46,12 +50,18 @@ def _take_back(table, added, adapter, init, ours):
 
 
 def _for_torchdatas_too(init, added):
-    """Its adapter makes torchdata's loader of the same arguments, on demand: that one has none of ours."""
+    """Its adapter makes torchdata's loader of the same arguments, on demand: that one has none of ours.
+
+    Ours gets them by their own names.
+    """
 
     @functools.wraps(init)
     def adapted(self, dataset, use_stateful_dataloader=False, batch_sampler=None, **kwargs):
         if use_stateful_dataloader:
             kwargs = {name: value for name, value in kwargs.items() if name not in added}
+        for name, alias in ALIASES.items():
+            if alias in kwargs:
+                kwargs[name] = kwargs.pop(alias)
         init(self, dataset, use_stateful_dataloader, batch_sampler, **kwargs)
 
     return adapted

@@ -181,6 +181,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         )
 
     @property
+    def slipring_device(self):
+        """`device`, for clients whose own loaders have an attribute of that name (Accelerate)."""
+        return self.device
+
+    @property
     def _ahead(self):
         if self.preload is None:
             return int(self.device is not None or self.devices is not None)
