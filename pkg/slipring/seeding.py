@@ -4,6 +4,7 @@ With ``rng="batch"`` the generators are seeded before each range of rows from (s
 rank), so the number of workers, their speed and a resume do not matter.
 """
 
+import ctypes
 import random
 import sys
 import threading
@@ -95,7 +96,16 @@ def seed_globals(seed, left_alone=frozenset()):
         np.random.seed(seed & 0xFFFFFFFF)
     torch = _torch()
     if torch is not None and "torch" not in left_alone:
-        torch.default_generator.manual_seed(seed & MASK_63)
+        _seed_torch(torch.default_generator, seed & MASK_63)
+
+
+def _seed_torch(generator, seed):
+    """Seed torch's generator, but keep what ``torch.initial_seed()`` says: the first word of its state."""
+    initial = generator.initial_seed()
+    generator.manual_seed(seed)
+    state = generator.get_state()
+    ctypes.c_uint64.from_address(state.data_ptr()).value = initial
+    generator.set_state(state)
 
 
 def save_globals():

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
+from tests.torch.common import Made  # noqa: E402
 
 LOADERS = [0, 1, 2]
 
@@ -119,6 +120,17 @@ def test_with_rng_batch_neither_workers_nor_a_resume_change_a_bit(make, dispatch
             resumed = make(Drawn(), num_workers=others, **options)
             resumed.load_state_dict(json.loads(json.dumps(state)))
             assert flat(resumed) == want[5:]
+
+
+def initial_seed(i):
+    return torch.tensor([torch.initial_seed(), get_worker_info().seed])
+
+
+@pytest.mark.parametrize("rng", ["worker", "batch"])
+def test_the_initial_seed_in_a_worker_is_that_of_the_worker(make, rng):
+    for batch in make(Made(initial_seed), num_workers=2, rng=rng):
+        said, documented = batch[0].tolist()
+        assert said == documented
 
 
 def test_out_of_order_a_resume_brings_exactly_what_was_not_delivered(make):
