@@ -22,6 +22,7 @@ from slipring.info import WorkerInfo, get_worker_info
 from slipring.loader import Loader
 from slipring.seeding import rng
 from slipring.stats import Stats
+from slipring.strings import StringList
 
 __all__ = [
     "BatchTooLarge",
@@ -33,6 +34,7 @@ __all__ = [
     "SlipringError",
     "SlotsExhausted",
     "Stats",
+    "StringList",
     "WorkerDied",
     "WorkerError",
     "WorkerInfo",

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "pkg" / "slipring"
 
 # Layer -> (its modules, the layers it may use besides itself). "torch.*" stands for the whole subpackage.
 LAYERS = {
-    "ground": (("_platform", "_version", "errors", "options", "tree"), ()),
+    "ground": (("_platform", "_version", "errors", "options", "strings", "tree"), ()),
     "cring": (("_cring",), ()),
     "ring": (("_segment", "_slot", "_ring"), ("ground", "cring")),
     "codec": (

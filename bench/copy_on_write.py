@@ -1,0 +1,78 @@
+"""What forked workers copy of a list of strings: ``python -m bench.copy_on_write``.
+
+Question
+    How much memory of its own does a worker get by reading a dataset's strings, kept in a list and in a
+    `slipring.StringList`, and how long does reading one take?
+Data
+    Two million file names of about 60 characters, read in random order by one forked worker.
+Machine, command, result
+    Printed. Figures in docs/guide.md come from there.
+Bias
+    Nothing else is done with a string: this is the leak alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from bench.machine import describe
+
+
+class Names:
+    """Reads `chunk` names for each sample, and reports the process's own memory."""
+
+    def __init__(self, names: Sequence[str], chunk: int) -> None:
+        self.names, self.chunk = names, chunk
+        self.order = np.random.default_rng(0).permutation(len(names))
+
+    def __len__(self) -> int:
+        return len(self.names) // self.chunk
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        first = index * self.chunk
+        for position in self.order[first : first + self.chunk].tolist():
+            self.names[position]
+        return own_mib(), index
+
+
+def own_mib() -> int:
+    """MiB that this process alone has written."""
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) // 1024 for line in file if line.startswith("Private_Dirty"))
+
+
+def measure(names: Sequence[str], chunk: int) -> list[int]:
+    """Return a worker's own MiB at the beginning and after each tenth of an epoch."""
+    from slipring import Loader
+
+    dataset = Names(names, chunk)
+    with Loader(dataset, 1, num_workers=1, start_method="fork") as loader:
+        seen = [int(batch[0][0]) for batch in loader]
+    return seen[:: max(1, len(seen) // 10)]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.copy_on_write")
+    parser.add_argument("--strings", type=int, default=2_000_000)
+    options = parser.parse_args()
+    from slipring import StringList
+
+    for name, value in describe().items():
+        print(f"{name}: {value}")
+    names = [f"/data/train/n{i % 1000:08d}/n{i % 1000:08d}_{i:09d}.JPEG" for i in range(options.strings)]
+    chunk = max(1, options.strings // 100)
+    for title, kept in (("list", names), ("StringList", StringList(names))):
+        begin = time.perf_counter()
+        for position in range(0, options.strings, 20):
+            kept[position]
+        each = (time.perf_counter() - begin) / (options.strings / 20) * 1e9
+        print(f"{title:12}MiB of its own: {measure(kept, chunk)}; {each:.0f} ns to read one")
+
+
+if __name__ == "__main__":
+    main()

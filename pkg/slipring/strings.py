@@ -1,0 +1,109 @@
+"""A list of strings in two blocks of memory."""
+
+import operator
+from collections.abc import Sequence
+
+
+class StringList(Sequence):
+    """Strings (file names, captions, labels) that forked workers can read without copying them.
+
+    A Python list of strings is an object per string, and reading one writes its reference count: page by
+    page, each forked worker gets a copy of them all. Here they lie in an Arrow array, whose memory nobody
+    writes.
+
+    Parameters
+    ----------
+    strings : iterable of str, or pyarrow array of strings
+        An Arrow array, a column of a table for example, is taken as it is, without a copy if it is of
+        ``large_string``.
+
+    Raises
+    ------
+    TypeError
+        An element is no string.
+    ImportError
+        pyarrow is not installed.
+
+    Notes
+    -----
+    An element is made anew each time it is asked for; a slice with a step of 1 copies nothing. It cannot be
+    changed, and equals any list or StringList of the same strings.
+    """
+
+    __slots__ = ("_array", "_ends", "_text")
+
+    def __init__(self, strings):
+        try:
+            import pyarrow as pa
+        except ImportError as error:
+            raise ImportError("StringList needs pyarrow: pip install pyarrow") from error
+        kind = pa.large_string()
+        if isinstance(strings, StringList):
+            strings = strings._array
+        elif not isinstance(strings, (pa.Array, pa.ChunkedArray)):
+            strings = pa.array(_checked(list(strings)), kind)
+        if isinstance(strings, pa.ChunkedArray):
+            strings = strings.combine_chunks()
+        if strings.type != kind:
+            if strings.type not in (pa.string(), getattr(pa, "string_view", pa.string)()):
+                raise TypeError(f"StringList takes Arrow arrays of strings, not of {strings.type}")
+            strings = strings.cast(kind)
+        if strings.null_count:
+            nulls = f"{strings.null_count} of {len(strings)}"
+            raise TypeError(f"StringList has no place for None, but {nulls} elements are null")
+        self._over(strings)
+
+    def _over(self, array):
+        _, ends, text = array.buffers()
+        self._array = array
+        # A scalar of Arrow's would take several times as long.
+        self._ends = memoryview(ends if ends is not None else bytes(8)).cast("B").cast("q")[array.offset :]
+        self._text = memoryview(text if text is not None else b"")
+
+    def __len__(self):
+        return len(self._array)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            made = object.__new__(StringList)
+            if step == 1:
+                made._over(self._array.slice(start, max(0, stop - start)))
+            else:
+                made._over(self._array.take(list(range(start, stop, step))))
+            return made
+        position = operator.index(index)
+        if position < 0:
+            position += len(self._array)
+        if not 0 <= position < len(self._array):
+            raise IndexError(f"index {index} of a StringList of {len(self._array)}")
+        return str(self._text[self._ends[position] : self._ends[position + 1]], "utf-8")
+
+    def __eq__(self, other):
+        if isinstance(other, StringList):
+            return self._array.equals(other._array)
+        return len(self) == len(other) and list(self) == other if isinstance(other, list) else NotImplemented
+
+    __hash__ = None
+
+    def __reduce__(self):
+        # Not more than its own strings: the array may be a slice of a large one.
+        import pyarrow as pa
+
+        return StringList, (pa.concat_arrays([self._array]) if self._array.offset else self._array,)
+
+    def __repr__(self):
+        shown = ", ".join(repr(self[i]) for i in range(min(3, len(self))))
+        return f"StringList([{shown}{', ...' if len(self) > 3 else ''}]: {len(self)} strings)"
+
+    @property
+    def nbytes(self):
+        """int: bytes of memory that the strings take."""
+        return self._array.nbytes
+
+
+def _checked(strings):
+    for number, value in enumerate(strings):
+        if not isinstance(value, str):
+            raise TypeError(f"element {number} of a StringList is no string: {value!r}")
+    return strings
