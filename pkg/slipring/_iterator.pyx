@@ -7,12 +7,13 @@ and what the interpreter has to look at costs several times as much as in a tigh
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from slipring._codec cimport receive_kind
+from slipring._codec cimport decode, receive_kind
 from slipring._ring cimport Ring
-from slipring._segment cimport SR_BATCH, SR_ERROR, clock
+from slipring._segment cimport SR_BATCH, SR_ERROR, SR_WHOLE, clock, sr_result
 
 from slipring import remote
 from slipring._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER
+from slipring.deaths import told_of_replay
 from slipring.dispatch import StreamPlan
 from slipring.engine import stay_if_exiting
 from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted
@@ -27,7 +28,7 @@ _COPY = {"auto": COPY_AUTO, "always": COPY_ALWAYS, "never": COPY_NEVER}
 cdef class Task:
     """One dispatched ticket."""
 
-    cdef readonly uint64_t ticket, gen
+    cdef readonly uint64_t ticket, gen, sequence
     cdef readonly uint32_t slot
     cdef readonly object worker  # whom it is addressed to: a number, or None
 
@@ -75,6 +76,7 @@ cdef class LoaderIterator:
     cdef object due     # what the plan gave, and no slot was free for
     cdef object plan_error
     cdef bint exhausted, in_order, inline, single, eager
+    cdef bint marked   # a stream's batches come with marks, from which a new worker can go on
     cdef bint stopped  # next() is to give up: another thread wants to end the iteration
     cdef int copy
     cdef uint32_t chunk, n_static
@@ -105,6 +107,7 @@ cdef class LoaderIterator:
             self.n_static = options.num_workers if engine.static else 0
             self.draw = plan
             self.streams = plan if isinstance(plan, StreamPlan) else None
+            self.marked = self.streams is not None and options.respawns and not self.inline
             if not self.inline:  # workers begin now: the caller may have much to do before the first next()
                 self.dispatch(False)
         except BaseException:
@@ -140,6 +143,8 @@ cdef class LoaderIterator:
             if task is None:
                 self.finish()
             self.last_ticket, self.last_slot = <int64_t> task.ticket, task.slot
+            if self.marked and kind != SR_ERROR:
+                value = self.without_mark(task, value)
             if self.eager:
                 self.dispatch(False)
             if kind == SR_BATCH:
@@ -228,7 +233,7 @@ cdef class LoaderIterator:
             task.worker = self.next_ticket % self.n_static
         if task.worker is not None:
             addressee = <uint32_t> task.worker + 2
-        task.slot, task.ticket = slot, self.next_ticket
+        task.slot, task.ticket, task.sequence = slot, self.next_ticket, sequence
         task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.ticket, self.seed, sequence,
                                       addressee, self.chunk, self.single)
         # From here on nothing of Python's runs, so that Ctrl-C cannot come between.
@@ -252,7 +257,7 @@ cdef class LoaderIterator:
                 # What is published into the slot wakes this wait, although nobody wants it any more.
                 self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up))
                 self.go_on()
-                engine.pool.check()
+                self.check(engine)
                 if clock() >= give_up:
                     raise self.timed_out()
         finally:
@@ -283,13 +288,13 @@ cdef class LoaderIterator:
         try:
             if began >= self.look_at:  # waits that are short each must not hide a death for ever
                 self.look_at = began + IDLE
-                self._engine.pool.check()
+                self.check(self._engine)
             while True:
                 slot = self.ring.await_ready(wanted, min(clock() + IDLE, give_up))
                 if slot >= 0:
                     return slot
                 self.go_on()
-                self._engine.pool.check()
+                self.check(self._engine)
                 if clock() >= give_up:
                     raise self.timed_out()
         finally:
@@ -308,6 +313,58 @@ cdef class LoaderIterator:
             f"{self.options.num_workers} workers; raise timeout, use more workers, or look at what the "
             "dataset waits for (py-spy dump --pid of a worker)"
         )
+
+    # ---- deaths
+
+    cdef int check(self, engine) except -1:
+        """See whether all workers live."""
+        engine.pool.check(self.mark_of if self.marked else None)
+        return 0
+
+    cdef object without_mark(self, Task task, value):
+        """Keep the mark that came with a batch of a stream, or with its end; return the batch."""
+        if type(value) is not list or len(value) != 2:  # of a worker that could not begin
+            return value
+        mark = (<list> value)[1]
+        if mark is not None:
+            self._engine.marks[task.worker] = self.run, task.sequence + 1, mark
+        return (<list> value)[0]
+
+    def mark_of(self, number):
+        """Return the last mark that a dead worker has published, delivered or not; None: it had none.
+
+        The worker that takes its place goes on there, and reads again what was published behind it.
+        """
+        cdef Task task
+        run, position, mark = self._engine.marks.get(number, (self.run, 0, None))
+        if run != self.run:
+            position = 0
+        due = self.streams.sequence[number] if number in self.streams.turn else None
+        for task in self.tasks.values():  # its own come in the order of their sequence
+            if task.worker != number:
+                continue
+            if self.ring.await_ready(task.slot, 0) < 0:
+                due = task.sequence
+                break
+            later = self.peek(task.slot)
+            if later is not None:
+                run, position, mark = self.run, task.sequence + 1, later
+        if due:
+            by_state = mark is not None and run == self.run
+            self._engine.tally.goes_on(by_state, due - position)
+            told_of_replay(number, due - position, by_state)
+        return mark
+
+    cdef object peek(self, uint32_t slot):
+        """The mark in a slot that is READY; it stays there."""
+        cdef sr_result result = self.ring.result_of(slot, SR_WHOLE)[0]
+        if result.kind == SR_ERROR:
+            return None
+        try:
+            value = decode(self.ring.payload(slot), self.ring.committed(slot), &result, self.ring)
+        except CorruptBatch:
+            return None  # raised when it is this batch's turn
+        return value[1] if type(value) is list and len(value) == 2 else None
 
     # ---- the end
 

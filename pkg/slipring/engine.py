@@ -6,6 +6,7 @@ import threading
 import weakref
 
 from slipring._ring import Ring
+from slipring.deaths import Restarts
 from slipring.pool import InlinePool, ProcessPool, ThreadPool
 
 USER_SEEDED = 1
@@ -35,6 +36,7 @@ class Engine:
         tally.add(self.ring.meter)
         self.pool = self._pool(job)
         self.started = False
+        self.marks = {}  # of streams that are resumed: worker -> (run, batches, where it was then as bytes)
         self.running = 0  # the current run's number
         self.static = options.dispatch == "static" or options.rng == "worker"
         self.left_behind = -1  # a slot that a worker was at, when the last run ended
@@ -48,11 +50,11 @@ class Engine:
         options = self.options
         if self.inline:
             return InlinePool(self.ring, job)
-        if options.method == "thread":
-            return ThreadPool(self.ring, job)
-        restarts = options.max_restarts if options.on_worker_death == "respawn" else None
         # Nothing of the engine itself: a cycle would keep the workers of a dropped loader.
-        return ProcessPool(self.ring, job, options.method, restarts, self.tally.respawned)
+        restarts = Restarts(options.max_restarts if options.respawns else None, self.tally.respawned)
+        if options.method == "thread":
+            return ThreadPool(self.ring, job, restarts)
+        return ProcessPool(self.ring, job, options.method, restarts)
 
     @property
     def foreign(self):
@@ -70,6 +72,7 @@ class Engine:
             if self.ring.closed:
                 self.ring.reopen()
             self.started = True
+            self.marks.clear()
             try:
                 self.pool.start(base_seed)
                 if self.options.worker_init_fn is not None and not self.inline:

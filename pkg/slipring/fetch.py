@@ -1,5 +1,7 @@
 """From a dataset to samples."""
 
+import pickle
+
 from slipring._collate import default_collate
 from slipring._encode import empty
 
@@ -56,16 +58,70 @@ class MapFetcher:
         return self.into(indices, empty)
 
 
-class StreamFetcher:
-    """Reads batch after batch of one pass over an iterable dataset."""
+def is_stateful(thing):
+    """Whether it can say where it is, and be told: torchdata's protocol."""
+    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
 
-    def __init__(self, dataset, collate_fn, batch_size, drop_last):
-        self.iterator = iter(dataset)
+
+def load_dataset(dataset, place):
+    """Tell a Stateful dataset where it was."""
+    states = (place or {}).get("states") or {}
+    if "dataset" in states and is_stateful(dataset):
+        dataset.load_state_dict(states["dataset"])
+
+
+def open_stream(dataset, place):
+    """Return (iterator, batches to be skipped) of an iterable dataset at a worker's place, if any.
+
+    Parameters
+    ----------
+    place : dict or None
+        "batches": how many have been read; "states": what "dataset" and "iterator" said of themselves then,
+        as far as they are Stateful, or None.
+    """
+    if place is None:
+        return iter(dataset), 0
+    states = place["states"] or {}
+    load_dataset(dataset, place)
+    iterator = iter(dataset)
+    if "iterator" in states and is_stateful(iterator):
+        iterator.load_state_dict(states["iterator"])
+    return iterator, 0 if states else place["batches"]
+
+
+class StreamFetcher:
+    """Reads batch after batch of one pass over an iterable dataset.
+
+    Parameters
+    ----------
+    dataset, collate_fn, batch_size, drop_last
+        As the loader's.
+    place : dict, optional
+        Where to begin; see `open_stream`.
+    shared : bool
+        Other workers iterate the same dataset object: only the iterator's state is this worker's own.
+    """
+
+    def __init__(self, dataset, collate_fn, batch_size, drop_last, place=None, shared=False):
+        self.iterator, skip = open_stream(dataset, place)
+        self.dataset = None if shared else dataset
+        self.told = None, None
         self.collate_fn = collate_fn
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.position = 0  # batches read so far, those included whose reading failed
         self.ended = False
+        for _ in range(skip):  # what cannot say where it was is read once more up to there
+            self.samples()
+        self.position = 0
+
+    def states(self):
+        """Return as bytes what dataset and iterator say of their place; None if neither can."""
+        if self.told[0] != self.position:
+            parts = (("dataset", self.dataset), ("iterator", self.iterator))
+            states = {name: part.state_dict() for name, part in parts if is_stateful(part)}
+            self.told = self.position, pickle.dumps(states) if states else None
+        return self.told[1]
 
     def samples(self):
         """Return the next batch's samples (without batching: the next sample in a list); None at the end."""

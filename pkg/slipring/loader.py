@@ -177,6 +177,7 @@ class Loader:
             batch_size=o.batch_size,
             drop_last=bool(o.drop_last),
             rng=o.rng,
+            marked=o.respawns,
         )
         return Engine(o, job, self._tally)
 

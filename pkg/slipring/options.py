@@ -176,6 +176,11 @@ class Options:
         return self.slots or self.prefetch_factor * max(1, self.num_workers) + 16
 
     @property
+    def respawns(self):
+        """bool: whether dead workers are replaced."""
+        return self.on_worker_death == "respawn" and self.num_workers > 0
+
+    @property
     def look_ahead(self):
         """int: tasks that may be under way at once."""
         return self.prefetch_factor * max(1, self.num_workers)

@@ -17,8 +17,9 @@ from multiprocessing import popen_fork, popen_forkserver, popen_spawn_posix, res
 from multiprocessing.reduction import ForkingPickler
 
 from slipring._ring import SERVING
+from slipring.deaths import likely, manner, task_text
 from slipring.errors import WorkerDied
-from slipring.worker import process_main, run
+from slipring.life import process_main, run
 
 GRACE_S = 5.0  # for a worker to end its batch before it is terminated
 TERM_S = 2.0  # and after SIGTERM, before it is killed
@@ -58,7 +59,7 @@ class InlinePool:
     def begin_run(self):
         """Nothing to forget."""
 
-    def check(self):
+    def check(self, mark_of=None):
         """Nobody to die."""
 
     def stop(self):
@@ -71,24 +72,36 @@ class InlinePool:
 
 
 class ThreadPool:
-    """Workers as threads of the consumer's process, for datasets whose work releases the GIL."""
+    """Workers as threads of the consumer's process, for datasets whose work releases the GIL.
 
-    def __init__(self, ring, job):
+    Parameters
+    ----------
+    ring : Ring
+    job : Job
+    restarts : Restarts
+    """
+
+    def __init__(self, ring, job, restarts):
         self.ring = ring
         self.job = job
+        self.restarts = restarts
         self.threads = []
 
     def start(self, base_seed):
         """Start all threads."""
+        self.base_seed = base_seed
         for number in range(self.job.num_workers):
-            thread = threading.Thread(
-                target=_thread_main,
-                args=(self.ring, number, self.job, base_seed),
-                name=f"slipring-worker-{number}",
-                daemon=True,
-            )
-            thread.start()
-            self.threads.append(thread)
+            self.threads.append(self._started(number))
+
+    def _started(self, number, mark=None):
+        thread = threading.Thread(
+            target=_thread_main,
+            args=(self.ring, number, self.job, self.base_seed, mark),
+            name=f"slipring-worker-{number}",
+            daemon=True,
+        )
+        thread.start()
+        return thread
 
     @property
     def stuck(self):
@@ -96,20 +109,30 @@ class ThreadPool:
         return bool(self.threads) and self.ring.closed
 
     def begin_run(self):
-        """Nothing to forget."""
+        """See `Restarts`."""
+        self.restarts.begin_run()
 
-    def check(self):
-        """Raise WorkerDied if a thread has ended although nobody told it to."""
+    def check(self, mark_of=None):
+        """Look for threads that have ended although nobody told them to; see `ProcessPool.check`."""
         for number, thread in enumerate(self.threads):
             if not thread.is_alive() and not self.ring.closed:
-                raise WorkerDied(
-                    f"thread worker {number} has ended (its worker_init_fn called sys.exit, or slipring "
-                    "itself raised: the traceback is on stderr)",
-                    worker=number,
-                    pid=os.getpid(),
-                    exitcode=None,
-                    indices=[],
-                )
+                self._ended(number, mark_of)
+
+    def _ended(self, number, mark_of):
+        party = number + 1
+        serving, in_flight = self.ring.party(party)[1] == SERVING, self.ring.in_flight(party)
+        had, asked = task_text(in_flight)
+        error = WorkerDied(
+            f"thread worker {number} has ended while it had {had} (its worker_init_fn called sys.exit, or "
+            "slipring itself raised: the traceback is on stderr)",
+            worker=number,
+            pid=os.getpid(),
+            exitcode=None,
+            indices=asked,
+        )
+        self.restarts.allow(number, serving, in_flight, error)
+        self.ring.recover(party)
+        self.threads[number] = self._started(number, None if mark_of is None else mark_of(number))
 
     def stop(self):
         """Wait for all threads to end their batch. The segment is closed already."""
@@ -121,8 +144,8 @@ class ThreadPool:
         self.threads = [t for t in self.threads if t.is_alive()]
 
 
-def _thread_main(ring, number, job, base_seed):
-    run(job.worker(ring, number, "thread"), base_seed)
+def _thread_main(ring, number, job, base_seed, mark):
+    run(job.worker(ring, number, "thread", mark), base_seed)
 
 
 class ProcessPool:
@@ -133,23 +156,18 @@ class ProcessPool:
     ring : Ring
     job : Job
     method : {'fork', 'forkserver', 'spawn'}
-    max_restarts : int or None
-        How often a dead worker is replaced; None: a death is raised.
-    on_respawn : callable
-        Called for every replacement.
+    restarts : Restarts
     """
 
     stuck = False
 
-    def __init__(self, ring, job, method, max_restarts, on_respawn):
+    def __init__(self, ring, job, method, restarts):
         self.ring = ring
         self.job = job
         self.context = multiprocessing.get_context(method)
-        self.max_restarts = max_restarts
-        self.on_respawn = on_respawn
+        self.restarts = restarts
         self.processes = {}
         self.pidfds = {}
-        self.deaths = {}  # ticket, or ("start", number) -> how many workers died over it in this run
         self.poll = select.poll()
 
     def start(self, base_seed):
@@ -162,11 +180,12 @@ class ProcessPool:
             with _no_interrupt() as mask:
                 self._start_one(number, mask)
 
-    def _start_one(self, number, mask):
+    def _start_one(self, number, mask, mark_of=None):
+        mark = None if mark_of is None else mark_of(number)
         # With SIGINT blocked: between fork and the worker's handler it would print a second traceback.
         process = self.context.Process(
             target=process_main,
-            args=(self.ring, number, self.job, self.base_seed, mask),
+            args=(self.ring, number, self.job, self.base_seed, mask, mark),
             name=f"slipring-worker-{number}",
             daemon=True,
         )
@@ -177,14 +196,14 @@ class ProcessPool:
             if explained is None:
                 raise
             raise explained from error
-        self._watch(number, process, mask)
+        self._watch(number, process, mask, mark_of)
 
-    def _watch(self, number, process, mask):
+    def _watch(self, number, process, mask, mark_of):
         try:
             fd = os.pidfd_open(process.pid)
         except ProcessLookupError:  # it has died already, and somebody (the forkserver) has waited for it
             self.processes[number] = process
-            self._died(number, mask)
+            self._died(number, mask, mark_of)
             return
         except OSError:  # no descriptor left: what cannot be watched is not kept
             process.kill()
@@ -211,16 +230,22 @@ class ProcessPool:
 
     # ---- death
 
-    def check(self):
-        """Look for dead workers; replace them or raise `WorkerDied`."""
+    def check(self, mark_of=None):
+        """Look for dead workers; replace them or raise `WorkerDied`.
+
+        Parameters
+        ----------
+        mark_of : callable, optional
+            Called with a dead worker's number: returns what its replacement is told (see `Worker`).
+        """
         if not self.pidfds:
             return
         ready = {fd for fd, _ in self.poll.poll(0)}
         for number in [n for n, fd in self.pidfds.items() if fd in ready]:
             with _no_interrupt() as mask:  # a worker that is neither here nor replaced would be waited for
-                self._died(number, mask)
+                self._died(number, mask, mark_of)
 
-    def _died(self, number, mask):
+    def _died(self, number, mask, mark_of):
         process = self.processes.pop(number)
         self._forget(number)
         process.join()
@@ -230,33 +255,12 @@ class ProcessPool:
         self.ring.recover(party)
         error = self._error(number, process, in_flight)
         _close(process)
-        if self.max_restarts is None or not self._may_restart(number, serving, in_flight, error):
-            raise error
-        self.on_respawn()
-        self._start_one(number, mask)
-
-    def _may_restart(self, number, serving, in_flight, error):
-        """Count a death against what it came from; says so in `error` when that was once too often."""
-        if serving and not in_flight:
-            return True  # somebody killed an idle worker: no batch is to blame
-        key = in_flight[0][0] if serving else ("start", number)  # it works on the lowest ticket
-        self.deaths[key] = self.deaths.get(key, 0) + 1
-        if self.deaths[key] <= self.max_restarts:
-            return True
-        if serving:
-            error.indices = in_flight[0][1] or []
-            where = f"over batch {key}" + (f", indices {_brief(error.indices)}" if error.indices else "")
-        else:
-            where = "before it could serve"
-        error.args = (
-            f"{error.args[0]}\nWorkers have died {self.deaths[key]} times {where}: more than "
-            f"max_restarts={self.max_restarts}.",
-        )
-        return False
+        self.restarts.allow(number, serving, in_flight, error)
+        self._start_one(number, mask, mark_of)
 
     def begin_run(self):
-        """Tickets begin anew, and what died over them is forgotten."""
-        self.deaths.clear()
+        """See `Restarts`."""
+        self.restarts.begin_run()
 
     def _forget(self, number):
         fd = self.pidfds.pop(number, None)
@@ -266,11 +270,9 @@ class ProcessPool:
 
     def _error(self, number, process, in_flight):
         code = process.exitcode
-        asked = [i for _, indices in in_flight if indices is not None for i in indices]
-        batches = ", ".join(f"batch {ticket}" for ticket, _ in in_flight) or "no batch"
+        had, asked = task_text(in_flight)
         return WorkerDied(
-            f"worker {number} (pid {process.pid}) {_manner(code)} while it had {batches} in flight"
-            f"{f', indices {_brief(asked)}' if asked else ''}. {_likely(code)}",
+            f"worker {number} (pid {process.pid}) {manner(code)} while it had {had}. {likely(code)}",
             worker=number,
             pid=process.pid,
             exitcode=code,
@@ -343,41 +345,6 @@ def _close(process):
         process.close()
     except ValueError:  # somebody else waited for it, so that multiprocessing believes it alive for ever
         multiprocessing.process._children.discard(process)
-
-
-def _manner(code):
-    if code is None:
-        return "has gone (its exit code went to a waitpid or SIGCHLD handler outside slipring)"
-    if code >= 0:
-        return f"left with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
-
-def _likely(code):
-    if code == -signal.SIGKILL:
-        return (
-            "Likely cause: the kernel's OOM killer (see dmesg), the container's memory limit, or a kill -9; "
-            "fewer workers or a smaller prefetch_factor need less memory."
-        )
-    if code == -signal.SIGSEGV:
-        return (
-            "Likely cause: a crash in native code that the dataset uses; python -X faulthandler shows where."
-        )
-    if code == -signal.SIGBUS:
-        return "Likely cause: a file that the dataset maps was truncated, or its file system is full."
-    if code == -signal.SIGABRT:
-        return "Likely cause: an assertion or memory corruption in native code; see stderr."
-    if code is not None and code >= 0:
-        return "Likely cause: the dataset or a library called sys.exit, or the worker could not start."
-    return "Likely cause: something outside sent the signal."
-
-
-def _brief(indices):
-    shown = ", ".join(repr(i) for i in indices[:16])
-    return f"[{shown}{f', ... {len(indices)} in all' if len(indices) > 16 else ''}]"
 
 
 def _unpicklable(value, name, above=()):

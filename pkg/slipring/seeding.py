@@ -5,6 +5,7 @@ rank), so the number of workers, their speed and a resume do not matter.
 """
 
 import ctypes
+import pickle
 import random
 import sys
 import threading
@@ -124,6 +125,32 @@ def restore_globals(states):
     np.random.set_state(states[1])
     if states[2] is not None:
         sys.modules["torch"].set_rng_state(states[2])
+
+
+def position(whole_process):
+    """Return as bytes where the calling worker's generators are, for `go_on`.
+
+    Parameters
+    ----------
+    whole_process : bool
+        The global generators too.
+    """
+    globals_ = None
+    if whole_process:
+        python, legacy, torch = save_globals()
+        globals_ = python, legacy, None if torch is None else torch.numpy().tobytes()
+    return pickle.dumps((_thread.seed, _thread.generator, globals_))
+
+
+def go_on(told):
+    """Put the calling worker's generators where `position` found another's."""
+    _thread.seed, _thread.generator, globals_ = pickle.loads(told)
+    if globals_ is not None:
+        python, legacy, state = globals_
+        torch = _torch()
+        if state is not None and torch is not None:
+            state = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+        restore_globals((python, legacy, None if torch is None else state))
 
 
 def changed_since(states):

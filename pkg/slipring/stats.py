@@ -38,6 +38,10 @@ class Stats:
         The consumer waiting for a batch. Large: the workers are the bottleneck.
     respawns : int
         Workers that were replaced after a death.
+    resumed_streams : int
+        Those among them whose stream went on from its own state (``state_dict``).
+    replayed_batches : int
+        Batches of streams that were read once more, and dropped, to come to where a dead worker was.
     moved_batches : int
         Batches copied to a device (`slipring.torch` with ``device=``).
     staged_batches : int
@@ -65,6 +69,8 @@ class Stats:
     slot_wait_s: float = 0.0
     consumer_wait_s: float = 0.0
     respawns: int = 0
+    resumed_streams: int = 0
+    replayed_batches: int = 0
     moved_batches: int = 0
     staged_batches: int = 0
     registered_bytes: int = 0
@@ -85,13 +91,18 @@ class Tally:
 
     def __init__(self):
         self.meters = []
-        self.respawns = 0
+        self.respawns = self.resumed_streams = self.replayed_batches = 0
         self.last = None  # what the last segment that is gone told of its memory
         self._gone = dict.fromkeys((*_COUNTERS, *_TIMES), 0)
 
     def respawned(self):
         """Count a worker that was replaced."""
         self.respawns += 1
+
+    def goes_on(self, by_state, replayed):
+        """Count a stream that a new worker goes on with, and the batches that it must read again."""
+        self.resumed_streams += by_state
+        self.replayed_batches += replayed
 
     def add(self, meter):
         """Count a new segment's meter."""
@@ -127,4 +138,5 @@ class Tally:
                 "slot_bytes_limited_by": info["limited_by"],
                 "slot_bytes_committed": info["committed"],
             }
-        return Stats(**sums, **place, respawns=self.respawns)
+        deaths = {name: getattr(self, name) for name in ("respawns", "resumed_streams", "replayed_batches")}
+        return Stats(**sums, **place, **deaths)

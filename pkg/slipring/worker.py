@@ -2,16 +2,14 @@
 
 import contextlib
 import dataclasses
-import os
-import signal
-import sys
+import pickle
 
 from slipring import remote, seeding
 from slipring._collate import skeleton, write
 from slipring._encode import BATCH, END, ERROR, Encoder, lost, publish_range, range_done, range_lost, view
 from slipring._ring import DIRECT, FINISH, STAGED, TASK_NEXT, now
 from slipring.errors import BatchTooLarge, SegmentFull
-from slipring.fetch import MapFetcher, StreamFetcher
+from slipring.fetch import MapFetcher, StreamFetcher, load_dataset
 from slipring.info import WorkerInfo, set_worker_info
 
 USER_SEEDED = 1  # the worker's report: worker_init_fn seeded generators
@@ -31,10 +29,13 @@ class Job:
     rng: str
     rank: int = 0
     worker_class: type = None  # `Worker`, or a face's own
+    marked: bool = False  # streams: each batch goes with a mark, from which another worker could go on
 
-    def worker(self, ring, number, kind):
+    def worker(self, ring, number, kind, mark=None):
         """Return the worker of that number; for the parameters see `Worker`."""
-        return (self.worker_class or Worker)(ring, number, self, kind)
+        made = (self.worker_class or Worker)(ring, number, self, kind)
+        made.mark = mark
+        return made
 
 
 class Worker:
@@ -47,7 +48,14 @@ class Worker:
         From 0; the worker is party ``number + 1`` of the segment.
     job : Job
     kind : {'process', 'thread', 'inline'}
+
+    Attributes
+    ----------
+    mark : bytes or None
+        The last one that a worker has published which died, and whose stream this one goes on with.
     """
+
+    mark = None
 
     def __init__(self, ring, number, job, kind):
         self.ring = ring
@@ -196,23 +204,63 @@ class Worker:
     def _stream(self, fill, begun):
         with self._guard():
             if self.stream is None:
-                self.stream = self._open_stream(fill)
-            # A worker that took over from a dead one goes through what has been published, errors too.
+                self.stream = self._begin_stream(fill)
+            # A worker that took over from a dead one goes through what has been published.
             while not self.stream.ended and self.stream.position < fill.sequence:
-                with contextlib.suppress(Exception):
-                    self.stream.samples()
+                self._repeat(fill)
             samples = self.stream.samples()
             fetched = now()
             box = [None if samples is None else self.stream.collate(samples)]
+            if self.job.marked:
+                box = [[box.pop(), self._mark(fill)]]
         if samples is None:
-            self.encoder.publish(fill, [None], END)
+            self.encoder.publish(fill, box, END)
         else:
             del samples
             self.encoder.publish(fill, box, BATCH, begun, fetched)
 
-    def _open_stream(self, fill):
+    def _begin_stream(self, fill):
+        mark, self.mark = self.mark, None
+        if mark is None:
+            return self._open_stream(fill, None)
+        run, batches, ended, states, generators = pickle.loads(mark)
+        place = {"batches": batches, "states": pickle.loads(states)}
+        if run != fill.run:  # the dataset is as an earlier run has left it, if that came to its end
+            if ended:
+                load_dataset(self.job.dataset, place)
+            return self._open_stream(fill, None)
+        if ended:
+            load_dataset(self.job.dataset, place)
+            stream = _ended()
+        else:
+            stream = self._open_stream(fill, place)
+        stream.position = batches
+        seeding.go_on(generators)
+        return stream
+
+    def _open_stream(self, fill, place):
+        """Return the fetcher of this run; `place`: where it goes on, None at its beginning."""
         job = self.job
-        return StreamFetcher(job.dataset, job.collate_fn, job.batch_size, job.drop_last)
+        return StreamFetcher(
+            job.dataset, job.collate_fn, job.batch_size, job.drop_last, place, self.kind == "thread"
+        )
+
+    def _repeat(self, fill):
+        """Read and drop a batch that was published; its errors too, and its draws in collate_fn."""
+        with contextlib.suppress(Exception):
+            samples = self.stream.samples()
+            if samples is not None and self.job.collate_fn is not None:
+                StreamFetcher.collate(self.stream, samples)
+        fill.rewind()
+
+    def _mark(self, fill):
+        """What a worker needs to go on behind this batch; None: all it can do is to read all again."""
+        stream = self.stream
+        states = stream.states()
+        if states is None:
+            return None
+        generators = seeding.position(self.kind == "process")
+        return pickle.dumps((fill.run, stream.position, stream.ended, states, generators))
 
     # ---- cooperative batches
 
@@ -306,7 +354,7 @@ class Worker:
 
     def _fail(self, fill, error):
         if fill.kind == TASK_NEXT and self.stream is None:
-            self.stream = StreamFetcher((), None, None, False)  # it could not begin: it has ended
+            self.stream = _ended()  # it could not begin
         described = self._describe(fill, error)
         fill.rewind()
         try:
@@ -316,58 +364,8 @@ class Worker:
             self.encoder.publish(fill, [remote.shortened(described)], ERROR)
 
 
-# ---- a worker's process ----
-
-
-def _ignore(signum, frame):
-    """Ctrl-C reaches the consumer too, and it ends the workers. (SIG_IGN would pass to children.)"""
-
-
-def process_main(ring, number, job, base_seed, mask):
-    """Run in the worker's process: the target of `multiprocessing.Process`.
-
-    Parameters
-    ----------
-    mask : set of signal.Signals
-        The signal mask to go back to: SIGINT has been blocked around the start.
-    """
-    signal.signal(signal.SIGINT, _ignore)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    ring.in_child()
-    ring.join(number + 1)
-    ring.watch_consumer()
-    one_thread()
-    os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(number), str(job.num_workers)
-    run(job.worker(ring, number, "process"), base_seed)
-
-
-def run(worker, base_seed):
-    """Live a worker's life, in its process or thread."""
-    try:
-        worker.begin(base_seed)
-    except Exception as error:
-        serve_failure(worker, error)
-    else:
-        worker.serve()
-
-
-def serve_failure(worker, error):
-    """Answer every task (of a stream: the first) with the exception that `worker_init_fn` raised."""
-    worker.ring.serve(worker.party)
-    while (fill := worker.ring.claim(worker.party, -1)) is not None:
-        if fill.kind == TASK_NEXT and fill.sequence > 0:
-            worker.encoder.publish(fill, [None], END)
-            continue
-        described = remote.record(error, worker.number, fill.ticket, None)
-        if fill.range not in (None, FINISH):
-            if not worker.encoder.stage(fill, [described], ERROR):
-                continue
-        worker.encoder.publish(fill, [described], ERROR)
-
-
-def one_thread():
-    """Workers are the parallelism: torch and OpenMP get one thread in each."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    torch = sys.modules.get("torch")
-    if hasattr(torch, "set_num_threads"):
-        torch.set_num_threads(1)
+def _ended():
+    """A stream that is at its end."""
+    stream = StreamFetcher((), None, None, False)
+    stream.ended = True
+    return stream

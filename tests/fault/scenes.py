@@ -198,3 +198,55 @@ class Images:
 
     def __getitem__(self, i):
         return self.data[i % 64], i
+
+
+class Resumable(Stream):
+    """A Stream that notes each sample it reads, and says itself where it is."""
+
+    at = 0  # samples read in this pass
+    passes = 0
+
+    def __init__(self, n, log, on=None):
+        super().__init__(n, on=on)
+        self.log = os.fspath(log)
+
+    def __iter__(self):
+        while self.at < self.n:
+            yield self.read()
+        self.at, self.passes = 0, self.passes + 1
+
+    def read(self):
+        info = slipring.get_worker_info()
+        worker = info.id if info else 0
+        if (worker, self.at) in self.on:
+            self.on[worker, self.at]()
+        with open(self.log, "a") as log:
+            log.write(f"{worker} {self.passes} {self.at}\n")
+        self.at += 1
+        return worker, self.passes, self.at - 1, np.random.random(self.width), slipring.rng().random()
+
+    def state_dict(self):
+        return {"at": self.at, "passes": self.passes}
+
+    def load_state_dict(self, state):
+        self.__dict__.update(state)
+
+
+class ResumableByIterator:
+    """The same, but what says where it is is the iterator."""
+
+    def __init__(self, *args, **options):
+        self.made = args, options
+
+    def __iter__(self):
+        return Pass(*self.made[0], **self.made[1])
+
+
+class Pass(Resumable):
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == self.n:
+            raise StopIteration
+        return self.read()

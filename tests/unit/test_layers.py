@@ -24,8 +24,11 @@ LAYERS = {
         ("_empty", "_codec", "_define", "_encode", "_stack", "_collate", "_as_torch", "arrow", "tensors"),
         ("ground", "ring"),
     ),
-    "worker": (("seeding", "info", "fetch", "remote", "worker"), ("ground", "ring", "codec")),
-    "dispatch": (("dispatch", "pool", "engine", "state", "stats"), ("ground", "ring", "codec", "worker")),
+    "worker": (("seeding", "info", "fetch", "remote", "worker", "life"), ("ground", "ring", "codec")),
+    "dispatch": (
+        ("dispatch", "deaths", "pool", "engine", "state", "stats"),
+        ("ground", "ring", "codec", "worker"),
+    ),
     "loader": (("_iterator", "loader", "queue"), ("ground", "ring", "codec", "worker", "dispatch")),
     "face": (("__init__",), ("ground", "ring", "codec", "worker", "dispatch", "loader")),
     "torch": (("torch.*",), ("ground", "ring", "codec", "worker", "dispatch", "loader", "face")),

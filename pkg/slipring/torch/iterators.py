@@ -11,6 +11,7 @@ from slipring import seeding
 from slipring._iterator import LoaderIterator
 from slipring.dispatch import StreamPlan
 from slipring.errors import LoaderTimeout, WorkerDied
+from slipring.fetch import load_dataset, open_stream
 from slipring.torch import remote, state
 from slipring.torch.preload import Feed, Preload, Steps
 from slipring.torch.worker import TorchJob, TorchWorker
@@ -104,10 +105,9 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
     def _open(self, resume):
         place = resume["workers"].get(0) or resume["workers"].get("0")
         if self._order is not None:
-            state.load_dataset(self._dataset, place)
+            load_dataset(self._dataset, place)
             return
-        iterator, skip = state.open_stream(self._dataset, place)
-        self._dataset_fetcher.dataset_iter = iter(iterator)
+        self._dataset_fetcher.dataset_iter, skip = open_stream(self._dataset, place)
         for _ in range(skip):
             self._dataset_fetcher.fetch(self._next_index())
 
@@ -265,6 +265,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
             rank=self._rank,
             worker_class=TorchWorker,
             tracked=tracked,
+            marked=options.respawns,
         )
 
     @property

@@ -11,15 +11,11 @@ import warnings
 import torch
 from torch.utils.data import BatchSampler
 
+from slipring.fetch import is_stateful
 from slipring.torch import foreign
 
 FORMAT = 1
 _END = object()
-
-
-def is_stateful(thing):
-    """Whether it can say where it is, and be told."""
-    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
 
 
 # ---- generators, as text that any format of checkpoint can carry
@@ -243,25 +239,6 @@ class Positions:
                 for number, (batches, states) in sorted(self.workers.items())
             },
         }
-
-
-def load_dataset(dataset, place):
-    """Tell a Stateful map dataset where it was."""
-    states = (place or {}).get("states") or {}
-    if "dataset" in states and is_stateful(dataset):
-        dataset.load_state_dict(states["dataset"])
-
-
-def open_stream(dataset, place):
-    """Return (iterator, batches to be skipped) of an iterable dataset at a worker's place, if any."""
-    if place is None:
-        return dataset, 0
-    states = place["states"] or {}
-    load_dataset(dataset, place)
-    iterator = iter(dataset)
-    if "iterator" in states and is_stateful(iterator):
-        iterator.load_state_dict(states["iterator"])
-    return iterator, 0 if states else place["batches"]
 
 
 # ---- a whole state

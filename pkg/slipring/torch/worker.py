@@ -11,9 +11,9 @@ from torch.utils.data.graph_settings import apply_random_seed
 
 from slipring import seeding
 from slipring._ring import mix
-from slipring.fetch import StreamFetcher
+from slipring.fetch import StreamFetcher, load_dataset
 from slipring.torch.collate import collate_in_slot
-from slipring.torch.state import Tracked, load_dataset, open_stream
+from slipring.torch.state import Tracked
 from slipring.worker import Job, Worker
 
 
@@ -91,21 +91,16 @@ class TorchWorker(Worker):
     def _with_state(self, batch):
         return Tracked.pack(self.number, batch, self.job.dataset, None)
 
-    def _open_stream(self, fill):
-        return _TrackedStream(self.number, self.job, self.job.place(fill, self.number))
+    def _open_stream(self, fill, place):
+        return _TrackedStream(self.number, self.job, place or self.job.place(fill, self.number))
 
 
 class _TrackedStream(StreamFetcher):
     """A stream that begins where a state says, and sends its own state along with each batch."""
 
-    def __init__(self, number, job, state):
+    def __init__(self, number, job, place):
+        super().__init__(job.dataset, job.collate_fn, job.batch_size, job.drop_last, place)
         self.number = number
-        self.job = job
-        dataset, skip = open_stream(job.dataset, state)
-        super().__init__(dataset, job.collate_fn, job.batch_size, job.drop_last)
-        for _ in range(skip):  # what cannot say where it was is read once more up to there
-            self.samples()
-        self.position = 0
 
     def collate(self, samples):
-        return Tracked.pack(self.number, super().collate(samples), self.job.dataset, self.iterator)
+        return [self.number, super().collate(samples), self.states()]

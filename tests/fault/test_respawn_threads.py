@@ -1,0 +1,114 @@
+"""Thread workers that end are replaced as processes are; of a shared batch, only their rows are redone."""
+
+import collections
+import os
+import sys
+
+import pytest
+
+from slipring import Loader
+from slipring.errors import WorkerDied
+from tests.fault.procs import circulating
+from tests.fault.scenes import Death, Once, Raise, ResumableByIterator, Rows, Stream
+
+pytestmark = [pytest.mark.fault, pytest.mark.filterwarnings("ignore:Exception in thread slipring-worker")]
+
+THREADS = {"batch_size": 8, "num_workers": 2, "seed": 11, "start_method": "thread"}
+
+
+class Deadly(Exception):
+    """An exception that cannot be described: asking for its text ends the thread that does."""
+
+    def __str__(self):
+        sys.exit(1)
+
+
+class Leave:
+    def __init__(self, action):
+        self.action = action
+
+    def __call__(self, number):
+        self.action()
+
+
+def leave():
+    sys.exit(1)
+
+
+def labels(loader, column):
+    return [batch[column].tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("mode", [{}, {"dispatch": "static"}, {"chunk_size": 2}, {"batch_size": 1}], ids=str)
+def test_a_thread_that_ends_over_a_batch_is_replaced_and_the_batch_made(tmp_path, mode):
+    on = {i: Once(tmp_path / f"died-{i}", Raise(Deadly())) for i in (0, 43, 79)}
+    with Loader(Rows(80, on=on), **{**THREADS, **mode}, on_worker_death="respawn") as loader:
+        got = labels(loader, 1)
+        assert [i for batch in got for i in batch] == list(range(80))
+        assert loader.stats().respawns == 3
+        ring = loader._engine.ring
+        assert circulating(ring) == (ring.n_slots, ring.n_slots)
+        assert labels(loader, 1) == got
+
+
+@pytest.mark.parametrize("kind", ["stateful", "neither"])
+def test_a_threads_stream_goes_on(tmp_path, kind):
+    on = {at: Once(tmp_path / f"died-{at}", Raise(Deadly())) for at in ((0, 17), (1, 0), (1, 36))}
+    if kind == "stateful":
+        data, column = ResumableByIterator(50, tmp_path / "log", on=on), 2
+    else:
+        data, column = Stream(50, on=on), 1
+    with Loader(data, **THREADS, on_worker_death="respawn") as loader:
+        came = [(int(batch[0][0]), batch[column].tolist()) for batch in loader]
+        assert loader.stats().respawns == 3
+        assert loader.stats().replayed_batches == (0 if kind == "stateful" else 2 + 4)
+    for worker in range(2):
+        assert [i for number, batch in came if number == worker for i in batch] == list(range(50))
+    assert [number for number, _ in came] == [0, 1] * 7
+
+
+def test_a_thread_that_ends_before_it_serves_is_replaced(tmp_path):
+    init = Leave(Once(tmp_path / "died", leave))
+    with Loader(Rows(40), **THREADS, on_worker_death="respawn", worker_init_fn=init) as loader:
+        assert [i for batch in labels(loader, 1) for i in batch] == list(range(40))
+        assert loader.stats().respawns == 1
+
+
+def test_threads_are_not_replaced_for_ever():
+    on = {21: Raise(Deadly())}
+    options = {**THREADS, "dispatch": "static", "on_worker_death": "respawn", "max_restarts": 2}
+    with Loader(Rows(80, on=on), **options) as loader:
+        it = iter(loader)
+        assert [int(next(it)[1][0]) for _ in range(2)] == [0, 8]
+        with pytest.raises(WorkerDied, match=r"3 times over batch 2, indices \[16, 17.*max_restarts=2"):
+            next(it)
+    options = {**THREADS, "on_worker_death": "respawn", "max_restarts": 2}
+    loader = Loader(Rows(80), **options, worker_init_fn=Leave(leave))
+    with loader, pytest.raises(WorkerDied, match="3 times before it could serve"):
+        iter(loader)
+
+
+class Noted(Rows):
+    """Notes each sample that is read."""
+
+    def __init__(self, n, log, on):
+        super().__init__(n, on=on)
+        self.log = os.fspath(log)
+
+    def __getitem__(self, i):
+        with open(self.log, "a") as log:
+            log.write(f"{i}\n")
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize("method", ["fork", "thread"])
+def test_only_the_dead_workers_ranges_are_done_again(tmp_path, method):
+    how = Raise(Deadly()) if method == "thread" else Death("SIGKILL")
+    data = Noted(64, tmp_path / "log", {13: Once(tmp_path / "died", how)})
+    options = {**THREADS, "start_method": method, "batch_size": 64, "chunk_size": 4, "num_workers": 3}
+    with Loader(data, **options, on_worker_death="respawn") as loader:
+        assert labels(loader, 1) == [list(range(64))]
+        assert loader.stats().respawns == 1
+    read = collections.Counter(map(int, (tmp_path / "log").read_text().split()))
+    assert {i for i, times in read.items() if times == 2} == {12, 13}
+    assert sorted(read) == list(range(64)) and max(read.values()) == 2

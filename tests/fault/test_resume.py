@@ -1,0 +1,220 @@
+"""A stream's worker dies: the next one goes on behind what was published, by its state or by replay."""
+
+import collections
+import logging
+import os
+import random
+import signal
+
+import numpy as np
+import pytest
+
+from slipring import Loader, default_collate, rng
+from slipring.errors import WorkerDied
+from tests.fault.procs import circulating, sleeps_in_futex, until, wait_dead, worker_pids
+from tests.fault.scenes import Death, Once, Raise, Resumable, ResumableByIterator, Stream, plain
+
+pytestmark = pytest.mark.fault
+
+KINDS = {"dataset": Resumable, "iterator": ResumableByIterator}
+
+
+def options(**changed):
+    return {
+        "batch_size": 8,
+        "num_workers": 2,
+        "seed": 11,
+        "start_method": "fork",
+        "on_worker_death": "respawn",
+        **changed,
+    }
+
+
+def undisturbed(data, epochs=1, **changed):
+    """The batches of the same loader where nobody dies."""
+    with Loader(data, **options(**changed, on_worker_death="raise")) as loader:
+        return [[plain(batch) for batch in loader] for _ in range(epochs)]
+
+
+def reads(path):
+    """How often each sample was read."""
+    return collections.Counter(path.read_text().splitlines())
+
+
+class DrawsToo:
+    """A collate_fn that draws from every generator."""
+
+    def __call__(self, samples):
+        return [default_collate(samples), random.random(), np.random.random(), rng().random()]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stateful_stream_goes_on_from_its_state(tmp_path, kind, method):
+    deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 36): "SIGSEGV", (0, 49): "SIGKILL"}
+    on = {at: Once(tmp_path / f"died-{at}", Death(how)) for at, how in deaths.items()}
+    changed = {"start_method": method, "collate_fn": DrawsToo()}
+    with Loader(KINDS[kind](50, tmp_path / "log", on=on), **options(**changed)) as loader:
+        got = [plain(batch) for batch in loader]
+        stats = loader.stats()
+        assert (stats.respawns, stats.resumed_streams, stats.replayed_batches) == (4, 3, 0)
+    assert [got] == undisturbed(KINDS[kind](50, tmp_path / "want"), **changed)
+    # Only what the dead had read of the batch in hand is read again.
+    again = [line for line, times in reads(tmp_path / "log").items() if times > 1]
+    assert sorted(again) == sorted(["0 0 16", "1 0 32", "1 0 33", "1 0 34", "1 0 35", "0 0 48"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("delivered", [0, 1])
+def test_what_was_published_and_not_delivered_comes_once(tmp_path, kind, delivered):
+    """The mark lies in a slot that nobody has taken."""
+    data = KINDS[kind](50, tmp_path / "log")
+    with Loader(data, **options(num_workers=1, prefetch_factor=4)) as loader:
+        it = iter(loader)
+        got = [plain(next(it)) for _ in range(delivered)]
+        pid = worker_pids(loader)[0]
+        until(lambda: len(reads_or_none(tmp_path / "log")) >= 32, "four batches are read")
+        until(lambda: sleeps_in_futex(pid), "the worker has nothing to do")
+        os.kill(pid, signal.SIGKILL)
+        wait_dead(pid)
+        got += [plain(batch) for batch in it]
+        stats = loader.stats()
+        assert (stats.respawns, stats.resumed_streams, stats.replayed_batches) == (1, 1, 0)
+    assert [got] == undisturbed(KINDS[kind](50, tmp_path / "want"), num_workers=1)
+    assert set(reads(tmp_path / "log").values()) == {1}
+
+
+def reads_or_none(path):
+    return reads(path) if path.exists() else ()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "neither"])
+def test_a_death_behind_the_last_batch_does_not_begin_the_stream_again(tmp_path, kind):
+    """At its end a Stateful dataset says what the next pass begins with."""
+    data = Stream(12) if kind == "neither" else KINDS[kind](12, tmp_path / "log")
+    changed = {"num_workers": 1, "prefetch_factor": 2}
+    with Loader(data, **options(**changed)) as loader:
+        it = iter(loader)
+        pid = worker_pids(loader)[0]
+        got = [plain(next(it))]
+        until(lambda: sleeps_in_futex(pid), "the short batch is made")
+        os.kill(pid, signal.SIGKILL)
+        wait_dead(pid)
+        got += [plain(batch) for batch in it]
+        assert loader.stats().respawns == 1
+        again = [plain(batch) for batch in loader]
+    data = Stream(12) if kind == "neither" else KINDS[kind](12, tmp_path / "want")
+    assert [got, again] == undisturbed(data, 2, **changed)
+
+
+def test_a_stateful_dataset_is_in_a_later_pass_what_the_earlier_ones_made_it(tmp_path):
+    data = Resumable(20, tmp_path / "log", on={(0, 0): Third(tmp_path / "n", Death("SIGKILL"))})
+    with Loader(data, **options()) as loader:
+        got = [[plain(batch) for batch in loader] for _ in range(4)]
+        assert loader.stats().respawns == 1
+    assert got == undisturbed(Resumable(20, tmp_path / "want"), 4)
+
+
+class Third:
+    """Does it when it is called for the third time, in whatever process."""
+
+    def __init__(self, path, action):
+        self.path = os.fspath(path)
+        self.action = action
+
+    def __call__(self):
+        with open(self.path, "a+") as file:
+            file.write(".")
+            file.flush()
+            size = os.fstat(file.fileno()).st_size
+        if size == 3:
+            self.action()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_replay_draws_what_was_drawn_and_says_so(tmp_path, caplog, method):
+    data = Stream(50, on={(1, 41): Once(tmp_path / "died", Death("SIGABRT"))})
+    changed = {"collate_fn": DrawsToo(), "start_method": method}
+    with caplog.at_level(logging.WARNING, "slipring"), Loader(data, **options(**changed)) as loader:
+        got = [plain(batch) for batch in loader]
+        stats = loader.stats()
+        assert (stats.respawns, stats.resumed_streams, stats.replayed_batches) == (1, 0, 5)
+    assert [got] == undisturbed(Stream(50), **changed)
+    said = "\n".join(record.getMessage() for record in caplog.records)
+    assert "was killed by SIGABRT" in said and "worker 1 reads again, and drops, 5 batches" in said
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "neither"])
+def test_errors_of_a_stream_are_not_raised_again_by_a_replay(tmp_path, kind):
+    on = {(0, 9): Raise(LookupError("meant")), (0, 25): Once(tmp_path / "died", Death("SIGKILL"))}
+    if kind == "dataset":  # a generator ends with its exception
+        on = {(0, 9): Once(tmp_path / "meant", Raise(LookupError("meant"))), (0, 25): on[0, 25]}
+    data = Stepwise(50, on=on) if kind == "neither" else ByStep(50, tmp_path / "log", on=on)
+    with Loader(data, **options(num_workers=1)) as loader:
+        it, came = iter(loader), []
+        while True:
+            try:
+                came.append(next(it)[1].tolist())
+            except StopIteration:
+                break
+            except LookupError as error:
+                came.append(str(error))
+        assert loader.stats().respawns == 1
+    whole = [came for came in came if came != "meant"]
+    assert came.count("meant") == 1 and came[1] == "meant"
+    assert [i for batch in whole for i in batch] == [i for i in range(50) if i not in (8, 9)]
+
+
+class Steps:
+    """An iterator whose exceptions do not end it."""
+
+    def __init__(self, n, on):
+        self.n, self.on, self.at = n, on, 0
+
+    def __next__(self):
+        if self.at == self.n:
+            raise StopIteration
+        self.at += 1
+        if (0, self.at - 1) in self.on:
+            self.on[0, self.at - 1]()
+        return 0, self.at - 1
+
+    def __iter__(self):
+        return self
+
+
+class Stepwise:
+    def __init__(self, n, on):
+        self.n, self.on = n, on
+
+    def __iter__(self):
+        return Steps(self.n, self.on)
+
+
+class ByStep(Stepwise):
+    def __init__(self, n, log, on):
+        super().__init__(n, on)
+
+    def __iter__(self):
+        return StatefulSteps(self.n, self.on)
+
+
+class StatefulSteps(Steps):
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def test_a_stream_that_dies_at_the_same_sample_again_and_again_is_named(tmp_path):
+    data = Resumable(50, tmp_path / "log", on={(1, 20): Death("SIGKILL")})
+    with Loader(data, **options(max_restarts=2)) as loader:
+        it = iter(loader)
+        assert [int(next(it)[0][0]) for _ in range(5)] == [0, 1, 0, 1, 0]
+        ring = loader._engine.ring
+        with pytest.raises(WorkerDied, match="3 times over batch 5: more than max_restarts=2"):
+            next(it)
+        assert circulating(ring) == (ring.n_slots, ring.n_slots)
+    assert reads(tmp_path / "log")["1 0 19"] == 3
+    assert reads(tmp_path / "log")["1 0 15"] == 1
