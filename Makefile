@@ -25,7 +25,7 @@ PY_DIRS := $(wildcard pkg tests bench examples setup.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build lint test pytest test-cuda ctest tsan asan fuzz bench bench-device wheel check-sdist clean
+.PHONY: help venv build lint test pytest test-cuda ctest tsan asan fuzz fault bench bench-device wheel check-sdist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -77,6 +77,10 @@ test: build $(if $(filter 0,$(TORCH)),,$(CLIENTS_STAMP)) ## C tests, the same un
 
 pytest: build ## pytest alone; ARGS='tests/unit -k lease'
 	$(PY) -m pytest $(ARGS)
+
+KILLS ?= 10000
+fault: build ## workers killed at random instants in every mode, deliveries counted; KILLS=10000, SEED=1
+	$(PY) -W ignore -m tests.fault.kills --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 ctest: ## the ring's tests in C
 	$(MAKE) --no-print-directory -C tests/c run

@@ -290,9 +290,10 @@ cdef class LoaderIterator:
                 self.look_at = began + IDLE
                 self.check(self._engine)
             while True:
-                slot = self.ring.await_ready(wanted, min(clock() + IDLE, give_up))
+                slot = self.ring.await_ready(wanted, min(self.look_at, give_up))
                 if slot >= 0:
                     return slot
+                self.look_at = clock() + IDLE
                 self.go_on()
                 self.check(self._engine)
                 if clock() >= give_up:

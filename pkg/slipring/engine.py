@@ -3,6 +3,7 @@
 import atexit
 import os
 import threading
+import time
 import weakref
 
 from slipring._ring import Ring
@@ -83,10 +84,17 @@ class Engine:
         return self.running
 
     def _wait_for_init(self):
-        """See whether worker_init_fn seeded generators: then who makes a batch matters, and is fixed."""
+        """See whether worker_init_fn seeded generators: then who makes a batch matters, and is fixed.
+
+        Who does not begin within `timeout` (it may be stopped) is taken to have done so; next() waits for it.
+        """
+        end = time.monotonic() + (self.options.timeout or float("inf"))
         for number in range(self.options.num_workers):
             while not self.ring.wait_serving(number + 1, 0.1):
                 self.pool.check()
+                if time.monotonic() >= end:
+                    self.static = True
+                    return
             self.static = self.static or bool(self.ring.party(number + 1)[2] & USER_SEEDED)
 
     def end_run(self, tasks):

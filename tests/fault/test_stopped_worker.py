@@ -98,6 +98,32 @@ def test_a_worker_that_does_not_listen_to_sigterm_is_killed(tmp_path, monkeypatc
         wait_dead(pid)
 
 
+def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than_timeout(tmp_path):
+    with Gate(tmp_path / "gate") as gate:
+        loader = Loader(
+            Rows(80), 8, num_workers=1, start_method="fork", timeout=0.2, worker_init_fn=Init(gate)
+        )
+        with loader:
+            it = iter(loader)  # it would wait for ever
+            stop(gate.arrived())
+            gate.open()
+            with pytest.raises(LoaderTimeout, match=r"timeout=0\.2 s: batch 0 "):
+                next(it)
+            os.kill(worker_pids(loader)[0], signal.SIGCONT)
+            assert [patiently(it)[1] for _ in range(10)] == [plain(b)[1] for b in Loader(Rows(80), 8)]
+            assert next(it, None) is None
+
+
+class Init:
+    """A worker_init_fn that does something."""
+
+    def __init__(self, action):
+        self.action = action
+
+    def __call__(self, number):
+        self.action()
+
+
 class Deaf:
     """Ignores SIGTERM, and then waits."""
 

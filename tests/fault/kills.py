@@ -1,0 +1,115 @@
+"""The fault run: real workers killed in every way at random instants, and every delivery counted.
+
+    python -m tests.fault.kills --kills 10000 [--seconds 40] [--seed 1] [--modes 'map;chunks'] [--jobs 4]
+
+Each mode is a process of its own (so that its leaks can be seen, and its hangs ended). A round is a loader
+whose batches are compared with those of the same loader left in peace. Ends with 1 if anything was lost,
+delivered twice, out of its order or changed, if anything hung, or if anything was left behind.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+# mode -> (share of the kills, what `rounds.Mode` is made of)
+MODES = {
+    "map": (4, {}),
+    "map, static": (3, {"dispatch": "static"}),
+    "map, as completed": (3, {"in_order": False}),
+    "map, not persistent": (3, {"persistent_workers": False}),
+    "map, rng per worker": (2, {"rng": "worker", "exact": False}),
+    "chunks": (4, {"chunk_size": 2}),
+    "chunks, own collate_fn": (2, {"chunk_size": 2, "collate": True}),
+    "map, spawn": (1, {"start_method": "spawn"}),
+    "map, forkserver": (1, {"start_method": "forkserver"}),
+    "stream, replay": (3, {"data": "Stream"}),
+    "stream, by state": (4, {"data": "Stateful"}),
+    "stream, as completed": (2, {"data": "Stateful", "in_order": False}),
+    "stream, spawn": (1, {"data": "Stateful", "start_method": "spawn"}),
+    "torch, map": (3, {"face": "torch", "exact": False}),
+    "torch, chunks": (2, {"face": "torch", "chunk_size": 2, "rng": "batch", "dispatch": "dynamic"}),
+    "torch, stream, by state": (3, {"face": "torch", "data": "Stateful", "epochs": 1}),
+    "torch, stream, replay": (2, {"face": "torch", "data": "Stream", "epochs": 1}),
+}
+COLUMNS = (
+    "kills", "stops", "batches", "respawns", "resumed", "replayed", "timeouts",
+    "lost", "doubled", "reordered", "changed", "leaks",
+)  # fmt: skip
+MUST_BE_ZERO = ("lost", "doubled", "reordered", "changed", "leaks")
+HANG_S = 120  # of one round; a mode that ends itself says where it hung
+
+
+def run_mode(name, kills, seconds, seed):
+    """Run a mode in a process of its own; returns its counts, with "failure" where it came to no end."""
+    command = [sys.executable, "-m", "tests.fault.rounds", name, str(kills), str(seconds), str(seed)]
+    env = {**os.environ, "SLIPRING_TEST_RUN": f"{os.getpid()} {name}"}  # its orphans are not those of others
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    if done.returncode == 0:
+        return json.loads(done.stdout)
+    return {"failure": f"ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"}
+
+
+def line(name, counts, width):
+    """One row of the summary."""
+    return f"{name:{width}} " + " ".join(f"{counts.get(c, '-'):>9}" for c in COLUMNS)
+
+
+def delays_of(counts):
+    """Median and maximum of the times until a death was noticed."""
+    delays = counts.get("noticed_ms") or [0.0]
+    return f"{statistics.median(delays):.0f} ms, at most {max(delays):.0f} ms ({len(delays)} deaths)"
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.fault.kills")
+    parser.add_argument("--kills", type=int, default=1_000_000, help="in all modes together")
+    parser.add_argument("--seconds", type=float, default=0, help="end each mode after its share of them")
+    parser.add_argument("--seed", default=str(int.from_bytes(os.urandom(4), "little")))
+    parser.add_argument("--modes", default=";".join(MODES), help="separated by ;")
+    parser.add_argument("--jobs", type=int, default=4, help="modes at once: most of the time they wait")
+    parser.add_argument("--json", action="store_true", help="the counts, on one line at the end")
+    asked = parser.parse_args()
+    names = [name for name in MODES if name in asked.modes.split(";")]
+    shares = sum(MODES[name][0] for name in names)
+    print(f"seed {asked.seed}", flush=True)
+    began = time.monotonic()
+    results, width = {}, max(map(len, names))
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        pending = {
+            name: pool.submit(
+                run_mode,
+                name,
+                max(1, round(asked.kills * MODES[name][0] / shares)),
+                asked.seconds * asked.jobs / len(names),
+                asked.seed,
+            )
+            for name in names
+        }
+        print(line("", {c: c for c in COLUMNS}, width), flush=True)
+        for name, future in pending.items():
+            results[name] = future.result()
+            print(line(name, results[name], width), flush=True)
+    total = {c: sum(r.get(c, 0) for r in results.values()) for c in COLUMNS}
+    total["noticed_ms"] = [d for r in results.values() for d in r.get("noticed_ms", ())]
+    print(line("all", total, width))
+    print(f"a death was noticed after {delays_of(total)}")
+    del total["noticed_ms"]
+    failed = {name: r["failure"] for name, r in results.items() if "failure" in r}
+    for name, why in failed.items():
+        print(f"\n{name}: {why}")
+    for name, counts in results.items():
+        for what in counts.get("details", ()):
+            print(f"{name}: {what}")
+    print(f"{time.monotonic() - began:.0f} s, seed {asked.seed}")
+    if asked.json:
+        print(json.dumps({**total, "failed": sorted(failed)}))
+    return 1 if failed or any(total[c] for c in MUST_BE_ZERO) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""What the workers of the fault run read, and how they can be made to die in ways that no signal has."""
+
+import faulthandler
+import os
+import resource
+import signal
+
+import numpy as np
+
+import slipring
+
+WIDTH = 4000  # float64 per sample: so that a kill often falls into the writing of a batch
+
+
+def worker_id():
+    """The number of the worker that calls."""
+    return slipring.get_worker_info().id
+
+
+class Mortal:
+    """A worker_init_fn: SIGUSR1 ends the worker by os._exit, SIGUSR2 by running out of memory."""
+
+    def __call__(self, number):
+        faulthandler.disable()
+        signal.signal(signal.SIGUSR1, lambda *_: os._exit(3))
+        signal.signal(signal.SIGUSR2, lambda *_: run_out_of_memory())
+
+
+def run_out_of_memory():
+    """Allocate up to a limit on address space, and end as C++ does when `new` fails: by abort()."""
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    kept = []
+    try:
+        while True:
+            kept.append(np.ones(1 << 20))
+    except MemoryError:
+        os.abort()
+
+
+class Rows:
+    """Sample i: the index, and random numbers."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return i, np.random.random(WIDTH)
+
+
+class Stream:
+    """Each worker yields `n` samples: its number and the position in one, and random numbers."""
+
+    at = 0
+
+    def __init__(self, n):
+        self.n = n
+
+    def worker(self):
+        return worker_id()
+
+    def __iter__(self):
+        worker = self.worker()
+        while self.at < self.n:
+            self.at += 1
+            yield worker * 1_000_000 + self.at - 1, np.random.random(WIDTH)
+        self.at = 0
+
+
+class Stateful(Stream):
+    """A Stream that can say where it is."""
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]

@@ -1,0 +1,15 @@
+"""The same for torch's face."""
+
+import torch
+
+from tests.fault import mortal
+
+
+class Stream(mortal.Stream, torch.utils.data.IterableDataset):
+    def worker(self):
+        return torch.utils.data.get_worker_info().id
+
+
+class Stateful(mortal.Stateful, torch.utils.data.IterableDataset):
+    def worker(self):
+        return torch.utils.data.get_worker_info().id

@@ -1,0 +1,285 @@
+"""One mode of the fault run, in a process of its own: rounds of a loader whose workers are killed.
+
+python -m tests.fault.rounds MODE KILLS SECONDS SEED
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import functools
+import json
+import logging
+import os
+import queue
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+import zlib
+from collections import Counter
+
+import numpy as np
+
+import slipring
+import slipring.pool
+from slipring.errors import LoaderTimeout
+from tests.fault import mortal
+from tests.fault.kills import HANG_S, MODES
+from tests.fault.procs import alive
+from tests.leaks import Snapshot
+
+BY_SIGNAL = ("SIGKILL", "SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT")
+BY_HANDLER = ("SIGUSR1", "SIGUSR2")  # os._exit, out of memory: see `mortal.Mortal`
+TIMEOUT_S = 0.5  # of the loader: how long a stopped worker is waited for
+
+
+@dataclasses.dataclass
+class Mode:
+    """A loader and what its batches must be."""
+
+    data: str = "Rows"
+    face: str = "slipring"
+    epochs: int = 3
+    workers: int = 3
+    batches: int = 40
+    exact: bool = True  # the bytes too, not only which samples
+    collate: bool = False
+    options: dict = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, described):
+        """Take what names a field; the rest are the loader's arguments."""
+        fields = {f.name for f in dataclasses.fields(cls)}
+        own = {k: v for k, v in described.items() if k in fields}
+        return cls(**own, options={k: v for k, v in described.items() if k not in fields})
+
+    def loader(self, seed, **more):
+        """Return a loader; every one of the same seed gives the same batches."""
+        options = {
+            "batch_size": 8,
+            "num_workers": self.workers,
+            "worker_init_fn": mortal.Mortal(),
+            "collate_fn": slipring.default_collate if self.collate else None,
+            **self.options,
+            **more,
+        }
+        samples = 8 * self.batches
+        if self.data != "Rows":  # the last batches of a stream are short
+            samples = samples // self.workers + 3
+        if self.face == "slipring":
+            options.setdefault("start_method", "fork")
+            return slipring.Loader(getattr(mortal, self.data)(samples), seed=seed, **options)
+        import torch
+
+        from slipring.torch import DataLoader
+        from tests.fault import mortal_torch
+
+        module = mortal if self.data == "Rows" else mortal_torch
+        options.setdefault("persistent_workers", self.epochs > 1)
+        options["generator"] = torch.Generator().manual_seed(seed)
+        data = getattr(module, self.data)(samples)
+        return DataLoader(data, multiprocessing_context="fork", **options)
+
+    @property
+    def in_order(self):
+        """bool: whether the order counts."""
+        return self.options.get("in_order", True)
+
+
+def noted(batch):
+    """A batch as (which samples, what is in it)."""
+    ids, values = (np.asarray(part) for part in batch)
+    return ids.tobytes(), zlib.crc32(values.tobytes())
+
+
+def pool_of(loader):
+    """The processes of a loader of either face; None before it has any."""
+    engine = loader._engine if hasattr(loader, "_engine") else loader._keeper.engine
+    return None if engine is None else engine.pool
+
+
+class Killer:
+    """A thread that strikes, a random time after it was asked to, at whichever worker."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.asked = queue.SimpleQueue()
+        self.lock = threading.Lock()
+        self.loader = None
+        self.killed = {}  # pid -> when, of those that die at once
+        self.stopped = []
+        self.kills = self.stops = 0
+        self.noticed_ms = []
+        self.watched = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def ask(self):
+        """Have somebody struck soon."""
+        self.asked.put(self.rng.random() * 0.003)
+
+    def watch(self, loader):
+        """Strike at this loader's workers from now on, and note when its deaths are noticed."""
+        self.loader = loader
+        pool = pool_of(loader)
+        if pool is not None and "_died" not in vars(pool):
+            pool._died = functools.partial(self._died, pool)
+            self.watched.append(pool)
+
+    def _died(self, pool, number, *rest):
+        pid = pool.processes[number].pid
+        if pid in self.killed:
+            self.noticed_ms.append(1000 * (time.monotonic() - self.killed.pop(pid)))
+        type(pool)._died(pool, number, *rest)
+
+    def _run(self):
+        while (delay := self.asked.get()) is not None:
+            time.sleep(delay)  # the instant is to be a random one
+            with self.lock:
+                self._strike()
+
+    def _strike(self):
+        pool = None if self.loader is None else pool_of(self.loader)
+        pids = [] if pool is None else [p.pid for p in list(pool.processes.values())]
+        pids = [pid for pid in pids if pid not in self.killed and pid not in self.stopped and alive(pid)]
+        if not pids:
+            return
+        pid = self.rng.choice(pids)
+        how = self.rng.random()
+        if how < 0.04:
+            self.stopped.append(pid)
+            self.stops += 1
+            send(pid, "SIGSTOP")
+        elif how < 0.2:
+            self.kills += send(pid, self.rng.choice(BY_HANDLER))
+        else:
+            self.killed[pid] = time.monotonic()
+            self.kills += send(pid, self.rng.choice(BY_SIGNAL))
+
+    def release(self):
+        """Let the stopped go on, or kill them."""
+        with self.lock:
+            for pid in self.stopped:
+                if self.rng.random() < 0.5:
+                    self.killed[pid] = time.monotonic()
+                    self.kills += send(pid, "SIGKILL")
+                else:
+                    send(pid, "SIGCONT")
+            self.stopped.clear()
+
+    def rest(self):
+        """Strike at nobody any more."""
+        with self.lock:
+            self.loader = None
+        self.release()
+        while self.watched:
+            del self.watched.pop()._died  # it refers to the pool
+        self.killed.clear()
+
+    def end(self):
+        """End the thread."""
+        self.asked.put(None)
+        self.thread.join()
+
+
+def send(pid, name):
+    """Whether the signal was sent."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, getattr(signal, name))
+        return True
+    return False
+
+
+def deliveries(loader, killer, timeouts):
+    """What one epoch delivers, while workers are killed."""
+    came, it = [], iter(loader)
+    killer.watch(loader)
+    while True:
+        try:
+            batch = next(it)
+        except LoaderTimeout:
+            timeouts.append(1)
+            killer.release()
+            continue
+        except StopIteration:
+            return came
+        came.append(noted(batch))
+        del batch
+        if killer.rng.random() < 0.3:
+            killer.ask()
+        elif killer.stopped and killer.rng.random() < 0.1:
+            killer.release()
+
+
+def compare(got, want, mode, counts):
+    """Add up in what the deliveries of an epoch differ from what they are to be."""
+    came, due = Counter(ids for ids, _ in got), Counter(ids for ids, _ in want)
+    counts["lost"] += (due - came).total()
+    counts["doubled"] += (came - due).total()
+    if came == due and mode.in_order:
+        counts["reordered"] += sum(g[0] != w[0] for g, w in zip(got, want))
+    if mode.exact:
+        right = dict(want)
+        counts["changed"] += sum(right.get(ids) != value for ids, value in got)
+
+
+def run(name, kills, seconds, seed):
+    """Return the counts of a mode's rounds."""
+    mode = Mode.of(MODES[name][1])
+    rng = random.Random(f"{seed} {name}")
+    counts = Counter(batches=0, respawns=0, resumed=0, replayed=0, lost=0, doubled=0, reordered=0, changed=0)
+    timeouts, details, want = [], [], []
+    end = time.monotonic() + seconds if seconds else float("inf")
+    faulthandler.dump_traceback_later(HANG_S, exit=True)
+    with mode.loader(7) as loader:
+        for _ in range(mode.epochs):
+            want.append([noted(batch) for batch in loader])
+    before = Snapshot.take()
+    killer = Killer(rng)
+    while True:
+        faulthandler.dump_traceback_later(HANG_S, exit=True)
+        more = {"on_worker_death": "respawn", "max_restarts": 1_000_000, "timeout": TIMEOUT_S}
+        with mode.loader(7, **more) as loader:
+            for epoch in range(mode.epochs):
+                got = deliveries(loader, killer, timeouts)
+                previous = dict(counts)
+                compare(got, want[epoch], mode, counts)
+                counts["batches"] += len(got)
+                wrong = {k: counts[k] for k in counts if counts[k] != previous[k] and k != "batches"}
+                if wrong:
+                    details.append(f"epoch {epoch} after {killer.kills} kills: {wrong}")
+            killer.rest()
+            stats = loader.stats()
+            counts["respawns"] += stats.respawns
+            counts["resumed"] += stats.resumed_streams
+            counts["replayed"] += stats.replayed_batches
+        del loader
+        if killer.kills >= kills or time.monotonic() >= end:
+            break
+    killer.end()
+    leaks = before.leaks(wait_s=10)
+    faulthandler.cancel_dump_traceback_later()
+    return {
+        **counts,
+        "kills": killer.kills,
+        "stops": killer.stops,
+        "timeouts": len(timeouts),
+        "leaks": len(leaks),
+        "noticed_ms": [round(d, 1) for d in killer.noticed_ms],
+        "details": details[:20] + leaks[:20],
+    }
+
+
+def main():
+    name, kills, seconds, seed = sys.argv[1:]
+    # A crash is meant: no core, and nothing said for each of thousands.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    logging.getLogger("slipring").setLevel(logging.ERROR)
+    slipring.pool.GRACE_S = 0.5  # for those that are stopped at the end of an epoch
+    print(json.dumps(run(name, int(kills), float(seconds), seed)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The fault run, for less than a minute: `make fault KILLS=10000` is the long one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.fault.kills import MODES, MUST_BE_ZERO
+from tests.fault.procs import ROOT
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+SECONDS = int(os.environ.get("SLIPRING_TEST_KILL_SECONDS", "25"))
+
+
+@pytest.mark.timeout(SECONDS * 10 + 120)
+def test_workers_killed_at_random_instants_lose_repeat_and_reorder_nothing():
+    seed = os.environ.get("SLIPRING_TEST_SEED") or str(int.from_bytes(os.urandom(4), "little"))
+    modes = list(MODES)
+    if not torch_is_there():
+        modes = [mode for mode in modes if not mode.startswith("torch")]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fault.kills", "--json"]
+    command += ["--seconds", str(SECONDS), "--seed", seed, "--modes", ";".join(modes)]
+    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        said = run.communicate()[0]
+    finally:
+        if run.poll() is None:  # the watchdog's exception
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+    print(said)
+    total = json.loads(said.splitlines()[-1])
+    assert run.returncode == 0, said
+    assert {what: total[what] for what in MUST_BE_ZERO} == dict.fromkeys(MUST_BE_ZERO, 0)
+    assert total["failed"] == []
+    # Each mode has killed, replaced and gone on; the streams by either way.
+    assert total["kills"] >= total["respawns"] > len(modes)
+    assert total["resumed"] > 0 and total["replayed"] > 0 and total["batches"] > 100 * len(modes)
+
+
+def torch_is_there():
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        return False
+    return True
