@@ -120,13 +120,18 @@ def leave(method, how, dataset):
         signal.pause()
 
 
-def loop(method, persistent, dataset):
+def loop(method, persistent, dataset, death="raise"):
     """Make loaders, iterate, close, until a signal comes."""
     data = Stream(60) if dataset == "stream" else Slow(120)
     say("begun")
     while True:
         loader = Loader(
-            data, 4, num_workers=2, start_method=method, persistent_workers=persistent == "persistent"
+            data,
+            4,
+            num_workers=2,
+            start_method=method,
+            persistent_workers=persistent == "persistent",
+            on_worker_death=death,
         )
         for _ in range(2):
             for batch in loader:
@@ -253,6 +258,37 @@ def no_forks(method, after):
     setattr(place, name, fork)
     say("works", rows=[b[1].tolist() for b in loader])
     loader.close()
+
+
+def few_processes(uid):
+    """iter() with 0, 1, 2, ... processes and threads to spare, until it works. (Root has no limit.)"""
+    loader = Loader(Rows(16), 4, num_workers=2, start_method="fork", persistent_workers=False)
+    list(loader)  # imports what it needs, as long as that can be read
+    os.setresuid(int(uid), int(uid), int(uid))
+    refused = []
+    for spare in range(12):
+        resource.setrlimit(resource.RLIMIT_NPROC, (1 + spare, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+        try:
+            rows = [b[1].tolist() for b in loader]
+        except (OSError, WorkerDied) as error:
+            refused.append(type(error).__name__)
+            multiprocessing.active_children()
+            continue
+        say("works", spare=spare, refused=refused, rows=rows)
+        break
+    loader.close()
+    say("closed", processes=len(multiprocessing.active_children()))
+
+
+def unseen(method):
+    """Workers are dead, nobody has noticed, and the program ends."""
+    loader = Loader(Rows(1000), 4, num_workers=2, start_method=method, on_worker_death="respawn")
+    it = iter(loader)
+    global kept
+    kept = [loader, it, next(it), next(it)]
+    for pid in worker_pids(loader).values():
+        os.kill(pid, signal.SIGKILL)
+    say("ends")
 
 
 def no_threads():

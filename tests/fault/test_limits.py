@@ -103,6 +103,17 @@ def test_a_worker_that_cannot_be_started_stops_those_that_were(method, after):
     assert told[2]["rows"] == ROWS
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user who has no other processes")
+def test_without_processes_iter_says_so_and_leaves_nothing():
+    with Program("few_processes", 54321) as program:
+        works, closed = json.loads(program.line()), json.loads(program.line())
+        assert works["spare"] >= 2 and set(works["refused"]) <= {"BlockingIOError", "WorkerDied"}
+        assert works["refused"][:2] == ["BlockingIOError"] * 2  # not one worker; one, and not the other
+        assert works["rows"] == [list(range(i, i + 4)) for i in range(0, 16, 4)]
+        assert closed["processes"] == 0
+        assert program.end()[0] == 0
+
+
 def test_a_thread_that_cannot_be_started_stops_those_that_were():
     with Program("no_threads") as program:
         code, out, err = program.end()

@@ -2,17 +2,30 @@
 
 import json
 import os
+import random
 import re
 import signal
+import threading
+import time
 
 import pytest
 
-from tests.fault.procs import Program, sleeps_in_futex, until, wait_dead
+from tests.fault.procs import Program, descendants, sleeps_in_futex, state, until, wait_dead
 from tests.fault.scenes import Gate
+from tests.leaks import held_by_others, shm_files
 
 pytestmark = pytest.mark.fault
 
 METHODS = ["fork", "spawn", "forkserver"]
+LOOPS = [
+    ("fork", "persistent", "map"),
+    ("fork", "temporary", "stream"),
+    ("spawn", "persistent", "map"),
+    ("forkserver", "persistent", "map"),
+]
+# Seconds within which a program has gone through making a loader, two epochs and closing.
+ROUND_S = {"fork": 0.15, "spawn": 0.8, "forkserver": 0.8}
+TIMES = int(os.environ.get("SLIPRING_TEST_KILLED_CONSUMERS", "6"))  # in each mode
 STAGES = ["starting", "idle", "fetching", "in native code", "writing"]
 
 
@@ -37,6 +50,30 @@ def test_workers_end_when_the_consumer_is_killed(tmp_path, method, stage):
             wait_dead(pid)
         code, _, err = program.end()
         assert (code, err) == (-signal.SIGKILL, "")
+
+
+@pytest.mark.parametrize(("method", "persistent", "dataset"), LOOPS)
+def test_workers_end_when_the_consumer_is_killed_at_a_random_instant(method, persistent, dataset):
+    seed = os.environ.get("SLIPRING_TEST_SEED") or str(int.from_bytes(os.urandom(4), "little"))
+    print("seed", seed)
+    rng = random.Random(f"{method} {persistent} {dataset} {seed}")
+    took = []
+    for _ in range(TIMES):
+        shm = shm_files()
+        with Program("loop", method, persistent, dataset, "respawn") as program:
+            assert "begun" in program.line()
+            threading.Event().wait(rng.random() * ROUND_S[method])
+            os.kill(program.pid, signal.SIGSTOP)  # so that it starts nobody after the next line
+            until(lambda: state(program.pid) == "T", "it stands still")
+            below = descendants(program.pid)
+            os.kill(program.pid, signal.SIGKILL)
+            began = time.monotonic()
+            for pid in below:
+                wait_dead(pid)
+            took.append(time.monotonic() - began)
+            assert program.end()[0] == -signal.SIGKILL
+        assert [name for name in shm_files() - shm if not held_by_others(name)] == []
+    print(f"all had gone within {max(took):.2f} s")
 
 
 def waits_for_a_signal(pid):
