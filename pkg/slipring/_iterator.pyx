@@ -16,7 +16,7 @@ from slipring._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER
 from slipring.deaths import told_of_replay
 from slipring.dispatch import StreamPlan
 from slipring.engine import stay_if_exiting
-from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted
+from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted, slots_exhausted
 
 cdef uint64_t IDLE = 100_000_000  # ns; how often a waiting consumer looks after its workers
 cdef uint64_t NEVER = <uint64_t> -1
@@ -253,7 +253,7 @@ cdef class LoaderIterator:
                     return slot
                 engine = self._engine
                 if self.inline or self.ring.in_circulation() == 0:
-                    raise self.no_slot()
+                    raise slots_exhausted(self.ring.n_slots, self.ring.in_circulation())
                 # What is published into the slot wakes this wait, although nobody wants it any more.
                 self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up))
                 self.go_on()
@@ -262,15 +262,6 @@ cdef class LoaderIterator:
                     raise self.timed_out()
         finally:
             self.ring.meter.wait_ns += clock() - began
-
-    def no_slot(self):
-        n = self.ring.n_slots
-        held = n - self.ring.in_circulation()
-        return SlotsExhausted(
-            f"all {n} slots are held ({held} of them by batches you keep, or by worker "
-            "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots="
-            f" (now {n}), or use copy='auto'"
-        )
 
     # ---- delivery
 

@@ -134,3 +134,12 @@ def task_too_large(needed, capacity):
         needed=needed,
         limit=capacity,
     )
+
+
+def slots_exhausted(slots, free):
+    """Return the SlotsExhausted where all slots are in use and only `free` of them can come back."""
+    return SlotsExhausted(
+        f"all {slots} slots are held ({slots - free} of them by batches you keep, or by worker "
+        "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots="
+        f" (now {slots}), or use copy='auto'"
+    )

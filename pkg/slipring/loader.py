@@ -70,6 +70,8 @@ class Loader:
     copy : {'auto', 'always', 'never'}
         Copy batches out of their slots: when fewer than two slots would be left, always, or never.
     on_worker_death : {'raise', 'respawn'}
+        'respawn': another worker takes a dead one's place and does again what it had in flight. A stream goes
+        on by its ``state_dict``, if the dataset or its iterator has one, else what was read is read again.
     max_restarts : int
         With 'respawn': how often the same batch may kill its worker.
 
