@@ -5,15 +5,34 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
 from tests.fault.kills import MODES, MUST_BE_ZERO
 from tests.fault.procs import ROOT
+from tests.fault.rounds import Mode, compare
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 SECONDS = int(os.environ.get("SLIPRING_TEST_KILL_SECONDS", "25"))
+
+
+@pytest.mark.parametrize(
+    ("got", "wrong"),
+    [
+        ("ABCD", {}),
+        ("ABD", {"lost": 1}),
+        ("ABBCD", {"doubled": 1}),
+        ("BACD", {"reordered": 2}),
+        ("ABcD", {"changed": 1}),
+        ("ABBD", {"lost": 1, "doubled": 1}),
+    ],
+)
+def test_the_fault_run_sees_what_is_wrong(got, wrong):
+    counts = Counter()
+    compare([(c.upper(), c) for c in got], [(c, c) for c in "ABCD"], Mode(), counts)
+    assert {what: n for what, n in counts.items() if n} == wrong
 
 
 @pytest.mark.timeout(SECONDS * 10 + 120)
