@@ -72,7 +72,11 @@ int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, 
     s->ranges[range].result = result ? *result : (sr_result){0};
     if (!sr_cas(&s->ranges[range].word, w, sr_word(SR_RANGE_DONE, 0, gen))) /* [G1] */
         return -ESTALE;
-    if (!all_ranges_ended(s, gen) || !sr_cas(&s->state, sr_word(SR_SHARED, 0, gen), sr_word(SR_CLAIMED, me, gen)))
+    /* The slot's word comes before the look: if a finisher dies between look and swap, and the ranges are freed again,
+     * the word names another round. */
+    w = sr_load_ordered(&s->state);
+    if (sr_state_of(w) != SR_SHARED || sr_gen_of(w) != gen || !all_ranges_ended(s, gen) ||
+        !sr_cas(&s->state, w, sr_word(SR_CLAIMED, me, gen)))
         return 0;
     if (sr_is_stale(ring, s) || sr_was_stopped(s, gen)) {
         sr_abort(ring, party, slot, gen);
@@ -102,15 +106,19 @@ int sr_recover_ranges(sr_slot *s, uint64_t gen, uint32_t party, bool stale)
     return again;
 }
 
-void sr_undo_ranges(sr_slot *s, uint64_t gen)
+uint64_t sr_undo_ranges(sr_slot *s, uint64_t gen)
 {
-    if (sr_load_acquire(&s->rewound) != sr_word(SR_CLAIMED, 0, gen)) /* [L4] */
-        return;
+    uint64_t w = sr_load_acquire(&s->rewound); /* [L4] */
+    uint64_t round = sr_gen_of(w) == gen ? sr_owner_of(w) : 0;
+    if (sr_gen_of(w) != gen || sr_state_of(w) != SR_CLAIMED)
+        return round;
+    round = (round + 1) & (SR_OWNER_MASK >> SR_OWNER_SHIFT);
     sr_store_relaxed(&s->cursor, 0);
-    sr_store_relaxed(&s->rewound, 0);
+    sr_store_relaxed(&s->rewound, sr_word(SR_FREE, round, gen));
     sr_store_relaxed(&s->layout, sr_word(SR_LAYOUT_NONE, 0, gen));
     for (uint32_t i = 0, n = ranges_of(s); i < n; i++)
         sr_store_release(&s->ranges[i].word, sr_word(SR_RANGE_FREE, 0, gen)); /* [X2] */
+    return round;
 }
 
 int sr_layout_propose(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, uint64_t deadline)

@@ -76,8 +76,9 @@ bool sr_stop_ranges(sr_slot *s, uint64_t gen);
 bool sr_was_stopped(const sr_slot *s, uint64_t gen);
 /* Gives the ranges of a dead party back; returns how many will be done again. */
 int sr_recover_ranges(sr_slot *s, uint64_t gen, uint32_t party, bool stale);
-/* The ranges of a CLAIMED slot whose finisher has died: to be done again if it had begun to write over them. */
-void sr_undo_ranges(sr_slot *s, uint64_t gen);
+/* The ranges of a CLAIMED slot whose finisher has died: to be done again if it had begun to write over them.
+ * Returns the round that they are in now, for the slot's word. */
+uint64_t sr_undo_ranges(sr_slot *s, uint64_t gen);
 
 /* Tickets run free; the earlier one is found by difference, so that wrapping does not matter. */
 static inline bool sr_before(uint64_t a, uint64_t b) { return (int64_t)(a - b) < 0; }

@@ -36,7 +36,7 @@ enum sr_state {
     SR_CLAIMED = 2, /* owner fills it */
     SR_READY = 3,   /* a batch (or error, or end mark) lies in it */
     SR_LEASED = 4,  /* owner (the consumer) hands out views of it */
-    SR_SHARED = 5,  /* cooperative task: its rows are claimed range by range */
+    SR_SHARED = 5,  /* cooperative task: its rows are claimed range by range; owner: the round, from 0 */
     SR_PARKED = 6   /* the consumer let go, worker code still holds an array in it */
 };
 #define SR_STATE_MASK UINT64_C(0xf)
@@ -123,7 +123,7 @@ typedef struct sr_slot {
     _Atomic uint64_t cursor;         /* payload bytes handed out by sr_alloc */
     _Atomic uint64_t committed;      /* payload bytes backed by memory, from offset 0 */
     _Atomic uint64_t task_committed; /* the same of the task area */
-    _Atomic uint64_t rewound;        /* the generation whose finisher has begun to write over its ranges */
+    _Atomic uint64_t rewound;        /* generation and round whose finisher has begun to write over its ranges */
     uint64_t pad3[4];
     /* line 5: CLOCK_MONOTONIC stamps and durations, ns */
     _Atomic uint64_t dispatched_at;

@@ -187,7 +187,9 @@ int sr_rewind(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
         return -ESTALE;
     sr_store_relaxed(&s->cursor, 0);
     /* A finisher is about to write over what the ranges have left: should it die, they are done again. */
-    if (sr_load_relaxed(&s->n_ranges))
-        sr_store_release(&s->rewound, sr_word(SR_CLAIMED, 0, gen)); /* [L3] partner: [L4] in sr_undo_ranges */
+    if (sr_load_relaxed(&s->n_ranges)) {
+        uint64_t w = sr_load_relaxed(&s->rewound), round = sr_gen_of(w) == gen ? sr_owner_of(w) : 0;
+        sr_store_release(&s->rewound, sr_word(SR_CLAIMED, round, gen)); /* [L3] partner: [L4] in sr_undo_ranges */
+    }
     return 0;
 }

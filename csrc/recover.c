@@ -13,8 +13,7 @@ static int recover_claim(sr_ring *ring, sr_slot *s, uint64_t word, bool stale)
     if ((ring->flags & SR_SEG_PUSH) || stale)
         return sr_set_free(ring, s, word) ? 0 : -EAGAIN;
     if (sr_load_relaxed(&s->n_ranges)) { /* it died while finishing */
-        sr_undo_ranges(s, gen);
-        return sr_cas(&s->state, word, sr_word(SR_SHARED, 0, gen)) ? 1 : -EAGAIN;
+        return sr_cas(&s->state, word, sr_word(SR_SHARED, sr_undo_ranges(s, gen), gen)) ? 1 : -EAGAIN;
     }
     sr_store_relaxed(&s->cursor, 0);
     return sr_cas(&s->state, word, sr_word(SR_TASK, s->task.addressee, gen)) ? 1 : -EAGAIN;

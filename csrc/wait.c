@@ -106,8 +106,9 @@ int sr_wake_all(sr_ring *ring)
         sr_futex_wake(&ring->parties[i].wake, INT_MAX);
         sr_futex_wake(&ring->parties[i].status, INT_MAX);
     }
+    /* Also where a layout is settled: whoever settled it may have died before it woke those who wait for it. */
     for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++)
-        if ((sr_load_acquire(&ring->slots[i].layout) & 3) == SR_LAYOUT_PROPOSING)
+        if ((sr_load_acquire(&ring->slots[i].layout) & 3) != SR_LAYOUT_NONE)
             sr_futex_wake((_Atomic uint32_t *)&ring->slots[i].layout, INT_MAX);
     sr_add_ordered(&h->ready, 1);
     sr_futex_wake(&h->ready, INT_MAX);

@@ -212,6 +212,8 @@ static void who_dies_after_writing_over_the_ranges_has_them_done_again(void)
     CHECK_EQ(at, 0);
     CHECK_EQ(sr_recover(ring, 1), 1);
     CHECK_EQ(state_of(ring, 0), SR_SHARED);
+    /* Who saw the ranges ended before that must not swap this word any more: it names the next round. */
+    CHECK_EQ(owner_of(ring, 0), 1);
     CHECK_EQ(sr_load_relaxed(&ring->slots[0].cursor), 0);
     for (uint32_t i = 0; i < 2; i++) { /* as if nobody had done anything yet */
         CHECK_EQ(claim(ring, 2, &range, &gen), 0);
@@ -222,6 +224,7 @@ static void who_dies_after_writing_over_the_ranges_has_them_done_again(void)
         CHECK_EQ(sr_range_done(ring, 2, 0, i, gen, NULL), (int)i);
     }
     CHECK_EQ(sr_recover(ring, 2), 1); /* this one had not begun to */
+    CHECK_EQ(owner_of(ring, 0), 1);
     CHECK_EQ(claim(ring, 1, &range, &gen), 0);
     CHECK_EQ(range, SR_FINISH);
     CHECK_OK(publish(ring, 1, 0, gen, false));
