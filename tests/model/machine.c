@@ -1,0 +1,235 @@
+/* machine.c - the parties as coroutines: they start, pause before each access, choose, wait, die. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include "model.h"
+
+enum { STACK = 32768, DEPTH = 2048 };
+
+struct body {
+    jmp_buf at;
+    char *low; /* of the stack in use */
+};
+
+const struct scenario *plan;
+struct books books;
+uint32_t self;
+bool violation;
+uint32_t spawned;
+void (*step_seen)(const char *, const void *, const void *, uint64_t);
+
+static struct sr_ring handle;
+sr_ring *ring = &handle;
+_Alignas(SR_PAGE) char segment[SEGMENT_BYTES];
+static _Atomic uint64_t populated[MAX_SLOTS];
+static _Alignas(64) char stacks[MAX_PARTIES][STACK];
+static struct body bodies[MAX_PARTIES];
+static struct saved newborn[MAX_PARTIES];
+static jmp_buf scheduler;
+static ucontext_t first_context, back;
+bool inside;
+
+/* ---- switching ---- */
+
+static char *stack_pointer(void)
+{
+    char *sp;
+#if defined(__x86_64__)
+    __asm__ volatile("movq %%rsp, %0" : "=r"(sp));
+#else
+    __asm__ volatile("mov %0, sp" : "=r"(sp));
+#endif
+    return sp;
+}
+
+__attribute__((noinline)) void pause_here(void)
+{
+    bodies[self].low = stack_pointer();
+    inside = false;
+    if (_setjmp(bodies[self].at) == 0)
+        _longjmp(scheduler, 1);
+    inside = true;
+}
+
+static void live(void)
+{
+    pause_here();
+    plan->party(self);
+    books.life[self] = ENDED;
+    for (;;)
+        pause_here();
+}
+
+void machine_run(uint32_t party)
+{
+    self = party;
+    spawned = 0;
+    books.life[party] = RUNS;
+    /* What earlier calls have left on the stack would tell states apart that are the same. */
+    memset(bodies[party].low - DEPTH, 0, DEPTH);
+    if (_setjmp(scheduler) == 0)
+        _longjmp(bodies[party].at, 1);
+}
+
+void violated(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    printf("  VIOLATED by party %u: ", self);
+    vprintf(format, arguments);
+    printf("\n");
+    va_end(arguments);
+    violation = true;
+    inside = false;
+    _longjmp(scheduler, 1);
+}
+
+uint32_t choose(uint32_t options)
+{
+    if (options < 2)
+        return 0;
+    books.life[self] = CHOOSES;
+    books.options[self] = (uint8_t)options;
+    pause_here();
+    uint32_t answer = books.answer[self];
+    books.answer[self] = books.options[self] = 0;
+    return answer;
+}
+
+void wait_until(bool (*condition)(uint32_t))
+{
+    books.life[self] = AWAITS;
+    books.until[self] = condition;
+    pause_here();
+    books.until[self] = NULL;
+}
+
+bool machine_may_run(uint32_t party)
+{
+    return books.life[party] == RUNS || (books.life[party] == AWAITS && books.until[party](party));
+}
+
+void spawn(uint32_t party)
+{
+    books.life[party] = RUNS;
+    books.knows[party] = books.knows[self];
+    spawned |= 1u << party;
+    machine_load_party(party, newborn[party].bytes, newborn[party].length);
+}
+
+void confirm_death(uint32_t party)
+{
+    MUST(books.life[party] == DEAD);
+    books.knows[self] |= books.knows[party];
+    for (uint32_t s = 0; s < plan->slots; s++) {
+        books.fills[s] = books.fills[s] == party + 1 ? 0 : books.fills[s];
+        for (uint32_t r = 0; r < MAX_RANGES; r++)
+            books.fills_range[s][r] = books.fills_range[s][r] == party + 1 ? 0 : books.fills_range[s][r];
+    }
+}
+
+static void forget_wait(uint32_t party)
+{
+    books.futex[party] = books.looks[party] = 0;
+    books.bounded[party] = 0;
+}
+
+void machine_kill(uint32_t party)
+{
+    self = party;
+    spawned = 0;
+    if (plan->on_death)
+        plan->on_death(party);
+    forget_wait(party);
+    books.life[party] = DEAD;
+    books.unburied[party] = 1;
+    books.until[party] = NULL;
+    books.options[party] = books.answer[party] = 0;
+    bodies[party].low = stacks[party] + STACK; /* nothing of it is left */
+    memset(bodies[party].at, 0, sizeof bodies[party].at);
+}
+
+void machine_end_wait(uint32_t party, int error)
+{
+    forget_wait(party);
+    books.why[party] = (uint8_t)error;
+    books.life[party] = RUNS;
+}
+
+void machine_save_party(uint32_t party, struct saved *to)
+{
+    struct body *b = &bodies[party];
+    uint32_t depth = (uint32_t)(stacks[party] + STACK - b->low);
+    to->length = (uint32_t)sizeof *b + depth;
+    if (to->length > sizeof to->bytes)
+        abort();
+    memcpy(to->bytes, b, sizeof *b);
+    memcpy(to->bytes + sizeof *b, b->low, depth);
+}
+
+void machine_load_party(uint32_t party, const uint8_t *bytes, uint32_t length)
+{
+    memcpy(&bodies[party], bytes, sizeof bodies[party]);
+    memcpy(bodies[party].low, bytes + sizeof bodies[party], length - sizeof bodies[party]);
+}
+
+uint32_t machine_regions(uint32_t component, struct region *out)
+{
+    if (component == 0) {
+        out[0] = (struct region){&books, sizeof books};
+        out[1] = (struct region){&handle.header->run, sizeof(sr_header) - offsetof(sr_header, run)};
+        out[2] = (struct region){handle.parties, (uint32_t)sizeof(sr_party) * handle.n_parties};
+        return 3;
+    }
+    /* All but the stamps, which nothing depends on. */
+    sr_slot *s = &handle.slots[component - 1];
+    out[0] = (struct region){s, offsetof(sr_slot, dispatched_at)};
+    out[1] = (struct region){&s->layout, 8};
+    out[2] = (struct region){s->ranges, (uint32_t)sizeof(sr_range) * plan->ranges};
+    out[3] = (struct region){sr_task_area(ring, component - 1), 8};
+    out[4] = (struct region){sr_payload(ring, component - 1), plan->ranges ? PAYLOAD : 16};
+    return 5;
+}
+
+/* A stack of its own, as far as the first pause. */
+static __attribute__((noinline)) void give_birth(uint32_t party)
+{
+    self = party;
+    getcontext(&first_context);
+    first_context.uc_stack.ss_sp = stacks[party];
+    first_context.uc_stack.ss_size = STACK;
+    first_context.uc_link = &back;
+    makecontext(&first_context, live, 0);
+    if (_setjmp(scheduler) == 0)
+        setcontext(&first_context);
+    machine_save_party(self, &newborn[self]);
+}
+
+void machine_begin(const struct scenario *scenario)
+{
+    plan = scenario;
+    memset(segment, 0, sizeof segment);
+    memset(&books, 0, sizeof books);
+    handle = (struct sr_ring){.base = segment, .header = (sr_header *)segment, .parties = (sr_party *)(segment + SR_PAGE),
+        .slots = (sr_slot *)(segment + 2 * SR_PAGE), .n_slots = plan->slots, .n_parties = plan->workers + 1,
+        .flags = plan->flags, .data_off = SR_PAGE * (2 + MAX_SLOTS), .stride = PAYLOAD_STRIDE,
+        .task_capacity = SR_PAGE, .capacity = SR_PAGE, .populated = populated};
+    for (uint32_t i = 0; i < plan->slots; i++) {
+        handle.slots[i].committed = populated[i] = SR_PAGE;
+        handle.slots[i].task_committed = SR_PAGE;
+        /* The generation wraps within a few batches. */
+        handle.slots[i].state = sr_word(SR_FREE, 0, (UINT64_MAX >> SR_GEN_SHIFT) - i);
+    }
+    books.deaths = (uint8_t)plan->deaths;
+    books.signals = (uint8_t)plan->signals;
+    memset(books.knows, 0xff, sizeof books.knows);
+    memset(books.hands_on, 0, sizeof books.hands_on);
+    memset(stacks, 0, sizeof stacks);
+    for (uint32_t p = 0; p <= plan->workers; p++)
+        give_birth(p), books.life[p] = plan->late && p ? NOBODY : RUNS;
+}

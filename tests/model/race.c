@@ -1,0 +1,145 @@
+/* race.c - plain accesses: only by the owner that the words name (ground rule 4), and never two without an order.
+ *
+ * For each object (a slot's plain fields and payload; a range's share of them) there are a few events: its last
+ * write, and each party's last read. books.knows says which of them happened before what a party does next,
+ * books.hands_on what a release has put into a state, layout or range word. Other words hand on nothing here, which
+ * is stricter than C11: docs/protocol.md promises that these suffice.
+ */
+#include "model.h"
+
+enum { PER_OBJECT = 1 + MAX_PARTIES, PER_SLOT = 1 + MAX_RANGES };
+_Static_assert(PER_OBJECT * PER_SLOT * 3 <= 64, "one bit per event");
+
+static uint64_t bit(uint32_t slot, uint32_t object, uint32_t event)
+{
+    return UINT64_C(1) << ((slot * PER_SLOT + object) * PER_OBJECT + event);
+}
+static uint64_t written(uint32_t slot, uint32_t object) { return bit(slot, object, 0); }
+static uint64_t read_by(uint32_t slot, uint32_t object, uint32_t party) { return bit(slot, object, 1 + party); }
+
+static void forget(uint64_t bits)
+{
+    for (uint32_t p = 0; p < MAX_PARTIES; p++)
+        books.knows[p] &= ~bits;
+    uint64_t *words = &books.hands_on[0][0];
+    for (uint32_t i = 0; i < sizeof books.hands_on / sizeof *words; i++)
+        words[i] &= ~bits;
+}
+
+static void learn(uint64_t bits)
+{
+    for (uint32_t p = 0; p < MAX_PARTIES; p++)
+        books.knows[p] |= bits;
+}
+
+/* Whether the words name this party as the one that may. */
+static bool may(const sr_slot *s, uint32_t object, bool write)
+{
+    uint64_t w = s->state, me = self + 1, gen = sr_gen_of(w);
+    unsigned state = sr_state_of(w);
+    uint32_t owner = (uint32_t)sr_owner_of(w);
+    /* Whoever recovers the dead acts for them. */
+    bool mine = owner == me || (owner && owner <= plan->workers + 1 && books.unburied[owner - 1] && self == SR_CONSUMER);
+    if (state == SR_CLAIMED && mine)
+        return true;
+    if (state == SR_LEASED && mine && !write)
+        return true;
+    if (!write && (w & SR_HELD) && s->holder == self) /* worker code looks at the array that it kept */
+        return true;
+    if (state == SR_FREE && self == SR_CONSUMER && !(plan->flags & SR_SEG_PUSH))
+        return true;
+    /* Recovery frees the ranges of a dead finisher one by one, and the slot afterwards: till then its word stands. */
+    bool undone = state == SR_CLAIMED && owner && books.unburied[owner - 1];
+    if (state != SR_SHARED && !undone)
+        return false;
+    if (object < MAX_RANGES)
+        return s->ranges[object].word == sr_word(SR_RANGE_CLAIMED, me, gen);
+    if (write)
+        return s->layout == sr_word(SR_LAYOUT_PROPOSING, me, gen);
+    for (uint32_t i = 0; i < plan->ranges; i++)
+        if (s->ranges[i].word == sr_word(SR_RANGE_CLAIMED, me, gen))
+            return true;
+    return false;
+}
+
+void race_object(uint32_t slot, uint32_t object, bool write)
+{
+    const sr_slot *s = &ring->slots[slot];
+    uint64_t *mine = &books.knows[self], others = 0;
+    if (!may(s, object, write))
+        violated("%s slot %u (part %u), whose state word is %#llx: it is not this party's", write ? "writes to" : "reads",
+                 slot, object, (unsigned long long)s->state);
+    if (!plan->races)
+        return;
+    for (uint32_t p = 0; p < MAX_PARTIES; p++)
+        others |= p == self ? 0 : read_by(slot, object, p);
+    if (!(*mine & written(slot, object)))
+        violated("data race: %s slot %u (part %u) without having acquired the last write", write ? "writes to" : "reads",
+                 slot, object);
+    if (write && (*mine & others) != others)
+        violated("data race: writes to slot %u (part %u) without having acquired the last reads", slot, object);
+    if (write) {
+        forget(written(slot, object));
+        *mine |= written(slot, object);
+        learn(others | read_by(slot, object, self));
+    } else {
+        forget(read_by(slot, object, self));
+        *mine |= read_by(slot, object, self);
+    }
+}
+
+static int slot_of(const void *address, size_t *within)
+{
+    size_t at = (size_t)((const char *)address - (const char *)ring->slots);
+    if (at >= sizeof(sr_slot) * plan->slots)
+        return -1;
+    *within = at % sizeof(sr_slot);
+    return (int)(at / sizeof(sr_slot));
+}
+
+void race_plain(const void *address, bool write)
+{
+    size_t at;
+    int slot = slot_of(address, &at);
+    if (slot < 0)
+        return; /* task areas and payloads: the scenarios say what they touch */
+    if (at >= offsetof(sr_slot, task) && at < offsetof(sr_slot, cursor)) {
+        /* What a task says is the dispatcher's, who reads it whenever it likes, and is written only by it. */
+        if (at < offsetof(sr_slot, result) && !write && self == SR_CONSUMER && !(plan->flags & SR_SEG_PUSH))
+            return;
+        race_object((uint32_t)slot, WHOLE_OBJECT, write);
+    } else if (at >= offsetof(sr_slot, ranges)) {
+        race_object((uint32_t)slot, (uint32_t)((at - offsetof(sr_slot, ranges)) / sizeof(sr_range)), write);
+    } else {
+        violated("a plain access to a control word at offset %zu of a slot", at);
+    }
+}
+
+static uint64_t *handed_on(const void *address)
+{
+    size_t at;
+    int slot = slot_of(address, &at);
+    if (slot < 0 || !plan->races)
+        return NULL;
+    if (at == offsetof(sr_slot, state))
+        return &books.hands_on[slot][0];
+    if (at == offsetof(sr_slot, layout))
+        return &books.hands_on[slot][1];
+    if (at >= offsetof(sr_slot, ranges) && (at - offsetof(sr_slot, ranges)) % sizeof(sr_range) == 0)
+        return &books.hands_on[slot][2 + (at - offsetof(sr_slot, ranges)) / sizeof(sr_range)];
+    return NULL;
+}
+
+void race_acquire(const void *address)
+{
+    const uint64_t *word = handed_on(address);
+    if (word)
+        books.knows[self] |= *word;
+}
+
+void race_release(const void *address, bool release, bool rmw)
+{
+    uint64_t *word = handed_on(address);
+    if (word)
+        *word = (rmw ? *word : 0) | (release ? books.knows[self] : 0);
+}

@@ -1,0 +1,66 @@
+/* scenarios.c - what is explored, and within which bounds. */
+#include "model.h"
+
+void pull(uint32_t me);
+void push(uint32_t me);
+void push_death(uint32_t dead);
+
+#define PULL(of) .name = of, .party = pull
+#define PUSH(of) .name = of, .party = push, .on_death = push_death, .flags = SR_SEG_PUSH
+
+/* The counts of states stand in docs/protocol.md. `late`: both workers begin when the first task lies there. */
+const struct scenario scenarios[] = {
+    {PULL("pull"), .what = "2 workers, 2 slots, 2 tickets", .workers = 2, .slots = 2, .tickets = 2, .late = true},
+    {PULL("pull-3"), .what = "3 workers, 1 slot, 1 ticket", .workers = 3, .slots = 1, .tickets = 1, .late = true},
+    {PULL("death"), .what = "2 workers, 1 slot, 2 tickets, 1 death", .workers = 2, .slots = 1, .tickets = 2, .deaths = 1,
+     .late = true},
+    {PULL("static"), .what = "2 workers, 2 slots, 2 addressed tickets, 1 death", .workers = 2, .slots = 2, .tickets = 2,
+     .deaths = 1, .addressed = true},
+    {PULL("any"), .what = "1 worker, 2 slots, 3 tickets by completion, 1 death", .workers = 1, .slots = 2, .tickets = 3,
+     .deaths = 1, .by_completion = true},
+    {PULL("lease"), .what = "1 worker, 3 slots, 3 tickets, dispatched while one is leased, 1 death", .workers = 1, .slots = 3,
+     .tickets = 3, .deaths = 1, .leases = 1},
+    {PULL("together"), .what = "2 workers, 2 slots, 2 tickets that need each other", .workers = 2, .slots = 2,
+     .tickets = 2, .together = true},
+    {PULL("signal"), .what = "2 workers, 1 slot, 2 tickets, 1 signal", .workers = 2, .slots = 1, .tickets = 2,
+     .signals = 1, .late = true},
+    {PULL("hold"), .what = "1 worker, 2 slots, 2 tickets, arrays kept, 2 deaths", .workers = 1, .slots = 2, .tickets = 2,
+     .deaths = 2, .holds = true},
+    {PULL("early"), .what = "1 worker, 2 slots, 2 tickets, left early, 2 deaths", .workers = 1, .slots = 2, .tickets = 2,
+     .deaths = 2, .early_end = true},
+    {PULL("early-ranges"), .what = "1 worker, 1 slot, 2 tickets in 2 ranges, left early, 1 death", .workers = 1, .slots = 1,
+     .tickets = 2, .ranges = 2, .deaths = 1, .early_end = true},
+    {PULL("close"), .what = "2 workers, 1 slot, 1 ticket, closed", .workers = 2, .slots = 1, .tickets = 1, .closes = true},
+    {PULL("orphans"), .what = "2 workers, 1 slot, 1 ticket, the consumer dies", .workers = 2, .slots = 1, .tickets = 1,
+     .deaths = 1, .consumer_dies = true, .late = true},
+    {PULL("ranges"), .what = "2 workers, 1 slot, 1 ticket in 2 ranges", .workers = 2, .slots = 1, .tickets = 1, .ranges = 2,
+     .late = true},
+    {PULL("ranges-death"), .what = "2 workers, 1 slot, 1 ticket in 2 ranges, 1 death", .workers = 2, .slots = 1,
+     .tickets = 1, .ranges = 2, .deaths = 1, .late = true},
+    {PULL("finisher"), .what = "1 worker, 1 slot, 1 ticket in 2 staged ranges, 2 deaths", .workers = 1, .slots = 1,
+     .tickets = 1, .ranges = 2, .deaths = 2, .staged = true},
+    {PULL("races"), .what = "1 worker, 2 slots, 3 tickets, 1 death, data races", .workers = 1, .slots = 2, .tickets = 3,
+     .deaths = 1, .races = true},
+    {PULL("races-2"), .what = "2 workers, 1 slot, 1 ticket, 1 death, data races", .workers = 2, .slots = 1, .tickets = 1,
+     .deaths = 1, .races = true, .late = true},
+    {PULL("races-ranges"), .what = "2 workers, 1 slot, 1 ticket in 2 ranges, data races", .workers = 2, .slots = 1,
+     .tickets = 1, .ranges = 2, .races = true, .late = true},
+    {PUSH("push"), .what = "1 producer, 1 consumer, 2 slots, 3 batches, 1 death, data races", .workers = 2, .slots = 2,
+     .tickets = 3, .deaths = 1, .races = true},
+    {PUSH("push-close"), .what = "1 producer, 1 consumer, 1 slot, 2 batches, closed", .workers = 2, .slots = 1, .tickets = 2,
+     .deaths = 1, .closes = true},
+    {PUSH("push-2"), .what = "2 producers, 1 consumer, 1 slot, 1 batch each, 1 death", .workers = 3, .slots = 1,
+     .tickets = 1, .deaths = 1},
+};
+const size_t n_scenarios = sizeof scenarios / sizeof *scenarios;
+
+const struct scenario full_scenarios[] = {
+    {PULL("pull-2"), .what = "2 workers, 2 slots, 2 tickets, that begin at any time", .workers = 2, .slots = 2, .tickets = 2},
+    {PULL("staged"), .what = "2 workers, 1 slot, 1 ticket in 2 staged ranges, 1 death", .workers = 2, .slots = 1,
+     .tickets = 1, .ranges = 2, .deaths = 1, .staged = true, .late = true},
+    {PULL("hold-2"), .what = "2 workers, 1 slot, 2 tickets, arrays kept", .workers = 2, .slots = 1, .tickets = 2,
+     .holds = true, .late = true},
+    {PULL("early-2"), .what = "2 workers, 1 slot, 2 tickets, left early", .workers = 2, .slots = 1, .tickets = 2,
+     .early_end = true},
+};
+const size_t n_full_scenarios = sizeof full_scenarios / sizeof *full_scenarios;

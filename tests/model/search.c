@@ -1,0 +1,383 @@
+/* search.c - visits every reachable state once, breadth first, so that a violation is shown by a shortest way to it.
+ *
+ * A state is a row of numbers, one per component (the books with header and parties; each slot; each party's stack):
+ * the numbers of its bytes in tables that keep every value once. Nothing is hashed away: two states are the same only
+ * if all their bytes are. Afterwards the edges are followed backwards from the ends: a state from which no end
+ * can be reached is a violation too, be it that everybody sleeps or that somebody looks again for ever.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model.h"
+
+enum { COMPONENTS = 1 + MAX_SLOTS + MAX_PARTIES };
+enum act { RUN, KILL, END_WAIT, SIGNAL, PLANNED = 6 };
+
+struct table {
+    uint32_t *heads, *at, *length, n, room, mask;
+    uint8_t *bytes;
+    size_t used, size;
+};
+struct node {
+    uint32_t id[COMPONENTS], parent;
+    uint16_t step; /* act | party | answer */
+};
+
+static struct table tables[COMPONENTS];
+static struct node *nodes;
+static uint32_t *index_, *edges_from, *edges_to, n_nodes, room_nodes, index_mask, loaded[COMPONENTS];
+static size_t n_edges, room_edges;
+static uint32_t n_components, n_slots, n_parties, ends;
+static bool failed;
+
+static void *grown(void *old, size_t bytes)
+{
+    void *p = realloc(old, bytes);
+    if (!p) {
+        fprintf(stderr, "out of memory at %u states\n", n_nodes);
+        exit(2);
+    }
+    return p;
+}
+
+static uint64_t hash_of(const void *bytes, size_t length)
+{
+    const uint8_t *p = bytes;
+    uint64_t h = length * UINT64_C(0x9e3779b97f4a7c15), w;
+    for (; length >= 8; length -= 8, p += 8) {
+        memcpy(&w, p, 8);
+        h = (h ^ w) * UINT64_C(0xff51afd7ed558ccd);
+        h ^= h >> 29;
+    }
+    w = 0;
+    memcpy(&w, p, length);
+    h = (h ^ w) * UINT64_C(0xc4ceb9fe1a85ec53);
+    return h ^ h >> 32;
+}
+
+/* The number of these bytes. */
+static uint32_t intern(struct table *t, const uint8_t *bytes, uint32_t length)
+{
+    if (t->n + 1 >= t->room / 2) {
+        t->room = t->room ? 2 * t->room : 1024;
+        t->at = grown(t->at, t->room * sizeof *t->at);
+        t->length = grown(t->length, t->room * sizeof *t->length);
+        t->heads = grown(t->heads, t->room * sizeof *t->heads);
+        t->mask = t->room - 1;
+        memset(t->heads, 0xff, t->room * sizeof *t->heads);
+        for (uint32_t i = 0; i < t->n; i++) {
+            uint32_t h = (uint32_t)hash_of(t->bytes + (size_t)t->at[i] * 8, t->length[i]) & t->mask;
+            while (t->heads[h] != UINT32_MAX)
+                h = (h + 1) & t->mask;
+            t->heads[h] = i;
+        }
+    }
+    uint32_t h = (uint32_t)hash_of(bytes, length) & t->mask;
+    for (; t->heads[h] != UINT32_MAX; h = (h + 1) & t->mask) {
+        uint32_t i = t->heads[h];
+        if (t->length[i] == length && memcmp(t->bytes + (size_t)t->at[i] * 8, bytes, length) == 0)
+            return i;
+    }
+    if (t->used + length + 8 > t->size)
+        t->bytes = grown(t->bytes, t->size = t->size ? 2 * t->size : 1 << 20);
+    memcpy(t->bytes + t->used, bytes, length);
+    t->at[t->n] = (uint32_t)(t->used / 8);
+    t->length[t->n] = length;
+    t->used += (length + 7u) & ~7u;
+    t->heads[h] = t->n;
+    return t->n++;
+}
+
+static void load(uint32_t c, uint32_t id)
+{
+    struct region r[8];
+    if (loaded[c] == id)
+        return;
+    loaded[c] = id;
+    const uint8_t *from = tables[c].bytes + (size_t)tables[c].at[id] * 8;
+    if (c > n_slots) {
+        machine_load_party(c - n_slots - 1, from, tables[c].length[id]);
+        return;
+    }
+    for (uint32_t i = 0, n = machine_regions(c, r); i < n; from += r[i++].length)
+        memcpy(r[i].at, from, r[i].length);
+}
+
+static uint32_t save(uint32_t c)
+{
+    static struct saved s;
+    struct region r[8];
+    if (c > n_slots) {
+        machine_save_party(c - n_slots - 1, &s);
+    } else {
+        s.length = 0;
+        for (uint32_t i = 0, n = machine_regions(c, r); i < n; s.length += r[i++].length)
+            memcpy(s.bytes + s.length, r[i].at, r[i].length);
+    }
+    const struct table *t = &tables[c]; /* most steps change little */
+    if (loaded[c] < t->n && t->length[loaded[c]] == s.length &&
+        memcmp(t->bytes + (size_t)t->at[loaded[c]] * 8, s.bytes, s.length) == 0)
+        return loaded[c];
+    return loaded[c] = intern(&tables[c], s.bytes, s.length);
+}
+
+/* Enters the state that is in memory; its number. */
+static uint32_t enter(const uint32_t *id, uint32_t parent, uint16_t step)
+{
+    if (n_nodes + 1 >= room_nodes / 2) {
+        room_nodes = room_nodes ? 2 * room_nodes : 1 << 16;
+        nodes = grown(nodes, room_nodes / 2 * sizeof *nodes);
+        index_ = grown(index_, room_nodes * sizeof *index_);
+        index_mask = room_nodes - 1;
+        memset(index_, 0xff, room_nodes * sizeof *index_);
+        for (uint32_t i = 0; i < n_nodes; i++) {
+            uint32_t h = (uint32_t)hash_of(nodes[i].id, sizeof nodes[i].id) & index_mask;
+            while (index_[h] != UINT32_MAX)
+                h = (h + 1) & index_mask;
+            index_[h] = i;
+        }
+    }
+    uint32_t h = (uint32_t)hash_of(id, sizeof nodes->id) & index_mask;
+    for (; index_[h] != UINT32_MAX; h = (h + 1) & index_mask)
+        if (memcmp(nodes[index_[h]].id, id, sizeof nodes->id) == 0)
+            return index_[h];
+    memcpy(nodes[n_nodes].id, id, sizeof nodes->id);
+    nodes[n_nodes].parent = parent;
+    nodes[n_nodes].step = step;
+    index_[h] = n_nodes;
+    return n_nodes++;
+}
+
+static void add_edge(uint32_t from, uint32_t to)
+{
+    if (n_edges == room_edges) {
+        room_edges = room_edges ? 2 * room_edges : 1 << 16;
+        edges_from = grown(edges_from, room_edges * sizeof *edges_from);
+        edges_to = grown(edges_to, room_edges * sizeof *edges_to);
+    }
+    edges_from[n_edges] = from;
+    edges_to[n_edges++] = to;
+}
+
+static void go_to(uint32_t node)
+{
+    for (uint32_t c = 0; c < n_components; c++)
+        load(c, nodes[node].id[c]);
+}
+
+static void act(uint16_t step)
+{
+    uint32_t party = step >> 4 & 7;
+    spawned = 0;
+    switch ((enum act)(step & 15)) {
+    case RUN:
+        books.answer[party] = (uint8_t)(step >> 8);
+        machine_run(party);
+        break;
+    case KILL:
+        books.deaths -= party != SR_CONSUMER || (plan->flags & SR_SEG_PUSH) || books.life[0] != DEAD;
+        machine_kill(party);
+        break;
+    case END_WAIT:
+        machine_end_wait(party, ETIMEDOUT);
+        break;
+    case SIGNAL:
+        books.signals--;
+        machine_end_wait(party, EINTR);
+        break;
+    default:
+        break;
+    }
+    machine_settle();
+}
+
+/* All that can happen in the state that is in memory. */
+static uint32_t steps_from_here(uint16_t *out)
+{
+    uint32_t n = 0;
+    bool unburied = false, pull = !(plan->flags & SR_SEG_PUSH);
+    bool orphans = pull && books.life[SR_CONSUMER] == DEAD;
+    for (uint32_t p = 0; p < n_parties; p++)
+        unburied |= books.unburied[p];
+    for (uint32_t p = 0; p < n_parties; p++) {
+        uint16_t who = (uint16_t)(p << 4);
+        enum life life = books.life[p];
+        if (life == ENDED || life == DEAD || life == NOBODY)
+            continue;
+        if (life == CHOOSES)
+            for (uint32_t i = 0; i < books.options[p]; i++)
+                out[n++] = (uint16_t)(RUN | who | i << 8);
+        else if (machine_may_run(p))
+            out[n++] = RUN | who;
+        if (life == SLEEPS && books.bounded[p] && unburied)
+            out[n++] = END_WAIT | who;
+        if (life == SLEEPS && books.signals && p != SR_CONSUMER)
+            out[n++] = SIGNAL | who;
+        /* A worker whose consumer is dead ends at any moment; party 0 of a push segment only recovers. */
+        if (orphans ? p != SR_CONSUMER : books.deaths && (p != SR_CONSUMER || (pull && plan->consumer_dies)))
+            out[n++] = KILL | who;
+    }
+    return n;
+}
+
+static bool at_an_end(void)
+{
+    for (uint32_t p = 0; p < n_parties; p++)
+        if (books.life[p] != ENDED && books.life[p] != DEAD && books.life[p] != NOBODY &&
+            !(books.ended && !plan->closes && p != SR_CONSUMER && books.life[p] == SLEEPS))
+            return false;
+    return true;
+}
+
+static const char *label(const void *address)
+{
+    static char text[64];
+    size_t slot = (size_t)((const char *)address - (const char *)ring->slots);
+    size_t party = (size_t)((const char *)address - (const char *)ring->parties);
+    if (slot < sizeof(sr_slot) * plan->slots)
+        snprintf(text, sizeof text, "slot %zu +%zu", slot / sizeof(sr_slot), slot % sizeof(sr_slot));
+    else if (party < sizeof(sr_party) * n_parties)
+        snprintf(text, sizeof text, "party %zu +%zu", party / sizeof(sr_party), party % sizeof(sr_party));
+    else
+        snprintf(text, sizeof text, "%s +%zu", slot < sizeof(sr_slot) * 8 ? "payload" : "header",
+                 (size_t)((const char *)address - ring->base) % SR_PAGE);
+    return text;
+}
+
+/* Offsets are docs/protocol.md's. The code's address is for `addr2line -ifpe build/model/model ADDRESS`. */
+static void show(const char *what, const void *address, const void *code, uint64_t value)
+{
+    printf("    party %u  %-11s %-16s %#llx  (%p)\n", self, what, label(address), (unsigned long long)value, code);
+}
+
+static void show_way_to(uint32_t node, uint16_t last)
+{
+    uint32_t length = 0, at = node;
+    for (; at != 0; at = nodes[at].parent)
+        length++;
+    uint16_t *steps = grown(NULL, (length + 1) * sizeof *steps);
+    steps[length] = last;
+    at = node;
+    for (uint32_t i = length; i > 0; at = nodes[at].parent)
+        steps[--i] = nodes[at].step;
+    printf("  the way there, %u steps:\n", length + (last != UINT16_MAX));
+    go_to(0);
+    step_seen = show;
+    for (uint32_t i = 0; i < length + (last != UINT16_MAX); i++) {
+        static const char *const names[] = {[KILL] = "dies", [END_WAIT] = "times out", [SIGNAL] = "gets a signal"};
+        if ((steps[i] & 15) != RUN)
+            printf("    party %u  %s\n", steps[i] >> 4 & 7, names[steps[i] & 15]);
+        act(steps[i]);
+    }
+    step_seen = NULL;
+    memset(loaded, 0xff, sizeof loaded);
+    free(steps);
+    failed = true;
+}
+
+/* Whether an end can be reached from everywhere. */
+static void look_back(const uint8_t *is_end)
+{
+    uint32_t *first = calloc((size_t)n_nodes + 2, sizeof *first), *back = grown(NULL, (n_edges + 1) * sizeof *back);
+    uint32_t *queue = grown(NULL, ((size_t)n_nodes + 1) * sizeof *queue), n = 0;
+    uint8_t *seen = calloc(n_nodes + 1, 1);
+    for (size_t e = 0; e < n_edges; e++)
+        first[edges_to[e] + 2]++;
+    for (uint32_t i = 2; i < n_nodes + 2; i++)
+        first[i] += first[i - 1];
+    for (size_t e = 0; e < n_edges; e++)
+        back[first[edges_to[e] + 1]++] = edges_from[e];
+    for (uint32_t i = 0; i < n_nodes; i++)
+        if (is_end[i])
+            seen[i] = 1, queue[n++] = i;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t e = first[queue[i]]; e < first[queue[i] + 1]; e++)
+            if (!seen[back[e]])
+                seen[back[e]] = 1, queue[n++] = back[e];
+    for (uint32_t i = 0; i < n_nodes && !failed; i++)
+        if (!seen[i]) {
+            printf("  VIOLATED: from here on it can never end: something is lost, or all sleep\n");
+            show_way_to(i, UINT16_MAX);
+        }
+    free(first), free(back), free(queue), free(seen);
+}
+
+bool explore(const struct scenario *scenario)
+{
+    uint8_t *is_end = NULL;
+    uint32_t room_ends = 0;
+    uint16_t steps[64];
+    machine_begin(scenario);
+    n_slots = scenario->slots;
+    n_parties = scenario->workers + 1;
+    n_components = 1 + n_slots + n_parties;
+    for (uint32_t c = 0; c < COMPONENTS; c++)
+        tables[c].n = 0, tables[c].used = 0, tables[c].room = 0;
+    n_nodes = room_nodes = ends = 0;
+    memset(loaded, 0xff, sizeof loaded);
+    n_edges = 0;
+    failed = violation = false;
+    uint32_t id[COMPONENTS] = {0};
+    for (uint32_t c = 0; c < n_components; c++)
+        id[c] = save(c);
+    enter(id, 0, 0);
+    for (uint32_t at = 0; at < n_nodes && !failed; at++) {
+        go_to(at);
+        if (at >= room_ends)
+            is_end = grown(is_end, room_ends = room_ends ? 2 * room_ends : 1 << 16);
+        is_end[at] = at_an_end();
+        ends += is_end[at];
+        uint32_t n = steps_from_here(steps);
+        for (uint32_t i = 0; i < n && !failed; i++) {
+            uint32_t party = steps[i] >> 4 & 7;
+            memcpy(id, nodes[at].id, sizeof id);
+            go_to(at);
+            act(steps[i]);
+            if (violation) {
+                memset(loaded, 0xff, sizeof loaded);
+                violation = false;
+                show_way_to(at, steps[i]);
+                break;
+            }
+            for (uint32_t c = 0; c <= n_slots; c++)
+                id[c] = save(c);
+            for (uint32_t p = 0; p < n_parties; p++)
+                if (p == party || (spawned & 1u << p))
+                    id[1 + n_slots + p] = save(1 + n_slots + p);
+            add_edge(at, enter(id, at, steps[i]));
+        }
+    }
+    if (!failed)
+        look_back(is_end);
+    uint32_t kinds = 0;
+    for (uint32_t p = 0; p < n_parties; p++)
+        kinds += tables[1 + n_slots + p].n;
+    printf("%s  %s: %u states, %zu steps, %u ends (%u kinds of stack, %u of header)\n", failed ? "FAIL" : "ok  ",
+           scenario->name, n_nodes, n_edges, ends, kinds, tables[0].n);
+    fflush(stdout);
+    free(is_end);
+    return !failed;
+}
+
+/* model [full] [NAME...] */
+int main(int argc, char **argv)
+{
+    bool full = argc > 1 && strcmp(argv[1], "full") == 0, good = true;
+    uint32_t run = 0;
+    for (size_t i = 0; i < n_scenarios + (full ? n_full_scenarios : 0); i++) {
+        const struct scenario *s = i < n_scenarios ? &scenarios[i] : &full_scenarios[i - n_scenarios];
+        bool wanted = argc == 1 + full;
+        for (int a = 1 + full; a < argc; a++)
+            wanted |= strcmp(argv[a], s->name) == 0;
+        if (!wanted)
+            continue;
+        printf("== %s: %s\n", s->name, s->what);
+        fflush(stdout);
+        good = explore(s) && good;
+        run++;
+    }
+    if (run == 0)
+        printf("no such scenario\n");
+    return !(good && run);
+}

@@ -1,0 +1,277 @@
+/* shim.c - what the instrumented code calls in place of the sanitizer's runtime, and the kernel's few calls. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "model.h"
+
+static bool shared(const volatile void *address)
+{
+    return inside && (const char *)address >= segment && (const char *)address < segment + SEGMENT_BYTES;
+}
+
+/* Words that are no steps: statistics, on which nothing depends; the marks of memory, which never grows here; what
+ * a scenario never changes; and what only the owner of a slot reads. */
+static bool no_step(const volatile void *address, int order)
+{
+    const sr_header *h = ring->header;
+    if (address == &h->closed)
+        return !plan->closes;
+    if (address == &h->run)
+        return !plan->early_end;
+    bool dispatches = self == SR_CONSUMER && !(plan->flags & SR_SEG_PUSH) && order == __ATOMIC_RELAXED;
+    if (address == &h->high_water)
+        return dispatches; /* it is its only writer */
+    size_t at = (size_t)((const char *)address - (const char *)ring->parties);
+    if (at < sizeof(sr_party) * ring->n_parties) /* who joined is asked by nobody here */
+        return at % sizeof(sr_party) >= offsetof(sr_party, pid);
+    at = (size_t)((const char *)address - (const char *)ring->slots);
+    if (at >= sizeof(sr_slot) * plan->slots)
+        return false;
+    /* The dispatcher prepares a FREE slot, whose word nobody else may change: all of that is one step. */
+    if (dispatches && sr_state_of(ring->slots[at / sizeof(sr_slot)].state) == SR_FREE)
+        return true;
+    at %= sizeof(sr_slot);
+    if (at == offsetof(sr_slot, run))
+        return !plan->early_end;
+    if (at == offsetof(sr_slot, n_ranges) || at == offsetof(sr_slot, cursor))
+        return plan->ranges == 0;
+    if (at == offsetof(sr_slot, holder))
+        return !plan->holds;
+    return (at >= offsetof(sr_slot, dispatched_at) && at < offsetof(sr_slot, layout)) ||
+           (at > offsetof(sr_slot, cursor) && at < offsetof(sr_slot, rewound)) || at == offsetof(sr_slot, freed_at);
+}
+
+/* The counters that are slept on are only compared with what the sleeper has read a moment ago. While nobody is
+ * between the two, their value means nothing, and is kept at 0 lest it tell states apart. */
+static bool a_counter(const volatile void *a)
+{
+    for (uint32_t p = 0; p < ring->n_parties; p++)
+        if (a == &ring->parties[p].wake)
+            return true;
+    return a == &ring->header->ready || a == &ring->header->freed;
+}
+
+static void look_begins(const volatile void *a)
+{
+    if (a_counter(a))
+        books.looks[self] = (uint32_t)((const char *)a - segment);
+}
+
+/* Who has found something takes its announcement back. */
+static void look_may_end(const volatile void *a)
+{
+    const sr_header *h = ring->header;
+    if (a == &ring->parties[self].waiting || a == &h->ready_waiters || a == &h->free_waiters)
+        books.looks[self] = 0;
+}
+
+void machine_settle(void)
+{
+    bool used[MAX_PARTIES + 2] = {0};
+    _Atomic uint32_t *words[MAX_PARTIES + 2] = {&ring->header->ready, &ring->header->freed};
+    for (uint32_t p = 0; p < ring->n_parties; p++)
+        words[2 + p] = &ring->parties[p].wake;
+    for (uint32_t p = 0; p < ring->n_parties; p++)
+        for (uint32_t i = 0; books.looks[p] && i < ring->n_parties + 2; i++)
+            used[i] |= (char *)words[i] == segment + books.looks[p];
+    for (uint32_t i = 0; i < ring->n_parties + 2; i++)
+        if (!used[i])
+            *(uint32_t *)words[i] = 0;
+}
+
+#define TELL(what, address, value)                                                                              \
+    do {                                                                                                        \
+        if (step_seen)                                                                                          \
+            step_seen(what, (const void *)(address), __builtin_return_address(0), (uint64_t)(value));           \
+    } while (0)
+
+static bool acquires(int order) { return order != __ATOMIC_RELAXED && order != __ATOMIC_RELEASE; }
+static bool releases(int order) { return order >= __ATOMIC_RELEASE; }
+
+#define ATOMICS(bits)                                                                                           \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *a, int order)                      \
+    {                                                                                                           \
+        if (!shared(a) || no_step(a, order))                                                                           \
+            return *a;                                                                                          \
+        pause_here();                                                                                           \
+        TELL("load", a, *a);                                                                                    \
+        look_begins(a);                                                                                         \
+        if (acquires(order))                                                                                    \
+            race_acquire((const void *)a);                                                                      \
+        return *a;                                                                                              \
+    }                                                                                                           \
+    void __tsan_atomic##bits##_store(volatile uint##bits##_t *a, uint##bits##_t v, int order)                   \
+    {                                                                                                           \
+        if (shared(a) && !no_step(a, order)) {                                                                         \
+            pause_here();                                                                                       \
+            TELL("store", a, v);                                                                                \
+            race_release((const void *)a, releases(order), false);                                              \
+        }                                                                                                       \
+        *a = v;                                                                                                 \
+    }                                                                                                           \
+    static uint##bits##_t add##bits(volatile uint##bits##_t *a, uint##bits##_t v, int order)                    \
+    {                                                                                                           \
+        uint##bits##_t was;                                                                                     \
+        if (shared(a) && !no_step(a, order)) {                                                                         \
+            pause_here();                                                                                       \
+            if (acquires(order))                                                                                \
+                race_acquire((const void *)a);                                                                  \
+            race_release((const void *)a, releases(order), true);                                               \
+            look_may_end(a);                                                                                    \
+        }                                                                                                       \
+        was = *a;                                                                                               \
+        *a = was + v;                                                                                           \
+        return was;                                                                                             \
+    }                                                                                                           \
+    uint##bits##_t __tsan_atomic##bits##_fetch_add(volatile uint##bits##_t *a, uint##bits##_t v, int order)     \
+    {                                                                                                           \
+        uint##bits##_t was = add##bits(a, v, order);                                                            \
+        TELL("add", a, was + v);                                                                                \
+        return was;                                                                                             \
+    }                                                                                                           \
+    uint##bits##_t __tsan_atomic##bits##_fetch_sub(volatile uint##bits##_t *a, uint##bits##_t v, int order)     \
+    {                                                                                                           \
+        uint##bits##_t was = add##bits(a, (uint##bits##_t)-v, order);                                           \
+        TELL("sub", a, was - v);                                                                                \
+        return was;                                                                                             \
+    }                                                                                                           \
+    bool __tsan_atomic##bits##_compare_exchange_strong(volatile uint##bits##_t *a, uint##bits##_t *expected,    \
+                                                       uint##bits##_t v, int order, int failed)                 \
+    {                                                                                                           \
+        bool step = shared(a) && !no_step(a, order);                                                                   \
+        if (step)                                                                                               \
+            pause_here();                                                                                       \
+        bool done = *a == *expected;                                                                            \
+        if (step) {                                                                                             \
+            TELL(done ? "swap" : "swap fails", a, done ? v : *a);                                               \
+            look_may_end(a);                                                                                    \
+            if (acquires(done ? order : failed))                                                                \
+                race_acquire((const void *)a);                                                                  \
+            if (done)                                                                                           \
+                race_release((const void *)a, releases(order), true);                                           \
+        }                                                                                                       \
+        if (done)                                                                                               \
+            *a = v;                                                                                             \
+        else                                                                                                    \
+            *expected = *a;                                                                                     \
+        return done;                                                                                            \
+    }                                                                                                           \
+    bool __tsan_atomic##bits##_compare_exchange_weak(volatile uint##bits##_t *a, uint##bits##_t *expected,      \
+                                                     uint##bits##_t v, int order, int failed)                   \
+    {                                                                                                           \
+        return __tsan_atomic##bits##_compare_exchange_strong(a, expected, v, order, failed);                    \
+    }
+ATOMICS(32)
+ATOMICS(64)
+
+/* A plain access goes with the step before it. That hides nothing: race.c finds a conflict in whichever order. */
+static void plain(const void *address, bool write)
+{
+    if (shared(address))
+        race_plain(address, write);
+}
+#define PLAIN(bytes)                                                                                            \
+    void __tsan_read##bytes(void *a) { plain(a, false); }                                                       \
+    void __tsan_write##bytes(void *a) { plain(a, true); }                                                       \
+    void __tsan_unaligned_read##bytes(void *a) { plain(a, false); }                                             \
+    void __tsan_unaligned_write##bytes(void *a) { plain(a, true); }
+PLAIN(1)
+PLAIN(2)
+PLAIN(4)
+PLAIN(8)
+PLAIN(16)
+void __tsan_read_range(void *a, size_t n) { (void)n, plain(a, false); }
+void __tsan_write_range(void *a, size_t n) { (void)n, plain(a, true); }
+void __tsan_init(void) {}
+
+void put(uint32_t slot, uint32_t object, uint64_t offset, uint64_t value)
+{
+    uint64_t *at = (uint64_t *)(sr_payload(ring, slot) + offset);
+    TELL("write", at, value);
+    race_object(slot, object, true);
+    *at = value;
+}
+
+uint64_t get(uint32_t slot, uint32_t object, uint64_t offset)
+{
+    uint64_t *at = (uint64_t *)(sr_payload(ring, slot) + offset);
+    TELL("read", at, *at);
+    race_object(slot, object, false);
+    return *at;
+}
+
+/* ---- the kernel ---- */
+
+int model_open(const char *path, int flags, ...);
+int model_open(const char *path, int flags, ...)
+{
+    (void)path, (void)flags;
+    return -1;
+}
+
+int model_clock_gettime(clockid_t clock, struct timespec *t);
+int model_clock_gettime(clockid_t clock, struct timespec *t)
+{
+    (void)clock;
+    *t = (struct timespec){.tv_sec = 1};
+    return 0;
+}
+
+static uint32_t sleepers(uint32_t word, uint32_t which)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p <= plan->workers; p++)
+        if (books.life[p] == SLEEPS && books.futex[p] == word && n++ == which)
+            return p;
+    return which == UINT32_MAX ? n : UINT32_MAX;
+}
+
+static long wake(uint32_t word, long count)
+{
+    if (count == 1) {
+        /* Which one is the kernel's to choose. While it does, others may come or go. */
+        uint32_t which = choose(sleepers(word, UINT32_MAX)), n = sleepers(word, UINT32_MAX);
+        if (n)
+            machine_end_wait(sleepers(word, which < n ? which : n - 1), 0);
+        return n != 0;
+    }
+    while (sleepers(word, UINT32_MAX))
+        machine_end_wait(sleepers(word, 0), 0);
+    return 0;
+}
+
+long model_syscall(long number, ...);
+long model_syscall(long number, ...)
+{
+    va_list arguments;
+    va_start(arguments, number);
+    uint32_t *word = va_arg(arguments, uint32_t *);
+    int operation = va_arg(arguments, int);
+    uint32_t value = va_arg(arguments, uint32_t);
+    const struct timespec *until = va_arg(arguments, const struct timespec *);
+    va_end(arguments);
+    MUST(number == SYS_futex && shared(word));
+    uint32_t at = (uint32_t)((char *)word - segment);
+    bool bounded = operation != FUTEX_WAKE && until->tv_sec == BOUNDED;
+    pause_here();
+    TELL(operation == FUTEX_WAKE ? "FUTEX_WAKE" : "FUTEX_WAIT", word, value);
+    if (operation == FUTEX_WAKE)
+        return wake(at, (int)value);
+    MUST(books.looks[self] == at || !a_counter(word)); /* else machine_settle would be wrong */
+    books.looks[self] = 0;
+    if (*word != value) {
+        errno = EAGAIN;
+        return -1;
+    }
+    books.life[self] = SLEEPS;
+    books.futex[self] = at;
+    books.bounded[self] = bounded;
+    pause_here();
+    errno = books.why[self];
+    books.why[self] = 0;
+    return errno ? -1 : 0;
+}
