@@ -72,6 +72,8 @@ test: build $(if $(filter 0,$(TORCH)),,$(CLIENTS_STAMP)) ## C tests, the same un
 	@$(MAKE) --no-print-directory ctest
 	@$(MAKE) --no-print-directory tsan
 	@$(MAKE) --no-print-directory asan
+	@$(MAKE) --no-print-directory model
+	@$(MAKE) --no-print-directory mutants QUICK=1
 	@$(MAKE) --no-print-directory fuzz ARGS=
 	@$(MAKE) --no-print-directory pytest
 
@@ -87,6 +89,14 @@ ctest: ## the ring's tests in C
 
 tsan: ## the ring's tests in C under the thread sanitizer
 	$(MAKE) --no-print-directory -C tests/c run-tsan
+
+# Needs gcc and make alone. The shipped C code, every interleaving and death within the bounds of tests/model/scenarios.c.
+model: ## every interleaving of a few parties, with deaths; FULL=1 takes minutes and gigabytes, SCENARIO=finisher
+	$(MAKE) --no-print-directory -C tests/model run ARGS="$(if $(filter-out 0,$(FULL)),full) $(SCENARIO)"
+
+# The test of these tests: the ring broken on purpose, patch by patch.
+mutants: ## break the ring in known ways: each must be noticed; QUICK=1, ONLY=rewind
+	$(PYTHON) tests/mutants/run.py $(if $(filter-out 0,$(QUICK)),--quick) $(ONLY)
 
 # The codec under the sanitizers, built beside the package, and what it decodes mutated for FUZZ_SECONDS.
 FUZZ_SECONDS ?= 20

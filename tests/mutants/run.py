@@ -1,0 +1,103 @@
+"""Breaks the ring on purpose, once per patch in this folder, and fails unless what the patch names notices.
+
+Usage: ``run.py [--quick] [NAME...]``. ``--quick``: all must still apply, and only the cheapest are run.
+
+A patch begins with what it breaks and a line "Caught by: model SCENARIO" (tests/model), or "ctest" or
+"tsan" with a program of tests/c and perhaps a part of a test's name. It is applied to a copy of csrc.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+LIMIT = 120  # seconds for one catcher; the C tests have watchdogs of their own
+
+CHEAP = {"hold", "finisher", "races", "early", "push", "test_push"}  # scenarios of --quick
+
+# What each catcher says when it has noticed. A build that fails, or a catcher that crashes, is not that.
+NOTICED = {
+    "model": re.compile(r"VIOLATED"),
+    "ctest": re.compile(r"^FAIL ", re.MULTILINE),
+    "tsan": re.compile(r"WARNING: ThreadSanitizer|^FAIL ", re.MULTILINE),
+}
+
+
+def catcher_of(patch):
+    """(kind, arguments) of the line that says who must notice."""
+    found = re.search(r"^Caught by: (model|ctest|tsan) (.+)$", patch.read_text(), re.MULTILINE)
+    if found is None:
+        sys.exit(f"{patch.name} has no line 'Caught by: model|ctest|tsan ...'")
+    return found[1], found[2].split()
+
+
+def command(kind, arguments, tree):
+    """How to run a catcher in a copy of the tree: building first, so that the limit is on the run."""
+    if kind == "model":
+        make = ["make", "-s", "-C", str(tree / "tests" / "model")]
+        return [*make, "build"], [*make, "run", f"ARGS={' '.join(arguments)}"]
+    variant = {"ctest": "plain", "tsan": "tsan"}[kind]
+    make = ["make", "-s", "-C", str(tree / "tests" / "c"), f"ONLY={arguments[0]}"]
+    run = "run" if kind == "ctest" else "run-tsan"
+    return [*make, f"build-{variant}"], [*make, run, f"FILTER={' '.join(arguments[1:])}"]
+
+
+def try_one(patch, run_it):
+    """Why the mutant of this patch counts as survived, or None if it was caught (or only had to apply)."""
+    kind, arguments = catcher_of(patch)
+    with tempfile.TemporaryDirectory(prefix="slipring-mutant-") as folder:
+        tree = Path(folder)
+        shutil.copytree(ROOT / "csrc", tree / "csrc")
+        for part in ("c", "model"):
+            shutil.copytree(ROOT / "tests" / part, tree / "tests" / part)
+        done = subprocess.run(["git", "apply", str(patch)], cwd=tree, capture_output=True, text=True)
+        if done.returncode != 0:
+            return f"does not apply any more: {done.stderr.strip()}"
+        if not run_it:
+            return None
+        build, run = command(kind, arguments, tree)
+        done = subprocess.run(build, capture_output=True, text=True)
+        if done.returncode != 0:
+            return f"does not build: {done.stderr.strip()[-500:]}"
+        try:
+            done = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT, errors="replace")
+        except subprocess.TimeoutExpired:
+            return f"{kind} {' '.join(arguments)} was not done after {LIMIT} s"
+        if done.returncode == 0 or not NOTICED[kind].search(done.stdout + done.stderr):
+            return f"SURVIVED {kind} {' '.join(arguments)}: {done.stdout.strip()[-300:]}"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="all must apply, the cheapest are run")
+    parser.add_argument("names", nargs="*", help="patches, by their names or parts of them")
+    options = parser.parse_args()
+    caught, survived = {}, []
+    for patch in sorted(HERE.glob("*.patch")):
+        kind, arguments = catcher_of(patch)
+        if options.names and not any(name in patch.stem for name in options.names):
+            continue
+        run = not options.quick or arguments[0] in CHEAP
+        begun = time.monotonic()
+        problem = try_one(patch, run)
+        took = f"{time.monotonic() - begun:.0f} s"
+        by = f"{kind} {' '.join(arguments)}" if run else "applies"
+        print(f"{'FAIL' if problem else 'ok  '}  {patch.stem}: {problem or by} ({took})", flush=True)
+        if problem:
+            survived.append(patch.stem)
+        elif run:
+            caught[kind] = caught.get(kind, 0) + 1
+    by = ", ".join(f"{n} by {kind}" for kind, n in sorted(caught.items())) or "none"
+    print(f"mutants: {sum(caught.values())} caught ({by}), {len(survived)} not")
+    return 1 if survived or not caught else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
