@@ -191,6 +191,8 @@ cdef class LoaderIterator:
         while not self.exhausted and <uint64_t> len(self.tasks) < self.look_ahead:
             if self.due is None and not self.plan_next():
                 return 0
+            if self._engine is None:
+                raise Closed("the loader was closed while indices were asked for")
             slot = self.ring.pick_free()
             if slot < 0:
                 if self.tasks or not patient:
@@ -373,15 +375,24 @@ cdef class LoaderIterator:
         self.stopped = on
         self.ring.interrupt(on)
 
-    def drain(self):
-        """Wait until the workers have made everything that is under way; `close` then throws it away."""
+    def drain(self, int64_t upto=0):
+        """Have the workers make everything that is under way, and all tickets below `upto`; throw it away."""
         cdef Task task
         if self._engine is None:
             return
         self.interrupt(False)
         try:
-            for task in self.tasks.values():
+            while True:
+                if <int64_t> self.next_ticket < upto:
+                    self.look_ahead = len(self.tasks) + <uint64_t> (upto - <int64_t> self.next_ticket)
+                    self.dispatch(True)
+                task = next(iter(self.tasks.values()), None)
+                if task is None:
+                    return
                 self.wait(task.slot)
+                self.ring.discard(task.slot)
+                self.by_slot[task.slot] = None
+                del self.tasks[task.ticket]
         except Exception as error:
             self.fail(error)
             raise

@@ -129,10 +129,10 @@ class Engine:
         with self.lock:
             if self.alive:
                 self.alive = False
-                if self.attachment is not None:
-                    self.attachment.close()
                 self.tally.fold(self.ring.meter, self.ring.info)
                 _live.discard(self)
+                if self.attachment is not None:
+                    self.attachment.close()
 
     def __del__(self):
         # Half-made engines (the segment could not be created) have nothing to end.

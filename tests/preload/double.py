@@ -20,6 +20,11 @@ class Stream:
     def __init__(self, lab):
         self.lab, self.work = lab, []
 
+    def wait_stream(self, other):
+        event = Event(self.lab)
+        event.record(other)
+        self.wait_event(event)
+
     def wait_event(self, event):
         self.work.append(event)  # what comes behind it needs it
 
@@ -166,7 +171,11 @@ class Double:
         return made
 
     def mark_use(self, tensor, stream):
-        self.lab.users.setdefault(id(tensor), (tensor, set()))[1].add(stream)
+        assert self.owns(tensor), "record_stream is for tensors of the device only"
+        self.lab.users[id(tensor)][1].add(stream)
+
+    def owns(self, tensor):
+        return id(tensor) in self.lab.users
 
     def register(self, address, nbytes):
         lab = self.lab

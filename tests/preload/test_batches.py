@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -83,8 +84,46 @@ def test_tensors_are_found_in_attributes_slots_and_cycles():
 
     thing = Slots()
     thing.x, thing.me = torch.ones(1), thing
-    record = Record([thing, {"k": torch.ones(2)}])
+    record = Record([thing, {"k": torch.ones(2)}, torch, as_made])  # nothing in modules and functions
     assert sorted(t.numel() for t in tensors_in((record, record))) == [1, 2]
+
+
+class Opaque:
+    """An object of a user's with a view of the slot."""
+
+    def __init__(self, i):
+        self.tensor = torch.full((50_000,), i)
+
+
+def opaque(i):
+    return Opaque(i)
+
+
+def test_what_passes_through_is_no_view_of_a_slot(lab):
+    with DataLoader(Made(opaque, 12), 1, collate_fn=as_made, num_workers=1, slots=3, device=DEVICE) as loader:
+        kept = list(loader)
+        assert [int(one.tensor[-1]) for one in kept] == list(range(12))
+        assert loader.stats().copied_batches == 0  # none of them keeps a slot
+
+
+def pack(samples):
+    return rnn.pack_sequence(sorted(samples, key=len, reverse=True))
+
+
+def ragged(i):
+    return torch.full((1 + i % 3, 2), float(i))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_packed_sequence_is_handed_out(lab, monkeypatch, num_workers):
+    # Its own `to` knows no stand-in: the host's memory stands for the device's.
+    monkeypatch.setattr("tests.preload.double.Double.device", torch.device("cpu"), raising=False)
+    monkeypatch.setattr(
+        "tests.preload.double.Double.__init__", lambda self, lab, device: setattr(self, "lab", lab)
+    )
+    with DataLoader(Made(ragged, 6), 3, collate_fn=pack, num_workers=num_workers, device=DEVICE) as loader:
+        for batch in loader:
+            assert batch.batch_sizes.tolist() == [3, 2, 1] and len(tensors_in(batch)) >= 2
 
 
 def test_gradients_are_asked_for_as_before(lab):
@@ -156,6 +195,42 @@ def test_a_state_counts_what_was_handed_out_and_not_what_was_made(dataset, optio
     assert sorted(i for batch in seen + resumed for i in batch) == list(range(30))
 
 
+class Odd:
+    """Sample 3 fails."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        if i == 3:
+            raise KeyError(i)
+        return torch.tensor(i)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu"], [DEVICE, DEVICE, "cpu"]])
+def test_a_resume_after_an_error_loses_no_batch(lab, devices, num_workers):
+    def step(batches):
+        try:
+            return [(lab.read(b) if id(b) in lab.users else b).item() for b in next(batches)]
+        except StopIteration:
+            return "end"
+        except KeyError:
+            return KeyError
+
+    def left(batches):
+        return [s for s in iter(lambda: step(batches), "end") if s is not KeyError]
+
+    options = {"num_workers": num_workers, "devices": devices}
+    for taken in range(1, 5):
+        with DataLoader(Odd(), **options) as loader, DataLoader(Odd(), **options) as anew:
+            batches = iter(loader)
+            for _ in range(taken):
+                step(batches)
+            anew.load_state_dict(loader.state_dict())
+            assert left(iter(anew)) == left(batches)
+
+
 def test_the_state_behind_a_dropped_remainder_is_the_end_of_the_epoch():
     with DataLoader(Made(torch.tensor, 5), num_workers=1, devices=["cpu", "cpu"]) as loader:
         steps = [[b.item() for b in step] for step in loader]
@@ -165,7 +240,57 @@ def test_the_state_behind_a_dropped_remainder_is_the_end_of_the_epoch():
         assert len(list(loader)) == 2
 
 
+class Drawn:
+    """What a worker's generator gives, for long samples or short ones."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, i):
+        time.sleep(self.seconds)
+        return torch.rand(1)
+
+
+@pytest.mark.parametrize("options", [{}, {"preload": 0}, {"preload": 20}, {"devices": ["cpu", "cpu"]}])
+def test_what_a_broken_off_epoch_leaves_does_not_depend_on_anybodys_speed(options):
+    def next_epoch(seconds, pause):
+        torch.manual_seed(1)
+        options_ = {"device": None if "devices" in options else "cpu", "persistent_workers": True, **options}
+        with DataLoader(Drawn(seconds), num_workers=2, **options_) as loader:
+            for number, _ in enumerate(loader):
+                time.sleep(pause)
+                if number == 3:
+                    break
+            return [str(batch) for batch in loader]
+
+    assert next_epoch(0, 0.02) == next_epoch(0.005, 0) == next_epoch(0, 0)
+
+
 # ---- arguments
+
+
+def test_arguments_may_change_between_epochs():
+    loader = DataLoader(Made(torch.tensor, 5), num_workers=1, persistent_workers=True, device="cpu")
+    assert len(list(loader)) == 5
+    loader.device = None
+    assert len(list(loader)) == 5
+    loader.device, loader.preload = "cpu", 3
+    assert len(list(loader)) == 5
+    loader.close()
+
+
+def test_an_endless_timeout_is_no_error():
+    with DataLoader(Made(torch.tensor, 2), num_workers=1, device="cpu", timeout=1e10) as loader:
+        assert len(list(loader)) == 2
+
+
+def test_what_is_ready_ahead_takes_no_slots_from_the_program():
+    with DataLoader(Made(torch.tensor, 60), num_workers=1, device="cpu", preload=40, copy="never") as loader:
+        assert sum(len(batch) for batch in loader) == 60
+        assert loader.slots is None
 
 
 @pytest.mark.parametrize("options, kind, text", [

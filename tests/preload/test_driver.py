@@ -75,9 +75,9 @@ def place(monkeypatch):
 
 def test_memory_is_registered_for_all_devices_with_the_devices_context(driver, place):
     assert place.register(ADDRESS, BYTES) is None
-    assert driver.said() == f"{BEGIN}register {ADDRESS:#x} {BYTES} 1;{END}"
+    assert driver.said() == f"{BEGIN}mode 2;register {ADDRESS:#x} {BYTES} 1;mode 0;{END}"
     place.unregister(ADDRESS)
-    assert driver.said() == f"{BEGIN}unregister {ADDRESS:#x};{END}"
+    assert driver.said() == f"{BEGIN}mode 2;unregister {ADDRESS:#x};mode 0;{END}"
 
 
 @pytest.mark.parametrize("code, text", [(712, r"ALREADY \(712\)"), (5, r"error \(5\)")])

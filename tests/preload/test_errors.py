@@ -1,8 +1,11 @@
 """What goes wrong comes at its batch's turn, and costs no other batch."""
 
+import contextlib
 import multiprocessing
 import os
+import random
 import signal
+import threading
 
 import pytest
 
@@ -148,9 +151,93 @@ def test_a_streams_last_batch_is_not_lost(lab):
             assert outcomes(lab, iter(loader)) == [0, 2, 4, 6, "end"]
 
 
-def test_who_keeps_all_batches_of_the_host_is_told(lab):
-    kept = []
-    with DataLoader(Made(torch.tensor, 9), num_workers=1, slots=3, copy="never", device="cpu") as loader:
+@pytest.mark.parametrize("preload", [1, 4])
+def test_who_keeps_all_batches_of_the_host_is_told_once_and_goes_on(lab, preload):
+    options = {"num_workers": 1, "slots": 8, "copy": "never", "device": "cpu", "preload": preload}
+    with DataLoader(Made(torch.tensor, 20), **options) as loader:
+        batches, kept, seen = iter(loader), [], []
         with pytest.raises(SlotsExhausted):
-            kept.extend(loader)
+            for batch in batches:
+                kept.append(batch)
+                seen.append(batch.item())
         kept.clear()
+        del batch
+        assert seen + [one.item() for one in batches] == list(range(20))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_who_keeps_an_exception_keeps_no_slot(lab, device):
+    def bad(batch):
+        raise ArithmeticError
+
+    with DataLoader(Made(torch.tensor, 9), num_workers=1, device=device, transform_device=bad) as loader:
+        batches, kept = iter(loader), []
+        for _ in range(9):
+            with pytest.raises(ArithmeticError) as caught:
+                next(batches)
+            kept.append(caught.value.with_traceback(None) if device == "cpu" else caught.value)
+            del caught
+        with pytest.raises(StopIteration):
+            next(batches)
+        ring = loader._keeper.engine.ring
+        assert ring.circulating == ring.n_slots
+        lab.users.clear()
+
+
+def test_a_device_that_has_failed_does_not_keep_the_loader_from_ending(lab, monkeypatch):
+    def broken(self):
+        raise RuntimeError("device-side assert")
+
+    loader = DataLoader(Made(torch.tensor, 40), num_workers=1, device="privateuseone")
+    batches = iter(loader)
+    next(batches)
+    lab.await_copies(2)
+    monkeypatch.setattr("tests.preload.double.Event.query", broken)
+    monkeypatch.setattr("tests.preload.double.Event.synchronize", broken)
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        while True:
+            next(batches)
+    loader.close()
+    assert not lab.registered
+    with pytest.raises((Closed, StopIteration)):
+        next(batches)
+
+
+class Interrupt(Exception):
+    """What the signal handler raises."""
+
+
+def test_interrupts_at_any_instant_stop_nothing(lab):
+    """Ctrl-C may cost the batch that is being handed out; the iteration goes on."""
+
+    def handler(*_):
+        raise Interrupt
+
+    def send(stop, main):
+        pause = random.Random(3)
+        while not stop.wait(pause.uniform(0, 0.004)):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    stop, seen, interrupts = threading.Event(), [], 0
+    sender = threading.Thread(target=send, args=(stop, threading.main_thread().ident))
+    with DataLoader(Made(torch.tensor, 4000), num_workers=1, device="cpu", preload=1) as loader:
+        batches = iter(loader)
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            sender.start()
+            while True:
+                try:
+                    seen.append(next(batches).item())
+                except StopIteration:
+                    break
+                except Interrupt:
+                    interrupts += 1
+        finally:
+            while not stop.is_set():
+                with contextlib.suppress(Interrupt):
+                    stop.set()
+                    sender.join()
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            signal.signal(signal.SIGUSR1, before)
+    assert interrupts and sorted(set(seen)) == seen
+    assert 4000 - len(seen) <= interrupts

@@ -194,6 +194,53 @@ def test_each_device_gets_a_batch_per_step_and_too_few_are_dropped(lab):
         assert steps == [[list(range(i + j, i + j + 4)) for j in (0, 4, 8)] for i in (0, 12, 24)]
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_the_caller_has_queued_before_comes_before_the_copies(lab, num_workers):
+    scale = torch.zeros(1)
+    lab.stream().work.append(lambda: scale.fill_(10))
+
+    def scaled(batch):
+        stream, made = lab.stream(), torch.empty(batch.shape)
+        stream.work.append(lambda: made.copy_(batch * scale))
+        lab.users[id(made)] = (made, {stream})
+        return made
+
+    with DataLoader(
+        Made(torch.tensor, 6), num_workers=num_workers, device=DEVICE, transform_device=scaled
+    ) as loader:
+        assert [lab.read(batch).item() for batch in loader] == [0, 10, 20, 30, 40, 50]
+
+
+def test_a_copy_under_way_is_waited_for_although_the_next_of_its_batch_has_failed(lab):
+    lab.fail_at = {5}  # the second leaf of the third batch
+    with DataLoader(Made(image, 40), 4, num_workers=2, slots=4, device=DEVICE) as loader:
+        batches, firsts = iter(loader), []
+        while True:
+            try:
+                images, labels = next(batches)
+                firsts.append((lab.read(images)[:, 0] == lab.read(labels) % 251).all().item())
+            except MemoryError:
+                assert len(loader._keeper.engine.attachment.under_way) >= 1
+            except StopIteration:
+                break
+        assert firsts == [True] * 9
+
+
+@pytest.mark.parametrize("preload", [0, 1])
+def test_all_slots_are_given_back_when_the_epoch_is_over(lab, preload):
+    with DataLoader(
+        Made(image, 20), 4, num_workers=1, device=DEVICE, preload=preload, persistent_workers=True
+    ) as loader:
+        for _ in range(2):
+            list(loader)
+            ring = loader._keeper.engine.ring
+            assert ring.circulating == ring.n_slots
+            batches = iter(loader)
+            next(batches)
+            batches.close()
+            assert ring.circulating == ring.n_slots
+
+
 def test_transform_device_works_on_the_copying_stream_and_leaves_uint8_in_the_slots(lab):
     def normalized(batch):
         images, labels = batch

@@ -71,11 +71,16 @@ class Accelerator:
 
     def stage(self, tensor):
         """Return a copy in pinned memory of torch's own, which guards its reuse."""
-        return tensor.pin_memory(self.device)
+        return tensor.pin_memory()
 
     def mark_use(self, tensor, stream):
         """Keep the memory of a tensor of this device until what `stream` has been given by then is done."""
-        tensor.record_stream(stream)
+        for part in _memory_of(tensor):
+            part.record_stream(stream)
+
+    def owns(self, tensor):
+        """Whether a tensor lies on this device."""
+        return tensor.device == self.device
 
     def register(self, address, nbytes):
         """Make host memory readable for the device; None, or why it is refused."""
@@ -85,12 +90,30 @@ class Accelerator:
         if driver is None:
             return "no libcuda.so.1, whose cuMemHostRegister it takes"
         with _context(driver, self.device.index):
-            return _refusal(driver, driver.cuMemHostRegister_v2(_pointer(address), _size(nbytes), _PORTABLE))
+            refused = _refusal(
+                driver, driver.cuMemHostRegister_v2(_pointer(address), _size(nbytes), _PORTABLE)
+            )
+        return None if refused is None else f"cuMemHostRegister: {refused}"
 
     def unregister(self, address):
         """Take a registration back; the copies from there are done."""
         with _context(_driver(), self.device.index):
-            _driver().cuMemHostUnregister(_pointer(address))
+            refused = _refusal(_driver(), _driver().cuMemHostUnregister(_pointer(address)))
+        if refused is not None:
+            raise RuntimeError(f"memory at {address:#x} could not be given back: {refused}")
+
+
+def _memory_of(tensor):
+    """The strided tensors that a tensor of any layout consists of."""
+    if tensor.is_nested:
+        return [tensor.values()]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor]
 
 
 # ---- the CUDA driver, asked directly: torch's cudart has no capture modes, and an error that the runtime
@@ -125,13 +148,17 @@ def _relaxed_capture():
 
 @contextlib.contextmanager
 def _context(driver, index):
-    """Have torch's context of that device be the calling thread's, which may have used no device yet."""
+    """Have torch's context of that device be the calling thread's, which may have used no device yet.
+
+    And whatever thread it is (that of a close(), of a garbage collection), captures of others stand.
+    """
     device, context = ctypes.c_int(), ctypes.c_void_p()
     driver.cuDeviceGet(ctypes.byref(device), index)
     driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
     driver.cuCtxPushCurrent_v2(context)
     try:
-        yield
+        with _relaxed_capture():
+            yield
     finally:
         driver.cuCtxPopCurrent_v2(ctypes.byref(context))
         driver.cuDevicePrimaryCtxRelease_v2(device)
@@ -142,7 +169,7 @@ def _refusal(driver, code):
         return None
     name = ctypes.c_char_p()
     driver.cuGetErrorName(code, ctypes.byref(name))
-    return f"cuMemHostRegister: {(name.value or b'error').decode()} ({code})"
+    return f"{(name.value or b'error').decode()} ({code})"
 
 
 # ---- which one

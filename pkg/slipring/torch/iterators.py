@@ -89,7 +89,8 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         resume = self._seeded(loader, resume)
         self._generator = state.generator_of(loader)
         self._meter = loader._keeper.inline
-        self._mover, self._several, self._parts = loader._mover(), loader.devices is not None, []
+        self._mover, self._several = loader._mover(), loader.devices is not None
+        self._parts, self._made = [], []  # batches of a step, and what is to be noted when it is handed out
         self._pin_memory = self._pin_memory and self._mover is None
         self._header = state.header(loader)
         self._per_batch = loader.rng == "batch" and self._dataset_kind == _theirs._DatasetKind.Map
@@ -120,12 +121,24 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
                 return indices if self._auto_collation else indices[0]
 
     def _next_data(self):
-        if self._mover is None:
-            return self._made()
-        moved = self._moved()
-        return moved if self._several else moved[0]
+        try:
+            if self._mover is None:
+                return self._make()
+            moved = self._moved()
+            return moved if self._several else moved[0]
+        finally:
+            if not self._parts:
+                self._settle()
 
-    def _made(self):
+    def _settle(self):
+        made, self._made = self._made, []
+        for ticket, states in made:
+            if ticket is not None:
+                self._order.delivered(ticket)
+            if states is not None:
+                self._positions.note(0, states[0])
+
+    def _make(self):
         order = self._order
         before = None if order is None else order.ticket
         try:
@@ -136,17 +149,20 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         finally:
             # An exception of the dataset is what there was to deliver: a resume goes on behind it.
             if order is not None and order.ticket != before:
-                order.delivered(order.ticket - 1)
+                self._made.append((order.ticket - 1, None))
         if self._positions is not None:
             dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
-            data = self._positions.unpack(state.Tracked.pack(0, data, self._dataset, dataset_iter))
+            _, data, states = state.Tracked.pack(0, data, self._dataset, dataset_iter)
+            self._made.append((None, (states,)))
         self._meter.batches += 1
         return data
 
     def _moved(self):
         """The next step's batches on their devices."""
         while len(self._parts) < len(self._mover.places):
-            self._parts.append(self._mover.bring(len(self._parts), self._made(), -1))
+            data = self._make()
+            self._mover.follow_caller()
+            self._parts.append(self._mover.bring(len(self._parts), data, -1))
         parts, self._parts = self._parts, []
         return [self._mover.hand_over(part) for part in parts]
 
@@ -195,7 +211,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         if loader.rng == "worker":  # as torch: their generators go on from behind what was asked for
             self._stop_preload()
             try:
-                self._core.drain()
+                self._core.drain(self._asked_for())
             except (WorkerDied, LoaderTimeout) as error:
                 raise remote.in_torchs_words(error, self._timeout) from error
         self.close()
@@ -206,6 +222,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         self._begin(loader, self._seeded(loader, resume))
 
     def _begin(self, loader, resume):
+        self._preload = None
         self._header = state.header(loader)
         is_map = self._dataset_kind == _theirs._DatasetKind.Map
         tracked = not is_map or state.is_stateful(self._dataset)
@@ -240,9 +257,12 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
             patient=loader._ahead > 0,
         )
         loader._keeper.iterators.add(self)
-        self._last_ticket, self._several = -1, loader.devices is not None
+        first = self._order.ticket if is_map else 0
+        self._last_ticket, self._several = first - 1, loader.devices is not None
+        self._read_ahead = options.look_ahead
         mover = loader._mover(engine)
         if mover is not None:
+            self._read_ahead += loader._ahead * len(mover.places)
             steps = Steps(Feed(self._core, tracked), mover)
             self._preload = Preload(steps, loader._ahead, options.timeout or None)
         self._pin_memory = self._pin_memory and mover is None
@@ -322,6 +342,10 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         if order is not None and not order.must_be_told:
             last = self._core.last_ticket if self._preload is None else self._last_ticket
             order.low = max(order.low, last + 1)
+
+    def _asked_for(self):
+        """Tickets that count as asked for when an epoch is broken off, however far the thread has got."""
+        return 0 if self._preload is None else self._last_ticket + 1 + self._read_ahead
 
     def _stop_preload(self):
         if self._preload is not None:

@@ -146,8 +146,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             in_order=in_order,
         )
         self._begin()
-        self._core_options()  # the extras are wrong now, not at the first batch
         _device.check(self)
+        self._core_options()  # the extras are wrong now, not at the first batch
 
     def _begin(self):
         self._keeper = Keeper()
@@ -168,6 +168,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
 
     def _core_options(self):
         context = self.multiprocessing_context
+        of_the_core = {name: getattr(self, name) for name in OF_THE_CORE}
+        if self.slots is None and self._ahead:  # what the thread has ready is none of the program's
+            among = len(self.devices or "1") * self._ahead
+            of_the_core["slots"] = max(1, self.prefetch_factor or 1) * max(1, self.num_workers) + 16 + among
         return Options(
             batch_size=(self.batch_size or 1) if self._auto_collation else None,
             num_workers=max(1, self.num_workers),
@@ -177,7 +181,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             in_order=bool(self.in_order),
             start_method=(context or multiprocessing).get_start_method(),
             worker_init_fn=self.worker_init_fn,
-            **{name: getattr(self, name) for name in OF_THE_CORE},
+            **of_the_core,
         )
 
     @property

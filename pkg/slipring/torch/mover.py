@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import types
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from slipring.tree import is_namedtuple
 
+_PLAIN = {str, bytes, int, float, bool, complex, type(None)}
 _RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
 
@@ -60,6 +62,13 @@ class Mover:
         self.host = next((place for place in places if place.copies), None)
         self.memory_format, self.transform, self.non_blocking = memory_format, transform, non_blocking
         self.streams = [place.new_stream() if place.copies else None for place in places]
+        self.follow_caller()
+
+    def follow_caller(self):
+        """Order what is copied from now on after what the caller's streams have been given so far."""
+        for place, stream in zip(self.places, self.streams, strict=True):
+            if stream is not None:
+                stream.wait_stream(place.current_stream())
 
     def bring(self, number, value, slot):
         """Return a batch as `Moved` to that one of the places; it lies in `slot`, -1 for elsewhere."""
@@ -71,7 +80,7 @@ class Mover:
         event, staged = place.new_event(), []
         try:
             with place.on(stream):
-                moved = each_leaf(value, lambda leaf: self._moved(leaf, place, pinned, staged))
+                moved = each_leaf(value, lambda leaf: self._moved(leaf, place, stream, pinned, staged))
                 if self.transform is not None:
                     moved = self.transform(moved)
         finally:  # also where it failed in the midst: copies may be under way all the same
@@ -80,14 +89,17 @@ class Mover:
                 self.pins.hold(event, value)
         self.count.moved_batches += 1
         self.count.staged_batches += bool(staged)
-        return Moved(moved, place, tensors_in(moved), event)
+        tensors = [tensor for tensor in tensors_in(moved) if place.owns(tensor)]
+        return Moved(moved, place, tensors, event)
 
-    def _moved(self, leaf, place, pinned, staged):
-        if isinstance(leaf, np.ndarray):
-            return leaf.copy()  # no view of a pinned slot leaves: copies from there by others are not guarded
+    def _moved(self, leaf, place, stream, pinned, staged):
         if not isinstance(leaf, torch.Tensor):
+            # No view of a pinned slot leaves: copies from there by others are not guarded.
+            leaf = leaf if type(leaf) in _PLAIN else copy.deepcopy(leaf)
             return leaf.to(place.device) if has_to(leaf) else leaf
         host = leaf.detach()
+        if place.owns(host):
+            place.mark_use(host, stream)  # a dataset in this process has made it there
         if _is_strided(host) and host.nbytes and host.data_ptr() not in pinned:
             host = place.stage(host)
             staged.append(True)
@@ -114,7 +126,7 @@ class Mover:
     def make_room(self):
         """Give back slots that have been copied from, before another batch is asked for."""
         if self.pins is not None:
-            self.pins.make_room()
+            self.pins.make_room(sum(place.copies for place in self.places))
 
     def finish(self):
         """Wait for all copies, and give back their slots."""
@@ -168,12 +180,15 @@ def _filled(like, made):
     return type(like)(made)
 
 
+_NO_PLACE = (str, bytes, int, float, type(None), type, np.ndarray, types.ModuleType, types.FunctionType)
+
+
 def tensors_in(value):
     """Return all tensors that a batch refers to, those in the attributes of its objects too."""
     found, seen, todo = [], set(), [value]
     while todo:
         item = todo.pop()
-        if id(item) in seen or isinstance(item, (str, bytes, int, float, type, type(None), np.ndarray)):
+        if id(item) in seen or isinstance(item, _NO_PLACE):
             continue
         seen.add(id(item))
         if isinstance(item, torch.Tensor):

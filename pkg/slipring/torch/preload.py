@@ -4,10 +4,11 @@ In the manner of MegEngine's preload: a thread takes them from the ring and has 
 waits for the batch after, and an exception comes in its batch's turn.
 """
 
+import collections
 import contextlib
 import os
-import queue
 import threading
+import traceback
 import weakref
 
 from slipring.engine import before_exit, stay_if_exiting
@@ -93,14 +94,78 @@ class Steps:
                 notes = [note]
                 self.parts.append(self.mover.bring(len(self.parts), batch, slot))
             except Exception as error:
+                batch = None
+                _forget_batches(error)
                 # In no variable of this frame, which the error's traceback refers to.
-                notes = self.feed.notes_of(error) if notes is None else notes
-                return Arrival(notes=notes, error=error, last=self.feed.over)
+                return Arrival(notes=self._notes_of(error, notes), error=error, last=self.feed.over)
             self.notes.append(note)
-            del batch  # a lease, if it is on no device
+            batch = None  # a lease, if it is on no device
         arrival = Arrival(self.parts, self.notes)
         self.parts, self.notes = [], []
         return arrival
+
+    def _notes_of(self, error, notes):
+        notes = self.feed.notes_of(error) if notes is None else notes
+        if not self.notes:
+            return notes
+        # The batches before it wait for the step to be complete: nothing behind them counts before they do.
+        self.notes += notes
+        return []
+
+
+class Signal:
+    """Wakes one thread that waits, or lets the next wait pass."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+    def set(self):
+        with contextlib.suppress(RuntimeError):  # it is set
+            self.lock.release()
+
+    def wait(self, seconds=None):
+        """Return whether it was set in time."""
+        return self.lock.acquire(timeout=-1 if seconds is None else seconds)
+
+
+class Line:
+    """Arrivals on their way from the thread that makes them to the one that asks.
+
+    What counts is what lies in `ready`; signals only say that it is worth a look, so that one lost to Ctrl-C
+    loses no batch and stops nobody.
+    """
+
+    def __init__(self, ahead):
+        self.ahead = ahead
+        self.ready = collections.deque()
+        self.filled, self.room = Signal(), Signal()
+        self.asking = False  # somebody waits for an arrival
+        self.failed = False  # the last one was an exception: the next is made when it is asked for
+
+    def has_room(self):
+        if self.failed:
+            return self.asking and not self.ready
+        return len(self.ready) < self.ahead
+
+    def put(self, arrival):
+        self.failed = arrival.error is not None
+        self.ready.append(arrival)
+        self.filled.set()
+
+    def first(self, seconds):
+        """Return the first arrival, and leave it there; None if none comes in time."""
+        while not self.ready:
+            self.asking = True
+            self.room.set()
+            if not self.filled.wait(seconds) and not self.ready:
+                return None
+        return self.ready[0]
+
+    def pop(self):
+        self.asking = False
+        self.ready.popleft()
+        self.room.set()
 
 
 class Preload:
@@ -116,16 +181,15 @@ class Preload:
     """
 
     def __init__(self, steps, ahead, timeout=None):
-        self.steps, self.timeout = steps, timeout
+        self.steps = steps
+        self.timeout = None if timeout is None else min(timeout, 1e9)
         self.owner, self.thread = os.getpid(), None
-        self.over = not ahead  # nothing comes from the thread any more: the feed itself says why
-        self.ready, self.room = queue.SimpleQueue(), queue.SimpleQueue()
+        self.line = Line(ahead)
+        self.over = not ahead  # nothing comes from a thread (any more): the feed itself says what there is
         if ahead:
-            for _ in range(ahead):
-                self.room.put(True)
             # Nothing of the iterator's, which is to end the thread when nobody refers to it any more.
             self.thread = threading.Thread(
-                target=_run, args=(steps, self.ready, self.room), name="slipring-preload", daemon=True
+                target=_run, args=(steps, self.line), name="slipring-preload", daemon=True
             )
             _live.add(self)
             self.thread.start()
@@ -145,9 +209,33 @@ class Preload:
         LoaderTimeout
             It has not come in time. Ask again.
         """
-        arrival = self._arrival()
+        if self.owner != os.getpid():
+            raise Closed("this iterator belongs to the parent process; make a new one after fork")
+        if self.steps.feed.stopped:
+            stay_if_exiting()
+            raise _closed()
+        if self.over:
+            return self._handed_over(self.steps.make(), account)
+        arrival = self.line.first(self.timeout)
+        if arrival is None:
+            raise self.steps.feed.timed_out()
+        return self._handed_over(arrival, account)
+
+    def _handed_over(self, arrival, account):
+        mover = self.steps.mover
+        try:
+            batches = [mover.hand_over(moved) for moved in arrival.parts]
+        except Exception as error:
+            batches, arrival.error = [], error
+        # Now, and together with the account: Ctrl-C before it leaves the step where it is.
+        if not self.over:
+            self.line.pop()
         for note in arrival.notes:
             account(note)
+        if arrival.last:
+            self.over = True
+            self._join()  # it waits for the last copies: then all slots are given back
+            mover.finish()
         if arrival.error is not None:
             if self.steps.feed.stopped:
                 stay_if_exiting()
@@ -155,62 +243,63 @@ class Preload:
                 raise arrival.error
             finally:
                 del arrival  # its error's traceback refers to this frame
-        return [self.steps.mover.hand_over(moved) for moved in arrival.parts]
-
-    def _arrival(self):
-        if self.owner != os.getpid():
-            raise Closed("this iterator belongs to the parent process; make a new one after fork")
-        if self.over:
-            return self.steps.make()
-        try:
-            arrival = self.ready.get(timeout=self.timeout)
-        except queue.Empty:
-            raise self.steps.feed.timed_out() from None
-        self.room.put(True)
-        if arrival.last:
-            self.over = True
-            self._join()  # it waits for the last copies: then all slots are given back
-        return arrival
+        return batches
 
     def stop(self):
         """End the thread, and let go of what it has made. Safe to call twice."""
-        self.over = True
-        if self.owner != os.getpid() or self.thread is None:
+        if self.owner != os.getpid():
             return
-        self.steps.feed.interrupt()
-        self.room.put(False)
-        self._join()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.ready.get_nowait()
-        self.ready.put(Arrival(error=_closed(), last=True))  # for a thread that waits in next()
+        if self.thread is not None:
+            self.steps.feed.interrupt()
+            self.line.room.set()
+            self._join()
+            self.line.ready.clear()
+            self.line.put(Arrival(error=_closed(), last=True))  # for a thread that waits in next()
+        self.over = True
         self.steps.parts = []
+        if self.thread is None:
+            with contextlib.suppress(RuntimeError):  # a device that has failed: it was raised in its turn
+                self.steps.mover.finish()
 
     def _join(self):
-        thread, self.thread = self.thread, None
+        thread = self.thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(GRACE_S)
+            if not thread.is_alive():
+                self.thread = None
 
     def __del__(self):
-        self.stop()
+        if getattr(self, "steps", None) is not None:
+            self.stop()
 
 
-def _run(steps, ready, room):
+def _run(steps, line):
     feed, mover = steps.feed, steps.mover
     try:
         with contextlib.ExitStack() as stack:
             for place in mover.places:
                 stack.enter_context(place.thread())
-            while room.get() and not feed.stopped:
+            while not feed.stopped:
+                if not line.has_room():
+                    line.room.wait()
+                    continue
                 arrival = steps.make()
                 last = arrival.last
-                ready.put(arrival)
+                line.put(arrival)
                 del arrival  # or this thread keeps a batch while it waits
                 if last:
                     break
             mover.finish()
     except BaseException as error:  # whoever waits must not wait for ever
-        ready.put(Arrival(error=error, last=True))
+        line.put(Arrival(error=error, last=True))
+
+
+def _forget_batches(error):
+    """Who keeps an exception does not keep a slot: our own frames in its traceback forget the batch."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__") == "slipring.torch.mover":
+            with contextlib.suppress(RuntimeError):  # it is running
+                frame.clear()
 
 
 def _closed():
