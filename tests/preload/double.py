@@ -86,8 +86,10 @@ class Lab:
         self.changed = threading.Condition()
         self.main = threading.local()
         self.quick, self.refuse, self.fail_at = False, None, set()
+        self.broken = False  # copies under way are lost
         self.copies = self.staged = self.queries = self.synchronized = 0
         self.registered, self.registrations = {}, []
+        self.pending = []  # (address, bytes) of copies that have not been carried out
         self.users = {}  # id of a tensor on the device -> (tensor, streams told of its use)
 
     def stream(self):
@@ -160,7 +162,14 @@ class Double:
             lab.check_readable(tensor)
         # By address: a device keeps nobody's memory alive, but torch does so for its own pinned blocks.
         source, kept = (tensor.data_ptr(), tensor.nbytes), tensor if staged else None
-        stream.work.append(lambda: (ctypes.memmove(made.data_ptr(), *source), kept))
+        lab.pending.append(source)
+
+        def carry_out():
+            ctypes.memmove(made.data_ptr(), *source)
+            lab.pending.remove(source)
+            return kept
+
+        stream.work.append(carry_out)
         lab.users[id(made)] = (made, {stream})
         return made
 
@@ -189,4 +198,7 @@ class Double:
 
     def unregister(self, address):
         ctypes.string_at(address, 1)  # it is still mapped, or this test run ends here
+        end = address + self.lab.registered[address]
+        under_way = [1 for a, _ in self.lab.pending if address <= a < end]
+        assert self.lab.broken or not under_way, "a copy from there is under way"
         del self.lab.registered[address]

@@ -192,6 +192,7 @@ def test_a_device_that_has_failed_does_not_keep_the_loader_from_ending(lab, monk
     batches = iter(loader)
     next(batches)
     lab.await_copies(2)
+    lab.broken = True
     monkeypatch.setattr("tests.preload.double.Event.query", broken)
     monkeypatch.setattr("tests.preload.double.Event.synchronize", broken)
     with pytest.raises(RuntimeError, match="device-side assert"):

@@ -82,6 +82,46 @@ def test_close_calls_back_a_thread_that_waits_for_a_worker(lab):
         next(batches)
 
 
+def test_a_thread_that_waits_for_a_stuck_worker_ends_with_the_iteration(lab):
+    gate = multiprocessing.Event()
+
+    def waits(i):
+        if i:
+            gate.wait()
+        return torch.tensor(i)
+
+    with DataLoader(Made(waits, 9), num_workers=1, device=DEVICE, persistent_workers=True) as loader:
+        batches = iter(loader)
+        next(batches)
+        [thread] = threads()
+        batches.close()
+        assert not thread.is_alive()
+        gate.set()
+        assert len(list(loader)) == 9
+
+
+def test_the_thread_keeps_no_batch_but_what_is_ready():
+    with DataLoader(Made(image, 50), 2, num_workers=1, device="cpu") as loader:
+        batches = iter(loader)
+        ring, line = loader._keeper.engine.ring, batches._preload.line
+        for _ in range(5):
+            batch = next(batches)
+            while not line.ready:
+                line.filled.wait(0.01)
+            assert ring.n_slots - ring.circulating == 2  # this one, and the one that is ready
+        del batch, batches, line
+
+
+def test_what_ends_the_thread_is_raised_where_the_batch_is_waited_for():
+    def leave(batch):
+        raise SystemExit("enough")
+
+    with DataLoader(Made(image, 5), num_workers=1, device="cpu", transform_device=leave) as loader:
+        batches = iter(loader)
+        with pytest.raises(SystemExit, match="enough"):
+            next(batches)
+
+
 def test_close_from_another_thread_ends_a_next_that_waits(lab):
     gate, caught = multiprocessing.Event(), []
 
