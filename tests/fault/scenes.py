@@ -250,3 +250,15 @@ class Pass(Resumable):
         if self.at == self.n:
             raise StopIteration
         return self.read()
+
+
+def respawning(**changed):
+    """Arguments of a loader whose dead workers are replaced."""
+    return {
+        "batch_size": 8,
+        "num_workers": 2,
+        "seed": 11,
+        "start_method": "fork",
+        "on_worker_death": "respawn",
+        **changed,
+    }

@@ -12,21 +12,11 @@ from slipring import Loader, default_collate
 from slipring.errors import WorkerDied
 from tests.fault.procs import Program, alive, circulating, wait_dead, worker_pids
 from tests.fault.scenes import Death, Once, Rows, plain
+from tests.fault.scenes import respawning as options
 
 pytestmark = pytest.mark.fault
 
 MODES = {"whole": {}, "chunks": {"chunk_size": 2}, "as completed": {"in_order": False}}
-
-
-def options(**changed):
-    return {
-        "batch_size": 8,
-        "num_workers": 2,
-        "seed": 11,
-        "start_method": "fork",
-        "on_worker_death": "respawn",
-        **changed,
-    }
 
 
 def undisturbed(data, **changed):

@@ -12,6 +12,7 @@ from slipring import Loader, default_collate
 from slipring.errors import WorkerDied
 from tests.fault.procs import circulating, wait_dead, worker_pids
 from tests.fault.scenes import Death, Once, Rows, Stream, plain
+from tests.fault.scenes import respawning as options
 
 pytestmark = pytest.mark.fault
 
@@ -25,17 +26,6 @@ MODES = {
     "as completed": {"in_order": False},
     "index by index": {"batch_size": None},
 }
-
-
-def options(**changed):
-    return {
-        "batch_size": 8,
-        "num_workers": 2,
-        "seed": 11,
-        "start_method": "fork",
-        "on_worker_death": "respawn",
-        **changed,
-    }
 
 
 def undisturbed(data, **changed):

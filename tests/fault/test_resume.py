@@ -13,21 +13,11 @@ from slipring import Loader, default_collate, rng
 from slipring.errors import WorkerDied
 from tests.fault.procs import circulating, sleeps_in_futex, until, wait_dead, worker_pids
 from tests.fault.scenes import Death, Once, Raise, Resumable, ResumableByIterator, Stream, plain
+from tests.fault.scenes import respawning as options
 
 pytestmark = pytest.mark.fault
 
 KINDS = {"dataset": Resumable, "iterator": ResumableByIterator}
-
-
-def options(**changed):
-    return {
-        "batch_size": 8,
-        "num_workers": 2,
-        "seed": 11,
-        "start_method": "fork",
-        "on_worker_death": "respawn",
-        **changed,
-    }
 
 
 def undisturbed(data, epochs=1, **changed):

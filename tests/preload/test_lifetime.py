@@ -123,7 +123,7 @@ def test_what_ends_the_thread_is_raised_where_the_batch_is_waited_for():
 
 
 def test_close_from_another_thread_ends_a_next_that_waits(lab):
-    gate, caught = multiprocessing.Event(), []
+    gate, outcome = multiprocessing.Event(), []
 
     def waits(i):
         gate.wait()
@@ -134,16 +134,23 @@ def test_close_from_another_thread_ends_a_next_that_waits(lab):
 
     def consume():
         try:
-            next(batches)
+            outcome.append(next(batches))
         except Closed as error:
-            caught.append(error)
+            outcome.append(error)
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    threading.Timer(0.2, gate.set).start()
-    loader.close()
+    line = batches._preload.line
+    while not line.asking:
+        line.room.wait(0.01)
+    line.room.set()  # what was taken from the thread
+    batches.close()
     consumer.join()
-    assert len(caught) <= 1  # or the batch had come already
+    assert [type(one) for one in outcome] == [Closed]
+    with pytest.raises(Closed):
+        next(batches)
+    gate.set()
+    loader.close()
 
 
 def test_registrations_end_with_the_loader_and_with_nothing_else(lab):

@@ -166,7 +166,7 @@ def test_a_refusal_while_slots_grow_leaves_the_others_pinned(lab):
         assert 0 < loader.stats().staged_batches < 40
 
 
-def test_two_loaders_have_their_own_streams_and_slots(lab):
+def test_two_loaders_do_not_disturb_each_other(lab):
     make = functools.partial(DataLoader, Made(image, 20), 4, num_workers=1, device=DEVICE)
     with make() as train, make() as valid:
         for (a, la), (b, lb) in zip(read_all(lab, train), read_all(lab, valid), strict=True):
