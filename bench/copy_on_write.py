@@ -4,7 +4,7 @@ Question
     How much memory of its own does a worker get by reading a dataset's strings, kept in a list and in a
     `slipring.StringList`, and how long does reading one take?
 Data
-    Two million file names of about 60 characters, read in random order by one forked worker.
+    Two million file names of 46 characters, read in random order by one forked worker.
 Machine, command, result
     Printed. Figures in docs/guide.md come from there.
 Bias

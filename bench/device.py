@@ -71,20 +71,20 @@ def copy_rate(torch: Any, options: argparse.Namespace) -> dict[str, float]:
     from slipring.torch.device import Accelerator
 
     device = torch.accelerator.current_accelerator()
+    pins = None
     if options.rival == "slots":
         from slipring import Loader
+        from slipring.torch.pins import Pins
 
-        place = Accelerator(device)
         torch.zeros(1, device=device)
         loader = Loader(Images(torch), options.batch, num_workers=2, slots=8, copy="never")
-        batches = [batch for batch, _ in zip((b[0] for b in loader), range(4), strict=False)]
-        sources = []
-        for batch in batches:
-            refused = place.register(batch.ctypes.data & ~4095, (batch.nbytes + 8191) & ~4095)
-            if refused:
-                raise RuntimeError(f"the device refuses to register a slot: {refused}")
-            sources.append(torch.from_numpy(batch))
-            assert sources[-1].is_pinned(), "torch does not see that the slot is pinned"
+        sources = [batch[0] for batch, _ in zip(loader, range(4), strict=False)]
+        ring = loader._engine.ring
+        pins = Pins(ring, Accelerator(device))
+        for slot in range(ring.n_slots):
+            pins.cover(slot)
+        if pins.refused or not all(source.is_pinned() for source in sources):
+            raise RuntimeError(f"slots are not pinned: {pins.refused or 'torch does not see it'}")
     else:
         shape = (options.batch, *SHAPE)
         sources = [torch.ones(shape, dtype=torch.uint8, pin_memory=True) for _ in range(4)]
@@ -101,9 +101,8 @@ def copy_rate(torch: Any, options: argparse.Namespace) -> dict[str, float]:
     once(8)
     times = 4 * max(4, int(2e9 / sources[0].nbytes))
     rate = statistics.median(sources[0].nbytes * times / once(times) / 1e9 for _ in range(5))
-    if options.rival == "slots":
-        for batch in batches:
-            place.unregister(batch.ctypes.data & ~4095)
+    if pins is not None:
+        pins.close()
     return {"gb_per_s": rate}
 
 
