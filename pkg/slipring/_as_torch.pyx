@@ -11,7 +11,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from slipring._empty cimport NPY_HALF, AsTensor, copy_rows
-from slipring._stack cimport stack_numbers, write_rows
+from slipring._stack cimport all_of, stack_numbers, write_rows
 
 import sys
 
@@ -277,10 +277,3 @@ cdef object collate_sequence(list values, kind, int depth):
             return odd
         out.append(part)
     return kind(*out) if named else out
-
-
-cdef bint all_of(list values, kind) noexcept:
-    for value in values:
-        if type(value) is not kind:
-            return False
-    return True

@@ -24,7 +24,7 @@ from slipring._segment cimport (
     sr_leaf, sr_result,
 )
 from slipring._slot cimport Fill
-from slipring._stack cimport is_tensor
+from slipring._stack cimport all_of, is_tensor
 
 import numpy as np
 
@@ -381,13 +381,6 @@ def publish_range(Fill fill, which=None):
 cdef bint is_complete(tuple value) except *:
     """Whether a namedtuple has its fields, and nothing besides."""
     return len(value) == len(type(value)._fields) and not getattr(value, "__dict__", None)
-
-
-cdef bint all_of(list values, kind) noexcept:
-    for value in values:
-        if type(value) is not kind:
-            return False
-    return True
 
 
 cdef uint64_t padded(uint64_t n) noexcept:

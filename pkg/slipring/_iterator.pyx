@@ -16,7 +16,7 @@ from slipring._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER
 from slipring.deaths import told_of_replay
 from slipring.dispatch import StreamPlan
 from slipring.engine import stay_if_exiting
-from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted, slots_exhausted
+from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted, slots_exhausted, timed_out
 
 cdef uint64_t IDLE = 100_000_000  # ns; how often a waiting consumer looks after its workers
 cdef uint64_t NEVER = <uint64_t> -1
@@ -302,11 +302,7 @@ cdef class LoaderIterator:
     def timed_out(self):
         """Return the exception for a wait that has taken `timeout` seconds."""
         ticket = next(iter(self.tasks), self.next_ticket)
-        return LoaderTimeout(
-            f"no batch within timeout={self.options.timeout} s: batch {ticket} is still being made by "
-            f"{self.options.num_workers} workers; raise timeout, use more workers, or look at what the "
-            "dataset waits for (py-spy dump --pid of a worker)"
-        )
+        return timed_out(self.options.timeout, ticket, self.options.num_workers)
 
     # ---- deaths
 

@@ -100,13 +100,6 @@ cdef object stack_large(list values):
     return out
 
 
-cdef bint all_of(list values, kind) noexcept:
-    for value in values:
-        if type(value) is not kind:
-            return False
-    return True
-
-
 # ---- arrays and tensors
 
 

@@ -143,3 +143,12 @@ def slots_exhausted(slots, free):
         "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots="
         f" (now {slots}), or use copy='auto'"
     )
+
+
+def timed_out(seconds, ticket, workers):
+    """Return the LoaderTimeout where a batch has not come in time."""
+    return LoaderTimeout(
+        f"no batch within timeout={seconds} s: batch {ticket} is still being made by {workers} workers; "
+        "raise timeout, use more workers, or look at what the dataset waits for (py-spy dump --pid of a "
+        "worker)"
+    )

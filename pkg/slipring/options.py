@@ -43,6 +43,7 @@ class Options:
     copy: str = "auto"
     on_worker_death: str = "raise"
     max_restarts: int = 3
+    ahead: int = 0  # batches that a face has ready before they are asked for, each in a slot of its own
 
     def __post_init__(self):
         self._numbers()
@@ -173,7 +174,7 @@ class Options:
     @property
     def n_slots(self):
         """int: slots of the segment."""
-        return self.slots or self.prefetch_factor * max(1, self.num_workers) + 16
+        return self.slots or self.look_ahead + 16 + self.ahead
 
     @property
     def respawns(self):

@@ -168,10 +168,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
 
     def _core_options(self):
         context = self.multiprocessing_context
-        of_the_core = {name: getattr(self, name) for name in OF_THE_CORE}
-        if self.slots is None and self._ahead:  # what the thread has ready is none of the program's
-            among = len(self.devices or "1") * self._ahead
-            of_the_core["slots"] = max(1, self.prefetch_factor or 1) * max(1, self.num_workers) + 16 + among
         return Options(
             batch_size=(self.batch_size or 1) if self._auto_collation else None,
             num_workers=max(1, self.num_workers),
@@ -181,7 +177,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             in_order=bool(self.in_order),
             start_method=(context or multiprocessing).get_start_method(),
             worker_init_fn=self.worker_init_fn,
-            **of_the_core,
+            ahead=self._ahead * len(self.devices or [self.device]),
+            **{name: getattr(self, name) for name in OF_THE_CORE},
         )
 
     @property

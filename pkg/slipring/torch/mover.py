@@ -60,6 +60,7 @@ class Mover:
     def __init__(self, places, memory_format, transform, non_blocking, count):
         self.places, self.count, self.pins = places, count, None
         self.host = next((place for place in places if place.copies), None)
+        self.n_copying = sum(place.copies for place in places)
         self.memory_format, self.transform, self.non_blocking = memory_format, transform, non_blocking
         self.streams = [place.new_stream() if place.copies else None for place in places]
         self.follow_caller()
@@ -126,7 +127,7 @@ class Mover:
     def make_room(self):
         """Give back slots that have been copied from, before another batch is asked for."""
         if self.pins is not None:
-            self.pins.make_room(sum(place.copies for place in self.places))
+            self.pins.make_room(self.n_copying)
 
     def finish(self):
         """Wait for all copies, and give back their slots."""
