@@ -8,6 +8,8 @@ static int try_claim(sr_ring *ring, uint32_t party, uint32_t *slot, uint32_t *ra
     uint64_t floor = 0;
     uint32_t floor_slot = 0;
     bool have_floor = false;
+    uint64_t seen_word = 0;
+    uint32_t seen_slot = 0;
 
     for (;;) {
         uint64_t best = 0, best_word = 0;
@@ -32,6 +34,13 @@ static int try_claim(sr_ring *ring, uint32_t party, uint32_t *slot, uint32_t *ra
         }
         if (!found)
             return -EAGAIN;
+        /* A look is no snapshot: an earlier task may have been dispatched behind it, and this one ahead of it. What is
+         * addressed is to be done in turn (a stream would pass over a batch). Whoever saw it sees those before it. */
+        if (sr_owner_of(best_word) == me && (seen_word != best_word || seen_slot != *slot)) {
+            seen_word = best_word;
+            seen_slot = *slot;
+            continue;
+        }
         sr_slot *s = &ring->slots[*slot];
         *gen = sr_gen_of(best_word);
         *range = SR_WHOLE;
