@@ -24,6 +24,7 @@ if KIND not in FLAGS:
 
 # name -> C sources besides the .pyx of that name. Add an extension by adding a line.
 EXTENSIONS = {
+    "_check": [],
     "_segment": sorted(glob.glob("csrc/*.c")),
     "_slot": [],
     "_ring": [],

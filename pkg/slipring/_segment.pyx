@@ -1,4 +1,4 @@
-"""A process's handle on a segment: the only place where Python meets the C ring.
+"""A process's handle on a segment: the only place where Python calls the C ring.
 
 `Segment` has what parties and the consumer do, and what leases and fills (_slot) ask of the C ring; `Ring`
 (_ring) is the whole handle.
@@ -6,20 +6,18 @@
 
 import os
 
-from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EFBIG, EINTR, ENOMEM, ENOSPC, EPROTO, ESHUTDOWN, ESTALE, ETIMEDOUT
+from libc.errno cimport EINTR, EPROTO, ESHUTDOWN, ETIMEDOUT
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from slipring cimport _cring as c
+from slipring._check cimport check, refuse
 
 cdef extern from "<errno.h>" nogil:
     enum:
         ECANCELED
 
-from slipring.errors import (
-    Closed, CorruptBatch, SlotsExhausted, batch_too_large, segment_full, task_too_large,
-)
+from slipring.errors import Closed, CorruptBatch, batch_too_large, task_too_large
 
 BACKINGS = {"auto": c.SR_BACKING_AUTO, "shm": c.SR_BACKING_SHM, "memfd": c.SR_BACKING_MEMFD}
 BACKING_NAMES = {
@@ -28,34 +26,6 @@ BACKING_NAMES = {
     c.SR_BACKING_MEMFD: "memfd",
     c.SR_BACKING_DIR: "dir",
 }
-LIMITS = {
-    c.SR_LIMIT_FILESYSTEM: "the file system that holds the segment",
-    c.SR_LIMIT_CGROUP: "the memory cgroup (the container's limit)",
-    c.SR_LIMIT_MEMORY: "the machine's available memory",
-    c.SR_LIMIT_ADDRESS: "the limit on address space (RLIMIT_AS, ulimit -v)",
-    c.SR_LIMIT_FILESIZE: "the limit on file size (RLIMIT_FSIZE, ulimit -f)",
-}
-
-
-cdef int check(int rc) except -1:
-    """Turn a return code of the ring into an exception; -EINTR into a look at the signals."""
-    if rc >= 0:
-        return rc
-    if rc == -EINTR:
-        PyErr_CheckSignals()
-        return 0
-    if rc == -ESHUTDOWN:
-        raise Closed("the segment has been closed; make a new loader, or a new iterator of it")
-    if rc == -ESTALE:
-        raise SlotsExhausted("the slot has gone on to another batch: it was taken from a worker thought dead")
-    raise OSError(-rc, os.strerror(-rc))
-
-
-cdef int refuse(int rc, c.sr_shortage *why, uint64_t slots) except -1:
-    """Turn a refusal of memory into SegmentFull, with the numbers and the remedy."""
-    if rc == -ENOSPC or rc == -EFBIG or rc == -ENOMEM:
-        raise segment_full(why.needed, why.free, LIMITS.get(why.limit, "the system"), slots)
-    return check(rc)
 
 
 cdef uint64_t deadline_in(double seconds) noexcept:

@@ -5,7 +5,7 @@ import os
 import pickle
 import traceback
 
-from slipring._segment import LIMITS
+from slipring._check import LIMITS
 from slipring.errors import BatchTooLarge, SegmentFull, WorkerError, batch_too_large, segment_full
 
 _TOO_LARGE, _UNKNOWN = 1000, 1001  # besides the ring's own kinds of limits

@@ -1,0 +1,40 @@
+"""What the C ring answers, as exceptions."""
+
+import os
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EFBIG, EINTR, ENOMEM, ENOSPC, ESHUTDOWN, ESTALE
+from libc.stdint cimport uint64_t
+
+from slipring cimport _cring as c
+
+from slipring.errors import Closed, SlotsExhausted, segment_full
+
+LIMITS = {
+    c.SR_LIMIT_FILESYSTEM: "the file system that holds the segment",
+    c.SR_LIMIT_CGROUP: "the memory cgroup (the container's limit)",
+    c.SR_LIMIT_MEMORY: "the machine's available memory",
+    c.SR_LIMIT_ADDRESS: "the limit on address space (RLIMIT_AS, ulimit -v)",
+    c.SR_LIMIT_FILESIZE: "the limit on file size (RLIMIT_FSIZE, ulimit -f)",
+}
+
+
+cdef int check(int rc) except -1:
+    """Turn a return code of the ring into an exception; -EINTR into a look at the signals."""
+    if rc >= 0:
+        return rc
+    if rc == -EINTR:
+        PyErr_CheckSignals()
+        return 0
+    if rc == -ESHUTDOWN:
+        raise Closed("the segment has been closed; make a new loader, or a new iterator of it")
+    if rc == -ESTALE:
+        raise SlotsExhausted("the slot has gone on to another batch: it was taken from a worker thought dead")
+    raise OSError(-rc, os.strerror(-rc))
+
+
+cdef int refuse(int rc, c.sr_shortage *why, uint64_t slots) except -1:
+    """Turn a refusal of memory into SegmentFull, with the numbers and the remedy."""
+    if rc == -ENOSPC or rc == -EFBIG or rc == -ENOMEM:
+        raise segment_full(why.needed, why.free, LIMITS.get(why.limit, "the system"), slots)
+    return check(rc)
