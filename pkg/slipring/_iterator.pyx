@@ -321,7 +321,7 @@ cdef class LoaderIterator:
         return (<list> value)[0]
 
     def mark_of(self, number):
-        """Return the last mark that a dead worker has published, delivered or not; None: it had none.
+        """Return the last mark that a dead worker has published, delivered or not; empty: it had none.
 
         The worker that takes its place goes on there, and reads again what was published behind it.
         """
@@ -343,7 +343,7 @@ cdef class LoaderIterator:
             by_state = mark is not None and run == self.run
             self._engine.tally.goes_on(by_state, due - position)
             told_of_replay(number, due - position, by_state)
-        return mark
+        return mark or b""
 
     cdef object peek(self, uint32_t slot):
         """The mark in a slot that is READY; it stays there."""

@@ -8,7 +8,7 @@ from slipring import remote, seeding
 from slipring._collate import skeleton, write
 from slipring._encode import BATCH, END, ERROR, Encoder, lost, publish_range, range_done, range_lost, view
 from slipring._ring import DIRECT, FINISH, STAGED, TASK_NEXT, now
-from slipring.errors import BatchTooLarge, SegmentFull
+from slipring.errors import BatchTooLarge, SegmentFull, SlipringError
 from slipring.fetch import MapFetcher, StreamFetcher, load_dataset
 from slipring.info import WorkerInfo, set_worker_info
 
@@ -52,10 +52,12 @@ class Worker:
     Attributes
     ----------
     mark : bytes or None
-        The last one that a worker has published which died, and whose stream this one goes on with.
+        The last one that a worker has published which died, and whose stream this one goes on with; empty:
+        it left none. None: nobody had this number before.
     """
 
     mark = None
+    turn = 0  # the batch of its stream that comes next, in this run
 
     def __init__(self, ring, number, job, kind):
         self.ring = ring
@@ -135,6 +137,7 @@ class Worker:
     def forget_run(self):
         """Let go of what belongs to the current run."""
         self.run = self.stream = self.states = None
+        self.turn = 0
         self.errors = {}
 
     def _enter_run(self, fill):
@@ -202,6 +205,7 @@ class Worker:
         return [fetcher.collate(samples)], fetched
 
     def _stream(self, fill, begun):
+        self._turn_to(fill)
         with self._guard():
             if self.stream is None:
                 self.stream = self._begin_stream(fill)
@@ -219,9 +223,19 @@ class Worker:
             del samples
             self.encoder.publish(fill, box, BATCH, begun, fetched)
 
+    def _turn_to(self, fill):
+        """Refuse to pass over a batch of which nobody has died: it would be lost without a word."""
+        heir = self.turn == 0 and self.mark is not None
+        if fill.sequence > self.turn and not heir:
+            raise SlipringError(
+                f"worker {self.number} got the task for batch {fill.sequence} of its stream where batch "
+                f"{self.turn} comes next: a fault of slipring, please report it"
+            )
+        self.turn = fill.sequence + 1
+
     def _begin_stream(self, fill):
         mark, self.mark = self.mark, None
-        if mark is None:
+        if not mark:
             return self._open_stream(fill, None)
         run, batches, ended, states, generators = pickle.loads(mark)
         place = {"batches": batches, "states": pickle.loads(states)}

@@ -24,6 +24,7 @@ struct scenario {
     uint32_t flags, slots, workers, tickets, ranges, deaths, signals;
     bool addressed, by_completion, holds, staged, early_end, together;
     uint32_t leases; /* that the consumer keeps while it waits */
+    bool in_rounds; /* dispatches only when all is delivered, as many as there are slots */
     bool late;  /* the workers begin when the first tasks lie there */
     bool races; /* look for data races too, which makes more states of one */
     bool consumer_dies, closes; /* else it ends when all sleep and nothing is left to do */
@@ -43,6 +44,7 @@ struct books {
     uint8_t delivered[MAX_TICKETS], begun[MAX_TICKETS];
     uint8_t next, n_delivered, ended;
     uint8_t made[MAX_PARTIES], last[MAX_PARTIES][MAX_PARTIES]; /* push: batches begun; last one seen, by consumer */
+    uint8_t turn[MAX_PARTIES];      /* pull: the ticket behind the last one that was claimed in this life */
     uint8_t out_slot[MAX_TICKETS];
     uint64_t out_gen[MAX_TICKETS];
     bool (*until[MAX_PARTIES])(uint32_t number);

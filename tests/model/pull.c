@@ -113,6 +113,7 @@ static void worker(uint32_t me)
     uint32_t slot, range;
     uint64_t gen;
     MUST(sr_join(ring, me) == 0);
+    books.turn[me] = 0;
     for (;;) {
         int rc = sr_claim(ring, me, SR_FOREVER, &slot, &range, &gen);
         if (rc == -ESHUTDOWN)
@@ -124,7 +125,10 @@ static void worker(uint32_t me)
         MUST(rc == 0);
         const sr_task *task = sr_task_of(ring, slot);
         MUST(*(uint64_t *)sr_task_area(ring, slot) == task->ticket + 1);
-        MUST(!plan->addressed || task->addressee == me + 1);
+        if (plan->addressed) { /* what is addressed is claimed in turn */
+            MUST(task->addressee == me + 1 && task->ticket >= books.turn[me]);
+            books.turn[me] = (uint8_t)(task->ticket + 1);
+        }
         if (range == SR_WHOLE)
             fill_whole(me, slot, gen);
         else if (range == SR_FINISH)
@@ -240,7 +244,8 @@ static void consumer(void)
         end_early(run++);
     }
     while (books.n_delivered < plan->tickets) {
-        dispatch_ahead(run, plan->tickets);
+        if (!plan->in_rounds || books.n_delivered == books.next)
+            dispatch_ahead(run, plan->tickets);
         for (uint32_t p = 1; p <= plan->workers; p++)
             if (books.life[p] == NOBODY)
                 spawn(p);

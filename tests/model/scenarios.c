@@ -16,6 +16,8 @@ const struct scenario scenarios[] = {
      .late = true},
     {PULL("static"), .what = "2 workers, 2 slots, 2 addressed tickets, 1 death", .workers = 2, .slots = 2, .tickets = 2,
      .deaths = 1, .addressed = true},
+    {PULL("turns"), .what = "1 worker, 2 slots, 6 addressed tickets, dispatched two at a time, 1 death", .workers = 1, .slots = 2,
+     .tickets = 6, .deaths = 1, .addressed = true, .in_rounds = true},
     {PULL("any"), .what = "1 worker, 2 slots, 3 tickets by completion, 1 death", .workers = 1, .slots = 2, .tickets = 3,
      .deaths = 1, .by_completion = true},
     {PULL("lease"), .what = "1 worker, 3 slots, 3 tickets, dispatched while one is leased, 1 death", .workers = 1, .slots = 3,
