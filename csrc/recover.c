@@ -20,7 +20,7 @@ static int recover_claim(sr_ring *ring, sr_slot *s, uint64_t word, bool stale)
 }
 
 /* One step towards a slot that the dead party does not hold; *again counts what will be redone. */
-static bool recover_step(sr_ring *ring, sr_slot *s, uint32_t party, int *again)
+static bool recover_step(sr_ring *ring, sr_slot *s, uint32_t party, bool holds, int *again)
 {
     uint64_t me = (uint64_t)party + 1;
     uint64_t w = sr_load_acquire(&s->state);
@@ -43,18 +43,18 @@ static bool recover_step(sr_ring *ring, sr_slot *s, uint32_t party, int *again)
         (void)sr_release(ring, (uint32_t)(s - ring->slots), gen);
         return false; /* its own code may hold an array in it as well: look again */
     }
-    if ((w & SR_HELD) && sr_load_relaxed(&s->holder) == party)
+    if (holds && (w & SR_HELD) && sr_load_relaxed(&s->holder) == party)
         return sr_state_of(w) == SR_PARKED ? sr_set_free(ring, s, w) : sr_cas(&s->state, w, w & ~SR_HELD);
     return true;
 }
 
-int sr_recover(sr_ring *ring, uint32_t party)
+static int recover(sr_ring *ring, uint32_t party, bool holds)
 {
     int again = 0;
     if (party >= ring->n_parties)
         return -EINVAL;
     for (uint32_t i = 0; i < ring->n_slots; i++)
-        while (!recover_step(ring, &ring->slots[i], party, &again)) {
+        while (!recover_step(ring, &ring->slots[i], party, holds, &again)) {
         }
     sr_party *p = &ring->parties[party];
     sr_stop_growing(ring, party);
@@ -64,6 +64,10 @@ int sr_recover(sr_ring *ring, uint32_t party)
     sr_wake_all(ring);
     return again;
 }
+
+int sr_recover(sr_ring *ring, uint32_t party) { return recover(ring, party, true); }
+
+int sr_recover_thread(sr_ring *ring, uint32_t party) { return recover(ring, party, false); }
 
 static bool owns(const sr_slot *s, uint64_t me)
 {

@@ -256,6 +256,9 @@ void sr_copy_streaming(void *to, const void *from, uint64_t bytes);
 /* Gives back all that `party` held; the caller has confirmed that it is dead. Returns the number of tasks that
  * will be done again (a pull segment), or -errno. */
 int sr_recover(sr_ring *ring, uint32_t party);
+/* The same for a thread of a process that lives on: the arrays that its code keeps are still there, and so their
+ * slots stay held until sr_unhold. */
+int sr_recover_thread(sr_ring *ring, uint32_t party);
 
 /* The first slot from *slot on with a task that `party` has claimed (or a range of it), or that is addressed to
  * it: what a death leaves undone. -ENOENT: none. */

@@ -170,4 +170,5 @@ cdef extern from "ring.h" nogil:
                          const sr_result *result)
     int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen)
     int sr_recover(sr_ring *ring, uint32_t party)
+    int sr_recover_thread(sr_ring *ring, uint32_t party)
     void sr_copy_streaming(void *to, const void *source, uint64_t bytes)

@@ -206,9 +206,12 @@ cdef class Segment:
             if rc == 0:
                 return True
 
-    def recover(self, uint32_t party):
-        """Give back what a dead party held; returns the number of tasks that will be done again."""
-        return check(c.sr_recover(self.ptr, party))
+    def recover(self, uint32_t party, bint thread=False):
+        """Give back what a dead party held; returns the number of tasks that will be done again.
+
+        Of a `thread` the arrays live on that its code keeps: their slots stay held.
+        """
+        return check((c.sr_recover_thread if thread else c.sr_recover)(self.ptr, party))
 
     def reopen(self):
         """Take a close back, once every worker has gone: the segment serves the next ones."""

@@ -131,8 +131,7 @@ class ThreadPool:
             indices=asked,
         )
         self.restarts.allow(number, serving, in_flight, error)
-        # Recovery takes the thread for a process: slots where its code kept arrays circulate again.
-        self.ring.recover(party)
+        self.ring.recover(party, thread=True)
         self.threads[number] = self._started(number, None if mark_of is None else mark_of(number))
 
     def stop(self):

@@ -64,6 +64,24 @@ static void a_hold_is_its_own_generations(void)
     sr_destroy(ring);
 }
 
+static void what_a_dead_threads_code_holds_stays_held(void)
+{
+    sr_ring *ring = make_ring(3, 2, 0);
+    uint64_t leased = bring_to(ring, 0, SR_LEASED, 1, true);
+    uint64_t parked = bring_to(ring, 1, SR_PARKED, 1, true);
+    bring_to(ring, 2, SR_CLAIMED, 1, false);
+    CHECK_EQ(sr_recover_thread(ring, 1), 1);
+    CHECK_EQ(state_of(ring, 2), SR_TASK);
+    CHECK_EQ(state_of(ring, 1), SR_PARKED);
+    CHECK_OK(sr_release(ring, 0, leased));
+    CHECK_EQ(state_of(ring, 0), SR_PARKED);
+    CHECK_OK(sr_unhold(ring, 1, 0, leased));
+    CHECK_OK(sr_unhold(ring, 1, 1, parked));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    CHECK_EQ(state_of(ring, 1), SR_FREE);
+    sr_destroy(ring);
+}
+
 static void a_dead_holders_slots_become_free(void)
 {
     sr_ring *ring = make_ring(3, 3, 0);
@@ -121,6 +139,7 @@ static const struct test tests[] = {
     T(a_discarded_batch_that_is_held_is_parked),
     T(a_hold_is_its_own_generations),
     T(a_dead_holders_slots_become_free),
+    T(what_a_dead_threads_code_holds_stays_held),
     T(letting_go_at_the_same_time_frees_the_slot_once),
 };
 RUN_TESTS(tests, 30)

@@ -4,8 +4,10 @@ import collections
 import os
 import sys
 
+import numpy as np
 import pytest
 
+import slipring
 from slipring import Loader
 from slipring.errors import WorkerDied
 from tests.fault.procs import circulating
@@ -112,3 +114,37 @@ def test_only_the_dead_workers_ranges_are_done_again(tmp_path, method):
     read = collections.Counter(map(int, (tmp_path / "log").read_text().split()))
     assert {i for i, times in read.items() if times == 2} == {12, 13}
     assert sorted(read) == list(range(64)) and max(read.values()) == 2
+
+
+class Keeping:
+    """Keeps an array of its first batch, that lies in the slot, and ends its thread later."""
+
+    def __init__(self, died):
+        self.died = died
+        self.kept = None
+
+    def __len__(self):
+        return 40
+
+    def __getitems__(self, indices):
+        if 16 in indices:
+            self.died()
+        made = slipring.empty((len(indices), 1000), np.int64)
+        made[:] = np.array(indices)[:, None]
+        if self.kept is None:
+            self.kept = made
+        return made
+
+
+def test_what_a_threads_code_keeps_is_its_own_after_its_end(tmp_path):
+    data = Keeping(Once(tmp_path / "died", Raise(Deadly())))
+    options = {**THREADS, "num_workers": 1, "slots": 3, "collate_fn": lambda batch: batch}
+    with Loader(data, **options, on_worker_death="respawn") as loader:
+        for _ in range(3):
+            assert [int(i) for batch in loader for i in batch[:, 0]] == list(range(40))
+        assert loader.stats().respawns == 1
+        assert (data.kept == np.arange(8)[:, None]).all()
+        ring = loader._engine.ring
+        assert circulating(ring) == (ring.n_slots - 1, ring.n_slots)
+        data.kept = None
+        assert circulating(ring) == (ring.n_slots, ring.n_slots)
