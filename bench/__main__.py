@@ -47,7 +47,9 @@ def arguments() -> argparse.Namespace:
     for key in options.questions:
         if key not in QUESTIONS:
             parser.error(f"no question {key!r}; there are {', '.join(QUESTIONS)}")
-    options.rivals = options.rivals.split(",") if options.rivals else list(RIVALS)
+    options.rivals = (
+        options.rivals.split(",") if options.rivals else [k for k in RIVALS if not RIVALS[k].by_name]
+    )
     for key in options.rivals:
         if key not in RIVALS:
             parser.error(f"no loader {key!r}; there are {', '.join(RIVALS)}")

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rival:
-    """One rival: its name in reports, its module here, the distributions whose versions matter."""
+    """One rival: its name in reports, its module here, the distributions whose versions matter.
+
+    What is `by_name` runs only if ``--rivals`` names it.
+    """
 
     key: str
     label: str
     module: str
     packages: tuple[str, ...] = ()
+    by_name: bool = False
 
 
 RIVALS: dict[str, Rival] = {
@@ -34,5 +38,6 @@ RIVALS: dict[str, Rival] = {
         Rival("spdl", "SPDL, shared-memory pools", "spdl_pool", ("spdl_core",)),
         Rival("spdl_kept", "SPDL, the same arrays again", "spdl_kept", ("spdl_core",)),
         Rival("queue", "multiprocessing.Queue", "plain_queue"),
+        Rival("respawn", "slipring, workers replaced", "slipring_respawn", ("slipring",), by_name=True),
     )
 }

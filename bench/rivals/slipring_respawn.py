@@ -1,0 +1,20 @@
+"""slipring.Loader that replaces workers that die: what does it cost while nobody dies?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.question import Dataset, Question
+from bench.rivals._torch import endless
+from bench.rivals.slipring_loader import available
+
+__all__ = ["available", "batches"]
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from slipring import Loader
+
+    options = {"batch_size": question.batch_size, "num_workers": workers}
+    with Loader(dataset, **options, on_worker_death="respawn") as loader:
+        yield from endless(loader)
