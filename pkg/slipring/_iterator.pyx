@@ -15,11 +15,12 @@ from slipring import remote
 from slipring._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER
 from slipring.deaths import told_of_replay
 from slipring.dispatch import StreamPlan
-from slipring.engine import stay_if_exiting
+from slipring.engine import exiting, stay_if_exiting
 from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted, slots_exhausted, timed_out
 
 cdef uint64_t IDLE = 100_000_000  # ns; how often a waiting consumer looks after its workers
 cdef uint64_t NEVER = <uint64_t> -1
+cdef object _exiting = exiting  # see there
 _COPY = {"auto": COPY_AUTO, "always": COPY_ALWAYS, "never": COPY_NEVER}
 
 
@@ -403,5 +404,5 @@ cdef class LoaderIterator:
         self.tasks = {}
 
     def __del__(self):
-        if self._engine is not None:
+        if self._engine is not None and not _exiting():
             self.close()

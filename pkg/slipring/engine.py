@@ -41,10 +41,10 @@ class Engine:
         self.running = 0  # the current run's number
         self.static = options.dispatch == "static" or options.rng == "worker"
         self.left_behind = -1  # a slot that a worker was at, when the last run ended
-        self.alive = True
         self.attachment = None  # what a layer above keeps as long as the segment; closed before that goes
         self.owner = os.getpid()
         self.lock = threading.Lock()
+        self.alive = True
         _live.add(self)
 
     def _pool(self, job):
@@ -135,13 +135,16 @@ class Engine:
                     self.attachment.close()
 
     def __del__(self):
-        # Half-made engines (the segment could not be created) have nothing to end.
-        if getattr(self, "lock", None) is not None and not self.foreign:
+        # Half-made engines (the segment could not be created) have nothing to end, nor what exit has ended.
+        if getattr(self, "alive", False):
             self.shut_down()
 
 
 _exit_begun = threading.Event()
 _before_exit = []
+
+# Once it is true all has been ended. A __del__ has it as a default argument: modules' names may have gone by then.
+exiting = _exit_begun.is_set
 
 
 def before_exit(function):

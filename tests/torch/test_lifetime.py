@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
-from tests.torch.common import Made, Values, seed_by_worker  # noqa: E402
+from tests.datasets import Values  # noqa: E402
+from tests.torch.common import Made, seed_by_worker  # noqa: E402
 
 NUMBERS = Values(list(range(12)))
 SETTINGS = [(0, False), (2, False), (2, True)]
@@ -113,6 +114,7 @@ ENDS = {
     "after an epoch": "list(loader)",
     "with the loader gone": "iterator = iter(loader); next(iterator); del loader",
     "with a cycle": "iterator = iter(loader); next(iterator); cycle = [iterator]; cycle.append(cycle)",
+    "with sys keeping it": "iterator = iter(loader); next(iterator); import sys; sys.kept = iterator",
     "with an exception": "iterator = iter(loader); next(iterator); raise SystemExit(0)",
 }
 

@@ -62,6 +62,11 @@ SCENES = {
         next(others[0])
         gc.disable()
     """,
+    "kept by sys, which goes last": """
+        loader = Loader(Squares(100), 4, **KWARGS)
+        sys.kept = iter(loader)
+        next(sys.kept)
+    """,
     "many loaders": """
         others = [Loader(Squares(100), 4, **KWARGS) for _ in range(3)]
         iterator = [iter(loader) for loader in others]

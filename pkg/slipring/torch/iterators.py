@@ -10,6 +10,7 @@ from torch.utils.data._utils import pin_memory
 from slipring import seeding
 from slipring._iterator import LoaderIterator
 from slipring.dispatch import StreamPlan
+from slipring.engine import exiting
 from slipring.errors import LoaderTimeout, WorkerDied
 from slipring.fetch import load_dataset, open_stream
 from slipring.torch import remote, state
@@ -25,9 +26,9 @@ class _Stateful:
     foreign = False
     home = None  # weak reference to the loader, whose newest iterator this is or was
 
-    def __del__(self):
+    def __del__(self, exiting=exiting):
         # After a `break` nobody but the loader can say where the iteration was.
-        loader = None if self.home is None else self.home()
+        loader = None if self.home is None or exiting() else self.home()
         if loader is not None and loader._latest is not None and loader._latest() in (None, self):
             loader._left = self.state_dict()
 

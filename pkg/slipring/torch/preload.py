@@ -11,7 +11,7 @@ import threading
 import traceback
 import weakref
 
-from slipring.engine import before_exit, stay_if_exiting
+from slipring.engine import before_exit, exiting, stay_if_exiting
 from slipring.errors import Closed, WorkerDied
 
 GRACE_S = 5.0  # at the end, for a transform_device that hangs
@@ -268,8 +268,8 @@ class Preload:
             if not thread.is_alive():
                 self.thread = None
 
-    def __del__(self):
-        if getattr(self, "steps", None) is not None:
+    def __del__(self, exiting=exiting):
+        if getattr(self, "steps", None) is not None and not exiting():
             self.stop()
 
 
