@@ -18,7 +18,8 @@ pytestmark = [
 
 from slipring.torch import DataLoader  # noqa: E402
 from slipring.torch import device as devices  # noqa: E402
-from tests.torch.common import Made, Values  # noqa: E402
+from tests.datasets import Values  # noqa: E402
+from tests.torch.common import Made  # noqa: E402
 
 
 def image(i, size=150_528):

@@ -13,7 +13,8 @@ from torch.nn.utils import rnn  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
 from slipring.torch.mover import each_leaf, tensors_in  # noqa: E402
-from tests.torch.common import Made, Pair, Record, Stream, Values  # noqa: E402
+from tests.datasets import Values  # noqa: E402
+from tests.torch.common import Made, Pair, Record, Stream  # noqa: E402
 
 DEVICE = "privateuseone"
 

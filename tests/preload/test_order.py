@@ -11,8 +11,9 @@ torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader  # noqa: E402
 from slipring.torch.pins import COPIES  # noqa: E402
+from tests.datasets import Values  # noqa: E402
 from tests.preload.double import RUBBISH  # noqa: E402
-from tests.torch.common import Made, Values  # noqa: E402
+from tests.torch.common import Made  # noqa: E402
 
 DEVICE = "privateuseone"
 

@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch.utils import data
 
+from tests.datasets import Values
+
 Pair = collections.namedtuple("Pair", "left right")
 
 
@@ -31,19 +33,6 @@ class Custom:
 
 class Special(torch.Tensor):
     """A tensor subclass."""
-
-
-class Values(data.Dataset):
-    """Any list as a map dataset."""
-
-    def __init__(self, values):
-        self.values = values
-
-    def __len__(self):
-        return len(self.values)
-
-    def __getitem__(self, i):
-        return self.values[i]
 
 
 class Made(data.Dataset):

@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
-from tests.torch.common import Sized, Stream, Values  # noqa: E402
+from tests.datasets import Values  # noqa: E402
+from tests.torch.common import Sized, Stream  # noqa: E402
 
 NUMBERS = Values(list(range(10)))
 CONTEXT = multiprocessing.get_context("fork")

@@ -8,7 +8,8 @@ from torch.utils import data  # noqa: E402
 from torch.utils.data.datapipes.iter import IterableWrapper  # noqa: E402
 from torch.utils.data.datapipes.map import SequenceWrapper  # noqa: E402
 
-from tests.torch.common import Sized, Stream, Values, assert_as_torch, batches  # noqa: E402
+from tests.datasets import Values  # noqa: E402
+from tests.torch.common import Sized, Stream, assert_as_torch, batches  # noqa: E402
 
 WORKERS = [0, 2]
 NUMBERS = Values(list(range(11)))

@@ -6,7 +6,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
-from tests.torch.common import Stream, Values, assert_same  # noqa: E402
+from tests.datasets import Values  # noqa: E402
+from tests.torch.common import Stream, assert_same  # noqa: E402
 
 # torchdata's own use of torch warns, and so does fast-forwarding, there as here.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")

@@ -15,6 +15,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 import slipring.torch.collate  # noqa: E402
 from slipring._as_torch import ODD, collate_plain  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
+from tests.datasets import Values  # noqa: E402
 from tests.leaks import started_by_us  # noqa: E402
 
 Point = collections.namedtuple("Point", "x y")
@@ -29,17 +30,6 @@ def of_the_segment(tensor):
             if first <= at < last:
                 return "/dev/shm/" in line or "/memfd:" in line
     return False
-
-
-class Values(Dataset):
-    def __init__(self, values):
-        self.values = values
-
-    def __len__(self):
-        return len(self.values)
-
-    def __getitem__(self, i):
-        return self.values[i]
 
 
 def first_batch(values, **options):
