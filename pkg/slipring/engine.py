@@ -143,7 +143,7 @@ class Engine:
 _exit_begun = threading.Event()
 _before_exit = []
 
-# Once it is true all has been ended. A __del__ has it as a default argument: modules' names may have gone by then.
+# Whether all has been ended. A __del__ has it as a default argument: the modules may have gone by then.
 exiting = _exit_begun.is_set
 
 
