@@ -58,21 +58,43 @@ static uint64_t number(const char *root, const char *dir, const char *name)
     return strtoull(text, NULL, 10);
 }
 
-static uint64_t cgroup_room(const char *root, const char *dir, bool v2)
+/* What is looked for: the narrowest limit. */
+struct search {
+    const char *root;
+    bool patient; /* the kernel has time to drop file pages that were used lately, too */
+    sr_room *best;
+};
+
+static void narrow(sr_room *best, uint64_t free, uint64_t size, int limit, const char *dir, const char *name)
+{
+    if (free >= best->free)
+        return;
+    best->free = free;
+    best->size = size;
+    best->limit = limit;
+    int n = snprintf(best->file, sizeof best->file, "%s/%s", dir, name);
+    if (n < 0 || (size_t)n >= sizeof best->file)
+        best->file[0] = '\0'; /* half a name would be none */
+}
+
+static uint64_t less(uint64_t from, uint64_t by) { return from > by ? from - by : 0; }
+
+static void cgroup_room(const struct search *s, const char *dir, bool v2)
 {
     char stat[8192];
-    uint64_t limit = number(root, dir, v2 ? "memory.max" : "memory.limit_in_bytes");
-    uint64_t usage = number(root, dir, v2 ? "memory.current" : "memory.usage_in_bytes");
+    const char *name = v2 ? "memory.max" : "memory.limit_in_bytes";
+    uint64_t limit = number(s->root, dir, name);
+    uint64_t usage = number(s->root, dir, v2 ? "memory.current" : "memory.usage_in_bytes");
     if (limit == UINT64_MAX || usage == UINT64_MAX || limit >= UINT64_C(1) << 62)
-        return UINT64_MAX;
+        return;
     /* File pages that the kernel can drop do not count. */
-    if (read_text(root, dir, "memory.stat", stat, sizeof stat) > 0) {
-        uint64_t file = field(stat, v2 ? "inactive_file " : "total_inactive_file ");
-        if (file != UINT64_MAX)
-            usage = usage > file ? usage - file : 0;
+    if (read_text(s->root, dir, "memory.stat", stat, sizeof stat) > 0) {
+        uint64_t inactive = field(stat, v2 ? "inactive_file " : "total_inactive_file ");
+        uint64_t active = s->patient ? field(stat, v2 ? "active_file " : "total_active_file ") : 0;
+        usage = less(usage, inactive == UINT64_MAX ? 0 : inactive);
+        usage = less(usage, active == UINT64_MAX ? 0 : active);
     }
-    uint64_t used = usage + MARGIN;
-    return limit > used ? limit - used : 0;
+    narrow(s->best, less(limit, usage + MARGIN), limit, SR_LIMIT_CGROUP, dir, name);
 }
 
 /* Whether a list of controllers, as "cpu,memory", has the one that counts. */
@@ -109,11 +131,10 @@ static bool own_path(const char *groups, bool v2, char *path, size_t room)
 }
 
 /* The narrowest of one hierarchy: `mount` is where it is mounted, `top` which of its groups is seen there. */
-static uint64_t hierarchy_room(const char *root, const char *mount, const char *top, char *path, bool v2)
+static void hierarchy_room(const struct search *s, const char *mount, const char *top, char *path, bool v2)
 {
     char dir[2 * PATH_MAX];
     size_t skip = strlen(top);
-    uint64_t room = UINT64_MAX;
 
     /* In a container the path may be the host's, while only the container's own group is mounted. */
     if (skip > 1 && strncmp(path, top, skip) == 0 && (path[skip] == '/' || path[skip] == '\0'))
@@ -123,74 +144,69 @@ static uint64_t hierarchy_room(const char *root, const char *mount, const char *
         while (n > 0 && path[n - 1] == '/')
             path[--n] = '\0';
         snprintf(dir, sizeof dir, "%s%s", mount, path);
-        uint64_t here = cgroup_room(root, dir, v2);
-        if (here < room)
-            room = here;
+        cgroup_room(s, dir, v2);
         char *cut = strrchr(path, '/');
         if (!cut)
-            return room;
+            return;
         *cut = '\0';
     }
 }
 
-static uint64_t cgroups_room(const char *root)
+static void cgroups_room(const struct search *s)
 {
     char groups[8192], line[2 * PATH_MAX], path[PATH_MAX], top[PATH_MAX], mount[PATH_MAX], name[2 * PATH_MAX];
-    uint64_t room = UINT64_MAX;
 
-    if (read_text(root, "/proc/self/cgroup", "", groups, sizeof groups) <= 0)
-        return room;
-    snprintf(name, sizeof name, "%s/proc/self/mountinfo", root);
+    if (read_text(s->root, "/proc/self/cgroup", "", groups, sizeof groups) <= 0)
+        return;
+    snprintf(name, sizeof name, "%s/proc/self/mountinfo", s->root);
     FILE *mounts = fopen(name, "re");
     if (!mounts)
-        return room;
+        return;
     while (fgets(line, sizeof line, mounts)) {
         const char *tail = strstr(line, " - ");
         if (!tail || sscanf(line, "%*s %*s %*s %4095s %4095s", top, mount) != 2)
             continue;
         bool v2 = strncmp(tail, " - cgroup2 ", 11) == 0;
         bool v1 = strncmp(tail, " - cgroup ", 10) == 0 && strstr(tail, "memory");
-        if ((v1 || v2) && own_path(groups, v2, path, sizeof path)) {
-            uint64_t here = hierarchy_room(root, mount, top, path, v2);
-            if (here < room)
-                room = here;
-        }
+        if ((v1 || v2) && own_path(groups, v2, path, sizeof path))
+            hierarchy_room(s, mount, top, path, v2);
     }
     fclose(mounts);
-    return room;
 }
 
-static uint64_t machine_room(const char *root)
+static void machine_room(const struct search *s)
 {
     char text[4096];
-    if (read_text(root, "/proc/meminfo", "", text, sizeof text) <= 0)
-        return UINT64_MAX;
-    uint64_t kib = field(text, "MemAvailable:");
+    if (read_text(s->root, "/proc/meminfo", "", text, sizeof text) <= 0)
+        return;
+    uint64_t kib = field(text, "MemAvailable:"), total = field(text, "MemTotal:");
     if (kib == UINT64_MAX)
-        return UINT64_MAX;
-    return kib * 1024 > MARGIN ? kib * 1024 - MARGIN : 0;
-}
-
-static void narrow(uint64_t *room, int *limit, uint64_t other, int kind)
-{
-    if (other < *room) {
-        *room = other;
-        if (limit)
-            *limit = kind;
-    }
+        return;
+    narrow(s->best, less(kib * 1024, MARGIN), total == UINT64_MAX ? 0 : total * 1024, SR_LIMIT_MEMORY, "/proc",
+           "meminfo");
 }
 
 uint64_t sr_headroom(int fd, const char *root, int *limit)
 {
     struct statfs fs;
-    uint64_t room = UINT64_MAX;
+    sr_room best = {.free = UINT64_MAX};
 
-    if (limit)
-        *limit = SR_LIMIT_NONE;
     /* A memfd lives on a mount without a size: it reports no blocks at all. */
     if (fd >= 0 && fstatfs(fd, &fs) == 0 && fs.f_blocks > 0)
-        narrow(&room, limit, (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize, SR_LIMIT_FILESYSTEM);
-    narrow(&room, limit, cgroups_room(root), SR_LIMIT_CGROUP);
-    narrow(&room, limit, machine_room(root), SR_LIMIT_MEMORY);
-    return room;
+        narrow(&best, (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize, 0, SR_LIMIT_FILESYSTEM, "", "");
+    cgroups_room(&(struct search){.root = root, .best = &best});
+    machine_room(&(struct search){.root = root, .best = &best});
+    if (limit)
+        *limit = best.limit;
+    return best.free;
+}
+
+int sr_room_left(const char *root, sr_room *out)
+{
+    struct search search = {.root = root, .patient = true, .best = out};
+
+    *out = (sr_room){.free = UINT64_MAX};
+    cgroups_room(&search);
+    machine_room(&search);
+    return 0;
 }

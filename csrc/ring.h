@@ -102,6 +102,16 @@ uint64_t sr_committed(const sr_ring *ring);
  * /sys ("" outside tests). */
 uint64_t sr_headroom(int fd, const char *root, int *limit);
 
+/* What processes may still write before a memory cgroup or the machine runs out. Unlike sr_headroom's question
+ * this one is not about the next instant: all file pages that the kernel can drop count as free. */
+typedef struct sr_room {
+    uint64_t free;   /* bytes, a safety margin deducted; UINT64_MAX: nothing limits */
+    uint64_t size;   /* the limit itself: the group's, the machine's memory */
+    int limit;       /* SR_LIMIT_CGROUP, SR_LIMIT_MEMORY or SR_LIMIT_NONE */
+    char file[1024]; /* where the limit stands: "/sys/fs/cgroup/.../memory.max" */
+} sr_room;
+int sr_room_left(const char *root, sr_room *out);
+
 /* ---- memory.c: memory of a slot ----------------------------------------------------------------------- */
 
 /* Makes sure that the first `bytes` of the slot's payload are backed by memory and mapped here.

@@ -211,6 +211,57 @@ static void broken_files_limit_nothing(void)
     expect(8 * GIB - MARGIN, SR_LIMIT_MEMORY);
 }
 
+static void what_can_be_written_in_time_counts_all_file_pages_as_free(void)
+{
+    sr_room room;
+    machine();
+    groups("0::/a/b\n", MOUNT_V2);
+    group("/sys/fs/cgroup/a", true, 2 * GIB, 900 * MIB);
+    group("/sys/fs/cgroup/a/b", true, GIB, 800 * MIB);
+    put("/sys/fs/cgroup/a/b/memory.stat", "anon 1\nfile 2\nactive_file 104857600\ninactive_file 209715200\n");
+    CHECK_EQ(sr_room_left(root, &room), 0);
+    clean();
+    CHECK_EQ(room.free, GIB - 500 * MIB - MARGIN);
+    CHECK_EQ(room.size, GIB);
+    CHECK_EQ(room.limit, SR_LIMIT_CGROUP);
+    CHECK(strcmp(room.file, "/sys/fs/cgroup/a/b/memory.max") == 0);
+}
+
+static void the_file_that_says_so_is_an_ancestors(void)
+{
+    sr_room room;
+    machine();
+    groups("5:memory:/one/two\n", "36 32 0:33 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+    group("/sys/fs/cgroup/memory/one", false, GIB, 700 * MIB);
+    group("/sys/fs/cgroup/memory/one/two", false, 4 * GIB, 700 * MIB);
+    put("/sys/fs/cgroup/memory/one/memory.stat", "total_inactive_file 1048576\ntotal_active_file 2097152\n");
+    CHECK_EQ(sr_room_left(root, &room), 0);
+    clean();
+    CHECK_EQ(room.free, GIB - 697 * MIB - MARGIN);
+    CHECK_EQ(room.size, GIB);
+    CHECK(strcmp(room.file, "/sys/fs/cgroup/memory/one/memory.limit_in_bytes") == 0);
+}
+
+static void without_groups_the_machines_memory_is_the_limit(void)
+{
+    sr_room room;
+    machine();
+    CHECK_EQ(sr_room_left(root, &room), 0);
+    clean();
+    CHECK_EQ(room.free, 8 * GIB - MARGIN);
+    CHECK_EQ(room.size, 16 * GIB);
+    CHECK_EQ(room.limit, SR_LIMIT_MEMORY);
+    CHECK(strcmp(room.file, "/proc/meminfo") == 0);
+}
+
+static void where_nothing_is_known_nothing_limits(void)
+{
+    sr_room room;
+    CHECK_EQ(sr_room_left("/nonexistent", &room), 0);
+    CHECK_EQ(room.free, UINT64_MAX);
+    CHECK_EQ(room.limit, SR_LIMIT_NONE);
+}
+
 static void the_real_machine_has_some_room(void)
 {
     int limit = -1;
@@ -239,6 +290,10 @@ static const struct test tests[] = {
     T(a_path_that_is_not_visible_falls_back_to_what_is),
     T(a_group_whose_name_begins_like_the_mounted_one_is_another),
     T(broken_files_limit_nothing),
+    T(what_can_be_written_in_time_counts_all_file_pages_as_free),
+    T(the_file_that_says_so_is_an_ancestors),
+    T(without_groups_the_machines_memory_is_the_limit),
+    T(where_nothing_is_known_nothing_limits),
     T(the_real_machine_has_some_room),
 };
 RUN_TESTS(tests, 20)
