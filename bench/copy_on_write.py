@@ -2,7 +2,8 @@
 
 Question
     How much memory of its own does a worker get by reading a dataset's strings, kept in a list and in a
-    `slipring.StringList`, and how long does reading one take?
+    `slipring.StringList`, and how long does reading one take? What does it cost to measure that from
+    outside, as ``stats().worker_private_bytes`` does and as the kernel does for each page?
 Data
     Two million file names of 46 characters, read in random order by one forked worker.
 Machine, command, result
@@ -39,9 +40,9 @@ class Names:
         return own_mib(), index
 
 
-def own_mib() -> int:
-    """MiB that this process alone has written."""
-    with open("/proc/self/smaps_rollup") as file:
+def own_mib(pid: int | str = "self") -> int:
+    """MiB that a process alone has written, told by the kernel of each of its pages."""
+    with open(f"/proc/{pid}/smaps_rollup") as file:
         return next(int(line.split()[1]) // 1024 for line in file if line.startswith("Private_Dirty"))
 
 
@@ -52,7 +53,24 @@ def measure(names: Sequence[str], chunk: int) -> list[int]:
     dataset = Names(names, chunk)
     with Loader(dataset, 1, num_workers=1, start_method="fork") as loader:
         seen = [int(batch[0][0]) for batch in loader]
+        compare_meters(loader._engine.pool.pids()[0][1])
     return seen[:: max(1, len(seen) // 10)]
+
+
+def compare_meters(pid: int) -> None:
+    """Print what `stats()` measures of a worker, what smaps_rollup says, and how long each takes."""
+    from slipring import growth
+
+    for title, meter in (
+        ("stats()", lambda: (growth.private_bytes(pid) or 0) >> 20),
+        ("smaps_rollup", lambda: own_mib(pid)),
+    ):
+        taken = []
+        for _ in range(9):
+            begin = time.perf_counter()
+            found = meter()
+            taken.append(time.perf_counter() - begin)
+        print(f"{'':12}{title}: {found} MiB, {sorted(taken)[4] * 1e3:.1f} ms")
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from slipring.errors import (
     SlotsExhausted,
     WorkerDied,
     WorkerError,
+    WorkerMemoryWarning,
 )
 from slipring.info import WorkerInfo, get_worker_info
 from slipring.loader import Loader
@@ -38,6 +39,7 @@ __all__ = [
     "WorkerDied",
     "WorkerError",
     "WorkerInfo",
+    "WorkerMemoryWarning",
     "__version__",
     "default_collate",
     "empty",

@@ -104,6 +104,12 @@ cdef extern from "ring.h" nogil:
         uint64_t needed
         uint64_t free
 
+    ctypedef struct sr_room:
+        uint64_t free
+        uint64_t size
+        int limit
+        char file[1024]
+
     ctypedef struct sr_stamps:
         uint64_t dispatched_at
         uint64_t claimed_at
@@ -127,6 +133,7 @@ cdef extern from "ring.h" nogil:
     char *sr_payload(const sr_ring *ring, uint32_t slot)
     uint64_t sr_committed(const sr_ring *ring)
     uint64_t sr_headroom(int fd, const char *root, int *limit)
+    int sr_room_left(const char *root, sr_room *out)
     int sr_commit(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why)
     int sr_commit_task(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why)
     int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint64_t align,

@@ -20,6 +20,7 @@ from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted,
 
 cdef uint64_t IDLE = 100_000_000  # ns; how often a waiting consumer looks after its workers
 cdef uint64_t NEVER = <uint64_t> -1
+cdef double SECOND = 1e9  # ns
 cdef object _exiting = exiting  # see there
 _COPY = {"auto": COPY_AUTO, "always": COPY_ALWAYS, "never": COPY_NEVER}
 
@@ -69,6 +70,8 @@ cdef class LoaderIterator:
     cdef object __weakref__
     cdef readonly object _engine  # None: the iteration is over
     cdef object options, on_end, rebuild, error
+    cdef object memory  # what the workers' growth is watched by; None: it is not
+    cdef uint64_t memory_at  # when next
     cdef set done
     cdef Ring ring
     cdef dict tasks     # ticket -> Task: what is under way
@@ -101,6 +104,7 @@ cdef class LoaderIterator:
         self.chunk = options.chunk_size or 0
         self.single = options.batch_size is None
         self.eager = eager
+        self.memory, self.memory_at = engine.memory, 0
         self.tasks = {}
         self.by_slot = [None] * self.ring.n_slots
         try:
@@ -126,6 +130,8 @@ cdef class LoaderIterator:
             if self.error is not None:
                 raise Closed(f"the iteration ended with an error: {self.error}")
             raise StopIteration
+        if self.memory is not None and clock() >= self.memory_at:
+            self.look_at_memory()
         while True:
             try:
                 task = self.due_task(engine)
@@ -154,6 +160,12 @@ cdef class LoaderIterator:
                 original = engine.pool.take_error(task.ticket) if self.inline else None
                 raise self.rebuild(value, original)
             self.streams.ended(task.worker)
+
+    cdef int look_at_memory(self) except -1:
+        """Between two batches: a warning that is an error to the user costs none of them."""
+        cdef double seconds = self.memory.look(self.ring)
+        self.memory_at = clock() + <uint64_t> (min(seconds, 1e9) * SECOND)
+        return 0
 
     cdef Task due_task(self, engine):
         """Dispatch and wait; the task whose batch is to be delivered, None at the end."""

@@ -17,6 +17,7 @@ cdef extern from "<errno.h>" nogil:
     enum:
         ECANCELED
 
+from slipring._check import LIMITS
 from slipring.errors import Closed, CorruptBatch, batch_too_large, task_too_large
 
 BACKINGS = {"auto": c.SR_BACKING_AUTO, "shm": c.SR_BACKING_SHM, "memfd": c.SR_BACKING_MEMFD}
@@ -26,6 +27,22 @@ BACKING_NAMES = {
     c.SR_BACKING_MEMFD: "memfd",
     c.SR_BACKING_DIR: "dir",
 }
+
+
+def room_left(root=""):
+    """What processes may still write before a limit is met; `root` is put before /proc and /sys.
+
+    Returns
+    -------
+    (free, size, limit, file) or None
+        Bytes left, the limit's own bytes, the limit as a text, where it stands. None: nothing limits.
+    """
+    cdef c.sr_room room
+    directory = os.fsencode(root)
+    check(c.sr_room_left(<const char *> directory, &room))
+    if room.limit == c.SR_LIMIT_NONE:
+        return None
+    return room.free, room.size, LIMITS[room.limit], os.fsdecode(room.file)
 
 
 cdef uint64_t deadline_in(double seconds) noexcept:

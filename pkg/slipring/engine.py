@@ -35,6 +35,7 @@ class Engine:
             options.slot_bytes or 0,
         )
         tally.add(self.ring.meter)
+        self.memory = None  # of worker processes
         self.pool = self._pool(job)
         self.started = False
         self.marks = {}  # of streams that are resumed: worker -> (run, batches, where it was then as bytes)
@@ -55,7 +56,10 @@ class Engine:
         restarts = Restarts(options.max_restarts if options.respawns else None, self.tally.respawned)
         if options.method == "thread":
             return ThreadPool(self.ring, job, restarts)
-        return ProcessPool(self.ring, job, options.method, restarts)
+        pool = ProcessPool(self.ring, job, options.method, restarts)
+        self.memory = self.tally.memory
+        self.memory.watch(pool)
+        return pool
 
     @property
     def foreign(self):
@@ -109,6 +113,8 @@ class Engine:
         if self.inline:
             self.pool.stop()
         elif not self.options.persistent_workers:
+            if self.memory is not None:
+                self.memory.measure()
             self.stop_workers()
             if self.pool.stuck:
                 self.shut_down()  # the threads would serve the next run as well, beside its own
@@ -130,6 +136,8 @@ class Engine:
             if self.alive:
                 self.alive = False
                 self.tally.fold(self.ring.meter, self.ring.info)
+                if self.memory is not None:
+                    self.memory.forget(self.pool)
                 _live.discard(self)
                 if self.attachment is not None:
                     self.attachment.close()

@@ -73,6 +73,14 @@ class SegmentFull(SlipringError):
     """
 
 
+class WorkerMemoryWarning(RuntimeWarning):
+    """Workers' own memory has grown so much that as much again would not fit. Given once per loader.
+
+    A category of its own, for ``warnings.filterwarnings``. Where a filter makes it an error, ``next()``
+    raises it before a batch is taken, and the iteration can go on.
+    """
+
+
 class BatchTooLarge(SlipringError, ValueError):
     """A batch is larger than a slot's reserved capacity.
 

@@ -262,6 +262,19 @@ class ProcessPool:
         """See `Restarts`."""
         self.restarts.begin_run()
 
+    def pids(self):
+        """Return [(worker, its process, whether it has begun to take tasks)]."""
+        found = []
+        for number, process in sorted(self.processes.items()):
+            with contextlib.suppress(ValueError):  # another thread has just closed it
+                found.append((number, process.pid, self.ring.party(number + 1)[1] == SERVING))
+        return found
+
+    @property
+    def forks(self):
+        """bool: whether workers begin with their parent's memory."""
+        return self.context.get_start_method() == "fork"
+
     def _forget(self, number):
         fd = self.pidfds.pop(number, None)
         if fd is not None:

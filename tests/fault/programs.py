@@ -14,11 +14,13 @@ import resource
 import signal
 import sys
 import threading
+import warnings
 from multiprocessing import forkserver, resource_tracker, util
 
 import numpy as np
 
-from slipring import Loader
+import slipring
+from slipring import Loader, growth
 from slipring.errors import SlipringError, WorkerDied
 from tests.fault.procs import LONG_S, worker_pids
 from tests.fault.scenes import AtPickling, Gate, Images, Rows, Sized, Stream
@@ -189,6 +191,36 @@ def fill_up(options):
         say("end", came=came, stats=stats.__dict__, respawns=loader.stats().respawns)
     except (SlipringError, OSError, MemoryError) as error:
         say("refused", type=type(error).__name__, text=str(error), **numbers(error))
+
+
+def read_names(kind, text):
+    """Workers read two million strings, kept in a list or a StringList; tells when memory is warned of."""
+    growth.LOOK_S = 0.0  # at every batch: these are quick
+    warnings.showwarning = lambda message, category, *where: say(
+        "warned", text=str(message), type=category.__name__
+    )
+    names = [f"{text}{i:09d}" for i in range(2_000_000)]
+    data = Reads(names if kind == "list" else slipring.StringList(names), 200)
+    with Loader(data, 1, num_workers=2, start_method="fork") as loader:
+        try:
+            batches = sum(1 for _ in loader)
+        except WorkerDied as error:
+            say("died", exitcode=error.exitcode)
+        else:
+            say("end", batches=batches, own=loader.stats().worker_private_bytes)
+
+
+class Reads:
+    """Reading a sample reads one of `n` shares of all strings."""
+
+    def __init__(self, names, n):
+        self.names, self.n = names, n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return sum(len(self.names[k]) for k in range(i, len(self.names), self.n))
 
 
 def numbers(error):

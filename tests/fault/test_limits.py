@@ -196,10 +196,10 @@ def cgroup_v2(limit, nested):
 
 
 def oom_kills(group):
-    """How often the kernel has killed in a cgroup."""
-    file = group / "memory.oom_control"
-    text = (file if file.exists() else group / "memory.events").read_text()
-    return int(dict(line.split() for line in text.splitlines())["oom_kill"])
+    """0, or how often the kernel has killed in a cgroup and below (v1 counts for each group alone)."""
+    files = [*group.rglob("memory.oom_control"), *group.rglob("memory.events")]
+    texts = [file.read_text() for file in files]
+    return sum(int(dict(line.split() for line in text.splitlines())["oom_kill"]) for text in texts)
 
 
 @pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
@@ -220,6 +220,42 @@ def test_a_full_memory_cgroup_is_an_error_and_nobody_is_killed(cgroup, nested, m
     assert told["came"].index(errors[0]) * size > limit // 4
     # After batches had been let go it went on.
     assert "batch" in told["came"][told["came"].index(errors[0]) :]
+
+
+@pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
+@pytest.mark.parametrize("nested", [False, True], ids=["its own limit", "an ancestor's limit"])
+def test_workers_that_copy_what_they_read_are_warned_of_before_the_kernel_kills(cgroup, nested):
+    with cgroup(400 * MB, nested) as (procs, limited):
+        enter = ["sh", "-c", f'echo $$ > "{procs}"; exec "$@"', "sh"]
+        told = read_names("list", enter)
+        assert told[0]["at"] == "warned", told
+        assert told[0]["type"] == "WorkerMemoryWarning"
+        for part in (
+            f"{limited}/memory.",
+            "419.4 MB in all",
+            "worker 0: ",
+            "worker 1: ",
+            "slipring.StringList",
+        ):
+            assert part in told[0]["text"]
+        assert len([line for line in told if line["at"] == "warned"]) == 1
+        assert oom_kills(limited) > 0  # it was no false alarm
+
+
+@pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
+def test_workers_that_copy_nothing_are_not_warned_of(cgroup):
+    with cgroup(400 * MB, False) as (procs, limited):
+        (told,) = read_names("StringList", ["sh", "-c", f'echo $$ > "{procs}"; exec "$@"', "sh"])
+        assert (told["at"], told["batches"]) == ("end", 200)
+        assert max(told["own"]) < 60 * MB
+        assert oom_kills(limited) == 0
+
+
+def read_names(kind, run):
+    """What tests.fault.programs.read_names tells, however it ends."""
+    command = [*run, sys.executable, "-m", "tests.fault.programs", "read_names", kind, "/data/train/n0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG_S)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 # ---- /dev/shm

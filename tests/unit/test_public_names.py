@@ -19,6 +19,7 @@ def test_the_public_names_are_these():
         "WorkerDied",
         "WorkerError",
         "WorkerInfo",
+        "WorkerMemoryWarning",
         "__version__",
         "default_collate",
         "empty",
@@ -42,5 +43,5 @@ def test_the_exceptions_can_be_caught_as_what_users_expect():
     assert issubclass(slipring.BatchTooLarge, ValueError)
     for name in slipring.__all__:
         value = getattr(slipring, name)
-        if isinstance(value, type) and issubclass(value, Exception):
+        if isinstance(value, type) and issubclass(value, Exception) and not issubclass(value, Warning):
             assert issubclass(value, slipring.SlipringError), name
