@@ -25,7 +25,7 @@ PY_DIRS := $(wildcard pkg tests bench examples setup.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build lint test pytest test-cuda ctest tsan asan fuzz fault bench bench-device wheel check-sdist clean
+.PHONY: help venv build lint test pytest test-cuda ctest tsan asan fuzz fault steps bench bench-device wheel check-sdist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -66,6 +66,8 @@ lint: $(DEPS_STAMP) ## ruff, cython-lint, and gcc's warnings as errors
 	$(VENV)/bin/ruff format --check $(PY_DIRS)
 	PATH="$(abspath $(VENV))/bin:$$PATH" cython-lint --max-line-length 110 $(wildcard pkg/slipring/*.pyx pkg/slipring/*.pxd)
 	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -Icsrc $(wildcard csrc/*.c)
+	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -DSR_STEPS=1 -Icsrc -Itests/steps \
+	    $(wildcard csrc/*.c tests/steps/*.c)
 
 # pytest comes last, so that its closing line is the last thing on the screen; one after another also under -j.
 test: build $(if $(filter 0,$(TORCH)),,$(CLIENTS_STAMP)) ## C tests, the same under tsan and asan, malformed batches, then pytest
@@ -83,6 +85,10 @@ pytest: build ## pytest alone; ARGS='tests/unit -k lease'
 KILLS ?= 10000
 fault: build ## workers killed at random instants in every mode, deliveries counted; KILLS=10000, SEED=1
 	$(PY) -W ignore -m tests.fault.kills --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# Each access of csrc to shared bytes has a point before it, and one behind it: tests/steps.
+steps: build ## deaths at every step of the ring, in every mode and way (minutes); QUICK=1, SEED=1
+	$(PY) -W ignore -m tests.fault.steps $(if $(filter-out 0,$(QUICK)),--quick) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 ctest: ## the ring's tests in C
 	$(MAKE) --no-print-directory -C tests/c run

@@ -2,6 +2,7 @@
 
 SLIPRING_BUILD chooses the kind of build: ``release`` (default), ``debug`` (assertions on), ``asan`` (address
 and undefined behaviour) or ``tsan`` (threads). Each kind keeps its own objects under ``build/<kind>``.
+``steps`` builds only the module with the C ring, with points where tests kill: see tests/steps.
 """
 
 import glob
@@ -18,6 +19,7 @@ FLAGS = {
     "debug": ["-O1", "-UNDEBUG", "-DSR_DEBUG=1", "-fno-omit-frame-pointer"],
     "asan": ["-O1", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"],
     "tsan": ["-O1", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=thread"],
+    "steps": ["-O1", "-DSR_STEPS=1", "-Itests/steps"],
 }
 if KIND not in FLAGS:
     sys.exit(f"SLIPRING_BUILD={KIND!r} is not a kind of build; choose one of {', '.join(FLAGS)}")
@@ -38,6 +40,11 @@ EXTENSIONS = {
     "_iterator": [],
 }
 
+HEADERS = glob.glob("csrc/*.h")
+if KIND == "steps":
+    EXTENSIONS = {"_segment": [*EXTENSIONS["_segment"], "tests/steps/steps.c"]}
+    HEADERS.append("tests/steps/steps.h")
+
 CFLAGS = [
     "-std=gnu11",
     "-g",
@@ -57,7 +64,7 @@ def extension(name, c_sources):
         f"slipring.{name}",
         sources=[f"pkg/slipring/{name}.pyx", *c_sources],
         include_dirs=["csrc"],
-        depends=sorted(glob.glob("csrc/*.h")),  # also of those that only cimport _ring
+        depends=sorted(HEADERS),  # also of those that only cimport _ring
         define_macros=[
             ("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"),
             ("NPY_TARGET_VERSION", "NPY_1_23_API_VERSION"),

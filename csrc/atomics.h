@@ -39,6 +39,12 @@ static inline bool sr_cas32(_Atomic uint32_t *p, uint32_t expected, uint32_t des
                                                    memory_order_acquire);
 }
 
+/* Orders nothing, and may fail for no reason; then what it found is in *seen. For loops. */
+static inline bool sr_cas_relaxed(_Atomic uint64_t *p, uint64_t *seen, uint64_t desired)
+{
+    return atomic_compare_exchange_weak_explicit(p, seen, desired, memory_order_relaxed, memory_order_relaxed);
+}
+
 /* Raises *p to at least v. */
 static inline void sr_raise(_Atomic uint64_t *p, uint64_t v)
 {

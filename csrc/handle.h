@@ -95,4 +95,10 @@ void sr_reset_slot(sr_slot *s, const sr_task *task);
 /* Makes a slot FREE whose word is `word`; false if the word has changed meanwhile. */
 bool sr_set_free(sr_ring *ring, sr_slot *s, uint64_t word);
 
+#ifdef SR_STEPS
+#include "steps.h" /* for tests: from here on each access to shared bytes has points where a party may be killed */
+#else
+#define SR_STEP_AS(party) ((void)0)
+#endif
+
 #endif

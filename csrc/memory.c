@@ -12,7 +12,7 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-int sr_put_memory(int fd, uint64_t offset, uint64_t length)
+int (sr_put_memory)(int fd, uint64_t offset, uint64_t length)
 {
     int rc;
     do {
@@ -170,8 +170,7 @@ int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint6
             return -EFBIG;
         }
         end = start + bytes;
-    } while (!atomic_compare_exchange_weak_explicit(&s->cursor, &seen, end, memory_order_relaxed,
-                                                    memory_order_relaxed));
+    } while (!sr_cas_relaxed(&s->cursor, &seen, end));
     int rc = sr_commit(ring, party, slot, end, why);
     if (rc == 0)
         *offset = start;

@@ -32,7 +32,8 @@ uint64_t sr_rescan_at(uint64_t deadline)
     return then < deadline ? then : deadline;
 }
 
-int sr_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline)
+/* In brackets, as all that tests put points around (SR_STEPS): there the names are macros. */
+int (sr_futex_wait)(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline)
 {
     struct timespec at = {.tv_sec = (time_t)(deadline / UINT64_C(1000000000)),
                           .tv_nsec = (long)(deadline % UINT64_C(1000000000))};
@@ -42,7 +43,7 @@ int sr_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline)
     return rc == 0 ? 0 : -errno;
 }
 
-int sr_futex_wake(_Atomic uint32_t *word, int count)
+int (sr_futex_wake)(_Atomic uint32_t *word, int count)
 {
     long rc = syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE, count, NULL, NULL, 0);
     return rc < 0 ? -errno : 0;
@@ -156,6 +157,7 @@ int sr_join(sr_ring *ring, uint32_t party)
 {
     if (party >= ring->n_parties)
         return -EINVAL;
+    SR_STEP_AS(party);
     sr_party *p = &ring->parties[party];
     int pid = (int)getpid();
     sr_store_relaxed(&p->pid, pid);

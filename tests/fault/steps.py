@@ -1,0 +1,133 @@
+"""Deaths at every step: each stop point of the C ring (tests/steps), in every mode, in every way.
+
+    python -m tests.fault.steps [--quick] [--only 'respawn map;parent chunks'] [--seed 1] [--jobs 2]
+
+A job is a kind of death and a mode, in a process of its own. Kinds: `respawn` (a worker dies at the point and
+is replaced), `raise` (it dies, and WorkerDied says so), `stop` (it stands still there and later goes on) and
+`parent` (the consumer dies there). Ends with 1 if a batch was lost, delivered twice, out of its order or
+changed, if anything hung or was left behind, or if a point is in no party's way in any mode.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.fault import points
+
+# What `rounds.Mode` is made of.
+MODES = {
+    "map": {"init": True},
+    "map, static": {"dispatch": "static"},
+    "map, as completed": {"in_order": False},
+    "map, ended early": {"early": True, "persistent_workers": False},
+    "chunks": {"chunk_size": 2},
+    "chunks, staged": {"chunk_size": 2, "collate": True},
+    "chunks, ended early": {"chunk_size": 1, "early": True},
+    "stream, by state": {"data": "Stateful"},
+    "stream, replay": {"data": "Stream"},
+    "arrays kept": {"data": "Kept"},
+}
+ALL_JOBS = [(kind, mode) for kind in ("respawn", "raise", "stop", "parent") for mode in MODES]
+QUICK_JOBS = [
+    *(("respawn", mode) for mode in MODES),
+    *(("raise", mode) for mode in ("map", "chunks, staged", "stream, by state")),
+    *(("stop", mode) for mode in ("map", "chunks")),
+    *(("parent", mode) for mode in ("map, ended early", "chunks", "stream, by state")),
+]
+# Points that no loader comes by, and who does.
+ELSEWHERE = {
+    "sr_claim_free:": "push mode",
+    "try_claim_free:": "push mode",
+    "sr_wake_free:": "push mode: nobody else waits for FREE",
+    "sr_publish: before add &ring->header->order": "push mode",
+    "sr_publish: before store &s->ticket": "push mode",
+    "announce: before wait": "two parties grow at once, with room for one: tests/c/test_memory.c",
+    "announce: after wait": "the same",
+    "sr_after_fork:": "in a child that is no party yet",
+    "count_fork:": "in a child that is no party yet",
+    "commit_controls:": "before there is a party",
+    "sr_create:": "before there is a party",
+}
+COLUMNS = (
+    "points", "rounds", "struck", "missed", "raised", "batches",
+    "lost", "doubled", "reordered", "changed", "wrong",
+)  # fmt: skip
+MUST_BE_ZERO = ("lost", "doubled", "reordered", "changed", "wrong")
+
+
+def elsewhere(name):
+    """Whether a point is known to be in no loader's way."""
+    return any(
+        name == what or name.startswith(f"{what}:") or name.startswith(f"{what} ") for what in ELSEWHERE
+    )
+
+
+def line(job, counts, width):
+    """One row of the summary."""
+    return f"{job:{width}} " + " ".join(f"{counts.get(c, '-'):>9}" for c in COLUMNS)
+
+
+def run_job(job, path, quick, seed):
+    """Run a job in a process of its own; returns its counts, with "failure" where it came to no end."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fault.step_rounds", *job, os.fspath(path)]
+    env = {**os.environ, "SLIPRING_TEST_RUN": f"{os.getpid()} {job}"}  # its orphans are not those of others
+    done = subprocess.run([*command, str(int(quick)), seed], capture_output=True, text=True, env=env)
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    return {"failure": f"ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.fault.steps")
+    parser.add_argument("--quick", action="store_true", help="each point in one of the ways, fewer modes")
+    parser.add_argument("--only", help="jobs, separated by ;")
+    parser.add_argument("--seed", default=str(int.from_bytes(os.urandom(4), "little")))
+    parser.add_argument("--jobs", type=int, default=3, help="at once: most of the time they wait")
+    parser.add_argument("--json", action="store_true", help="the counts, on one line at the end")
+    asked = parser.parse_args()
+    jobs = QUICK_JOBS if asked.quick else ALL_JOBS
+    if asked.only:
+        jobs = [job for job in ALL_JOBS if " ".join(job) in asked.only.split(";")]
+    path = points.build()
+    print(f"seed {asked.seed}", flush=True)
+    began = time.monotonic()
+    width = max(len(" ".join(job)) for job in jobs)
+    print(line("", {c: c for c in COLUMNS}, width), flush=True)
+    reached, failed, missed, total, names, slowest = set(), [], [], Counter(), [], 0.0
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        pending = [(job, pool.submit(run_job, job, path, asked.quick, asked.seed)) for job in jobs]
+        for job, future in pending:
+            counts, job = future.result(), " ".join(job)
+            print(line(job, counts, width), flush=True)
+            if "failure" in counts:
+                failed.append(f"{job} {counts['failure']}")
+                continue
+            failed += [f"{job}: {what}" for what in counts["details"]]
+            missed += [f"{job}: {what}" for what in counts["missed_at"]]
+            total.update({c: counts[c] for c in COLUMNS})
+            names = counts["names"]
+            reached |= set(counts["reached"])
+            slowest = max(slowest, counts["slowest_s"])
+    print(line("all", total, width))
+    for what in missed:
+        print(f"nobody came by again: {what}")
+    for what in failed:
+        print(what)
+    unreached = [] if asked.only else [n for n in names if n not in reached and not elsewhere(n)]
+    for name in unreached:
+        print(f"in nobody's way: {name}")
+    print(f"{len(names)} points, {len(reached)} of them in somebody's way in {len(jobs)} jobs")
+    print(f"the workers of a dead consumer had gone within {slowest:.2f} s")
+    print(f"{time.monotonic() - began:.0f} s, seed {asked.seed}")
+    if asked.json:
+        print(json.dumps({**total, "failed": failed, "unreached": unreached}))
+    return 1 if failed or unreached or any(total[c] for c in MUST_BE_ZERO) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Deaths at each step of the C ring, for a minute: `make steps` is the whole run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.fault import points
+from tests.fault.procs import ROOT
+from tests.fault.steps import ELSEWHERE, MUST_BE_ZERO, QUICK_JOBS
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def build():
+    return points.build()
+
+
+def in_a_build_with_points(build, *lines):
+    """What a program says that has the points as `P`."""
+    program = "\n".join(["from tests.fault.points import load", f"P = load({str(build)!r})", *lines])
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_every_point_has_a_name_of_its_own(build):
+    code, said, err = in_a_build_with_points(build, "print(*P.names, sep='\\n')")
+    assert (code, err) == (0, "")
+    names = said.splitlines()
+    assert len(set(names)) == len(names) > 150
+    assert {"sr_publish: before cas &s->state", "sr_publish: after cas &s->state"} < set(names)
+    # What is said of points that no loader comes by must be about points.
+    assert [what for what in ELSEWHERE if not any(name.startswith(what) for name in names)] == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, 0])
+def test_whoever_comes_by_after_the_given_number_of_hits_dies_as_ordered(build, how):
+    code, said, _ = in_a_build_with_points(
+        build,
+        "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
+        "from slipring._ring import Ring",
+        "ring = Ring(2, 2)",
+        f"P.order('sr_begin_run: before store &ring->header->run', {int(how)}, skip=2, party=0)",
+        "for run in range(9):",
+        "    print(run, flush=True)",
+        "    ring.begin_run(run)",
+    )
+    assert (code, said.split()) == (-how or 3, ["0", "1", "2"])
+
+
+@pytest.mark.timeout(600)
+def test_a_death_at_any_step_loses_repeats_and_reorders_nothing(build):
+    seed = os.environ.get("SLIPRING_TEST_SEED") or str(int.from_bytes(os.urandom(4), "little"))
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fault.steps", "--json", "--seed", seed]
+    if not os.environ.get("SLIPRING_TEST_ALL_STEPS"):
+        command.append("--quick")
+    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        said = run.communicate()[0]
+    finally:
+        if run.poll() is None:  # the watchdog's exception
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+    print(said)
+    total = json.loads(said.splitlines()[-1])
+    assert total["failed"] == []
+    assert {what: total[what] for what in MUST_BE_ZERO} == dict.fromkeys(MUST_BE_ZERO, 0)
+    assert total["unreached"] == [], "points that no mode comes by: a mode that does, or a line in ELSEWHERE"
+    assert run.returncode == 0, said
+    # Somebody was struck at nearly every point, in each of the modes; "raise" has mostly raised.
+    assert total["struck"] >= total["points"] - total["missed"] > 40 * len(QUICK_JOBS)
+    assert total["missed"] < total["points"] / 20
+    assert total["raised"] > 60

@@ -1,0 +1,87 @@
+/* steps.c - what happens at the points of steps.h: they are counted, and at chosen ones a party is struck.
+ *
+ * The orders lie on a page that forked workers share with whoever gives them: tests/steps/points.py.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "steps.h"
+
+#define STRIKES 4
+#define MOST_STEPS 1024
+#define SEEN_FROM_TESTS __attribute__((visibility("default")))
+
+typedef struct strike {
+    _Atomic int32_t step;  /* number of the point; -1: none */
+    int32_t party;         /* who; -1: any worker */
+    int32_t how;           /* a signal; 0: _exit(3) */
+    int32_t times;         /* how many are struck */
+    _Atomic int32_t left;  /* hits that pass before */
+    _Atomic int32_t done;  /* how many were struck */
+    _Atomic int32_t pid, worker; /* the last of them: its pid, its party - 1 */
+} strike;
+
+typedef struct board {
+    strike strikes[STRIKES];
+    _Atomic uint32_t hits[2][MOST_STEPS]; /* by the consumer, by workers */
+} board;
+
+extern const sr_step *const __start_sr_steps[], *const __stop_sr_steps[];
+static board *orders;
+static int my_pid = -1;
+static uint32_t me;
+
+__attribute__((constructor)) static void share_orders(void)
+{
+    orders = mmap(NULL, sizeof *orders, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (orders == MAP_FAILED)
+        _exit(70);
+    for (int i = 0; i < STRIKES; i++)
+        orders->strikes[i].step = -1;
+}
+
+SEEN_FROM_TESTS int sr_steps_count(void) { return (int)(__stop_sr_steps - __start_sr_steps); }
+SEEN_FROM_TESTS const sr_step *sr_steps_at(int i) { return __start_sr_steps[i]; }
+SEEN_FROM_TESTS board *sr_steps_board(void) { return orders; }
+
+void sr_step_as(uint32_t party)
+{
+    me = party;
+    my_pid = (int)getpid();
+}
+
+static void end_as(int how)
+{
+    if (how == 0)
+        _exit(3);
+    if (how != SIGKILL && how != SIGSTOP)
+        signal(how, SIG_DFL);
+    raise(how);
+}
+
+void sr_step_here(const sr_step *const *point)
+{
+    int32_t i = (int32_t)(point - __start_sr_steps);
+    if (getpid() != my_pid) /* forked, and nobody yet */
+        return;
+    int before = errno;
+    if (i < MOST_STEPS)
+        orders->hits[me != 0][i]++;
+    for (strike *s = orders->strikes; s < orders->strikes + STRIKES; s++) {
+        if (s->step != i || (s->party != (int32_t)me && !(s->party < 0 && me != 0)))
+            continue;
+        int32_t left = s->left--;
+        if (left > 0 || left <= -s->times)
+            continue;
+        s->pid = my_pid;
+        s->worker = (int32_t)me - 1;
+        s->done++;
+        end_as(s->how);
+    }
+    errno = before;
+}
