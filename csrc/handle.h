@@ -61,6 +61,10 @@ void sr_stop_growing(sr_ring *ring, uint32_t party);
 #define SR_RESCAN_NS UINT64_C(500000000)
 #endif
 
+/* How often a sleeping consumer looks whether a worker has died: no system call of the kernels in question sleeps
+ * on a futex and a pidfd at once. */
+#define SR_LOOK_NS UINT64_C(30000000)
+
 /* wait.c */
 uint64_t sr_rescan_at(uint64_t deadline);
 void sr_wake_party(sr_ring *ring, uint32_t party);

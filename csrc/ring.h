@@ -193,6 +193,10 @@ int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen);
  * which. A deadline of 0 asks without sleeping. -ETIMEDOUT, -EINTR, -ESHUTDOWN, -ECANCELED. */
 int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *found);
 
+/* The same, but -ETIMEDOUT also when the descriptor `watched` is readable, soon after it is: a pidfd, or an epoll of
+ * several. -1: none. */
+int sr_wait_watching(sr_ring *ring, uint32_t slot, uint64_t deadline, int watched, uint32_t *found);
+
 /* From now on (until it is taken back) sr_wait_ready does not sleep in this process, and returns -ECANCELED
  * where it would; a thread that sleeps in it wakes. What is READY is still found. */
 int sr_interrupt(sr_ring *ring, bool on);

@@ -210,6 +210,19 @@ int sr_wait_serving(sr_ring *ring, uint32_t party, uint64_t deadline)
     }
 }
 
+/* ---- the workers' deaths ------------------------------------------------------------------------------ */
+
+int sr_wait_watching(sr_ring *ring, uint32_t slot, uint64_t deadline, int watched, uint32_t *found)
+{
+    struct pollfd look = {.fd = watched, .events = POLLIN};
+    for (;;) {
+        uint64_t then = sr_now() + SR_LOOK_NS, until = watched >= 0 && then < deadline ? then : deadline;
+        int rc = sr_wait_ready(ring, slot, until, found);
+        if (rc != -ETIMEDOUT || until == deadline || poll(&look, 1, 0) != 0)
+            return rc;
+    }
+}
+
 /* ---- the consumer's death ---------------------------------------------------------------------------- */
 
 static void *watch(void *argument)

@@ -18,7 +18,8 @@ from slipring.dispatch import StreamPlan
 from slipring.engine import exiting, stay_if_exiting
 from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted, slots_exhausted, timed_out
 
-cdef uint64_t IDLE = 100_000_000  # ns; how often a waiting consumer looks after its workers
+# ns; how often a waiting consumer looks after its workers, and where the wait ends with a worker (`watched`).
+cdef uint64_t IDLE = 100_000_000, SELDOM = 500_000_000
 cdef uint64_t NEVER = <uint64_t> -1
 cdef double SECOND = 1e9  # ns
 cdef object _exiting = exiting  # see there
@@ -84,7 +85,8 @@ cdef class LoaderIterator:
     cdef bint stopped  # next() is to give up: another thread wants to end the iteration
     cdef int copy
     cdef uint32_t chunk, n_static
-    cdef uint64_t run, epoch, seed, next_ticket, look_ahead, timeout, look_at
+    cdef uint64_t run, epoch, seed, next_ticket, look_ahead, timeout, look_at, idle
+    cdef int watched   # a descriptor that is readable when a worker has died, or -1
     cdef readonly int64_t last_ticket  # of the batch or error that was delivered last; -1 before
     cdef readonly int last_slot        # where that one lay
 
@@ -97,6 +99,8 @@ cdef class LoaderIterator:
         self.next_ticket, self.done, self.last_ticket = first_ticket, set(done), -1
         self.copy = _COPY[options.copy]
         self.in_order, self.inline = bool(options.in_order), engine.inline
+        self.watched = engine.pool.watched
+        self.idle = IDLE if self.watched < 0 else SELDOM
         self.timeout = NEVER
         if options.timeout and not patient:
             self.timeout = <uint64_t> (min(options.timeout, 1e9) * 1e9)
@@ -270,7 +274,7 @@ cdef class LoaderIterator:
                 if self.inline or self.ring.in_circulation() == 0:
                     raise slots_exhausted(self.ring.n_slots, self.ring.in_circulation())
                 # What is published into the slot wakes this wait, although nobody wants it any more.
-                self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up))
+                self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up), self.watched)
                 self.go_on()
                 self.check(engine)
                 if clock() >= give_up:
@@ -285,7 +289,7 @@ cdef class LoaderIterator:
 
     cdef int wait(self, int wanted) except -1:
         """Wait for the batch that is due (-1: any); returns its slot."""
-        cdef int slot = self.ring.await_ready(wanted, 0)
+        cdef int slot = self.ring.await_ready(wanted, 0, -1)
         cdef uint64_t began, give_up
         if slot >= 0:
             return slot
@@ -293,13 +297,13 @@ cdef class LoaderIterator:
         give_up = self.give_up(began)
         try:
             if began >= self.look_at:  # waits that are short each must not hide a death for ever
-                self.look_at = began + IDLE
+                self.look_at = began + self.idle
                 self.check(self._engine)
             while True:
-                slot = self.ring.await_ready(wanted, min(self.look_at, give_up))
+                slot = self.ring.await_ready(wanted, min(self.look_at, give_up), self.watched)
                 if slot >= 0:
                     return slot
-                self.look_at = clock() + IDLE
+                self.look_at = clock() + self.idle
                 self.go_on()
                 self.check(self._engine)
                 if clock() >= give_up:
@@ -346,7 +350,7 @@ cdef class LoaderIterator:
         for task in self.tasks.values():  # its own come in the order of their sequence
             if task.worker != number:
                 continue
-            if self.ring.await_ready(task.slot, 0) < 0:
+            if self.ring.await_ready(task.slot, 0, -1) < 0:
                 due = task.sequence
                 break
             later = self.peek(task.slot)

@@ -23,7 +23,7 @@ cdef class Segment:
     cdef int usable(self) except -1
     cpdef int pick_free(self) except -2
     cdef int in_circulation(self) noexcept
-    cdef int await_ready(self, int slot, uint64_t deadline) except -2
+    cdef int await_ready(self, int slot, uint64_t deadline, int watched) except -2
     cdef int interrupt(self, bint on) except -1
 
     # What Ring (_ring), leases and fills (_slot) ask of the C ring.

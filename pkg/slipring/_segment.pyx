@@ -276,10 +276,10 @@ cdef class Segment:
 
     def wait_ready(self, int slot, double seconds):
         """Wait for `slot` (-1: any) to hold a batch; returns the slot, or -1 when the time is up."""
-        return self.await_ready(slot, deadline_in(seconds) if seconds > 0 else 0)
+        return self.await_ready(slot, deadline_in(seconds) if seconds > 0 else 0, -1)
 
-    cdef int await_ready(self, int slot, uint64_t deadline) except -2:
-        """The same until a time of `clock`; 0: only look."""
+    cdef int await_ready(self, int slot, uint64_t deadline, int watched) except -2:
+        """The same until a time of `clock` (0: only look), or until the descriptor `watched` is readable."""
         cdef uint32_t found = 0, wanted = c.SR_ANY if slot < 0 else <uint32_t> slot
         cdef int rc = -EINTR
         self.usable()
@@ -287,7 +287,7 @@ cdef class Segment:
             rc = c.sr_wait_ready(self.ptr, wanted, 0, &found)
         while rc == -EINTR:
             with nogil:
-                rc = c.sr_wait_ready(self.ptr, wanted, deadline, &found)
+                rc = c.sr_wait_watching(self.ptr, wanted, deadline, watched, &found)
             if rc < 0 and rc != -ETIMEDOUT and rc != -ECANCELED:
                 check(rc)
         return -1 if rc < 0 else <int> found

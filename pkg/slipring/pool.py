@@ -29,6 +29,7 @@ class InlinePool:
     """No workers: the consumer fills the slots itself when it needs one."""
 
     stuck = False
+    watched = -1  # nothing to wait for besides batches: see ProcessPool
 
     def __init__(self, ring, job):
         self.ring = ring
@@ -80,6 +81,8 @@ class ThreadPool:
     job : Job
     restarts : Restarts
     """
+
+    watched = -1
 
     def __init__(self, ring, job, restarts):
         self.ring = ring
@@ -157,6 +160,11 @@ class ProcessPool:
     job : Job
     method : {'fork', 'forkserver', 'spawn'}
     restarts : Restarts
+
+    Attributes
+    ----------
+    watched : int
+        A descriptor that is readable as long as there is a dead worker to `check`.
     """
 
     stuck = False
@@ -168,7 +176,8 @@ class ProcessPool:
         self.restarts = restarts
         self.processes = {}
         self.pidfds = {}
-        self.poll = select.poll()
+        self.poll = select.epoll()  # can be polled itself, from C
+        self.watched = self.poll.fileno()
 
     def start(self, base_seed):
         """Start all processes."""
@@ -212,7 +221,7 @@ class ProcessPool:
             raise
         self.processes[number] = process
         self.pidfds[number] = fd
-        self.poll.register(fd, select.POLLIN)
+        self.poll.register(fd, select.EPOLLIN)
 
     def _explain(self, error):
         """A better text for what cannot be sent to a new process: the attribute's name."""
@@ -309,7 +318,7 @@ class ProcessPool:
         deadline = None if seconds is None else time.monotonic() + seconds
         while self.processes:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ended = {fd for fd, _ in self.poll.poll(None if left is None else left * 1000)}
+            ended = {fd for fd, _ in self.poll.poll(left)}
             for number in [n for n, fd in self.pidfds.items() if fd in ended]:
                 self.processes[number].join(left)
                 with _no_interrupt():
@@ -326,6 +335,7 @@ class ProcessPool:
         for fd in self.pidfds.values():
             os.close(fd)
         self.pidfds.clear()
+        self.poll.close()  # this process's; nothing is taken out, for that would be the parent's too
 
 
 @contextlib.contextmanager

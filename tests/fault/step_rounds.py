@@ -110,8 +110,10 @@ class Job:
         for strike in POINTS.strikes():
             if strike.done and strike.how == signal.SIGSTOP:
                 strike.how = 0
-                until(lambda pid=strike.pid: state(pid) == "T", "it stands still")
-                os.kill(strike.pid, signal.SIGCONT)
+                # Gone: it belonged to an iteration that was left, whose workers are ended.
+                until(lambda pid=strike.pid: state(pid) in ("T", "Z", ""), "it stands still")
+                if state(strike.pid) == "T":
+                    os.kill(strike.pid, signal.SIGCONT)
 
     def wrong(self, what):
         self.counts["wrong"] += 1

@@ -1,6 +1,7 @@
 """A worker that dies is told of once, with all that is known, and nothing is lost with it."""
 
 import os
+import select
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ import pytest
 
 from slipring import Loader, pool
 from slipring.errors import Closed, WorkerDied
-from tests.fault.procs import alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
+from tests.fault.procs import LONG_S, alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
 from tests.fault.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
 
 pytestmark = pytest.mark.fault
@@ -96,6 +97,22 @@ def test_a_death_is_noticed_soon_while_the_consumer_waits(tmp_path, record_prope
         record_property("noticed_after_ms", [round(1000 * d) for d in delays])
         print("noticed after ms:", [round(1000 * d, 1) for d in delays])
         assert max(delays) < 20
+
+
+def test_a_forked_child_takes_nothing_out_of_what_the_consumer_watches():
+    with Loader(Rows(800), 8, num_workers=2, start_method="fork", dispatch="static") as loader:
+        it = iter(loader)
+        next(it)
+        watched = loader._engine.pool.watched
+        assert select.select([watched], [], [], 0)[0] == []
+        if (child := os.fork()) == 0:
+            os._exit(0)  # what is done in a child has been done
+        assert os.waitpid(child, 0)[1] == 0
+        pid = worker_pids(loader)[1]
+        os.kill(pid, signal.SIGKILL)
+        assert select.select([watched], [], [], LONG_S)[0] == [watched]
+        with pytest.raises(WorkerDied, match=rf"worker 1 \(pid {pid}\) was killed by SIGKILL"):
+            list(it)
 
 
 def test_a_death_is_noticed_where_others_do_the_work_and_no_wait_is_long():

@@ -1,0 +1,169 @@
+"""How long until a dead worker is noticed: ``python -m bench.death --deaths 100 --load 0``.
+
+Question
+    A worker is killed while the consumer waits in ``next()``. When does the kernel say so, when has the
+    consumer noticed, when is the batch there that the dead worker had?
+Data
+    Batches of 8 numbers. Once per epoch, at a sample and after a delay drawn anew each time (0 to 0.4 s), a
+    worker notes the time and kills itself with SIGKILL; another takes its place and repeats the batch.
+Machine, command, result
+    Printed. ``--load N``: with N processes beside it that only compute.
+Bias
+    A thread of the consumer's process notes when the pidfd becomes readable, which is when the consumer could
+    know at the earliest. It sleeps but for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import mmap
+import os
+import random
+import select
+import signal
+import statistics
+import struct
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from bench.machine import describe
+
+NOTHING = 0.0
+
+
+class Deadly:
+    """Numbers; who reads the one in the middle dies of it, once each time it is armed."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.page = mmap.mmap(-1, mmap.PAGESIZE)  # armed, delay, time of death, who
+
+    def __len__(self) -> int:
+        return self.length
+
+    def arm(self, delay: float) -> None:
+        self.page[:32] = struct.pack("dddd", 1.0, delay, NOTHING, NOTHING)
+
+    def died(self) -> tuple[float, int]:
+        _, _, at, pid = struct.unpack("dddd", self.page[:32])
+        return at, int(pid)
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        armed, delay, _, _ = struct.unpack("dddd", self.page[:32])
+        if i == self.length // 2 and armed:
+            time.sleep(delay)
+            self.page[:32] = struct.pack("dddd", NOTHING, delay, time.monotonic(), os.getpid())
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.full(16, i)
+
+
+class Watch:
+    """Notes when each of a pool's workers has gone, and when the pool has noticed it and replaced it."""
+
+    def __init__(self, pool: Any) -> None:
+        self.pool = pool
+        self.gone: dict[int, float] = {}
+        self.threads: dict[int, threading.Thread] = {}
+        self.noticed: dict[int, float] = {}
+        self.replaced: dict[int, float] = {}
+        pool._died = functools.partial(self._died, type(pool)._died)
+        self.follow()
+
+    def _died(self, original: Any, number: int, *rest: Any) -> None:
+        pid = self.pool.processes[number].pid
+        self.noticed[pid] = time.monotonic()
+        original(self.pool, number, *rest)
+        self.replaced[pid] = time.monotonic()
+        self.follow()
+
+    def follow(self) -> None:
+        """Have a thread wait for each worker."""
+        for process in self.pool.processes.values():
+            if process.pid not in self.threads:
+                thread = threading.Thread(target=self._wait, args=(process.pid,), daemon=True)
+                self.threads[process.pid] = thread
+                thread.start()
+
+    def _wait(self, pid: int) -> None:
+        fd = os.pidfd_open(pid)
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll()
+        self.gone[pid] = time.monotonic()
+        os.close(fd)
+
+    def times_of(self, pid: int) -> tuple[float, float, float]:
+        """When a worker had gone, was noticed, was replaced; the thread may be later than the consumer."""
+        self.threads[pid].join()
+        return min(self.gone[pid], self.noticed[pid]), self.noticed[pid], self.replaced[pid]
+
+
+def measure(deaths: int, workers: int, rng: random.Random) -> dict[str, list[float]]:
+    """Return, per stretch of time, its length at each death in milliseconds."""
+    from slipring import Loader
+
+    stretches: dict[str, list[float]] = {}
+    data = Deadly(8 * 20)
+    options = {"on_worker_death": "respawn", "max_restarts": deaths, "persistent_workers": True}
+    with Loader(data, 8, num_workers=workers, start_method="fork", **options) as loader:
+        sum(1 for _ in loader)
+        watch = Watch(loader._engine.pool)
+        for _ in range(deaths):
+            data.arm(rng.random() * 0.4)
+            for batch in loader:
+                if batch[0, 0] == len(data) // 2:
+                    came = time.monotonic()
+            at, pid = data.died()
+            gone, noticed, replaced = watch.times_of(pid)
+            for what, ms in (
+                ("killed → gone for the kernel", gone - at),
+                ("gone → noticed", noticed - gone),
+                ("killed → noticed", noticed - at),
+                ("noticed → replaced", replaced - noticed),
+                ("killed → its batch is there", came - at),
+            ):
+                stretches.setdefault(what, []).append(1000 * ms)
+    return stretches
+
+
+def computing() -> int:
+    """Start a process that only computes; returns its pid."""
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            sum(range(100_000))
+    return pid
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser("python -m bench.death", description=__doc__.splitlines()[0])
+    parser.add_argument("--deaths", type=int, default=100)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--load", type=int, default=0, help="processes beside it that only compute")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    import logging
+
+    logging.getLogger("slipring").setLevel(logging.ERROR)
+    for name, value in describe().items():
+        print(f"{name}: {value}")
+    print(f"load: {asked.load} computing, average {os.getloadavg()[0]:.1f}\n")
+    others = [computing() for _ in range(asked.load)]
+    try:
+        stretches = measure(asked.deaths, asked.workers, random.Random(asked.seed))
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    print(f"{asked.deaths} deaths, ms {'median':>23} {'max':>9}")
+    for what, ms in stretches.items():
+        print(f"{what:30} {statistics.median(ms):9.1f} {max(ms):9.1f}")
+
+
+if __name__ == "__main__":
+    main()
