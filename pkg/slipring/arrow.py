@@ -1,4 +1,4 @@
-"""Arrow data as leaves: an Arrow IPC stream in the slot, read back with no copy.
+"""Arrow data as leaves: an Arrow IPC stream in the slot, read back with no copy; and tables as datasets.
 
 Imported only when Arrow data is met, so that slipring itself never imports pyarrow.
 """
@@ -9,6 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from slipring.errors import CorruptBatch
+from slipring.tables import Rows, TableDataset, collate
+
+__all__ = ["Rows", "TableDataset", "collate", "pack", "restore"]
 
 _KIND = b"slipring.kind"  # in the stream's schema: what was packed
 _COLUMN = "slipring.array"  # the one column that stands for a bare array

@@ -23,14 +23,23 @@ def test_every_python_block_of_the_guide_prints_what_its_comment_says(number, tm
     assert out.split() == " ".join(re.findall(r"print\(.*\)  # (.*)", block)).split()
 
 
-def test_the_example_prints_the_same_sums_for_any_number_of_workers():
-    def run(workers):
-        command = [sys.executable, ROOT / "examples" / "augmented_images.py", str(workers)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def run_example(name, workers):
+    command = [sys.executable, ROOT / "examples" / name, str(workers)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    lines = run(0)
+
+def test_the_example_prints_the_same_sums_for_any_number_of_workers():
+    lines = run_example("augmented_images.py", 0)
     assert "20 batches" in lines
-    assert run(2) == run(3) == lines
+    assert run_example("augmented_images.py", 2) == run_example("augmented_images.py", 3) == lines
+
+
+def test_the_example_with_a_table_prints_the_same_sums_for_any_number_of_workers():
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("PIL")
+    lines = run_example("parquet_images.py", 0)
+    assert lines.count("(32, 64, 64, 3)") == 6
+    assert run_example("parquet_images.py", 2) == lines
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "pkg" / "slipring"
 
 # Layer -> (its modules, the layers it may use besides itself). "torch.*" stands for the whole subpackage.
 LAYERS = {
-    "ground": (("_platform", "_version", "errors", "options", "strings", "tree"), ()),
+    "ground": (("_platform", "_version", "errors", "options", "strings", "tables", "tree"), ()),
     "cring": (("_cring",), ()),
     "ring": (("_check", "_segment", "_slot", "_ring"), ("ground", "cring")),
     "codec": (
@@ -38,7 +38,7 @@ ALONE = "ground"  # its modules may not even use one another
 HEAVY = {"torch", "pyarrow"}  # imported at module level only by...
 MAY_BE_HEAVY = {"torch", "compat"}
 # ... and by these, which are themselves imported only when a tensor, or Arrow data, is met.
-IMPORTED_LATE = {"tensors": "torch", "arrow": "pyarrow"}
+IMPORTED_LATE = {"tensors": "torch", "arrow": "pyarrow", "tables": "pyarrow"}
 
 MAY_CROSS = {"_check", "_segment", "_cring"}
 
@@ -239,7 +239,10 @@ def test_what_imports_torch_or_pyarrow_is_imported_late():
     wrong = [
         f"{path}:{line}: {module} imports {used}"
         for path, line, module, used, top in uses()
-        if used in IMPORTED_LATE and top and layer_of(module) not in MAY_BE_HEAVY
+        if used in IMPORTED_LATE
+        and top
+        and module not in IMPORTED_LATE
+        and layer_of(module) not in MAY_BE_HEAVY
     ]
     assert not wrong, "import these when the first tensor, or Arrow array, is met:\n" + "\n".join(wrong)
 

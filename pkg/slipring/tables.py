@@ -1,0 +1,354 @@
+"""Map datasets over tables in Arrow IPC and Parquet files."""
+
+import operator
+import os
+import threading
+from collections import OrderedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+RETURNS = ("rows", "record_batch")
+
+
+class TableDataset:
+    """The rows of Arrow IPC or Parquet files, read a batch at a time.
+
+    Each process and thread opens the files for itself when it reads the first row: what crosses a fork, or is
+    pickled, is paths and row counts. IPC files are mapped, and uncompressed ones read with no copy.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        Parquet files, Arrow IPC files or IPC streams (Hugging Face datasets' ``.arrow``), told apart by their
+        first bytes. Rows are numbered through all of them. The columns read must be alike in all.
+    columns : sequence of str, optional
+        Only these columns are read; default all.
+    decode : callable, optional
+        Called with each row, a dict of Python values; what it returns is the sample.
+    decode_batch : callable, optional
+        Called with the rows asked for as one ``pyarrow.RecordBatch``; returns as many samples.
+    returns : {'rows', 'record_batch'}
+        'record_batch': rows are not made into Python values; with ``collate_fn=slipring.arrow.collate`` a
+        batch is a ``pyarrow.RecordBatch`` that lies in its slot.
+    cached_groups : int
+        Row groups (compressed record batches) that each worker keeps decoded. A mapped record batch costs
+        nothing and is always kept.
+
+    Raises
+    ------
+    ValueError
+        There is no file, a file is of neither kind, lacks a column or has it with another type.
+    TypeError
+        `paths` is a table in memory: it would be pickled to each worker.
+    OSError
+        A file cannot be opened.
+    """
+
+    def __init__(
+        self, paths, columns=None, *, decode=None, decode_batch=None, returns="rows", cached_groups=4
+    ):
+        if isinstance(paths, (pa.Table, pa.RecordBatch)):
+            raise TypeError(
+                f"TableDataset reads files, not a {type(paths).__name__} in memory, which each worker would "
+                "get a copy of: write it with pyarrow.ipc.new_file first"
+            )
+        if isinstance(paths, (str, os.PathLike)):
+            paths = [paths]
+        self.paths = [os.path.abspath(os.fspath(path)) for path in paths]
+        if isinstance(columns, str):
+            raise TypeError(f"columns must be a sequence of names, not the one name {columns!r}")
+        self.columns = None if columns is None else list(columns)
+        self.decode, self.decode_batch, self.returns = decode, decode_batch, returns
+        self.cached_groups = operator.index(cached_groups)
+        self._check()
+        self._survey()
+        self._local = threading.local()
+
+    def _check(self):
+        if not self.paths:
+            raise ValueError("TableDataset needs at least one file; paths is empty")
+        if self.returns not in RETURNS:
+            raise ValueError(f"returns must be one of {', '.join(map(repr, RETURNS))}, not {self.returns!r}")
+        if self.cached_groups < 1:
+            raise ValueError(f"cached_groups must be at least 1, not {self.cached_groups}")
+        for name in ("decode", "decode_batch"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise TypeError(f"{name} must be callable or None, not {value!r}")
+        if self.decode is not None and self.decode_batch is not None:
+            raise ValueError("decode and decode_batch exclude each other: both make the samples")
+        if self.returns == "record_batch" and (self.decode or self.decode_batch):
+            raise ValueError("returns='record_batch' makes no samples: drop decode and decode_batch")
+
+    def _survey(self):
+        """Count rows and compare schemas; nothing stays open."""
+        groups, counts, self._sizes, self.schema = [], [], [], None
+        for number, path in enumerate(self.paths):
+            file = _open(path, self.columns)
+            self._sizes.append(file.size)
+            if self.schema is None:
+                self.schema = file.schema
+            for field in self.schema:
+                at = file.schema.get_field_index(field.name)
+                if at < 0 or file.schema.field(at).type != field.type:
+                    found = "lacks it" if at < 0 else f"has {file.schema.field(at).type}"
+                    raise ValueError(
+                        f"column {field.name!r} is {field.type} in {self.paths[0]}, but {path} {found}"
+                    )
+            if len(file.schema) != len(self.schema):
+                raise ValueError(
+                    f"{path} has {len(file.schema)} columns, {self.paths[0]} has {len(self.schema)}: name "
+                    "those that are to be read in columns="
+                )
+            rows = file.counts()
+            groups += [(number, group) for group in range(len(rows))]
+            counts += rows
+        self._groups = np.array(groups, np.int64).reshape(-1, 2)
+        self._ends = np.cumsum(np.array(counts, np.int64))
+
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name != "_local"}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._local = threading.local()
+
+    def __len__(self):
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __repr__(self):
+        return f"TableDataset({len(self)} rows, {len(self._ends)} row groups, {len(self.paths)} files)"
+
+    def __getitem__(self, index):
+        return self.__getitems__([operator.index(index)])[0]
+
+    def __getitems__(self, indices):
+        """Return the samples at `indices`: a list, or for ``returns='record_batch'`` a `Rows`.
+
+        Raises
+        ------
+        IndexError
+            An index is outside ``-len(self) .. len(self) - 1``.
+        ValueError
+            `decode_batch` returned another number of samples; a file has changed since the dataset was made.
+        """
+        if self.returns == "record_batch":
+            return Rows(self.take(indices))
+        if self.decode_batch is not None:
+            samples = list(self.decode_batch(self.take(indices)))
+            if len(samples) != len(indices):
+                raise ValueError(f"decode_batch returned {len(samples)} samples for {len(indices)} rows")
+            return samples
+        samples = [None] * len(indices)
+        for places, table in self._pieces(indices):
+            rows = table.to_pylist()
+            for place, row in zip(places.tolist(), rows):
+                samples[place] = row if self.decode is None else self.decode(row)
+        return samples
+
+    def take(self, indices):
+        """Return rows as one ``pyarrow.RecordBatch``, in the order of `indices`; errors as `__getitems__`."""
+        pieces = list(self._pieces(indices))
+        if not pieces:
+            return _empty(self.schema)
+        if len(pieces) == 1 and _is_run(pieces[0][0]):
+            return _one_batch(pieces[0][1])
+        places = np.concatenate([place for place, _ in pieces])
+        order = np.empty(len(places), np.int64)
+        order[places] = np.arange(len(places))
+        together = _one_batch(pa.concat_tables([table for _, table in pieces]))
+        return together if _is_run(order) else together.take(pa.array(order))
+
+    def _pieces(self, indices):
+        """Yield (places in the batch, table of their rows) for each row group that is touched."""
+        rows = self._rows(indices)
+        which = np.searchsorted(self._ends, rows, side="right")
+        for group in np.unique(which).tolist():
+            places = np.flatnonzero(which == group)
+            first = self._ends[group - 1] if group else 0
+            at = rows[places] - first
+            table = self._group(group)
+            if _is_run(at - at[0]):
+                yield places, table.slice(int(at[0]), len(at))
+            else:
+                yield places, table.take(pa.array(at))
+
+    def _rows(self, indices):
+        n = len(self)
+        rows = [operator.index(i) for i in indices]
+        for i in rows:
+            if not -n <= i < n:
+                raise IndexError(f"index {i} of a TableDataset of {n} rows")
+        return np.array([i + n if i < 0 else i for i in rows], np.int64)
+
+    def _group(self, group):
+        mine = self._local
+        if getattr(mine, "pid", None) != os.getpid():  # a forked child opens the files anew
+            mine.pid, mine.files, mine.kept, mine.mapped = os.getpid(), {}, OrderedDict(), {}
+        if group in mine.mapped:
+            return mine.mapped[group]
+        if group in mine.kept:
+            mine.kept.move_to_end(group)
+            return mine.kept[group]
+        number, inside = self._groups[group].tolist()
+        file = mine.files.get(number)
+        if file is None:
+            file = _open(self.paths[number], self.columns)
+            if file.size != self._sizes[number]:
+                raise ValueError(
+                    f"{file.path} has {file.size} bytes, it had {self._sizes[number]} when the dataset was "
+                    "made: make a new TableDataset of it"
+                )
+            mine.files[number] = file
+        table, mapped = file.read(inside)
+        if mapped:
+            mine.mapped[group] = table
+        else:
+            mine.kept[group] = table
+            while len(mine.kept) > self.cached_groups:
+                mine.kept.popitem(last=False)
+        return table
+
+
+class Rows:
+    """Rows of a record batch as a sequence of record batches of one row, made when they are asked for.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+
+    Attributes
+    ----------
+    batch : pyarrow.RecordBatch
+    """
+
+    def __init__(self, batch):
+        self.batch = batch
+
+    def __len__(self):
+        return self.batch.num_rows
+
+    def __getitem__(self, index):
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} of {len(self)} rows")
+        return self.batch.slice(index % len(self), 1)
+
+
+def collate(rows):
+    """Put the rows of a `TableDataset` together as one ``pyarrow.RecordBatch``: a ``collate_fn``.
+
+    Parameters
+    ----------
+    rows : Rows, or list of pyarrow.RecordBatch
+        Lists come from batches that several workers share (``chunk_size``).
+
+    Raises
+    ------
+    TypeError
+        A sample is no record batch: the dataset was not made with ``returns='record_batch'``.
+    """
+    if isinstance(rows, pa.RecordBatch):  # batch_size=None
+        return rows
+    if isinstance(rows, Rows):
+        return rows.batch
+    rows = list(rows)
+    for row in rows:
+        if not isinstance(row, pa.RecordBatch):
+            raise TypeError(
+                f"slipring.arrow.collate puts record batches together, not {type(row).__name__}; make the "
+                "TableDataset with returns='record_batch'"
+            )
+    return _one_batch(pa.Table.from_batches(rows))
+
+
+class _Parquet:
+    def __init__(self, path, columns, size):
+        self.path, self.size = path, size
+        self.file = pq.ParquetFile(path, memory_map=True, pre_buffer=False)
+        self.schema = _project(self.file.schema_arrow, columns, path)
+
+    def counts(self):
+        metadata = self.file.metadata
+        return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+
+    def read(self, group):
+        """Return (the row group's table, False)."""
+        table = self.file.read_row_group(group, columns=self.schema.names, use_threads=False)
+        return table.select(self.schema.names).combine_chunks(), False
+
+
+class _Ipc:
+    def __init__(self, path, columns, size, stream):
+        self.path, self.size = path, size
+        with pa.memory_map(path) as file:
+            self.memory = file.read_buffer()
+        options = pa.ipc.IpcReadOptions(use_threads=False)
+        if stream:
+            # A stream has no index: its batches' headers are read once, from front to end.
+            reader = pa.ipc.open_stream(self.memory, options=options)
+            self.batches = list(reader)
+        else:
+            reader = self.file = pa.ipc.open_file(self.memory, options=options)
+            self.batches = None
+        self.schema = _project(reader.schema, columns, path)
+
+    def batch(self, group):
+        return self.file.get_batch(group) if self.batches is None else self.batches[group]
+
+    def counts(self):
+        n = self.file.num_record_batches if self.batches is None else len(self.batches)
+        return [self.batch(i).num_rows for i in range(n)]
+
+    def read(self, group):
+        """Return (the record batch as a table, whether all of it lies in the mapped file)."""
+        table = pa.Table.from_batches([self.batch(group)]).select(self.schema.names)
+        begin, end = self.memory.address, self.memory.address + self.memory.size
+        buffers = [b for c in table.columns for chunk in c.chunks for b in chunk.buffers() if b is not None]
+        return table, all(begin <= b.address < end or b.size == 0 for b in buffers)
+
+
+def _open(path, columns):
+    size = os.stat(path).st_size
+    with open(path, "rb") as file:
+        magic = file.read(8)
+    try:
+        if magic[:4] == b"PAR1":
+            return _Parquet(path, columns, size)
+        if magic[:6] == b"ARROW1" or magic[:4] == b"\xff\xff\xff\xff":
+            return _Ipc(path, columns, size, stream=magic[:6] != b"ARROW1")
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path} ({size} bytes) cannot be read as a table: {error}") from error
+    raise ValueError(f"{path} ({size} bytes) is neither Parquet nor Arrow IPC: it begins with {magic!r}")
+
+
+def _project(schema, columns, path):
+    names = schema.names if columns is None else columns
+    for name in names:
+        if schema.names.count(name) != 1:
+            raise ValueError(
+                f"{path} has {schema.names.count(name)} columns named {name!r}, one is needed; its columns "
+                f"are {', '.join(map(repr, schema.names))}"
+            )
+    return pa.schema([schema.field(name) for name in names], schema.metadata)
+
+
+def _is_run(numbers):
+    """Whether an array is 0, 1, 2 ..."""
+    return bool((numbers == np.arange(len(numbers))).all())
+
+
+def _empty(schema):
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _one_batch(table):
+    """The rows of a table as one record batch."""
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise ValueError(
+            f"{table.num_rows} rows of {table.nbytes} bytes have a column beyond the 2 GiB that a record "
+            "batch can hold: ask for fewer rows, or store large_binary"
+        )
+    return batches[0] if batches else _empty(table.schema)
