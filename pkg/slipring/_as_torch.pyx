@@ -263,8 +263,8 @@ cdef object collate_dict(list values, dict first, int depth):
 
 
 cdef object collate_sequence(list values, kind, int depth):
-    cdef Py_ssize_t j, n = len(values[0])
-    cdef list out = []
+    cdef Py_ssize_t i, j, n = len(values[0])
+    cdef list out = [], parts
     named = kind is not tuple and kind is not list
     if named and not _tree.is_namedtuple(kind):
         return odd
@@ -272,7 +272,10 @@ cdef object collate_sequence(list values, kind, int depth):
         if type(value) is not kind or len(value) != n:
             return odd
     for j in range(n):
-        part = collate([value[j] for value in values], True, depth + 1)
+        parts = [None] * len(values)
+        for i in range(len(values)):
+            parts[i] = values[i][j]
+        part = collate(parts, True, depth + 1)
         if part is odd:
             return odd
         out.append(part)

@@ -207,6 +207,7 @@ cdef class Decoder:
     cdef object build(self, tuple node):
         cdef int kind = node[0]
         cdef tuple children
+        cdef list parts
         cdef Py_ssize_t i, n
         if kind == NODE_LEAF:
             return self.leaf(node[1])
@@ -214,11 +215,15 @@ cdef class Decoder:
             return None
         children = <tuple> node[2]
         n = len(children)
-        if kind == NODE_TUPLE or kind == NODE_NAMED:
-            out = tuple([self.build(<tuple> children[i]) for i in range(n)])
+        if kind == NODE_TUPLE or kind == NODE_NAMED or kind == NODE_LIST:
+            # No comprehension: Cython 3.3's frees an element twice when the list cannot grow.
+            parts = [None] * n
+            for i in range(n):
+                parts[i] = self.build(<tuple> children[i])
+            if kind == NODE_LIST:
+                return parts
+            out = tuple(parts)
             return out if kind == NODE_TUPLE else node[1](out)
-        if kind == NODE_LIST:
-            return [self.build(<tuple> children[i]) for i in range(n)]
         if kind == NODE_DATACLASS:
             cls, names = node[1]
             made = object.__new__(cls)

@@ -112,12 +112,18 @@ cdef object collate_mapping(list values, first, str path, int depth):
 
 cdef object collate_sequence(list values, kind, str path, int depth):
     cdef Py_ssize_t i, j, n = len(values[0])
+    cdef list out, parts
     for i in range(1, len(values)):
         if not isinstance(values[i], (tuple, list)):
             raise mismatch_type(path, values, i)
         if len(values[i]) != n:
             raise mismatch(path, "length", 0, n, i, len(values[i]))
-    out = [collate([v[j] for v in values], f"{path}[{j}]", depth + 1) for j in range(n)]
+    out = [None] * n
+    for j in range(n):
+        parts = [None] * len(values)  # no comprehension: see Decoder.build
+        for i in range(len(values)):
+            parts[i] = values[i][j]
+        out[j] = collate(parts, f"{path}[{j}]", depth + 1)
     if kind is list:
         return out
     return kind._make(out) if _tree.is_namedtuple(kind) else tuple(out)

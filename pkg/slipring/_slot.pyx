@@ -160,7 +160,9 @@ cdef class Fill:
             rows = pickle.loads(PyBytes_FromStringAndSize(<char *> at, self.task.bytes))
             self.rows = rows if len(rows) == end - first else rows[first:end]
         else:
-            self.rows = [at[i] for i in range(first, end)]
+            self.rows = [None] * (end - first)
+            for i in range(first, end):
+                self.rows[i - first] = at[i]
         return self.rows
 
     @property

@@ -1,0 +1,108 @@
+"""Each of Python's allocations fails once: in the consumer, and in a worker.
+
+`_testcapi.set_nomemory` makes the n-th allocation from now fail. It reaches what Python, Cython and numpy's
+objects ask for, not what csrc maps: for that see test_limits.py and test_full.py.
+"""
+
+import pytest
+
+from slipring import Loader
+from slipring.errors import SlipringError
+from tests.datasets import Squares
+from tests.fault.scenes import Once
+
+_testcapi = pytest.importorskip("_testcapi", reason="this interpreter is without its test modules")
+
+pytestmark = pytest.mark.fault
+
+N, BATCH = 32, 4
+WHOLE = [list(range(first, first + BATCH)) for first in range(0, N, BATCH)]
+QUIET = 10  # so many in a row that changed nothing: `at` is beyond the last allocation
+
+
+def labels(batches):
+    return [batch[1].tolist() for batch in batches]
+
+
+def outcomes(iterator):
+    """Labels, or the exception's class, of each batch."""
+    while True:
+        try:
+            yield next(iterator)[1].tolist()
+        except StopIteration:
+            return
+        except MemoryError as error:
+            yield type(error)
+
+
+def next_starved(iterator, at):
+    """next(), of whose allocations the one with the number `at` fails."""
+    _testcapi.set_nomemory(at, at + 1)
+    try:
+        return next(iterator)
+    finally:
+        _testcapi.remove_mem_hooks()
+
+
+def test_a_consumer_without_memory_says_so_and_the_next_epoch_is_whole():
+    quiet = at = 0
+    with Loader(Squares(N), BATCH, num_workers=2) as loader:
+        while quiet < QUIET:
+            iterator = iter(loader)
+            came = [next(iterator)]
+            try:
+                came.append(next_starved(iterator, at))
+                came.extend(iterator)  # a sampler's error comes at its turn
+                quiet += 1
+            except (MemoryError, SlipringError):
+                quiet = 0
+            got = labels(came)
+            assert got == WHOLE[: len(got)] and (len(got) == len(WHOLE) or not quiet), at
+            del came, iterator
+            assert labels(loader) == WHOLE, at
+            ring = loader._engine.ring
+            assert ring.circulating == ring.n_slots, at
+            at += 1
+    assert at > QUIET + 5, "the allocations of next() are reached"
+
+
+class Starve:
+    """From now on one allocation of this process fails."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def __call__(self):
+        _testcapi.set_nomemory(self.at, self.at + 1)
+
+
+class Starving(Squares):
+    """At one of its samples something happens."""
+
+    def __init__(self, action):
+        super().__init__(N)
+        self.action = action
+
+    def __getitem__(self, i):
+        sample = super().__getitem__(i)
+        if i == 3 * BATCH - 1:
+            self.action()
+        return sample
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_a_worker_without_memory_costs_no_batch_but_its_own(tmp_path, chunk_size):
+    # Generators are not seeded for each batch here: that takes thousands of allocations. With respawn because
+    # a worker that cannot even claim ends.
+    options = {"num_workers": 2, "chunk_size": chunk_size, "on_worker_death": "respawn", "rng": "worker"}
+    quiet = at = 0
+    while quiet < QUIET:
+        with Loader(Starving(Once(tmp_path / str(at), Starve(at))), BATCH, **options) as loader:
+            got = list(outcomes(iter(loader)))
+            quiet = quiet + 1 if got == WHOLE and not loader.stats().respawns else 0
+            ring = loader._engine.ring
+            assert ring.circulating == ring.n_slots, at
+        wrong = [batch for batch, right in zip(got, WHOLE, strict=True) if batch != right]
+        assert wrong in ([], [MemoryError]), (at, got)
+        at += 1
+    assert at > QUIET + 5, "the allocations of a worker are reached"
