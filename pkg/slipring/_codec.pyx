@@ -43,6 +43,8 @@ FOREIGN = {"tensor": "slipring.tensors", "arrow": "slipring.arrow"}
 
 cdef dict _foreign = {}
 cdef dict _trees = {}        # hash -> (definition, node, number of leaves)
+cdef uint64_t _trees_bytes = 0  # of their definitions; what was made of them takes some twenty times as much
+cdef uint64_t TREES_BYTES = 256 << 10
 cdef dict _text_dtypes = {}  # (type number, itemsize) -> dtype of fixed-width text
 cdef uint64_t LARGEST = <uint64_t> 1 << 62  # bytes; beyond it numpy's own numbers overflow
 
@@ -62,6 +64,7 @@ cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil:
 
 cdef tuple tree_of(const char *data, uint64_t n, uint64_t key):
     """Return (definition, node, number of leaves), from the cache where the very bytes are known."""
+    global _trees_bytes
     cdef tuple known = <tuple> _trees.get(key)
     if known is not None:
         if (<uint64_t> PyBytes_GET_SIZE(known[0]) == n
@@ -72,8 +75,10 @@ cdef tuple tree_of(const char *data, uint64_t n, uint64_t key):
         node, leaves = _tree.parse(definition)
     except _tree.BadDefinition as error:
         raise CorruptBatch(f"a worker sent a tree that cannot be read: {error}") from None
-    if len(_trees) >= 4096:  # ragged containers make a definition per length
+    if _trees_bytes > TREES_BYTES:  # ragged containers make a definition per batch: keep few of them
         _trees.clear()
+        _trees_bytes = 0
+    _trees_bytes += n
     known = (definition, node, leaves)
     _trees[key] = known
     return known

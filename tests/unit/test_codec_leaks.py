@@ -146,6 +146,16 @@ def test_refused_payloads_do_not_grow():
     assert grown(refuse, 500) < LITTLE
 
 
+def test_trees_that_never_come_again_are_not_all_kept(trip):
+    """Ragged containers have another tree in every batch; the reader knows it only for a while."""
+    gc.collect()
+    before, blocks = sys.getallocatedblocks(), []
+    for batch in range(600):
+        trip({f"key {batch} {j}": j for j in range(200)})
+        blocks.append(sys.getallocatedblocks() - before)
+    assert max(blocks[300:]) < 1.2 * max(blocks[:300])
+
+
 def test_torch_and_arrow_do_not_grow(trip):
     torch = pytest.importorskip("torch")
     pa = pytest.importorskip("pyarrow")
