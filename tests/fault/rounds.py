@@ -32,6 +32,7 @@ from tests.leaks import Snapshot
 
 BY_SIGNAL = ("SIGKILL", "SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT")
 BY_HANDLER = ("SIGUSR1", "SIGUSR2")  # os._exit, out of memory: see `mortal.Mortal`
+SEED = 7  # of every loader
 TIMEOUT_S = 0.5  # of the loader: how long a stopped worker is waited for
 
 
@@ -94,9 +95,14 @@ def noted(batch):
     return ids.tobytes(), zlib.crc32(values.tobytes())
 
 
+def engine_of(loader):
+    """What a loader of either face keeps from epoch to epoch; None before it has any."""
+    return loader._engine if hasattr(loader, "_engine") else loader._keeper.engine
+
+
 def pool_of(loader):
     """The processes of a loader of either face; None before it has any."""
-    engine = loader._engine if hasattr(loader, "_engine") else loader._keeper.engine
+    engine = engine_of(loader)
     return None if engine is None else engine.pool
 
 
@@ -225,37 +231,45 @@ def compare(got, want, mode, counts):
         counts["changed"] += sum(right.get(ids) != value for ids, value in got)
 
 
+def peaceful(mode):
+    """What each epoch of a mode delivers when its workers are left alone."""
+    with mode.loader(SEED) as loader:
+        return [[noted(batch) for batch in loader] for _ in range(mode.epochs)]
+
+
+def one_round(mode, want, killer, counts, timeouts, details):
+    """A loader's life among kills: compare its epochs with those of `peaceful`."""
+    more = {"on_worker_death": "respawn", "max_restarts": 1_000_000, "timeout": TIMEOUT_S}
+    with mode.loader(SEED, **more) as loader:
+        for epoch in range(mode.epochs):
+            got = deliveries(loader, killer, timeouts)
+            previous = dict(counts)
+            compare(got, want[epoch], mode, counts)
+            counts["batches"] += len(got)
+            wrong = {k: counts[k] for k in counts if counts[k] != previous.get(k, 0) and k != "batches"}
+            if wrong:
+                details.append(f"epoch {epoch} after {killer.kills} kills: {wrong}")
+        killer.rest()
+        stats = loader.stats()
+        counts["respawns"] += stats.respawns
+        counts["resumed"] += stats.resumed_streams
+        counts["replayed"] += stats.replayed_batches
+
+
 def run(name, kills, seconds, seed):
     """Return the counts of a mode's rounds."""
     mode = Mode.of(MODES[name][1])
     rng = random.Random(f"{seed} {name}")
     counts = Counter(batches=0, respawns=0, resumed=0, replayed=0, lost=0, doubled=0, reordered=0, changed=0)
-    timeouts, details, want = [], [], []
+    timeouts, details = [], []
     end = time.monotonic() + seconds if seconds else float("inf")
     faulthandler.dump_traceback_later(HANG_S, exit=True)
-    with mode.loader(7) as loader:
-        for _ in range(mode.epochs):
-            want.append([noted(batch) for batch in loader])
+    want = peaceful(mode)
     before = Snapshot.take()
     killer = Killer(rng)
     while True:
         faulthandler.dump_traceback_later(HANG_S, exit=True)
-        more = {"on_worker_death": "respawn", "max_restarts": 1_000_000, "timeout": TIMEOUT_S}
-        with mode.loader(7, **more) as loader:
-            for epoch in range(mode.epochs):
-                got = deliveries(loader, killer, timeouts)
-                previous = dict(counts)
-                compare(got, want[epoch], mode, counts)
-                counts["batches"] += len(got)
-                wrong = {k: counts[k] for k in counts if counts[k] != previous[k] and k != "batches"}
-                if wrong:
-                    details.append(f"epoch {epoch} after {killer.kills} kills: {wrong}")
-            killer.rest()
-            stats = loader.stats()
-            counts["respawns"] += stats.respawns
-            counts["resumed"] += stats.resumed_streams
-            counts["replayed"] += stats.replayed_batches
-        del loader
+        one_round(mode, want, killer, counts, timeouts, details)
         if killer.kills >= kills or time.monotonic() >= end:
             break
     killer.end()
@@ -272,12 +286,16 @@ def run(name, kills, seconds, seed):
     }
 
 
-def main():
-    name, kills, seconds, seed = sys.argv[1:]
-    # A crash is meant: no core, and nothing said for each of thousands.
+def expect_deaths():
+    """A crash is meant: no core, nothing said for each of thousands, and short waits for the stopped."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     logging.getLogger("slipring").setLevel(logging.ERROR)
-    slipring.pool.GRACE_S = 0.5  # for those that are stopped at the end of an epoch
+    slipring.pool.GRACE_S = 0.5  # at the end of an epoch
+
+
+def main():
+    name, kills, seconds, seed = sys.argv[1:]
+    expect_deaths()
     print(json.dumps(run(name, int(kills), float(seconds), seed)))
 
 
