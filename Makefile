@@ -25,7 +25,7 @@ PY_DIRS := $(wildcard pkg tests bench examples setup.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build lint test pytest test-cuda ctest tsan asan fuzz fault steps bench bench-device wheel check-sdist clean
+.PHONY: help venv build lint test pytest test-cuda ctest tsan asan fuzz fault steps soak bench bench-device wheel check-sdist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -89,6 +89,10 @@ fault: build ## workers killed at random instants in every mode, deliveries coun
 # Each access of csrc to shared bytes has a point before it, and one behind it: tests/steps.
 steps: build ## deaths at every step of the ring, in every mode and way (minutes); QUICK=1, SEED=1
 	$(PY) -W ignore -m tests.fault.steps $(if $(filter-out 0,$(QUICK)),--quick) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+MINUTES ?= 20
+soak: build ## loaders of all sorts in one process, which must not grow; MINUTES=20, SEED=1, ARGS='--plant thread'
+	$(PY) -W ignore -m tests.soak --minutes $(MINUTES) --json bench/results/soak.json $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 ctest: ## the ring's tests in C
 	$(MAKE) --no-print-directory -C tests/c run

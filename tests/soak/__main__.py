@@ -1,0 +1,143 @@
+"""The soak: one process that reads from loader after loader for as long as one likes, and must not grow.
+
+    python -m tests.soak [--minutes 20] [--seed 1] [--quick] [--plant descriptor ...] [--json soak.json]
+
+A turn is one loader that lives for a moment (`lives.py`: any face, start method, dataset, end; in some the
+workers are killed) and two epochs of each that lives as long as the run (`residents.py`). All that is
+delivered is compared. After each turn the process and the residents' workers are looked at (`watch.py`), and
+in the end judged (`judge.py`). Ends with 1 if anything grew, was lost, doubled, reordered, changed or left
+behind.
+"""
+
+import argparse
+import faulthandler
+import json
+import os
+import pathlib
+import random
+import shlex
+import sys
+import time
+from collections import Counter
+from importlib.util import find_spec
+
+from bench import machine
+from tests.fault.rounds import Killer, expect_deaths
+from tests.leaks import Snapshot
+from tests.soak.judge import LEAST, judge, table
+from tests.soak.lives import Lives
+from tests.soak.plants import PLANTS
+from tests.soak.residents import residents
+from tests.soak.watch import QUANTITIES, Costs, Record, at_rest
+
+TURN_S = 300  # a turn that takes longer hangs
+EPOCHS = 2  # of each resident in a turn
+WRONG = ("lost", "doubled", "reordered", "changed")
+
+
+def run(minutes, seed, quick, plants):
+    """Turn after turn; returns (record, counts, what was left behind)."""
+    record, counts, rng = (
+        Record(),
+        Counter(dict.fromkeys((*WRONG, "batches", "respawns"), 0)),
+        random.Random(seed),
+    )
+    before = Snapshot.take()
+    torch = not quick and find_spec("torch") is not None
+    killer = Killer(random.Random(f"{seed} kills"))
+    lives, settled = (
+        Lives(rng, torch, quick, killer),
+        residents(seed, torch, quick, any(plant.hoard for plant in plants)),
+    )
+    began = told = time.monotonic()
+    turns = 0
+    while time.monotonic() < began + 60 * minutes or turns < 4 * LEAST:
+        faulthandler.dump_traceback_later(TURN_S, exit=True)
+        what, live = lives.next()
+        previous = Counter(counts)
+        try:
+            live(counts)
+        except BaseException:
+            print(f"turn {turns}, seed {seed}: {what}", file=sys.stderr)
+            raise
+        with Costs(settled) as costs:
+            for resident in settled * EPOCHS:
+                resident.epoch(counts, plants)
+        for plant in plants:
+            plant.turn()
+        turns += 1
+        if wrong := {name: counts[name] for name in WRONG if counts[name] != previous[name]}:
+            print(f"turn {turns}, seed {seed}: {wrong} after {what}", file=sys.stderr)
+        found = at_rest(settled) | costs.found
+        record.add(time.monotonic() - began, found)
+        if time.monotonic() > told + 60:
+            told = time.monotonic()
+            own = ", ".join(f"{name} {found[name]:.4g}" for name in ("descriptors", "python blocks", "RSS"))
+            print(f"{told - began:.0f} s, {turns} turns: {own}", file=sys.stderr, flush=True)
+    counts["respawns"] += sum(resident.loader.stats().respawns for resident in settled)
+    for resident in settled:
+        resident.loader.close()
+    killer.end()
+    for plant in plants:
+        plant.end()
+    del resident, settled, lives, live
+    left = before.leaks(wait_s=10)
+    faulthandler.cancel_dump_traceback_later()
+    return (
+        record,
+        {**counts, "turns": turns, "kills": killer.kills, "seconds": time.monotonic() - began},
+        left,
+    )
+
+
+def marked():
+    """Begin anew with a mark that orphans are known by (see `tests.leaks`), unless somebody has set one."""
+    if "SLIPRING_TEST_RUN" not in os.environ:
+        os.environ["SLIPRING_TEST_RUN"] = f"soak {os.getpid()}"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.soak")
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--seed", default=str(int.from_bytes(os.urandom(4), "little")))
+    parser.add_argument("--quick", action="store_true", help="without torch, spawn and forkserver")
+    parser.add_argument("--plant", choices=PLANTS, nargs="+", default=[], help="leak on purpose")
+    parser.add_argument("--json", help="where to write all figures, the series too")
+    asked = parser.parse_args()
+    marked()
+    expect_deaths()
+    about = {**machine.describe(), "command": shlex.join(["python", "-m", "tests.soak", *sys.argv[1:]])}
+    print(f"seed {asked.seed}", flush=True)
+    record, counts, left = run(
+        asked.minutes, asked.seed, asked.quick, [PLANTS[name]() for name in asked.plant]
+    )
+    times = record.times()
+    verdicts = {q.name: judge(q, times, record.series(q.name)) for q in QUANTITIES}
+    print("\n".join(table(QUANTITIES, verdicts)))
+    print(", ".join(f"{name} {count:,.0f}" for name, count in counts.items()))
+    print(f"{about['cpu']}, {about['cores']} cores, {about['ram_gib']} GiB, {about['kernel']}, "
+          f"Python {about['python']}, {about['date'][:10]}")  # fmt: skip
+    grew = [q for q in QUANTITIES if verdicts[q.name].grew]
+    for q in grew:
+        v = verdicts[q.name]
+        print(f"grew: {q.name}, from {v.early:.6g} to {v.late:.6g} {q.unit}: {v.per_hour:+.4g} per hour")
+    for one in left:
+        print(f"left behind: {one}")
+    if asked.json:
+        document = {
+            "machine": about,
+            "seed": asked.seed,
+            "counts": counts,
+            "left": left,
+            "quantities": {q.name: {"unit": q.unit, **vars(verdicts[q.name])} for q in QUANTITIES},
+            "seconds": times.tolist(),
+            "series": {q.name: record.series(q.name).tolist() for q in QUANTITIES},
+        }
+        pathlib.Path(asked.json).parent.mkdir(parents=True, exist_ok=True)
+        pathlib.Path(asked.json).write_text(json.dumps(document, indent=1))
+    return 1 if grew or left or any(counts[name] for name in WRONG) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

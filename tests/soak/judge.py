@@ -1,0 +1,116 @@
+"""Whether a quantity grew, or only moved.
+
+The first quarter of a run's turns is its warm-up and is not looked at. Of the rest:
+
+- What can be counted (descriptors, threads, processes, segments, slots that are out) has a value at rest to
+  which it always comes back. It grew if even the least of the last quarter is above the second quarter's
+  median.
+- What is measured (memory, faults) is noisy, and a heap may still fill holes long after the warm-up. It grew
+  if the last quarter's median is above the second's by more than the band, and the growth has not ceased:
+  at least a quarter of it fell between the last two quarters (of a steady leak half does). The band is three
+  times the noise (the median absolute deviation from the Theil-Sen line, as a standard deviation), and not
+  less than the quantity's floor.
+
+A leak that is steady is so noticed from band / half the run on; the report says how much that is per hour.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+LEAST = 3  # samples in each quarter: fewer cannot be judged
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity:
+    """What is watched.
+
+    Attributes
+    ----------
+    name, unit : str
+    floor : float or None
+        Growth that is never a leak, in `unit`; None: a count, which has no noise.
+    judged : bool
+        False: reported only.
+    """
+
+    name: str
+    unit: str = ""
+    floor: float | None = None
+    judged: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What became of a quantity: medians of the second and the last quarter, and the growth per hour."""
+
+    early: float
+    late: float
+    per_hour: float
+    noticed_from: float
+    grew: bool
+
+
+def slope(times, values):
+    """The Theil-Sen slope: the median of the slopes between all pairs of points."""
+    first, second = np.triu_indices(len(times), 1)
+    apart = times[second] - times[first]
+    real = apart > 0
+    return float(np.median((values[second] - values[first])[real] / apart[real]))
+
+
+def thinned(times, values, most=300):
+    """Medians of successive samples, so that no more than `most` are left."""
+    parts = min(most, len(times))
+    cut = [np.array_split(series, parts) for series in (times, values)]
+    return tuple(np.array([np.median(part) for part in series]) for series in cut)
+
+
+def judge(quantity, times, values):
+    """Return the `Verdict` on a series; times in seconds.
+
+    Raises
+    ------
+    ValueError
+        There are too few samples.
+    """
+    times, values = np.asarray(times, float), np.asarray(values, float)
+    if len(times) < 4 * LEAST:
+        raise ValueError(f"{len(times)} samples are too few, {4 * LEAST} are the least: let it run longer")
+    quarters = np.array_split(values, 4)
+    warm = len(quarters[0])
+    early, middle, late = (float(np.median(quarter)) for quarter in quarters[1:])
+    half_s = times[-1] - times[warm + len(quarters[1])]
+    at, of = thinned(times[warm:], values[warm:])
+    per_s = slope(at, of)
+    if quantity.floor is None:
+        band = 1.0
+        grew = bool(quarters[3].min() > early)
+    else:
+        left = of - per_s * at
+        band = max(quantity.floor, 3 * 1.4826 * float(np.median(np.abs(left - np.median(left)))))
+        grew = late - early > band and late - middle > (late - early) / 4
+    grew = grew and quantity.judged
+    return Verdict(early, late, 3600 * per_s, 3600 * band / half_s, grew)
+
+
+def table(quantities, verdicts):
+    """The report's lines."""
+    width = max(len(f"{q.name}, {q.unit}") for q in quantities) + 1
+    head = f"{'':{width}}{'2nd quarter':>14}{'last':>14}{'per hour':>14}{'noticed from':>14}"
+    lines = [head]
+    for quantity in quantities:
+        v = verdicts[quantity.name]
+        name = f"{quantity.name}, {quantity.unit}" if quantity.unit else quantity.name
+        figures = "".join(f"{number(x):>14}" for x in (v.early, v.late, v.per_hour))
+        limit = f"{number(v.noticed_from):>14}" if quantity.judged else f"{'not judged':>14}"
+        lines.append(f"{name:{width}}{figures}{limit}{'  GREW' if v.grew else ''}")
+    return lines
+
+
+def number(x):
+    """Three significant figures, and all those before the point."""
+    if x == 0 or not math.isfinite(x):
+        return f"{x:g}"
+    return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"

@@ -1,0 +1,172 @@
+"""What the soak looks at when nothing is under way: its own process, and the workers that live as long."""
+
+import ctypes
+import gc
+import os
+import re
+import sys
+import time
+
+import numpy as np
+
+from tests.leaks import link, open_fds, read, started_by_us
+from tests.soak.judge import Quantity
+
+MIB = 2.0**20
+ROWS = 4096  # of the record; when it is full every other one goes
+SEGMENT = ("/dev/shm/", "/memfd:")
+
+QUANTITIES = (
+    Quantity("descriptors"),
+    Quantity("threads"),
+    Quantity("processes"),
+    Quantity("segments mapped"),
+    Quantity("slots out"),
+    Quantity("segments' memory", "MiB", 4.0),
+    Quantity("mappings", "", 16.0),
+    Quantity("python blocks", "", 1500.0),
+    Quantity("heap in use", "MiB", 0.5),
+    Quantity("anonymous memory", "MiB", 4.0),
+    Quantity("shared memory mapped in", "MiB", 8.0),
+    Quantity("RSS", "MiB", judged=False),
+    Quantity("minor faults per batch", "", 2.0),
+    Quantity("major faults per batch", "", judged=False),
+    Quantity("switches per batch", "", 2.0),
+    Quantity("µs per batch", "", judged=False),
+    Quantity("workers: descriptors"),
+    Quantity("workers: threads"),
+    Quantity("workers: mappings", "", 16.0),
+    Quantity("workers: anonymous memory", "MiB", 6.0),
+    Quantity("workers: RSS", "MiB", judged=False),
+    Quantity("workers: minor faults per batch", "", 2.0),
+)
+
+
+class _Heap(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+
+def heap_in_use():
+    """Bytes that malloc has handed out and not got back, in all arenas; 0 where libc cannot say."""
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:
+        return 0
+    mallinfo.restype = _Heap
+    heap = mallinfo()
+    return heap.uordblks + heap.hblkhd
+
+
+def fields(pid):
+    """What /proc/pid/status and smaps_rollup tell in numbers, the latter's sizes in KiB."""
+    text = read(f"/proc/{pid}/status") + read(f"/proc/{pid}/smaps_rollup")
+    return {name.decode(): int(n) for name, n in re.findall(rb"^(\w+):\s+(\d+)", text, re.M)}
+
+
+def faults(pid):
+    """(minor, major) page faults so far."""
+    stat = read(f"/proc/{pid}/stat")
+    of = stat[stat.rindex(b")") + 2 :].split()
+    return int(of[7]), int(of[9])
+
+
+def maps(pid):
+    """(mappings, inodes of the segments among them)."""
+    lines = read(f"/proc/{pid}/maps").splitlines()
+    parts = [line.split(None, 5) for line in lines]
+    return len(lines), {p[4] for p in parts if len(p) == 6 and p[5].decode().startswith(SEGMENT)}
+
+
+def segments_memory():
+    """Bytes of memory under all segments that this process has open."""
+    found = {}
+    for entry in os.listdir("/proc/self/fd"):
+        if link(f"/proc/self/fd/{entry}").startswith(SEGMENT):
+            status = os.stat(f"/proc/self/fd/{entry}")
+            found[status.st_dev, status.st_ino] = 512 * status.st_blocks
+    return sum(found.values())
+
+
+def at_rest(residents):
+    """Name -> value of what can be said at one time."""
+    gc.collect()
+    own = fields("self")
+    mappings, segments = maps("self")
+    found = {
+        "descriptors": len(open_fds()),
+        "threads": own["Threads"],
+        "processes": len(started_by_us()),
+        "segments mapped": len(segments),
+        "slots out": sum(resident.slots_out() for resident in residents),
+        "segments' memory": segments_memory() / MIB,
+        "mappings": mappings,
+        "python blocks": sys.getallocatedblocks(),
+        "heap in use": heap_in_use() / MIB,
+        "anonymous memory": own["Anonymous"] / 1024,
+        "shared memory mapped in": own["RssShmem"] / 1024,
+        "RSS": own["VmRSS"] / 1024,
+    }
+    workers = [pid for resident in residents for pid in resident.pids()]
+    told = [fields(pid) for pid in workers]
+    found["workers: descriptors"] = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in workers)
+    found["workers: threads"] = sum(one["Threads"] for one in told)
+    found["workers: mappings"] = sum(maps(pid)[0] for pid in workers)
+    found["workers: anonymous memory"] = sum(one["Anonymous"] for one in told) / 1024
+    found["workers: RSS"] = sum(one["VmRSS"] for one in told) / 1024
+    return found
+
+
+class Costs:
+    """What the residents' batches cost: with it, around them."""
+
+    def __init__(self, residents):
+        self.residents = residents
+
+    def _now(self):
+        workers = [faults(pid)[0] for resident in self.residents for pid in resident.pids()]
+        batches = sum(resident.batches for resident in self.residents)
+        switches = fields("self")["voluntary_ctxt_switches"]
+        return np.array([*faults("self"), sum(workers), switches, 1e6 * time.monotonic(), batches])
+
+    def __enter__(self):
+        self.before = self._now()
+        return self
+
+    def __exit__(self, *exc):
+        *costs, batches = self._now() - self.before
+        minor, major, of_workers, switches, us = np.array(costs) / max(1, batches)
+        self.found = {
+            "minor faults per batch": minor,
+            "major faults per batch": major,
+            "workers: minor faults per batch": of_workers,
+            "switches per batch": switches,
+            "µs per batch": us,
+        }
+
+
+class Record:
+    """The series, in an array that does not grow: the record is not to be what it looks for."""
+
+    def __init__(self):
+        self.rows = np.zeros((ROWS, 1 + len(QUANTITIES)))
+        self.used, self.stride, self.seen = 0, 1, 0
+
+    def add(self, seconds, found):
+        """Note what was found after so many seconds."""
+        if self.seen % self.stride == 0:
+            if self.used == ROWS:
+                self.rows[: ROWS // 2] = self.rows[::2]
+                self.used, self.stride = ROWS // 2, 2 * self.stride
+            self.rows[self.used] = [seconds, *(found[q.name] for q in QUANTITIES)]
+            self.used += 1
+        self.seen += 1
+
+    def times(self):
+        """Seconds of each row."""
+        return self.rows[: self.used, 0]
+
+    def series(self, name):
+        """A quantity's values."""
+        return self.rows[: self.used, 1 + [q.name for q in QUANTITIES].index(name)]
