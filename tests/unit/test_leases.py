@@ -247,10 +247,44 @@ print("fine")
 """
 
 
+# The last batch of an epoch: nobody writes into its slot again. A stale view is made of a bare pointer.
+STALE = """
+import ctypes, sys
+import numpy as np
+from slipring import Loader
+from tests.datasets import Squares, numbers
+with Loader(Squares(8), 2, num_workers=2, start_method=sys.argv[1], copy=sys.argv[2]) as loader:
+    for epoch in range(3):
+        for rows, which in loader:
+            assert numbers([(rows, which)])[0] == which.tolist()
+            where, nbytes = rows.__array_interface__["data"][0], rows.nbytes
+        kept = rows[1:]  # a view holds the slot
+        del rows, which
+        stale = np.frombuffer((ctypes.c_ubyte * nbytes).from_address(where), np.uint8)
+        assert kept.tolist() == [[49.0] * 4], kept
+        assert (stale == 0xDB).sum() == 0, stale
+        del kept
+        if sys.argv[2] != "always":  # else the address was a copy's
+            assert (stale == 0xDB).all(), stale
+print("fine")
+"""
+
+
+@pytest.mark.parametrize("copy", ["auto", "always"])
+@pytest.mark.parametrize("method", ["fork", "thread"])
+def test_in_the_debug_mode_a_stale_view_of_a_loaders_batch_shows_poison(method, copy):
+    debugged(STALE, method, copy)
+
+
 def test_the_debug_mode_poisons_released_slots_but_not_what_worker_code_keeps():
+    debugged(POISONED)
+
+
+def debugged(program, *arguments):
+    """Run a program in the debug mode; it says that all is fine."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     done = subprocess.run(
-        [sys.executable, "-c", POISONED],
+        [sys.executable, "-c", program, *arguments],
         env={**os.environ, "SLIPRING_DEBUG": "1"},
         cwd=root,
         capture_output=True,
