@@ -25,7 +25,8 @@ PY_DIRS := $(wildcard pkg tests bench examples setup.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build lint test pytest test-cuda ctest tsan asan fuzz fault steps soak bench bench-device wheel check-sdist clean
+.PHONY: help venv build lint test pytest test-cuda ctest tsan asan tsan-pytest asan-pytest fuzz fault steps soak
+.PHONY: bench bench-device wheel check-sdist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -108,15 +109,42 @@ model: ## every interleaving of a few parties, with deaths; FULL=1 takes minutes
 mutants: ## break the ring in known ways: each must be noticed; QUICK=1, ONLY=rewind
 	$(PYTHON) tests/mutants/run.py $(if $(filter-out 0,$(QUICK)),--quick) $(ONLY)
 
-# The codec under the sanitizers, built beside the package, and what it decodes mutated for FUZZ_SECONDS.
+# Sanitizer builds lie beside the package, so that the release build stays. These run a program with one of them.
+LIB = build/$(1)/lib-$(subst /,_,$(VENV))
+UNDER_ASAN = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) $(1)" \
+	    ASAN_OPTIONS=detect_leaks=0$(2) UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1$(2) PYTHONMALLOC=malloc
+UNDER_TSAN = LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" \
+	    TSAN_OPTIONS=die_after_fork=0:detect_deadlocks=0:report_signal_unsafe=0:suppressions=$(CURDIR)/tests/sanitizers/tsan.supp
+
+# The codec under the sanitizers, and what it decodes mutated for FUZZ_SECONDS; what takes new edges once more.
 FUZZ_SECONDS ?= 20
-FUZZ_LIB := build/asan/lib-$(subst /,_,$(VENV))
-fuzz: $(DEPS_STAMP) ## malformed batches, under the address sanitizer; FUZZ_SECONDS=20, ARGS='--seed 1'
-	SLIPRING_BUILD=asan $(PY) setup.py --quiet build --build-lib $(FUZZ_LIB)
-	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONMALLOC=malloc \
-	    PYTHONPATH=$(FUZZ_LIB) timeout $$(($(FUZZ_SECONDS) + 300)) \
+fuzz: $(DEPS_STAMP) ## malformed batches, under the address sanitizer; FUZZ_SECONDS=20, ARGS='--seed 1', ARGS=--grow
+	SLIPRING_BUILD=fuzz $(PY) setup.py --quiet build --build-lib $(call LIB,fuzz)
+	gcc -O2 -Wall -Wextra -Werror -shared -fPIC -o build/fuzz/edges.so tests/fuzz/edges.c
+	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) \
+	    timeout $$(($(FUZZ_SECONDS) + 300)) \
 	    $(PY) -m tests.fuzz.codec --seconds $(FUZZ_SECONDS) $(ARGS)
+
+# What Python does with the C and Cython code. Without torch's loader: torch is not instrumented, and takes minutes.
+# Nor tests that measure a process's memory: the sanitizer has much of its own, and keeps back what is freed.
+# Reports go to files, because pytest would swallow them: they are shown at the end, and one is a failure.
+SHOW_REPORTS = status=$$?; ! cat build/$(1)/report.* 2>/dev/null && exit $$status
+ASAN_TESTS := tests/unit tests/parity/test_collate.py tests/parity/test_iteration.py \
+	--ignore tests/unit/test_codec_leaks.py --ignore tests/unit/test_growth.py
+asan-pytest: $(DEPS_STAMP) ## the tests in Python under the address sanitizer (minutes); ARGS='tests/unit -k lease'
+	SLIPRING_BUILD=asan $(PY) setup.py --quiet build --build-lib $(call LIB,asan)
+	@rm -f build/asan/report.*
+	$(call UNDER_ASAN,,:log_path=$(CURDIR)/build/asan/report) PYTHONPATH=$(call LIB,asan) \
+	    $(PY) -m pytest -p no:cacheprovider $(or $(ARGS),$(ASAN_TESTS)); $(call SHOW_REPORTS,asan)
+
+# Thread workers: both sides of the ring in one process, so that every order is seen. This sanitizer cannot follow
+# threads that start in the fork of a process with threads.
+TSAN_TESTS := tests/unit tests/fault/test_respawn_threads.py -k "thread and not forked_child"
+tsan-pytest: $(DEPS_STAMP) ## thread workers under the thread sanitizer (minutes); ARGS='tests/unit -k lease'
+	SLIPRING_BUILD=tsan $(PY) setup.py --quiet build --build-lib $(call LIB,tsan)
+	@rm -f build/tsan/report.*
+	$(UNDER_TSAN):log_path=$(CURDIR)/build/tsan/report PYTHONPATH=$(call LIB,tsan) setarch -R \
+	    $(PY) -m pytest -p no:cacheprovider $(or $(ARGS),$(TSAN_TESTS)); $(call SHOW_REPORTS,tsan)
 
 asan: ## the ring's tests in C under the address and undefined behaviour sanitizers
 	$(MAKE) --no-print-directory -C tests/c run-asan

@@ -1,8 +1,9 @@
 """Build of the extension modules. Everything else about the package is in pyproject.toml.
 
 SLIPRING_BUILD chooses the kind of build: ``release`` (default), ``debug`` (assertions on), ``asan`` (address
-and undefined behaviour) or ``tsan`` (threads). Each kind keeps its own objects under ``build/<kind>``.
-``steps`` builds only the module with the C ring, with points where tests kill: see tests/steps.
+and undefined behaviour), ``tsan`` (threads) or ``fuzz`` (asan, and it tells which edges are taken). Each
+kind keeps its own objects under ``build/<kind>``. ``steps`` builds only the module with the C ring, with
+points where tests kill: see tests/steps.
 """
 
 import glob
@@ -21,6 +22,7 @@ FLAGS = {
     "tsan": ["-O1", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=thread"],
     "steps": ["-O1", "-DSR_STEPS=1", "-Itests/steps"],
 }
+FLAGS["fuzz"] = [*FLAGS["asan"], "-fsanitize-coverage=trace-pc"]  # needs tests/fuzz/edges.c preloaded
 if KIND not in FLAGS:
     sys.exit(f"SLIPRING_BUILD={KIND!r} is not a kind of build; choose one of {', '.join(FLAGS)}")
 

@@ -4,6 +4,9 @@ A malformed payload must give `CorruptBatch`, never a crash, a read beyond the p
 Each case goes through `_codec.probe`, in memory that ends where the payload ends, and through a real slot,
 written by a worker that follows no rules.
 
+With tests/fuzz/edges.c preloaded and modules built for it (SLIPRING_BUILD=fuzz) a case that takes a new edge
+is mutated in its turn. ``--grow`` leaves in tests/fuzz/found what is needed of those, smallest first.
+
 Not fuzzed: the opcodes of pickles. `pickle.loads` runs whatever it is given, so a stand-in takes its place
 that reads every byte of the pickle and its buffers; what is tested is their framing. For the same reason no
 module is imported for the sake of a mutated name. Arrow data is validated in full before it is read, as the
@@ -29,11 +32,14 @@ from slipring import _codec, tree
 from slipring._codec import COPY_ALWAYS, COPY_AUTO, probe, receive
 from slipring.errors import CorruptBatch
 from tests.fuzz.case import Case, Window
+from tests.fuzz.edges import Edges
 from tests.fuzz.mutate import mutated
 from tests.fuzz.values import CORPUS
 from tests.trip import Trip
 
 LAST = Path("build/fuzz/last.bin")
+FOUND = Path(__file__).parent / "found"
+FOUND_BYTES = 150_000  # what the repository is to hold of those at most
 
 
 def pretend_to_unpickle(data, buffers):
@@ -91,25 +97,32 @@ class Fuzzer:
         self.rng = random.Random(seed)
         self.refusals, unreadable = refusals()
         files = [path for path in sorted(CORPUS.glob("*.bin")) if path.name not in unreadable]
-        self.corpus = [Case.read(path.read_bytes()) for path in files]
-        assert self.corpus, f"no corpus in {CORPUS}"
+        self.valid = [Case.read(path.read_bytes()) for path in files]
+        assert self.valid, f"no corpus in {CORPUS}"
+        self.found = [Case.read(path.read_bytes()) for path in sorted(FOUND.glob("*.bin"))]
+        self.edges = Edges.preloaded()
         self.trip = Trip(2, capacity=1 << 20)
         self.window = Window(self.trip.ring)
         self.accepted = self.refused = 0
         LAST.parent.mkdir(parents=True, exist_ok=True)
 
     def run(self, case):
-        """Decode one case both ways."""
+        """Decode one case both ways; returns how many edges were new (always 0 if they are not counted)."""
         LAST.write_bytes(with_hash(case).write())  # what a crash is to be reproduced with
-        self.expect(lambda: self.through_probe(case))
-        self.expect(lambda: self.through_slot(case))
+        fresh = self.expect(lambda: self.through_probe(case))
+        slot = self.published(case)
+        mode = (COPY_AUTO, COPY_ALWAYS)[len(case.payload) % 2]
+        return fresh + self.expect(lambda: receive(self.trip.ring, slot, mode)[1])
 
     def expect(self, decode):
-        try:
-            touch(decode())
-            self.accepted += 1
-        except self.refusals:
-            self.refused += 1
+        fresh = []
+        with contextlib.nullcontext() if self.edges is None else self.edges.counted(fresh):
+            try:
+                touch(decode())
+                self.accepted += 1
+            except self.refusals:
+                self.refused += 1
+        return sum(fresh)
 
     def through_probe(self, case):
         return probe(
@@ -122,24 +135,63 @@ class Fuzzer:
             case.def_hash,
         )
 
-    def through_slot(self, case):
+    def published(self, case):
         slot = self.trip.put(None)
         self.window.poke(slot, with_hash(case))
         assert self.trip.ring.wait_ready(slot, 10) == slot
-        return receive(self.trip.ring, slot, self.rng.choice([COPY_AUTO, COPY_ALWAYS]))[1]
+        return slot
 
     def fuzz(self, seconds):
-        for case in self.corpus:
+        """Mutate for so long; returns the number of cases."""
+        for case in self.valid:
             self.run(case)
         assert self.refused == 0, "the corpus is out of date: python -m tests.fuzz.values"
+        for case in self.found:
+            self.run(case)
+        if self.edges is not None:
+            print(f"{len(self.valid)} valid and {len(self.found)} found cases take {self.edges.seen} edges")
         end = time.monotonic() + seconds
         rounds = 0
         while time.monotonic() < end:
             for _ in range(100):
-                self.run(mutated(self.rng, self.rng.choice(self.corpus)))
+                case = mutated(self.rng, self.choice())
+                if self.run(case):
+                    self.found.append(with_hash(case))
             rounds += 100
             assert self.trip.free == 2, "a refused batch keeps its slot"
         return rounds
+
+    def choice(self):
+        """A case to mutate: one that is valid, one of those found, or one of those found last."""
+        pools = [self.valid, self.found, self.found[-20:]]
+        return self.rng.choice(self.rng.choice([pool for pool in pools if pool]))
+
+    def needed(self):
+        """Those of the cases found that take edges which neither the valid ones take nor smaller ones do."""
+        self.edges.forget()
+        for _ in range(2):  # the first time everything is new, caches too
+            for case in self.valid:
+                self.run(case)
+        needed = []
+        for case in sorted(self.found, key=lambda case: len(case.payload)):
+            seen = self.edges.seen
+            self.run(case)
+            if self.edges.seen > seen:  # not: the same edges more often
+                needed.append(case)
+        return needed
+
+    def grow(self):
+        """Write what is needed of the cases found, as far as there is room for."""
+        FOUND.mkdir(exist_ok=True)
+        for path in FOUND.glob("*.bin"):
+            path.unlink()
+        total = 0
+        for case in self.needed():
+            data = case.write()
+            total += len(data)
+            if total > FOUND_BYTES:
+                break
+            (FOUND / f"{hashlib.blake2b(data, digest_size=6).hexdigest()}.bin").write_bytes(data)
 
     def close(self):
         self.window.close()
@@ -159,11 +211,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--grow", action="store_true", help="keep in tests/fuzz/found what took new edges")
     parser.add_argument("--replay", type=Path, help="run one saved case")
     arguments = parser.parse_args()
     guard()
     seed = random.randrange(2**32) if arguments.seed is None else arguments.seed
     fuzzer = Fuzzer(seed)
+    if arguments.grow and fuzzer.edges is None:
+        parser.error("--grow needs edges.c preloaded and SLIPRING_BUILD=fuzz: make fuzz ARGS=--grow")
     if arguments.replay:
         fuzzer.run(Case.read(arguments.replay.read_bytes()))
         print("this case is handled")
@@ -175,8 +230,15 @@ def main():
     except BaseException:
         print(f"reproduce with: python -m tests.fuzz.codec --replay {LAST}", file=sys.stderr)
         raise
+    told = f"{rounds} cases, each in memory and in a slot: {fuzzer.refused} refused, {fuzzer.accepted} read"
+    if fuzzer.edges is not None:
+        seen = fuzzer.edges.seen
+        assert seen > 500, f"{seen} edges: the modules were built without counters (SLIPRING_BUILD=fuzz)"
+        told += f"; {seen} edges, {len(fuzzer.found)} cases took a new one"
+    print(told)
+    if arguments.grow:
+        fuzzer.grow()
     fuzzer.close()
-    print(f"{rounds} cases, each in memory and in a slot: {fuzzer.refused} refused, {fuzzer.accepted} read")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,78 @@
+/* edges.c - which edges of the program a case takes.
+ *
+ * Preloaded beside modules that were compiled with gcc's -fsanitize-coverage=trace-pc: each basic block of
+ * theirs calls __sanitizer_cov_trace_pc. An edge is a pair of places; as in AFL, a table of counters that pairs
+ * are hashed into stands for all of them. tests/fuzz/edges.py is the other side.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define BITS 17
+#define EDGES (1u << BITS)
+
+static uint8_t taken[EDGES]; /* how often, in this case */
+static uint8_t seen[EDGES];  /* in all cases: a bit for each class of counts */
+static __thread bool counting;
+static __thread uint64_t before;
+
+static void take(uint64_t place)
+{
+    uint64_t edge = ((place ^ (before >> 1)) * UINT64_C(0x9E3779B97F4A7C15)) >> (64 - BITS);
+    taken[edge] += taken[edge] != 255;
+    before = place;
+}
+
+/* Twice through a loop is another thing than once; 40 times is the same as 50. */
+static uint8_t class_of(uint8_t count)
+{
+    static const uint8_t last[] = {1, 2, 3, 7, 15, 31, 127, 255};
+    unsigned class = 0;
+    while (count > last[class])
+        class++;
+    return (uint8_t)(1u << class);
+}
+
+void __sanitizer_cov_trace_pc(void)
+{
+    if (counting)
+        take((uint64_t)(uintptr_t)__builtin_return_address(0));
+}
+
+/* A place that the compiler does not know: a line of Python. */
+void edges_place(uint64_t place)
+{
+    if (counting)
+        take(place);
+}
+
+void edges_begin(void)
+{
+    memset(taken, 0, sizeof taken);
+    before = 0;
+    counting = true;
+}
+
+/* Ends what edges_begin began, in the same thread; returns how many edges were new, or new as often as that. */
+unsigned edges_end(void)
+{
+    unsigned fresh = 0;
+    counting = false;
+    for (unsigned i = 0; i < EDGES; i++) {
+        uint8_t class = taken[i] ? class_of(taken[i]) : 0;
+        fresh += (class & ~seen[i]) != 0;
+        seen[i] |= class;
+    }
+    return fresh;
+}
+
+/* How many edges all cases took together. */
+unsigned edges_seen(void)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < EDGES; i++)
+        count += seen[i] != 0;
+    return count;
+}
+
+void edges_forget(void) { memset(seen, 0, sizeof seen); }
