@@ -163,7 +163,8 @@ cdef class LoaderIterator:
             if kind == SR_ERROR:
                 original = engine.pool.take_error(task.ticket) if self.inline else None
                 raise self.rebuild(value, original)
-            self.streams.ended(task.worker)
+            self.streams.ended(task.worker, value)
+            value = None
 
     cdef int look_at_memory(self) except -1:
         """Between two batches: a warning that is an error to the user costs none of them."""
@@ -249,7 +250,7 @@ cdef class LoaderIterator:
             task.worker, sequence = indices
             indices = None
         elif self.n_static:
-            task.worker = self.next_ticket % self.n_static
+            task.worker = self.next_ticket % self.n_static if self.in_order else self.least_busy()
         if task.worker is not None:
             addressee = <uint32_t> task.worker + 2
         task.slot, task.ticket, task.sequence = slot, self.next_ticket, sequence
@@ -260,6 +261,14 @@ cdef class LoaderIterator:
         self.by_slot[slot] = task
         self.tasks[task.ticket] = task
         return 0
+
+    cdef int least_busy(self) except -1:
+        """Who has least to do: in turn, a worker held up by a slow sample would end up with all tasks."""
+        cdef list busy = [0] * self.n_static
+        cdef Task task
+        for task in self.tasks.values():
+            busy[task.worker] += 1
+        return busy.index(min(busy))
 
     cdef int wait_for_slot(self) except -1:
         """Wait for a free slot: workers may still be at what an iteration has left behind when it ended."""

@@ -81,7 +81,7 @@ class StreamPlan:
         """A batch (or an error, or the end) has come from the worker."""
         self.pending[worker] -= 1
 
-    def ended(self, worker):
-        """The worker's stream is at its end."""
+    def ended(self, worker, last):
+        """The worker's stream is at its end; `last`: what `StreamFetcher.last` has sent with it."""
         if worker in self.turn:
             self.turn.remove(worker)

@@ -63,11 +63,27 @@ def is_stateful(thing):
     return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
 
 
+def states_of(dataset, iterator):
+    """Return what a dataset and its iterator say of themselves, if they can; an object that is both, once."""
+    parts = (("dataset", None if dataset is iterator else dataset), ("iterator", iterator))
+    return {name: part.state_dict() for name, part in parts if is_stateful(part)}
+
+
 def load_dataset(dataset, place):
     """Tell a Stateful dataset where it was."""
     states = (place or {}).get("states") or {}
     if "dataset" in states and is_stateful(dataset):
         dataset.load_state_dict(states["dataset"])
+
+
+def load_stream(dataset, place):
+    """Tell an iterable dataset where it was, and its iterator; returns that."""
+    load_dataset(dataset, place)
+    iterator = iter(dataset)
+    states = place["states"] or {}
+    if "iterator" in states and is_stateful(iterator):
+        iterator.load_state_dict(states["iterator"])
+    return iterator
 
 
 def open_stream(dataset, place):
@@ -77,16 +93,15 @@ def open_stream(dataset, place):
     ----------
     place : dict or None
         "batches": how many have been read; "states": what "dataset" and "iterator" said of themselves then,
-        as far as they are Stateful, or None.
+        as far as they are Stateful, or None; "ended": it was the end of a pass, and the next one begins.
     """
     if place is None:
         return iter(dataset), 0
-    states = place["states"] or {}
-    load_dataset(dataset, place)
-    iterator = iter(dataset)
-    if "iterator" in states and is_stateful(iterator):
-        iterator.load_state_dict(states["iterator"])
-    return iterator, 0 if states else place["batches"]
+    if place.get("ended"):
+        if place["states"]:
+            load_stream(dataset, place)
+        return iter(dataset), 0
+    return load_stream(dataset, place), 0 if place["states"] else place["batches"]
 
 
 class StreamFetcher:
@@ -118,8 +133,7 @@ class StreamFetcher:
     def states(self):
         """Return as bytes what dataset and iterator say of their place; None if neither can."""
         if self.told[0] != self.position:
-            parts = (("dataset", self.dataset), ("iterator", self.iterator))
-            states = {name: part.state_dict() for name, part in parts if is_stateful(part)}
+            states = states_of(self.dataset, self.iterator)
             self.told = self.position, pickle.dumps(states) if states else None
         return self.told[1]
 
@@ -136,6 +150,10 @@ class StreamFetcher:
         if not samples or (len(samples) < want and self.drop_last):
             return None
         return samples
+
+    def last(self):
+        """Return what goes to the consumer with the end of the stream."""
+        return None
 
     def collate(self, samples):
         """Return the batch of `samples`."""

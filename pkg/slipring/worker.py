@@ -9,7 +9,7 @@ from slipring._collate import skeleton, write
 from slipring._encode import BATCH, END, ERROR, Encoder, lost, publish_range, range_done, range_lost, view
 from slipring._ring import DIRECT, FINISH, STAGED, TASK_NEXT, now
 from slipring.errors import BatchTooLarge, SegmentFull, SlipringError
-from slipring.fetch import MapFetcher, StreamFetcher, load_dataset
+from slipring.fetch import MapFetcher, StreamFetcher, load_stream
 from slipring.info import WorkerInfo, set_worker_info
 
 USER_SEEDED = 1  # the worker's report: worker_init_fn seeded generators
@@ -214,7 +214,7 @@ class Worker:
                 self._repeat(fill)
             samples = self.stream.samples()
             fetched = now()
-            box = [None if samples is None else self.stream.collate(samples)]
+            box = [self.stream.last() if samples is None else self.stream.collate(samples)]
             if self.job.marked:
                 box = [[box.pop(), self._mark(fill)]]
         if samples is None:
@@ -240,11 +240,9 @@ class Worker:
         run, batches, ended, states, generators = pickle.loads(mark)
         place = {"batches": batches, "states": pickle.loads(states)}
         if run != fill.run:  # the dataset is as an earlier run has left it, if that came to its end
-            if ended:
-                load_dataset(self.job.dataset, place)
-            return self._open_stream(fill, None)
+            return self._open_stream(fill, {**place, "ended": True} if ended else None)
         if ended:
-            load_dataset(self.job.dataset, place)
+            load_stream(self.job.dataset, place)
             stream = _ended()
         else:
             stream = self._open_stream(fill, place)

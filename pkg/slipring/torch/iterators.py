@@ -9,10 +9,9 @@ from torch.utils.data._utils import pin_memory
 
 from slipring import seeding
 from slipring._iterator import LoaderIterator
-from slipring.dispatch import StreamPlan
 from slipring.engine import exiting
 from slipring.errors import LoaderTimeout, WorkerDied
-from slipring.fetch import load_dataset, open_stream
+from slipring.fetch import load_dataset, load_stream, open_stream
 from slipring.torch import remote, state
 from slipring.torch.preload import Feed, Preload, Steps
 from slipring.torch.worker import TorchJob, TorchWorker
@@ -24,6 +23,7 @@ class _Stateful:
     """What both iterators know about their place."""
 
     foreign = False
+    _plan = None
     home = None  # weak reference to the loader, whose newest iterator this is or was
 
     def __del__(self, exiting=exiting):
@@ -36,6 +36,7 @@ class _Stateful:
         """Take over what load_state_dict() has left, before torch's own beginning of an epoch."""
         resume, loader._resume = loader._resume, None
         self._finished = False
+        self._before = state.ended_places(loader, resume)  # what datasets know from the epoch before
         if resume is not None and resume["finished"] and not resume.get("seeded"):
             state.begin_next_epoch(loader, resume)
             resume = None
@@ -65,6 +66,9 @@ class _Stateful:
     def state_dict(self):
         """Return the place after the batch that was handed out last; see `DataLoader.state_dict`."""
         self._catch_up()
+        if self._finished and isinstance(self._plan, state.TrackedPlan):
+            for number, states in self._plan.ends.items():
+                self._positions.put(number, states)
         told = {
             **self._header,
             "base_seed": self._base_seed,
@@ -86,6 +90,8 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
 
     def __init__(self, loader):
         resume = self._go_on(loader)
+        if self._before.get(0):
+            self._tell_of_epoch_before(loader)
         super().__init__(loader)
         resume = self._seeded(loader, resume)
         self._generator = state.generator_of(loader)
@@ -102,10 +108,21 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         if self._order is None or state.is_stateful(self._dataset):
             self._positions = state.Positions(resume)
             if resume is not None:
-                self._open(resume)
+                self._open(resume["workers"])
+            dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
+            if resume is None and (self._order is not None or state.is_stateful(dataset_iter)):
+                # (A generator has not begun yet: what its dataset says now may be of an earlier pass.)
+                self._positions.put(0, state.states_as_bytes(self._dataset, dataset_iter))
 
-    def _open(self, resume):
-        place = resume["workers"].get(0) or resume["workers"].get("0")
+    def _tell_of_epoch_before(self, loader):
+        """Before torch draws from the generators: a state may have put them where that epoch ended."""
+        if loader._dataset_kind == _theirs._DatasetKind.Map:
+            load_dataset(loader.dataset, self._before[0])
+        else:
+            load_stream(loader.dataset, self._before[0])
+
+    def _open(self, places):
+        place = places.get(0) or places.get("0")
         if self._order is not None:
             load_dataset(self._dataset, place)
             return
@@ -146,6 +163,9 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
             data = self._with_seed() if self._per_batch else super()._next_data()
         except StopIteration:
             self._finished = True
+            if self._positions is not None:
+                dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
+                self._positions.put(0, state.states_as_bytes(self._dataset, dataset_iter))
             raise
         finally:
             # An exception of the dataset is what there was to deliver: a resume goes on behind it.
@@ -237,12 +257,15 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         if resume is not None and tracked:
             places = {int(number): place for number, place in resume["workers"].items()}
             job = job.resumed(places, self._base_seed, epoch)
+        elif self._before and loader.persistent_workers:  # others begin with the dataset as the loader has it
+            job = job.resumed(self._before, self._base_seed, epoch)
         if is_map:
             plan = self._order.lists()
             if options.chunk_size is not None:
                 plan = _checked(plan, options)
         else:
-            plan = StreamPlan(options.num_workers, options.in_order, first=self._positions.last + 1)
+            plan = state.TrackedPlan(options.num_workers, options.in_order, self._positions.last + 1)
+        self._plan = plan
         engine, give_back = loader._keeper.lend(options, job)
         self._core = LoaderIterator(
             options,

@@ -52,6 +52,12 @@ class Keeper:
             self.lent = True
             return kept, self._take_back
 
+    def forget_workers(self):
+        """End workers that persist: the next iteration's begin anew, with seeds of its own."""
+        with self.lock:
+            if self.engine is not None and not self.lent and not self.engine.foreign:
+                self.engine.stop_workers()
+
     def _take_back(self, engine):
         if engine is self.engine:
             self.lent = False

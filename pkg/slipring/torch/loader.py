@@ -261,6 +261,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         if self._iterator is not None:
             self._iterator.close()
             self._iterator = None
+            self._keeper.forget_workers()
 
     # ---- figures, end
 

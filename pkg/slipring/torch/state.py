@@ -11,7 +11,8 @@ import warnings
 import torch
 from torch.utils.data import BatchSampler
 
-from slipring.fetch import is_stateful
+from slipring.dispatch import StreamPlan
+from slipring.fetch import is_stateful, states_of
 from slipring.torch import foreign
 
 FORMAT = 1
@@ -133,6 +134,12 @@ class Order:
         finally:
             sampler.generator = None
 
+    def _undrawn(self):
+        """The generator's state, as text, where nothing has been drawn yet."""
+        if self.resume is not None and self.resume["rng"] is not None:
+            return self.resume["rng"]
+        return _as_text(torch.get_rng_state() if self.generator is None else self.generator.get_state())
+
     def _skip(self):
         for _ in range(self.to_skip):
             self._draw()
@@ -173,12 +180,12 @@ class Order:
 
     def state(self):
         """Return this order's part of the state."""
-        if self._text is None:
+        if self._text is None and self.began is not None:
             self._text = _as_text(self.began)
         return {
             "yielded": self.low,
             "above": sorted(self.above) if self.above else [],
-            "rng": self._text,
+            "rng": self._text if self.began is not None else self._undrawn(),
             "sampler": self.at,
             **({"rng_is_the_samplers": True} if self.samplers_rng else {}),
         }
@@ -197,12 +204,32 @@ class Tracked:
     @staticmethod
     def pack(number, batch, dataset, iterator):
         """Return the list; states go as bytes, so that nothing kept refers to the slot."""
-        states = {
-            name: thing.state_dict()
-            for name, thing in (("dataset", dataset), ("iterator", iterator))
-            if is_stateful(thing)
-        }
-        return [number, batch, pickle.dumps(states) if states else None]
+        return [number, batch, states_as_bytes(dataset, iterator)]
+
+
+def states_as_bytes(dataset, iterator):
+    """Return what `slipring.fetch.states_of` says, pickled; None if it says nothing."""
+    states = states_of(dataset, iterator)
+    return pickle.dumps(states) if states else None
+
+
+class TrackedPlan(StreamPlan):
+    """A `slipring.dispatch.StreamPlan` that keeps what the workers' streams say at their end.
+
+    Attributes
+    ----------
+    ends : dict
+        Number -> the states as bytes, or None.
+    """
+
+    def __init__(self, num_workers, in_order, first):
+        super().__init__(num_workers, in_order, first)
+        self.ends = {}
+
+    def ended(self, worker, last):
+        super().ended(worker, last)
+        if last is not None:  # not of a worker that could not begin
+            self.ends[worker] = last[2]
 
 
 class Positions:
@@ -229,6 +256,10 @@ class Positions:
         place[0] += 1
         place[1] = states
         self.last = number
+
+    def put(self, number, states):
+        """Have these be the worker's latest states, with no batch."""
+        self.workers.setdefault(number, [0, None])[1] = states
 
     def state(self):
         """Return the workers' part of the state."""
@@ -275,6 +306,18 @@ def begin_next_epoch(loader, state):
         torch.set_rng_state(_as_state(text))
     else:
         generator.set_state(_as_state(text))
+
+
+def ended_places(loader, state):
+    """Return {number: place} of the workers at the end of an epoch, where the state is one of that kind.
+
+    Datasets that live on from epoch to epoch are told it, as they know it without an interruption. With
+    another number of workers nothing of it can hold.
+    """
+    if state is None or not state["finished"] or state["num_workers"] != loader.num_workers:
+        return {}
+    places = {int(number): place for number, place in state.get("workers", {}).items()}
+    return {number: {**place, "ended": True} for number, place in places.items() if place["states"]}
 
 
 def checked(loader, state):

@@ -49,8 +49,8 @@ class TorchWorker(Worker):
         if self.kind == "process":
             collate_in_slot()
         if self.job.tracked and not self.job.is_stream:
-            collate = self.fetcher.collate
-            self.fetcher.collate = lambda samples: self._with_state(collate(samples))
+            for makes_a_batch in ("collate", "one", "whole"):
+                setattr(self.fetcher, makes_a_batch, self._telling(getattr(self.fetcher, makes_a_batch)))
         super().begin(base_seed)
 
     def _seed_process(self, base_seed):
@@ -88,8 +88,8 @@ class TorchWorker(Worker):
 
     # ---- the dataset's state, with each batch
 
-    def _with_state(self, batch):
-        return Tracked.pack(self.number, batch, self.job.dataset, None)
+    def _telling(self, make):
+        return lambda what: Tracked.pack(self.number, make(what), self.job.dataset, None)
 
     def _open_stream(self, fill, place):
         return _TrackedStream(self.number, self.job, place or self.job.place(fill, self.number))
@@ -104,3 +104,6 @@ class _TrackedStream(StreamFetcher):
 
     def collate(self, samples):
         return [self.number, super().collate(samples), self.states()]
+
+    def last(self):
+        return [self.number, None, self.states()]

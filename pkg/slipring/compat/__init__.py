@@ -1,0 +1,1 @@
+"""The interfaces of other loaders over slipring's core: a module each."""
