@@ -1,0 +1,115 @@
+"""Hugging Face datasets, which lie in Arrow tables, through our loaders."""
+
+import numpy as np
+import pytest
+
+datasets = pytest.importorskip("datasets", reason="pip install -r requirements-clients.txt")
+
+import slipring  # noqa: E402
+
+N = 40
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    return datasets.Dataset.from_dict(
+        {
+            "image": rng.integers(0, 255, (N, 4, 6), np.uint8),
+            "label": np.arange(N),
+            "text": [f"text {i}" for i in range(N)],
+        }
+    )
+
+
+def check(batches, table, kind, order=None):
+    labels = []
+    for batch in batches:
+        assert type(batch["image"]) is kind
+        # With the numpy format a sample's text is a numpy.str_, and a batch's an array of them.
+        assert type(batch["text"]) is (np.ndarray if kind is np.ndarray else list)
+        labels += np.asarray(batch["label"]).tolist()
+        for image, label, text in zip(batch["image"], batch["label"], batch["text"], strict=True):
+            assert text == f"text {int(label)}"
+            assert np.asarray(image).tolist() == table[int(label)]["image"]
+    assert sorted(labels) == list(range(N))
+    assert order is None or labels == order
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_numpy_batches_come_by_one_read_each(table, workers, monkeypatch):
+    reads = []
+    theirs = datasets.Dataset.__getitems__
+    monkeypatch.setattr(
+        datasets.Dataset, "__getitems__", lambda d, keys: (reads.append(len(keys)), theirs(d, keys))[1]
+    )
+    with slipring.Loader(table.with_format("numpy"), 8, num_workers=workers) as loader:
+        check(loader, table, np.ndarray, list(range(N)))
+        assert loader.stats().pickled_leaves == 0
+    assert workers or reads == [8] * 5
+
+
+@pytest.mark.parametrize("rng", ["worker", "batch"])
+def test_torch_batches_are_shuffled_as_torchs_loader_shuffles_them(table, rng):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    table = table.with_format("torch")
+
+    def shuffled(cls, **options):
+        options["generator"] = torch.Generator().manual_seed(3)
+        return cls(table, 8, shuffle=True, num_workers=2, **options)
+
+    theirs = [batch["label"].tolist() for batch in shuffled(torch.utils.data.DataLoader)]
+    with shuffled(DataLoader, rng=rng) as loader:
+        assert [batch["label"].tolist() for batch in loader] == theirs
+        check(loader, table.with_format(None), torch.Tensor)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_memory_mapped_dataset_reaches_workers_started_in_any_way(table, tmp_path, method):
+    datasets.disable_progress_bars()
+    table.save_to_disk(tmp_path / "saved")
+    mapped = datasets.load_from_disk(str(tmp_path / "saved")).with_format("numpy")
+    with slipring.Loader(mapped, 8, num_workers=2, start_method=method) as loader:
+        check(loader, table, np.ndarray)
+
+
+def test_a_transform_makes_the_samples(table):
+    def transform(rows):
+        return {"sum": [int(np.sum(image)) for image in rows["image"]], "label": rows["label"]}
+
+    with slipring.Loader(table.with_transform(transform), 8, num_workers=2) as loader:
+        for batch in loader:
+            assert batch["sum"].dtype == np.int64
+            assert batch["sum"].tolist() == [int(np.sum(table[i]["image"])) for i in batch["label"].tolist()]
+
+
+@pytest.mark.parametrize("workers", [0, 2, 3])
+def test_an_iterable_dataset_gives_each_worker_its_shards(table, workers):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    stream = table.to_iterable_dataset(num_shards=6).with_format("torch")
+    with DataLoader(stream, 5, num_workers=workers) as loader:
+        check(loader, table, torch.Tensor)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterable_dataset_says_where_it_is(table, workers):
+    pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    def loader():
+        return DataLoader(table.to_iterable_dataset(num_shards=4), 4, num_workers=workers)
+
+    first = loader()
+    iterator = iter(first)
+    for _ in range(4):
+        next(iterator)
+    state = first.state_dict()
+    rest = [batch["label"].tolist() for batch in iterator]
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert [batch["label"].tolist() for batch in resumed] == rest
+    assert len(rest) == 6

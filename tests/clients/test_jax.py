@@ -1,0 +1,107 @@
+"""Batches as JAX arrays: a slot stays as it is for as long as JAX can see it."""
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="pip install -r requirements-jax.txt")
+
+import jax.numpy as jnp  # noqa: E402
+
+import slipring  # noqa: E402
+
+
+class Rows:
+    """Sample i is 64 KiB of i's."""
+
+    def __init__(self, n=64):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return np.full((128, 128), i, np.float32)
+
+
+def loader(**options):
+    options = {"num_workers": 1, "slots": 8, "copy": "never", **options}
+    return slipring.Loader(Rows(), batch_size=2, **options)
+
+
+def expected(k):
+    return np.stack([np.full((128, 128), i, np.float32) for i in (2 * k, 2 * k + 1)])
+
+
+def address(array):
+    return array.unsafe_buffer_pointer()
+
+
+WAYS = {"dlpack": lambda batch: jax.dlpack.from_dlpack(batch), "put": jax.device_put, "asarray": jnp.asarray}
+
+
+def test_a_batch_is_handed_over_without_a_copy():
+    with loader() as batches:
+        batch = next(iter(batches))
+        assert address(jax.dlpack.from_dlpack(batch)) == batch.ctypes.data
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_slot_is_not_written_while_jax_sees_it(way):
+    with loader() as batches:
+        held = []
+        for k, batch in enumerate(batches):
+            array = WAYS[way](batch)
+            if k in (0, 5, 9):
+                held.append((k, array, array[1:], array.reshape(-1)))
+        # All slots have gone round several times.
+        assert batches.stats().batches == 32
+        for k, array, rows, flat in held:
+            np.testing.assert_array_equal(array, expected(k))
+            np.testing.assert_array_equal(rows, expected(k)[1:])
+            np.testing.assert_array_equal(flat, expected(k).reshape(-1))
+
+
+def test_the_slot_is_used_again_when_jax_has_let_go():
+    with loader() as batches:
+        for k, batch in enumerate(batches):  # copy="never": were one slot kept per batch, this would raise
+            array = jax.dlpack.from_dlpack(batch)
+            assert float(array[0, 0, 0]) == 2 * k
+        assert batches.stats().copied_batches == 0
+
+
+def test_as_many_as_there_are_slots_may_be_held_by_jax():
+    with loader(copy="auto") as batches:
+        held = [jax.dlpack.from_dlpack(batch) for batch in batches]
+        assert batches.stats().copied_batches >= 32 - 8
+        for k, array in enumerate(held):
+            np.testing.assert_array_equal(array, expected(k))
+
+
+def test_what_jax_computes_later_reads_the_batch_as_it_was():
+    @jax.jit
+    def slow(x):
+        for _ in range(20):
+            x = jnp.tanh(x @ x / 1e6) + x
+        return x.mean(axis=(1, 2))
+
+    with loader(copy="auto") as batches:
+        # Neither batch nor array is kept: the computation that has been begun is all that refers to the slot.
+        results = [slow(jax.dlpack.from_dlpack(batch)) for batch in batches]
+    for k, result in enumerate(results):
+        np.testing.assert_allclose(result, slow(expected(k)), rtol=1e-6)
+
+
+def test_a_donated_batch_does_not_disturb_the_batches_after_it():
+    add = jax.jit(lambda x: x + 1, donate_argnums=0)
+    with loader() as batches:
+        for k, batch in enumerate(batches):
+            np.testing.assert_array_equal(add(jax.dlpack.from_dlpack(batch)), expected(k) + 1)
+
+
+def test_batches_held_by_jax_outlive_the_loader():
+    batches = loader()
+    iterator = iter(batches)
+    array = jax.dlpack.from_dlpack(next(iterator))
+    batches.close()
+    del iterator, batches
+    np.testing.assert_array_equal(array, expected(0))

@@ -1,0 +1,76 @@
+"""webdataset's pipelines through our loaders."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+wds = pytest.importorskip("webdataset", reason="pip install -r requirements-clients.txt")
+
+import slipring  # noqa: E402
+import slipring.torch  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Four tar files of ten samples each: an array and a class."""
+    folder = tmp_path_factory.mktemp("shards")
+    for shard in range(4):
+        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
+            for i in range(shard * 10, shard * 10 + 10):
+                array = io.BytesIO()
+                np.save(array, np.full((8, 8), i, np.uint8))
+                for name, content in ((f"{i:03}.cls", str(i).encode()), (f"{i:03}.npy", array.getvalue())):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+    return str(folder / "{0..3}.tar")
+
+
+def pipeline(shards, **options):
+    return wds.WebDataset(shards, shardshuffle=False, **options).decode().to_tuple("npy", "cls")
+
+
+def check(batches, size, kind):
+    seen = []
+    for arrays, classes in batches:
+        assert type(arrays) is kind and arrays.shape == (size, 8, 8)
+        assert (np.asarray(arrays)[:, 0, 0] == np.asarray(classes)).all()
+        seen += [int(c) for c in classes]
+    assert sorted(seen) == list(range(40))
+
+
+def test_a_pipeline_that_batches_goes_through_our_loader_in_numpy(shards):
+    with slipring.Loader(pipeline(shards).batched(5), None, num_workers=2) as loader:
+        check(loader, 5, np.ndarray)
+        check(loader, 5, np.ndarray)
+
+
+def test_our_loader_batches_the_samples_of_a_pipeline(shards):
+    with slipring.torch.DataLoader(pipeline(shards), 5, num_workers=2) as loader:
+        import torch
+
+        check(loader, 5, torch.Tensor)
+        assert loader.stats().pickled_leaves == 0
+
+
+def test_a_webloader_is_over_ours_while_ours_is_installed(shards):
+    import torch
+
+    with slipring.torch.install():
+        loader = wds.WebLoader(pipeline(shards).batched(10), batch_size=None, num_workers=2)
+    ours = loader.pipeline[0]
+    assert type(ours) is slipring.torch.DataLoader
+    # As webdataset's page has it: mix the samples of several workers' batches, and batch again.
+    rebatched = loader.unbatched().shuffle(20).batched(8)
+    check(rebatched, 8, torch.Tensor)
+    assert ours.stats().batches == 4
+
+
+def test_resampled_shards_give_epochs_of_the_length_that_is_asked_for(shards):
+    endless = pipeline(shards, resampled=True).shuffle(10).batched(4).with_epoch(6)
+    with slipring.torch.DataLoader(endless, None, num_workers=2, persistent_workers=True) as loader:
+        for _ in range(2):
+            assert [len(classes) for _, classes in loader] == [4] * 12
