@@ -39,5 +39,7 @@ RIVALS: dict[str, Rival] = {
         Rival("spdl_kept", "SPDL, the same arrays again", "spdl_kept", ("spdl_core",)),
         Rival("queue", "multiprocessing.Queue", "plain_queue"),
         Rival("respawn", "slipring, workers replaced", "slipring_respawn", ("slipring",), by_name=True),
+        Rival("face_torchdata", "slipring.compat.torchdata", "face_torchdata", by_name=True),
+        Rival("face_webdataset", "slipring.compat.webdataset", "face_webdataset", by_name=True),
     )
 }

@@ -25,16 +25,18 @@ def available() -> str | None:
     return None
 
 
-class _Shard(Stream):
+class Shard(Stream):
     """A stream that learns which worker it is in from where MultiLoader says so."""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        _stay_close()  # in workers that are not forks
-        self.__dict__.update(state)
 
     def __iter__(self) -> Iterator[Any]:
         self.worker = int(os.environ["WORKER"])
         return super().__iter__()
+
+
+class _BoundedShard(Shard):
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _stay_close()  # in workers that are not forks
+        self.__dict__.update(state)
 
 
 def _stay_close() -> None:
@@ -51,7 +53,7 @@ def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]
     os.register_at_fork(after_in_child=_stay_close)
     with TemporaryDirectory() as sockets:
         # It pickles a batch before it asks for the next, so the batch's arrays can be used again.
-        shard = _Shard(dataset, question.batch_size, 0, workers, reuse=True)
+        shard = _BoundedShard(dataset, question.batch_size, 0, workers, reuse=True)
         loader = MultiLoader(shard, workers=workers, prefix=f"{sockets}/")
         try:
             yield from loader

@@ -1,0 +1,23 @@
+"""slipring.compat.torchdata.StatefulDataLoader: torchdata's arguments, one changed import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.question import Dataset, Question
+from bench.rivals._torch import torch_batches
+
+
+def available() -> str | None:
+    try:
+        from slipring.compat.torchdata import StatefulDataLoader  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from slipring.compat.torchdata import StatefulDataLoader
+
+    return torch_batches(StatefulDataLoader, question, dataset, workers)

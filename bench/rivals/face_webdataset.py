@@ -1,0 +1,28 @@
+"""slipring.compat.webdataset.MultiLoader: the same stream of batches in each worker as webdataset's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.question import Dataset, Question
+from bench.rivals.webdataset_multi import Shard
+
+
+def available() -> str | None:
+    try:
+        from slipring.compat.webdataset import MultiLoader  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from slipring.compat.webdataset import MultiLoader
+
+    # A batch is copied into its slot before the next is asked for, so its arrays can be used again.
+    loader = MultiLoader(Shard(dataset, question.batch_size, 0, workers, reuse=True), workers=workers)
+    try:
+        yield from loader
+    finally:
+        loader.kill()
