@@ -56,7 +56,8 @@ class Loader:
     chunk_size : int, optional
         Rows per range: several workers fill one batch together, so the first is there sooner.
     dispatch : {'dynamic', 'static'}
-        Any free worker takes the next batch, or each its turn (always so for iterable datasets).
+        Any free worker takes the next batch, or each its turn (always so for iterable datasets); with
+        ``in_order=False`` the turn is of who has least to do.
     rng : {'batch', 'worker'}
         Seed generators per batch (results do not depend on the workers), or once per worker and epoch.
     slots : int, optional

@@ -139,6 +139,15 @@ def test_a_loader_is_torchs_ours_and_stateful():
     assert not isinstance(Numbers(), face.Stateful)
 
 
+def test_the_signature_names_every_argument_for_clients_that_make_loaders_anew():
+    assert inspect.signature(face.StatefulDataLoader) == inspect.signature(DataLoader)
+    parameters = inspect.signature(face.StatefulDataLoader).parameters
+    loader = face.StatefulDataLoader(Numbers(), 4, shuffle=True, on_worker_death="respawn", max_restarts=7)
+    given = {name: getattr(loader, name) for name in parameters if name not in ("shuffle", "batch_sampler")}
+    again = face.StatefulDataLoader(**given)
+    assert (again.max_restarts, again.sampler) == (7, loader.sampler)
+
+
 def test_slipring_arguments_follow_by_name():
     with face.StatefulDataLoader(Numbers(), 4, num_workers=2, on_worker_death="respawn", slots=9) as loader:
         assert [b.tolist() for b in loader] == [list(range(i, i + 4)) for i in range(0, 24, 4)]

@@ -1,8 +1,10 @@
 """slipring.compat.webdataset.MultiLoader: what webdataset's does, and what it should."""
 
+import copy
 import io
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -209,6 +211,18 @@ def test_it_needs_neither_torch_nor_webdataset_nor_zmq():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[0] == "[1, 1] []"
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_has_workers_of_its_own(duplicate):
+    loader = MultiLoader(Shard(), 2)
+    samples = iter(loader)
+    begun = [next(samples)]
+    other = duplicate(loader)
+    assert numbers(other) == list(range(20))
+    assert (other.workers, other.nokill) == (2, False)
+    other.kill()
+    assert numbers([*begun, *samples]) == list(range(20))
 
 
 def test_nonsense_is_refused_at_construction():

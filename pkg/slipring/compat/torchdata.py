@@ -1,5 +1,6 @@
 """torchdata.stateful_dataloader's names: ``from slipring.compat.torchdata import StatefulDataLoader``."""
 
+import inspect
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -113,3 +114,6 @@ class StatefulDataLoader(DataLoader[T_co]):
             snapshot_every_n_steps=snapshot_every_n_steps,
             **slipring,
         )
+
+    # Clients that make a loader anew from its attributes (Lightning) look here for their names.
+    __init__.__signature__ = inspect.signature(DataLoader.__init__)

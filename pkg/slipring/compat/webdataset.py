@@ -1,5 +1,6 @@
 """webdataset's MultiLoader: ``from slipring.compat.webdataset import MultiLoader``."""
 
+import copy
 import logging
 import weakref
 
@@ -55,6 +56,14 @@ class MultiLoader:
             num_workers=workers,
             **{"in_order": False, "persistent_workers": False, **slipring},
         )
+
+    def __getstate__(self):
+        return {**self.__dict__, "_live": ()}  # a copy, here or in another process, has iterations of its own
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._live = weakref.WeakSet()
+        self._loader = copy.copy(self._loader)
 
     def __iter__(self):
         if not self.nokill:
