@@ -5,6 +5,7 @@ import inspect
 import json
 import threading
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -219,6 +220,33 @@ def test_a_stateful_map_dataset_goes_on_with_or_without_batching(stateful, setti
     if setting == (0, False):  # with workers, what was read ahead has drawn too
         other.load_state_dict(state)
         assert list(other) == rest
+
+
+class Whole(Numbers):
+    """Makes whole batches in the slot, and counts them."""
+
+    made = 0
+
+    def fetch_into(self, indices, empty):
+        self.made += 1
+        out = empty((len(indices), 2), np.int64)
+        out[:, 0], out[:, 1] = indices, self.made
+        return out
+
+    def state_dict(self):
+        return {"made": self.made}
+
+    def load_state_dict(self, state):
+        self.made = state["made"]
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:])
+def test_a_stateful_dataset_that_makes_whole_batches_goes_on(setting):
+    state, rest = after(face.StatefulDataLoader(Whole(), 4, num_workers=2, persistent_workers=setting[1]), 3)
+    other = face.StatefulDataLoader(Whole(), 4, num_workers=2, persistent_workers=setting[1])
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in rest]
+    assert [int(batch[0, 1]) for batch in rest] == [2, 3, 3]
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
