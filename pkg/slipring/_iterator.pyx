@@ -78,6 +78,7 @@ cdef class LoaderIterator:
     cdef dict tasks     # ticket -> Task: what is under way
     cdef list by_slot   # slot -> Task or None
     cdef object draw, streams  # where the next task comes from; streams: whose turn it is
+    cdef object would_wait     # asks whether the next one must be waited for; None: it never must
     cdef object due     # what the plan gave, and no slot was free for
     cdef object plan_error
     cdef bint exhausted, in_order, inline, single, eager
@@ -114,7 +115,7 @@ cdef class LoaderIterator:
         try:
             self.run = engine.begin_run(seed)
             self.n_static = options.num_workers if engine.static else 0
-            self.draw = plan
+            self.draw, self.would_wait = plan, getattr(plan, "would_wait", None)
             self.streams = plan if isinstance(plan, StreamPlan) else None
             self.marked = self.streams is not None and options.respawns and not self.inline
             if not self.inline:  # workers begin now: the caller may have much to do before the first next()
@@ -207,8 +208,11 @@ cdef class LoaderIterator:
         """Fill the look-ahead with tasks; `patient`: wait for a slot where there is no task to wait for."""
         cdef int slot
         while not self.exhausted and <uint64_t> len(self.tasks) < self.look_ahead:
-            if self.due is None and not self.plan_next():
-                return 0
+            if self.due is None:
+                if self.would_wait is not None and (self.tasks or not patient) and self.would_wait():
+                    return 0
+                if not self.plan_next():
+                    return 0
             if self._engine is None:
                 raise Closed("the loader was closed while indices were asked for")
             slot = self.ring.pick_free()

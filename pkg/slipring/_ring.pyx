@@ -52,6 +52,22 @@ def mix(*words):
     return h
 
 
+def unpicklable(list indices, error):
+    """Return the exception for indices of a batch that cannot be pickled, as what is no int must be."""
+    which = "what a sampler gave"
+    for index in indices:
+        try:
+            pickle.dumps(index, pickle.HIGHEST_PROTOCOL)
+        except Exception as own:
+            which, error = repr(index), own
+            break
+    kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
+    return kind(
+        f"{which} cannot be pickled, which it must be to reach a worker: {error}. Define functions and "
+        "classes at the top level of a module; what a closure would hold, functools.partial can"
+    )
+
+
 cdef class Ring(Segment):
     """A segment with its tasks; see `Segment` for the parameters."""
 
@@ -114,7 +130,11 @@ cdef class Ring(Segment):
         return 1
 
     cdef int write_pickle(self, uint32_t slot, list indices, sr_task *task) except -1:
-        cdef bytes data = pickle.dumps(indices, pickle.HIGHEST_PROTOCOL)
+        cdef bytes data
+        try:
+            data = pickle.dumps(indices, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            raise unpicklable(indices, error) from error
         task.kind, task.rows, task.bytes = SR_TASK_OBJECT, <uint32_t> len(indices), len(data)
         memcpy(self.task_room(slot, task.bytes), PyBytes_AS_STRING(data), task.bytes)
         self.meter.pickled_tasks += 1

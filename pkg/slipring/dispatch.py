@@ -14,7 +14,8 @@ def map_plan(options, dataset, seed):
     order, a range or an int64 array.
     """
     if options.batch_sampler is not None:
-        return _listed(iter(options.batch_sampler), options)
+        batches = iter(options.batch_sampler)
+        return _Waiting(batches, options) if hasattr(batches, "would_wait") else _listed(batches, options)
     if options.sampler is not None:
         return _grouped(iter(options.sampler), options.batch_size or 1, options.drop_last)
     return _sliced(len(dataset), options, seed)
@@ -36,6 +37,23 @@ def _listed(batches, options):
         indices = list(batch)
         options.check_ranges(len(indices))
         yield indices
+
+
+class _Waiting:
+    """The batches of a sampler that has to wait for them: what is ready is not held up by that.
+
+    Attributes
+    ----------
+    would_wait : callable
+        Whether the next one would have to be waited for.
+    """
+
+    def __init__(self, batches, options):
+        self.batches, self.lists = batches, _listed(batches, options)
+        self.would_wait = batches.would_wait
+
+    def __next__(self):
+        return next(self.lists)
 
 
 def _grouped(indices, size, drop_last):

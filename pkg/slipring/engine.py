@@ -158,6 +158,7 @@ exiting = _exit_begun.is_set
 def before_exit(function):
     """Have a function called at the interpreter's exit, before all engines are shut down."""
     _before_exit.append(function)
+    return function
 
 
 @atexit.register

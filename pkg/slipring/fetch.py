@@ -5,6 +5,9 @@ import pickle
 from slipring._collate import default_collate
 from slipring._encode import empty
 
+# Classes that are iterated although they inherit a __getitem__, which only raises.
+_ITERATED = {("torch", "IterableDataset"), ("paddle", "IterableDataset"), ("megengine", "StreamDataset")}
+
 
 def is_stream(dataset):
     """Whether a dataset is iterated (True) or indexed (False).
@@ -15,8 +18,7 @@ def is_stream(dataset):
         It can be neither.
     """
     kind = type(dataset)
-    # torch's IterableDataset inherits a __getitem__ that only raises.
-    if any(c.__name__ == "IterableDataset" and c.__module__.startswith("torch.") for c in kind.__mro__):
+    if any((c.__module__.partition(".")[0], c.__name__) in _ITERATED for c in kind.__mro__):
         return True
     if hasattr(kind, "__getitem__") or hasattr(kind, "__getitems__") or hasattr(kind, "fetch_into"):
         return False

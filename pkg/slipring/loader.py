@@ -32,7 +32,9 @@ class Loader:
     shuffle : bool
         A new order in every epoch.
     sampler, batch_sampler : iterable, optional
-        Of indices, or of lists of indices. Indices reach the dataset as the very type they are.
+        Of indices, or of lists of indices. Indices reach the dataset as the very type they are. The iterator
+        of a `batch_sampler` that must wait for its batches may say so by a method ``would_wait()``: it is
+        then asked for more only when it has some, or when there is nothing else to wait for.
     num_workers : int
         0: batches are made by this process, when they are asked for.
     collate_fn : callable, optional

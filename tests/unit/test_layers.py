@@ -26,7 +26,7 @@ LAYERS = {
     ),
     "worker": (("seeding", "info", "fetch", "remote", "worker", "life"), ("ground", "ring", "codec")),
     "dispatch": (
-        ("dispatch", "deaths", "growth", "pool", "engine", "state", "stats"),
+        ("ahead", "dispatch", "deaths", "growth", "pool", "engine", "state", "stats"),
         ("ground", "ring", "codec", "worker"),
     ),
     "loader": (("_iterator", "loader", "queue"), ("ground", "ring", "codec", "worker", "dispatch")),

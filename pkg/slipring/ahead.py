@@ -1,0 +1,147 @@
+"""A thread that takes from an iterator before somebody asks."""
+
+import collections
+import os
+import threading
+import weakref
+
+from slipring.engine import before_exit
+from slipring.errors import Closed, LoaderTimeout
+
+GRACE_S = 1.0  # at the end, for an iterator that is being asked; what waits for ever is left behind
+_live = weakref.WeakSet()
+
+
+class Ahead:
+    """What an iterator gives, up to `most` of which a thread has taken before it is asked for.
+
+    The thread begins when it is first asked, so that whoever forks workers can do so before. An exception
+    comes in its turn; the iterator is asked again after that one has been taken.
+
+    Parameters
+    ----------
+    iterator : iterator
+    most : int
+    timeout : float
+        Seconds to wait at most for the next item; 0 waits for ever.
+    """
+
+    def __init__(self, iterator, most, timeout=0):
+        self._line = _Line(iterator, most)
+        self._timeout = timeout or None
+        self._thread, self._pid = None, os.getpid()
+        self._lock = threading.Lock()  # one asks for the first item while another closes
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        """Return the next item.
+
+        Raises
+        ------
+        LoaderTimeout
+            There is none in time. Ask again.
+        Closed
+            `close` was called, or this is a forked child.
+        """
+        self._begin()
+        return self._line.take(self._timeout)
+
+    def would_wait(self):
+        """Whether `next` would have to wait."""
+        self._begin()
+        return self._line.is_empty()
+
+    def _begin(self):
+        if self._pid != os.getpid():
+            raise Closed("the thread that reads ahead is the parent's; make a new iterator after fork")
+        with self._lock:
+            if self._thread is None and not self._line.stopped:
+                # It refers to the line alone: who drops this object ends it.
+                thread = threading.Thread(target=_run, args=(self._line,), name="slipring-ahead", daemon=True)
+                _live.add(self._line)
+                thread.start()
+                self._thread = thread
+
+    def close(self):
+        """End the thread. Whoever waits gets `Closed`. Safe to call twice."""
+        if self._pid != os.getpid():
+            return
+        self._line.stop()
+        with self._lock:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(GRACE_S)
+
+    def __del__(self):
+        line = getattr(self, "_line", None)
+        if line is not None and self._pid == os.getpid():
+            line.stop()
+
+
+class _Line:
+    """What has been taken and not been asked for, between two threads."""
+
+    def __init__(self, iterator, most):
+        self.iterator, self.most = iterator, most
+        self.items = collections.deque()  # (value, exception or None)
+        self.changed = threading.Condition()
+        self.stopped = self.over = False
+
+    def is_empty(self):
+        return not (self.items or self.over or self.stopped)
+
+    def take(self, timeout):
+        with self.changed:
+            there = self.changed.wait_for(lambda: self.items or self.stopped or self.over, timeout)
+            if self.items:
+                value, error = self.items.popleft()
+                self.changed.notify_all()
+            elif self.stopped:
+                raise Closed("closed while something was waited for")
+            elif not there:
+                raise LoaderTimeout(
+                    f"nothing came within timeout={timeout} s from what is read ahead in this process; raise "
+                    "timeout, or look at what it waits for"
+                )
+            else:
+                raise StopIteration
+        if error is not None:
+            raise error
+        return value
+
+    def has_room(self):
+        return not self.items or (len(self.items) < self.most and self.items[-1][1] is None)
+
+    def stop(self):
+        with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+
+
+@before_exit
+def _stop_all():
+    for line in list(_live):
+        line.stop()
+
+
+def _run(line):
+    while True:
+        with line.changed:
+            line.changed.wait_for(lambda: line.stopped or line.has_room())
+            if line.stopped:
+                break
+        value = error = None
+        try:
+            value = next(line.iterator)
+        except StopIteration:
+            break
+        except BaseException as raised:  # whoever waits must not wait for ever
+            error = raised
+        with line.changed:
+            line.items.append((value, error))
+            line.changed.notify_all()
+    with line.changed:
+        line.over, line.iterator = True, None
+        line.changed.notify_all()

@@ -1,0 +1,177 @@
+"""What is read ahead by a thread, and samplers that have to wait for their batches."""
+
+import gc
+import os
+import queue
+import threading
+
+import pytest
+
+from slipring import Closed, Loader, LoaderTimeout
+from slipring.ahead import Ahead
+from tests.datasets import Squares, numbers
+
+
+def threads():
+    return [t for t in threading.enumerate() if t.name == "slipring-ahead"]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    gc.collect()
+    for thread in threads():
+        thread.join(10)
+    assert not threads()
+
+
+class Gated:
+    """Gives what is put into it; counts how often it was asked."""
+
+    def __init__(self):
+        self.queue, self.asked = queue.Queue(), threading.Semaphore(0)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.asked.release()
+        item = self.queue.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+
+def test_items_come_in_order_to_the_end():
+    assert list(Ahead(iter(range(100)), 4)) == list(range(100))
+    empty = Ahead(iter([]), 4)
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(empty)
+    assert not empty.would_wait()
+
+
+def test_no_more_than_so_many_are_taken_before_they_are_asked_for():
+    taken = []
+    ahead = Ahead((taken.append(i) or i for i in range(50)), 3)
+    for i in range(10):
+        assert next(ahead) == i
+        assert len(taken) <= i + 4
+    ahead.close()
+    assert len(taken) <= 13
+
+
+def test_an_exception_comes_in_its_turn_and_others_behind_it():
+    source = Gated()
+    for item in (1, ValueError("two"), 3):
+        source.queue.put(item)
+    ahead = Ahead(source, 8)
+    assert next(ahead) == 1
+    with pytest.raises(ValueError, match="two"):
+        next(ahead)
+    assert next(ahead) == 3
+    source.queue.put(StopIteration())
+    with pytest.raises(StopIteration):
+        next(ahead)
+
+
+def test_a_source_that_always_fails_is_asked_only_when_somebody_waits():
+    source = Gated()
+    for _ in range(9):
+        source.queue.put(OSError("again"))
+    ahead = Ahead(source, 8)
+    for _ in range(3):
+        with pytest.raises(OSError, match="again"):
+            next(ahead)
+    assert source.queue.qsize() >= 5
+    source.queue.put(StopIteration())
+    ahead.close()
+
+
+def test_a_wait_ends_after_timeout_and_can_be_repeated():
+    source = Gated()
+    ahead = Ahead(source, 1, timeout=0.05)
+    for _ in range(2):
+        with pytest.raises(LoaderTimeout, match=r"timeout=0\.05"):
+            next(ahead)
+    source.queue.put("late")
+    while True:
+        try:
+            assert next(ahead) == "late"
+            break
+        except LoaderTimeout:
+            continue
+    source.queue.put(StopIteration())
+
+
+def test_closing_ends_a_wait():
+    source = Gated()
+    ahead = Ahead(source, 1)
+    closer = threading.Thread(target=lambda: (source.asked.acquire(), ahead.close()))
+    closer.start()
+    with pytest.raises(Closed):
+        next(ahead)
+    source.queue.put(0)
+    closer.join()
+
+
+def test_a_forked_child_is_told_to_make_its_own():
+    ahead = Ahead(iter(range(5)), 2)
+    assert next(ahead) == 0
+    pid = os.fork()
+    if pid == 0:
+        try:
+            next(ahead)
+        except Closed:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert next(ahead) == 1
+
+
+class Slow:
+    """A batch sampler whose second batch is there only when the first has been delivered."""
+
+    def __init__(self):
+        self.delivered = threading.Event()
+
+    def __iter__(self):
+        return Ahead(self.batches(), 4)
+
+    def batches(self):
+        yield [1, 2]
+        assert self.delivered.wait(60)
+        yield [3]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_batch_is_not_held_up_by_a_sampler_that_waits(num_workers):
+    sampler = Slow()
+    with Loader(Squares(), batch_sampler=sampler, num_workers=num_workers) as loader:
+        batches = iter(loader)
+        assert numbers([next(batches)]) == [[1, 2]]
+        sampler.delivered.set()
+        assert numbers(batches) == [[3]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_waiting_samplers_exception_comes_behind_the_batches_before_it(num_workers):
+    class Breaks(Slow):
+        def batches(self):
+            yield [1, 2]
+            raise KeyError("no more")
+
+    with Loader(Squares(), batch_sampler=Breaks(), num_workers=num_workers) as loader:
+        batches = iter(loader)
+        assert numbers([next(batches)]) == [[1, 2]]
+        with pytest.raises(KeyError, match="no more"):
+            next(batches)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_index_that_cannot_be_pickled_is_named(num_workers):
+    with Loader(Squares(), batch_sampler=[[1, 2], [3, lambda: 4]], num_workers=num_workers) as loader:
+        batches = iter(loader)
+        assert numbers([next(batches)]) == [[1, 2]]
+        with pytest.raises(Exception, match=r"<lambda>.* cannot be pickled.*top level"):
+            next(batches)
