@@ -1,1 +1,1 @@
-"""The interfaces of other loaders over slipring's core: a module each."""
+"""Faces of other loaders over slipring's: one module each, with their signatures."""

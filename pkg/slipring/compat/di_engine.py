@@ -1,0 +1,264 @@
+"""DI-engine's AsyncDataLoader: batches of what a data source returns, made by workers."""
+
+import collections
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from slipring import Loader, empty
+from slipring._ring import MAX_RANGES
+from slipring.ahead import Ahead
+from slipring.errors import Closed
+from slipring.tensors import stack
+from slipring.torch.device import checked
+from slipring.torch.onto import as_tensors, preload_onto, unnoted
+from slipring.torch.preload import Feed
+from slipring.tree import is_namedtuple
+
+READY, WORK, ERROR = range(3)
+
+
+class AsyncDataLoader:
+    """An endless iterator over the batches of a data source.
+
+    Parameters
+    ----------
+    data_source : callable or dict
+        ``data_source(batch_size)`` returns a list of dicts (samples, put together at once), or of callables
+        without parameters, each of which makes a sample in a worker, or a dict: a batch as it is. It is
+        called by a thread, at most ``2 * max(1, num_workers)`` batches before they are asked for. A
+        dict in its place is every batch.
+    batch_size : int
+    device : str
+        Where batches go; 'cpu' leaves them in shared memory. From elsewhere they are copied ahead of time.
+    chunk_size : int, optional
+        Samples that a worker makes at a time, where there are several: they share each batch. Must divide
+        `batch_size`. A batch has at most 56 such shares; default: one per worker.
+    collate_fn : callable, optional
+        Samples to batch; default `default_collate`.
+    num_workers : int
+        0 and 1 mean one process.
+
+    Raises
+    ------
+    ValueError, AssertionError
+        At construction; AssertionError for sizes that do not fit, as DI-engine raises it.
+    """
+
+    def __init__(self, data_source, batch_size, device, chunk_size=None, collate_fn=None, num_workers=0):
+        self._closed = True  # until all is there
+        if not callable(data_source) and not isinstance(data_source, Mapping):
+            raise TypeError(f"data_source must be callable or a dict, not {data_source!r}")
+        if num_workers < 0:
+            raise ValueError(
+                f"num_workers must not be negative, not {num_workers}; 0 and 1 use one process for all"
+            )
+        if chunk_size is not None and not (0 < chunk_size <= batch_size and batch_size % chunk_size == 0):
+            raise AssertionError(
+                f"batch_size/chunk_size = {batch_size}/{chunk_size}: chunk_size must divide batch_size"
+            )
+        self.data_source, self.batch_size, self.device = data_source, batch_size, device
+        self.collate_fn = default_collate if collate_fn is None else collate_fn
+        self.num_workers, self.chunk_size = num_workers, chunk_size
+        checked("device", device)
+        workers, work = max(1, num_workers), _Work()
+        self._loader = Loader(
+            _Calls(),
+            batch_sampler=work,
+            collate_fn=self.collate_fn,
+            num_workers=workers,
+            chunk_size=self._rows_per_range(workers),
+            seed=torch.initial_seed(),
+            start_method="fork",
+        )
+        core = iter(self._loader)  # the workers are forked here, before there are threads
+        source = Ahead(_Source(data_source, batch_size, self.collate_fn), 2 * workers)
+        self._preload = preload_onto(device, _SourceFeed(core, source, work, 2 * workers))
+        self._closed = False
+
+    def _rows_per_range(self, workers):
+        wanted = self.chunk_size or math.ceil(self.batch_size / workers)
+        if workers == 1 or wanted >= self.batch_size:
+            return None  # a batch is one worker's
+        return max(wanted, math.ceil(self.batch_size / MAX_RANGES))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        """Return the next batch, for the caller's current stream. StopIteration after `close`.
+
+        Raises
+        ------
+        Exception
+            What the source, a worker, `collate_fn` or the device raised for this batch.
+        """
+        if self._closed:
+            raise StopIteration
+        try:
+            return self._preload.next(unnoted)[0]
+        except Closed:
+            if self._closed:  # by another thread
+                raise StopIteration from None
+            raise
+
+    def stats(self):
+        """Return the `slipring.Stats` of what the workers made."""
+        return self._loader.stats()
+
+    def close(self):
+        """End workers and threads. Batches still held stay valid. Safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            self._preload.stop()
+            self._loader.close()
+
+    def __del__(self):
+        if getattr(self, "_loader", None) is not None:
+            self.close()
+
+
+class _Source:
+    """What the data source returns, as (kind, value); lives in the thread that is ahead."""
+
+    def __init__(self, data_source, batch_size, collate_fn):
+        self.data_source, self.batch_size, self.collate_fn = data_source, batch_size, collate_fn
+
+    def __next__(self):
+        given = self.data_source
+        data = given if isinstance(given, Mapping) else given(self.batch_size)
+        if isinstance(data, Mapping):
+            return READY, as_tensors(data)
+        if isinstance(data, Sequence) and len(data) and not isinstance(data, (str, bytes)):
+            if all(isinstance(item, Mapping) for item in data):
+                return READY, as_tensors(self.collate_fn(data))
+            if all(callable(item) for item in data):
+                return WORK, list(data)
+        raise TypeError(
+            "data_source must return a list of dicts, or of callables, or one dict that is a batch; not "
+            f"{type(data).__name__}{_kinds(data)}"
+        )
+
+
+def _kinds(data):
+    if not isinstance(data, (list, tuple)):
+        return ""
+    return " of " + (", ".join(sorted({type(item).__name__ for item in data})) or "nothing")
+
+
+class _Work:
+    """The batch sampler: lists of callables on their way to the workers."""
+
+    def __init__(self):
+        self.lists = collections.deque()
+
+    def __iter__(self):
+        return self
+
+    def would_wait(self):
+        return not self.lists
+
+    def __next__(self):
+        return self.lists.popleft()
+
+
+class _Calls:
+    """The dataset: a sample is what its callable returns."""
+
+    def __getitem__(self, work):
+        return work()
+
+
+class _SourceFeed(Feed):
+    """Batches in the order in which the source gave them, whoever makes them."""
+
+    def __init__(self, core, source, work, look_ahead):
+        super().__init__(core, tracked=False)
+        self.source, self.work, self.look_ahead = source, work, look_ahead
+        self.order = collections.deque()  # what has been asked of the source, and not been delivered
+
+    def __call__(self):
+        while len(self.order) < self.look_ahead and not (self.order and self.source.would_wait()):
+            try:
+                kind, value = next(self.source)
+            except StopIteration:
+                if not self.order:
+                    self.ended = True
+                    raise
+                break
+            except Exception as error:
+                kind, value = ERROR, error
+            if kind == WORK:
+                self.work.lists.append(value)
+                value = None
+            self.order.append((kind, value))
+        kind, value = self.order.popleft()
+        if kind == ERROR:
+            raise value
+        if kind == READY:
+            return value, -1, None
+        return as_tensors(next(self.core)), self.core.last_slot, None
+
+    ended = False
+
+    @property
+    def over(self):
+        return self.ended or super().over
+
+    def interrupt(self):
+        super().interrupt()
+        self.source.close()
+
+
+def default_collate(samples):
+    """Put samples together as DI-engine does, in the slot where there is one.
+
+    Parameters
+    ----------
+    samples : list
+        Tensors, arrays, numbers, text, and dicts, lists and namedtuples of them.
+
+    Returns
+    -------
+    value
+        Tensors: of samples of shape (1,) a tensor of shape (B,), else (B, ...); float32 of Python's floats,
+        int64 of ints. Lists for text, and under keys that begin with ``collate_ignore``.
+
+    Raises
+    ------
+    TypeError
+        For anything else.
+    """
+    first = samples[0]
+    if isinstance(first, np.ndarray):
+        if first.dtype.kind not in "biufc":
+            raise TypeError(f"samples must be tensors, arrays of numbers, numbers, text, dicts or lists, not "
+                            f"arrays of {first.dtype}")  # fmt: skip
+        samples = [torch.as_tensor(sample) for sample in samples]
+        first = samples[0]
+    if isinstance(first, torch.Tensor):
+        stacked = stack(list(samples), empty)
+        return stacked.view(-1) if first.shape == (1,) else stacked
+    if isinstance(first, np.generic) and first.dtype.kind in "biufc":
+        return torch.as_tensor(np.asarray(samples))
+    if isinstance(first, float):
+        return torch.tensor(samples, dtype=torch.float32)
+    if isinstance(first, int):
+        return torch.tensor(samples, dtype=torch.bool if isinstance(first, bool) else torch.int64)
+    if isinstance(first, (str, bytes)):
+        return list(samples)
+    if isinstance(first, Mapping):
+        columns = {key: [sample[key] for sample in samples] for key in first}
+        return {key: c if _ignored(key) else default_collate(c) for key, c in columns.items()}
+    if isinstance(first, Sequence):
+        parts = [default_collate(column) for column in zip(*samples, strict=True)]
+        return type(first)(*parts) if is_namedtuple(type(first)) else parts
+    raise TypeError(
+        f"samples must be tensors, arrays, numbers, text, dicts or lists, not {type(first).__name__}"
+    )
+
+
+def _ignored(key):
+    return isinstance(key, str) and key.startswith("collate_ignore")
