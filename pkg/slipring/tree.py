@@ -25,6 +25,8 @@ import functools
 import importlib
 import struct
 import sys
+from collections import OrderedDict
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -231,3 +233,26 @@ def read_dtype(text):
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSUV" or dtype.subdtype is not None:
         raise BadDefinition(f"dtype {text!r} has no fixed-size bytes")
     return dtype
+
+
+def map_leaves(value, function):
+    """Return the same dicts, lists, tuples and namedtuples with `function` of what they hold.
+
+    Other mappings become dicts.
+    """
+    if isinstance(value, Mapping):
+        made = {key: map_leaves(item, function) for key, item in value.items()}
+        return OrderedDict(made) if type(value) is OrderedDict else made
+    if isinstance(value, (list, tuple)):
+        made = [map_leaves(item, function) for item in value]
+        if is_namedtuple(type(value)):
+            return type(value)._make(made)
+        return tuple(made) if isinstance(value, tuple) else made
+    return function(value)
+
+
+def leaves_of(value):
+    """Return the leaves of `map_leaves`, in its order."""
+    found = []
+    map_leaves(value, found.append)
+    return found

@@ -1,0 +1,152 @@
+"""Samplers as `megengine.data.sampler` has them: they give the indices of whole batches."""
+
+import math
+
+import numpy as np
+
+
+class MapSampler:
+    """Base of samplers of indices: what `sample` returns, in batches.
+
+    Parameters
+    ----------
+    dataset
+        With a length.
+    batch_size : int
+    drop_last : bool
+        Drop a last batch that is not full.
+    num_samples : int, optional
+        Per epoch and all ranks; default the dataset's length.
+    world_size, rank : int, optional
+        This rank's share: every `world_size`-th index. The first ones are used again, so that shares are
+        of one size.
+    seed : int, optional
+        Of the order. Ranks must have the same: where there are several, the default is 0.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, its value and the rule.
+    """
+
+    def __init__(self, dataset, batch_size=1, drop_last=False, num_samples=None, world_size=None, rank=None,
+                 seed=None):  # fmt: skip
+        self.world_size = 1 if world_size is None else world_size
+        self.rank = 0 if rank is None else rank
+        for name, value in (("batch_size", batch_size), ("world_size", self.world_size)):
+            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+                raise ValueError(f"{name} must be a positive int, not {value!r}")
+        if num_samples is not None and (not isinstance(num_samples, int) or num_samples <= 0):
+            raise ValueError(f"num_samples must be a positive int or None, not {num_samples!r}")
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank must be from 0 to world_size - 1 = {self.world_size - 1}, not {rank!r}")
+        if not isinstance(drop_last, bool):
+            raise ValueError(f"drop_last must be True or False, not {drop_last!r}")
+        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+        self.num_samples = len(dataset) if num_samples is None else num_samples
+        self.seed = 0 if seed is None and self.world_size > 1 else seed
+        self.rng = np.random.RandomState(self.seed)
+
+    def sample(self):
+        """Return the indices of an epoch, for all ranks."""
+        raise NotImplementedError
+
+    def scatter(self, indices):
+        """Return this rank's share."""
+        total = math.ceil(len(indices) / self.world_size) * self.world_size
+        padded = [indices[k % len(indices)] for k in range(total)]
+        return padded[self.rank :: self.world_size]
+
+    def __iter__(self):
+        indices = list(self.sample())
+        if self.world_size > 1 and indices:
+            indices = self.scatter(indices)
+        end = len(indices) - len(indices) % self.batch_size if self.drop_last else len(indices)
+        return iter([indices[k : k + self.batch_size] for k in range(0, end, self.batch_size)])
+
+    def __len__(self):
+        share = math.ceil(self.num_samples / self.world_size)
+        return share // self.batch_size if self.drop_last else math.ceil(share / self.batch_size)
+
+
+class SequentialSampler(MapSampler):
+    """Indices in order: all, or those given."""
+
+    def __init__(self, dataset, batch_size=1, drop_last=False, indices=None, world_size=None, rank=None):
+        n = None if indices is None else len(indices)
+        super().__init__(dataset, batch_size, drop_last, n, world_size, rank)
+        self.indices = indices
+
+    def sample(self):
+        return range(len(self.dataset)) if self.indices is None else self.indices
+
+
+class RandomSampler(MapSampler):
+    """All indices, or those given, once each, in another order in every epoch."""
+
+    def __init__(self, dataset, batch_size=1, drop_last=False, indices=None, world_size=None, rank=None,
+                 seed=None):  # fmt: skip
+        n = None if indices is None else len(indices)
+        super().__init__(dataset, batch_size, drop_last, n, world_size, rank, seed)
+        self.indices = indices
+
+    def sample(self):
+        return self.rng.permutation(len(self.dataset) if self.indices is None else self.indices).tolist()
+
+
+class ReplacementSampler(MapSampler):
+    """`num_samples` indices drawn with replacement, by weight where weights are given.
+
+    Parameters
+    ----------
+    weights : sequence of float, optional
+        One per sample of the dataset; need not sum up to one.
+    """
+
+    def __init__(self, dataset, batch_size=1, drop_last=False, num_samples=None, weights=None,
+                 world_size=None, rank=None, seed=None):  # fmt: skip
+        super().__init__(dataset, batch_size, drop_last, num_samples, world_size, rank, seed)
+        self.weights = None if weights is None else np.asarray(weights, np.float64)
+        if self.weights is not None:
+            if self.weights.shape != (len(dataset),):
+                raise ValueError(
+                    f"weights must have one number per sample, {len(dataset)}, not {len(weights)}"
+                )
+            if not (self.weights >= 0).all() or not 0 < self.weights.sum() < np.inf:
+                raise ValueError("weights must not be negative, and not all zero")
+            self.weights = self.weights / self.weights.sum()
+
+    def sample(self):
+        return self.rng.choice(len(self.dataset), self.num_samples, p=self.weights).tolist()
+
+
+class Infinite:
+    """Another sampler, epoch after epoch, without end."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+        self.batch_size = getattr(sampler, "batch_size", None)
+        self._batches = iter(sampler)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        for _ in range(2):
+            batch = next(self._batches, None)
+            if batch is not None:
+                return batch
+            self._batches = iter(self.sampler)
+        raise StopIteration  # it has no batches at all
+
+    def __len__(self):
+        return np.iinfo(np.int64).max
+
+
+class StreamSampler:
+    """Says how many samples of a stream make a batch."""
+
+    def __init__(self, batch_size=1):
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size <= 0:
+            raise ValueError(f"batch_size must be a positive int, not {batch_size!r}")
+        self.batch_size = batch_size

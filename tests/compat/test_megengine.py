@@ -1,0 +1,436 @@
+"""slipring.compat.megengine: what is kept of MegEngine's loader (Keep), and what is mended (Mend)."""
+
+import collections
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+
+from slipring import LoaderTimeout, WorkerDied
+from slipring.compat import megengine as mge
+from slipring.compat.megengine import (
+    Collator,
+    DataLoader,
+    SequentialSampler,
+    StreamDataset,
+    StreamSampler,
+    Transform,
+)
+from tests.datasets import flat
+
+Pair = collections.namedtuple("Pair", "image label")
+WORKERS = [0, 2]
+
+
+class Images:
+    def __init__(self, n=10, at=None, act=None):
+        self.n, self.at, self.act = n, at, act
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        if i == self.at:
+            self.act()
+        return np.full((2, 2), i, np.float32), i
+
+
+class Numbers(StreamDataset):
+    """Each worker its share, by get_worker_info."""
+
+    def __init__(self, values=range(7), act=None):
+        self.values, self.act = values, act
+
+    def __iter__(self):
+        info = mge.get_worker_info() if self.act is None else None
+        values = self.values if info is None else self.values[info.idx :: info.worker]
+        yield from values
+        if self.act is not None:
+            self.act()
+
+
+class Doubling(Transform):
+    """Knows which of its methods was asked."""
+
+    def apply(self, sample):
+        return sample * 2
+
+    def apply_batch(self, samples):
+        return [(image * 2, label + 100) for image, label in samples]
+
+
+class Summing(Collator):
+    def apply(self, samples):
+        return {"sum": np.sum([sample[0] for sample in samples], axis=0), "n": len(samples)}
+
+
+def labels(loader):
+    return [batch[1].tolist() for batch in loader]
+
+
+def fail():
+    raise LookupError("no such image")
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave():
+    os._exit(3)
+
+
+def hang():
+    threading.Event().wait(1)
+
+
+# ---- Keep
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_a_map_is_read_by_a_map_sampler(num_workers):
+    """Keep: map datasets with map samplers; len(loader) == len(sampler)."""
+    sampler = SequentialSampler(Images(), batch_size=4)
+    loader = DataLoader(Images(), sampler, num_workers=num_workers)
+    assert len(loader) == len(sampler) == len(iter(loader)) == 3
+    for _ in range(2):
+        assert labels(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [image.shape for image, _ in DataLoader(Images(2))] == [(1, 2, 2)] * 2, "the default: one by one"
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_stream_is_read_by_a_stream_sampler(num_workers, parallel):
+    """Keep: stream datasets with stream samplers. Mend: a finite stream ends, its tail is kept."""
+    loader = DataLoader(Numbers(), StreamSampler(3), num_workers=num_workers, parallel_stream=parallel)
+    for _ in range(2):
+        got = [batch.tolist() for batch in loader]
+        assert sorted(flat(got)) == list(range(7)) and max(map(len, got)) == 3
+        if not (num_workers and parallel):
+            assert got == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "sampler"), [(Images(), StreamSampler(2)), (Numbers(), SequentialSampler(Images()))]
+)
+def test_dataset_and_sampler_that_do_not_match_are_refused(dataset, sampler):
+    """Keep: a mismatch is a clear error."""
+    with pytest.raises(AssertionError, match=f"{type(dataset).__name__}.*{type(sampler).__name__}"):
+        DataLoader(dataset, sampler)
+
+
+def test_what_is_no_dataset_is_refused():
+    with pytest.raises(AssertionError, match="int"):
+        DataLoader(3)
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_workers", -1), ("timeout", -2)])
+def test_negative_numbers_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name}.*{value}"):
+        DataLoader(Images(), **{name: value})
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_transform_and_collator_are_applied(num_workers):
+    """Keep: apply_batch per map batch, apply per stream sample; collator.apply(samples)."""
+    sampler = SequentialSampler(Images(), 5)
+    loader = DataLoader(Images(), sampler, Doubling(), num_workers=num_workers)
+    assert [(image[:, 0, 0].tolist(), label.tolist()) for image, label in loader] == [
+        ([0, 2, 4, 6, 8], [100, 101, 102, 103, 104]),
+        ([10, 12, 14, 16, 18], [105, 106, 107, 108, 109]),
+    ]
+    sums = [batch for batch in DataLoader(Images(), sampler, Doubling(), Summing(), num_workers)]
+    assert [(batch["sum"][0, 0], batch["n"]) for batch in sums] == [(20, 5), (70, 5)]
+    for parallel in (False, True):
+        stream = DataLoader(
+            Numbers(), StreamSampler(4), Doubling(), None, num_workers, parallel_stream=parallel
+        )
+        assert sorted(np.concatenate(list(stream)).tolist()) == [0, 2, 4, 6, 8, 10, 12]
+
+
+class Telling(StreamDataset):
+    def __iter__(self):
+        info = mge.get_worker_info()
+        with pytest.raises(AttributeError):
+            info.idx = 5
+        yield info.idx, info.worker, info.seed
+
+
+def test_each_worker_iterates_a_parallel_stream_and_knows_who_it_is():
+    """Keep: parallel_stream=True; get_worker_info(): idx, worker, seed, read-only."""
+    loader = DataLoader(Telling(), StreamSampler(1), num_workers=2, parallel_stream=True)
+    told = sorted(tuple(int(part[0]) for part in batch) for batch in loader)
+    assert [(idx, worker) for idx, worker, _ in told] == [(0, 2), (1, 2)]
+    assert told[1][2] == told[0][2] + 1
+    assert mge.get_worker_info() is None
+
+
+class Here(StreamDataset):
+    def __iter__(self):
+        for _ in range(4):
+            yield os.getpid()
+
+
+class Where(Transform):
+    def apply(self, pid):
+        return pid, os.getpid()
+
+
+def test_otherwise_this_process_reads_and_workers_transform():
+    """Keep: parallel_stream=False pulls in the parent, transforms in the workers."""
+    for read, transformed in DataLoader(Here(), StreamSampler(2), Where(), num_workers=2):
+        assert set(read.tolist()) == {os.getpid()} and os.getpid() not in transformed.tolist()
+
+
+def test_a_stream_that_one_process_reads_for_many_is_warned_of(caplog):
+    """Keep: warning when that will be slow."""
+    DataLoader(Numbers(), StreamSampler(2), num_workers=2, parallel_stream=True)
+    DataLoader(Numbers(), StreamSampler(2), num_workers=1)
+    assert not caplog.records
+    DataLoader(Numbers(), StreamSampler(2), num_workers=2)
+    assert "parallel_stream=True" in caplog.text
+
+
+@pytest.mark.parametrize("preload", [False, True])
+@pytest.mark.parametrize(("num_workers", "parallel"), [(0, False), (2, False), (2, True)])
+def test_a_timeout_is_an_error(num_workers, parallel, preload):
+    """Keep: `timeout` seconds -> error "dataloader timeout"; for streams in every mode."""
+    if preload:
+        pytest.importorskip("torch")
+    stream = Numbers([1, 2], act=hang)
+    loader = DataLoader(
+        stream,
+        StreamSampler(4),
+        num_workers=num_workers,
+        timeout=0.2,
+        preload=preload,
+        parallel_stream=parallel,
+    )
+    batches = iter(loader)
+    with pytest.raises(RuntimeError, match="dataloader timeout") as caught:
+        next(batches)
+    assert isinstance(caught.value, LoaderTimeout)
+    batches.close()
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_a_timeout_counts_for_maps_too(num_workers):
+    loader = DataLoader(Images(act=hang, at=0), num_workers=num_workers, timeout=0.2)
+    with pytest.raises(RuntimeError, match="dataloader timeout"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_a_workers_exception_is_raised_with_its_traceback(num_workers):
+    """Keep: worker exceptions re-raised with traceback."""
+    loader = DataLoader(Images(act=fail, at=5), SequentialSampler(Images(), 4), num_workers=num_workers)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(LookupError, match="no such image") as caught:
+        next(batches)
+    assert "in fail" in caught.value.__cause__.traceback
+    assert next(batches)[1].tolist() == [8, 9]
+
+
+def test_dead_workers_are_named():
+    """Keep: worker death names workers, pids, exit codes, and memory advice for -9."""
+    with pytest.raises(RuntimeError, match=r"worker\(s\): [01], pid\(s\): \d+") as caught:
+        next(iter(DataLoader(Images(act=die, at=0), num_workers=2)))
+    assert isinstance(caught.value, WorkerDied)
+    assert "exitcode(s): -9" in str(caught.value) and "memory" in str(caught.value)
+    with pytest.raises(RuntimeError, match=r"exitcode\(s\): 3"):
+        next(iter(DataLoader(Images(act=leave, at=0), num_workers=2)))
+
+
+class Nested(Images):
+    def __getitem__(self, i):
+        image, label = super().__getitem__(i)
+        return {"pair": Pair(image, label), "seq": [image, (label,)], "name": f"n{i}"}
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_preload_makes_tensors_in_nested_structures(num_workers):
+    """Keep: preload; nested mapping, namedtuple, sequence. Mend: does not recurse for ever on a string."""
+    torch = pytest.importorskip("torch")
+    loader = DataLoader(Nested(), SequentialSampler(Images(), 4), num_workers=num_workers, preload=True)
+    batches = list(loader)
+    assert len(batches) == 3
+    first = batches[0]
+    assert type(first["pair"]) is Pair and isinstance(first["pair"].image, torch.Tensor)
+    assert isinstance(first["seq"][1][0], torch.Tensor) and first["name"] == ["n0", "n1", "n2", "n3"]
+    assert first["pair"].label.tolist() == [0, 1, 2, 3]
+
+
+class Tensor:
+    def __init__(self, data):
+        assert type(data) is np.ndarray
+        self.data = data.copy()
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_preload_makes_megengines_tensors_where_it_is_installed(monkeypatch, num_workers):
+    """Keep: leaves become tensors. (A stand-in: megengine has no wheel for this Python.)"""
+    monkeypatch.setitem(sys.modules, "megengine", types.SimpleNamespace(Tensor=Tensor))
+    loader = DataLoader(Nested(), SequentialSampler(Images(), 4), num_workers=num_workers, preload=True)
+    for _ in range(2):
+        labels = [batch["pair"].label for batch in loader]
+        assert all(type(label) is Tensor for label in labels)
+        assert [label.data.tolist() for label in labels] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    for _ in loader:
+        break  # what is under way ends with the iteration
+
+
+def test_preload_without_any_tensors_is_refused(monkeypatch):
+    monkeypatch.setattr(mge, "_there", lambda name: False)
+    with pytest.raises(ImportError, match="megengine or torch"):
+        DataLoader(Images(), preload=True)
+
+
+def test_times_are_printed_every_so_many_batches(monkeypatch, capfd):
+    """Keep: dataset / transform / collate / transport time per worker, every n batches, by environment."""
+    monkeypatch.setenv("MGE_DATA_MONITOR", "1")
+    monkeypatch.setenv("MGE_DATA_MONITOR_FREQUENCY", "3")
+    for num_workers in WORKERS:
+        list(DataLoader(Images(), SequentialSampler(Images(), 1), Doubling(), num_workers=num_workers))
+        lines = capfd.readouterr().out.splitlines()
+        made = [line for line in lines if "dataset_time" in line]
+        assert sorted(int(line.split("idx: ")[1].split(",")[0]) for line in made) == [0, 3, 6, 9]
+        assert all("transform_time: 0." in line and "collate_time: 0." in line for line in made)
+        transport = [line for line in lines if "IPC_time" in line]
+        assert len(transport) == (4 if num_workers else 0)
+    monkeypatch.setenv("MGE_DATA_MONITOR", "0")
+    list(DataLoader(Images(), num_workers=1))
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_too_many_workers_for_the_container_are_warned_of(tmp_path, monkeypatch, caplog, version):
+    """Keep: memory warning when (workers + 1) × RSS exceeds the container's limit (cgroup v2 and v1)."""
+    megabyte = 1 << 20
+    resident = 100 * megabyte
+    root, mount = tmp_path, tmp_path / "sys/fs/cgroup" / ("memory" if version == 1 else "")
+    for path in (root / "proc/self", mount):
+        path.mkdir(parents=True, exist_ok=True)
+    (root / "proc/self/statm").write_text(f"0 {resident // os.sysconf('SC_PAGESIZE')} 0 0 0 0 0\n")
+    (root / "proc/meminfo").write_text("MemTotal: 100000000 kB\nMemAvailable: 90000000 kB\n")
+    kind = "cgroup2 cgroup rw" if version == 2 else "cgroup cgroup rw,memory"
+    (root / "proc/self/mountinfo").write_text(
+        f"30 20 0:26 / /sys/fs/cgroup{'/memory' * (version == 1)} rw - {kind}\n"
+    )
+    (root / "proc/self/cgroup").write_text("0::/\n" if version == 2 else "4:memory:/\n")
+    names = (
+        ("memory.max", "memory.current")
+        if version == 2
+        else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    )
+    (mount / names[0]).write_text(f"{350 * megabyte}\n")
+    (mount / names[1]).write_text(f"{resident}\n")
+    (mount / "memory.stat").write_text("inactive_file 0\ntotal_inactive_file 0\n")
+    monkeypatch.setattr(mge, "ROOT", str(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        DataLoader(Images(), num_workers=2)  # 3 × 100 MB
+        assert not caplog.records
+        DataLoader(Images(), num_workers=3)  # 4 × 100 MB
+    assert names[0] in caplog.text and "419.4 MB" in caplog.text and "367.0 MB" in caplog.text
+
+
+# ---- Mend
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_preload_gives_a_batch_before_the_next_is_there(tmp_path, num_workers):
+    """Mend: preload waits for n+1 before giving n."""
+    pytest.importorskip("torch")
+    gate = tmp_path / "gate"
+
+    def wait():
+        while not gate.exists():
+            threading.Event().wait(0.01)
+
+    batches = iter(DataLoader(Images(3, at=1, act=wait), num_workers=num_workers, preload=True))
+    assert next(batches)[1].tolist() == [0]
+    gate.touch()
+    assert [label.tolist() for _, label in batches] == [[1], [2]]
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_preload_gives_a_batch_though_the_next_fails(num_workers):
+    """Mend: loses n when n+1 fails."""
+    pytest.importorskip("torch")
+    batches = iter(DataLoader(Images(3, at=1, act=fail), num_workers=num_workers, preload=True))
+    assert next(batches)[1].tolist() == [0]
+    with pytest.raises(LookupError):
+        next(batches)
+    assert next(batches)[1].tolist() == [2]
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+@pytest.mark.parametrize("preload", [False, True])
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_finite_stream_ends_and_falsy_samples_and_the_tail_are_kept(num_workers, parallel, preload):
+    """Mend: loses a finite stream's last batch; spins for ever; falsy samples skipped; tail dropped."""
+    if preload:
+        pytest.importorskip("torch")
+    values = [0, 0.0, 0, 0.0, 0]
+    loader = DataLoader(
+        Numbers(values, act=bool), StreamSampler(2), None, Listing(), num_workers, 0, preload, parallel
+    )
+    got = flat(list(loader))
+    assert got == values * (num_workers if num_workers and parallel else 1)
+
+
+class Listing(Collator):
+    def apply(self, samples):
+        return list(samples)
+
+
+class Odd(Collator):
+    def apply(self, samples):
+        return samples[0]
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("parallel", [False, True])
+def test_numbers_and_bytes_are_batches_like_others(num_workers, parallel):
+    """Mend: an int batch is taken for an end mark, bytes for an exception."""
+    values = [0, 1, -1, b"bytes", None, b""]
+    stream = DataLoader(
+        Numbers(values, act=bool), StreamSampler(1), None, Odd(), min(num_workers, 1), 0, False, parallel
+    )
+    assert list(stream) == values
+
+
+def test_no_server_and_no_megengine_and_no_torch_are_needed():
+    """Mend: external plasma server -> none. Nothing but numpy is imported."""
+    code = (
+        "import sys, numpy as np\n"
+        "from slipring.compat.megengine import DataLoader\n"
+        "class D:\n"
+        "    __len__ = lambda self: 4\n"
+        "    __getitem__ = lambda self, i: np.full(2, i)\n"
+        "print(len(list(DataLoader(D(), num_workers=2))))\n"
+        "print(sorted({'torch', 'megengine', 'pyarrow', 'paddle'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split("\n")[:2] == ["4", "[]"], done.stderr
+
+
+def test_the_same_seed_of_numpys_generator_gives_the_same_epochs():
+    class Drawing(Images):
+        def __getitem__(self, i):
+            return np.random.rand(), i
+
+    def run():
+        np.random.seed(3)
+        loader = DataLoader(Drawing(), SequentialSampler(Images(), 4), num_workers=2)
+        return [batch[0].tolist() for _ in range(2) for batch in loader]
+
+    assert run() == run()
