@@ -1,0 +1,16 @@
+"""Paddle's face is tested without paddle, and with it where it is installed."""
+
+import numpy as np
+import pytest
+
+from slipring.compat import paddle as face
+from tests.compat.images import import_paddle
+
+
+@pytest.fixture(params=["arrays", "paddle"])
+def kind(request, monkeypatch):
+    """The type of leaves, in a program without paddle and with it."""
+    if request.param == "paddle":
+        return import_paddle().Tensor
+    monkeypatch.setattr(face, "_paddle", lambda: None)
+    return np.ndarray
