@@ -26,7 +26,7 @@ PY_DIRS := $(wildcard pkg tests bench examples setup.py)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help venv build lint test pytest test-cuda ctest tsan asan tsan-pytest asan-pytest fuzz fault steps soak
-.PHONY: bench bench-device wheel check-sdist clean
+.PHONY: bench bench-device bench-faces wheel check-sdist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -154,6 +154,9 @@ bench: build $(BENCH_STAMP) ## the benchmarks; QUICK=1, DATA=/path/to/images, AR
 
 bench-device: build $(BENCH_STAMP) ## onto a device: copies, waiting, preload's cost; ARGS='--workers 8'
 	$(PY) -m bench.device $(ARGS)
+
+bench-faces: build $(BENCH_STAMP) ## the faces of slipring.compat next to the originals that are installed; ARGS='paddle'
+	$(PY) -m bench.faces $(ARGS)
 
 test-cuda: build ## the tests that need a CUDA device; skipped with the reason where there is none
 	$(PY) -m pytest -m cuda tests/cuda $(ARGS)

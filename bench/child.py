@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.measure import Timing, measure
 from bench.questions import QUESTIONS
-from bench.rivals import RIVALS
+from bench.rivals import find
 
 EXIT_S = 5.0
 """How long a measurement may take to end after it has reported."""
@@ -33,7 +33,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    rival = importlib.import_module(f"bench.rivals.{RIVALS[sys.argv[1]].module}")
+    rival = importlib.import_module(f"bench.rivals.{find(sys.argv[1]).module}")
     print(json.dumps({"missing": rival.available()}), file=answers)
     for line in sys.stdin:
         request = json.loads(line)

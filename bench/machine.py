@@ -7,30 +7,31 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Iterable
 from importlib import import_module, metadata
 from pathlib import Path
 
-from bench.rivals import RIVALS
+from bench.rivals import RIVALS, Rival
 
 
-def describe() -> dict[str, object]:
-    """Describe the machine, the versions, the moment and the command."""
+def describe(rivals: Iterable[Rival] = tuple(RIVALS.values()), module: str = "bench") -> dict[str, object]:
+    """Describe the machine, the rivals' versions, the moment and the command."""
     return {
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
         "cpu": _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "ram_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": f"{platform.system()} {platform.release()}",
         "load_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
-        "versions": versions(),
+        "versions": versions(rivals),
     }
 
 
-def versions() -> dict[str, str]:
+def versions(rivals: Iterable[Rival]) -> dict[str, str]:
     """List the versions of numpy, Pillow and the rivals; "-" for what is not installed."""
-    names = ["numpy", "pillow", *(name for rival in RIVALS.values() for name in rival.packages)]
+    names = ["numpy", "pillow", *(name for rival in rivals for name in rival.packages)]
     return {name: _version(name) for name in dict.fromkeys(names)}
 
 

@@ -25,6 +25,27 @@ class Rival:
     by_name: bool = False
 
 
+@dataclass(frozen=True)
+class Face:
+    """A face of slipring's and the loader whose signature it has; `bench.faces` compares the two.
+
+    Parameters
+    ----------
+    key, label
+        Its name; a word on it for the table.
+    ours, theirs
+        The two, as rivals.
+    target
+        How many times the other's rate ours wants to be, on ready image batches.
+    """
+
+    key: str
+    label: str
+    ours: Rival
+    theirs: Rival
+    target: float = 4.0
+
+
 RIVALS: dict[str, Rival] = {
     rival.key: rival
     for rival in (
@@ -43,3 +64,33 @@ RIVALS: dict[str, Rival] = {
         Rival("face_webdataset", "slipring.compat.webdataset", "face_webdataset", by_name=True),
     )
 }
+
+FACES: dict[str, Face] = {
+    face.key: face
+    for face in (
+        Face(
+            "paddle",
+            "paddle.io.DataLoader",
+            Rival("face_paddle", "slipring.compat.paddle", "face_paddle", ("slipring",)),
+            Rival("paddle_io", "paddle.io.DataLoader", "paddle_io", ("paddlepaddle",)),
+        ),
+        Face(
+            "di_engine",
+            "DI-engine AsyncDataLoader",
+            Rival("face_di_engine", "slipring.compat.di_engine", "face_di_engine", ("slipring",)),
+            Rival("di_engine", "DI-engine AsyncDataLoader", "di_engine", ("DI-engine",)),
+        ),
+        Face(
+            "megengine",
+            "megengine.data.DataLoader",
+            Rival("face_megengine", "slipring.compat.megengine", "face_megengine", ("slipring",)),
+            Rival("megengine", "megengine.data.DataLoader", "megengine", ("megengine",)),
+        ),
+    )
+}
+
+
+def find(key: str) -> Rival:
+    """Return the rival of that key, in the comparison of loaders or behind a face."""
+    faces = {rival.key: rival for face in FACES.values() for rival in (face.ours, face.theirs)}
+    return (RIVALS | faces)[key]

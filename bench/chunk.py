@@ -1,0 +1,124 @@
+"""How soon is the first batch there, if workers share it? ``python -m bench.chunk``.
+
+Question
+    Time from the beginning of an epoch to its first batch, where decoding is what takes the time: one worker
+    for each batch, and with ``chunk_size`` several workers for each.
+Data
+    The photographs of question (a), 64 a batch; or your own (``--data``).
+Machine, command, result
+    Printed. Both ways in turn, round after round; ratios are formed within a round.
+Bias
+    The loaders' workers are started before the clock. With as many workers as cores, the consumer and other
+    programs take from both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bench import photos
+from bench.machine import describe
+from bench.questions import QUESTIONS
+
+BATCH = 64
+
+
+def of_loader(make: Callable[..., Any], dataset: Any, workers: int, chunk: int | None) -> float:
+    """Seconds to the first batch of a loader's second epoch: its workers are there."""
+    loader = make(
+        dataset,
+        BATCH,
+        sampler=range(BATCH * workers),  # an epoch is a batch for each: nobody is idle, nothing is left over
+        num_workers=workers,
+        chunk_size=chunk,
+        persistent_workers=True,
+    )
+    for _ in loader:
+        pass
+    begin = time.perf_counter()
+    batches = iter(loader)
+    next(batches)
+    seconds = time.perf_counter() - begin
+    loader.close()
+    return seconds
+
+
+def of_async(dataset: Any, workers: int, chunk: int | None) -> float:
+    """Seconds from AsyncDataLoader's first real work to its batch; the one before has warmed the workers."""
+    from slipring.compat.di_engine import AsyncDataLoader
+
+    numbers, go = itertools.count(), threading.Event()
+
+    def source(batch_size: int) -> list[Callable[[], Any]]:
+        number = next(numbers)
+        if number == 0:
+            return [functools.partial(read, dataset.sources[0])] * workers
+        go.wait()
+        first = (number - 1) * batch_size
+        return [functools.partial(read, dataset.sources[first + row]) for row in range(batch_size)]
+
+    loader = AsyncDataLoader(source, BATCH, "cpu", chunk or BATCH, num_workers=workers)
+    next(loader)
+    begin = time.perf_counter()
+    go.set()
+    next(loader)
+    seconds = time.perf_counter() - begin
+    loader.close()
+    return seconds
+
+
+def read(source: tuple[str, int]) -> dict[str, Any]:
+    """Decode one photograph."""
+    from bench.questions.photos import decode
+
+    return {"image": decode(source[0]), "label": source[1]}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser("python -m bench.chunk")
+    parser.add_argument("--data", metavar="DIR", help="class folders of your own JPEGs")
+    parser.add_argument("--workers", type=int, default=2, metavar="N")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N")
+    options = parser.parse_args()
+    import slipring
+    import slipring.torch
+
+    for name, value in describe(module="bench.chunk").items():
+        print(f"{name}: {value}")
+    if not options.data:
+        photos.ensure()
+    dataset = QUESTIONS["a"].dataset(options.data)
+    ways = {
+        "slipring.Loader": functools.partial(of_loader, slipring.Loader, dataset),
+        "slipring.torch.DataLoader": functools.partial(of_loader, slipring.torch.DataLoader, dataset),
+        "compat.di_engine.AsyncDataLoader": functools.partial(of_async, dataset),
+    }
+    print(f"ms to the first batch of {BATCH} photographs, {options.workers} workers, {options.rounds} rounds")
+    for title, first in ways.items():
+        rounds = [
+            (first(options.workers, None), first(options.workers, BATCH // (4 * options.workers)))
+            for _ in range(options.rounds)
+        ]
+        whole, shared = zip(*rounds)
+        print(
+            f"{title:34}one worker each {figure(whole, 1e3)}; shared {figure(shared, 1e3)}; shared ÷ one "
+            f"{figure([b / a for a, b in rounds])}"
+        )
+
+
+def figure(values: Any, scale: float = 1.0) -> str:
+    """Write median (lowest - highest)."""
+    low, high = min(values) * scale, max(values) * scale
+    return f"{statistics.median(values) * scale:.3g} ({low:.3g} – {high:.3g})"
+
+
+if __name__ == "__main__":
+    main()

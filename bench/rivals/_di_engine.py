@@ -1,0 +1,36 @@
+"""What the two loaders with DI-engine's signature share."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+from bench.question import Dataset, Question
+
+_datasets: list[Dataset] = []  # of this process: forked workers have them too, and calls need not carry one
+
+
+def sample(index: int) -> dict[str, Any]:
+    """Return the sample as a dict, as AsyncDataLoader wants it."""
+    made = _datasets[-1][index]
+    return made if isinstance(made, dict) else {str(place): leaf for place, leaf in enumerate(made)}
+
+
+def di_engine_batches(loader: Any, question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    """Run `loader` with whole batches for each worker, which is the faster of its ways."""
+    _datasets.append(dataset)
+    numbers = itertools.cycle(range(len(dataset) // question.batch_size))
+
+    def source(batch_size: int) -> list[Callable[[], Any]]:
+        first = next(numbers) * batch_size
+        return [functools.partial(sample, first + row) for row in range(batch_size)]
+
+    size = question.batch_size
+    made = loader(source, size, "cpu", chunk_size=size, num_workers=workers)
+    with closing(made):
+        for batch in made:
+            yield tuple(batch.values()) if "0" in batch else batch
+            batch = None

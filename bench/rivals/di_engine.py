@@ -1,0 +1,23 @@
+"""DI-engine's AsyncDataLoader: a source that gives callables, whole batches per worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.question import Dataset, Question
+from bench.rivals._di_engine import di_engine_batches
+
+
+def available() -> str | None:
+    try:
+        from ding.utils.data.dataloader import AsyncDataLoader  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from ding.utils.data.dataloader import AsyncDataLoader
+
+    return di_engine_batches(AsyncDataLoader, question, dataset, workers)

@@ -1,0 +1,23 @@
+"""slipring.compat.di_engine.AsyncDataLoader where DI-engine's was, with the same source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.question import Dataset, Question
+from bench.rivals._di_engine import di_engine_batches
+
+
+def available() -> str | None:
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from slipring.compat.di_engine import AsyncDataLoader
+
+    return di_engine_batches(AsyncDataLoader, question, dataset, workers)

@@ -1,0 +1,20 @@
+"""slipring.compat.megengine.DataLoader where MegEngine's was: the same arguments, one changed import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.question import Dataset, Question
+from bench.rivals._torch import endless
+
+
+def available() -> str | None:
+    return None
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from slipring.compat.megengine import DataLoader, SequentialSampler
+
+    sampler = SequentialSampler(dataset, batch_size=question.batch_size, drop_last=True)
+    return endless(DataLoader(dataset, sampler, num_workers=workers))

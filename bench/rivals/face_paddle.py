@@ -1,0 +1,16 @@
+"""slipring.compat.paddle.DataLoader where Paddle's was: the same arguments, one changed import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.question import Dataset, Question
+from bench.rivals._paddle import paddle_batches
+from bench.rivals.paddle_io import available as available  # its tensors come out
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from slipring.compat.paddle import DataLoader
+
+    return paddle_batches(DataLoader, question, dataset, workers)

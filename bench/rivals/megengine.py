@@ -1,0 +1,32 @@
+"""megengine.data.DataLoader with its own defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.question import Dataset, Question
+from bench.rivals._torch import endless
+
+
+def available() -> str | None:
+    try:
+        import megengine.data  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from megengine.data import DataLoader, SequentialSampler
+    from megengine.data.dataset import Dataset as Base
+
+    class Wrapped(Base):
+        def __len__(self) -> int:
+            return len(dataset)
+
+        def __getitem__(self, index: int) -> Any:
+            return dataset[index]
+
+    sampler = SequentialSampler(dataset, batch_size=question.batch_size, drop_last=True)
+    return endless(DataLoader(Wrapped(), sampler, num_workers=workers))
