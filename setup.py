@@ -40,6 +40,8 @@ EXTENSIONS = {
     "_collate": [],
     "_as_torch": [],
     "_iterator": [],
+    "_event": [],
+    "_queue": [],
 }
 
 HEADERS = glob.glob("csrc/*.h")

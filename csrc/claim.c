@@ -138,6 +138,18 @@ int sr_abort(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
     return sr_set_free(ring, s, sr_word(SR_CLAIMED, (uint64_t)party + 1, gen)) ? 0 : -ESTALE;
 }
 
+int sr_park(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    uint64_t me = (uint64_t)party + 1, w = sr_word(SR_CLAIMED, me, gen);
+    if (sr_load_acquire(&s->state) != w)
+        return -ESTALE;
+    sr_store_relaxed(&s->holder, party);
+    return sr_cas(&s->state, w, sr_word(SR_PARKED, me, gen) | SR_HELD) ? 0 : -ESTALE; /* [E2] partner: [U1] */
+}
+
 int sr_unhold(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
 {
     sr_slot *s = sr_slot_checked(ring, slot);
@@ -164,11 +176,11 @@ static int try_claim_free(sr_ring *ring, uint32_t party, uint32_t *slot, uint64_
         if (sr_state_of(w) != SR_FREE)
             continue;
         uint64_t g = sr_next_gen(sr_gen_of(w));
+        sr_raise_high_water(ring, pick); /* before the claim: it is to be found, should this party die now */
         if (!sr_cas(&s->state, w, sr_word(SR_CLAIMED, (uint64_t)party + 1, g))) /* [K3] partner: [E1] */
             continue;
         sr_reset_slot(s, &none);
         sr_store_relaxed(&s->claimed_at, sr_now());
-        sr_raise_high_water(ring, pick);
         *slot = pick;
         *gen = g;
         return 0;
@@ -186,6 +198,8 @@ int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *sl
             return -ESHUTDOWN;
         if (try_claim_free(ring, party, slot, gen) == 0)
             return 0;
+        if (deadline == 0)
+            return -ETIMEDOUT;
         sr_add_ordered(&h->free_waiters, 1); /* [F2] partner: [F1] in sr_wake_free */
         uint32_t seen = sr_load_acquire(&h->freed);
         int rc = try_claim_free(ring, party, slot, gen);

@@ -93,6 +93,13 @@ static inline bool sr_is_stale(const sr_ring *ring, const sr_slot *s)
     return !(ring->flags & SR_SEG_PUSH) && sr_load_relaxed(&s->run) != sr_load_acquire(&ring->header->run);
 }
 
+/* recover.c: gives back what `party` held while `tenant` had its number. */
+int sr_recover_tenant(sr_ring *ring, uint32_t party, uint64_t tenant);
+
+/* party.c: what a process is known by, as a tenant. 0 is nobody. */
+uint64_t sr_tenant_of(int pid);
+uint64_t sr_pid_namespace(void);
+
 /* ring.c */
 void sr_raise_high_water(sr_ring *ring, uint32_t slot);
 void sr_reset_slot(sr_slot *s, const sr_task *task);

@@ -155,7 +155,8 @@ typedef struct sr_party {
     uint32_t pad3;
     _Atomic uint32_t flags; /* the worker's report (bit 0: worker_init_fn seeded generators) */
     uint32_t pad1;
-    uint64_t pad2[4];
+    _Atomic uint64_t tenant; /* the process that has this number: pid | start time << 32; 0: nobody */
+    uint64_t pad2[3];
 } sr_party;
 
 #define SR_SEG_PUSH 1u /* producers claim FREE slots themselves */
@@ -174,7 +175,8 @@ typedef struct sr_header {
     uint64_t task_capacity; /* the payload begins this far behind the task area */
     uint64_t capacity;      /* reserved payload bytes per slot */
     uint64_t total;         /* length of the mapping */
-    uint64_t pad0[6];
+    uint64_t pid_namespace; /* of the creator (inode of /proc/self/ns/pid): pids mean something only there; 0: unknown */
+    uint64_t pad0[5];
     /* line 2: written by the consumer */
     _Atomic uint64_t run;
     _Atomic uint32_t closed;
@@ -184,7 +186,8 @@ typedef struct sr_header {
     _Atomic uint32_t ready;
     _Atomic uint32_t ready_waiters;
     _Atomic uint32_t wanted; /* slot + 1 that the consumer waits for; 0: any */
-    uint32_t pad2[13];
+    _Atomic uint32_t polled; /* 1: somebody polls an event descriptor in place of sleeping on `ready` */
+    uint32_t pad2[12];
     /* line 4: those who wait for FREE */
     _Atomic uint32_t freed;
     _Atomic uint32_t free_waiters;
@@ -207,6 +210,7 @@ static_assert(offsetof(sr_slot, ranges) == 7 * SR_LINE, "slot line 7");
 static_assert(sizeof(sr_slot) == SR_PAGE, "a slot's control is one page");
 static_assert(sizeof(sr_party) == 2 * SR_LINE, "a party has two lines");
 static_assert(offsetof(sr_party, pid) == SR_LINE, "party line 1");
+static_assert(offsetof(sr_party, tenant) == 96, "tenant");
 static_assert(offsetof(sr_header, run) == 2 * SR_LINE, "header line 2");
 static_assert(offsetof(sr_header, ready) == 3 * SR_LINE, "header line 3");
 static_assert(offsetof(sr_header, freed) == 4 * SR_LINE, "header line 4");

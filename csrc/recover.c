@@ -3,6 +3,10 @@
  * The caller has confirmed the death (a pidfd, or pid and start time), so nobody but the recovering party
  * changes words that name the dead one as owner: each step is still a CAS, because the words also carry
  * what others may change (HELD), and because several survivors may recover at once in push mode.
+ *
+ * There a slow survivor may still be at it when another has finished, and a new process has taken the number. So
+ * each step reads a slot's word, then makes sure that the number still is the dead one's, then swaps: a word that
+ * the next tenant has written cannot be read before its tenancy can [N2].
  */
 #include "handle.h"
 
@@ -20,14 +24,17 @@ static int recover_claim(sr_ring *ring, sr_slot *s, uint64_t word, bool stale)
 }
 
 /* One step towards a slot that the dead party does not hold; *again counts what will be redone. */
-static bool recover_step(sr_ring *ring, sr_slot *s, uint32_t party, bool holds, int *again)
+static bool recover_step(sr_ring *ring, sr_slot *s, uint32_t party, uint64_t tenant, bool arrays, int *again)
 {
     uint64_t me = (uint64_t)party + 1;
     uint64_t w = sr_load_acquire(&s->state);
     uint64_t gen = sr_gen_of(w);
     bool mine = sr_owner_of(w) == me;
     bool stale = sr_is_stale(ring, s);
+    bool holds = arrays && (w & SR_HELD) && sr_load_relaxed(&s->holder) == party;
 
+    if (sr_load_acquire(&ring->parties[party].tenant) != tenant) /* [N2] partner: [N1] in sr_enter */
+        return true;
     if (sr_state_of(w) == SR_CLAIMED && mine) {
         int rc = recover_claim(ring, s, w, stale);
         *again += rc > 0;
@@ -40,34 +47,51 @@ static bool recover_step(sr_ring *ring, sr_slot *s, uint32_t party, bool holds, 
         return true;
     }
     if (sr_state_of(w) == SR_LEASED && mine && (ring->flags & SR_SEG_PUSH)) {
-        (void)sr_release(ring, (uint32_t)(s - ring->slots), gen);
-        return false; /* its own code may hold an array in it as well: look again */
+        if (!(w & SR_HELD) || holds)
+            return sr_set_free(ring, s, w);
+        uint64_t holder = (uint64_t)sr_load_relaxed(&s->holder) + 1;
+        return sr_cas(&s->state, w, sr_word(SR_PARKED, holder, gen) | SR_HELD);
     }
-    if (holds && (w & SR_HELD) && sr_load_relaxed(&s->holder) == party)
+    if (holds)
         return sr_state_of(w) == SR_PARKED ? sr_set_free(ring, s, w) : sr_cas(&s->state, w, w & ~SR_HELD);
     return true;
 }
 
-static int recover(sr_ring *ring, uint32_t party, bool holds)
+/* `arrays`: what its code kept in slots has gone with it. */
+static int recover(sr_ring *ring, uint32_t party, uint64_t tenant, bool arrays)
 {
     int again = 0;
-    if (party >= ring->n_parties)
-        return -EINVAL;
-    for (uint32_t i = 0; i < ring->n_slots; i++)
-        while (!recover_step(ring, &ring->slots[i], party, holds, &again)) {
-        }
     sr_party *p = &ring->parties[party];
-    sr_stop_growing(ring, party);
-    sr_store_relaxed(&p->waiting, 0);
-    sr_store_release(&p->status, SR_PARTY_NONE);
+    for (uint32_t i = 0; i < ring->n_slots; i++)
+        while (!recover_step(ring, &ring->slots[i], party, tenant, arrays, &again)) {
+        }
+    if (sr_load_acquire(&p->tenant) == tenant) {
+        sr_stop_growing(ring, party);
+        sr_store_relaxed(&p->waiting, 0);
+        sr_store_release(&p->status, SR_PARTY_NONE);
+        if (ring->flags & SR_SEG_PUSH)
+            (void)sr_cas(&p->tenant, tenant, 0); /* [N1]: the number can be taken */
+    }
     /* A wake-up may have died with it. */
     sr_wake_all(ring);
     return again;
 }
 
-int sr_recover(sr_ring *ring, uint32_t party) { return recover(ring, party, true); }
+int sr_recover_tenant(sr_ring *ring, uint32_t party, uint64_t tenant)
+{
+    return recover(ring, party, tenant, true);
+}
 
-int sr_recover_thread(sr_ring *ring, uint32_t party) { return recover(ring, party, false); }
+static int recover_present(sr_ring *ring, uint32_t party, bool arrays)
+{
+    if (party >= ring->n_parties)
+        return -EINVAL;
+    return recover(ring, party, sr_load_acquire(&ring->parties[party].tenant), arrays);
+}
+
+int sr_recover(sr_ring *ring, uint32_t party) { return recover_present(ring, party, true); }
+
+int sr_recover_thread(sr_ring *ring, uint32_t party) { return recover_present(ring, party, false); }
 
 static bool owns(const sr_slot *s, uint64_t me)
 {

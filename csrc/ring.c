@@ -85,7 +85,9 @@ int sr_pick_free(sr_ring *ring, uint32_t *slot)
 {
     uint64_t best = 0;
     bool found = false;
-    for (uint32_t i = 0; i < ring->n_slots; i++) {
+    uint32_t end = sr_scan_end(ring);
+    /* Behind the mark all are FREE, and cold: the first of them stands for all. Who takes it raises the mark first. */
+    for (uint32_t i = 0; i < ring->n_slots && (i <= end || (!found && i <= sr_scan_end(ring))); i++) {
         sr_slot *s = &ring->slots[i];
         unsigned state = sr_state_of(sr_load_ordered(&s->state)); /* [F3] partner: the CAS in sr_set_free */
         /* What was published for an old run is discarded on sight. */

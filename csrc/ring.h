@@ -165,6 +165,24 @@ int sr_watch_consumer(const sr_ring *ring);
  * child must not release what its parent holds (fork.c). */
 uint64_t sr_fork_generation(void);
 
+/* ---- party.c: who has which number in a push segment --------------------------------------------------------- */
+
+/* Takes a free party number for the calling process, after a look for those of the dead if there is none.
+ * -EUSERS: living processes have them all; -EXDEV: the segment was made in another PID namespace. */
+int sr_enter(sr_ring *ring, uint32_t *party);
+/* Gives the number back. -EBUSY: a slot is still held under it; -ESTALE: it is not this process's. */
+int sr_leave(sr_ring *ring, uint32_t party);
+/* Looks for parties whose process has gone (`all`; else only those that hold something), and recovers them. Returns
+ * how many there were. Any party may call it at any time. */
+int sr_recover_dead(sr_ring *ring, bool all);
+
+/* How many slots are READY, and how many FREE. */
+int sr_count(const sr_ring *ring, uint32_t *ready, uint32_t *free_slots);
+
+/* Somebody polls an event descriptor from now on: publishers ask sr_polled after each publish, and then signal it. */
+int sr_set_polled(sr_ring *ring);
+bool sr_polled(const sr_ring *ring);
+
 /* Start time of a process in clock ticks since boot; 0 if there is no such process. */
 uint64_t sr_start_time(int pid);
 
@@ -236,6 +254,9 @@ int sr_publish(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, const
 /* CLAIMED -> FREE: the owner gives up and nothing is published. */
 int sr_abort(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen);
 
+/* CLAIMED -> PARKED: as sr_abort, but code of the owner keeps an array in it; sr_unhold will follow. */
+int sr_park(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen);
+
 /* The last array that worker code held in a published slot has gone. */
 int sr_unhold(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen);
 
@@ -257,7 +278,8 @@ int sr_layout_settle(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen,
 
 /* Push mode. --------------------------------------------------------------------------------------------- */
 
-/* FREE -> CLAIMED by a producer, waiting for a slot if need be. -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
+/* FREE -> CLAIMED by a producer, waiting for a slot if need be; a deadline of 0 asks without sleeping. -ETIMEDOUT,
+ * -EINTR, -ESHUTDOWN. */
 int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen);
 
 /* ---- copy.c -------------------------------------------------------------------------------------------------- */

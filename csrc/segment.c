@@ -245,6 +245,7 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
         rc = commit_controls(fd, &h, why);
         if (rc == 0) {
             h.magic = SR_MAGIC;
+            h.pid_namespace = sr_pid_namespace();
             memcpy(base, &h, offsetof(sr_header, run));
             rc = open_handle(fd, base, &h, &info, out);
         }

@@ -165,6 +165,7 @@ int sr_join(sr_ring *ring, uint32_t party)
     sr_store_relaxed(&p->growing, 0);
     sr_store_relaxed(&p->flags, 0);
     sr_store_relaxed(&p->waiting, 0);
+    sr_store_release(&p->tenant, sr_tenant_of(pid));
     sr_store_release(&p->status, SR_PARTY_JOINED);
     return 0;
 }

@@ -13,14 +13,17 @@ from slipring.errors import (
     CorruptBatch,
     LoaderTimeout,
     SegmentFull,
+    ShutDown,
     SlipringError,
     SlotsExhausted,
+    TooManyProcesses,
     WorkerDied,
     WorkerError,
     WorkerMemoryWarning,
 )
 from slipring.info import WorkerInfo, get_worker_info
 from slipring.loader import Loader
+from slipring.queue import Queue
 from slipring.seeding import rng
 from slipring.stats import Stats
 from slipring.strings import StringList
@@ -31,11 +34,14 @@ __all__ = [
     "CorruptBatch",
     "Loader",
     "LoaderTimeout",
+    "Queue",
     "SegmentFull",
+    "ShutDown",
     "SlipringError",
     "SlotsExhausted",
     "Stats",
     "StringList",
+    "TooManyProcesses",
     "WorkerDied",
     "WorkerError",
     "WorkerInfo",

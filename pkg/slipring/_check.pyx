@@ -3,13 +3,19 @@
 import os
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EFBIG, EINTR, ENOMEM, ENOSPC, ESHUTDOWN, ESTALE
+from libc.errno cimport EFBIG, EINTR, ENOMEM, ENOSPC, ESHUTDOWN, ESTALE, EXDEV
 from libc.stdint cimport uint64_t
 
 from slipring cimport _cring as c
-
 from slipring.errors import Closed, SlotsExhausted, segment_full
 
+BACKINGS = {"auto": c.SR_BACKING_AUTO, "shm": c.SR_BACKING_SHM, "memfd": c.SR_BACKING_MEMFD}
+BACKING_NAMES = {
+    c.SR_BACKING_AUTO: "attached",
+    c.SR_BACKING_SHM: "shm",
+    c.SR_BACKING_MEMFD: "memfd",
+    c.SR_BACKING_DIR: "dir",
+}
 LIMITS = {
     c.SR_LIMIT_FILESYSTEM: "the file system that holds the segment",
     c.SR_LIMIT_CGROUP: "the memory cgroup (the container's limit)",
@@ -30,6 +36,9 @@ cdef int check(int rc) except -1:
         raise Closed("the segment has been closed; make a new loader, or a new iterator of it")
     if rc == -ESTALE:
         raise SlotsExhausted("the slot has gone on to another batch: it was taken from a worker thought dead")
+    if rc == -EXDEV:
+        raise OSError(EXDEV, "made in another PID namespace, where nobody can tell from here who lives: run all "
+                      "its processes in one container")
     raise OSError(-rc, os.strerror(-rc))
 
 

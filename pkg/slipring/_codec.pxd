@@ -2,6 +2,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from slipring._ring cimport Ring
 from slipring._segment cimport sr_result
+from slipring._slot cimport Lease
 
 # Leaf kinds: sr_leaf.kind. docs/codec.md describes what each keeps where.
 cdef enum:
@@ -29,4 +30,5 @@ cdef enum:
 
 cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil
 cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base)
+cdef object unpack(Lease lease, int copy)
 cdef object receive_kind(Ring ring, uint32_t slot, int copy, int *kind)

@@ -18,7 +18,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from slipring._empty cimport NPY_HALF, array_over, copy_in
 from slipring._ring cimport Ring
-from slipring._segment cimport SR_BATCH, SR_LEAF_ALIGN, SR_MAX_DIMS, sr_leaf, sr_result
+from slipring._segment cimport SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, sr_leaf, sr_result
 from slipring._slot cimport Lease, take
 
 import numpy as np
@@ -366,10 +366,15 @@ def receive(Ring ring, uint32_t slot, int copy):
 
 cdef object receive_kind(Ring ring, uint32_t slot, int copy, int *kind):
     """`receive`; its first result goes to *kind."""
-    cdef Lease lease = take(ring, slot)
+    cdef Lease lease = take(ring, SR_CONSUMER, slot)
+    kind[0] = lease.result.kind
+    return unpack(lease, copy)
+
+
+cdef object unpack(Lease lease, int copy):
+    """What lies in a leased slot: views that keep the lease, or a copy where `copy` says so."""
     cdef sr_result result = lease.result
-    kind[0] = result.kind
-    if result.kind == SR_BATCH and copy != NEVER and (copy == ALWAYS or ring.in_circulation() < 2):
+    if result.kind == SR_BATCH and copy != NEVER and (copy == ALWAYS or lease.ring.in_circulation() < 2):
         return decode_copy(lease, &result)
     return decode(lease.payload, lease.limit, &result, lease)
 

@@ -170,6 +170,7 @@ cdef extern from "ring.h" nogil:
     int sr_publish(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, const sr_result *result,
                    bint held)
     int sr_abort(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
+    int sr_park(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
     int sr_unhold(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
     int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, uint64_t gen,
                       const sr_result *result)
@@ -179,4 +180,10 @@ cdef extern from "ring.h" nogil:
     int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen)
     int sr_recover(sr_ring *ring, uint32_t party)
     int sr_recover_thread(sr_ring *ring, uint32_t party)
+    int sr_enter(sr_ring *ring, uint32_t *party)
+    int sr_leave(sr_ring *ring, uint32_t party)
+    int sr_recover_dead(sr_ring *ring, bint all)
+    int sr_count(const sr_ring *ring, uint32_t *ready, uint32_t *free_slots)
+    int sr_set_polled(sr_ring *ring)
+    bint sr_polled(const sr_ring *ring)
     void sr_copy_streaming(void *to, const void *source, uint64_t bytes)

@@ -1,5 +1,6 @@
 """The whole handle on a segment, and the face of this layer: Python modules import from here."""
 
+import os
 import pickle
 
 cimport numpy as cnp
@@ -10,13 +11,14 @@ from libc.string cimport memcpy, memset
 
 from slipring._segment cimport (
     SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_MAX_PARTIES, SR_MAX_RANGES, SR_PARTY_SERVING,
-    SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment, sr_task,
+    SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment, clock, copy_streaming,
+    sr_task,
 )
 from slipring._slot cimport make_fill
 
 cnp.import_array()
 
-from slipring._segment import Meter, copy_bytes, now
+from slipring._segment import Meter, now
 from slipring._slot import POISON, Fill, Lease, current
 
 __all__ = [
@@ -36,6 +38,16 @@ TASK_NEXT = SR_TASK_NEXT
 
 cdef enum:
     SINGLE = 1  # sr_task.flags: one sample, not a list of them (batch_size=None)
+
+
+def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, bint streaming):
+    """Copy as collation does; the benchmark of both ways calls it."""
+    cdef uint64_t n = min(to.shape[0], source.shape[0])
+    with nogil:
+        if streaming:
+            copy_streaming(&to[0], &source[0], n)
+        else:
+            memcpy(&to[0], &source[0], n)
 
 
 def mix(*words):
@@ -174,6 +186,19 @@ cdef class Ring(Segment):
         """Push mode: wait for a free slot and claim it; None when the time is up."""
         cdef uint32_t slot = 0
         cdef uint64_t gen = 0
-        if not self.claim_slot(party, seconds, &slot, &gen):
+        cdef uint64_t deadline = clock() + <uint64_t> (seconds * 1e9) if 0 <= seconds < 1e9 else <uint64_t> -1
+        if not self.claim_slot(party, deadline, &slot, &gen):
             return None
         return make_fill(self, party, slot, SR_WHOLE, gen)
+
+
+def attach(cls, duplicate, limited_by):
+    """Make a handle of the descriptor that came with a new process."""
+    cdef Segment segment
+    fd = duplicate.detach()
+    try:
+        segment = cls(fd=fd)
+    finally:
+        os.close(fd)
+    segment.limited_by = limited_by
+    return segment

@@ -2,7 +2,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 # Re-exported: other modules cimport these from here; only this one crosses into C.
 from slipring._cring cimport (
-    SR_BATCH, SR_END, SR_ERROR, SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS,
+    SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS,
     SR_MAX_PARTIES, SR_MAX_RANGES, SR_PARTY_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE,
     sr_leaf, sr_result, sr_ring, sr_task,
 )
@@ -21,6 +21,7 @@ cdef class Segment:
     cdef readonly Meter meter
     cdef readonly bint poison
     cdef str limited_by  # what made the capacity smaller than asked for, or None
+    cdef int own_number  # push mode: this process's party number, -1: none yet
     cdef int usable(self) except -1
     cpdef int pick_free(self) except -2
     cdef int in_circulation(self) noexcept
@@ -36,12 +37,13 @@ cdef class Segment:
     cdef uint64_t committed(self, uint32_t slot) noexcept
     cdef const sr_result *result_of(self, uint32_t slot, uint32_t which) noexcept
     cdef bint find_owned(self, uint32_t party, uint32_t *slot) noexcept
-    cdef int take(self, uint32_t slot, uint64_t *gen, sr_result *result) except -1
+    cdef int take(self, uint32_t party, uint32_t slot, uint64_t *gen, sr_result *result) except -1
     cdef void release(self, uint32_t slot, uint64_t gen) noexcept
     cdef void unhold(self, uint32_t party, uint32_t slot, uint64_t gen) noexcept
     cdef int claim_task(self, uint32_t party, double seconds, uint32_t *slot, uint32_t *which,
                         uint64_t *gen) except -1
-    cdef int claim_slot(self, uint32_t party, double seconds, uint32_t *slot, uint64_t *gen) except -1
+    cdef int claim_slot(self, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen) except -1
+    cdef int park(self, uint32_t party, uint32_t slot, uint64_t gen) except -1
     cdef uint64_t alloc(self, uint32_t party, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1
     cdef int rewind(self, uint32_t party, uint32_t slot, uint64_t gen) except -1
     cdef void note_times(self, uint32_t slot, uint64_t begun, uint64_t fetched) noexcept
@@ -53,6 +55,12 @@ cdef class Segment:
     cdef int propose(self, uint32_t party, uint32_t slot, uint64_t gen) except -1
     cdef int settle(self, uint32_t party, uint32_t slot, uint64_t gen, int layout,
                     const sr_result *result) except -1
+
+    # Push mode: processes come and go.
+    cdef int number(self) except -1
+    cdef int recover_dead(self) noexcept
+    cdef void count(self, uint32_t *ready, uint32_t *free_slots) noexcept
+    cdef bint polled(self, bint from_now_on=*) noexcept
 
 
 cdef uint64_t forks() noexcept

@@ -6,9 +6,9 @@
 
 import os
 
-from libc.errno cimport EINTR, EPROTO, ESHUTDOWN, ETIMEDOUT
+from libc.errno cimport EBUSY, EINTR, EPROTO, ESHUTDOWN, ETIMEDOUT
 from libc.stdint cimport uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from slipring cimport _cring as c
 from slipring._check cimport check, refuse
@@ -16,17 +16,10 @@ from slipring._check cimport check, refuse
 cdef extern from "<errno.h>" nogil:
     enum:
         ECANCELED
+        EUSERS
 
-from slipring._check import LIMITS
-from slipring.errors import Closed, CorruptBatch, batch_too_large, task_too_large
-
-BACKINGS = {"auto": c.SR_BACKING_AUTO, "shm": c.SR_BACKING_SHM, "memfd": c.SR_BACKING_MEMFD}
-BACKING_NAMES = {
-    c.SR_BACKING_AUTO: "attached",
-    c.SR_BACKING_SHM: "shm",
-    c.SR_BACKING_MEMFD: "memfd",
-    c.SR_BACKING_DIR: "dir",
-}
+from slipring._check import BACKING_NAMES, BACKINGS, LIMITS
+from slipring.errors import Closed, CorruptBatch, batch_too_large, task_too_large, too_many_processes
 
 
 def room_left(root=""):
@@ -60,16 +53,6 @@ cdef uint64_t forks() noexcept:
 cdef void copy_streaming(void *to, const void *source, uint64_t nbytes) noexcept nogil:
     """Copy past the caches: for what is larger than they are."""
     c.sr_copy_streaming(to, source, nbytes)
-
-
-def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, bint streaming):
-    """Copy as collation does; the benchmark of both ways calls it."""
-    cdef uint64_t n = min(to.shape[0], source.shape[0])
-    with nogil:
-        if streaming:
-            c.sr_copy_streaming(&to[0], &source[0], n)
-        else:
-            memcpy(&to[0], &source[0], n)
 
 
 cdef uint64_t clock() noexcept:
@@ -131,7 +114,7 @@ cdef class Segment:
             directory = None if backing in BACKINGS else os.fsencode(backing)
             memset(&o, 0, sizeof(o))
             o.n_slots, o.n_parties, o.capacity = slots, parties, capacity
-            o.flags = c.SR_SEG_PUSH if push else 0
+            o.flags, o.task_capacity = push * c.SR_SEG_PUSH, push  # 0: the default; 1: least
             o.backing = BACKINGS.get(backing, c.SR_BACKING_DIR)
             o.dir = <const char *> directory if directory is not None else NULL
             rc = c.sr_create(&o, &self.ptr, &why)
@@ -141,10 +124,13 @@ cdef class Segment:
         check(c.sr_describe(self.ptr, &info))
         self.n_slots, self.n_parties, self.capacity = info.n_slots, info.n_parties, info.capacity
         self.limited_by = info.limited_by.decode() if info.limited_by else None
+        self.own_number = 0 if push and fd < 0 else -1
 
     def __dealloc__(self):
         # Leases and fills refer to their ring, so nobody in this process uses the mapping any more.
         if self.ptr != NULL:
+            if self.own_number >= 0 and self.fork_generation == c.sr_fork_generation():
+                c.sr_leave(self.ptr, self.own_number)
             c.sr_destroy(self.ptr)
 
     def __reduce__(self):
@@ -152,8 +138,10 @@ cdef class Segment:
         from multiprocessing.context import assert_spawning
         from multiprocessing.reduction import DupFd
 
+        from slipring._ring import attach
+
         assert_spawning(self)
-        return _attach, (type(self), DupFd(c.sr_fd(self.ptr)), self.limited_by)
+        return attach, (type(self), DupFd(c.sr_fd(self.ptr)), self.limited_by)
 
     cdef int usable(self) except -1:
         if self.ptr == NULL:
@@ -166,6 +154,7 @@ cdef class Segment:
         """Take over the inherited handle after a fork: the worker calls it once."""
         if self.fork_generation != c.sr_fork_generation():
             check(c.sr_after_fork(self.ptr))
+            self.own_number = -1
             self.fork_generation = c.sr_fork_generation()
 
     @property
@@ -224,11 +213,36 @@ cdef class Segment:
                 return True
 
     def recover(self, uint32_t party, bint thread=False):
-        """Give back what a dead party held; returns the number of tasks that will be done again.
-
-        Of a `thread` the arrays live on that its code keeps: their slots stay held.
-        """
+        """Give back what a dead party held; returns how many tasks will be redone. A thread's arrays stay."""
         return check((c.sr_recover_thread if thread else c.sr_recover)(self.ptr, party))
+
+    # ---- push mode: processes come and go
+
+    cdef int number(self) except -1:
+        """This process's party number; taken at its first use of the segment."""
+        cdef uint32_t party = 0
+        cdef int rc
+        if self.own_number < 0 or self.fork_generation != c.sr_fork_generation():
+            self.in_child()
+            rc = c.sr_enter(self.ptr, &party)
+            if rc == -EUSERS:
+                raise too_many_processes(self.n_parties)
+            self.own_number = check(rc) or <int> party
+        return self.own_number
+
+    def leave(self):
+        """Give the number back, unless something is still held under it; the next use takes another."""
+        if self.own_number >= 0 and not self.forked and c.sr_leave(self.ptr, self.own_number) == 0:
+            self.own_number = -1
+
+    cdef int recover_dead(self) noexcept:
+        return c.sr_recover_dead(self.ptr, False)
+
+    cdef void count(self, uint32_t *ready, uint32_t *free_slots) noexcept:
+        c.sr_count(self.ptr, ready, free_slots)
+
+    cdef bint polled(self, bint from_now_on=False) noexcept:
+        return c.sr_set_polled(self.ptr) == 0 if from_now_on else c.sr_polled(self.ptr)
 
     def reopen(self):
         """Take a close back, once every worker has gone: the segment serves the next ones."""
@@ -334,12 +348,15 @@ cdef class Segment:
     cdef bint find_owned(self, uint32_t party, uint32_t *slot) noexcept:
         return c.sr_find_owned(self.ptr, party, slot) == 0
 
-    cdef int take(self, uint32_t slot, uint64_t *gen, c.sr_result *result) except -1:
-        """READY -> LEASED; adds the batch to the meter."""
+    cdef int take(self, uint32_t party, uint32_t slot, uint64_t *gen, c.sr_result *result) except -1:
+        """READY -> LEASED; adds the batch to the meter. Push mode: 0 if another was faster."""
         cdef c.sr_stamps stamps
         cdef Meter meter = self.meter
         self.usable()
-        check(c.sr_take(self.ptr, c.SR_CONSUMER, slot, gen, result))
+        cdef int rc = c.sr_take(self.ptr, party, slot, gen, result)
+        if rc == -EBUSY and self.own_number >= 0:
+            return 0
+        check(rc)
         c.sr_stamps_of(self.ptr, slot, &stamps)
         meter.fetch_ns += stamps.fetch_ns
         meter.collate_ns += stamps.collate_ns
@@ -350,7 +367,7 @@ cdef class Segment:
             meter.bytes += result.bytes
             meter.pickled_leaves += result.pickled
             c.sr_populate(self.ptr, slot, result.bytes)
-        return 0
+        return 1
 
     cdef void release(self, uint32_t slot, uint64_t gen) noexcept:
         c.sr_release(self.ptr, slot, gen)
@@ -372,18 +389,20 @@ cdef class Segment:
                 return 0
             check(rc)
 
-    cdef int claim_slot(self, uint32_t party, double seconds, uint32_t *slot, uint64_t *gen) except -1:
-        """Push mode: wait for a free slot and claim it; 0 when the time is up."""
-        cdef uint64_t deadline = deadline_in(seconds)
-        cdef int rc
-        while True:
-            with nogil:
-                rc = c.sr_claim_free(self.ptr, party, deadline, slot, gen)
-            if rc == 0:
-                return 1
-            if rc == -ETIMEDOUT:
-                return 0
-            check(rc)
+    cdef int claim_slot(self, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen) except -1:
+        """Push mode: claim a free slot, waiting until a time of `clock` (0: only ask); 0: there is none."""
+        cdef int rc = c.sr_claim_free(self.ptr, party, 0, slot, gen)
+        if rc == -ETIMEDOUT and deadline > 0:
+            rc = -EINTR
+            while rc == -EINTR:
+                with nogil:
+                    rc = c.sr_claim_free(self.ptr, party, deadline, slot, gen)
+                if rc == -EINTR:
+                    check(rc)
+        if rc == -ETIMEDOUT:
+            return 0
+        check(rc)
+        return 1
 
     cdef uint64_t alloc(self, uint32_t party, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1:
         """Take `nbytes` of a slot's payload, committed; returns their offset."""
@@ -410,6 +429,9 @@ cdef class Segment:
     cdef int abort(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
         return check(c.sr_abort(self.ptr, party, slot, gen))
 
+    cdef int park(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
+        return check(c.sr_park(self.ptr, party, slot, gen))
+
     cdef int range_done(self, uint32_t party, uint32_t slot, uint32_t which, uint64_t gen,
                         const c.sr_result *result) except -1:
         return check(c.sr_range_done(self.ptr, party, slot, which, gen, result))
@@ -427,14 +449,3 @@ cdef class Segment:
     cdef int settle(self, uint32_t party, uint32_t slot, uint64_t gen, int layout,
                     const c.sr_result *result) except -1:
         return check(c.sr_layout_settle(self.ptr, party, slot, gen, layout, result))
-
-
-def _attach(cls, duplicate, limited_by):
-    cdef Segment segment
-    fd = duplicate.detach()
-    try:
-        segment = cls(fd=fd)
-    finally:
-        os.close(fd)
-    segment.limited_by = limited_by
-    return segment

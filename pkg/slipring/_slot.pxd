@@ -38,11 +38,12 @@ cdef class Fill:
     cdef Hold holder(self)
     cdef void note(self, uint64_t begun, uint64_t fetched) noexcept
     cdef int publish(self, sr_result *result) except -1
+    cdef int give_back(self) except -1
     cdef int range_done(self, const sr_result *result) except -1
     cdef int settle(self, int layout, const sr_result *result) except -1
     cdef const sr_result *result_of(self, uint32_t which) except NULL
 
 
-cdef Lease take(Segment ring, uint32_t slot)
+cdef Lease take(Segment ring, uint32_t party, uint32_t slot)
 cdef Fill make_fill(Segment ring, uint32_t party, uint32_t slot, uint32_t which, uint64_t gen)
 cdef Fill current_fill()

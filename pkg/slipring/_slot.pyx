@@ -46,11 +46,12 @@ cdef class Lease:
         self.release()
 
 
-cdef Lease take(Segment ring, uint32_t slot):
-    """READY -> LEASED."""
+cdef Lease take(Segment ring, uint32_t party, uint32_t slot):
+    """READY -> LEASED; None if another consumer was faster (push mode)."""
     cdef Lease lease = Lease.__new__(Lease)
     lease.ring, lease.slot = ring, slot
-    ring.take(slot, &lease.gen, &lease.result)
+    if not ring.take(party, slot, &lease.gen, &lease.result):
+        return None
     lease.fork_generation = forks()
     lease.active = True
     lease.payload = ring.payload(slot)
@@ -239,6 +240,16 @@ cdef class Fill:
     def abort(self):
         """Give the slot back; nothing is published, and arrays in it must not be used any more."""
         self.ring.abort(self.party, self.slot, self.gen)
+
+    cdef int give_back(self) except -1:
+        """As `abort`, but arrays in it that code has kept stay good as long as they live (push mode)."""
+        cdef Hold hold = self.hold
+        self.hold = None
+        if hold is None or Py_REFCNT(hold) == 1:
+            return self.ring.abort(self.party, self.slot, self.gen)
+        self.ring.park(self.party, self.slot, self.gen)
+        hold.published = True
+        return 0
 
     # ---- cooperative slots
 

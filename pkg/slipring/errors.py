@@ -8,10 +8,16 @@ SlipringError
 ├── BatchTooLarge   (also ValueError)     a batch is larger than a slot
 ├── SlotsExhausted  (also RuntimeError)   every slot is held by somebody
 ├── CorruptBatch                          what lies in a slot is not a batch
+├── TooManyProcesses  (also RuntimeError)  more processes use a queue than it has room for
 └── Closed          (also RuntimeError)   used after close()
+    └── ShutDown    (also queue.ShutDown, from Python 3.13 on)   a queue has been shut down
 
 Every message gives the number, the limit and the remedy.
 """
+
+import queue
+
+_SHUT_DOWN = (queue.ShutDown,) if hasattr(queue, "ShutDown") else ()
 
 
 class SlipringError(Exception):
@@ -99,8 +105,16 @@ class CorruptBatch(SlipringError):
     """The records in a slot contradict the slot: a worker has written where it should not."""
 
 
+class TooManyProcesses(SlipringError, RuntimeError):
+    """More living processes want to use a queue than its `max_processes`."""
+
+
 class Closed(SlipringError, RuntimeError):
     """The loader, or its segment, has been closed."""
+
+
+class ShutDown(Closed, *_SHUT_DOWN):
+    """The queue has been shut down: nothing can be put, and nothing is left to get."""
 
 
 # ---- the texts of refusals, where the C ring only has numbers
@@ -159,4 +173,24 @@ def timed_out(seconds, ticket, workers):
         f"no batch within timeout={seconds} s: batch {ticket} is still being made by {workers} workers; "
         "raise timeout, use more workers, or look at what the dataset waits for (py-spy dump --pid of a "
         "worker)"
+    )
+
+
+def message_refused(refused, maxsize):
+    """Return the SegmentFull of a queue, in place of a loader's."""
+    return SegmentFull(
+        f"no memory for a message: {megabytes(refused.needed)} ({refused.needed} bytes) more are needed, "
+        f"{megabytes(refused.free)} ({refused.free} bytes) are free within {refused.limit}; put smaller "
+        f"messages, use a smaller maxsize (now {maxsize}), raise that limit, or choose another backing=",
+        needed=refused.needed,
+        free=refused.free,
+        limit=refused.limit,
+    )
+
+
+def too_many_processes(parties):
+    """Return the TooManyProcesses of a segment with `parties` numbers."""
+    return TooManyProcesses(
+        f"{parties} living processes use this queue already, and it has room for no more; raise "
+        f"max_processes= (now {parties}), or have some of them drop the queue or call its disconnect_client()"
     )

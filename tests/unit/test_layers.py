@@ -29,7 +29,10 @@ LAYERS = {
         ("ahead", "dispatch", "deaths", "growth", "pool", "engine", "state", "stats"),
         ("ground", "ring", "codec", "worker"),
     ),
-    "loader": (("_iterator", "loader", "queue"), ("ground", "ring", "codec", "worker", "dispatch")),
+    "loader": (
+        ("_event", "_iterator", "_queue", "loader", "queue"),
+        ("ground", "ring", "codec", "worker", "dispatch"),
+    ),
     "face": (("__init__",), ("ground", "ring", "codec", "worker", "dispatch", "loader")),
     "torch": (("torch.*",), ("ground", "ring", "codec", "worker", "dispatch", "loader", "face")),
     "compat": (("compat.*",), ("ground", "ring", "codec", "worker", "dispatch", "loader", "face", "torch")),

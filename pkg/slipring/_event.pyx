@@ -1,0 +1,92 @@
+"""A queue's event: a descriptor that is readable while something may be got, for those who poll."""
+
+import os
+import select
+
+from libc.errno cimport errno
+from posix.unistd cimport close
+
+cdef extern from "<time.h>" nogil:
+    ctypedef long time_t
+    enum:
+        CLOCK_MONOTONIC
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+
+cdef extern from "<sys/timerfd.h>" nogil:  # os has it from Python 3.13 on
+    enum:
+        TFD_CLOEXEC
+        TFD_NONBLOCK
+    struct itimerspec:
+        timespec it_interval
+        timespec it_value
+    int timerfd_create(int clock, int flags)
+    int timerfd_settime(int fd, int flags, const itimerspec *new, itimerspec *old)
+
+cdef long TICK = 500_000_000  # ns
+
+
+cdef int ticking() except -1:
+    """A descriptor that becomes readable again and again."""
+    cdef itimerspec when
+    cdef int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
+    when.it_interval.tv_sec = when.it_value.tv_sec = 0
+    when.it_interval.tv_nsec = when.it_value.tv_nsec = TICK
+    if fd < 0 or timerfd_settime(fd, 0, &when, NULL) < 0:
+        raise OSError(errno, os.strerror(errno))
+    return fd
+
+
+cdef class Event:
+    """An eventfd that all processes share, and what this one polls: that, and a tick.
+
+    The tick is for a put whose process was killed before it could signal, and for the dead that hold
+    something: who polls looks again twice a second, as who waits does.
+    """
+
+    cdef readonly int fd
+    cdef int timer
+    cdef object poller
+
+    def __cinit__(self, int fd=-1):
+        self.timer = -1
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if fd < 0 else fd
+
+    def __dealloc__(self):
+        # Not by os: the interpreter may be taking itself down.
+        if self.fd >= 0:
+            close(self.fd)
+        if self.timer >= 0:
+            close(self.timer)
+
+    def signal(self):
+        """Something may be got."""
+        os.eventfd_write(self.fd, 1)
+
+    def calm(self):
+        """Take the signal back; False if there was none."""
+        if self.poller is not None:
+            self.poller.poll(0)  # the tick has been seen
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            return False
+        return True
+
+    def fileno(self):
+        """The descriptor to poll in this process."""
+        if self.poller is None:
+            self.timer = ticking()
+            self.poller = select.epoll()
+            self.poller.register(self.fd, select.EPOLLIN)
+            self.poller.register(self.timer, select.EPOLLIN | select.EPOLLET)
+        return self.poller.fileno()
+
+    def forget(self):
+        """Drop what a forked child has from its parent: an epoll's state is shared with it."""
+        poller, self.poller = self.poller, None
+        if poller is not None:
+            poller.close()
+            os.close(self.timer)
+            self.timer = -1

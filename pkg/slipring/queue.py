@@ -1,0 +1,199 @@
+"""multiprocessing.Queue's interface over the ring: a message is written once, where it will be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from slipring._event import Event
+from slipring._queue import COPY, Core, Slot
+from slipring._ring import MAX_WORKERS
+from slipring._segment import Segment
+from slipring.errors import SegmentFull, message_refused
+from slipring.options import MAX_SLOTS
+
+MAX_PROCESSES = MAX_WORKERS + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueStats:
+    """What this process has got from a queue, and what the queue takes.
+
+    Attributes
+    ----------
+    got, got_bytes : int
+        Messages, and the payload bytes that they took in their slots.
+    copied, copied_bytes : int
+        Those of them that were copied out of their slots.
+    pickled_leaves : int
+        Values in them that came by pickle.
+    slots, slot_bytes, bytes_committed : int
+        Slots; bytes reserved for each; bytes of memory that the whole segment takes.
+    backing : str
+    """
+
+    got: int
+    got_bytes: int
+    copied: int
+    copied_bytes: int
+    pickled_leaves: int
+    slots: int
+    slot_bytes: int
+    bytes_committed: int
+    backing: str
+
+
+class Queue(Core):
+    """A queue between processes and threads; arrays come without pickle, and as views on where they were put.
+
+    Any number of processes put, any number get, by fork, forkserver and spawn: hand it to
+    `multiprocessing.Process` as an argument. Messages of one producer (a thread) come in the order in which
+    they were put. A process that is killed leaves nothing locked: what it had put is got, what it was putting
+    is not, and what it had got is gone with it.
+
+    Parameters
+    ----------
+    maxsize : int
+        Slots, at least 1: what can be put before something is got. Views that a consumer keeps occupy theirs.
+    slot_bytes : int or None
+        Bytes to reserve per slot: the largest message. None: as much as fits, at most 16 GiB. Memory is taken
+        as messages need it.
+    copy : {'auto', 'always', 'never'}
+        Whether what is got are views or copies; see `get`.
+    max_processes : int
+        Living processes that may use the queue at a time.
+    backing : {'auto', 'shm', 'memfd'} or str
+        Where the memory comes from; an absolute path names a directory on a tmpfs.
+
+    Raises
+    ------
+    SegmentFull
+        No memory for the slots' first pages.
+
+    Examples
+    --------
+    >>> q = slipring.Queue(8)
+    >>> q.put({"image": np.zeros((224, 224, 3), np.uint8), "label": 3})
+    >>> q.get()["label"]
+    3
+    """
+
+    def __init__(self, maxsize, slot_bytes=None, *, copy="auto", max_processes=256, backing="auto"):
+        _integer(
+            "maxsize", maxsize, 1, MAX_SLOTS, " (a queue without bound, multiprocessing's 0, there is not)"
+        )
+        _integer("max_processes", max_processes, 2, MAX_PROCESSES)
+        if slot_bytes is not None:
+            _integer("slot_bytes", slot_bytes, 1, 1 << 46)
+        if copy not in COPY:
+            raise ValueError(f"copy must be one of {', '.join(map(repr, COPY))}, not {copy!r}")
+        if not isinstance(backing, str) or not (
+            backing in ("auto", "shm", "memfd") or os.path.isabs(backing)
+        ):
+            raise ValueError(f"backing must be 'auto', 'shm', 'memfd' or an absolute path, not {backing!r}")
+        try:
+            ring = Segment(maxsize, max_processes, backing, slot_bytes or 0, push=True)
+        except SegmentFull as refused:
+            raise message_refused(refused, maxsize) from None
+        self._copy = copy
+        self._open(ring, copy, Event())
+
+    def __reduce__(self):
+        from multiprocessing.context import assert_spawning
+        from multiprocessing.reduction import DupFd
+
+        assert_spawning(self)
+        return _attach, (type(self), self._ring(), DupFd(self.event.fd), self._copy)
+
+    def __repr__(self):
+        if self.closed or self.ring is None:
+            return f"<{type(self).__name__} closed at {id(self):#x}>"
+        state = "shut down" if self.ring.closed else f"maxsize={self.maxsize}"
+        return f"<{type(self).__name__} {state} at {id(self):#x}>"
+
+    @property
+    def maxsize(self):
+        """int: slots."""
+        return self._ring().n_slots
+
+    def put_nowait(self, obj):
+        """``put(obj, block=False)``."""
+        self.put(obj, False)
+
+    def get_nowait(self, *, copy=None):
+        """``get(block=False)``."""
+        return self.get(False, copy=copy)
+
+    def slot(self, block=True, timeout=None):
+        """Claim a free slot to build a message in, so that not even the producer copies it.
+
+        Use it as a context manager. What is not put by the end of the block, also for an exception, was never
+        there.
+
+        Parameters
+        ----------
+        block, timeout
+            As in `put`.
+
+        Returns
+        -------
+        Slot
+            With ``empty(shape, dtype)`` and ``put(obj)``.
+
+        Examples
+        --------
+        >>> with q.slot() as s:
+        ...     image = s.empty((224, 224, 3), np.uint8)
+        ...     decode(file, out=image)
+        ...     s.put({"image": image, "label": 3})
+        """
+        return Slot(self, block, timeout)
+
+    def join_thread(self):
+        """Return at once: there is no thread. What `put` has returned from can be got."""
+
+    def cancel_join_thread(self):
+        """Do nothing, as there is no thread to be waited for."""
+
+    def shutdown(self, immediate=False):
+        """End the queue for everybody: put raises `ShutDown`, and so does get when nothing is left.
+
+        Who waits is woken. What is being put at that moment may still come.
+
+        Parameters
+        ----------
+        immediate : bool
+            Throw away what can be got.
+        """
+        self._shut_down(immediate)
+
+    def stats(self):
+        """Return `QueueStats` of this process."""
+        info, meter = self._ring().info, self.ring.meter
+        return QueueStats(
+            got=meter.batches,
+            got_bytes=meter.bytes,
+            copied=meter.copied_batches,
+            copied_bytes=meter.copied_bytes,
+            pickled_leaves=meter.pickled_leaves,
+            slots=self.maxsize,
+            slot_bytes=info["capacity"],
+            bytes_committed=info["committed"],
+            backing=info["backing"],
+        )
+
+
+def _integer(name, value, least, most, why=""):
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, not {value!r}")
+    if not least <= value <= most:
+        raise ValueError(
+            f"{name} must be between {least} and {most}, not {value}{why if value < least else ''}"
+        )
+
+
+def _attach(cls, ring, event, copy):
+    queue = cls.__new__(cls)
+    queue._copy = copy
+    queue._open(ring, copy, Event(event.detach()))
+    return queue

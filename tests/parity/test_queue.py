@@ -1,0 +1,163 @@
+"""The same script on slipring.Queue and on multiprocessing.Queue says the same."""
+
+import multiprocessing
+import queue
+import threading
+
+import numpy as np
+import pytest
+
+import slipring
+
+QUEUES = {"multiprocessing": multiprocessing.Queue, "slipring": slipring.Queue}
+
+
+class Point:
+    """Travels by pickle."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __eq__(self, other):
+        return type(other) is Point and other.x == self.x
+
+
+MESSAGES = [
+    None, 0, -1, 2**70, True, 1.5, float("inf"), "", "текст \ud800", b"", b"\0\xff", (), [], {},
+    ("a", [1, {"k": (None, b"x")}]), {"b": 1, "a": 2}, {(1, 2): 3}, ValueError("a value"), KeyError("k"),
+    StopIteration(), {1, 2}, ..., Point(3), [Point(1), "x"], int, range(3), ["x", "y"], [b"x", b"y"], complex(1, 2), bytearray(b"a"),
+]  # fmt: skip
+
+
+def same(a, b):
+    if isinstance(a, BaseException):
+        return type(a) is type(b) and a.args == b.args
+    return a == b and type(a) is type(b)
+
+
+@pytest.fixture(params=QUEUES)
+def make(request):
+    made = []
+
+    def make(maxsize):
+        made.append(QUEUES[request.param](maxsize))
+        return made[-1]
+
+    yield make
+    while made:
+        q = made.pop()
+        q.close()
+        q.join_thread()
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: repr(m)[:20].encode("ascii", "replace").decode())
+def test_what_is_put_is_got(make, message):
+    q = make(2)
+    q.put(message)
+    assert same(q.get(timeout=60), message)
+
+
+def test_messages_come_in_order(make):
+    q = make(10)
+    for i in range(10):
+        q.put(i)
+    assert [q.get() for _ in range(10)] == list(range(10))
+
+
+def test_a_full_queue_says_so(make):
+    q = make(2)
+    q.put(1)
+    q.put(2)
+    for put in (
+        lambda: q.put_nowait(3),
+        lambda: q.put(3, False),
+        lambda: q.put(3, block=False, timeout=5),
+        lambda: q.put(3, True, 0.01),
+        lambda: q.put(3, timeout=0),
+        lambda: q.put(3, timeout=-1),
+    ):
+        with pytest.raises(queue.Full):
+            put()
+    assert q.full() and q.qsize() == 2 and not q.empty()
+    assert q.get(timeout=60) == 1 and not q.full()
+    q.put_nowait(3)
+    assert [q.get(timeout=60), q.get(timeout=60)] == [2, 3]
+
+
+def test_an_empty_queue_says_so(make):
+    q = make(2)
+    for get in (
+        lambda: q.get_nowait(),
+        lambda: q.get(False),
+        lambda: q.get(block=False, timeout=5),
+        lambda: q.get(True, 0.01),
+        lambda: q.get(timeout=0),
+        lambda: q.get(timeout=-1),
+    ):
+        with pytest.raises(queue.Empty):
+            get()
+    assert q.empty() and q.qsize() == 0 and not q.full()
+
+
+def test_a_closed_queue_takes_and_gives_nothing(make):
+    q = make(2)
+    q.close()
+    q.close()
+    for call in (lambda: q.put(1), lambda: q.put_nowait(1), lambda: q.get(), lambda: q.get_nowait()):
+        with pytest.raises(ValueError, match="is closed"):
+            call()
+
+
+def test_what_waits_in_another_thread_is_let_go_on(make):
+    q = make(1)
+    got = []
+    getter = threading.Thread(target=lambda: got.extend(q.get() for _ in range(3)))
+    getter.start()
+    for i in range(3):
+        q.put(i)
+    getter.join()
+    assert got == [0, 1, 2]
+
+
+def test_pickling_needs_a_process_that_is_being_started(make):
+    import pickle
+
+    with pytest.raises(RuntimeError, match="inheritance"):
+        pickle.dumps(make(1))
+
+
+def test_arrays_arrive_with_dtype_shape_and_values(make):
+    q = make(4)
+    arrays = [
+        np.arange(6).reshape(2, 3),
+        np.zeros((0, 3), "f4"),
+        np.array(["a", "bc"]),
+        np.arange(10)[::2],
+        np.float32(3),
+    ]
+    for array in arrays:
+        q.put(array)
+        got = q.get(timeout=60)
+        assert got.dtype == array.dtype and got.shape == array.shape and (got == array).all()
+        assert type(got) is type(array)
+
+
+def echo(inbox, outbox):
+    while (message := inbox.get()) is not None:
+        outbox.put(message)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+def test_messages_go_to_another_process_and_come_back(make, start_method):
+    inbox, outbox = make(3), make(3)
+    process = multiprocessing.get_context(start_method).Process(target=echo, args=(inbox, outbox))
+    if isinstance(inbox, slipring.Queue) or start_method == "fork":
+        process.start()
+    else:  # multiprocessing.Queue belongs to the context it was made in
+        pytest.skip("multiprocessing's own queues are made for one start method")
+    for message in ({"i": 1}, "x", Point(3)):
+        inbox.put(message)
+        assert outbox.get(timeout=60) == message
+    inbox.put(None)
+    process.join()
+    assert process.exitcode == 0
