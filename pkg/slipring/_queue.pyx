@@ -404,7 +404,8 @@ cdef class Slot:
         """Put a message; what of it lies in the slot is not copied. Once per slot.
 
         Arrays from `empty` that the caller keeps stay good, but their slot does not circulate until they have
-        gone.
+        gone: drop them before you claim the next one. Producers that wait for a slot while each keeps one, and
+        consumers that keep the others, would wait for ever.
         """
         cdef Fill fill = self.mine()
         self.fill = None

@@ -25,7 +25,8 @@ class Point:
 MESSAGES = [
     None, 0, -1, 2**70, True, 1.5, float("inf"), "", "текст \ud800", b"", b"\0\xff", (), [], {},
     ("a", [1, {"k": (None, b"x")}]), {"b": 1, "a": 2}, {(1, 2): 3}, ValueError("a value"), KeyError("k"),
-    StopIteration(), {1, 2}, ..., Point(3), [Point(1), "x"], int, range(3), ["x", "y"], [b"x", b"y"], complex(1, 2), bytearray(b"a"),
+    StopIteration(), {1, 2}, ..., Point(3), [Point(1), "x"], int, range(3), ["x", "y"], [b"x", b"y"],
+    complex(1, 2), bytearray(b"abc"),
 ]  # fmt: skip
 
 
