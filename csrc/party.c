@@ -67,9 +67,10 @@ int sr_enter(sr_ring *ring, uint32_t *party)
         return -EXDEV;
     uint64_t me = sr_tenant_of((int)getpid());
     for (;;) {
-        int rc = take_number(ring, me, party);
-        if (rc == 0 || sr_recover_dead(ring, true) == 0)
-            return rc;
+        if (take_number(ring, me, party) == 0)
+            return 0;
+        if (sr_recover_dead(ring, true) == 0)
+            return take_number(ring, me, party); /* another survivor may have just freed one */
     }
 }
 

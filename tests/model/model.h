@@ -27,6 +27,7 @@ struct scenario {
     bool in_rounds; /* dispatches only when all is delivered, as many as there are slots */
     bool late;  /* the workers begin when the first tasks lie there */
     bool races; /* look for data races too, which makes more states of one */
+    bool tenants; /* party numbers are taken and given back: what decides about them is a step too */
     bool consumer_dies, closes; /* else it ends when all sleep and nothing is left to do */
 };
 
@@ -43,6 +44,7 @@ struct books {
     uint8_t leased[MAX_SLOTS];
     uint8_t delivered[MAX_TICKETS], begun[MAX_TICKETS];
     uint8_t next, n_delivered, ended;
+    uint8_t number[MAX_PARTIES];    /* the party number, + 1, of a process that has taken one; 0: its own */
     uint8_t made[MAX_PARTIES], last[MAX_PARTIES][MAX_PARTIES]; /* push: batches begun; last one seen, by consumer */
     uint8_t turn[MAX_PARTIES];      /* pull: the ticket behind the last one that was claimed in this life */
     uint8_t out_slot[MAX_TICKETS];
@@ -72,6 +74,7 @@ void confirm_death(uint32_t party);              /* as a pidfd does: everything 
 void put(uint32_t slot, uint32_t object, uint64_t offset, uint64_t value);
 uint64_t get(uint32_t slot, uint32_t object, uint64_t offset);
 #define WHOLE_OBJECT MAX_RANGES
+enum { FIRST_PID = 1000 }; /* the process of party p has the pid FIRST_PID + p */
 enum { BOUNDED = 2 }; /* a deadline, in seconds of a clock that stands still at 1 */
 #define BOUNDED_NS (BOUNDED * UINT64_C(1000000000))
 

@@ -35,7 +35,7 @@ static void learn(uint64_t bits)
 /* Whether the words name this party as the one that may. */
 static bool may(const sr_slot *s, uint32_t object, bool write)
 {
-    uint64_t w = s->state, me = self + 1, gen = sr_gen_of(w);
+    uint64_t w = s->state, me = books.number[self] ? books.number[self] : self + 1, gen = sr_gen_of(w);
     unsigned state = sr_state_of(w);
     uint32_t owner = (uint32_t)sr_owner_of(w);
     /* Whoever recovers the dead acts for them. */

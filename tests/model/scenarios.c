@@ -4,6 +4,7 @@
 void pull(uint32_t me);
 void push(uint32_t me);
 void push_death(uint32_t dead);
+void tenants(uint32_t me);
 
 #define PULL(of) .name = of, .party = pull
 #define PUSH(of) .name = of, .party = push, .on_death = push_death, .flags = SR_SEG_PUSH
@@ -53,6 +54,10 @@ const struct scenario scenarios[] = {
      .deaths = 1, .closes = true},
     {PUSH("push-2"), .what = "2 producers, 1 consumer, 1 slot, 1 batch each, 1 death", .workers = 3, .slots = 1,
      .tickets = 1, .deaths = 1},
+    {.name = "tenants", .party = tenants, .flags = SR_SEG_PUSH, .what = "1 dies, 2 recover it at once, 1 of them takes its number",
+     .workers = 3, .slots = 1, .deaths = 1, .tenants = true, .late = true},
+    {.name = "tenants-hold", .party = tenants, .flags = SR_SEG_PUSH, .what = "the same, and arrays are kept",
+     .workers = 3, .slots = 1, .deaths = 1, .tenants = true, .late = true, .holds = true},
 };
 const size_t n_scenarios = sizeof scenarios / sizeof *scenarios;
 

@@ -8,6 +8,10 @@
 
 #include "model.h"
 
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
 static bool shared(const volatile void *address)
 {
     return inside && (const char *)address >= segment && (const char *)address < segment + SEGMENT_BYTES;
@@ -27,7 +31,8 @@ static bool no_step(const volatile void *address, int order)
         return dispatches; /* it is its only writer */
     size_t at = (size_t)((const char *)address - (const char *)ring->parties);
     if (at < sizeof(sr_party) * ring->n_parties) /* who joined is asked by nobody here */
-        return at % sizeof(sr_party) >= offsetof(sr_party, pid);
+        return at % sizeof(sr_party) >= offsetof(sr_party, pid) &&
+               !(plan->tenants && at % sizeof(sr_party) == offsetof(sr_party, tenant));
     at = (size_t)((const char *)address - (const char *)ring->slots);
     if (at >= sizeof(sr_slot) * plan->slots)
         return false;
@@ -221,6 +226,20 @@ int model_clock_gettime(clockid_t clock, struct timespec *t)
     return 0;
 }
 
+int model_getpid(void);
+int model_getpid(void) { return FIRST_PID + (int)self; }
+
+/* Only to ask whether there is such a process. */
+int model_kill(int pid, int signal);
+int model_kill(int pid, int signal)
+{
+    MUST(signal == 0 && pid >= FIRST_PID && pid < FIRST_PID + MAX_PARTIES);
+    if (books.life[pid - FIRST_PID] != DEAD)
+        return 0;
+    errno = ESRCH;
+    return -1;
+}
+
 static uint32_t sleepers(uint32_t word, uint32_t which)
 {
     uint32_t n = 0;
@@ -247,6 +266,10 @@ static long wake(uint32_t word, long count)
 long model_syscall(long number, ...);
 long model_syscall(long number, ...)
 {
+    if (number == SYS_pidfd_open) { /* kill has told */
+        errno = ENOSYS;
+        return -1;
+    }
     va_list arguments;
     va_start(arguments, number);
     uint32_t *word = va_arg(arguments, uint32_t *);

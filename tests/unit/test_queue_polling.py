@@ -19,7 +19,7 @@ def readable(q, seconds=0.0):
 
 
 def quiet(q):
-    """Whether an empty queue's descriptor is not readable; a tick may come at any time, but not at all times."""
+    """Whether an empty queue's descriptor is not readable: a tick may come at any time, not at all."""
     for _ in range(100):
         with pytest.raises(queue.Empty):
             q.get_nowait()
