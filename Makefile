@@ -26,7 +26,7 @@ PY_DIRS := $(wildcard pkg tests bench examples setup.py)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help venv build lint test pytest test-cuda ctest tsan asan tsan-pytest asan-pytest fuzz fault steps soak
-.PHONY: bench bench-device bench-faces wheel check-sdist clean
+.PHONY: bench bench-device bench-faces bench-queue wheel check-sdist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -151,6 +151,9 @@ asan: ## the ring's tests in C under the address and undefined behaviour sanitiz
 
 bench: build $(BENCH_STAMP) ## the benchmarks; QUICK=1, DATA=/path/to/images, ARGS='...'
 	$(PY) -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(if $(DATA),--data "$(DATA)") $(ARGS)
+
+bench-queue: build $(BENCH_STAMP) ## slipring.Queue and other queues; ARGS='--rounds 9 arrays'
+	$(PY) -m bench.queue $(ARGS)
 
 bench-device: build $(BENCH_STAMP) ## onto a device: copies, waiting, preload's cost; ARGS='--workers 8'
 	$(PY) -m bench.device $(ARGS)

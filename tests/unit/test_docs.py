@@ -75,6 +75,12 @@ def test_the_example_with_a_table_prints_the_same_sums_for_any_number_of_workers
     assert run_example("parquet_images.py", 2) == lines
 
 
+def test_the_queues_example_gets_every_frame():
+    command = [sys.executable, ROOT / "examples" / "frames_by_queue.py"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out == "[50, 50] frames, in order, of each camera\n"
+
+
 @pytest.mark.parametrize(
     "page", sorted(p.relative_to(ROOT) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 )

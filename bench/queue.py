@@ -1,0 +1,227 @@
+"""Queues beside one another: ``python -m bench.queue``, or ``make bench-queue``.
+
+Question: how many messages per second does one producer get to one consumer, and what CPU time does each cost,
+both processes together? Every measurement is a process of its own; rounds go through all rivals in turn.
+
+Bias: the producer puts what it has already, so that only the queue is measured; the consumer reads one byte of
+each page of an array, and nothing of a small message. A queue that cannot carry such messages is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import machine
+
+SLOTS = 8
+MANY = 50
+IMAGES = (256, 224, 224, 3)  # uint8: 38.5 MB
+TEXT = b"x" * 100
+
+QUESTIONS = {
+    "arrays": "arrays of 38.5 MB",
+    "small": "messages of 100 bytes",
+    "lists": f"messages of 100 bytes, {MANY} at a time",
+}
+
+
+def slipring(question: str) -> Any:
+    """slipring.Queue"""
+    import slipring
+
+    q = slipring.Queue(SLOTS if question == "arrays" else 64)
+    return q.put, q.get
+
+
+def faster_fifo(question: str) -> Any:
+    """faster-fifo"""
+    import faster_fifo
+
+    q = faster_fifo.Queue(max_size_bytes=SLOTS * 40_000_000 if question == "arrays" else 1_000_000)
+    if question == "lists":
+        return (lambda many: q.put_many(many, timeout=60)), (lambda: q.get_many(timeout=60))
+    return (lambda one: q.put(one, timeout=60)), (lambda: q.get(timeout=60))
+
+
+def multiprocessing_queue(question: str) -> Any:
+    """multiprocessing.Queue"""
+    q: Any = multiprocessing.Queue(SLOTS if question == "arrays" else 64)
+    return q.put, q.get
+
+
+def torch_queue(question: str) -> Any:
+    """torch.multiprocessing.Queue"""
+    import torch
+
+    q: Any = torch.multiprocessing.Queue(SLOTS if question == "arrays" else 64)
+    if question == "arrays":  # a new tensor each time: one that has been sent is shared already
+        return (lambda array: q.put(torch.from_numpy(array))), (lambda: q.get().numpy())
+    return q.put, q.get
+
+
+def spdl_pool(question: str) -> Any:
+    """SPDL's shared-memory pool"""
+    from spdl.pipeline import SharedMemorySegmentPool, iterate_in_subprocess
+
+    if question != "arrays":
+        raise NotImplementedError
+    size = int(np.prod(IMAGES)) + 64
+    iterable = iterate_in_subprocess(
+        Source(), buffer_size=3, arena=SharedMemorySegmentPool(segment_size=size, count=6)
+    )
+    iterator = iter(iterable)
+    return None, lambda: next(iterator)["images"]
+
+
+class Source:
+    """What SPDL iterates in its subprocess."""
+
+    def __call__(self) -> Source:
+        return self
+
+    def __iter__(self) -> Any:
+        message = {"images": load("arrays")}
+        while True:
+            yield message
+
+
+RIVALS = {f.__name__: f for f in (slipring, faster_fifo, multiprocessing_queue, torch_queue, spdl_pool)}
+
+
+def load(question: str) -> Any:
+    """What is put."""
+    if question == "arrays":
+        return np.random.default_rng(0).integers(0, 255, IMAGES, np.uint8)
+    return TEXT if question == "small" else [TEXT] * MANY
+
+
+def produce(put: Any, question: str) -> None:
+    message = load(question)
+    while True:
+        put(message)
+
+
+def touch(question: str, message: Any) -> int:
+    """Look at a message; how many it stands for."""
+    if question == "arrays":
+        assert message.shape == IMAGES and message.reshape(-1)[::4096].sum() > 0
+        return 1
+    return len(message) if question == "lists" else 1
+
+
+def cpu_s(pid: int | None) -> float:
+    """CPU seconds of this process and of the producer."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    total = own.ru_utime + own.ru_stime
+    if pid is not None:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) / 100
+    return total
+
+
+def measure(rival: str, question: str, warm_s: float, window_s: float) -> dict[str, Any]:
+    """Messages per second and CPU per message, in this process."""
+    try:
+        put, get = RIVALS[rival](question)
+    except NotImplementedError:
+        return {"missing": "does not carry such messages"}
+    except ImportError as error:
+        return {"missing": str(error)}
+    if put is not None:
+        producer = multiprocessing.get_context("fork").Process(
+            target=produce, args=(put, question), daemon=True
+        )
+        producer.start()
+    touch(question, get())
+    pid = multiprocessing.active_children()[0].pid
+    warm = time.perf_counter() + warm_s
+    while time.perf_counter() < warm:
+        touch(question, get())
+    count, began, cpu = 0, time.perf_counter(), cpu_s(pid)
+    while time.perf_counter() < began + window_s:
+        for _ in range(1 if question == "arrays" else 100):
+            count += touch(question, get())
+    seconds = time.perf_counter() - began
+    return {"per_s": count / seconds, "cpu_us": (cpu_s(pid) - cpu) / count * 1e6}
+
+
+def ask(rival: str, question: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One measurement in a process of its own."""
+    command = [sys.executable, "-m", "bench.queue", "--one", rival, question]
+    command += ["--warm", str(options.warm), "--window", str(options.window)]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    try:
+        out = child.communicate(timeout=options.warm + options.window + 60)[0]
+        return json.loads(out)
+    except (subprocess.TimeoutExpired, ValueError):
+        return {"missing": "no answer"}
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m bench.queue", description=__doc__.splitlines()[0])
+    parser.add_argument("questions", nargs="*", default=list(QUESTIONS), help=f"of {', '.join(QUESTIONS)}")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", type=float, default=0.5, metavar="S")
+    parser.add_argument("--window", type=float, default=1.5, metavar="S")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--one", nargs=2, metavar=("RIVAL", "QUESTION"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(*options.one, options.warm, options.window)), flush=True)
+        for child in multiprocessing.active_children():
+            child.kill()
+
+        os._exit(0)
+    answers: dict[str, dict[str, list[Any]]] = {q: {r: [] for r in RIVALS} for q in options.questions}
+    for _ in range(options.rounds):
+        for question in options.questions:
+            for rival in RIVALS:
+                answers[question][rival].append(ask(rival, question, options))
+    if options.json:
+        print(json.dumps({"machine": machine.describe(), "answers": answers}, default=str))
+        return
+    for question in options.questions:
+        report(question, answers[question])
+
+
+def report(question: str, answers: dict[str, list[Any]]) -> None:
+    """Print medians, spread, and how many times as fast slipring is."""
+    print(
+        f"\n{QUESTIONS[question]}: messages per second (least to most), CPU per message, slipring's multiple"
+    )
+    own = statistics.median(a["per_s"] for a in answers["slipring"] if "per_s" in a)
+    for rival, given in answers.items():
+        rates = sorted(a["per_s"] for a in given if "per_s" in a)
+        name = RIVALS[rival].__doc__
+        if not rates:
+            print(f"  {name:28} {given[0]['missing']}")
+            continue
+        median, cpu = statistics.median(rates), statistics.median(a["cpu_us"] for a in given if "per_s" in a)
+        print(
+            f"  {name:28} {median:11,.1f} ({rates[0]:,.1f} to {rates[-1]:,.1f})  "
+            f"{cpu:9,.1f} us  {own / median:6.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
