@@ -1,7 +1,7 @@
 """Queues beside one another: ``python -m bench.queue``, or ``make bench-queue``.
 
 Question: how many messages per second does one producer get to one consumer, and what CPU time does each
-cost, both processes together? Every measurement is a process of its own; rounds go through all rivals in turn.
+cost, both processes together? Each measurement is a process of its own; rounds go through all rivals in turn.
 
 Bias: the producer puts what it has already, so that only the queue is measured; the consumer reads a byte of
 each page of an array, and nothing of a small message. A queue that cannot carry such messages is left out.
