@@ -37,8 +37,8 @@ cdef int check(int rc) except -1:
     if rc == -ESTALE:
         raise SlotsExhausted("the slot has gone on to another batch: it was taken from a worker thought dead")
     if rc == -EXDEV:
-        raise OSError(EXDEV, "made in another PID namespace, where nobody can tell from here who lives: run all "
-                      "its processes in one container")
+        raise OSError(EXDEV, "made in another PID namespace, where nobody can tell from here who lives: run "
+                      "all its processes in one container")
     raise OSError(-rc, os.strerror(-rc))
 
 

@@ -144,7 +144,7 @@ cdef class Core:
         return self.event.fileno()
 
     cdef int calm(self) except -1:
-        """Take the event back if there is nothing to be got: first that, then the look, so no put is missed."""
+        """Take the event back if there is nothing to be got: that first, then the look: no put is missed."""
         if self.ring.closed or self.ring.await_ready(-1, 0, -1) >= 0:  # the end is there for all to see
             return 0
         if self.event.calm() and self.ring.await_ready(-1, 0, -1) >= 0:
@@ -313,7 +313,7 @@ cdef class Core:
         return self._count()[0] == 0
 
     def full(self):
-        """Return whether no slot is free: each has a message, is being filled, or has views somebody keeps."""
+        """Return whether no slot is free: each has a message, is being filled, or somebody keeps views."""
         return self._count()[1] == 0
 
     def _count(self):
@@ -368,8 +368,8 @@ cdef class Slot:
     cdef Fill mine(self):
         if self.fill is None or self.fill.fork_generation != forks():
             raise RuntimeError(
-                "the slot is not this block's any more: its message has been put, the block has ended, or the "
-                "process has forked"
+                "the slot is not this block's any more: its message has been put, the block has ended, or "
+                "the process has forked"
             )
         return self.fill
 
@@ -404,8 +404,8 @@ cdef class Slot:
         """Put a message; what of it lies in the slot is not copied. Once per slot.
 
         Arrays from `empty` that the caller keeps stay good, but their slot does not circulate until they have
-        gone: drop them before you claim the next one. Producers that wait for a slot while each keeps one, and
-        consumers that keep the others, would wait for ever.
+        gone: drop them before you claim the next one. Producers that wait for a slot while each keeps one,
+        and consumers that keep the others, would wait for ever.
         """
         cdef Fill fill = self.mine()
         self.fill = None
