@@ -60,8 +60,6 @@ RIVALS: dict[str, Rival] = {
         Rival("spdl_kept", "SPDL, the same arrays again", "spdl_kept", ("spdl_core",)),
         Rival("queue", "multiprocessing.Queue", "plain_queue"),
         Rival("respawn", "slipring, workers replaced", "slipring_respawn", ("slipring",), by_name=True),
-        Rival("face_torchdata", "slipring.compat.torchdata", "face_torchdata", by_name=True),
-        Rival("face_webdataset", "slipring.compat.webdataset", "face_webdataset", by_name=True),
     )
 }
 
@@ -85,6 +83,18 @@ FACES: dict[str, Face] = {
             "megengine.data.DataLoader",
             Rival("face_megengine", "slipring.compat.megengine", "face_megengine", ("slipring",)),
             Rival("megengine", "megengine.data.DataLoader", "megengine", ("megengine",)),
+        ),
+        Face(
+            "torchdata",
+            "torchdata StatefulDataLoader",
+            Rival("face_torchdata", "slipring.compat.torchdata", "face_torchdata", ("slipring", "torch")),
+            RIVALS["stateful"],
+        ),
+        Face(
+            "webdataset",
+            "webdataset MultiLoader",
+            Rival("face_webdataset", "slipring.compat.webdataset", "face_webdataset", ("slipring",)),
+            RIVALS["webdataset"],
         ),
     )
 }
