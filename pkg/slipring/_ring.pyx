@@ -83,6 +83,15 @@ def unpicklable(list indices, error):
 cdef class Ring(Segment):
     """A segment with its tasks; see `Segment` for the parameters."""
 
+    @property
+    def circulating(self):
+        """int: slots neither leased nor kept by worker code."""
+        return self.in_circulation()
+
+    def slot_memory(self, uint32_t slot):
+        """Return (address, bytes): the part of a slot's payload that has memory."""
+        return <uint64_t> self.payload(slot), self.committed(slot)
+
     cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t run, uint64_t epoch, uint64_t ticket,
                             uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
                             bint single) except? 0:

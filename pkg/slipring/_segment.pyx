@@ -270,15 +270,6 @@ cdef class Segment:
     cdef int in_circulation(self) noexcept:
         return c.sr_circulating(self.ptr)
 
-    @property
-    def circulating(self):
-        """int: slots neither leased nor kept by worker code."""
-        return self.in_circulation()
-
-    def slot_memory(self, uint32_t slot):
-        """Return (address, bytes): the part of a slot's payload that has memory."""
-        return <uint64_t> self.payload(slot), self.committed(slot)
-
     def cancel(self, uint32_t slot, uint64_t gen):
         """Take a task back; False if a worker has it already."""
         self.usable()

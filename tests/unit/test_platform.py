@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,3 +78,12 @@ def test_extensions_of_other_interpreters_are_listed(platform, monkeypatch):
     monkeypatch.setattr(os, "listdir", lambda path: ["_ring.cpython-39-x86_64-linux-gnu.so", "_ring.pyx"])
     with pytest.raises(ImportError, match=r"built for other interpreters: _ring\.cpython-39-x86_64"):
         platform.check()
+
+
+@pytest.mark.parametrize("version", ["2.4.0+cu121", "1.13.1"])
+def test_a_torch_that_is_too_old_is_refused_by_its_version(version):
+    pytest.importorskip("torch")
+    code = f"import torch; torch.__version__ = {version!r}; import slipring.torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"needs torch 2.6 or later (the tests run with 2.13) and this is {version}" in done.stderr

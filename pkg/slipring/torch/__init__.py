@@ -1,6 +1,16 @@
 """slipring under torch's interface: ``from slipring.torch import DataLoader`` is all that changes."""
 
-from slipring.torch.install import install, uninstall
-from slipring.torch.loader import DataLoader
+import torch
+
+TORCH = (2, 6)  # the first with `in_order` and torch.accelerator
+
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < TORCH:
+    raise ImportError(
+        f"slipring.torch needs torch {TORCH[0]}.{TORCH[1]} or later (the tests run with 2.13) and this is "
+        f"{torch.__version__}; slipring.Loader needs no torch"
+    )
+
+from slipring.torch.install import install, uninstall  # noqa: E402
+from slipring.torch.loader import DataLoader  # noqa: E402
 
 __all__ = ["DataLoader", "install", "uninstall"]
