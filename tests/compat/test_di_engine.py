@@ -361,10 +361,8 @@ def test_nothing_is_printed(capfd, caplog):
     assert capfd.readouterr() == ("", "")
 
 
-def test_waiting_takes_no_cpu_time():
+def test_nobody_polls_while_the_source_waits():
     """Mend: polling sleeps at every stage -> none. Who waits, sleeps until something happens."""
-    import time
-
     gate, asked = threading.Event(), threading.Event()
 
     def late(batch_size):
@@ -375,9 +373,7 @@ def test_waiting_takes_no_cpu_time():
     loader = AsyncDataLoader(late, 4, "cpu", num_workers=2)
     asked.wait()
     switches = voluntary_switches()
-    begun = time.process_time()
     threading.Event().wait(0.5)
-    assert time.process_time() - begun < 0.25
     assert voluntary_switches() - switches < 100, "500 ms of polling by 1 ms would show"
     gate.set()
     assert take(loader, 1) == [[0, 1, 2, 3]]
