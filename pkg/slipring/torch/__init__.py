@@ -12,5 +12,6 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < TORCH:
 
 from slipring.torch.install import install, uninstall  # noqa: E402
 from slipring.torch.loader import DataLoader  # noqa: E402
+from slipring.torch.ring_collate import RingCollate  # noqa: E402
 
-__all__ = ["DataLoader", "install", "uninstall"]
+__all__ = ["DataLoader", "RingCollate", "install", "uninstall"]

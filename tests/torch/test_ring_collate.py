@@ -1,0 +1,143 @@
+"""torch's own DataLoader with its own workers, whose batches come through the ring."""
+
+import os
+import pickle
+import signal
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info  # noqa: E402
+
+from slipring.torch import RingCollate  # noqa: E402
+from tests.torch.common import assert_same  # noqa: E402
+
+
+class Pictures(Dataset):
+    def __init__(self, n=40, fails=None, kills=None):
+        self.n, self.fails, self.kills = n, fails, kills
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        if i == self.fails:
+            raise KeyError(i)
+        if i == self.kills and not os.path.exists(self.kills_once):
+            open(self.kills_once, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"image": torch.full((3, 8, 8), i), "label": i, "name": f"nr. {i}", "row": np.full(4, i / 2)}
+
+
+class Shards(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        yield from range(info.id, 40, info.num_workers)
+
+
+def of_torch(dataset, collate_fn=None, **options):
+    """torch's loader in a process where slipring may be installed in its place: by its own module."""
+    return DataLoader(dataset, 4, collate_fn=collate_fn, **{"num_workers": 2, **options})
+
+
+def labels(loader):
+    return [batch["label"].tolist() for batch in loader]
+
+
+WHOLE = [list(range(first, first + 4)) for first in range(0, 40, 4)]
+KINDS = [{}, {"persistent_workers": True}, {"num_workers": 0}, {"num_workers": 1, "prefetch_factor": 4}]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_batches_are_torchs(kind):
+    ours = of_torch(Pictures(), RingCollate(), **kind)
+    for _ in range(2):
+        assert_same(list(ours), list(of_torch(Pictures(), **kind)))
+
+
+def test_tensors_lie_in_the_slots_and_nothing_is_pickled():
+    collate = RingCollate()
+    batches = iter(of_torch(Pictures(), collate))
+    address = next(batches)["image"].data_ptr()
+    with open("/proc/self/maps") as maps:
+        spans = [line.split() for line in maps if "shm" in line or "memfd" in line]
+    assert any(
+        int(first, 16) <= address < int(last, 16) for first, last in (span[0].split("-") for span in spans)
+    )
+    list(batches)
+    assert collate._queue.stats().got == 10 and collate._queue.stats().pickled_leaves == 0
+
+
+def test_a_loader_of_a_spawned_worker():
+    loader = of_torch(Pictures(), RingCollate(), num_workers=1, multiprocessing_context="spawn")
+    assert labels(loader) == WHOLE
+
+
+def test_every_batch_may_be_kept():
+    collate = RingCollate(slots=4)
+    batches = list(of_torch(Pictures(), collate))
+    assert [batch["label"].tolist() for batch in batches] == WHOLE
+    assert all((batch["image"][:, 0, 0, 0] == batch["label"]).all() for batch in batches)
+    assert collate._queue.stats().copied > 0
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_loops_that_are_left_early_leave_no_batch_behind(persistent, kept):
+    collate = RingCollate(slots=3)
+    loader = of_torch(Pictures(), collate, persistent_workers=persistent)
+    keeps = []
+    for _ in range(8):
+        batches = iter(loader)
+        first = next(batches)
+        assert first["label"].tolist() == WHOLE[0]
+        if kept:
+            keeps.append(first)
+        del batches, first
+    assert labels(loader) == WHOLE
+    assert all(batch["label"].tolist() == WHOLE[0] for batch in keeps)
+    collate.forget()
+    assert not collate._early
+
+
+def test_two_loops_at_once_each_get_their_own():
+    loader = of_torch(Pictures(), RingCollate())
+    for one, other in zip(loader, loader, strict=True):
+        assert one["label"].tolist() == other["label"].tolist()
+
+
+def test_a_streams_workers_end_one_after_another():
+    loader = DataLoader(Shards(), 3, num_workers=2, collate_fn=RingCollate())
+    assert sorted(int(i) for batch in loader for i in batch) == list(range(40))
+
+
+def test_an_exception_comes_at_its_turn():
+    batches = iter(of_torch(Pictures(fails=13), RingCollate()))
+    assert [next(batches)["label"].tolist() for _ in range(3)] == WHOLE[:3]
+    with pytest.raises(KeyError):
+        next(batches)
+    assert [batch["label"].tolist() for batch in batches] == WHOLE[4:]
+
+
+def test_a_killed_worker_is_torchs_error_and_the_next_loop_is_whole(tmp_path):
+    dataset = Pictures(kills=17)
+    dataset.kills_once = str(tmp_path / "killed")
+    loader = of_torch(dataset, RingCollate(slots=3))
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        labels(loader)
+    assert labels(loader) == WHOLE
+
+
+@pytest.mark.parametrize("slots", [2, 0, -1, 2.5, True, None])
+def test_too_few_slots_are_refused(slots):
+    with pytest.raises(ValueError, match="slots must be an int of at least 3"):
+        RingCollate(slots=slots)
+
+
+def test_a_batch_cannot_be_read_where_its_ring_is_not():
+    from slipring.torch.ring_collate import _InSlot
+
+    with pytest.raises(RuntimeError, match="not made in this process"):
+        pickle.loads(pickle.dumps(_InSlot(b"nobody", (1, 1))))
