@@ -20,7 +20,7 @@ from slipring.errors import Closed, SegmentFull, ShutDown, message_refused
 
 cnp.import_array()
 
-COPY = {"auto": COPY_AUTO, "always": COPY_ALWAYS, "never": COPY_NEVER}
+cdef dict COPY = {"auto": COPY_AUTO, "always": COPY_ALWAYS, "never": COPY_NEVER}
 
 cdef uint64_t LOOK = 100_000_000  # ns: whoever waits looks this often for processes that have died, and anew
 cdef uint64_t NEVER = <uint64_t> -1
@@ -37,6 +37,13 @@ cdef uint64_t deadline_of(bint block, timeout) except? 1:
     if not seconds < 1e9:
         return NEVER
     return clock() + <uint64_t> (seconds * 1e9) if seconds > 0 else 0
+
+
+def how_to_copy(copy):
+    """The codec's number for a `copy` argument."""
+    if not isinstance(copy, str) or copy not in COPY:
+        raise ValueError(f"copy must be one of {', '.join(map(repr, COPY))}, not {copy!r}")
+    return COPY[copy]
 
 
 cdef class Core:
@@ -62,7 +69,7 @@ cdef class Core:
 
     def _open(self, Segment ring not None, copy, event):
         self.ring, self.event = ring, event
-        self.copy = COPY[copy]
+        self.copy = how_to_copy(copy)
 
     # ---- the two ends of its life
 
@@ -296,7 +303,7 @@ cdef class Core:
         CorruptBatch
             The message cannot be rebuilt here. It is lost.
         """
-        cdef int how = self.copy if copy is None else <int> COPY[copy]
+        cdef int how = self.copy if copy is None else <int> how_to_copy(copy)
         cdef Lease lease = self.first(deadline_of(block, timeout))
         if lease is None:
             raise queue.Empty

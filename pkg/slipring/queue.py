@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from slipring._event import Event
-from slipring._queue import COPY, Core, Slot
+from slipring._queue import Core, Slot, how_to_copy
 from slipring._ring import MAX_WORKERS
 from slipring._segment import Segment
 from slipring.errors import SegmentFull, message_refused
@@ -85,8 +85,7 @@ class Queue(Core):
         _integer("max_processes", max_processes, 2, MAX_PROCESSES)
         if slot_bytes is not None:
             _integer("slot_bytes", slot_bytes, 1, 1 << 46)
-        if copy not in COPY:
-            raise ValueError(f"copy must be one of {', '.join(map(repr, COPY))}, not {copy!r}")
+        how_to_copy(copy)
         if not isinstance(backing, str) or not (
             backing in ("auto", "shm", "memfd") or os.path.isabs(backing)
         ):
