@@ -154,7 +154,7 @@ cdef class Core:
         """Take the event back if there is nothing to be got: that first, then the look: no put is missed."""
         if self.ring.closed or self.ring.await_ready(-1, 0, -1) >= 0:  # the end is there for all to see
             return 0
-        if self.event.calm() and self.ring.await_ready(-1, 0, -1) >= 0:
+        if self.event.calm() and (self.ring.closed or self.ring.await_ready(-1, 0, -1) >= 0):
             self.event.signal()
         return 0
 

@@ -1,11 +1,13 @@
 """fileno(): readable while something may be got, for select, epoll and asyncio, in every process."""
 
 import asyncio
+import contextlib
 import os
 import queue
 import select
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -92,6 +94,24 @@ def test_a_shutdown_is_readable_for_all_and_for_ever():
         assert readable(q, 60)
         with pytest.raises(ShutDown):
             q.get_nowait()
+
+
+def test_nobody_takes_back_the_signal_of_a_shutdown():
+    def get(q):
+        with contextlib.suppress(ShutDown):
+            while True:
+                with contextlib.suppress(queue.Empty):
+                    q.get_nowait()
+
+    for i in range(200):
+        q = Queue(2)
+        q.fileno()
+        thread = threading.Thread(target=get, args=(q,))
+        thread.start()
+        time.sleep(0.0002 * (i % 5))
+        q.shutdown()
+        thread.join()
+        assert select.select([q.event.fd], [], [], 0)[0]
 
 
 def test_who_polls_finds_what_was_put_by_a_process_that_died_before_it_could_signal():
