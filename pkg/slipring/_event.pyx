@@ -4,7 +4,8 @@ import os
 import select
 
 from libc.errno cimport errno
-from posix.unistd cimport close
+from libc.stdint cimport uint64_t
+from posix.unistd cimport close, read
 
 cdef extern from "<time.h>" nogil:
     ctypedef long time_t
@@ -28,7 +29,7 @@ cdef long TICK = 500_000_000  # ns
 
 
 cdef int ticking() except -1:
-    """A descriptor that becomes readable again and again."""
+    """A descriptor that becomes readable in a tick, and in another one after it has been read."""
     cdef itimerspec when
     cdef int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
     when.it_interval.tv_sec = when.it_value.tv_sec = 0
@@ -50,7 +51,7 @@ cdef class Event:
     cdef object poller
 
     def __cinit__(self, int fd=-1):
-        self.timer = -1
+        self.fd = self.timer = -1  # what is not made is not closed: 0 would be stdin
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if fd < 0 else fd
 
     def __dealloc__(self):
@@ -66,8 +67,9 @@ cdef class Event:
 
     def calm(self):
         """Take the signal back; False if there was none."""
-        if self.poller is not None:
-            self.poller.poll(0)  # the tick has been seen
+        cdef uint64_t ticks
+        if self.timer >= 0:
+            read(self.timer, &ticks, sizeof(ticks))  # it has been seen; unread there would be no next one
         try:
             os.eventfd_read(self.fd)
         except BlockingIOError:
@@ -76,11 +78,20 @@ cdef class Event:
 
     def fileno(self):
         """The descriptor to poll in this process."""
+        cdef int timer
         if self.poller is None:
-            self.timer = ticking()
-            self.poller = select.epoll()
-            self.poller.register(self.fd, select.EPOLLIN)
-            self.poller.register(self.timer, select.EPOLLIN | select.EPOLLET)
+            timer = ticking()
+            try:
+                poller = select.epoll()
+                poller.register(self.fd, select.EPOLLIN)
+                poller.register(timer, select.EPOLLIN)
+            except BaseException:
+                close(timer)
+                raise
+            if self.poller is None:
+                self.timer, self.poller = timer, poller
+            else:  # another thread was faster
+                close(timer)
         return self.poller.fileno()
 
     def forget(self):

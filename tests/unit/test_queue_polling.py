@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import os
 import queue
+import resource
 import select
 import signal
+import sys
 import threading
 import time
 
@@ -59,6 +61,45 @@ def test_the_descriptor_stays_the_same_until_the_queue_is_closed():
         q.fileno()
     with pytest.raises(OSError):
         os.fstat(fd)
+
+
+def test_threads_that_ask_for_it_at_once_get_the_same_descriptor():
+    before = len(os.listdir("/proc/self/fd"))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            q, together, got = Queue(1), threading.Barrier(4), []
+            threads = [
+                threading.Thread(target=lambda q=q, go=together.wait, got=got: (go(), got.append(q.fileno())))
+                for _ in range(4)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(got) == 4 and len(set(got)) == 1
+            q.close()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_queue_that_gets_no_descriptor_closes_nobody_elses():
+    def child():
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        refused = 0
+        for limit in range(3, highest + 4):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            try:
+                Queue(2)
+            except OSError:
+                refused += 1
+        os.fstat(0)
+        return refused
+
+    assert in_child(child) > 1
 
 
 def test_another_process_has_a_descriptor_of_its_own():
@@ -116,11 +157,14 @@ def test_nobody_takes_back_the_signal_of_a_shutdown():
 
 def test_who_polls_finds_what_was_put_by_a_process_that_died_before_it_could_signal():
     q = Queue(2)
-    q.fileno()
+    fd = q.fileno()  # asked for once, as event loops do: asking is a look
     assert quiet(q)
-    q.put(1)
-    os.eventfd_read(q.event.fd)  # the signal that a killed producer would not have given
-    assert readable(q, 60) and q.get_nowait() == 1
+    for i in range(3):  # a tick alone tells of it, and it is not the last one
+        q.put(i)
+        os.eventfd_read(q.event.fd)  # the signal that a killed producer would not have given
+        assert select.select([fd], [], [], 60)[0] and q.get_nowait() == i
+        with pytest.raises(queue.Empty):
+            q.get_nowait()
 
 
 def test_who_polls_frees_what_the_dead_held():
