@@ -7,7 +7,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from slipring._codec cimport unpack
 from slipring._empty cimport in_slot, is_fixed
-from slipring._segment cimport SR_WHOLE, Segment, clock, forks
+from slipring._segment cimport SR_WHOLE, Meter, Segment, clock, forks
 from slipring._slot cimport Fill, Lease, make_fill, take
 
 import numpy as np
@@ -82,6 +82,7 @@ cdef class Core:
             self.inside = 0
             self.looked_at = 0
             self.event.forget()
+            self.ring.meter = Meter()
         return 0
 
     cdef int come_in(self) except -1:
@@ -120,10 +121,11 @@ cdef class Core:
         return self.ring
 
     def _shut_down(self, bint immediate):
-        cdef uint32_t party
+        cdef uint32_t party = 0
         cdef int slot
         self.open()
-        party = self.ring.number()
+        if immediate:
+            party = self.ring.number()
         self.ring.close()
         if self.ring.polled():
             self.event.signal()  # who polls is to see the end too

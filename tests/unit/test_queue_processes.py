@@ -144,6 +144,23 @@ def test_more_processes_than_numbers_are_told_so_and_the_dead_make_room():
     assert [q.get() for _ in range(4)] == [os.getpid(), *["second"] * 3]
 
 
+def test_a_shutdown_needs_no_number_and_a_child_counts_for_itself():
+    q = Queue(4, max_processes=2)
+    q.put(1)
+    q.get()
+
+    def second():
+        assert q.stats().got == 0
+        q.put(2)
+        q.get()
+        in_child(q.shutdown)
+        return q.stats().got
+
+    assert in_child(second) == 1 and q.stats().got == 1
+    with pytest.raises(ShutDown):
+        q.get()
+
+
 def test_a_disconnected_process_gives_its_number_to_another():
     q = Queue(4, max_processes=2)
 
