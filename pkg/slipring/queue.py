@@ -194,5 +194,7 @@ def _integer(name, value, least, most, why=""):
 def _attach(cls, ring, event, copy):
     queue = cls.__new__(cls)
     queue._copy = copy
-    queue._open(ring, copy, Event(event.detach()))
+    fd = event.detach()
+    os.set_inheritable(fd, False)  # it came open to what this process executes
+    queue._open(ring, copy, Event(fd))
     return queue

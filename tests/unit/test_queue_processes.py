@@ -88,6 +88,19 @@ def test_a_shutdown_ends_the_consumers_in_other_processes():
 # ---- processes
 
 
+def has_closed_descriptors(q):
+    assert not os.get_inheritable(q.event.fd)
+    assert not os.get_inheritable(q.ring.fd)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_a_process_executes_does_not_get_the_queues_descriptors(method):
+    process = multiprocessing.get_context(method).Process(target=has_closed_descriptors, args=(Queue(2),))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
 def test_a_forked_child_has_a_number_of_its_own_and_leaves_its_parents_views_alone():
     q = Queue(4)
     q.put(np.arange(3))
