@@ -90,6 +90,7 @@ cdef class LoaderIterator:
     cdef int watched   # a descriptor that is readable when a worker has died, or -1
     cdef readonly int64_t last_ticket  # of the batch or error that was delivered last; -1 before
     cdef readonly int last_slot        # where that one lay
+    cdef readonly object last_worker   # whom it was addressed to, or None
 
     def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=remote.rebuild, first_ticket=0,
                  done=(), eager=False, patient=False):
@@ -155,6 +156,7 @@ cdef class LoaderIterator:
             if task is None:
                 self.finish()
             self.last_ticket, self.last_slot = <int64_t> task.ticket, task.slot
+            self.last_worker = task.worker
             if self.marked and kind != SR_ERROR:
                 value = self.without_mark(task, value)
             if self.eager:

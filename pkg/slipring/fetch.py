@@ -1,5 +1,6 @@
 """From a dataset to samples."""
 
+import contextlib
 import pickle
 
 from slipring._collate import default_collate
@@ -129,7 +130,8 @@ class StreamFetcher:
         self.position = 0  # batches read so far, those included whose reading failed
         self.ended = False
         for _ in range(skip):  # what cannot say where it was is read once more up to there
-            self.samples()
+            with contextlib.suppress(Exception):  # it was raised then
+                self.samples()
         self.position = 0
 
     def states(self):

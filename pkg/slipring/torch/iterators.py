@@ -1,5 +1,6 @@
 """The iterators: torch's base class for what an epoch begins with, slipring's ring for the batches."""
 
+import contextlib
 import functools
 
 import torch
@@ -13,7 +14,7 @@ from slipring.engine import exiting
 from slipring.errors import LoaderTimeout, WorkerDied
 from slipring.fetch import load_dataset, load_stream, open_stream
 from slipring.torch import remote, state
-from slipring.torch.preload import Feed, Preload, Steps
+from slipring.torch.preload import FAILED, Feed, Preload, Steps
 from slipring.torch.worker import TorchJob, TorchWorker
 
 _profiler_enabled = torch.autograd._profiler_enabled
@@ -128,7 +129,8 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
             return
         self._dataset_fetcher.dataset_iter, skip = open_stream(self._dataset, place)
         for _ in range(skip):
-            self._dataset_fetcher.fetch(self._next_index())
+            with contextlib.suppress(Exception):  # it was raised then
+                self._dataset_fetcher.fetch(self._next_index())
 
     def _next_index(self):
         if self._order is None:
@@ -153,7 +155,9 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         for ticket, states in made:
             if ticket is not None:
                 self._order.delivered(ticket)
-            if states is not None:
+            if states is FAILED:
+                self._positions.failed(0)
+            elif states is not None:
                 self._positions.note(0, states[0])
 
     def _make(self):
@@ -166,6 +170,10 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
             if self._positions is not None:
                 dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
                 self._positions.put(0, state.states_as_bytes(self._dataset, dataset_iter))
+            raise
+        except Exception:
+            if order is None:
+                self._made.append((None, FAILED))
             raise
         finally:
             # An exception of the dataset is what there was to deliver: a resume goes on behind it.
@@ -256,9 +264,9 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         job = self._job(loader, options, tracked)
         if resume is not None and tracked:
             places = {int(number): place for number, place in resume["workers"].items()}
-            job = job.resumed(places, self._base_seed, epoch)
+            job = job.resumed(places)
         elif self._before and loader.persistent_workers:  # others begin with the dataset as the loader has it
-            job = job.resumed(self._before, self._base_seed, epoch)
+            job = job.resumed(self._before)
         if is_map:
             plan = self._order.lists()
             if options.chunk_size is not None:
@@ -328,7 +336,8 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
             raise
         if self._positions is not None:
             data = self._positions.unpack(data)
-        self._delivered(self._core.last_ticket)
+        self._last_ticket = self._core.last_ticket
+        self._delivered(self._last_ticket)
         if self._pin_memory:
             data = pin_memory.pin_memory(data, self._pin_memory_device)
         return data
@@ -343,6 +352,9 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
 
     def _account(self, note):
         ticket, worker, states = note
+        if states is FAILED:
+            self._failed(ticket, worker)
+            return
         if worker is not None:
             self._positions.note(worker, states)
         self._last_ticket = ticket
@@ -355,7 +367,14 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         elif isinstance(error, (WorkerDied, LoaderTimeout)):
             raise remote.in_torchs_words(error, self._timeout) from error
         elif self._preload is None:
-            self._delivered(self._core.last_ticket)
+            self._failed(self._core.last_ticket, self._core.last_worker)
+
+    def _failed(self, ticket, worker):
+        """An exception has come in a ticket's place, or behind the one that was delivered last."""
+        if self._order is None and ticket != self._last_ticket:
+            self._positions.failed(worker)
+        self._last_ticket = ticket
+        self._delivered(ticket)
 
     def _delivered(self, ticket):
         if self._order is not None and self._order.must_be_told and ticket >= 0:

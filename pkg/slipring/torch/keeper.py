@@ -48,7 +48,7 @@ class Keeper:
             elif kept.started and job.resume is not None:
                 kept.stop_workers()  # they persist, and do not know where to go on
             if not kept.started:
-                kept.pool.job = job
+                kept.pool.job = job.begun_in(kept.running + 1)
             self.lent = True
             return kept, self._take_back
 

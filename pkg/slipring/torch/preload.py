@@ -14,6 +14,7 @@ import weakref
 from slipring.engine import before_exit, exiting, stay_if_exiting
 from slipring.errors import Closed, WorkerDied
 
+FAILED = object()  # in a note, where the worker's states would be
 GRACE_S = 5.0  # at the end, for a transform_device that hangs
 _live = weakref.WeakSet()
 
@@ -45,7 +46,7 @@ class Feed:
         """Return what is to be noted when a call's exception is raised: it may be what a ticket brought."""
         if isinstance(error, (StopIteration, WorkerDied, Closed)):
             return []
-        return [(self.core.last_ticket, None, None)]
+        return [(self.core.last_ticket, self.core.last_worker, FAILED)]
 
     @property
     def over(self):

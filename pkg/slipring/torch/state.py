@@ -163,17 +163,9 @@ class Order:
         """Note that a ticket's batch has been handed out."""
         if ticket < self.low:
             return  # an exception that was no batch's came behind it
-        if self.teller is not None:
-            state = self.after.pop(ticket, None)
-            if ticket == self.low:
-                self.at = state
-            else:
-                self.after[ticket] = state
-        if ticket != self.low:
-            self.above.add(ticket)
-            return
-        self.low += 1
-        while self.low in self.above:
+        self.above.add(ticket)
+        # Not past what is yet to be drawn, and skipped: the teller is asked behind it.
+        while self.low in self.above and (self.teller is None or self.low in self.after):
             self.above.discard(self.low)
             self.at = self.after.pop(self.low, None)
             self.low += 1
@@ -236,7 +228,7 @@ class Positions:
     """How far each worker has come."""
 
     def __init__(self, resume=None):
-        self.workers = {}  # number -> [batches delivered, states as bytes]
+        self.workers = {}  # number -> [batches and exceptions delivered, states as bytes]
         self.last = -1
         if resume is not None:
             self.last = resume["last_worker"]
@@ -256,6 +248,13 @@ class Positions:
         place[0] += 1
         place[1] = states
         self.last = number
+
+    def failed(self, number):
+        """Note that an exception has come in a batch's place; who cannot say where it was counts it too."""
+        place = self.workers.setdefault(number, [0, None])
+        place[0] += 1
+        if place[1] is None:  # a state is of the batch before, from where it is raised again
+            self.last = number
 
     def put(self, number, states):
         """Have these be the worker's latest states, with no batch."""

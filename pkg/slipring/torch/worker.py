@@ -26,20 +26,24 @@ class TorchJob(Job):
     tracked : bool
         Send the dataset's state along with each batch.
     resume : dict or None
-        Worker number -> the place to go on from, in the run that `resume_at` (seed, epoch) names.
+        Worker number -> the place to go on from, in the run of that number: a later one may have its seed.
     """
 
     tracked: bool = False
     resume: dict | None = None
-    resume_at: tuple | None = None
+    resume_run: int = 1
 
-    def resumed(self, places, seed, epoch):
-        """Return the same job that goes on, in the run of that seed and epoch, from the workers' places."""
-        return dataclasses.replace(self, resume=places, resume_at=(seed, epoch))
+    def resumed(self, places):
+        """Return the same job that goes on from the workers' places."""
+        return dataclasses.replace(self, resume=places)
+
+    def begun_in(self, run):
+        """Return the same job for workers that begin in that run."""
+        return dataclasses.replace(self, resume_run=run)
 
     def place(self, fill, number):
         """Return where a worker goes on in the run of `fill`; None: at its beginning."""
-        return self.resume.get(number) if self.resume_at == (fill.seed, fill.epoch) else None
+        return None if self.resume is None or fill.run != self.resume_run else self.resume.get(number)
 
 
 class TorchWorker(Worker):
