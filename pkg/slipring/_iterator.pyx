@@ -236,6 +236,10 @@ cdef class LoaderIterator:
                 self.done.discard(self.next_ticket)
                 self.next_ticket += 1
                 self.due = next(self.draw, None)
+        except LoaderTimeout as error:
+            if self.would_wait is not None:
+                raise  # it can be asked again
+            self.end_with(error)
         except Exception as error:
             self.end_with(error)
         if self.due is None:

@@ -49,11 +49,13 @@ class _Waiting:
     """
 
     def __init__(self, batches, options):
-        self.batches, self.lists = batches, _listed(batches, options)
+        self.batches, self.options = batches, options
         self.would_wait = batches.would_wait
 
-    def __next__(self):
-        return next(self.lists)
+    def __next__(self):  # no generator: it goes on after a timeout, and after Ctrl-C
+        indices = list(next(self.batches))
+        self.options.check_ranges(len(indices))
+        return indices
 
 
 def _grouped(indices, size, drop_last):

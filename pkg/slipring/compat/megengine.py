@@ -301,14 +301,26 @@ class _Transformed:
         self.dataset, self.transform = dataset, transform
 
     def __iter__(self):
-        apply = None if self.transform is None else self.transform.apply
-        samples = iter(self.dataset)
-        while True:
-            try:
-                sample = _spend("dataset", next, samples)
-            except StopIteration:
-                return
-            yield sample if apply is None else _spend("transform", apply, sample)
+        return _Transforming(iter(self.dataset), None if self.transform is None else self.transform.apply)
+
+
+class _Transforming:
+    """Its iterator. No generator: after an exception it goes on."""
+
+    def __init__(self, samples, apply):
+        self.samples, self.apply = samples, apply
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        sample = _spend("dataset", next, self.samples)
+        if self.apply is None:
+            return sample
+        try:
+            return _spend("transform", self.apply, sample)
+        except StopIteration as error:
+            raise RuntimeError("the transform raised StopIteration, which is not the stream's end") from error
 
 
 class _Apply:
