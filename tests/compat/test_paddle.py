@@ -81,6 +81,23 @@ def test_without_workers_a_thread_prefetches(kind):
     assert set(who) == {threading.main_thread()}
 
 
+class Drawing:
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        return np.random.rand()
+
+
+@pytest.mark.parametrize("use_buffer_reader", [False, True])
+def test_without_workers_the_datasets_random_numbers_follow_numpys_seed(use_buffer_reader):
+    def drawn(seed):
+        np.random.seed(seed)
+        return [float(batch[0]) for batch in DataLoader(Drawing(), use_buffer_reader=use_buffer_reader)]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_batch_size_none_means_no_batching(kind, num_workers):
     """Keep: batch_size=None: no batching."""

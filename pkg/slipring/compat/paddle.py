@@ -121,6 +121,10 @@ class DataLoader:
             self._loader = self._core()
         if self.num_workers and (not self.persistent_workers or self._loader.epoch == 0):
             self._loader.seed = int(np.random.randint(0, sys.maxsize))  # the draw that paddle makes here
+        elif not self.num_workers:  # it makes none; random numbers still follow numpy's generator
+            ahead = np.random.RandomState()
+            ahead.set_state(np.random.get_state())
+            self._loader.seed = int(ahead.randint(0, sys.maxsize))
         return _Iterator(self, iter(self._loader))
 
     def __call__(self):
