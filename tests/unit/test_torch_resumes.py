@@ -139,3 +139,13 @@ def test_a_state_is_exact_before_what_is_skipped_has_been_drawn(make, look_ahead
         got += given(iterator, 1)
         state = loader.state_dict()
     assert sorted(got + given(iterator)) == list(range(20))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_what_came_out_of_order_does_not_come_again(make, num_workers):
+    data = Made(int, 20)
+    state = make(data, num_workers=1).state_dict()
+    state.update(finished=False, yielded=3, above=[4, 6, 7], rng=None, sampler=None)
+    resumed = make(data, num_workers=num_workers, in_order=False)
+    resumed.load_state_dict(state)
+    assert sorted(given(iter(resumed))) == [3, 5, *range(8, 20)]

@@ -106,6 +106,7 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         if self._dataset_kind == _theirs._DatasetKind.Map:
             self._order = state.Order(loader, self._sampler_iter, resume)
             self._lists = self._order.lists()
+            self._done = set(self._order.above)  # delivered before, and to be skipped
         if self._order is None or state.is_stateful(self._dataset):
             self._positions = state.Positions(resume)
             if resume is not None:
@@ -137,7 +138,7 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
             return super()._next_index()
         while True:
             ticket, indices = self._order.ticket, next(self._lists)
-            if ticket not in self._order.above:
+            if ticket not in self._done:
                 return indices if self._auto_collation else indices[0]
 
     def _next_data(self):
