@@ -89,6 +89,11 @@ def load_stream(dataset, place):
     return iterator
 
 
+def was_last(place):
+    """Whether nothing comes behind the batch that a worker's place is of."""
+    return bool((place["states"] or {}).get("last"))
+
+
 def open_stream(dataset, place):
     """Return (iterator, batches to be skipped) of an iterable dataset at a worker's place, if any.
 
@@ -128,7 +133,7 @@ class StreamFetcher:
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.position = 0  # batches read so far, those included whose reading failed
-        self.ended = False
+        self.ended = place is not None and not place.get("ended") and was_last(place)
         for _ in range(skip):  # what cannot say where it was is read once more up to there
             with contextlib.suppress(Exception):  # it was raised then
                 self.samples()
@@ -138,6 +143,8 @@ class StreamFetcher:
         """Return as bytes what dataset and iterator say of their place; None if neither can."""
         if self.told[0] != self.position:
             states = states_of(self.dataset, self.iterator)
+            if states and self.ended:  # not full: the dataset may be at its beginning again
+                states["last"] = True
             self.told = self.position, pickle.dumps(states) if states else None
         return self.told[1]
 

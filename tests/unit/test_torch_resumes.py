@@ -18,7 +18,7 @@ def make():
     made = []
 
     def loader(*args, **kwargs):
-        made.append(DataLoader(*args, batch_size=None, **kwargs))
+        made.append(DataLoader(*args, **{"batch_size": None, **kwargs}))
         return made[-1]
 
     with warnings.catch_warnings():
@@ -149,3 +149,42 @@ def test_what_came_out_of_order_does_not_come_again(make, num_workers):
     resumed = make(data, num_workers=num_workers, in_order=False)
     resumed.load_state_dict(state)
     assert sorted(given(iter(resumed))) == [3, 5, *range(8, 20)]
+
+
+class Short(IterableDataset):
+    """At its end it is at its beginning again."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        while self.at < (3 if info is None or info.id == 0 else 8):
+            self.at += 1
+            yield self.at + (0 if info is None else 100 * info.id)
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("num_workers", "taken"), [(0, 2), (1, 2), (2, 3), (2, 4)])
+def test_a_stream_does_not_begin_again_behind_a_last_batch_that_was_not_full(
+    make, num_workers, taken, persistent
+):
+    def loader():
+        return make(
+            Short(), batch_size=2, num_workers=num_workers, persistent_workers=persistent and num_workers > 0
+        )
+
+    whole = [batch.tolist() for batch in loader()]
+    first, resumed = loader(), loader()
+    iterator = iter(first)
+    head = [next(iterator).tolist() for _ in range(taken)]
+    resumed.load_state_dict(first.state_dict())
+    assert head + [batch.tolist() for batch in resumed] == whole
+    assert [batch.tolist() for batch in resumed] == whole

@@ -12,7 +12,7 @@ from slipring import seeding
 from slipring._iterator import LoaderIterator
 from slipring.engine import exiting
 from slipring.errors import LoaderTimeout, WorkerDied
-from slipring.fetch import load_dataset, load_stream, open_stream
+from slipring.fetch import load_dataset, load_stream, open_stream, was_last
 from slipring.torch import remote, state
 from slipring.torch.preload import FAILED, Feed, Preload, Steps
 from slipring.torch.worker import TorchJob, TorchWorker
@@ -129,6 +129,7 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
             load_dataset(self._dataset, place)
             return
         self._dataset_fetcher.dataset_iter, skip = open_stream(self._dataset, place)
+        self._dataset_fetcher.ended = place is not None and was_last(place)
         for _ in range(skip):
             with contextlib.suppress(Exception):  # it was raised then
                 self._dataset_fetcher.fetch(self._next_index())
@@ -182,7 +183,8 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
                 self._made.append((order.ticket - 1, None))
         if self._positions is not None:
             dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
-            _, data, states = state.Tracked.pack(0, data, self._dataset, dataset_iter)
+            last = getattr(self._dataset_fetcher, "ended", False)
+            states = state.states_as_bytes(self._dataset, dataset_iter, last)
             self._made.append((None, (states,)))
         self._meter.batches += 1
         return data

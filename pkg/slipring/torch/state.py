@@ -199,9 +199,11 @@ class Tracked:
         return [number, batch, states_as_bytes(dataset, iterator)]
 
 
-def states_as_bytes(dataset, iterator):
-    """Return what `slipring.fetch.states_of` says, pickled; None if it says nothing."""
+def states_as_bytes(dataset, iterator, last=False):
+    """Return what `slipring.fetch.states_of` says, pickled, or None. `last`: nothing comes behind."""
     states = states_of(dataset, iterator)
+    if states and last:
+        states["last"] = True
     return pickle.dumps(states) if states else None
 
 
