@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import types
 
 import numpy as np
@@ -217,44 +216,6 @@ def test_a_timeout_is_an_error(num_workers, parallel, preload):
     with pytest.raises(RuntimeError, match="dataloader timeout") as caught:
         next(batches)
     assert isinstance(caught.value, LoaderTimeout)
-    batches.close()
-
-
-class Pausing(StreamDataset):
-    def __iter__(self):
-        for i in range(6):
-            if i == 2:
-                time.sleep(1.0)
-            yield i
-
-
-class Refusing(Transform):
-    def apply(self, sample):
-        if sample == 3:
-            raise LookupError(sample)
-        return sample
-
-
-@pytest.mark.parametrize(("num_workers", "parallel"), [(0, False), (2, False), (1, True)])
-@pytest.mark.parametrize(
-    ("stream", "error", "rest"),
-    [
-        ((Pausing(), StreamSampler(2)), LoaderTimeout, [[0, 1], [2, 3], [4, 5]]),
-        ((Numbers(range(6)), StreamSampler(2), Refusing()), LookupError, [[0, 1], [4, 5]]),
-    ],
-)
-def test_a_stream_goes_on_after_a_timeout_and_after_its_transform_has_failed(
-    num_workers, parallel, stream, error, rest
-):
-    timeout = 0.4 if error is LoaderTimeout else 0
-    loader = DataLoader(*stream, num_workers=num_workers, timeout=timeout, parallel_stream=parallel)
-    batches, got, errors = iter(loader), [], 0
-    while len(got) < len(rest):
-        try:
-            got.append(next(batches).tolist())
-        except error:
-            errors += 1
-    assert got == rest and errors
     batches.close()
 
 
