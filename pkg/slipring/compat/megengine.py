@@ -224,7 +224,7 @@ class _Iterator:
             raise
         if self._loader.monitor and self._loader.num_workers and self._count % self._loader.every == 0:
             waited = self._core._engine.ring.meter.last_ready_ns / 1e9
-            print(f"pid: {os.getpid()}, idx: {self._count}, IPC_time: {waited:.6f}", flush=True)
+            _say(f"pid: {os.getpid()}, idx: {self._count}, IPC_time: {waited:.6f}")
         self._count += 1
         return batch
 
@@ -238,6 +238,11 @@ class _Iterator:
     def __del__(self):
         if getattr(self, "_next", None) is not None:
             self.close()
+
+
+def _say(text):
+    """Print a line that no other process's falls into: text and end in one write."""
+    print(f"{text}\n", end="", flush=True)
 
 
 # ---- in workers
@@ -265,11 +270,10 @@ class _Pipe:
         fill = current()
         number = 0 if fill is None else fill.ticket
         if number % self.every == 0:
-            print(
+            _say(
                 f"pid: {os.getpid()}, idx: {number}, dataset_time: {read:.6f}, "
                 f"transform_time: {applied + transformed - begun:.6f}, "
-                f"collate_time: {collated - transformed:.6f}",
-                flush=True,
+                f"collate_time: {collated - transformed:.6f}"
             )
 
 
