@@ -244,6 +244,10 @@ def few_descriptors(method):
             rows = [b[1].tolist() for b in loader]
         except (OSError, EOFError, WorkerDied) as error:
             refused.append(type(error).__name__)
+            if method == "forkserver" and isinstance(error, (EOFError, ConnectionError)):
+                # It is dying, and only when it is dead does ensure_running() start another.
+                server = forkserver._forkserver._forkserver_pid
+                os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
             continue
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
