@@ -16,7 +16,7 @@ from slipring import Queue, ShutDown
 from tests.fault.procs import sleeps_in_futex, until, wait_dead
 
 fork = multiprocessing.get_context("fork")
-MOST = 1 << 16  # messages per producer
+MOST = 1 << 22  # messages per producer: more than it can put while the others are killed
 
 
 class Account:
