@@ -5,7 +5,7 @@ what is measured, how, and with which bias.
 
 =====================  ======================================================================
 ``questions/``         one file per question: its data, its batch, its targets, its bias
-``rivals/``            one file per rival, each with ``available()`` and ``batches()``
+``rivals/``            one file per rival, each with ``batches()``; all in one table
 ``collate.py``         what the rivals without a collation of their own share
 ``measure.py``         the loop that consumes a rival's batches and times it
 ``child.py``           the process in which one rival lives

@@ -33,8 +33,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    rival = importlib.import_module(f"bench.rivals.{find(sys.argv[1]).module}")
-    print(json.dumps({"missing": rival.available()}), file=answers)
+    rival = find(sys.argv[1])
+    print(json.dumps({"missing": rival.missing()}), file=answers)
+    module = importlib.import_module(f"bench.rivals.{rival.module}")
     for line in sys.stdin:
         request = json.loads(line)
         receiver, sender = os.pipe()
@@ -43,7 +44,7 @@ def main() -> None:
             os.setpgid(0, 0)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.close(receiver)
-            os.write(sender, json.dumps(_measure(rival, request)).encode())
+            os.write(sender, json.dumps(_measure(module, request)).encode())
             os.close(sender)
             # As an orderly exit, but for taking down every module, which takes torch most of a second.
             atexit._run_exitfuncs()
@@ -61,14 +62,14 @@ def main() -> None:
         print(json.dumps(answer), file=answers)
 
 
-def _measure(rival: Any, request: dict[str, Any]) -> dict[str, Any]:
+def _measure(module: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Measure, in the fork; errors become answers."""
     question = QUESTIONS[request["question"]]
     _same_malloc_for_all()
     timing = Timing(request["warm_s"], request["window_s"] * question.window_scale)
     try:
         dataset = question.dataset(request["data"])
-        with closing(rival.batches(question, dataset, request["workers"])) as batches:
+        with closing(module.batches(question, dataset, request["workers"])) as batches:
             return measure(batches, set(request["expected"]), timing)
     except Exception as error:
         import traceback

@@ -1,28 +1,48 @@
-"""The rivals: one file each, each with the same two functions.
+"""The rivals: one file each, each with the same function.
 
-``available()``
-    None, or the reason why this rival cannot run here.
 ``batches(question, dataset, workers)``
     A generator of batches without end. Closing it stops the rival's workers.
 """
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Rival:
-    """One rival: its name in reports, its module here, the distributions whose versions matter.
+    """One rival.
 
-    What is `by_name` runs only if ``--rivals`` names it.
+    Parameters
+    ----------
+    key, label
+        Its name; its name in reports.
+    module
+        Its file in this folder.
+    needs
+        The modules that it imports.
+    packages
+        The distributions whose versions matter.
+    by_name
+        Whether it runs only if ``--rivals`` names it.
     """
 
     key: str
     label: str
     module: str
+    needs: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     by_name: bool = False
+
+    def missing(self) -> str | None:
+        """Import what it needs; say why that cannot be done, or None."""
+        try:
+            for name in self.needs:
+                importlib.import_module(name)
+        except ImportError as error:
+            return str(error)
+        return None
 
 
 @dataclass(frozen=True)
@@ -49,19 +69,50 @@ class Face:
 RIVALS: dict[str, Rival] = {
     rival.key: rival
     for rival in (
-        Rival("slipring", "slipring", "slipring_loader", ("slipring",)),
-        Rival("slipring_torch", "slipring.torch, numpy samples", "slipring_torch", ("slipring", "torch")),
+        Rival("slipring", "slipring", "slipring_loader", ("slipring",), ("slipring",)),
+        Rival(
+            "slipring_torch",
+            "slipring.torch, numpy samples",
+            "slipring_torch",
+            ("slipring.torch",),
+            ("slipring", "torch"),
+        ),
         Rival("roofline", "roofline (no hand-over)", "roofline"),
-        Rival("torch_numpy", "torch, numpy samples", "torch_numpy", ("torch",)),
-        Rival("torch_tensor", "torch, tensor samples", "torch_tensor", ("torch",)),
-        Rival("stateful", "torchdata StatefulDataLoader", "stateful", ("torchdata",)),
-        Rival("webdataset", "webdataset MultiLoader", "webdataset_multi", ("webdataset", "pyzmq")),
-        Rival("spdl", "SPDL, shared-memory pools", "spdl_pool", ("spdl_core",)),
-        Rival("spdl_kept", "SPDL, the same arrays again", "spdl_kept", ("spdl_core",)),
+        Rival("torch_numpy", "torch, numpy samples", "torch_numpy", ("torch.utils.data",), ("torch",)),
+        Rival("torch_tensor", "torch, tensor samples", "torch_tensor", ("torch.utils.data",), ("torch",)),
+        Rival(
+            "stateful",
+            "torchdata StatefulDataLoader",
+            "stateful",
+            ("torchdata.stateful_dataloader",),
+            ("torchdata",),
+        ),
+        Rival(
+            "webdataset",
+            "webdataset MultiLoader",
+            "webdataset_multi",
+            ("webdataset.multi",),
+            ("webdataset", "pyzmq"),
+        ),
+        Rival("spdl", "SPDL, shared-memory pools", "spdl_pool", ("spdl.pipeline",), ("spdl_core",)),
+        Rival("spdl_kept", "SPDL, the same arrays again", "spdl_kept", ("spdl.pipeline",), ("spdl_core",)),
         Rival("queue", "multiprocessing.Queue", "plain_queue"),
-        Rival("respawn", "slipring, workers replaced", "slipring_respawn", ("slipring",), by_name=True),
+        Rival(
+            "respawn",
+            "slipring, workers replaced",
+            "slipring_respawn",
+            ("slipring",),
+            ("slipring",),
+            by_name=True,
+        ),
     )
 }
+
+
+def _ours(face: str, *needs: str) -> Rival:
+    module = f"slipring.compat.{face}"
+    return Rival(f"face_{face}", module, f"face_{face}", (module, *needs), ("slipring",))
+
 
 FACES: dict[str, Face] = {
     face.key: face
@@ -69,33 +120,29 @@ FACES: dict[str, Face] = {
         Face(
             "paddle",
             "paddle.io.DataLoader",
-            Rival("face_paddle", "slipring.compat.paddle", "face_paddle", ("slipring",)),
-            Rival("paddle_io", "paddle.io.DataLoader", "paddle_io", ("paddlepaddle",)),
+            _ours("paddle", "paddle", "torch"),  # its tensors come out, and are looked at as torch's
+            Rival("paddle_io", "paddle.io.DataLoader", "paddle_io", ("paddle", "torch"), ("paddlepaddle",)),
         ),
         Face(
             "di_engine",
             "DI-engine AsyncDataLoader",
-            Rival("face_di_engine", "slipring.compat.di_engine", "face_di_engine", ("slipring",)),
-            Rival("di_engine", "DI-engine AsyncDataLoader", "di_engine", ("DI-engine",)),
+            _ours("di_engine", "torch"),
+            Rival(
+                "di_engine",
+                "DI-engine AsyncDataLoader",
+                "di_engine",
+                ("ding.utils.data.dataloader",),
+                ("DI-engine",),
+            ),
         ),
         Face(
             "megengine",
             "megengine.data.DataLoader",
-            Rival("face_megengine", "slipring.compat.megengine", "face_megengine", ("slipring",)),
-            Rival("megengine", "megengine.data.DataLoader", "megengine", ("megengine",)),
+            _ours("megengine"),
+            Rival("megengine", "megengine.data.DataLoader", "megengine", ("megengine.data",), ("megengine",)),
         ),
-        Face(
-            "torchdata",
-            "torchdata StatefulDataLoader",
-            Rival("face_torchdata", "slipring.compat.torchdata", "face_torchdata", ("slipring", "torch")),
-            RIVALS["stateful"],
-        ),
-        Face(
-            "webdataset",
-            "webdataset MultiLoader",
-            Rival("face_webdataset", "slipring.compat.webdataset", "face_webdataset", ("slipring",)),
-            RIVALS["webdataset"],
-        ),
+        Face("torchdata", "torchdata StatefulDataLoader", _ours("torchdata", "torch"), RIVALS["stateful"]),
+        Face("webdataset", "webdataset MultiLoader", _ours("webdataset"), RIVALS["webdataset"]),
     )
 }
 

@@ -9,14 +9,6 @@ from bench.question import Dataset, Question
 from bench.rivals._di_engine import di_engine_batches
 
 
-def available() -> str | None:
-    try:
-        from ding.utils.data.dataloader import AsyncDataLoader  # noqa: F401
-    except ImportError as error:
-        return str(error)
-    return None
-
-
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
     from ding.utils.data.dataloader import AsyncDataLoader
 

@@ -9,10 +9,6 @@ from bench.question import Dataset, Question
 from bench.rivals._torch import endless
 
 
-def available() -> str | None:
-    return None
-
-
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
     from slipring.compat.megengine import DataLoader, SequentialSampler
 

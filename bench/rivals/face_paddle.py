@@ -7,7 +7,6 @@ from typing import Any
 
 from bench.question import Dataset, Question
 from bench.rivals._paddle import paddle_batches
-from bench.rivals.paddle_io import available as available  # its tensors come out
 
 
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:

@@ -9,14 +9,6 @@ from bench.question import Dataset, Question
 from bench.rivals.webdataset_multi import Shard
 
 
-def available() -> str | None:
-    try:
-        from slipring.compat.webdataset import MultiLoader  # noqa: F401
-    except ImportError as error:
-        return str(error)
-    return None
-
-
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
     from slipring.compat.webdataset import MultiLoader
 

@@ -9,15 +9,6 @@ from bench.question import Dataset, Question
 from bench.rivals._paddle import paddle_batches
 
 
-def available() -> str | None:
-    try:
-        import paddle  # noqa: F401
-        import torch  # noqa: F401
-    except ImportError as error:
-        return str(error)
-    return None
-
-
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
     from paddle.io import DataLoader
 

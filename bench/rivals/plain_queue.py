@@ -12,10 +12,6 @@ from bench.question import Dataset, Question
 AHEAD = 2  # batches per worker, as torch
 
 
-def available() -> str | None:
-    return None
-
-
 def _work(queue: Any, stream: Stream) -> None:
     for batch in stream:
         queue.put(batch)

@@ -23,10 +23,6 @@ SLOTS = 2  # per process: what torch, too, keeps in motion
 PERIOD = 0.02  # seconds between two looks at the counters
 
 
-def available() -> str | None:
-    return None
-
-
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
     made = multiprocessing.RawArray("Q", workers)  # samples, per process
     first, go = multiprocessing.Semaphore(0), multiprocessing.Event()

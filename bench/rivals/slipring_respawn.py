@@ -7,9 +7,6 @@ from typing import Any
 
 from bench.question import Dataset, Question
 from bench.rivals._torch import endless
-from bench.rivals.slipring_loader import available
-
-__all__ = ["available", "batches"]
 
 
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:

@@ -9,14 +9,6 @@ from bench.question import Dataset, Question
 from bench.rivals._torch import torch_batches
 
 
-def available() -> str | None:
-    try:
-        import slipring.torch  # noqa: F401
-    except ImportError as error:
-        return str(error)
-    return None
-
-
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
     from slipring.torch import DataLoader
 

@@ -12,10 +12,6 @@ from typing import Any
 from bench.question import Dataset, Question
 from bench.rivals import spdl_pool
 
-__all__ = ["available", "batches"]
-
-available = spdl_pool.available
-
 
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
     return spdl_pool.batches(question, dataset, workers, reuse=True)

@@ -36,14 +36,6 @@ class _Source:
             yield batch
 
 
-def available() -> str | None:
-    try:
-        from spdl.pipeline import SharedMemorySegmentPool, iterate_in_subprocess  # noqa: F401
-    except ImportError as error:
-        return str(error)
-    return None
-
-
 def batches(question: Question, dataset: Dataset, workers: int, *, reuse: bool = False) -> Iterator[Any]:
     from spdl.pipeline import SharedMemorySegmentPool, iterate_in_subprocess
 

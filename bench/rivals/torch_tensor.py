@@ -7,9 +7,6 @@ from typing import Any
 
 from bench.question import Dataset, Question
 from bench.rivals._torch import Tensors, torch_batches
-from bench.rivals.torch_numpy import available
-
-__all__ = ["available", "batches"]
 
 
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:

@@ -17,14 +17,6 @@ from bench.question import Dataset, Question
 AHEAD = 2
 
 
-def available() -> str | None:
-    try:
-        import webdataset.multi  # noqa: F401
-    except ImportError as error:
-        return str(error)
-    return None
-
-
 class Shard(Stream):
     """A stream that learns which worker it is in from where MultiLoader says so."""
 
