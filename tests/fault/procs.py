@@ -1,6 +1,7 @@
 """Looking at other processes, and running programs that are to be killed."""
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -63,6 +64,23 @@ def worker_pids(loader):
 def circulating(ring):
     """Slots that can still carry tasks, and how many there are."""
     return ring.circulating, ring.n_slots
+
+
+def told(module, *args):
+    """Run `python -m module args --json` in a session of its own: its exit code, its last line's value.
+
+    Whatever it started is killed with it where the watchdog's exception breaks the wait off.
+    """
+    command = [sys.executable, "-W", "ignore", "-m", module, "--json", *args]
+    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        said = run.communicate()[0]
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+    print(said)  # for the report of a failure
+    return run.returncode, json.loads(said.splitlines()[-1])
 
 
 class Program:

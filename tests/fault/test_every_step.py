@@ -1,6 +1,5 @@
 """Deaths at each step of the C ring, for a minute: `make steps` is the whole run."""
 
-import json
 import os
 import signal
 import subprocess
@@ -9,7 +8,7 @@ import sys
 import pytest
 
 from tests.fault import points
-from tests.fault.procs import ROOT
+from tests.fault.procs import ROOT, told
 from tests.fault.steps import ELSEWHERE, MUST_BE_ZERO, QUICK_JOBS
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -56,22 +55,12 @@ def test_whoever_comes_by_after_the_given_number_of_hits_dies_as_ordered(build, 
 @pytest.mark.timeout(600)
 def test_a_death_at_any_step_loses_repeats_and_reorders_nothing(build):
     seed = os.environ.get("SLIPRING_TEST_SEED") or str(int.from_bytes(os.urandom(4), "little"))
-    command = [sys.executable, "-W", "ignore", "-m", "tests.fault.steps", "--json", "--seed", seed]
-    if not os.environ.get("SLIPRING_TEST_ALL_STEPS"):
-        command.append("--quick")
-    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        said = run.communicate()[0]
-    finally:
-        if run.poll() is None:  # the watchdog's exception
-            os.killpg(run.pid, signal.SIGKILL)
-            run.wait()
-    print(said)
-    total = json.loads(said.splitlines()[-1])
+    quick = [] if os.environ.get("SLIPRING_TEST_ALL_STEPS") else ["--quick"]
+    code, total = told("tests.fault.steps", "--seed", seed, *quick)
     assert total["failed"] == []
     assert {what: total[what] for what in MUST_BE_ZERO} == dict.fromkeys(MUST_BE_ZERO, 0)
     assert total["unreached"] == [], "points that no mode comes by: a mode that does, or a line in ELSEWHERE"
-    assert run.returncode == 0, said
+    assert code == 0
     # Somebody was struck at nearly every point, in each of the modes; "raise" has mostly raised.
     assert total["struck"] >= total["points"] - total["missed"] > 40 * len(QUICK_JOBS)
     assert total["missed"] < total["points"] / 20

@@ -1,16 +1,12 @@
 """The fault run, for less than a minute: `make fault KILLS=10000` is the long one."""
 
-import json
 import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 
 from tests.fault.kills import MODES, MUST_BE_ZERO
-from tests.fault.procs import ROOT
+from tests.fault.procs import told
 from tests.fault.rounds import Mode, compare
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -41,18 +37,10 @@ def test_workers_killed_at_random_instants_lose_repeat_and_reorder_nothing():
     modes = list(MODES)
     if not torch_is_there():
         modes = [mode for mode in modes if not mode.startswith("torch")]
-    command = [sys.executable, "-W", "ignore", "-m", "tests.fault.kills", "--json"]
-    command += ["--seconds", str(SECONDS), "--seed", seed, "--modes", ";".join(modes)]
-    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        said = run.communicate()[0]
-    finally:
-        if run.poll() is None:  # the watchdog's exception
-            os.killpg(run.pid, signal.SIGKILL)
-            run.wait()
-    print(said)
-    total = json.loads(said.splitlines()[-1])
-    assert run.returncode == 0, said
+    code, total = told(
+        "tests.fault.kills", "--seconds", str(SECONDS), "--seed", seed, "--modes", ";".join(modes)
+    )
+    assert code == 0
     assert {what: total[what] for what in MUST_BE_ZERO} == dict.fromkeys(MUST_BE_ZERO, 0)
     assert total["failed"] == []
     # Each mode has killed, replaced and gone on; the streams by either way.
