@@ -164,6 +164,7 @@ def test_workers_that_end_with_their_iteration_are_measured_before():
     with Loader(Hoard(8, 10), 1, **options) as loader:
         list(loader)
         assert min(loader.stats().worker_private_bytes) >= 40 * MB
+    assert loader._tally.memory.pools == []  # those that have been ended are not kept
 
 
 @pytest.mark.parametrize(
@@ -200,6 +201,15 @@ def test_stats_are_not_measured_at_every_call(monkeypatch):
         list(loader)
         assert [loader.stats().worker_private_bytes for _ in range(5)] == [(MB, MB)] * 5
     assert len(calls) == 2
+
+
+def test_stats_are_measured_again_after_a_while(monkeypatch):
+    calls = []
+    monkeypatch.setattr(growth, "private_bytes", lambda pid: calls.append(pid) or MB)
+    monkeypatch.setattr(growth, "SHARE", 1.0)  # after as long as it took, which is not long
+    with Loader(Hoard(4, 1), 1, num_workers=2, start_method="fork") as loader:
+        list(loader)
+        until(lambda: loader.stats().worker_private_bytes and len(calls) > 2, "measured again")
 
 
 # ---- the warning
@@ -278,6 +288,7 @@ def test_workers_that_could_not_grow_as_much_again_are_named_once(tree, group):
         assert caught == []
         tree.set(1000 * MB, 900 * MB, group)
         assert len(list(it)) == 6
+        tree.set(1000 * MB, 970 * MB, group)  # more than half of the rest has gone, too
         assert len(list(loader)) == 12
     (warning,) = caught
     assert warning.category is WorkerMemoryWarning and warning.filename == __file__
