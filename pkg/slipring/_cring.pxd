@@ -15,6 +15,7 @@ cdef extern from "layout.h" nogil:
         SR_TASK_INDICES
         SR_TASK_OBJECT
         SR_TASK_NEXT
+        SR_PARTY_JOINED
         SR_PARTY_SERVING
         SR_SEG_PUSH
         SR_LAYOUT_DIRECT

@@ -10,9 +10,9 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from slipring._segment cimport (
-    SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_MAX_PARTIES, SR_MAX_RANGES, SR_PARTY_SERVING,
-    SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment, clock, copy_streaming,
-    sr_task,
+    SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_MAX_PARTIES, SR_MAX_RANGES, SR_PARTY_JOINED,
+    SR_PARTY_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment, clock,
+    copy_streaming, sr_task,
 )
 from slipring._slot cimport make_fill
 
@@ -22,7 +22,7 @@ from slipring._segment import Meter, now
 from slipring._slot import POISON, Fill, Lease, current
 
 __all__ = [
-    "DIRECT", "FINISH", "MAX_RANGES", "MAX_WORKERS", "POISON", "SERVING", "STAGED", "TASK_NEXT",
+    "DIRECT", "FINISH", "JOINED", "MAX_RANGES", "MAX_WORKERS", "POISON", "SERVING", "STAGED", "TASK_NEXT",
     "USER_SEEDED", "WHOLE", "Fill", "Lease", "Meter", "Ring", "copy_bytes", "current", "mix", "now",
 ]
 
@@ -31,7 +31,7 @@ FINISH = SR_FINISH
 WHOLE = SR_WHOLE
 DIRECT = SR_LAYOUT_DIRECT
 STAGED = SR_LAYOUT_STAGED
-SERVING = SR_PARTY_SERVING
+JOINED, SERVING = SR_PARTY_JOINED, SR_PARTY_SERVING
 MAX_RANGES = SR_MAX_RANGES
 MAX_WORKERS = SR_MAX_PARTIES - 1
 TASK_NEXT = SR_TASK_NEXT

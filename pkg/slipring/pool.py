@@ -20,6 +20,7 @@ from slipring._ring import SERVING
 from slipring.deaths import likely, manner, task_text
 from slipring.errors import WorkerDied
 from slipring.life import process_main, run
+from slipring.starts import Starts
 
 GRACE_S = 5.0  # for a worker to end its batch before it is terminated
 TERM_S = 2.0  # and after SIGTERM, before it is killed
@@ -174,6 +175,7 @@ class ProcessPool:
         self.job = job
         self.context = multiprocessing.get_context(method)
         self.restarts = restarts
+        self.starts = Starts(ring, method)
         self.processes = {}
         self.pidfds = {}
         self.poll = select.epoll()  # can be polled itself, from C
@@ -222,6 +224,7 @@ class ProcessPool:
         self.processes[number] = process
         self.pidfds[number] = fd
         self.poll.register(fd, select.EPOLLIN)
+        self.starts.started(number, process.pid)
 
     def _explain(self, error):
         """A better text for what cannot be sent to a new process: the attribute's name."""
@@ -253,6 +256,7 @@ class ProcessPool:
         for number in [n for n, fd in self.pidfds.items() if fd in ready]:
             with _no_interrupt() as mask:  # a worker that is neither here nor replaced would be waited for
                 self._died(number, mask, mark_of)
+        self.starts.look()
 
     def _died(self, number, mask, mark_of):
         process = self.processes.pop(number)
@@ -285,6 +289,7 @@ class ProcessPool:
         return self.context.get_start_method() == "fork"
 
     def _forget(self, number):
+        self.starts.forget(number)
         fd = self.pidfds.pop(number, None)
         if fd is not None:
             self.poll.unregister(fd)

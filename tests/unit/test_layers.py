@@ -26,7 +26,7 @@ LAYERS = {
     ),
     "worker": (("seeding", "info", "fetch", "remote", "worker", "life"), ("ground", "ring", "codec")),
     "dispatch": (
-        ("ahead", "dispatch", "deaths", "growth", "pool", "engine", "state", "stats"),
+        ("ahead", "dispatch", "deaths", "growth", "starts", "pool", "engine", "state", "stats"),
         ("ground", "ring", "codec", "worker"),
     ),
     "loader": (

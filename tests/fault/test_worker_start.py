@@ -1,0 +1,123 @@
+"""Workers that are started, and do not begin."""
+
+import logging
+import os
+import re
+import threading
+
+import pytest
+
+from slipring import Loader, starts
+from tests.datasets import Values
+from tests.fault.procs import until
+
+pytestmark = pytest.mark.fault
+
+
+@pytest.fixture
+def told(caplog, monkeypatch):
+    """The texts of warnings, once one has come."""
+    monkeypatch.setattr(starts, "PATIENCE_S", 0.3)
+    caplog.set_level(logging.WARNING, logger="slipring")
+    return lambda: until(lambda: [record.getMessage() for record in caplog.records], "a warning")
+
+
+@pytest.fixture
+def a_lock_at_fork():
+    """A lock that a thread holds while this process forks, and that each child takes: some libraries' way."""
+    held, lock, may_end = threading.Event(), threading.Lock(), threading.Event()
+    wanted = [True]
+
+    def hold():
+        with lock:
+            held.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    os.register_at_fork(after_in_child=lambda: wanted and lock.acquire())
+    yield
+    may_end.set()
+    thread.join()
+    wanted.clear()
+
+
+def next_in_a_thread(loader):
+    """Wait for the first batch beside the test."""
+    came = []
+    thread = threading.Thread(target=lambda: came.append(list(loader)), daemon=True)
+    thread.start()
+    return thread, came
+
+
+def waiting(path):
+    """Wait for a file, as for a server that answers late."""
+    until(lambda: os.path.exists(path), "the file")
+
+
+def test_a_worker_that_waits_for_a_lock_of_the_time_of_its_fork_is_told_of(a_lock_at_fork, told):
+    options = {"num_workers": 1, "start_method": "fork", "timeout": 3}
+    with Loader(Values(list(range(4))), 2, **options) as loader, pytest.raises(TimeoutError):
+        next(iter(loader))
+    (text,) = told()
+    assert re.search(r"worker 0 \(pid \d+\) has not begun \d s after its start", text)
+    for part in ("threads held when it was forked", "start_method='forkserver'", "py-spy dump --pid"):
+        assert part in text, (part, text)
+
+
+class SlowToUnpickle(Values):
+    def __init__(self, values, path):
+        super().__init__(values)
+        self.path = path
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        waiting(self.path)
+
+
+def test_a_spawned_worker_that_unpickles_long_is_told_of_and_serves(told, tmp_path):
+    path = str(tmp_path / "go on")
+    with Loader(SlowToUnpickle(range(4), path), 2, num_workers=1, start_method="spawn") as loader:
+        thread, came = next_in_a_thread(loader)
+        texts = told()
+        open(path, "w").close()
+        thread.join()
+    assert len(came[0]) == 2
+    assert len(texts) == 1 and "it imports modules, or unpickles the dataset" in texts[0]
+
+
+class Init:
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, number):
+        if number == 1:
+            waiting(self.path)
+
+
+def test_a_worker_that_stays_in_its_worker_init_fn_is_told_of_once(told, tmp_path):
+    path = str(tmp_path / "go on")
+    options = {"num_workers": 2, "start_method": "fork", "worker_init_fn": Init(path)}
+    with Loader(Values(list(range(8))), 2, **options) as loader:
+        thread, came = next_in_a_thread(loader)
+        told()
+        open(path, "w").close()
+        thread.join()
+        assert len(list(loader)) == 4
+        texts = told()
+    assert len(came[0]) == 4
+    assert len(texts) == 1 and "worker 1 " in texts[0] and "it is in its worker_init_fn" in texts[0]
+
+
+def test_workers_that_begin_are_not_told_of(caplog, monkeypatch):
+    monkeypatch.setattr(starts, "PATIENCE_S", 0.0)
+    caplog.set_level(logging.WARNING, logger="slipring")
+    with Loader(
+        Values(list(range(8))), 2, num_workers=2, worker_init_fn=print
+    ) as loader:  # it waits for their begin
+        iterator = iter(loader)
+        loader._engine.pool.starts.look()
+        assert len(list(iterator)) == 4
+        assert not loader._engine.pool.starts.waiting
+    assert not caplog.records
