@@ -3,8 +3,8 @@ from libc.stdint cimport uint32_t, uint64_t
 # Re-exported: other modules cimport these from here; only this one crosses into C.
 from slipring._cring cimport (
     SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN,
-    SR_MAX_DIMS, SR_MAX_PARTIES, SR_MAX_RANGES, SR_PARTY_JOINED, SR_PARTY_SERVING, SR_TASK_INDICES, SR_TASK_NEXT,
-    SR_TASK_OBJECT, SR_WHOLE, sr_leaf, sr_result, sr_ring, sr_task,
+    SR_MAX_DIMS, SR_MAX_PARTIES, SR_MAX_RANGES, SR_PARTY_JOINED, SR_PARTY_SERVING, SR_TASK_INDICES,
+    SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, sr_leaf, sr_result, sr_ring, sr_task,
 )
 
 
