@@ -48,8 +48,10 @@ static inline sr_slot *sr_slot_checked(const sr_ring *ring, uint32_t slot)
 /* memory.c: fallocate; and whether `need` bytes fit, `others` being about to be committed elsewhere. */
 int sr_put_memory(int fd, uint64_t offset, uint64_t length);
 int sr_check_room(int fd, uint64_t need, uint64_t others, sr_shortage *why);
-/* Takes back what a party has announced to commit, and wakes who waits for that. */
-void sr_stop_growing(sr_ring *ring, uint32_t party);
+/* Takes back what a dead party has announced to commit, unless its word is another than `seen` by now, and wakes who
+ * waits for that. */
+void sr_end_growing(sr_ring *ring, uint32_t party, uint64_t seen);
+static inline uint32_t sr_pages_of(uint64_t growing) { return (uint32_t)growing; }
 
 /* How long a commit waits for others that are committing the room it needs. Whoever died in the middle of it
  * is recovered much sooner, unless the recovering party is the one that waits. */

@@ -151,8 +151,7 @@ typedef struct sr_party {
     _Atomic int32_t pid;
     _Atomic uint32_t status;
     _Atomic uint64_t started; /* start time of the process in clock ticks: with pid, its identity */
-    _Atomic uint32_t growing; /* futex word: pages that it is committing right now */
-    uint32_t pad3;
+    _Atomic uint64_t growing; /* low half, a futex word: pages that it is committing right now; high: a count of these */
     _Atomic uint32_t flags; /* the worker's report (bit 0: worker_init_fn seeded generators) */
     uint32_t pad1;
     _Atomic uint64_t tenant; /* the process that has this number: pid | start time << 32; 0: nobody */
@@ -210,6 +209,7 @@ static_assert(offsetof(sr_slot, ranges) == 7 * SR_LINE, "slot line 7");
 static_assert(sizeof(sr_slot) == SR_PAGE, "a slot's control is one page");
 static_assert(sizeof(sr_party) == 2 * SR_LINE, "a party has two lines");
 static_assert(offsetof(sr_party, pid) == SR_LINE, "party line 1");
+static_assert(offsetof(sr_party, growing) == 80, "growing");
 static_assert(offsetof(sr_party, tenant) == 96, "tenant");
 static_assert(offsetof(sr_header, run) == 2 * SR_LINE, "header line 2");
 static_assert(offsetof(sr_header, ready) == 3 * SR_LINE, "header line 3");

@@ -41,10 +41,34 @@ static uint64_t growth_step(uint64_t bytes)
     return bytes < MIB ? 64 * UINT64_C(1024) : MIB;
 }
 
-void sr_stop_growing(sr_ring *ring, uint32_t party)
+#define COUNT_OF(growing) ((growing) & ~(uint64_t)UINT32_MAX)
+
+/* Each announcement has a number: two of the same size, of two tenants, are not the same word. */
+static void start_growing(sr_ring *ring, uint32_t party, uint32_t pages)
 {
-    sr_store_ordered(&ring->parties[party].growing, 0);
-    sr_futex_wake(&ring->parties[party].growing, INT_MAX); /* [M1] partner: [M2] */
+    _Atomic uint64_t *mine = &ring->parties[party].growing;
+    uint64_t count = COUNT_OF(sr_load_relaxed(mine)) + (UINT64_C(1) << 32);
+    sr_store_ordered(mine, count | pages);
+}
+
+static void wake_for_room(_Atomic uint64_t *growing)
+{
+    sr_futex_wake((_Atomic uint32_t *)growing, INT_MAX); /* [M1] partner: [M2] */
+}
+
+static void stop_growing(sr_ring *ring, uint32_t party)
+{
+    _Atomic uint64_t *mine = &ring->parties[party].growing;
+    sr_store_ordered(mine, COUNT_OF(sr_load_relaxed(mine)));
+    wake_for_room(mine);
+}
+
+void sr_end_growing(sr_ring *ring, uint32_t party, uint64_t seen)
+{
+    _Atomic uint64_t *theirs = &ring->parties[party].growing;
+    if (sr_pages_of(seen))
+        (void)sr_cas(theirs, seen, COUNT_OF(seen)); /* another survivor may have been faster */
+    wake_for_room(theirs); /* in any case: who was faster may have died before it woke anybody */
 }
 
 /* Makes sure of room beside what the others are committing, and leaves the party's announcement standing.
@@ -52,18 +76,17 @@ void sr_stop_growing(sr_ring *ring, uint32_t party)
  * keeps its announcement meanwhile, the higher one takes it back, so that one of them can go on. */
 static int announce(sr_ring *ring, uint32_t party, uint64_t need, sr_shortage *why)
 {
-    _Atomic uint32_t *mine = &ring->parties[party].growing;
     uint64_t give_up = sr_now() + SR_GROW_WAIT_NS, pages = (need + SR_PAGE - 1) / SR_PAGE;
     for (;;) {
         /* What cannot be had at all must not stand in anybody's way, not even for a moment. */
         int rc = sr_check_room(ring->fd, need, 0, why);
         if (rc == 0) {
             /* Announce first, then look: of two parties that grow at once, at least one sees the other. */
-            sr_store_ordered(mine, pages < UINT32_MAX ? (uint32_t)pages : UINT32_MAX);
+            start_growing(ring, party, pages < UINT32_MAX ? (uint32_t)pages : UINT32_MAX);
             uint64_t others = 0;
             uint32_t first = ring->n_parties, seen = 0;
             for (uint32_t i = 0; i < ring->n_parties; i++) {
-                uint32_t theirs = i == party ? 0 : sr_load_ordered(&ring->parties[i].growing);
+                uint32_t theirs = i == party ? 0 : sr_pages_of(sr_load_ordered(&ring->parties[i].growing));
                 others += (uint64_t)theirs * SR_PAGE;
                 if (theirs && first == ring->n_parties)
                     first = i, seen = theirs;
@@ -73,13 +96,13 @@ static int announce(sr_ring *ring, uint32_t party, uint64_t need, sr_shortage *w
                 return 0;
             if (sr_now() < give_up) {
                 if (first < party)
-                    sr_stop_growing(ring, party);
+                    stop_growing(ring, party);
                 if (seen)
-                    sr_futex_wait(&ring->parties[first].growing, seen, give_up); /* [M2] */
+                    sr_futex_wait((_Atomic uint32_t *)&ring->parties[first].growing, seen, give_up); /* [M2] */
                 continue;
             }
         }
-        sr_stop_growing(ring, party);
+        stop_growing(ring, party);
         return rc;
     }
 }
@@ -112,7 +135,7 @@ static int grow(sr_ring *ring, uint32_t party, uint64_t area, _Atomic uint64_t *
     else if (why)
         *why = (sr_shortage){.limit = rc == -EFBIG ? SR_LIMIT_FILESIZE : SR_LIMIT_FILESYSTEM,
                              .needed = want - have, .free = sr_headroom(ring->fd, "", NULL)};
-    sr_stop_growing(ring, party);
+    stop_growing(ring, party);
     return rc;
 }
 

@@ -49,7 +49,6 @@ static int take_number(sr_ring *ring, uint64_t me, uint32_t *party)
             continue;
         sr_store_relaxed(&p->pid, (int32_t)(uint32_t)me);
         sr_store_relaxed(&p->started, sr_start_time((int)(uint32_t)me));
-        sr_store_relaxed(&p->growing, 0);
         sr_store_relaxed(&p->waiting, 0);
         sr_store_release(&p->status, SR_PARTY_JOINED);
         *party = i;
@@ -86,7 +85,7 @@ static void note_holders(const sr_ring *ring, uint64_t *bits)
             bits[holder / 64] |= UINT64_C(1) << holder % 64;
     }
     for (uint32_t i = 0; i < ring->n_parties; i++)
-        if (sr_load_relaxed(&ring->parties[i].growing))
+        if (sr_pages_of(sr_load_relaxed(&ring->parties[i].growing)))
             bits[i / 64] |= UINT64_C(1) << i % 64;
 }
 

@@ -65,12 +65,15 @@ static int recover(sr_ring *ring, uint32_t party, uint64_t tenant, bool arrays)
     for (uint32_t i = 0; i < ring->n_slots; i++)
         while (!recover_step(ring, &ring->slots[i], party, tenant, arrays, &again)) {
         }
-    if (sr_load_acquire(&p->tenant) == tenant) {
-        sr_stop_growing(ring, party);
-        sr_store_relaxed(&p->waiting, 0);
-        sr_store_release(&p->status, SR_PARTY_NONE);
-        if (ring->flags & SR_SEG_PUSH)
-            (void)sr_cas(&p->tenant, tenant, 0); /* [N1]: the number can be taken */
+    uint64_t growing = sr_load_acquire(&p->growing);
+    if (sr_load_acquire(&p->tenant) == tenant) { /* [N2] as in recover_step: a word first, then whose it is */
+        sr_end_growing(ring, party, growing);
+        if (ring->flags & SR_SEG_PUSH) {
+            (void)sr_cas(&p->tenant, tenant, 0); /* [N1]: the number can be taken; who takes it sets the rest */
+        } else {
+            sr_store_relaxed(&p->waiting, 0);
+            sr_store_release(&p->status, SR_PARTY_NONE);
+        }
     }
     /* A wake-up may have died with it. */
     sr_wake_all(ring);

@@ -200,7 +200,7 @@ static void a_full_file_system_is_enospc_with_the_numbers(void)
     CHECK_MOUNTED(why.needed >= 5 * MIB - SR_PAYLOAD_COMMIT && why.needed <= 6 * MIB);
     CHECK_MOUNTED(why.free > 3 * MIB && why.free < 4 * MIB);
     CHECK_MOUNTED(sr_slot_committed(ring, 1) == SR_PAYLOAD_COMMIT);
-    CHECK_MOUNTED(sr_load_relaxed(&ring->parties[0].growing) == 0);
+    CHECK_MOUNTED(sr_pages_of(sr_load_relaxed(&ring->parties[0].growing)) == 0);
     CHECK_MOUNTED(sr_commit(ring, 0, 1, 3 * MIB, &why) == 0); /* what does fit still goes */
     memset(sr_payload(ring, 1), 1, 3 * MIB);
     sr_destroy(ring);
@@ -223,7 +223,7 @@ static void what_others_are_committing_counts(void)
     sr_store_relaxed(&ring->parties[2].growing, 6 * MIB / SR_PAGE);
     CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC); /* it waits for them, but not for ever */
     CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM && why.free < 2 * MIB);
-    CHECK_MOUNTED(sr_load_relaxed(&ring->parties[1].growing) == 0);
+    CHECK_MOUNTED(sr_pages_of(sr_load_relaxed(&ring->parties[1].growing)) == 0);
     CHECK_MOUNTED(sr_recover(ring, 2) == 0); /* it died in the middle */
     CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == 0);
     sr_destroy(ring);

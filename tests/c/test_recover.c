@@ -110,7 +110,7 @@ static void the_dead_partys_own_words_are_cleared(void)
     CHECK_OK(sr_recover(ring, 1));
     CHECK_OK(sr_party_info(ring, 1, &pid, &status, &flags));
     CHECK_EQ(status, SR_PARTY_NONE);
-    CHECK_EQ(sr_load_relaxed(&ring->parties[1].growing), 0);
+    CHECK_EQ(sr_pages_of(sr_load_relaxed(&ring->parties[1].growing)), 0);
     CHECK_EQ(sr_load_relaxed(&ring->parties[1].waiting), 0);
     sr_destroy(ring);
 }

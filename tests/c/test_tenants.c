@@ -206,7 +206,7 @@ static void a_slow_recovery_leaves_the_next_tenant_alone(void)
     CHECK_EQ(sr_recover_tenant(ring, *party, old), 0);
     for (uint32_t i = 0; i < 4; i++)
         CHECK_EQ(sr_load_relaxed(&ring->slots[i].state), before[i]);
-    CHECK_EQ(sr_load_relaxed(&ring->parties[*party].growing), 7);
+    CHECK_EQ(sr_pages_of(sr_load_relaxed(&ring->parties[*party].growing)), 7);
     CHECK_OP(sr_load_relaxed(&ring->parties[*party].tenant), !=, 0);
     sr_destroy(ring);
 }

@@ -9,7 +9,7 @@
 
 #include "model.h"
 
-enum { STACK = 32768, DEPTH = 2048 };
+enum { STACK = 65536, DEPTH = 2048 };
 
 struct body {
     jmp_buf at;
@@ -220,7 +220,8 @@ void machine_begin(const struct scenario *scenario)
         .flags = plan->flags, .data_off = SR_PAGE * (2 + MAX_SLOTS), .stride = PAYLOAD_STRIDE,
         .task_capacity = SR_PAGE, .capacity = SR_PAGE, .populated = populated};
     for (uint32_t i = 0; i < plan->slots; i++) {
-        handle.slots[i].committed = populated[i] = SR_PAGE;
+        handle.slots[i].committed = plan->grows ? 0 : SR_PAGE;
+        populated[i] = SR_PAGE;
         handle.slots[i].task_committed = SR_PAGE;
         /* The generation wraps within a few batches. */
         handle.slots[i].state = sr_word(SR_FREE, 0, (UINT64_MAX >> SR_GEN_SHIFT) - i);

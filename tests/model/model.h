@@ -28,6 +28,7 @@ struct scenario {
     bool late;  /* the workers begin when the first tasks lie there */
     bool races; /* look for data races too, which makes more states of one */
     bool tenants; /* party numbers are taken and given back: what decides about them is a step too */
+    bool grows;   /* slots begin without memory */
     bool consumer_dies, closes; /* else it ends when all sleep and nothing is left to do */
 };
 

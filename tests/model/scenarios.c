@@ -58,6 +58,8 @@ const struct scenario scenarios[] = {
      .workers = 3, .slots = 1, .deaths = 1, .tenants = true, .late = true},
     {.name = "tenants-hold", .party = tenants, .flags = SR_SEG_PUSH, .what = "the same, and arrays are kept",
      .workers = 3, .slots = 1, .deaths = 1, .tenants = true, .late = true, .holds = true},
+    {.name = "tenants-grow", .party = tenants, .flags = SR_SEG_PUSH, .what = "the same, and slots have no memory yet",
+     .workers = 3, .slots = 1, .deaths = 1, .tenants = true, .late = true, .grows = true},
 };
 const size_t n_scenarios = sizeof scenarios / sizeof *scenarios;
 

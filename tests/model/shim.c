@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <stdarg.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
+#include <sys/types.h>
 #include <time.h>
 
 #include "model.h"
@@ -32,7 +34,8 @@ static bool no_step(const volatile void *address, int order)
     size_t at = (size_t)((const char *)address - (const char *)ring->parties);
     if (at < sizeof(sr_party) * ring->n_parties) /* who joined is asked by nobody here */
         return at % sizeof(sr_party) >= offsetof(sr_party, pid) &&
-               !(plan->tenants && at % sizeof(sr_party) == offsetof(sr_party, tenant));
+               !(plan->tenants && at % sizeof(sr_party) == offsetof(sr_party, tenant)) &&
+               !(plan->grows && at % sizeof(sr_party) == offsetof(sr_party, growing));
     at = (size_t)((const char *)address - (const char *)ring->slots);
     if (at >= sizeof(sr_slot) * plan->slots)
         return false;
@@ -223,6 +226,24 @@ int model_clock_gettime(clockid_t clock, struct timespec *t)
 {
     (void)clock;
     *t = (struct timespec){.tv_sec = 1};
+    return 0;
+}
+
+/* There is memory, and no limit. */
+int model_fstatfs(int fd, struct statfs *fs);
+int model_fstatfs(int fd, struct statfs *fs)
+{
+    (void)fd, (void)fs;
+    return -1;
+}
+
+int model_fallocate(int fd, int mode, off_t offset, off_t length);
+int model_fallocate(int fd, int mode, off_t offset, off_t length)
+{
+    (void)fd, (void)mode, (void)offset;
+    uint32_t number = books.number[self] - 1u;
+    /* What the others must count on: it stands until the memory is taken. */
+    MUST(number < ring->n_parties && sr_pages_of(ring->parties[number].growing) * SR_PAGE == (uint64_t)length);
     return 0;
 }
 

@@ -21,8 +21,11 @@ static void come_and_go(uint32_t me)
     MUST(sr_claim_free(ring, number, SR_FOREVER, &slot, &gen) == 0);
     MUST(books.fills[slot] == 0);
     books.fills[slot] = (uint8_t)(me + 1);
+    if (plan->grows)
+        MUST(sr_commit(ring, number, slot, SR_PAGE, NULL) == 0);
     put(slot, WHOLE_OBJECT, 0, me);
     MUST(get(slot, WHOLE_OBJECT, 0) == me);
+    MUST(ring->parties[number].status == SR_PARTY_JOINED);
     MUST(me == VICTIM || sr_leave(ring, number) == -EBUSY);
     books.fills[slot] = 0;
     if (plan->holds)
@@ -77,5 +80,5 @@ void tenants(uint32_t me)
             ring->parties[p].tenant = 0;
     for (uint32_t i = 0; i < plan->slots; i++)
         MUST(sr_state_of(ring->slots[i].state) == SR_FREE);
-    MUST(ring->parties[NUMBER].tenant == 0);
+    MUST(ring->parties[NUMBER].tenant == 0 && sr_pages_of(ring->parties[NUMBER].growing) == 0);
 }
