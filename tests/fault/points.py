@@ -87,12 +87,16 @@ class Points:
         for i in sorted(range(len(steps)), key=lambda i: (steps[i].file, steps[i].line)):
             seen[texts[i]] += 1
             self.names[i] = texts[i] + (f" ({seen[texts[i]]})" if seen[texts[i]] > 1 else "")
-        self._board = library.sr_steps_board().contents
+        self._library, self._board = library, library.sr_steps_board().contents
 
     def hits(self, workers):
         """Return the Counter of points that workers (else the consumer) have come by since `forget`."""
         counts = self._board.hits[1 if workers else 0]
         return Counter({name: counts[i] for i, name in enumerate(self.names) if counts[i]})
+
+    def become(self, party):
+        """Have this process counted and struck as `party`, whatever its number in a segment is."""
+        self._library.sr_steps_be(party)
 
     def strikes(self):
         """Return all orders."""

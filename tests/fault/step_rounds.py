@@ -1,42 +1,27 @@
-"""One job of the run at every step, in a process of its own: see tests/fault/steps.py.
-
-python -m tests.fault.step_rounds KIND MODE BUILD QUICK SEED
-"""
+"""Jobs of the run at every step in which a loader's workers, or its consumer, are struck: see step_job.py."""
 
 import contextlib
-import ctypes
 import dataclasses
-import faulthandler
-import gc
-import json
-import logging
 import os
-import random
-import resource
 import signal
-import sys
 import time
 from collections import Counter
 
 from tests.fault import points
-from tests.fault.steps import COLUMNS, MODES, MUST_BE_ZERO
+from tests.fault.step_job import HOWS, POINTS, Job, Order, main
+from tests.fault.steps import MODES
 
-POINTS = points.load(sys.argv[3])
+# isort: split
+# step_job has put the points into it by now.
+import slipring.pool
+from slipring.deaths import manner
+from slipring.errors import LoaderTimeout, WorkerDied
+from tests.fault import mortal
+from tests.fault.procs import state, until
+from tests.fault.rounds import Mode, compare, noted
 
-import slipring.pool  # noqa: E402
-from slipring.deaths import manner  # noqa: E402
-from slipring.errors import LoaderTimeout, WorkerDied  # noqa: E402
-from tests.fault import mortal  # noqa: E402
-from tests.fault.procs import state, until  # noqa: E402
-from tests.fault.rounds import Mode, compare, noted  # noqa: E402
-from tests.leaks import Snapshot  # noqa: E402
-
-HOWS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, 0)
-HANG_S = 120  # of one round
 TIMEOUT_S = 0.1  # of the loader: how long a stopped worker is waited for
-TRIES = 3
 SEED = 7  # of every loader
-SET_CHILD_SUBREAPER = 36
 
 
 @dataclasses.dataclass
@@ -57,30 +42,14 @@ class Scene(Mode):
         return super().loader(seed, **more)
 
 
-@dataclasses.dataclass(frozen=True)
-class Order:
-    """At which point somebody is struck, how, and after how many hits."""
-
-    name: str
-    how: int
-    skip: int = 0
-    party: int = points.ANY_WORKER
-
-
-class Job:
-    """The rounds of a kind of death in a mode."""
+class LoaderJob(Job):
+    """A loader reads some epochs."""
 
     def __init__(self, kind, mode, quick, rng):
-        self.kind, self.rng, self.quick = kind, rng, quick
-        self.mode = Scene.of(MODES[mode])
-        self.counts = Counter(dict.fromkeys((*COLUMNS, *MUST_BE_ZERO), 0))
-        self.missed = []
-        self.details = []
-        self.reached = set()  # by anybody, in any round
-        self.ways = {}  # point -> (the orders by which somebody of our kind comes by it, how often)
-        self.workers_strike = kind != "parent"
-        self.slowest_s = 0.0
+        super().__init__(kind, Scene.of(MODES[mode]), quick, rng)
         self.want = None
+        self.party = points.CONSUMER if kind == "parent" else points.ANY_WORKER
+        self.hows = {"stop": (signal.SIGSTOP,), "parent": (signal.SIGKILL,)}.get(kind, HOWS)
 
     # ---- what one round is
 
@@ -115,10 +84,6 @@ class Job:
                 if state(strike.pid) == "T":
                     os.kill(strike.pid, signal.SIGCONT)
 
-    def wrong(self, what):
-        self.counts["wrong"] += 1
-        self.details.append(what)
-
     def compare(self, epoch, got, want, orders):
         """Count in what an epoch's batches are not what they are to be."""
         found = Counter()
@@ -149,8 +114,6 @@ class Job:
                 self.wrong(f"after {orders} {ring.circulating} of {ring.n_slots} slots circulate")
             if self.kind == "stop" and loader.stats().respawns:
                 self.wrong(f"after {orders} {loader.stats().respawns} respawns")
-
-    stop = respawn
 
     def raises(self, orders):
         """The death is raised, unless everything had been delivered; what came before it is right."""
@@ -204,22 +167,8 @@ class Job:
 
     # ---- all rounds
 
-    def round(self, *orders):
-        """One round under these orders; returns whether the first was carried out."""
-        faulthandler.dump_traceback_later(HANG_S, exit=True)
-        POINTS.forget()
-        for slot, order in enumerate(orders):
-            POINTS.order(order.name, order.how, order.skip, order.party, slot=slot)
-        getattr(self, {"raise": "raises"}.get(self.kind, self.kind))(orders)
-        self.counts["rounds"] += 1
-        by_workers, by_consumer = POINTS.hits(True), POINTS.hits(False)
-        self.reached |= set(by_workers) | set(by_consumer)
-        for name, hits in (by_workers if self.workers_strike else by_consumer).items():
-            if name not in self.ways:
-                self.ways[name] = orders, hits
-        carried_out = bool(orders) and POINTS.strikes()[0].done > 0
-        self.counts["struck"] += sum(strike.done for strike in POINTS.strikes())
-        return carried_out
+    def one(self, orders):
+        {"raise": self.raises, "parent": self.parent}.get(self.kind, self.respawn)(orders)
 
     def peace(self):
         """Note what is to be delivered, and who comes by where when nobody dies."""
@@ -232,56 +181,12 @@ class Job:
         self.round()
 
     def run(self):
-        """Strike at every point that is come by, also at those that only deaths lead to."""
         if self.kind == "parent":  # what does the consumer do when a worker has died?
             for name in POINTS.hits(workers=True):
                 self.round(Order(name, signal.SIGKILL))
-        done = set()
-        while more := [name for name in self.ways if name not in done]:
-            for number, name in enumerate(more):
-                self.strike_at(name, number)
-            done.update(more)
-        self.counts["points"] = len(done)
-
-    def strike_at(self, name, number):
-        """Strike at a point, in one way or in all."""
-        hows = HOWS if self.kind in ("respawn", "raise") else (signal.SIGKILL,)
-        if self.kind == "stop":
-            hows = (signal.SIGSTOP,)
-        if self.quick:
-            hows = (hows[(number + len(name)) % len(hows)],)
-        party = points.ANY_WORKER if self.workers_strike else points.CONSUMER
-        for how in hows:
-            for attempt in range(TRIES):
-                before, hits = self.ways[name]
-                skip = self.rng.randrange(hits) if attempt == 0 else 0
-                if self.round(Order(name, how, skip, party), *before[: points.STRIKES - 1]):
-                    break
-            else:
-                self.counts["missed"] += 1
-                self.missed.append(f"{name} by {signal.Signals(how).name if how else '_exit'}")
-
-
-def main():
-    kind, mode, _, quick, seed = sys.argv[1:]
-    # A crash is meant: no core, and nothing said for each of thousands.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    logging.getLogger("slipring").setLevel(logging.ERROR)
-    slipring.pool.GRACE_S = slipring.pool.TERM_S = 0.5  # for those that stand still at the end
-    if ctypes.CDLL(None, use_errno=True).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
-    job = Job(kind, mode, quick == "1", random.Random(f"{seed} {kind} {mode}"))
-    job.peace()
-    before = Snapshot.take()
-    job.run()
-    gc.collect()  # a raised exception and the frames that it came through refer to each other
-    leaks = before.leaks(wait_s=10)
-    faulthandler.cancel_dump_traceback_later()
-    for what in leaks:
-        job.wrong(what)
-    result = {**job.counts, "details": job.details[:20], "names": POINTS.names, "slowest_s": job.slowest_s}
-    print(json.dumps({**result, "missed_at": job.missed, "reached": sorted(job.reached)}))
+        super().run()
 
 
 if __name__ == "__main__":
-    main()
+    slipring.pool.GRACE_S = slipring.pool.TERM_S = 0.5  # for those that stand still at the end
+    main(LoaderJob)

@@ -2,9 +2,10 @@
 
     python -m tests.fault.steps [--quick] [--only 'respawn map;parent chunks'] [--seed 1] [--jobs 2]
 
-A job is a kind of death and a mode, in a process of its own. Kinds: `respawn` (a worker dies at the point and
-is replaced), `raise` (it dies, and WorkerDied says so), `stop` (it stands still there and later goes on) and
-`parent` (the consumer dies there). Ends with 1 if a batch was lost, delivered twice, out of its order or
+A job is a kind of death and a mode, in a process of its own. Kinds, of a loader's processes: `respawn` (a
+worker dies at the point and is replaced), `raise` (it dies, and WorkerDied says so), `stop` (it stands still
+there and later goes on) and `parent` (the consumer dies there); and `queue`: one of those that share a
+`slipring.Queue` dies, or stands still. Ends with 1 if a batch was lost, delivered twice, out of its order or
 changed, if anything hung or was left behind, or if a point is in no party's way in any mode.
 """
 
@@ -32,34 +33,23 @@ MODES = {
     "stream, replay": {"data": "Stream"},
     "arrays kept": {"data": "Kept"},
 }
-ALL_JOBS = [(kind, mode) for kind in ("respawn", "raise", "stop", "parent") for mode in MODES]
+QUEUE_MODES = [f"{who} {what}" for what in ("dies", "stops") for who in ("producer", "consumer", "survivor")]
+ALL_JOBS = [
+    *((kind, mode) for kind in ("respawn", "raise", "stop", "parent") for mode in MODES),
+    *(("queue", mode) for mode in QUEUE_MODES),
+]
 QUICK_JOBS = [
     *(("respawn", mode) for mode in MODES),
     *(("raise", mode) for mode in ("map", "chunks, staged", "stream, by state")),
     *(("stop", mode) for mode in ("map", "chunks")),
     *(("parent", mode) for mode in ("map, ended early", "chunks", "stream, by state")),
+    *(("queue", mode) for mode in (*QUEUE_MODES[:3], "survivor stops")),
 ]
-# Points that no loader comes by, and who does.
+# Points that nobody can be struck at, or that these jobs do not lead to.
 ELSEWHERE = {
-    "sr_claim_free:": "push mode",
-    "try_claim_free:": "push mode",
-    "sr_wake_free:": "push mode: nobody else waits for FREE",
-    "sr_publish: before add &ring->header->order": "push mode",
-    "sr_publish: before store &s->ticket": "push mode",
-    "sr_park:": "push mode: a slot that is given back while arrays in it are kept",
-    "sr_set_polled:": "push mode: fileno()",
-    "take_number:": "push mode: a process takes a party's number",
-    "sr_leave:": "push mode: and gives it back",
-    "recover: before cas &p->tenant": "push mode: a dead one's number",
-    "recover: after cas &p->tenant": "push mode",
-    "recover_step: before cas &s->state": "push mode: a dead one's lease of a slot that another holds",
-    "recover_step: after cas &s->state": "push mode",
     "announce: before wait": "two parties grow at once, with room for one: tests/c/test_memory.c",
     "announce: after wait": "the same",
-    "sr_after_fork:": "in a child that is no party yet",
-    "count_fork:": "in a child that is no party yet",
-    "commit_controls:": "before there is a party",
-    "sr_create:": "before there is a party",
+    "count_fork:": "in a child that has just been forked: nobody yet",
 }
 COLUMNS = (
     "points", "rounds", "struck", "missed", "raised", "batches",
@@ -69,7 +59,7 @@ MUST_BE_ZERO = ("lost", "doubled", "reordered", "changed", "wrong")
 
 
 def elsewhere(name):
-    """Whether a point is known to be in no loader's way."""
+    """Whether a point is known to be in nobody's way."""
     return any(
         name == what or name.startswith(f"{what}:") or name.startswith(f"{what} ") for what in ELSEWHERE
     )
@@ -82,7 +72,8 @@ def line(job, counts, width):
 
 def run_job(job, path, quick, seed):
     """Run a job in a process of its own; returns its counts, with "failure" where it came to no end."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.fault.step_rounds", *job, os.fspath(path)]
+    module = "tests.fault.step_queue" if job[0] == "queue" else "tests.fault.step_rounds"
+    command = [sys.executable, "-W", "ignore", "-m", module, *job, os.fspath(path)]
     env = {**os.environ, "SLIPRING_TEST_RUN": f"{os.getpid()} {job}"}  # its orphans are not those of others
     done = subprocess.run([*command, str(int(quick)), seed], capture_output=True, text=True, env=env)
     if done.returncode == 0:

@@ -33,7 +33,7 @@ def test_every_point_has_a_name_of_its_own(build):
     names = said.splitlines()
     assert len(set(names)) == len(names) > 150
     assert {"sr_publish: before cas &s->state", "sr_publish: after cas &s->state"} < set(names)
-    # What is said of points that no loader comes by must be about points.
+    # What is said of points that nobody comes by must be about points.
     assert [what for what in ELSEWHERE if not any(name.startswith(what) for name in names)] == []
 
 

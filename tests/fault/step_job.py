@@ -1,0 +1,136 @@
+"""What the jobs of the run at every step have in common: rounds under orders, and a strike at each point.
+
+A job is a process of its own, whose arguments are KIND MODE BUILD QUICK SEED: see tests/fault/steps.py.
+"""
+
+import ctypes
+import dataclasses
+import faulthandler
+import gc
+import json
+import logging
+import random
+import resource
+import signal
+import sys
+from collections import Counter
+
+from tests.fault import points
+from tests.fault.steps import COLUMNS, MUST_BE_ZERO
+from tests.leaks import Snapshot
+
+POINTS = points.load(sys.argv[3])
+HOWS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, 0)
+HANG_S = 120  # of one round
+TRIES = 3
+SET_CHILD_SUBREAPER = 36
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """At which point somebody is struck, how, and after how many hits."""
+
+    name: str
+    how: int
+    skip: int = 0
+    party: int = points.ANY_WORKER
+
+
+class Job:
+    """The rounds of a kind of death in a mode.
+
+    Parameters
+    ----------
+    quick : bool
+        Strike at each point in one of the ways, not in all.
+    """
+
+    hows = HOWS
+    party = points.ANY_WORKER  # who is struck
+
+    def __init__(self, kind, mode, quick, rng):
+        self.kind, self.mode, self.quick, self.rng = kind, mode, quick, rng
+        self.counts = Counter(dict.fromkeys((*COLUMNS, *MUST_BE_ZERO), 0))
+        self.missed = []
+        self.details = []
+        self.reached = set()  # by anybody, in any round
+        self.ways = {}  # point -> (the orders by which somebody of our kind comes by it, how often)
+        self.slowest_s = 0.0
+
+    def peace(self):
+        """Learn what happens when nobody is struck."""
+        self.round()
+
+    def prepare(self):
+        """What comes before the orders of a round."""
+
+    def one(self, orders):
+        """What a round is; counts what is wrong."""
+        raise NotImplementedError
+
+    def wrong(self, what):
+        self.counts["wrong"] += 1
+        self.details.append(what)
+
+    def round(self, *orders):
+        """One round under these orders; returns whether the first was carried out."""
+        faulthandler.dump_traceback_later(HANG_S, exit=True)
+        self.prepare()
+        POINTS.forget()
+        for slot, order in enumerate(orders):
+            POINTS.order(order.name, order.how, order.skip, order.party, slot=slot)
+        self.one(orders)
+        self.counts["rounds"] += 1
+        by_workers, by_consumer = POINTS.hits(True), POINTS.hits(False)
+        self.reached |= set(by_workers) | set(by_consumer)
+        for name, hits in (by_consumer if self.party == points.CONSUMER else by_workers).items():
+            if name not in self.ways:
+                self.ways[name] = orders, hits
+        carried_out = bool(orders) and POINTS.strikes()[0].done > 0
+        self.counts["struck"] += sum(strike.done for strike in POINTS.strikes())
+        return carried_out
+
+    def run(self):
+        """Strike at every point that is come by, also at those that only deaths lead to."""
+        done = set()
+        while more := [name for name in self.ways if name not in done]:
+            for number, name in enumerate(more):
+                self.strike_at(name, number)
+            done.update(more)
+        self.counts["points"] = len(done)
+
+    def strike_at(self, name, number):
+        """Strike at a point, in one way or in all."""
+        hows = self.hows
+        if self.quick:
+            hows = (hows[(number + len(name)) % len(hows)],)
+        for how in hows:
+            for attempt in range(TRIES):
+                before, hits = self.ways[name]
+                skip = self.rng.randrange(hits) if attempt == 0 else 0
+                if self.round(Order(name, how, skip, self.party), *before[: points.STRIKES - 1]):
+                    break
+            else:
+                self.counts["missed"] += 1
+                self.missed.append(f"{name} by {signal.Signals(how).name if how else '_exit'}")
+
+
+def main(make):
+    """Run the job that the arguments name, and say what came of it; `make` gives a `Job`."""
+    kind, mode, _, quick, seed = sys.argv[1:]
+    # A crash is meant: no core, and nothing said for each of thousands.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    logging.getLogger("slipring").setLevel(logging.ERROR)
+    if ctypes.CDLL(None, use_errno=True).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    job = make(kind, mode, quick == "1", random.Random(f"{seed} {kind} {mode}"))
+    job.peace()
+    before = Snapshot.take()
+    job.run()
+    gc.collect()  # a raised exception and the frames that it came through refer to each other
+    leaks = before.leaks(wait_s=10)
+    faulthandler.cancel_dump_traceback_later()
+    for what in leaks:
+        job.wrong(what)
+    result = {**job.counts, "details": job.details[:20], "names": POINTS.names, "slowest_s": job.slowest_s}
+    print(json.dumps({**result, "missed_at": job.missed, "reached": sorted(job.reached)}))

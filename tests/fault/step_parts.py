@@ -1,0 +1,237 @@
+"""What the processes do that share a Queue in the run at every step: see step_queue.py."""
+
+import ctypes
+import mmap
+import os
+import queue
+import select
+import signal
+import sys
+import traceback
+
+import numpy as np
+
+from tests.fault.procs import sleeps_in_futex, state, until
+from tests.fault.step_job import HANG_S, POINTS
+
+# isort: split
+# step_job has put the points into it by now.
+from slipring import Queue
+
+EACH = 6  # messages of a producer
+ROWS = (10, 3_000, 30_000)  # int32 values of a message: the last two need memory that the slots have not yet
+CONSUMERS = 4  # with those that replace others
+END = "the end"
+PR_SET_PDEATHSIG = 1
+
+
+def shared(*shape, dtype=np.int32):
+    size = int(np.prod(shape))
+    return np.frombuffer(mmap.mmap(-1, size * np.dtype(dtype).itemsize), dtype).reshape(shape)
+
+
+class Account:
+    """What the processes of a round say of themselves.
+
+    Attributes
+    ----------
+    begun, put : (2,) int32 arrays
+        Of each producer: how many messages it began to put, and how many of these calls have returned.
+    getting : (CONSUMERS,) int32 array
+        1: inside of a get.
+    got : (CONSUMERS, 2, EACH) int32 array
+        How often each consumer got each message of each producer.
+    reordered, changed : (CONSUMERS,) int32 arrays
+    """
+
+    def __init__(self):
+        self.begun, self.put = shared(2), shared(2)
+        self.getting, self.reordered, self.changed = (shared(CONSUMERS) for _ in range(3))
+        self.got = shared(CONSUMERS, 2, EACH)
+
+
+class Child:
+    """A forked process: it ends with 0 after its part, with 1 if something was raised."""
+
+    def __init__(self, role, part, *args):
+        self.code = None
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                if role:
+                    POINTS.become(role)
+                part(*args)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+            finally:
+                os._exit(1)
+
+    def ended(self):
+        """Whether it has."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code is not None
+
+    def stands_still(self):
+        """Whether it is stopped by a strike."""
+        return any(s.done and s.pid == self.pid for s in POINTS.strikes()) and state(self.pid) == "T"
+
+    def waits(self):
+        """Whether there is nothing that it could do now."""
+        return self.ended() or self.stands_still() or sleeps_in_futex(self.pid)
+
+    def wait(self):
+        """Wait for its end; returns how it came."""
+        until(self.ended, "a process ends", HANG_S)
+        return self.code
+
+
+class Gate:
+    """Where processes wait until another opens it."""
+
+    def __init__(self):
+        self.reader, self.writer = os.pipe()
+
+    def wait(self):
+        os.read(self.reader, 1)
+
+    def open(self, times=1):
+        os.write(self.writer, bytes(times))
+
+    def close(self):
+        os.close(self.reader)
+        os.close(self.writer)
+
+
+def rows_of(producer, number):
+    return np.full(ROWS[number % len(ROWS)], 100 * producer + number, np.int32)
+
+
+def make_one_and_produce(q, me, account):
+    """To make a queue is a way to die, too."""
+    Queue(1, max_processes=2).close()
+    produce(q, me, account)
+
+
+def produce(q, me, account, first=0, end=EACH):
+    """Put messages in all the ways that there are."""
+    for number in range(first, end):
+        account.begun[me] = number + 1
+        rows = rows_of(me, number)
+        if number % 3 == 1:
+            with q.slot() as s:
+                inside = s.empty(len(rows), np.int32)
+                inside[:] = rows
+                s.put({"producer": me, "number": number, "rows": inside})
+                account.put[me] = number + 1
+                del inside  # the hold ends
+        else:
+            if number % 3 == 2:
+                with q.slot() as s:
+                    inside = s.empty(5)
+                del inside  # given up, and kept a moment longer
+            q.put({"producer": me, "number": number, "rows": rows})
+            account.put[me] = number + 1
+        if number == 2:
+            q.disconnect_client()
+
+
+def note(got, me, account, last):
+    """Write down a message."""
+    producer, number = got["producer"], got["number"]
+    account.got[me, producer, number] += 1
+    account.getting[me] = 0
+    account.reordered[me] += number <= last.get(producer, -1)
+    account.changed[me] += not np.array_equal(got["rows"], rows_of(producer, number))
+    last[producer] = number
+
+
+def consume(q, me, account, gate=None, share=0):
+    """Get messages till the end is told; after `share` of them wait at the gate."""
+    last, kept, n = {}, [], 0
+    while True:
+        if gate and n == share:
+            gate.wait()
+            gate = None
+        account.getting[me] = 1
+        if n % 3 == 1:
+            select.select([q], [], [])
+            try:
+                got = q.get_nowait(copy="always")
+            except queue.Empty:
+                continue
+        else:
+            got = q.get(copy="never")
+        if isinstance(got, dict):
+            note(got, me, account, last)
+        account.getting[me] = 0
+        if got == END:
+            return
+        kept[:] = [got]
+        n += 1
+        if n == 3:
+            del got
+            kept.clear()
+            q.disconnect_client()
+
+
+def leave_everything_behind(q, there, taken):
+    """Die, by a strike, with slots in all the states that a process can have them in."""
+    kept = [q.get(copy="never")]  # the queue's maker holds it, too
+    q.put(np.zeros(5))
+    kept.append(q.get(copy="never"))
+    for what in ("leased and held", "leased by another", "held"):
+        with q.slot() as s:
+            kept.append(s.empty(5))
+            kept[-1][:] = 4
+            s.put({what: kept[-1]})
+        if what == "leased and held":
+            kept.append(q.get(copy="never"))
+        elif what == "leased by another":
+            there.open()
+            taken.wait()
+    with q.slot() as s:
+        kept.append(s.empty(5))
+    with q.slot() as s:
+        s.empty(ROWS[-1], np.int32)  # here it dies
+
+
+def die_with_a_claim(q):
+    with q.slot():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_with_a_number(q):
+    q.fileno()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def survive(q, me, account, gate):
+    """Put a message, for which the dead must be recovered first; later, end the queue."""
+    produce(q, me, account, 0, 1)
+    gate.wait()
+    q.shutdown()
+
+
+def put_slowly(q, me, account, gate):
+    """The same, and another message, of which a slower survivor must not take the slot."""
+    produce(q, me, account, 0, 1)
+    rows = rows_of(me, 1)
+    with q.slot() as s:
+        inside = s.empty(len(rows), np.int32)
+        account.begun[me] = 2
+        gate.wait()
+        inside[:] = rows
+        s.put({"producer": me, "number": 1, "rows": inside})
+        account.put[me] = 2
+        del inside
+
+
+def take_a_number(q, gate):
+    q.put(END)
+    gate.wait()

@@ -1,0 +1,277 @@
+"""Jobs of the run at every step in which a process that shares a Queue is struck: see step_job.py.
+
+In each round producers and consumers, or two survivors of what others have left behind, share a new queue;
+all party numbers are in use. One of them is struck at the point; a dead one is replaced, a stopped one goes
+on when the others have done their part. Each writes down what it has done, where a kill changes nothing.
+"""
+
+import contextlib
+import os
+import queue
+import signal
+
+import numpy as np
+
+from tests.fault.procs import until
+from tests.fault.step_job import HANG_S, HOWS, POINTS, Job, main
+from tests.fault.step_parts import (
+    EACH,
+    END,
+    Account,
+    Child,
+    Gate,
+    consume,
+    die_with_a_claim,
+    die_with_a_number,
+    leave_everything_behind,
+    make_one_and_produce,
+    note,
+    produce,
+    put_slowly,
+    survive,
+    take_a_number,
+)
+
+# isort: split
+# step_job has put the points into it by now.
+from slipring import Queue, ShutDown
+
+VICTIM, FORERUNNER = 1, 2  # as whom processes are struck
+SLOTS = 4  # too few for what two producers put
+# Where a producer has published, and where a consumer may have taken what it has not written down yet.
+PUBLISHED = ("sr_publish: after cas", "sr_wake_ready:")
+TAKEN = (
+    "sr_take: after cas",
+    "sr_take: before store",
+    "sr_populate:",
+    "let_go:",
+    "set_free_at:",
+    "sr_wake_free:",
+)
+
+
+class QueueJob(Job):
+    """Processes share a queue."""
+
+    party = VICTIM
+
+    def __init__(self, kind, mode, quick, rng):
+        super().__init__(kind, mode, quick, rng)
+        who, what = mode.split()
+        self.who, self.hows = who, (signal.SIGSTOP,) if what == "stops" else HOWS
+        self.scene = None
+
+    def peace(self):
+        self.round()
+        self.round()
+
+    def prepare(self):
+        self.scene = self.ruins() if self.who == "survivor" else None
+
+    def one(self, orders):
+        self.account, self.orders = Account(), orders
+        self.doubtful = {}  # (producer, number): whether it was published, of those whose put did not return
+        self.forgiven = 0  # messages that a dead consumer may have taken with it
+        {"producer": self.producer, "consumer": self.consumer, "survivor": self.survivor}[self.who]()
+
+    def died_at(self, child):
+        """The point where a child was struck dead; None if it has come to its end."""
+        until(lambda: self.go_on(child) or child.ended(), "the victim's end", HANG_S)
+        for strike, order in zip(POINTS.strikes(), self.orders, strict=False):
+            if strike.done and strike.pid == child.pid and strike.how != signal.SIGSTOP:
+                if child.code != (-strike.how or 3):
+                    self.wrong(f"after {self.orders} the victim ended with {child.code}")
+                return order.name
+        if child.code != 0:
+            self.wrong(f"after {self.orders} somebody ended with {child.code}")
+        return None
+
+    def expect(self, *children):
+        """Children that nobody strikes come to their ends."""
+        for child in children:
+            if child.wait() != 0:
+                self.wrong(f"after {self.orders} somebody ended with {child.code}")
+
+    def go_on(self, child):
+        """Let a child that stands still go on."""
+        if child.stands_still():
+            os.kill(child.pid, signal.SIGCONT)
+
+    def producer(self):
+        """One of two producers is struck: before a waiting consumer, while there is no room, or later."""
+        q, gate = Queue(SLOTS, max_processes=5), Gate()
+        consumers = [Child(0, consume, q, 0, self.account, gate, 1)]
+        until(consumers[0].waits, "a consumer waits", HANG_S)
+        victim = Child(VICTIM, make_one_and_produce, q, 0, self.account)
+        until(lambda: self.account.put[0] or victim.waits(), "the victim begins", HANG_S)
+        other = Child(0, produce, q, 1, self.account)
+        until(lambda: victim.waits() and other.waits(), "the queue is full", HANG_S)
+        gate.open()
+        consumers.append(Child(0, consume, q, 1, self.account))
+        self.expect(other)
+        at, first = self.died_at(victim), int(self.account.put[0])
+        if at is not None:
+            if self.account.begun[0] > first:
+                self.doubtful[0, first] = at.startswith(PUBLISHED)
+                self.account.put[0] = first = first + 1
+            self.expect(Child(0, produce, q, 0, self.account, first))
+        gate.close()
+        self.end(q, consumers)
+
+    def consumer(self):
+        """One of two consumers is struck: while it waits, before waiting producers, or later."""
+        q, gate = Queue(SLOTS + 1, max_processes=5), Gate()
+        victim = Child(VICTIM, consume, q, 0, self.account, gate, 1)
+        until(victim.waits, "the victim waits for a message", HANG_S)
+        with q.slot() as s:
+            held = s.empty(5)
+            held[:] = 7
+            s.put([held])
+        producers = [Child(0, produce, q, me, self.account) for me in range(2)]
+        until(lambda: all(child.waits() for child in producers), "the queue is full", HANG_S)
+        gate.open()
+        gate_of_other = Gate()
+        other = Child(0, consume, q, 1, self.account, gate_of_other, EACH // 2)
+
+        def has_its_share():
+            return self.account.got[0].sum() >= EACH
+
+        until(lambda: has_its_share() or victim.ended() or victim.stands_still(), "the victim's part", HANG_S)
+        gate_of_other.open()
+        self.expect(*producers)
+        for _ in range(2):
+            q.put(END)
+        self.expect(other)
+        at, others = self.died_at(victim), []
+        if at is not None:
+            self.forgiven += bool(self.account.getting[0] and at.startswith(TAKEN))
+            others.append(Child(0, consume, q, 2, self.account))
+        if not (held == 7).all():
+            self.wrong(f"after {self.orders} an array that was kept is {held}")
+        del held
+        gate.close()
+        gate_of_other.close()
+        self.end(q, others)
+
+    def end(self, q, consumers):
+        """Nothing is put any more."""
+        for _ in consumers:
+            q.put(END)
+        self.expect(*consumers)
+        self.usable(q)
+        self.judge(q, (EACH, EACH))
+
+    def ruins(self):
+        """A queue whose slots and party numbers are all taken, most of them by dead processes."""
+        POINTS.forget()
+        POINTS.order("grow: before fallocate area + have", signal.SIGKILL, party=FORERUNNER)
+        q, there, taken = Queue(8, max_processes=4), Gate(), Gate()
+        with q.slot() as s:
+            held = s.empty(5)
+            held[:] = 7
+            s.put([held])
+        dead = [Child(FORERUNNER, leave_everything_behind, q, there, taken)]
+        there.wait()
+        leased = q.get(copy="never")
+        taken.open()
+        until(dead[0].ended, "the first one dies", HANG_S)
+        dead += [Child(0, part, q) for part in (die_with_a_number, die_with_a_claim)]
+        for child in dead:
+            if child.wait() != -signal.SIGKILL:
+                raise RuntimeError(f"one that was to die by SIGKILL ended with {child.code}")
+        if q._count() != (1, 0):
+            raise RuntimeError(f"{q._count()} messages and free slots, not (1, 0)")
+        there.close()
+        taken.close()
+        return q, held, leased
+
+    def survivor(self):
+        """One of two survivors is struck while both recover the dead, or later while it ends the queue."""
+        q, held, leased = self.scene
+        self.scene, gate, gate_of_other = None, Gate(), Gate()
+        victim = Child(VICTIM, survive, q, 0, self.account, gate)
+
+        def has_put():
+            return self.account.put[0] == 1 or victim.ended()
+
+        until(lambda: self.account.begun[0] or victim.ended(), "the victim begins", HANG_S)
+        other = Child(0, put_slowly, q, 1, self.account, gate_of_other)
+        until(lambda: self.account.begun[1] == 2 or other.ended(), "the other has a slot", HANG_S)
+        until(lambda: has_put() or victim.stands_still(), "the victim's part", HANG_S)
+        self.go_on(victim)
+        until(has_put, "the victim's part, later", HANG_S)
+        gate_of_other.open()
+        self.expect(other)
+        gate_of_other.close()
+        if victim.ended() and self.account.begun[0] > self.account.put[0]:
+            self.doubtful[0, 0] = (self.died_at(victim) or "").startswith(PUBLISHED)
+        if (first := list(q.get())) != ["held"]:
+            self.wrong(f"after {self.orders} the first message has {first}")
+        while q.qsize():
+            note(q.get(), 0, self.account, {})
+        with contextlib.suppress(queue.Full):
+            while True:  # into every slot but those of the two arrays, one of which the dead one held as well
+                q.put_nowait(np.full(5, 9.0))
+        if q.qsize() != q.maxsize - 2 or not (held == leased["leased by another"] + 3).all():
+            self.wrong(f"after {self.orders} {q.qsize()} slots are full; kept are {held}, {leased}")
+        while q.qsize():
+            q.get()
+        del held, leased
+        self.usable(q)
+        self.numbers(q, 2 if not victim.ended() else 3)
+        gate.open()
+        self.died_at(victim)
+        gate.close()
+        self.judge(q, (self.account.put[0], 2))
+
+    # ---- what is true afterwards
+
+    def usable(self, q):
+        """Every slot can be filled."""
+        while q.qsize():
+            if (got := q.get()) != END:
+                self.wrong(f"after {self.orders} {got} is left")
+        for number in range(q.maxsize):
+            q.put(number)
+        full, back = q._count(), [q.get() for _ in range(q.maxsize)]
+        if (full, back, q._count()) != ((q.maxsize, 0), list(range(q.maxsize)), (0, q.maxsize)):
+            self.wrong(f"after {self.orders} the queue has {full}, {back}, {q._count()}")
+
+    def numbers(self, q, most):
+        """So many processes can use the queue at once, besides those that do."""
+        gate = Gate()
+        children = [Child(0, take_a_number, q, gate) for _ in range(most)]
+        for _ in children:
+            q.get()
+        gate.open(most)
+        self.expect(*children)
+        gate.close()
+
+    def judge(self, q, put):
+        """The end of a queue, and the account of the round, in which so many were put."""
+        q.shutdown()
+        with contextlib.suppress(ShutDown):
+            self.wrong(f"after {self.orders} {q.get()!r} is got after the end")
+        q.close()
+        account, got = self.account, self.account.got.sum(axis=0)
+        due = np.arange(EACH) < account.put[:, None]
+        for (me, number), published in self.doubtful.items():
+            due[me, number] = published
+        found = {
+            "lost": max(0, int((due & (got == 0)).sum()) - self.forgiven),
+            "doubled": int((got > 1).sum()),
+            "reordered": int(account.reordered.sum()),
+            "changed": int(account.changed.sum()),
+        }
+        self.counts.update(found)
+        self.counts["batches"] += int(got.sum())
+        if any(found.values()):
+            self.details.append(f"after {self.orders}: {found}")
+        if (got[~due] > 0).any():
+            self.wrong(f"after {self.orders} what was not published is got: {got}, {due}")
+        if tuple(account.put) != put:
+            self.wrong(f"after {self.orders} {account.put} were put, not {put}")
+
+
+if __name__ == "__main__":
+    main(QueueJob)
