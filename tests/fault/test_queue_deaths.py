@@ -318,6 +318,7 @@ def test_the_makers_death_ends_nothing():
                 q.put(i)
 
         def also_after():
+            wait_dead(maker)  # what it puts before is its own to get
             os.write(writer, b"+" if [q.get() for _ in range(20)] == list(range(20)) else b"-")
 
         for part in (after, also_after):
