@@ -93,7 +93,8 @@ cdef class Core:
 
     cdef void come_out(self) noexcept:
         """A call has ended. The last one after `close` has no use for anything any more."""
-        self.inside -= 1
+        if self.inside > 0:  # a child forked during the call, which has used the queue meanwhile, is in none
+            self.inside -= 1
         if self.closed and self.inside == 0:
             self.let_go()
 

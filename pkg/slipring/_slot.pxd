@@ -32,6 +32,7 @@ cdef class Fill:
     cdef Fill outer
     cdef object rows
     cdef bint whole(self) noexcept
+    cdef int check(self) except -1
     cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL
     cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept
     cdef uint64_t limit(self) noexcept

@@ -171,10 +171,20 @@ cdef class Fill:
         """list or None: the indices, once they have been read."""
         return self.rows
 
+    cdef int check(self) except -1:
+        """Refuse what a forked child would do to its parent's slot."""
+        if self.fork_generation != forks():
+            raise RuntimeError(
+                "this process has been forked while its parent was making a batch or putting a message, "
+                "which is the parent's alone: end such a child with os._exit()"
+            )
+        return 0
+
     # ---- memory
 
     cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL:
         """Return `nbytes` of this slot's payload, committed."""
+        self.check()
         cdef uint64_t offset = self.ring.alloc(self.party, self.slot, nbytes, align)
         self.end = max(self.end, offset + nbytes)
         return self.payload + offset
@@ -204,6 +214,7 @@ cdef class Fill:
         Arrays that worker code keeps stay as they are, unless `hard`: then they must not be used any more,
         and the error has a place even where no memory is left.
         """
+        self.check()
         cdef Hold hold = self.hold
         # Two references are this function's and this fill's own.
         cdef bint kept = not hard and hold is not None and Py_REFCNT(hold) > 2
@@ -226,6 +237,7 @@ cdef class Fill:
     # ---- the end of a fill
 
     cdef int publish(self, sr_result *result) except -1:
+        self.check()
         # Whoever still refers to the hold, besides this fill, is an array that worker code kept.
         cdef Hold hold = self.hold
         self.hold = None
@@ -239,12 +251,18 @@ cdef class Fill:
 
     def abort(self):
         """Give the slot back; nothing is published, and arrays in it must not be used any more."""
+        self.check()
         self.ring.abort(self.party, self.slot, self.gen)
 
     cdef int give_back(self) except -1:
-        """As `abort`, but arrays in it that code has kept stay good as long as they live (push mode)."""
+        """As `abort`, but arrays in it that code has kept stay good as long as they live (push mode).
+
+        In a forked child nothing: the slot is its parent's.
+        """
         cdef Hold hold = self.hold
         self.hold = None
+        if self.fork_generation != forks():
+            return 0
         if hold is None or Py_REFCNT(hold) == 1:
             return self.ring.abort(self.party, self.slot, self.gen)
         self.ring.park(self.party, self.slot, self.gen)
@@ -260,10 +278,12 @@ cdef class Fill:
         return self.ring.result_of(self.slot, which)
 
     cdef int settle(self, int layout, const sr_result *result) except -1:
+        self.check()
         return self.ring.settle(self.party, self.slot, self.gen, layout, result)
 
     cdef int range_done(self, const sr_result *result) except -1:
         """End this range; 1 if this worker must now finish the whole slot."""
+        self.check()
         cdef int rc = self.ring.range_done(self.party, self.slot, self.range, self.gen, result)
         if rc == 1:
             self.range = SR_FINISH
@@ -271,6 +291,7 @@ cdef class Fill:
 
     def propose_layout(self):
         """Return 0 if this worker decides how the rows lie, else DIRECT or STAGED."""
+        self.check()
         return self.ring.propose(self.party, self.slot, self.gen)
 
 

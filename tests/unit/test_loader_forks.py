@@ -223,3 +223,33 @@ def test_a_child_can_iterate_although_a_thread_of_its_parent_was_about_to():
         finally:
             go_on.set()
             thread.join()
+
+
+class Forked:
+    """Pickles as a number, in two processes; the second is to do nothing more."""
+
+    def __init__(self, i):
+        self.i = i
+
+    def __reduce__(self):
+        if self.i == 5:
+            os.fork()
+        return int, (self.i,)
+
+
+class ForkedItems:
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return Forked(i)
+
+
+@pytest.mark.parametrize("chunk", [None, 1])
+def test_a_child_forked_while_a_worker_writes_a_batch_publishes_nothing(chunk, capfd):
+    with Loader(
+        ForkedItems(), 3, num_workers=2, start_method="fork", chunk_size=chunk, collate_fn=list
+    ) as loader:
+        for _ in range(2):
+            assert list(loader) == batches_of(12, 3)
+    assert "this process has been forked while" in capfd.readouterr().err

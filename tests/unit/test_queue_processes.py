@@ -136,6 +136,51 @@ def test_a_child_forked_inside_a_slots_block_leaves_it_to_its_parent():
     assert q.get().tolist() == [4, 4, 4]
 
 
+class Forks:
+    """Its pickling forks, and both processes go on."""
+
+    pid = None
+
+    def __reduce__(self):
+        self.pid = os.fork()
+        return str, ("pickled",)
+
+
+def put(q, message):
+    q.put(message)
+
+
+def put_in_a_slot(q, message):
+    with q.slot() as s:
+        s.put({**message, "inside": s.empty(3)})
+
+
+@pytest.mark.parametrize("way", [put, put_in_a_slot])
+@pytest.mark.parametrize("behind", [None, np.zeros(20_000)])
+def test_a_child_forked_while_a_message_is_pickled_leaves_it_to_its_parent(way, behind):
+    q, value, error = Queue(3), Forks(), None
+    reader, writer = os.pipe()
+    try:
+        way(q, {"before": np.arange(3), "value": value, "behind": behind})
+    except BaseException as raised:
+        error = raised
+    if value.pid == 0:
+        try:
+            q.put("from the child")
+            q.close()
+            os.write(writer, f"{q.closed} {q.ring} {error!r}".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(value.pid, 0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        assert said.read().startswith('True None RuntimeError("this process has been forked while')
+    assert error is None
+    got = [q.get(), q.get()]
+    got.remove("from the child")
+    assert q._count()[0] == 0 and got[0]["value"] == "pickled"
+
+
 def test_more_processes_than_numbers_are_told_so_and_the_dead_make_room():
     q = Queue(4, max_processes=2)
     with q.slot() as s:
