@@ -183,7 +183,8 @@ int sr_count(const sr_ring *ring, uint32_t *ready, uint32_t *free_slots);
 int sr_set_polled(sr_ring *ring);
 bool sr_polled(const sr_ring *ring);
 
-/* Start time of a process in clock ticks since boot; 0 if there is no such process. */
+/* Start time of a process in clock ticks since boot; 0 if there is no such process, or /proc cannot tell: it is not
+ * there, or another PID namespace's. */
 uint64_t sr_start_time(int pid);
 
 /* ---- ring.c, claim.c: the life of a slot --------------------------------------------------------------------------- */

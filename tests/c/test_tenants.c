@@ -1,5 +1,6 @@
 /* Who has which number in a push segment: taking one, giving it back, and what the dead held. */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <sys/mman.h>
 
 #include "fixture.h"
@@ -97,6 +98,31 @@ static void another_pid_namespace_is_refused(void)
     CHECK_EQ(ring->header->pid_namespace, sr_pid_namespace());
     ring->header->pid_namespace++;
     CHECK_EQ(sr_enter(ring, &party), -EXDEV);
+    sr_destroy(ring);
+}
+
+/* The first process of its PID namespace, whose /proc is still that of the machine. */
+static void with_the_machines_proc(sr_ring *unused, void *also_unused)
+{
+    (void)unused, (void)also_unused;
+    uint32_t *party = mmap_shared(sizeof *party);
+    CHECK_EQ(getpid(), 1);
+    CHECK_EQ(sr_start_time(1), 0); /* not that of the machine's first process */
+    sr_ring *ring = make_ring(2, 3, SR_SEG_PUSH);
+    CHECK_EQ(sr_recover_dead(ring, true), 0);
+    dead(ring, claims, party);
+    CHECK_EQ(sr_recover_dead(ring, true), 1);
+    CHECK_EQ(sr_load_relaxed(&ring->parties[*party].tenant), 0);
+    CHECK_EQ(sr_load_relaxed(&ring->parties[0].tenant), 1);
+    sr_destroy(ring);
+}
+
+static void another_namespaces_proc_is_not_believed(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    if (unshare(CLONE_NEWPID) != 0)
+        SKIP("a PID namespace cannot be made here");
+    CHECK_EQ(wait_for(in_child(with_the_machines_proc, ring, NULL)), 0);
     sr_destroy(ring);
 }
 
@@ -264,6 +290,7 @@ static const struct test tests[] = {
     T(pull_segments_have_no_tenants),
     T(numbers_of_the_dead_are_given_out_again),
     T(another_pid_namespace_is_refused),
+    T(another_namespaces_proc_is_not_believed),
     T(who_holds_something_keeps_its_number),
     T(what_the_dead_held_is_found_without_being_told),
     T(a_zombie_is_dead_and_a_stopped_process_is_not),
