@@ -10,6 +10,41 @@ MAX_WORKERS = 4093
 MAX_SLOTS = 65536
 
 
+# ---- single arguments: what does not fit is refused with name, value and rule; TypeError or ValueError
+
+
+def integer(name, value, least=None, most=None, *, optional=False, hint=""):
+    """Check an int from `least` to `most`; `hint` follows the text for what is below `least`."""
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int{' or None' if optional else ''}, not {value!r}")
+    below = least is not None and value < least
+    if below or (most is not None and value > most):
+        rule = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name} must be {rule}, not {value!r}{hint if below else ''}")
+
+
+def seconds(name, value):
+    """Check a time to wait."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number of seconds, not {value!r}")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be 0 (wait for ever) or seconds, not {value!r}")
+
+
+def flag(name, value):
+    """Check a bool; None counts as False."""
+    if not isinstance(value, (bool, type(None))):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+
+
+def function(name, value):
+    """Check what is called, if it is given."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be callable or None, not {value!r}")
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What `slipring.Loader` was asked for. See there for the meaning.
@@ -51,35 +86,21 @@ class Options:
         self._callables()
         self._exclusions()
 
-    # ---- single arguments
-
     def _numbers(self):
-        self._integer("num_workers", 0, MAX_WORKERS)
-        self._integer("prefetch_factor", 1)
-        self._integer("max_restarts", 0)
-        self._integer("batch_size", 1, optional=True)
-        self._integer("chunk_size", 1, optional=True)
-        self._integer("slots", 2, MAX_SLOTS, optional=True)
-        self._integer("slot_bytes", 1, 1 << 46, optional=True)
-        self._integer("seed", None, optional=True)
-        if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)):
-            raise TypeError(f"timeout must be a number of seconds, not {self.timeout!r}")
-        if not 0 <= self.timeout < float("inf"):
-            raise ValueError(f"timeout must be 0 (wait for ever) or seconds, not {self.timeout!r}")
+        integer("num_workers", self.num_workers, 0, MAX_WORKERS, hint="; 0 loads in this process")
+        for name, least in (("prefetch_factor", 1), ("max_restarts", 0)):
+            integer(name, getattr(self, name), least)
+        for name, least, most in (
+            ("batch_size", 1, None),
+            ("chunk_size", 1, None),
+            ("slots", 2, MAX_SLOTS),
+            ("slot_bytes", 1, 1 << 46),
+            ("seed", None, None),
+        ):
+            integer(name, getattr(self, name), least, most, optional=True)
+        seconds("timeout", self.timeout)
         for name in ("shuffle", "drop_last", "persistent_workers", "in_order"):
-            if not isinstance(getattr(self, name), (bool, type(None))):
-                raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
-
-    def _integer(self, name, least, most=None, optional=False):
-        value = getattr(self, name)
-        if value is None and optional:
-            return
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise TypeError(f"{name} must be an int{' or None' if optional else ''}, not {value!r}")
-        if (least is not None and value < least) or (most is not None and value > most):
-            rule = f"at least {least}" if most is None else f"from {least} to {most}"
-            hint = "; 0 loads in this process" if name == "num_workers" and value < 0 else ""
-            raise ValueError(f"{name} must be {rule}, not {value!r}{hint}")
+            flag(name, getattr(self, name))
 
     def _choices(self):
         self._one_of("start_method", (None, *START_METHODS))
@@ -103,9 +124,7 @@ class Options:
 
     def _callables(self):
         for name in ("collate_fn", "worker_init_fn"):
-            value = getattr(self, name)
-            if value is not None and not callable(value):
-                raise TypeError(f"{name} must be callable or None, not {value!r}")
+            function(name, getattr(self, name))
         for name in ("sampler", "batch_sampler"):
             value = getattr(self, name)
             if value is not None and not hasattr(value, "__iter__") and not hasattr(value, "__getitem__"):
