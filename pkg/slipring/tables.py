@@ -24,7 +24,7 @@ class TableDataset:
         Parquet files, Arrow IPC files or IPC streams (Hugging Face datasets' ``.arrow``), told apart by their
         first bytes. Rows are numbered through all of them. The columns read must be alike in all.
     columns : sequence of str, optional
-        Only these columns are read; default all.
+        Only these columns are read, at least one, each named once; default all.
     decode : callable, optional
         Called with each row, a dict of Python values; what it returns is the sample.
     decode_batch : callable, optional
@@ -39,7 +39,8 @@ class TableDataset:
     Raises
     ------
     ValueError
-        There is no file, a file is of neither kind, lacks a column or has it with another type.
+        There is no file, a file is of neither kind, lacks a column or has it with another type. `columns` is
+        empty, or has a name twice.
     TypeError
         `paths` is a table in memory: it would be pickled to each worker.
     OSError
@@ -60,6 +61,8 @@ class TableDataset:
         if isinstance(columns, str):
             raise TypeError(f"columns must be a sequence of names, not the one name {columns!r}")
         self.columns = None if columns is None else list(columns)
+        if self.columns is not None:
+            self._check_columns()
         self.decode, self.decode_batch, self.returns = decode, decode_batch, returns
         self.cached_groups = operator.index(cached_groups)
         self._check()
@@ -81,6 +84,16 @@ class TableDataset:
             raise ValueError("decode and decode_batch exclude each other: both make the samples")
         if self.returns == "record_batch" and (self.decode or self.decode_batch):
             raise ValueError("returns='record_batch' makes no samples: drop decode and decode_batch")
+
+    def _check_columns(self):
+        if not self.columns:
+            raise ValueError("columns must be None (all of them) or name at least one, not []")
+        for name in self.columns:
+            if not isinstance(name, str):
+                raise TypeError(f"columns must be names, and {name!r} is none")
+            times = self.columns.count(name)
+            if times > 1:
+                raise ValueError(f"columns must name each column once, and {name!r} is there {times} times")
 
     def _survey(self):
         """Count rows and compare schemas; nothing stays open."""

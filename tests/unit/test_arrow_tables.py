@@ -125,6 +125,17 @@ def test_what_cannot_be_read_is_told(tmp_path, parquet):
         (lambda: TableDataset([]), ValueError, "at least one file"),
         (lambda: TableDataset(parquet, columns=["x"]), ValueError, "0 columns named 'x'"),
         (lambda: TableDataset(parquet, columns="label"), TypeError, "sequence of names"),
+        (
+            lambda: TableDataset(parquet, columns=[]),
+            ValueError,
+            r"columns must be None .*at least one, not \[\]",
+        ),
+        (
+            lambda: TableDataset(parquet, columns=["label"] * 2),
+            ValueError,
+            "columns.* 'label' is there 2 times",
+        ),
+        (lambda: TableDataset(parquet, columns=["label", 3]), TypeError, "columns must be names, and 3"),
         (lambda: TableDataset([parquet, other], columns=["label"]), ValueError, "int32 .* has string"),
         (lambda: TableDataset([parquet, other]), ValueError, "lacks it"),
         (lambda: TableDataset(tmp_path / "text"), ValueError, "neither Parquet nor Arrow IPC"),
