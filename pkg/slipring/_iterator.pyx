@@ -74,7 +74,7 @@ cdef class LoaderIterator:
     cdef object memory  # what the workers' growth is watched by; None: it is not
     cdef uint64_t memory_at  # when next
     cdef set done
-    cdef Ring ring
+    cdef readonly Ring ring
     cdef dict tasks     # ticket -> Task: what is under way
     cdef list by_slot   # slot -> Task or None
     cdef object draw, streams  # where the next task comes from; streams: whose turn it is
@@ -103,9 +103,8 @@ cdef class LoaderIterator:
         self.in_order, self.inline = bool(options.in_order), engine.inline
         self.watched = engine.pool.watched
         self.idle = IDLE if self.watched < 0 else SELDOM
-        self.timeout = NEVER
-        if options.timeout and not patient:
-            self.timeout = <uint64_t> (min(options.timeout, 1e9) * 1e9)
+        limited = options.timeout and not patient
+        self.timeout = <uint64_t> (min(options.timeout, 1e9) * SECOND) if limited else NEVER
         self.look_ahead = 1 if self.inline else options.look_ahead
         self.chunk = options.chunk_size or 0
         self.single = options.batch_size is None
@@ -171,8 +170,7 @@ cdef class LoaderIterator:
 
     cdef int look_at_memory(self) except -1:
         """Between two batches: a warning that is an error to the user costs none of them."""
-        cdef double seconds = self.memory.look(self.ring)
-        self.memory_at = clock() + <uint64_t> (min(seconds, 1e9) * SECOND)
+        self.memory_at = clock() + <uint64_t> (min(self.memory.look(self.ring), 1e9) * SECOND)
         return 0
 
     cdef Task due_task(self, engine):
@@ -335,6 +333,11 @@ cdef class LoaderIterator:
             raise Closed("another thread has ended the iteration")
         return 0
 
+    def hand_over_timeout(self):
+        """Wait without a limit from now on, as if made `patient`; return that in seconds, 0 for none."""
+        self.timeout = NEVER
+        return self.options.timeout
+
     def timed_out(self):
         """Return the exception for a wait that has taken `timeout` seconds."""
         ticket = next(iter(self.tasks), self.next_ticket)
@@ -401,6 +404,8 @@ cdef class LoaderIterator:
         if engine is not None:
             engine.shut_down()
             self.on_end(engine)
+            if self.would_wait is not None:
+                self.draw.close()
 
     def interrupt(self, bint on=True):
         """Have a next() that waits in another thread raise `Closed`, and those to come; or take that back."""
@@ -436,6 +441,8 @@ cdef class LoaderIterator:
             self.interrupt(False)
             engine.end_run(self.tasks.values())
             self.on_end(engine)
+            if self.would_wait is not None:
+                self.draw.close()
         self.tasks = {}
 
     def __del__(self):

@@ -24,11 +24,14 @@ class Ahead:
     most : int
     timeout : float
         Seconds to wait at most for the next item; 0 waits for ever.
+    interrupt : callable, optional
+        Called by `close`: has the iterator, if it waits, give up.
     """
 
-    def __init__(self, iterator, most, timeout=0):
+    def __init__(self, iterator, most, timeout=0, interrupt=None):
         self._line = _Line(iterator, most)
         self._timeout = timeout or None
+        self._interrupt = interrupt
         self._thread, self._pid = None, os.getpid()
         self._lock = threading.Lock()  # one asks for the first item while another closes
 
@@ -45,15 +48,16 @@ class Ahead:
         Closed
             `close` was called, or this is a forked child.
         """
-        self._begin()
+        self.begin()
         return self._line.take(self._timeout)
 
     def would_wait(self):
         """Whether `next` would have to wait."""
-        self._begin()
+        self.begin()
         return self._line.is_empty()
 
-    def _begin(self):
+    def begin(self):
+        """Have the thread begin before anybody asks."""
         if self._pid != os.getpid():
             raise Closed("the thread that reads ahead is the parent's; make a new iterator after fork")
         with self._lock:
@@ -69,6 +73,8 @@ class Ahead:
         if self._pid != os.getpid():
             return
         self._line.stop()
+        if self._interrupt is not None:
+            self._interrupt()
         with self._lock:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():

@@ -17,7 +17,7 @@ def map_plan(options, dataset, seed):
         batches = iter(options.batch_sampler)
         return _Waiting(batches, options) if hasattr(batches, "would_wait") else _listed(batches, options)
     if options.sampler is not None:
-        return _grouped(iter(options.sampler), options.batch_size or 1, options.drop_last)
+        return grouped(iter(options.sampler), options.batch_size or 1, options.drop_last)
     return _sliced(len(dataset), options, seed)
 
 
@@ -57,11 +57,18 @@ class _Waiting:
         self.options.check_ranges(len(indices))
         return indices
 
+    def close(self):
+        """Nobody asks any more: they may be made in a thread."""
+        end = getattr(self.batches, "close", None)
+        if end is not None:
+            end()
 
-def _grouped(indices, size, drop_last):
+
+def grouped(items, size, drop_last=False):
+    """Yield lists of `size` items, at last of those that are left."""
     group = []
-    for index in indices:
-        group.append(index)
+    for item in items:
+        group.append(item)
         if len(group) == size:
             yield group
             group = []

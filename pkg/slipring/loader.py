@@ -34,7 +34,8 @@ class Loader:
     sampler, batch_sampler : iterable, optional
         Of indices, or of lists of indices. Indices reach the dataset as the very type they are. The iterator
         of a `batch_sampler` that must wait for its batches may say so by a method ``would_wait()``: it is
-        then asked for more only when it has some, or when there is nothing else to wait for.
+        then asked for more only when it has some, or when there is nothing else to wait for. Its method
+        ``close()``, if it has one, is called at the iteration's end.
     num_workers : int
         0: batches are made by this process, when they are asked for.
     collate_fn : callable, optional

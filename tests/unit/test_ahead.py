@@ -115,6 +115,15 @@ def test_closing_ends_a_wait():
     closer.join()
 
 
+def test_closing_has_an_iterator_that_waits_give_up():
+    source = Gated()
+    ahead = Ahead(source, 1, interrupt=lambda: source.queue.put(Closed("told to")))
+    ahead.begin()
+    source.asked.acquire()
+    ahead.close()
+    assert not threads()
+
+
 def test_a_forked_child_is_told_to_make_its_own():
     ahead = Ahead(iter(range(5)), 2)
     assert next(ahead) == 0
@@ -152,6 +161,35 @@ def test_a_batch_is_not_held_up_by_a_sampler_that_waits(num_workers):
         assert numbers([next(batches)]) == [[1, 2]]
         sampler.delivered.set()
         assert numbers(batches) == [[3]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("how", ["close", "close the loader", "to the end", "fail"])
+def test_an_iteration_that_is_over_ends_the_thread_of_its_sampler_though_it_is_held(num_workers, how):
+    class Endless(Slow):
+        def batches(self):
+            while True:
+                yield [1, 2]
+                if how == "to the end":
+                    return
+                if how == "fail":
+                    yield [lambda: 1]
+
+    with Loader(Squares(), batch_sampler=Endless(), num_workers=num_workers) as loader:
+        batches = iter(loader)
+        assert numbers([next(batches)]) == [[1, 2]]
+        if how == "close":
+            batches.close()
+        elif how == "close the loader":
+            loader.close()
+        elif how == "to the end":
+            assert list(batches) == []
+        else:
+            with pytest.raises(Exception, match="cannot be pickled"):
+                list(batches)
+        for thread in threads():
+            thread.join(60)
+        assert not threads()
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
