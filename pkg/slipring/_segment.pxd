@@ -32,6 +32,7 @@ cdef class Segment:
     cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL
     cdef uint64_t put_task(self, uint32_t slot, const sr_task *task) except? 0
     cdef const sr_task *task_of(self, uint32_t slot) noexcept
+    cdef uint64_t claimed_at(self, uint32_t slot) noexcept
     cdef char *task_area(self, uint32_t slot) noexcept
     cdef char *payload(self, uint32_t slot) noexcept
     cdef uint64_t committed(self, uint32_t slot) noexcept

@@ -323,6 +323,11 @@ cdef class Segment:
     cdef const c.sr_task *task_of(self, uint32_t slot) noexcept:
         return c.sr_task_of(self.ptr, slot)
 
+    cdef uint64_t claimed_at(self, uint32_t slot) noexcept:
+        cdef c.sr_stamps stamps
+        c.sr_stamps_of(self.ptr, slot, &stamps)
+        return stamps.claimed_at
+
     cdef char *task_area(self, uint32_t slot) noexcept:
         return c.sr_task_area(self.ptr, slot)
 

@@ -134,6 +134,11 @@ cdef class Fill:
         return self.task.kind
 
     @property
+    def claimed_at(self):
+        """int: when the slot, or the first of its ranges, was claimed; ns of `now`."""
+        return self.ring.claimed_at(self.slot)
+
+    @property
     def single(self):
         return bool(self.task.flags & SINGLE)
 
