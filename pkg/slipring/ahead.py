@@ -5,6 +5,7 @@ import os
 import threading
 import weakref
 
+from slipring.dispatch import grouped
 from slipring.engine import before_exit
 from slipring.errors import Closed, LoaderTimeout
 
@@ -84,6 +85,50 @@ class Ahead:
         line = getattr(self, "_line", None)
         if line is not None and self._pid == os.getpid():
             line.stop()
+
+
+class ReadHere:
+    """An iterable dataset that this process reads, in a thread: a batch sampler which gives its samples.
+
+    With `slipring.fetch.Given` as dataset the workers get them, for their ``collate_fn``.
+
+    Parameters
+    ----------
+    dataset : iterable
+    batch_size : int
+    most : int
+        Batches that are read before they are asked for.
+    timeout : float
+        Seconds to wait at most for a batch; 0 waits for ever.
+    """
+
+    def __init__(self, dataset, batch_size, most, timeout=0):
+        self.dataset, self.batch_size, self.most, self.timeout = dataset, batch_size, most, timeout
+
+    def __iter__(self):
+        return Ahead(grouped(self.dataset, self.batch_size), self.most, self.timeout)
+
+
+class Handed:
+    """A batch sampler whose batches are handed to it while they are asked for; it has no end."""
+
+    def __init__(self):
+        self._batches = collections.deque()
+
+    def hand(self, batch):
+        """Add a list of indices, or of what the dataset takes for them."""
+        self._batches.append(batch)
+
+    def __iter__(self):
+        return self
+
+    def would_wait(self):
+        """Whether there is none at present."""
+        return not self._batches
+
+    def __next__(self):
+        """Return the first; IndexError if there is none, for nobody here can wait for it."""
+        return self._batches.popleft()
 
 
 class _Line:

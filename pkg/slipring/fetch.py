@@ -112,6 +112,13 @@ def open_stream(dataset, place):
     return load_stream(dataset, place), 0 if place["states"] else place["batches"]
 
 
+class Given:
+    """A map dataset whose samples are what the sampler gives: workers are sent samples, not indices."""
+
+    def __getitem__(self, sample):
+        return sample
+
+
 class StreamFetcher:
     """Reads batch after batch of one pass over an iterable dataset.
 

@@ -38,6 +38,11 @@ def get_worker_info():
     return _thread.info or _process
 
 
+def process_worker_info():
+    """Return the `WorkerInfo` of this worker process; None in others, whether or not a thread is a worker."""
+    return _process
+
+
 def set_worker_info(info, *, whole_process):
     """Make `info` the answer, in the whole process or in the calling thread alone."""
     global _process

@@ -8,8 +8,21 @@ import threading
 import pytest
 
 from slipring import Closed, Loader, LoaderTimeout
-from slipring.ahead import Ahead
+from slipring.ahead import Ahead, Handed, ReadHere
+from slipring.fetch import Given
 from tests.datasets import Squares, numbers
+
+
+class Stream:
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return iter(range(self.n))
+
+
+def with_pid(samples):
+    return [i * i for i in samples], os.getpid()
 
 
 def threads():
@@ -203,6 +216,30 @@ def test_a_waiting_samplers_exception_comes_behind_the_batches_before_it(num_wor
         batches = iter(loader)
         assert numbers([next(batches)]) == [[1, 2]]
         with pytest.raises(KeyError, match="no more"):
+            next(batches)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_stream_that_this_process_reads_is_worked_on_by_workers(num_workers):
+    read = ReadHere(Stream(7), 3, 2)
+    with Loader(Given(), batch_sampler=read, num_workers=num_workers, collate_fn=with_pid) as loader:
+        for _ in range(2):
+            got = list(loader)
+            assert [squares for squares, _ in got] == [[0, 1, 4], [9, 16, 25], [36]]
+            assert (os.getpid() in {pid for _, pid in got}) == (num_workers == 0)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_can_be_handed_in_while_the_iteration_goes_on(num_workers):
+    handed = Handed()
+    with Loader(Squares(), batch_sampler=handed, num_workers=num_workers) as loader:
+        batches = iter(loader)
+        for n in range(1, 4):  # more and more at a time
+            given = [[10 * n + k, k] for k in range(n)]
+            for batch in given:
+                handed.hand(batch)
+            assert numbers(next(batches) for _ in given) == given
+        with pytest.raises(IndexError):
             next(batches)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import slipring
 from slipring import Loader
+from slipring.info import process_worker_info
 from tests.datasets import (
     Counting,
     Echo,
@@ -342,6 +343,16 @@ def test_workers_know_who_they_are(start_method):
             assert seeds[-1][1] == seeds[-1][0] + 1
         assert seeds[0] != seeds[1], "every epoch has a seed of its own"
         assert slipring.get_worker_info() is None
+
+
+@pytest.mark.parametrize("start_method", ["fork", "thread"])
+def test_only_a_worker_process_has_an_info_of_its_process(start_method):
+    def told(samples):
+        return slipring.get_worker_info().id, process_worker_info() is not None
+
+    assert process_worker_info() is None
+    with Loader(Squares(4), 4, collate_fn=told, num_workers=1, start_method=start_method) as loader:
+        assert list(loader) == [(0, start_method == "fork")]
 
 
 def environment(samples):
