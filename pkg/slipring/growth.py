@@ -6,6 +6,7 @@ pages that it is asked for. Some thousands, evenly spread, are enough. (smaps_ro
 looks at all of them: docs/architecture.md has the figures.)
 """
 
+import logging
 import os
 import time
 import warnings
@@ -15,6 +16,7 @@ import numpy as np
 from slipring._segment import room_left
 from slipring.errors import WorkerMemoryWarning, megabytes
 
+log = logging.getLogger("slipring")
 RUNS, RUN = 512, 32  # what is looked at: runs of so many pages; all of a process that has no more
 SPARSE = 1 << 30  # bytes of a mapping from which it may be a mere reserve
 LOOK_S = 5.0  # how often the memory that is left is looked at while batches flow
@@ -83,6 +85,29 @@ def _sample(pid, spans):
     finally:
         os.close(fd)
     return np.frombuffer(b"".join(found), np.uint64)
+
+
+def check_copies(num_workers):
+    """Tell the log if a copy of this process in each worker, and the process itself, would not fit.
+
+    Parameters
+    ----------
+    num_workers : int
+        That are going to be forked.
+    """
+    room = room_left(ROOT)
+    if room is None or num_workers == 0:
+        return
+    with open(f"{ROOT}/proc/self/statm") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    _, size, limit, file = room
+    together = (num_workers + 1) * resident
+    if together > size:
+        log.warning(
+            f"each of {num_workers} workers may come to have all of this process's {megabytes(resident)}, "
+            f"{megabytes(together)} in all, which is more than the {megabytes(size)} of {limit} ({file}): "
+            "use fewer workers, or keep what the dataset reads in numpy arrays"
+        )
 
 
 class WorkerMemory:

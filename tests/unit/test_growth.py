@@ -260,6 +260,17 @@ def hoarding(**options):
         yield loader, iter(loader)
 
 
+def test_copies_of_this_process_in_all_workers_that_would_not_fit_are_told_to_the_log(tree, caplog):
+    tree.write("/proc/self/statm", f"0 {100 * MB // mmap.PAGESIZE} 0 0 0 0 0\n")
+    tree.set(350 * MB, 100 * MB)
+    for workers in (0, 1, 2):  # 3 × 100 MB
+        growth.check_copies(workers)
+    assert not caplog.records
+    growth.check_copies(3)
+    assert "419.4 MB" in caplog.text and "367.0 MB" in caplog.text
+    assert ("memory.max" if tree.v2 else "memory.limit_in_bytes") in caplog.text
+
+
 def test_what_is_left_is_the_narrowest_groups(tree):
     tree.set(900 * MB, 300 * MB)
     tree.set(800 * MB, 300 * MB, "/job")
