@@ -192,9 +192,49 @@ def test_negative_workers_are_refused_with_advice():
         AsyncDataLoader(Source(), 4, "cpu", num_workers=-1)
 
 
-def test_a_source_that_is_neither_is_refused():
-    with pytest.raises(TypeError, match="data_source"):
-        AsyncDataLoader([1, 2], 4, "cpu")
+@pytest.mark.parametrize(
+    ("arguments", "kind", "said"),
+    [
+        ({"data_source": [1, 2]}, TypeError, r"data_source must be callable or a dict, not \[1, 2\]"),
+        ({"batch_size": 0}, ValueError, "batch_size must be at least 1, not 0"),
+        ({"batch_size": -2}, ValueError, "batch_size must be at least 1, not -2"),
+        ({"batch_size": 1.5}, TypeError, r"batch_size must be an int, not 1\.5"),
+        ({"batch_size": None}, TypeError, "batch_size must be an int, not None"),
+        ({"chunk_size": 0.5}, TypeError, r"chunk_size must be an int or None, not 0\.5"),
+        ({"chunk_size": "2"}, TypeError, "chunk_size must be an int or None, not '2'"),
+        ({"chunk_size": True}, TypeError, "chunk_size must be an int or None, not True"),
+        ({"num_workers": None}, TypeError, "num_workers must be an int, not None"),
+        ({"num_workers": 5000}, ValueError, "num_workers must be from 0 to 4093, not 5000"),
+        ({"collate_fn": 3}, TypeError, "collate_fn must be callable or None, not 3"),
+        ({"device": 1.5}, TypeError, "device"),
+        ({"device": None}, TypeError, "device"),
+    ],
+)
+def test_nonsense_is_refused_at_construction(arguments, kind, said):
+    with pytest.raises(kind, match=said):
+        AsyncDataLoader(**{"data_source": Source(), "batch_size": 4, "device": "cpu", **arguments})
+
+
+@pytest.mark.parametrize(("num_workers", "chunk_size"), [(1, 1), (2, None), (2, 1), (3, 2)])
+def test_a_source_may_return_more_callables_than_asked_for_but_no_more_than_can_be_shared(
+    num_workers, chunk_size
+):
+    """Mend of our own kind: too many of them ended the iteration."""
+    lengths = iter([4, 12, 1000, 4, 3, 4])
+
+    def odd(batch_size):
+        return [functools.partial(number, k) for k in range(next(lengths))]
+
+    loader = AsyncDataLoader(odd, 4, "cpu", chunk_size, num_workers=num_workers)
+    assert take(loader, 2) == [list(range(4)), list(range(12))]
+    if num_workers == 1:  # nobody shares
+        assert take(loader, 1) == [list(range(1000))]
+    else:
+        with pytest.raises(ValueError, match=r"a batch of 1000 into more than 56 ranges; use at least 18"):
+            next(loader)
+    assert take(loader, 3) == [list(range(4)), list(range(3)), list(range(4))]
+    assert list(loader) == []
+    loader.close()
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)

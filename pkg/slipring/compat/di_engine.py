@@ -1,19 +1,18 @@
 """DI-engine's AsyncDataLoader: batches of what a data source returns, made by workers."""
 
 import collections
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from slipring import Loader, empty
-from slipring._ring import MAX_RANGES
-from slipring.ahead import Ahead
+from slipring.ahead import Ahead, Handed
 from slipring.errors import Closed
+from slipring.options import MAX_RANGES, function, integer
 from slipring.tensors import stack
 from slipring.torch.device import checked
-from slipring.torch.onto import as_tensors, preload_onto, unnoted
+from slipring.torch.onto import OnDevice, as_tensors
 from slipring.torch.preload import Feed
 from slipring.tree import is_namedtuple
 
@@ -43,19 +42,20 @@ class AsyncDataLoader:
 
     Raises
     ------
-    ValueError, AssertionError
+    TypeError, ValueError, RuntimeError, AssertionError
         At construction; AssertionError for sizes that do not fit, as DI-engine raises it.
     """
 
+    _closed = True  # until all is there
+
     def __init__(self, data_source, batch_size, device, chunk_size=None, collate_fn=None, num_workers=0):
-        self._closed = True  # until all is there
         if not callable(data_source) and not isinstance(data_source, Mapping):
             raise TypeError(f"data_source must be callable or a dict, not {data_source!r}")
-        if num_workers < 0:
-            raise ValueError(
-                f"num_workers must not be negative, not {num_workers}; 0 and 1 use one process for all"
-            )
-        if chunk_size is not None and not (0 < chunk_size <= batch_size and batch_size % chunk_size == 0):
+        integer("batch_size", batch_size, 1)
+        integer("num_workers", num_workers, 0, hint="; 0 and 1 use one process for all")
+        integer("chunk_size", chunk_size, optional=True)
+        function("collate_fn", collate_fn)
+        if chunk_size is not None and (chunk_size <= 0 or batch_size % chunk_size):
             raise AssertionError(
                 f"batch_size/chunk_size = {batch_size}/{chunk_size}: chunk_size must divide batch_size"
             )
@@ -63,7 +63,7 @@ class AsyncDataLoader:
         self.collate_fn = default_collate if collate_fn is None else collate_fn
         self.num_workers, self.chunk_size = num_workers, chunk_size
         checked("device", device)
-        workers, work = max(1, num_workers), _Work()
+        workers, work = max(1, num_workers), Handed()
         self._loader = Loader(
             _Calls(),
             batch_sampler=work,
@@ -74,15 +74,15 @@ class AsyncDataLoader:
             start_method="fork",
         )
         core = iter(self._loader)  # the workers are forked here, before there are threads
-        source = Ahead(_Source(data_source, batch_size, self.collate_fn), 2 * workers)
-        self._preload = preload_onto(device, _SourceFeed(core, source, work, 2 * workers))
+        source = Ahead(_Source(self, self._loader.options.check_ranges), 2 * workers)
+        self._batches = OnDevice(device, _SourceFeed(core, source, work, 2 * workers))
         self._closed = False
 
     def _rows_per_range(self, workers):
-        wanted = self.chunk_size or math.ceil(self.batch_size / workers)
+        wanted = self.chunk_size or -(-self.batch_size // workers)
         if workers == 1 or wanted >= self.batch_size:
             return None  # a batch is one worker's
-        return max(wanted, math.ceil(self.batch_size / MAX_RANGES))
+        return max(wanted, -(-self.batch_size // MAX_RANGES))
 
     def __iter__(self):
         return self
@@ -98,7 +98,7 @@ class AsyncDataLoader:
         if self._closed:
             raise StopIteration
         try:
-            return self._preload.next(unnoted)[0]
+            return next(self._batches)
         except Closed:
             if self._closed:  # by another thread
                 raise StopIteration from None
@@ -112,19 +112,20 @@ class AsyncDataLoader:
         """End workers and threads. Batches still held stay valid. Safe to call twice."""
         if not self._closed:
             self._closed = True
-            self._preload.stop()
+            self._batches.close()
             self._loader.close()
 
     def __del__(self):
-        if getattr(self, "_loader", None) is not None:
-            self.close()
+        self.close()
 
 
 class _Source:
     """What the data source returns, as (kind, value); lives in the thread that is ahead."""
 
-    def __init__(self, data_source, batch_size, collate_fn):
-        self.data_source, self.batch_size, self.collate_fn = data_source, batch_size, collate_fn
+    def __init__(self, loader, check_length):
+        # Not the loader: who drops that ends this thread.
+        self.data_source, self.batch_size = loader.data_source, loader.batch_size
+        self.collate_fn, self.check_length = loader.collate_fn, check_length
 
     def __next__(self):
         given = self.data_source
@@ -135,33 +136,12 @@ class _Source:
             if all(isinstance(item, Mapping) for item in data):
                 return READY, as_tensors(self.collate_fn(data))
             if all(callable(item) for item in data):
+                self.check_length(len(data))
                 return WORK, list(data)
         raise TypeError(
             "data_source must return a list of dicts, or of callables, or one dict that is a batch; not "
-            f"{type(data).__name__}{_kinds(data)}"
+            f"{data!r:.80}"
         )
-
-
-def _kinds(data):
-    if not isinstance(data, (list, tuple)):
-        return ""
-    return " of " + (", ".join(sorted({type(item).__name__ for item in data})) or "nothing")
-
-
-class _Work:
-    """The batch sampler: lists of callables on their way to the workers."""
-
-    def __init__(self):
-        self.lists = collections.deque()
-
-    def __iter__(self):
-        return self
-
-    def would_wait(self):
-        return not self.lists
-
-    def __next__(self):
-        return self.lists.popleft()
 
 
 class _Calls:
@@ -185,13 +165,13 @@ class _SourceFeed(Feed):
                 kind, value = next(self.source)
             except StopIteration:
                 if not self.order:
-                    self.ended = True
+                    self.core.close()
                     raise
                 break
             except Exception as error:
                 kind, value = ERROR, error
             if kind == WORK:
-                self.work.lists.append(value)
+                self.work.hand(value)
                 value = None
             self.order.append((kind, value))
         kind, value = self.order.popleft()
@@ -200,12 +180,6 @@ class _SourceFeed(Feed):
         if kind == READY:
             return value, -1, None
         return as_tensors(next(self.core)), self.core.last_slot, None
-
-    ended = False
-
-    @property
-    def over(self):
-        return self.ended or super().over
 
     def interrupt(self):
         super().interrupt()
@@ -232,16 +206,14 @@ def default_collate(samples):
         For anything else.
     """
     first = samples[0]
-    if isinstance(first, np.ndarray):
-        if first.dtype.kind not in "biufc":
-            raise TypeError(f"samples must be tensors, arrays of numbers, numbers, text, dicts or lists, not "
-                            f"arrays of {first.dtype}")  # fmt: skip
+    numeric = isinstance(first, (np.ndarray, np.generic)) and first.dtype.kind in "biufc"
+    if isinstance(first, np.ndarray) and numeric:
         samples = [torch.as_tensor(sample) for sample in samples]
         first = samples[0]
     if isinstance(first, torch.Tensor):
         stacked = stack(list(samples), empty)
         return stacked.view(-1) if first.shape == (1,) else stacked
-    if isinstance(first, np.generic) and first.dtype.kind in "biufc":
+    if numeric:
         return torch.as_tensor(np.asarray(samples))
     if isinstance(first, float):
         return torch.tensor(samples, dtype=torch.float32)
@@ -256,7 +228,8 @@ def default_collate(samples):
         parts = [default_collate(column) for column in zip(*samples, strict=True)]
         return type(first)(*parts) if is_namedtuple(type(first)) else parts
     raise TypeError(
-        f"samples must be tensors, arrays, numbers, text, dicts or lists, not {type(first).__name__}"
+        "samples must be tensors, arrays of numbers, numbers, text, dicts or lists, not "
+        f"{type(first).__name__} {getattr(first, 'dtype', '')}"
     )
 
 

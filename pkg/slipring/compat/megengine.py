@@ -5,24 +5,26 @@ import importlib.util
 import logging
 import os
 import sys
-import time
 
 import numpy as np
 
-from slipring import Loader, default_collate, fetch
-from slipring import get_worker_info as _core_worker_info
-from slipring._ring import current
-from slipring._segment import room_left
-from slipring.ahead import Ahead
-from slipring.compat.megengine_sampler import (
+from slipring import Loader, default_collate, fetch, growth
+from slipring._ring import current, now
+from slipring.ahead import Ahead, ReadHere
+from slipring.compat.megengine_data import (
+    Collator,
     Infinite,
     MapSampler,
     RandomSampler,
     ReplacementSampler,
     SequentialSampler,
+    StreamDataset,
     StreamSampler,
+    Transform,
 )
-from slipring.errors import LoaderTimeout, WorkerDied, megabytes
+from slipring.errors import LoaderTimeout, WorkerDied
+from slipring.info import process_worker_info
+from slipring.options import flag
 from slipring.tree import map_leaves
 
 __all__ = [
@@ -31,34 +33,6 @@ __all__ = [
 ]  # fmt: skip
 
 log = logging.getLogger("slipring")
-ROOT = ""  # before /proc and /sys; tests put a tree of their own there
-
-
-class StreamDataset:
-    """Base of datasets that are iterated. (MegEngine's own, and anything with only ``__iter__``, will do.)"""
-
-    def __iter__(self):
-        raise NotImplementedError
-
-
-class Transform:
-    """Base of transforms. (MegEngine's own, and anything with these two methods, will do.)"""
-
-    def apply(self, sample):
-        """Return the transformed sample."""
-        return sample
-
-    def apply_batch(self, samples):
-        """Return the samples of a batch transformed."""
-        return [self.apply(sample) for sample in samples]
-
-
-class Collator:
-    """Base of collators. (MegEngine's own, and anything with `apply`, will do.)"""
-
-    def apply(self, samples):
-        """Return the batch: `slipring.default_collate`, in the slot."""
-        return default_collate(samples)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +45,8 @@ class WorkerInfo:
 
 
 def get_worker_info():
-    """Return the `WorkerInfo` of the calling worker; None outside of workers."""
-    info = _core_worker_info()
+    """Return the `WorkerInfo` of this worker process; None elsewhere."""
+    info = process_worker_info()
     return None if info is None else WorkerInfo(info.id, info.num_workers, info.seed)
 
 
@@ -103,7 +77,7 @@ class DataLoader:
 
     Raises
     ------
-    ValueError, AssertionError
+    TypeError, ValueError, AssertionError
         At construction; AssertionError where dataset and sampler do not match, as MegEngine raises it.
     ImportError
         ``preload=True`` and neither megengine nor torch.
@@ -111,9 +85,8 @@ class DataLoader:
 
     def __init__(self, dataset, sampler=None, transform=None, collator=None, num_workers=0, timeout=0,
                  preload=False, parallel_stream=False):  # fmt: skip
-        for name, value in (("num_workers", num_workers), ("timeout", timeout)):
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, not {value}")
+        for name, value in (("preload", preload), ("parallel_stream", parallel_stream)):
+            flag(name, value)
         if preload and not _there("megengine") and not _there("torch"):
             raise ImportError("preload=True makes tensors: it needs megengine or torch")
         try:
@@ -123,7 +96,8 @@ class DataLoader:
         stream = self.datakind == "stream"
         if sampler is None:
             sampler = StreamSampler(1) if stream else SequentialSampler(dataset)
-        if stream != any(kind.__name__ == "StreamSampler" for kind in type(sampler).__mro__):
+        for_stream = any(kind.__name__ == "StreamSampler" for kind in type(sampler).__mro__)
+        if stream != for_stream or not (stream or hasattr(sampler, "__iter__")):
             raise AssertionError(
                 f"dataset and sampler do not match: {type(dataset).__name__} is a {self.datakind}, which "
                 f"needs a {'StreamSampler' if stream else 'sampler of indices'}, not {type(sampler).__name__}"
@@ -131,55 +105,40 @@ class DataLoader:
         self.dataset, self.sampler, self.transform, self.collator = dataset, sampler, transform, collator
         self.num_workers, self.timeout = num_workers, timeout
         self.preload, self.parallel_stream = preload, parallel_stream
-        self.monitor = int(os.environ.get("MGE_DATA_MONITOR", "0"))
-        self.every = max(1, int(os.environ.get("MGE_DATA_MONITOR_FREQUENCY", "10")))
+        self.every = 0  # so many batches times are printed; 0: never
+        if int(os.environ.get("MGE_DATA_MONITOR", "0")):
+            self.every = max(1, int(os.environ.get("MGE_DATA_MONITOR_FREQUENCY", "10")))
+        self._loader = self._core()
         if stream and num_workers > 1 and not parallel_stream:
             log.warning(
                 "this process alone reads the stream for %d workers, which transform: with "
-                "parallel_stream=True each worker reads its share",
-                num_workers,
-            )
-        if num_workers > 0:
-            self._look_at_memory()
-        self._loader = None
-
-    def _look_at_memory(self):
-        with open(f"{ROOT}/proc/self/statm") as file:
-            resident = int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-        room = room_left(ROOT)
-        if room is not None and (self.num_workers + 1) * resident > room[1]:
-            log.warning(
-                "each of %d workers may come to have all of this process's %s, %s in all, which is more than "
-                "the %s of %s (%s): use fewer workers, or keep what the dataset reads in numpy arrays",
-                self.num_workers, megabytes(resident), megabytes((self.num_workers + 1) * resident),
-                megabytes(room[1]), room[2], room[3],
+                "parallel_stream=True each worker reads its share", num_workers,
             )  # fmt: skip
+        growth.check_copies(num_workers)
 
     def _core(self):
-        pipe = self.transform, self.collator, self.every if self.monitor else 0
         workers, kind = self.num_workers, {}
         if workers == 0 and (self.timeout or self.preload):  # somebody else has to be able to wait for it
             workers, kind = 1, {"start_method": "thread"}
-        if self.datakind == "map":
-            plain = self.transform is None and self.collator is None and not self.monitor
-            kind |= {"batch_sampler": self.sampler, "collate_fn": None if plain else _Pipe(*pipe)}
-            dataset = _Timed(self.dataset) if self.monitor else self.dataset
+        dataset, stream = self.dataset, self.datakind == "stream"
+        if not stream:
+            kind["batch_sampler"] = self.sampler
         elif self.num_workers == 0 or self.parallel_stream:
-            kind |= {"batch_size": self.sampler.batch_size, "collate_fn": _Pipe(None, *pipe[1:])}
-            dataset = _Transformed(self.dataset, self.transform)
+            kind["batch_size"] = self.sampler.batch_size
         else:
-            pulled = _Pulled(self.dataset, self.sampler.batch_size, 2 * workers, self.timeout)
-            kind |= {"batch_sampler": pulled, "collate_fn": _Pipe(None, *pipe[1:])}
-            dataset = _Apply(self.transform)
-        timeout = 0 if self.preload else self.timeout  # then it is next() that waits, not who takes batches
-        copy = "always" if self.preload and _there("megengine") else "auto"  # what it copies from, it keeps
+            kind["batch_sampler"] = ReadHere(dataset, self.sampler.batch_size, 2 * workers, self.timeout)
+            dataset = fetch.Given()
+        if self.transform is not None or self.collator is not None or self.every:
+            transform = _method("transform", self.transform, "apply" if stream else "apply_batch")
+            collate = _method("collator", self.collator, "apply") or default_collate
+            kind["collate_fn"] = _Pipe(transform, stream, collate, self.every)
+        if self.preload and _there("megengine"):
+            kind["copy"] = "always"  # what it copies from, it keeps
         return Loader(
-            dataset, **kind, num_workers=workers, timeout=timeout, seed=0, persistent_workers=False, copy=copy
+            dataset, num_workers=workers, timeout=self.timeout, seed=0, persistent_workers=False, **kind
         )
 
     def __iter__(self):
-        if self._loader is None:
-            self._loader = self._core()
         self._loader.seed = _seed()
         return _Iterator(self, iter(self._loader))
 
@@ -187,8 +146,8 @@ class DataLoader:
         return len(self.sampler)
 
     def stats(self):
-        """Return the `slipring.Stats` since the first iteration; None before."""
-        return None if self._loader is None else self._loader.stats()
+        """Return the `slipring.Stats` since the loader was made."""
+        return self._loader.stats()
 
 
 class _Iterator:
@@ -196,13 +155,7 @@ class _Iterator:
 
     def __init__(self, loader, core):
         self._loader, self._core, self._count = loader, core, 0
-        self._next, self._ahead = core.__next__, None
-        if loader.preload and _there("megengine"):
-            self._ahead = Ahead(_Tensors(core), 1, loader.timeout)
-            self._ahead.would_wait()  # it begins
-            self._next = self._ahead.__next__
-        elif loader.preload:
-            self._ahead, self._next = _torch_preload(core, loader.timeout)
+        self._batches = _preloaded(core) if loader.preload else core
 
     def __iter__(self):
         return self
@@ -212,7 +165,7 @@ class _Iterator:
 
     def __next__(self):
         try:
-            batch = self._next()
+            batch = next(self._batches)
         except LoaderTimeout as error:
             error.args = (f"dataloader timeout: {error}",)
             raise
@@ -222,22 +175,29 @@ class _Iterator:
                 f"exitcode(s): {error.exitcode}. {error}",
             )
             raise
-        if self._loader.monitor and self._loader.num_workers and self._count % self._loader.every == 0:
-            waited = self._core._engine.ring.meter.last_ready_ns / 1e9
-            _say(f"pid: {os.getpid()}, idx: {self._count}, IPC_time: {waited:.6f}")
+        loader = self._loader
+        if loader.every and loader.num_workers and self._count % loader.every == 0:
+            lay_ready = self._core.ring.meter.last_ready_ns / 1e9
+            _say(f"pid: {os.getpid()}, idx: {self._count}, IPC_time: {lay_ready:.6f}")
         self._count += 1
         return batch
 
     def close(self):
         """End the iteration. Safe to call twice."""
-        if self._ahead is not None:
-            self._core.interrupt()
-            getattr(self._ahead, "close", getattr(self._ahead, "stop", None))()
+        self._batches.close()
         self._core.close()
 
     def __del__(self):
-        if getattr(self, "_next", None) is not None:
+        if hasattr(self, "_batches"):
             self.close()
+
+
+def _method(argument, thing, name):
+    """A method that an argument must have; None if the argument is not given."""
+    method = getattr(thing, name, None)
+    if thing is not None and not callable(method):
+        raise TypeError(f"{argument} must have a method {name}, which {thing!r} has not")
+    return method
 
 
 def _say(text):
@@ -249,136 +209,45 @@ def _say(text):
 
 
 class _Pipe:
-    """Transform and collator of a batch; `every` so many batches their times are printed (0: never)."""
+    """Transform (of each sample, or of all) and collator of a batch, and their times."""
 
-    def __init__(self, transform, collator, every):
-        self.transform = None if transform is None else transform.apply_batch
-        self.collate = default_collate if collator is None else collator.apply
-        self.every = every
+    def __init__(self, transform, each, collate, every):
+        self.transform, self.each, self.collate, self.every = transform, each, collate, every
 
     def __call__(self, samples):
-        begun = time.perf_counter()
-        samples = samples if self.transform is None else self.transform(samples)
-        transformed = time.perf_counter()
+        read = now()
+        if self.transform is not None:
+            samples = [self.transform(one) for one in samples] if self.each else self.transform(samples)
+        transformed = now()
         batch = self.collate(samples)
-        if self.every:
-            self._tell(begun, transformed, time.perf_counter())
-        return batch
-
-    def _tell(self, begun, transformed, collated):
-        read, applied = _spent.pop("dataset", 0.0), _spent.pop("transform", 0.0)
-        fill = current()
-        number = 0 if fill is None else fill.ticket
-        if number % self.every == 0:
+        if self.every and (fill := current()).ticket % self.every == 0:
+            times = read - fill.claimed_at, transformed - read, now() - transformed
             _say(
-                f"pid: {os.getpid()}, idx: {number}, dataset_time: {read:.6f}, "
-                f"transform_time: {applied + transformed - begun:.6f}, "
-                f"collate_time: {collated - transformed:.6f}"
+                f"pid: {os.getpid()}, idx: {fill.ticket}, dataset_time: {times[0] / 1e9:.6f}, "
+                f"transform_time: {times[1] / 1e9:.6f}, collate_time: {times[2] / 1e9:.6f}"
             )
-
-
-_spent = {}  # seconds in the batch that is being made
-
-
-def _spend(on, function, *arguments):
-    begun = time.perf_counter()
-    try:
-        return function(*arguments)
-    finally:
-        _spent[on] = _spent.get(on, 0.0) + time.perf_counter() - begun
-
-
-class _Timed:
-    """A map dataset whose reading is timed."""
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def __getitem__(self, index):
-        return _spend("dataset", self.dataset.__getitem__, index)
-
-
-class _Transformed:
-    """A stream with a transform."""
-
-    def __init__(self, dataset, transform):
-        self.dataset, self.transform = dataset, transform
-
-    def __iter__(self):
-        return _Transforming(iter(self.dataset), None if self.transform is None else self.transform.apply)
-
-
-class _Transforming:
-    """Its iterator. No generator: after an exception it goes on."""
-
-    def __init__(self, samples, apply):
-        self.samples, self.apply = samples, apply
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        sample = _spend("dataset", next, self.samples)
-        if self.apply is None:
-            return sample
-        try:
-            return _spend("transform", self.apply, sample)
-        except StopIteration as error:
-            raise RuntimeError("the transform raised StopIteration, which is not the stream's end") from error
-
-
-class _Apply:
-    """The dataset of workers that are sent raw samples: what the transform makes of one."""
-
-    def __init__(self, transform):
-        self.transform = transform
-
-    def __getitem__(self, sample):
-        return sample if self.transform is None else _spend("transform", self.transform.apply, sample)
+        return batch
 
 
 # ---- in the consumer
 
 
-class _Pulled:
-    """The batch sampler of a stream that this process reads: lists of raw samples."""
-
-    def __init__(self, dataset, batch_size, ahead, timeout):
-        self.dataset, self.batch_size, self.ahead, self.timeout = dataset, batch_size, ahead, timeout
-
-    def __iter__(self):
-        return Ahead(self._batches(), self.ahead, self.timeout)
-
-    def _batches(self):
-        batch = []
-        for sample in self.dataset:
-            batch.append(sample)
-            if len(batch) == self.batch_size:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
-
-
-class _Tensors:
-    """A core iterator's batches with megengine's tensors."""
-
-    def __init__(self, core):
-        self.core = core
-
-    def __next__(self):
-        make = importlib.import_module("megengine").Tensor
-        return map_leaves(next(self.core), lambda leaf: make(leaf) if isinstance(leaf, np.ndarray) else leaf)
-
-
-def _torch_preload(core, timeout):
+def _preloaded(core):
+    """A core iterator's batches with megengine's tensors, or torch's on its device, ready one ahead."""
+    if _there("megengine"):
+        ahead = Ahead(map(_as_tensors, core), 1, core.hand_over_timeout(), core.interrupt)
+        ahead.begin()
+        return ahead
     import torch
 
-    from slipring.torch.onto import TensorFeed, preload_onto, unnoted
+    from slipring.torch.onto import OnDevice, TensorFeed
 
-    device = torch.accelerator.current_accelerator() or "cpu"
-    preload = preload_onto(device, TensorFeed(core, False), timeout=timeout or None)
-    return preload, lambda: preload.next(unnoted)[0]
+    return OnDevice(torch.accelerator.current_accelerator() or "cpu", TensorFeed(core, tracked=False))
+
+
+def _as_tensors(batch):
+    make = importlib.import_module("megengine").Tensor
+    return map_leaves(batch, lambda leaf: make(leaf) if isinstance(leaf, np.ndarray) else leaf)
 
 
 def _there(name):

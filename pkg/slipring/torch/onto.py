@@ -29,31 +29,40 @@ class TensorFeed(Feed):
         return as_tensors(batch), slot, note
 
 
-def preload_onto(device, feed, ahead=1, timeout=None):
-    """Return the `Preload` that brings a feed's batches to a device, or has them ready on the CPU.
+class OnDevice:
+    """An iteration's batches, the next of which is on a device, or ready on the CPU, before it is asked for.
 
     Parameters
     ----------
     device : torch.device or str
     feed : Feed
-        Of an iteration that has begun.
-    ahead : int
-        Batches that are there before they are asked for.
-    timeout : float, optional
-        Seconds that `Preload.next` waits at most.
+        Of an iteration that has begun. The limit for its waiting counts for `next` from now on.
 
     Raises
     ------
-    ValueError, RuntimeError
+    TypeError, ValueError, RuntimeError
         There is no such device.
     """
-    place = _device.open_device(_device.checked("device", device))
-    mover = Mover([place], None, None, True, Moves())
-    engine = feed.core._engine
-    if mover.host is not None and engine is not None:
-        mover.pins = engine.attachment = engine.attachment or Pins(engine.ring, mover.host)
-    return Preload(Steps(feed, mover), ahead, timeout)
+
+    def __init__(self, device, feed):
+        place = _device.open_device(_device.checked("device", device))
+        mover = Mover([place], None, None, True, Moves())
+        engine = feed.core._engine
+        if mover.host is not None and engine is not None:
+            mover.pins = engine.attachment = engine.attachment or Pins(engine.ring, mover.host)
+        self._preload = Preload(Steps(feed, mover), 1, feed.core.hand_over_timeout() or None)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        """Return the next batch, for the caller's current stream; errors as `Preload.next` raises them."""
+        return self._preload.next(_unnoted)[0]
+
+    def close(self):
+        """End the thread. Safe to call twice."""
+        self._preload.stop()
 
 
-def unnoted(note):
-    """For `Preload.next`, where nobody keeps account of what was handed out."""
+def _unnoted(note):
+    """Nobody keeps account of what was handed out."""

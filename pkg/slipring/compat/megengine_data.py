@@ -1,8 +1,41 @@
-"""Samplers as `megengine.data.sampler` has them: they give the indices of whole batches."""
+"""What MegEngine's loader is given: bases of datasets, transforms and collators, and samplers."""
 
 import math
 
 import numpy as np
+
+from slipring import default_collate
+from slipring.dispatch import grouped
+
+
+class StreamDataset:
+    """Base of datasets that are iterated. (MegEngine's own, and anything with only ``__iter__``, will do.)"""
+
+    def __iter__(self):
+        raise NotImplementedError
+
+
+class Transform:
+    """Base of transforms. (MegEngine's own, and anything with these two methods, will do.)"""
+
+    def apply(self, sample):
+        """Return the transformed sample."""
+        return sample
+
+    def apply_batch(self, samples):
+        """Return the samples of a batch transformed."""
+        return [self.apply(sample) for sample in samples]
+
+
+class Collator:
+    """Base of collators. (MegEngine's own, and anything with `apply`, will do.)"""
+
+    def apply(self, samples):
+        """Return the batch: `slipring.default_collate`, in the slot."""
+        return default_collate(samples)
+
+
+# ---- samplers, as `megengine.data.sampler` has them: they give the indices of whole batches
 
 
 class MapSampler:
@@ -33,12 +66,11 @@ class MapSampler:
                  seed=None):  # fmt: skip
         self.world_size = 1 if world_size is None else world_size
         self.rank = 0 if rank is None else rank
-        for name, value in (("batch_size", batch_size), ("world_size", self.world_size)):
-            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                raise ValueError(f"{name} must be a positive int, not {value!r}")
-        if num_samples is not None and (not isinstance(num_samples, int) or num_samples <= 0):
-            raise ValueError(f"num_samples must be a positive int or None, not {num_samples!r}")
-        if not 0 <= self.rank < self.world_size:
+        _positive("batch_size", batch_size)
+        _positive("world_size", self.world_size)
+        if num_samples is not None:
+            _positive("num_samples", num_samples)
+        if not isinstance(self.rank, int) or not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank must be from 0 to world_size - 1 = {self.world_size - 1}, not {rank!r}")
         if not isinstance(drop_last, bool):
             raise ValueError(f"drop_last must be True or False, not {drop_last!r}")
@@ -61,8 +93,7 @@ class MapSampler:
         indices = list(self.sample())
         if self.world_size > 1 and indices:
             indices = self.scatter(indices)
-        end = len(indices) - len(indices) % self.batch_size if self.drop_last else len(indices)
-        return iter([indices[k : k + self.batch_size] for k in range(0, end, self.batch_size)])
+        return grouped(indices, self.batch_size, self.drop_last)
 
     def __len__(self):
         share = math.ceil(self.num_samples / self.world_size)
@@ -147,6 +178,11 @@ class StreamSampler:
     """Says how many samples of a stream make a batch."""
 
     def __init__(self, batch_size=1):
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size <= 0:
-            raise ValueError(f"batch_size must be a positive int, not {batch_size!r}")
+        _positive("batch_size", batch_size)
         self.batch_size = batch_size
+
+
+def _positive(name, value):
+    """Refuse what is no positive int, by MegEngine's ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ValueError(f"{name} must be a positive int, not {value!r}")
