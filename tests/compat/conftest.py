@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slipring.compat import paddle as face
+from slipring.compat import paddle_own
 from tests.compat.images import import_paddle
 
 
@@ -12,5 +12,5 @@ def kind(request, monkeypatch):
     """The type of leaves, in a program without paddle and with it."""
     if request.param == "paddle":
         return import_paddle().Tensor
-    monkeypatch.setattr(face, "_paddle", lambda: None)
+    monkeypatch.setattr(paddle_own, "installed", lambda: None)
     return np.ndarray

@@ -50,8 +50,8 @@ def test_workers_end_with_a_killed_parent(tmp_path):
     """Mend: SIGKILL of the parent orphans workers."""
     code = (
         "import os, signal, numpy as np\n"
-        "from slipring.compat import paddle as face\n"
-        "face._paddle = lambda: None\n"
+        "from slipring.compat import paddle as face, paddle_own\n"
+        "paddle_own.installed = lambda: None\n"
         "class D:\n"
         "    __len__ = lambda self: 100\n"
         "    __getitem__ = lambda self, i: np.int64(os.getpid())\n"

@@ -1,13 +1,15 @@
 """stats(): what has been done, how long it took, where the memory is."""
 
+import contextlib
 import dataclasses
 import os
 import time
+import types
 
 import numpy as np
 import pytest
 
-from slipring import Loader, Stats
+from slipring import Loader, Stats, stats
 from tests.datasets import Echo, Opaque, Squares, Values, as_list
 
 NAMES = {
@@ -169,3 +171,22 @@ def test_nothing_needs_memory_or_descriptors_per_batch(num_workers):
                 pass
         assert loader.stats().slot_bytes_committed == committed
         assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_pace_tells_what_steps_wait_and_take(monkeypatch):
+    clock = iter([0.0, 1.0, 3.0, 10.0, 11.0, 20.0, 21.0, 29.0, 50.0, 60.0, 61.0])
+    monkeypatch.setattr(stats, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
+    pace = stats.Pace()
+    assert (pace.steps, pace.wait_s, pace.step_s) == (0, 0, 0)
+    pace.begin()  # 0
+    with pace.step():  # 1 to 3
+        pass
+    with pace.step():  # 10 to 11
+        pass
+    with contextlib.suppress(StopIteration), pace.step():  # 20
+        raise StopIteration
+    pace.begin()  # 21: another pass
+    with pace.step():  # 29 to 50
+        pass
+    assert pace.steps == 3
+    assert pace.wait_s == (2 + 1 + 21) / 3 and pace.step_s == (3 + 8 + 29) / 3

@@ -1,0 +1,88 @@
+"""What Paddle's face needs of Paddle, where it is installed: tensors, places, its workers and its figures."""
+
+import contextlib
+import importlib.util
+import sys
+
+import numpy as np
+
+from slipring import default_collate, get_worker_info
+from slipring.tree import leaves_of, map_leaves
+
+
+def installed():
+    """Return the package; None if there is none."""
+    return importlib.import_module("paddle") if importlib.util.find_spec("paddle") else None
+
+
+def places(paddle, wanted):
+    """Return a list of the places that an argument names; without paddle the only one is 'cpu'."""
+    listed = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
+    if not listed:
+        raise ValueError(f"places must be one place or more, not {wanted!r}")
+    if paddle is None:
+        if any(place not in (None, "cpu") for place in listed):
+            raise ValueError(f"places must be 'cpu' where paddle is not installed, not {wanted!r}")
+        return listed
+    from paddle.base.framework import _current_expected_place, _get_paddle_place
+
+    return [_current_expected_place() if place is None else _get_paddle_place(place) for place in listed]
+
+
+def tensor(paddle, leaf, place):
+    """Return an array as a tensor, over the same memory where it stays on the CPU; other leaves as given."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    if not isinstance(place, paddle.CPUPlace) or leaf.dtype.kind not in "biufc":
+        return paddle.to_tensor(leaf, place=place)
+    try:
+        # paddle 2's from_dlpack copies, and knows no bool; this keeps the array, and with it the slot.
+        make = paddle.base.core.eager.Tensor
+        return make(value=leaf, place=place, persistable=False, zero_copy=True, name="", stop_gradient=True)
+    except (AttributeError, TypeError):
+        return paddle.utils.dlpack.from_dlpack(leaf)
+
+
+@contextlib.contextmanager
+def noted(paddle, iterator):
+    """Its profiler has a range around each step, and its timer knows what the reader costs."""
+    if paddle is None:
+        yield
+        return
+    kind = paddle.profiler.TracerEventType.Dataloader
+    timer = paddle.profiler.timer.benchmark()
+    with paddle.profiler.RecordEvent("slipring.DataLoader", kind):
+        timer.check_if_need_record(iterator)
+        timer.before_reader()
+        yield
+        timer.after_reader()
+
+
+# ---- in workers
+
+
+def begin(function, number):
+    """Introduce a worker process to paddle, before the user's own function."""
+    theirs = sys.modules.get("paddle.io.dataloader.worker")
+    if theirs is not None:
+        info = theirs._worker_info = get_worker_info()
+        sys.modules["paddle"].seed(info.seed & 0x7FFFFFFF)
+    if function is not None:
+        function(number)
+
+
+def collate(function, whole, samples):
+    """Return what `function`, or None, makes of samples (`whole`) or of one sample, tensors as arrays."""
+    if function is None and whole:
+        if any(_is_tensor(leaf) for leaf in leaves_of(samples[0])):
+            samples = [_as_arrays(sample) for sample in samples]
+        return default_collate(samples)
+    return _as_arrays(samples if function is None else function(samples))
+
+
+def _as_arrays(value):
+    return map_leaves(value, lambda leaf: leaf.numpy() if _is_tensor(leaf) else leaf)
+
+
+def _is_tensor(leaf):
+    return "paddle" in sys.modules and isinstance(leaf, sys.modules["paddle"].Tensor)
