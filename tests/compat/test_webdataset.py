@@ -190,6 +190,16 @@ def test_verbose_is_told_to_the_log_and_not_to_stdout(caplog, capfd):
     ]
     assert capfd.readouterr() == ("", "")
     caplog.clear()
+    samples = iter(loader)
+    next(samples)
+    loader.kill()
+    assert list(samples) == []
+    assert [r.message for r in caplog.records] == ["2 workers read Shard", "the workers were ended"]
+    samples = iter(loader)
+    assert numbers(samples) == list(range(20))
+    caplog.clear()
+    loader.kill()
+    assert not caplog.records, "there are none"
     assert numbers(MultiLoader(Shard(), 2)) == list(range(20))
     assert not caplog.records
 

@@ -72,8 +72,14 @@ class MultiLoader:
         self._live.add(samples)
         if self.verbose:
             _log.info("%d workers read %s", self.workers, type(self.dataset).__name__)
-            return _with_an_end(samples)
+            return self._with_an_end(samples)
         return samples
+
+    def _with_an_end(self, samples):
+        yield from samples
+        if samples in self._live:  # else it was killed
+            self._live.discard(samples)
+            _log.info("all workers have come to the end")
 
     def kill(self):
         """End all iterations and their workers. Samples that are held stay valid; it can be used again."""
@@ -86,11 +92,6 @@ class MultiLoader:
     def stats(self):
         """Return the `slipring.Stats` since the loader was made; its batches are samples."""
         return self._loader.stats()
-
-
-def _with_an_end(samples):
-    yield from samples
-    _log.info("all workers have come to the end")
 
 
 class _Iterated:
