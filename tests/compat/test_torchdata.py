@@ -153,8 +153,24 @@ def test_slipring_arguments_follow_by_name():
     with face.StatefulDataLoader(Numbers(), 4, num_workers=2, on_worker_death="respawn", slots=9) as loader:
         assert [b.tolist() for b in loader] == [list(range(i, i + 4)) for i in range(0, 24, 4)]
         assert (loader.on_worker_death, loader.stats().slots) == ("respawn", 9)
-    with pytest.raises(TypeError, match="no_such"):
-        face.StatefulDataLoader(Numbers(), no_such=1)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((), {}),
+        ((Numbers(),), {"no_such": 1}),
+        ((Numbers(),), {"dataset": Numbers()}),
+        ((Numbers(), 4), {"batch_size": 4}),
+        ((Numbers(), *[None] * 13), {}),
+    ],
+)
+def test_wrong_arguments_are_told_in_the_words_of_any_function(args, kwargs):
+    with pytest.raises(TypeError) as ours:
+        face.StatefulDataLoader(*args, **kwargs)
+    with pytest.raises(TypeError) as theirs:
+        DataLoader(*args, **kwargs)
+    assert str(ours.value) == str(theirs.value) and "__init__()" in str(ours.value)
 
 
 def test_shuffle_excludes_what_it_excludes_in_torch():

@@ -44,6 +44,9 @@ class RandomSampler(torch.utils.data.RandomSampler):
         yield from torch.randperm(len(self.data_source), generator=self.generator).tolist()
 
 
+_SIGNATURE = inspect.signature(DataLoader.__init__)
+
+
 class StatefulDataLoader(DataLoader[T_co]):
     """`torchdata.stateful_dataloader.StatefulDataLoader` over slipring's ring.
 
@@ -67,53 +70,17 @@ class StatefulDataLoader(DataLoader[T_co]):
         At construction; for torch's arguments with torch's text.
     """
 
-    def __init__(
-        self,
-        dataset,
-        batch_size=1,
-        shuffle=None,
-        sampler=None,
-        batch_sampler=None,
-        num_workers=0,
-        collate_fn=None,
-        pin_memory=False,
-        drop_last=False,
-        timeout=0,
-        worker_init_fn=None,
-        multiprocessing_context=None,
-        generator=None,
-        *,
-        prefetch_factor=None,
-        persistent_workers=False,
-        pin_memory_device="",
-        in_order=True,
-        snapshot_every_n_steps=1,
-        **slipring,
-    ):
-        given = sampler is not None or batch_sampler is not None or generator is not None
-        if shuffle and not given and not isinstance(dataset, IterableDataset):
-            shuffle, sampler = None, RandomSampler(dataset)
-        super().__init__(
-            dataset,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            pin_memory_device=pin_memory_device,
-            in_order=in_order,
-            snapshot_every_n_steps=snapshot_every_n_steps,
-            **slipring,
-        )
+    def __init__(self, *args, **kwargs):
+        try:
+            bound = _SIGNATURE.bind(self, *args, **kwargs)
+        except TypeError:
+            super().__init__(*args, **kwargs)  # says what is wrong with them
+            raise
+        given = bound.arguments
+        ordered = any(given.get(name) is not None for name in ("sampler", "batch_sampler", "generator"))
+        if given.get("shuffle") and not ordered and not isinstance(given["dataset"], IterableDataset):
+            given.update(shuffle=None, sampler=RandomSampler(given["dataset"]))
+        super().__init__(*bound.args[1:], **bound.kwargs)
 
     # Clients that make a loader anew from its attributes (Lightning) look here for their names.
-    __init__.__signature__ = inspect.signature(DataLoader.__init__)
+    __init__.__signature__ = _SIGNATURE
