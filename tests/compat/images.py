@@ -1,4 +1,4 @@
-"""Datasets of the tests of Paddle's face, and what looks at their batches."""
+"""Datasets of the tests of Paddle's and MegEngine's faces, and what looks at their batches."""
 
 import collections
 import os
@@ -63,6 +63,10 @@ def fail():
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave():
+    os._exit(3)
 
 
 def hang():

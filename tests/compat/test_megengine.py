@@ -1,11 +1,9 @@
 """slipring.compat.megengine: what is kept of MegEngine's loader (Keep), and what is mended (Mend)."""
 
-import collections
 import os
-import signal
-import subprocess
+import re
 import sys
-import threading
+import time
 import types
 
 import numpy as np
@@ -21,37 +19,12 @@ from slipring.compat.megengine import (
     StreamSampler,
     Transform,
 )
+from tests.compat.images import Images, Pair, die, fail, hang, labels, leave
+from tests.compat.streams import Numbers
 from tests.datasets import flat
 
-Pair = collections.namedtuple("Pair", "image label")
 WORKERS = [0, 2]
-
-
-class Images:
-    def __init__(self, n=10, at=None, act=None):
-        self.n, self.at, self.act = n, at, act
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, i):
-        if i == self.at:
-            self.act()
-        return np.full((2, 2), i, np.float32), i
-
-
-class Numbers(StreamDataset):
-    """Each worker its share, by get_worker_info."""
-
-    def __init__(self, values=range(7), act=None):
-        self.values, self.act = values, act
-
-    def __iter__(self):
-        info = mge.get_worker_info() if self.act is None else None
-        values = self.values if info is None else self.values[info.idx :: info.worker]
-        yield from values
-        if self.act is not None:
-            self.act()
+TIMES = re.compile(r"idx: (\d+), dataset_time: ([0-9.]+),")
 
 
 class Doubling(Transform):
@@ -69,26 +42,6 @@ class Summing(Collator):
         return {"sum": np.sum([sample[0] for sample in samples], axis=0), "n": len(samples)}
 
 
-def labels(loader):
-    return [batch[1].tolist() for batch in loader]
-
-
-def fail():
-    raise LookupError("no such image")
-
-
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def leave():
-    os._exit(3)
-
-
-def hang():
-    threading.Event().wait(1)
-
-
 # ---- Keep
 
 
@@ -100,7 +53,7 @@ def test_a_map_is_read_by_a_map_sampler(num_workers):
     assert len(loader) == len(sampler) == len(iter(loader)) == 3
     for _ in range(2):
         assert labels(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert [image.shape for image, _ in DataLoader(Images(2))] == [(1, 2, 2)] * 2, "the default: one by one"
+    assert [image.shape for image, _ in DataLoader(Images(2))] == [(1, 2)] * 2, "the default: one by one"
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
@@ -135,17 +88,41 @@ def test_negative_numbers_are_refused(name, value):
         DataLoader(Images(), **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("num_workers", None),
+        ("num_workers", 1.5),
+        ("timeout", "1"),
+        ("timeout", None),
+        ("preload", "no"),
+        ("parallel_stream", 2),
+        ("transform", len),
+        ("collator", len),
+    ],
+)
+@pytest.mark.parametrize("dataset", [Images(), Numbers()], ids=["map", "stream"])
+def test_arguments_of_the_wrong_type_are_refused_at_construction(dataset, argument, value):
+    with pytest.raises(TypeError, match=rf"{argument} must .*{value!r}"):
+        DataLoader(dataset, **{argument: value})
+
+
+def test_a_sampler_that_cannot_be_iterated_is_refused():
+    with pytest.raises(AssertionError, match="Images is a map, which needs a sampler of indices, not int"):
+        DataLoader(Images(), 3)
+
+
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_transform_and_collator_are_applied(num_workers):
     """Keep: apply_batch per map batch, apply per stream sample; collator.apply(samples)."""
     sampler = SequentialSampler(Images(), 5)
     loader = DataLoader(Images(), sampler, Doubling(), num_workers=num_workers)
-    assert [(image[:, 0, 0].tolist(), label.tolist()) for image, label in loader] == [
+    assert [(image[:, 0].tolist(), label.tolist()) for image, label in loader] == [
         ([0, 2, 4, 6, 8], [100, 101, 102, 103, 104]),
         ([10, 12, 14, 16, 18], [105, 106, 107, 108, 109]),
     ]
     sums = [batch for batch in DataLoader(Images(), sampler, Doubling(), Summing(), num_workers)]
-    assert [(batch["sum"][0, 0], batch["n"]) for batch in sums] == [(20, 5), (70, 5)]
+    assert [(batch["sum"][0], batch["n"]) for batch in sums] == [(20, 5), (70, 5)]
     for parallel in (False, True):
         stream = DataLoader(
             Numbers(), StreamSampler(4), Doubling(), None, num_workers, parallel_stream=parallel
@@ -296,11 +273,14 @@ def test_times_are_printed_every_so_many_batches(monkeypatch, capfd):
     monkeypatch.setenv("MGE_DATA_MONITOR", "1")
     monkeypatch.setenv("MGE_DATA_MONITOR_FREQUENCY", "3")
     for num_workers in WORKERS:
-        list(DataLoader(Images(), SequentialSampler(Images(), 1), Doubling(), num_workers=num_workers))
+        slow = Images(at=3, act=lambda: time.sleep(0.05))
+        list(DataLoader(slow, SequentialSampler(slow, 1), Doubling(), num_workers=num_workers))
         lines = capfd.readouterr().out.splitlines()
         made = [line for line in lines if "dataset_time" in line]
         assert sorted(int(line.split("idx: ")[1].split(",")[0]) for line in made) == [0, 3, 6, 9]
         assert all("transform_time: 0." in line and "collate_time: 0." in line for line in made)
+        read = {int(found[1]): float(found[2]) for found in map(TIMES.search, made)}
+        assert read[3] >= 0.05 and all(read[k] >= 0 for k in (0, 6, 9))
         transport = [line for line in lines if "IPC_time" in line]
         assert len(transport) == (4 if num_workers else 0)
     monkeypatch.setenv("MGE_DATA_MONITOR", "0")
@@ -316,89 +296,6 @@ def test_too_many_workers_for_the_container_are_warned_of(monkeypatch, caplog):
     assert not caplog.records
     DataLoader(Images(), num_workers=3)
     assert "each of 3 workers" in caplog.text and "a container (memory.max)" in caplog.text
-
-
-# ---- Mend
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_preload_gives_a_batch_before_the_next_is_there(tmp_path, num_workers):
-    """Mend: preload waits for n+1 before giving n."""
-    pytest.importorskip("torch")
-    gate = tmp_path / "gate"
-
-    def wait():
-        while not gate.exists():
-            threading.Event().wait(0.01)
-
-    batches = iter(DataLoader(Images(3, at=1, act=wait), num_workers=num_workers, preload=True))
-    assert next(batches)[1].tolist() == [0]
-    gate.touch()
-    assert [label.tolist() for _, label in batches] == [[1], [2]]
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_preload_gives_a_batch_though_the_next_fails(num_workers):
-    """Mend: loses n when n+1 fails."""
-    pytest.importorskip("torch")
-    batches = iter(DataLoader(Images(3, at=1, act=fail), num_workers=num_workers, preload=True))
-    assert next(batches)[1].tolist() == [0]
-    with pytest.raises(LookupError):
-        next(batches)
-    assert next(batches)[1].tolist() == [2]
-    with pytest.raises(StopIteration):
-        next(batches)
-
-
-@pytest.mark.parametrize("preload", [False, True])
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("parallel", [False, True])
-def test_a_finite_stream_ends_and_falsy_samples_and_the_tail_are_kept(num_workers, parallel, preload):
-    """Mend: loses a finite stream's last batch; spins for ever; falsy samples skipped; tail dropped."""
-    if preload:
-        pytest.importorskip("torch")
-    values = [0, 0.0, 0, 0.0, 0]
-    loader = DataLoader(
-        Numbers(values, act=bool), StreamSampler(2), None, Listing(), num_workers, 0, preload, parallel
-    )
-    got = flat(list(loader))
-    assert got == values * (num_workers if num_workers and parallel else 1)
-
-
-class Listing(Collator):
-    def apply(self, samples):
-        return list(samples)
-
-
-class Odd(Collator):
-    def apply(self, samples):
-        return samples[0]
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("parallel", [False, True])
-def test_numbers_and_bytes_are_batches_like_others(num_workers, parallel):
-    """Mend: an int batch is taken for an end mark, bytes for an exception."""
-    values = [0, 1, -1, b"bytes", None, b""]
-    stream = DataLoader(
-        Numbers(values, act=bool), StreamSampler(1), None, Odd(), min(num_workers, 1), 0, False, parallel
-    )
-    assert list(stream) == values
-
-
-def test_no_server_and_no_megengine_and_no_torch_are_needed():
-    """Mend: external plasma server -> none. Nothing but numpy is imported."""
-    code = (
-        "import sys, numpy as np\n"
-        "from slipring.compat.megengine import DataLoader\n"
-        "class D:\n"
-        "    __len__ = lambda self: 4\n"
-        "    __getitem__ = lambda self, i: np.full(2, i)\n"
-        "print(len(list(DataLoader(D(), num_workers=2))))\n"
-        "print(sorted({'torch', 'megengine', 'pyarrow', 'paddle'} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.split("\n")[:2] == ["4", "[]"], done.stderr
 
 
 def test_the_same_seed_of_numpys_generator_gives_the_same_epochs():

@@ -24,7 +24,7 @@ from slipring.compat.megengine_data import (
 )
 from slipring.errors import LoaderTimeout, WorkerDied
 from slipring.info import process_worker_info
-from slipring.options import flag
+from slipring.options import flag, integer
 from slipring.tree import map_leaves
 
 __all__ = [
@@ -85,8 +85,9 @@ class DataLoader:
 
     def __init__(self, dataset, sampler=None, transform=None, collator=None, num_workers=0, timeout=0,
                  preload=False, parallel_stream=False):  # fmt: skip
-        for name, value in (("preload", preload), ("parallel_stream", parallel_stream)):
-            flag(name, value)
+        integer("num_workers", num_workers, 0)
+        flag("preload", preload)
+        flag("parallel_stream", parallel_stream)
         if preload and not _there("megengine") and not _there("torch"):
             raise ImportError("preload=True makes tensors: it needs megengine or torch")
         try:
