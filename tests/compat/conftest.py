@@ -1,4 +1,4 @@
-"""Paddle's face is tested without paddle, and with it where it is installed."""
+"""Faces are tested with and without what they are faces of, and next to it, where it is installed."""
 
 import numpy as np
 import pytest
@@ -14,3 +14,13 @@ def kind(request, monkeypatch):
         return import_paddle().Tensor
     monkeypatch.setattr(paddle_own, "installed", lambda: None)
     return np.ndarray
+
+
+@pytest.fixture(params=["torchdata", "slipring"])
+def stateful(request):
+    if request.param == "slipring":
+        from slipring.compat.torchdata import StatefulDataLoader
+
+        return StatefulDataLoader
+    reason = "torchdata is compared with: pip install -r requirements-clients.txt"
+    return pytest.importorskip("torchdata.stateful_dataloader", reason=reason).StatefulDataLoader

@@ -1,0 +1,95 @@
+"""Datasets that can say where they are, for the tests of torchdata's face, and what reads them."""
+
+import torch
+from torch.utils import data
+
+
+class Drawing(data.Dataset):
+    """Sample i is (i, what torch's generator draws); its state is that generator's."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return i, torch.rand(()).item()
+
+    def state_dict(self):
+        return {"generator": torch.get_rng_state()}
+
+    def load_state_dict(self, state):
+        torch.set_rng_state(state["generator"])
+
+
+class Own(data.IterableDataset):
+    """Its own iterator, which exists only while it is iterated."""
+
+    def __init__(self, n=24):
+        self.n = n
+
+    def __iter__(self):
+        info = data.get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        self.left = list(range(worker, self.n, workers))
+        return self
+
+    def __next__(self):
+        if not self.left:
+            raise StopIteration
+        return self.left.pop(0)
+
+    def state_dict(self):
+        return {"left": list(self.left)}
+
+    def load_state_dict(self, state):
+        assert hasattr(self, "left"), "told before it was iterated"
+        self.left = list(state["left"])
+
+
+class CountsEpochs(data.IterableDataset):
+    """Yields (number of the pass, number)."""
+
+    def __init__(self, n=6):
+        self.n, self.epoch, self.at = n, 0, 0
+
+    def __iter__(self):
+        while self.at < self.n:
+            self.at += 1
+            yield self.epoch, self.at
+        self.at, self.epoch = 0, self.epoch + 1
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state):
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
+class Numbers(data.Dataset):
+    def __init__(self, n=24):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return i
+
+
+def as_is(samples):
+    return samples
+
+
+def made(cls, dataset, setting=(0, False), seed=None, **options):
+    if seed is not None:
+        torch.manual_seed(seed)
+    options.setdefault("collate_fn", as_is)
+    return cls(dataset, num_workers=setting[0], persistent_workers=setting[1], **options)
+
+
+def after(loader, n):
+    """(the state after `n` batches, the batches that follow)."""
+    iterator = iter(loader)
+    for _ in range(n):
+        next(iterator)
+    state = loader.state_dict()
+    return state, list(iterator)
