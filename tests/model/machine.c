@@ -9,7 +9,8 @@
 
 #include "model.h"
 
-enum { STACK = 65536, DEPTH = 2048 };
+/* sr_headroom alone takes 63 KiB for the files that it reads. */
+enum { STACK = 131072, DEPTH = 2048 };
 
 struct body {
     jmp_buf at;
