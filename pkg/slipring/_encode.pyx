@@ -223,7 +223,8 @@ cdef class Encoder(Definition):
             return self.blob(LEAF_STR, (<str> value).encode("utf-8", "surrogatepass"))
         if kind is bytes:
             return self.blob(LEAF_BYTES, value)
-        if isinstance(value, np.generic) and is_fixed(value.dtype):
+        # A record would come back without its fields as attributes.
+        if isinstance(value, np.generic) and kind is not np.record and is_fixed(value.dtype):
             return self.array(np.asarray(value), LEAF_SCALAR, None)
         if isinstance(value, tuple) and self.can_be_made(kind) and is_complete(<tuple> value):
             self.named(kind, b"n")

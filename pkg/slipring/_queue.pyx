@@ -34,7 +34,9 @@ cdef uint64_t deadline_of(bint block, timeout) except? 1:
     if timeout is None:
         return NEVER
     seconds = timeout
-    if not seconds < 1e9:
+    if seconds != seconds:
+        raise ValueError("timeout must be a number of seconds or None, not NaN")
+    if seconds >= 1e9:
         return NEVER
     return clock() + <uint64_t> (seconds * 1e9) if seconds > 0 else 0
 
@@ -124,17 +126,20 @@ cdef class Core:
     def _shut_down(self, bint immediate):
         cdef uint32_t party = 0
         cdef int slot
-        self.open()
-        if immediate:
-            party = self.ring.number()
-        self.ring.close()
-        if self.ring.polled():
-            self.event.signal()  # who polls is to see the end too
-        while immediate:
-            slot = self.ring.await_ready(-1, 0, -1)
-            if slot < 0:
-                break
-            take(self.ring, party, <uint32_t> slot)  # the lease ends at once
+        self.come_in()
+        try:
+            if immediate:
+                party = self.ring.number()
+            self.ring.close()
+            if self.ring.polled():
+                self.event.signal()  # who polls is to see the end too
+            while immediate:
+                slot = self.ring.await_ready(-1, 0, -1)
+                if slot < 0:
+                    break
+                take(self.ring, party, <uint32_t> slot)  # the lease ends at once
+        finally:
+            self.come_out()
 
     # ---- polling
 
@@ -146,12 +151,15 @@ cdef class Core:
         and be prepared for `queue.Empty`. The descriptor is this process's, and stays the same until the
         queue is closed. Once somebody has asked for it, each put costs a system call more.
         """
-        self.open()
-        self.ring.number()
-        self.ring.polled(True)
-        if self.ring.closed or self.ring.await_ready(-1, 0, -1) >= 0:  # before anybody asked [V2]
-            self.event.signal()
-        return self.event.fileno()
+        self.come_in()
+        try:
+            self.ring.number()
+            self.ring.polled(True)
+            if self.ring.closed or self.ring.await_ready(-1, 0, -1) >= 0:  # before anybody asked [V2]
+                self.event.signal()
+            return self.event.fileno()
+        finally:
+            self.come_out()
 
     cdef int calm(self) except -1:
         """Take the event back if there is nothing to be got: that first, then the look: no put is missed."""
@@ -193,7 +201,18 @@ cdef class Core:
                     return make_fill(self.ring, party, slot, SR_WHOLE, gen)
         except Closed:
             raise ShutDown("the queue has been shut down: nothing can be put any more") from None
-        raise queue.Full
+        raise queue.Full(self.why_full(block, timeout))
+
+    cdef str why_full(self, bint block, timeout):
+        """Where the slots are: messages that nobody gets look like views that somebody keeps."""
+        cdef uint32_t ready = 0, free_slots = 0, slots = self.ring.n_slots
+        self.ring.count(&ready, &free_slots)
+        return (
+            f"no slot of {slots} {f'became free within {timeout} s' if block else 'is free'}: {ready} have "
+            f"messages that nobody has got, {slots - ready - free_slots} are being filled or kept by views "
+            f"of what was got; get messages, drop views or copy them (copy='always'), or raise "
+            f"maxsize (now {slots})"
+        )
 
     cdef int send(self, Fill fill, value) except -1:
         """Encode and publish; whatever goes wrong gives the slot back."""

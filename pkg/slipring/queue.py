@@ -105,9 +105,10 @@ class Queue(Core):
         return _attach, (type(self), self._ring(), DupFd(self.event.fd), self._copy)
 
     def __repr__(self):
-        if self.closed or self.ring is None:
+        ring = self.ring  # another thread may close the queue meanwhile
+        if self.closed or ring is None:
             return f"<{type(self).__name__} closed at {id(self):#x}>"
-        state = "shut down" if self.ring.closed else f"maxsize={self.maxsize}"
+        state = "shut down" if ring.closed else f"maxsize={ring.n_slots}"
         return f"<{type(self).__name__} {state} at {id(self):#x}>"
 
     @property
@@ -168,14 +169,15 @@ class Queue(Core):
 
     def stats(self):
         """Return `QueueStats` of this process."""
-        info, meter = self._ring().info, self.ring.meter
+        ring = self._ring()  # another thread may close the queue meanwhile
+        info, meter = ring.info, ring.meter
         return QueueStats(
             got=meter.batches,
             got_bytes=meter.bytes,
             copied=meter.copied_batches,
             copied_bytes=meter.copied_bytes,
             pickled_leaves=meter.pickled_leaves,
-            slots=self.maxsize,
+            slots=ring.n_slots,
             slot_bytes=info["capacity"],
             bytes_committed=info["committed"],
             backing=info["backing"],

@@ -104,6 +104,12 @@ def test_numbers_keep_type_and_value(trip, sent):
         assert struct.pack("d", got) == struct.pack("d", sent)
 
 
+def test_a_record_keeps_its_fields_as_attributes(trip):
+    record = np.rec.array([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")])[0]
+    got = trip([record])[0]
+    assert type(got) is np.record and (got.a, got.b) == (1, 2.5)
+
+
 def test_not_a_number_keeps_its_bits(trip):
     strange = struct.unpack("d", struct.pack("Q", 0x7FF8DEADBEEF0001))[0]
     got = trip(strange)

@@ -49,6 +49,21 @@ def test_copying_that_there_is_not_is_refused_by_get_too(copy):
     assert q.get() == 1
 
 
+@pytest.mark.timeout(20)
+def test_a_timeout_that_is_no_number_is_refused():
+    q = Queue(1)
+    for wait in (
+        lambda t: q.get(timeout=t),
+        lambda t: q.put(1, timeout=t),
+        lambda t: q.slot(timeout=t).__enter__(),
+    ):
+        with pytest.raises(ValueError, match="not NaN"):
+            wait(float("nan"))
+        with pytest.raises(TypeError, match="real number"):
+            wait("1")
+    assert q._count() == (0, 1)
+
+
 def test_the_names_of_errors_are_those_that_the_standard_library_has():
     assert issubclass(ShutDown, Closed)
     assert not hasattr(queue, "ShutDown") or issubclass(ShutDown, queue.ShutDown)
@@ -96,8 +111,10 @@ def test_never_copying_fills_the_queue_with_what_is_kept():
         q.put(np.arange(3))
         kept.append(q.get())
     assert q.full() and q.empty()
-    with pytest.raises(queue.Full):
+    with pytest.raises(queue.Full, match=r"no slot of 2 is free: 0 have messages .* 2 are being filled"):
         q.put_nowait(1)
+    with pytest.raises(queue.Full, match=r"became free within 0.01 s: .* raise maxsize \(now 2\)"):
+        q.put(1, timeout=0.01)
     kept.pop()
     q.put_nowait(1)
 

@@ -71,6 +71,27 @@ def get_all(q, out):
         pass
 
 
+@pytest.mark.parametrize("call", [lambda q: q.shutdown(immediate=True), lambda q: q.fileno()])
+def test_a_queue_may_be_closed_in_the_middle_of_any_call(call, monkeypatch):
+    write = os.eventfd_write
+
+    def write_and_close(fd, value):  # as another thread may, while this one writes
+        write(fd, value)
+        q.close()
+
+    def child():
+        q.put(1)
+        q.fileno()
+        monkeypatch.setattr(os, "eventfd_write", write_and_close)
+        call(q)
+        with pytest.raises(ValueError, match="closed"):
+            q.get()
+        return q.ring is None
+
+    q = Queue(3)
+    assert in_child(child)
+
+
 def test_a_shutdown_ends_the_consumers_in_other_processes():
     q, out = Queue(4), Queue(20)
     consumers = [multiprocessing.Process(target=get_all, args=(q, out)) for _ in range(2)]
