@@ -177,6 +177,15 @@ def _stop_all():
         line.stop()
 
 
+def _forget():
+    """In a forked child there are no such threads, and one of them may have held its line's lock."""
+    global _live
+    _live = weakref.WeakSet()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def _run(line):
     while True:
         with line.changed:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+import slipring.ahead
 from slipring import Closed, Loader, LoaderTimeout
 from slipring.ahead import Ahead, Handed, ReadHere
 from slipring.fetch import Given
@@ -149,6 +150,31 @@ def test_a_forked_child_is_told_to_make_its_own():
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert next(ahead) == 1
+
+
+def test_a_forked_child_ends_although_a_thread_was_at_work_when_it_was_forked():
+    ahead = Ahead(iter(range(5)), 2)
+    assert next(ahead) == 0
+    held, forked = threading.Event(), threading.Event()
+
+    def work():
+        with ahead._line.changed:
+            held.set()
+            forked.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    held.wait()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            slipring.ahead._stop_all()
+        finally:
+            os._exit(3)
+    forked.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    ahead.close()
 
 
 class Slow:
