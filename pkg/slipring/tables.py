@@ -1,5 +1,6 @@
 """Map datasets over tables in Arrow IPC and Parquet files."""
 
+import datetime
 import operator
 import os
 import threading
@@ -10,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 RETURNS = ("rows", "record_batch")
+# An array of these refers to all the bytes of the array that it was taken from.
+_VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
 
 
 class TableDataset:
@@ -22,9 +25,12 @@ class TableDataset:
     ----------
     paths : path or sequence of paths
         Parquet files, Arrow IPC files or IPC streams (Hugging Face datasets' ``.arrow``), told apart by their
-        first bytes. Rows are numbered through all of them. The columns read must be alike in all.
+        first bytes. Rows are numbered through all of them. The columns read must be alike in all, in whatever
+        order. The files must stay as they are: a reader that finds another size or time of modification
+        says so.
     columns : sequence of str, optional
-        Only these columns are read, at least one, each named once; default all.
+        Only these columns are read, at least one, each named once, in this order; default all, in the first
+        file's order.
     decode : callable, optional
         Called with each row, a dict of Python values; what it returns is the sample.
     decode_batch : callable, optional
@@ -55,9 +61,9 @@ class TableDataset:
                 f"TableDataset reads files, not a {type(paths).__name__} in memory, which each worker would "
                 "get a copy of: write it with pyarrow.ipc.new_file first"
             )
-        if isinstance(paths, (str, os.PathLike)):
+        if isinstance(paths, (str, bytes, os.PathLike)):
             paths = [paths]
-        self.paths = [os.path.abspath(os.fspath(path)) for path in paths]
+        self.paths = [os.path.abspath(os.fsdecode(path)) for path in paths]
         if isinstance(columns, str):
             raise TypeError(f"columns must be a sequence of names, not the one name {columns!r}")
         self.columns = None if columns is None else list(columns)
@@ -97,19 +103,21 @@ class TableDataset:
 
     def _survey(self):
         """Count rows and compare schemas; nothing stays open."""
-        groups, counts, self._sizes, self.schema = [], [], [], None
+        groups, counts, self._stamps, self.schema = [], [], [], None
         for number, path in enumerate(self.paths):
             file = _open(path, self.columns)
-            self._sizes.append(file.size)
+            self._stamps.append(file.stamp)
             if self.schema is None:
                 self.schema = file.schema
-            for field in self.schema:
+            for column, field in enumerate(self.schema):
                 at = file.schema.get_field_index(field.name)
                 if at < 0 or file.schema.field(at).type != field.type:
                     found = "lacks it" if at < 0 else f"has {file.schema.field(at).type}"
                     raise ValueError(
                         f"column {field.name!r} is {field.type} in {self.paths[0]}, but {path} {found}"
                     )
+                if file.schema.field(at).nullable and not field.nullable:
+                    self.schema = self.schema.set(column, field.with_nullable(True))
             if len(file.schema) != len(self.schema):
                 raise ValueError(
                     f"{path} has {len(file.schema)} columns, {self.paths[0]} has {len(self.schema)}: name "
@@ -171,8 +179,8 @@ class TableDataset:
         places = np.concatenate([place for place, _ in pieces])
         order = np.empty(len(places), np.int64)
         order[places] = np.arange(len(places))
-        together = _one_batch(pa.concat_tables([table for _, table in pieces]))
-        return together if _is_run(order) else together.take(pa.array(order))
+        together = pa.concat_tables([table for _, table in pieces]).combine_chunks()
+        return _one_batch(together if _is_run(order) else _take(together, order))
 
     def _pieces(self, indices):
         """Yield (places in the batch, table of their rows) for each row group that is touched."""
@@ -186,7 +194,7 @@ class TableDataset:
             if _is_run(at - at[0]):
                 yield places, table.slice(int(at[0]), len(at))
             else:
-                yield places, table.take(pa.array(at))
+                yield places, _take(table, at)
 
     def _rows(self, indices):
         n = len(self)
@@ -209,13 +217,16 @@ class TableDataset:
         file = mine.files.get(number)
         if file is None:
             file = _open(self.paths[number], self.columns)
-            if file.size != self._sizes[number]:
+            if file.stamp != self._stamps[number]:
+                (size, changed), (size_then, changed_then) = file.stamp, self._stamps[number]
                 raise ValueError(
-                    f"{file.path} has {file.size} bytes, it had {self._sizes[number]} when the dataset was "
-                    "made: make a new TableDataset of it"
+                    f"{file.path} has {size} bytes, changed {_time(changed)}; it had {size_then}, changed "
+                    f"{_time(changed_then)}, when the dataset was made: make a new TableDataset of it"
                 )
             mine.files[number] = file
         table, mapped = file.read(inside)
+        # All files' rows look like the first one's, to be put together.
+        table = pa.Table.from_arrays([table[name] for name in self.schema.names], schema=self.schema)
         if mapped:
             mine.mapped[group] = table
         else:
@@ -277,8 +288,8 @@ def collate(rows):
 
 
 class _Parquet:
-    def __init__(self, path, columns, size):
-        self.path, self.size = path, size
+    def __init__(self, path, columns, stamp):
+        self.path, self.stamp = path, stamp
         self.file = pq.ParquetFile(path, memory_map=True, pre_buffer=False)
         self.schema = _project(self.file.schema_arrow, columns, path)
 
@@ -289,23 +300,25 @@ class _Parquet:
     def read(self, group):
         """Return (the row group's table, False)."""
         table = self.file.read_row_group(group, columns=self.schema.names, use_threads=False)
-        return table.select(self.schema.names).combine_chunks(), False
+        return table.combine_chunks(), False
 
 
 class _Ipc:
-    def __init__(self, path, columns, size, stream):
-        self.path, self.size = path, size
+    def __init__(self, path, columns, stamp, stream):
+        self.path, self.stamp = path, stamp
         with pa.memory_map(path) as file:
             self.memory = file.read_buffer()
+        read = pa.ipc.open_stream if stream else pa.ipc.open_file
         options = pa.ipc.IpcReadOptions(use_threads=False)
-        if stream:
-            # A stream has no index: its batches' headers are read once, from front to end.
-            reader = pa.ipc.open_stream(self.memory, options=options)
-            self.batches = list(reader)
-        else:
-            reader = self.file = pa.ipc.open_file(self.memory, options=options)
-            self.batches = None
-        self.schema = _project(reader.schema, columns, path)
+        self.file = read(self.memory, options=options)
+        whole = self.file.schema
+        self.schema = _project(whole, columns, path)
+        if stream or (self.file.num_record_batches and not self.is_mapped(self.file.get_batch(0))):
+            # What is not asked for is not decompressed. Of a mapped file this would make copies.
+            options.included_fields = [whole.get_field_index(name) for name in self.schema.names]
+            self.file = read(self.memory, options=options)
+        # A stream has no index: its batches' headers are read once, from front to end.
+        self.batches = list(self.file) if stream else None
 
     def batch(self, group):
         return self.file.get_batch(group) if self.batches is None else self.batches[group]
@@ -316,21 +329,24 @@ class _Ipc:
 
     def read(self, group):
         """Return (the record batch as a table, whether all of it lies in the mapped file)."""
-        table = pa.Table.from_batches([self.batch(group)]).select(self.schema.names)
+        batch = self.batch(group).select(self.schema.names)
+        return pa.Table.from_batches([batch]), self.is_mapped(batch)
+
+    def is_mapped(self, batch):
         begin, end = self.memory.address, self.memory.address + self.memory.size
-        buffers = [b for c in table.columns for chunk in c.chunks for b in chunk.buffers() if b is not None]
-        return table, all(begin <= b.address < end or b.size == 0 for b in buffers)
+        buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
+        return all(begin <= buffer.address < end or buffer.size == 0 for buffer in buffers)
 
 
 def _open(path, columns):
-    size = os.stat(path).st_size
     with open(path, "rb") as file:
-        magic = file.read(8)
+        magic, stat = file.read(8), os.fstat(file.fileno())
+    size, stamp = stat.st_size, (stat.st_size, stat.st_mtime_ns)
     try:
         if magic[:4] == b"PAR1":
-            return _Parquet(path, columns, size)
+            return _Parquet(path, columns, stamp)
         if magic[:6] == b"ARROW1" or magic[:4] == b"\xff\xff\xff\xff":
-            return _Ipc(path, columns, size, stream=magic[:6] != b"ARROW1")
+            return _Ipc(path, columns, stamp, stream=magic[:6] != b"ARROW1")
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path} ({size} bytes) cannot be read as a table: {error}") from error
     raise ValueError(f"{path} ({size} bytes) is neither Parquet nor Arrow IPC: it begins with {magic!r}")
@@ -347,6 +363,18 @@ def _project(schema, columns, path):
     return pa.schema([schema.field(name) for name in names], schema.metadata)
 
 
+def _take(table, numbers):
+    """The rows of a table that an array numbers, of any type."""
+    try:
+        return table.take(pa.array(numbers))
+    except pa.ArrowNotImplementedError:  # views and run-end encodings
+        return pa.concat_tables([table.slice(number, 1) for number in numbers.tolist()])
+
+
+def _time(nanoseconds):
+    return datetime.datetime.fromtimestamp(nanoseconds / 1e9).isoformat(" ")
+
+
 def _is_run(numbers):
     """Whether an array is 0, 1, 2 ..."""
     return bool((numbers == np.arange(len(numbers))).all())
@@ -357,7 +385,12 @@ def _empty(schema):
 
 
 def _one_batch(table):
-    """The rows of a table as one record batch."""
+    """The rows of a table as one record batch, which refers to no other rows."""
+    for at, field in enumerate(table.schema):
+        for view, plain in _VIEWS:
+            if field.type == view:
+                own = table.column(at).cast(plain).combine_chunks().cast(view)
+                table = table.set_column(at, field, own)
     batches = table.combine_chunks().to_batches()
     if len(batches) > 1:
         raise ValueError(

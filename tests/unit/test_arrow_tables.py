@@ -1,5 +1,6 @@
 """TableDataset: rows of Arrow IPC and Parquet files, and record batches that lie in their slots."""
 
+import os
 import pickle
 
 import numpy as np
@@ -73,6 +74,62 @@ def test_rows_are_numbered_through_all_files(tmp_path):
     assert len(dataset) == N and dataset.schema.names == ["label", "image"]
     order = np.random.default_rng(0).permutation(N)
     assert dataset.take(order).to_pylist() == rows.select(["label", "image"]).take(order).to_pylist()
+
+
+@pytest.mark.parametrize("form", ["parquet", "file"])
+def test_columns_may_have_another_order_and_be_nullable_in_some_files_only(tmp_path, form):
+    strict = pa.schema([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.string())])
+    paths = [
+        write(tmp_path / "1", form, pa.table({"a": [0, 1], "b": ["x", "y"]}, schema=strict)),
+        write(tmp_path / "2", form, pa.table({"b": ["z", "w"], "a": [2, None]})),
+        write(tmp_path / "3", form, pa.table({"a": [4], "b": ["v"]}).replace_schema_metadata({"k": "v"})),
+    ]
+    rows = TableDataset(paths)
+    assert rows.__getitems__([2, 0, 3, 4]) == [
+        {"a": 2, "b": "z"},
+        {"a": 0, "b": "x"},
+        {"a": None, "b": "w"},
+        {"a": 4, "b": "v"},
+    ]
+    together = TableDataset(paths, returns="record_batch")
+    for indices in ([2, 0, 3, 4], [0, 1], [2, 3], [4]):
+        batch = together.take(indices)
+        batch.validate(full=True)
+        assert batch.schema.equals(rows.schema, check_metadata=True)
+        assert batch["a"].to_pylist() == [row["a"] for row in rows.__getitems__(indices)]
+    assert rows.schema.names == ["a", "b"] and rows.schema.field("a").nullable
+
+
+@pytest.mark.parametrize("form", ["file", "stream", "zstd"])
+def test_types_that_pyarrow_has_no_take_for_are_read_too(tmp_path, form):
+    inside = [{"text": f"{i}" * 20} for i in range(50)]
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([4, 50], pa.int32()), pa.array(["a", "b"]))
+    values = pa.table({
+        "text": pa.array([None if i % 7 == 3 else f"{i}" * 20 for i in range(50)], pa.string_view()),
+        "bytes": pa.array([bytes([i]) * 1000 for i in range(50)], pa.binary_view()),
+        "runs": runs,
+        "inside": pa.array(inside, pa.struct([("text", pa.string_view())])),
+    })  # fmt: skip
+    path = write(tmp_path / "t", form, values)
+    expected = values.to_pylist()
+    for indices in ([3, 49, 0, 17, 3], [5, 6, 7], [41]):
+        assert TableDataset(path).__getitems__(indices) == [expected[i] for i in indices]
+        batch = TableDataset(path, returns="record_batch").take(indices)
+        assert batch.to_pylist() == [expected[i] for i in indices]
+        assert batch.schema.field("bytes").type == pa.binary_view()
+        # Of the group that they were taken from nothing comes along.
+        assert batch["bytes"].nbytes < 1100 * len(indices)
+
+
+def test_columns_that_are_not_read_are_not_decompressed(tmp_path):
+    rows = pa.table({"large": np.zeros(1 << 20), "label": np.arange(1 << 20)})
+    with pa.OSFile(str(tmp_path / "t"), "wb") as sink:
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_file(sink, rows.schema, options=options) as writer:
+            writer.write_table(rows)
+    dataset = TableDataset(tmp_path / "t", columns=["label"])
+    assert dataset[7] == {"label": 7}
+    assert dataset._local.files[0].batch(0).schema.names == ["label"]
 
 
 @pytest.mark.parametrize("index", [N, -N - 1, 1 << 70])
@@ -162,8 +219,21 @@ def test_a_file_that_has_changed_is_told(tmp_path):
     path = write(tmp_path / "t", "parquet", table())
     dataset = TableDataset(path)
     write(tmp_path / "t", "parquet", table().slice(3))
-    with pytest.raises(ValueError, match=r"bytes, it had \d+ when the dataset was made"):
+    with pytest.raises(ValueError, match=r"bytes, changed .*; it had \d+, .* when the dataset was made"):
         dataset[0]
+
+
+def test_a_file_that_has_changed_and_kept_its_size_is_told(tmp_path):
+    path = write(tmp_path / "t", "file", pa.table({"a": [1, 2]}))
+    dataset = TableDataset(path)
+    before = os.stat(path)
+    write(tmp_path / "t", "file", pa.table({"a": [3, 4]}))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert os.stat(path).st_size == before.st_size
+    with pytest.raises(ValueError, match="when the dataset was made"):
+        dataset[0]
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert dataset[0] == {"a": 3}  # nothing tells
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "thread", None])
