@@ -1,8 +1,10 @@
 """torch's own DataLoader with its own workers, whose batches come through the ring."""
 
+import multiprocessing
 import os
 import pickle
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -29,6 +31,17 @@ class Pictures(Dataset):
             open(self.kills_once, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
         return {"image": torch.full((3, 8, 8), i), "label": i, "name": f"nr. {i}", "row": np.full(4, i / 2)}
+
+
+class Forking(Pictures):
+    """Starts a process for each sample."""
+
+    def __getitem__(self, i):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        return super().__getitem__(i)
 
 
 class Shards(IterableDataset):
@@ -130,6 +143,36 @@ def test_a_killed_worker_is_torchs_error_and_the_next_loop_is_whole(tmp_path):
     assert labels(loader) == WHOLE
 
 
+def check_labels(loader):
+    assert labels(loader) == labels(loader) == WHOLE
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_the_loop_may_run_in_another_process_than_the_loader_was_made_in(method):
+    loader = of_torch(Pictures(), RingCollate(slots=4), multiprocessing_context="fork")
+    process = multiprocessing.get_context(method).Process(target=check_labels, args=(loader,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert labels(loader) == WHOLE
+
+
+def test_a_loop_that_asks_for_no_batch_leaves_none_behind():
+    loader = of_torch(Pictures(), RingCollate(slots=4))
+    for _ in range(3):
+        iterator = iter(loader)
+        deadline = time.monotonic() + 60
+        while loader.collate_fn._queue.qsize() < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        del iterator
+    assert labels(loader) == WHOLE
+
+
+def test_a_child_of_a_worker_takes_no_batches():
+    loader = of_torch(Forking(), RingCollate(), multiprocessing_context="spawn")
+    assert labels(loader) == WHOLE
+
+
 @pytest.mark.parametrize("slots", [2, 0, -1, 2.5, True, None])
 def test_too_few_slots_are_refused(slots):
     with pytest.raises(ValueError, match="slots must be an int of at least 3"):
@@ -139,5 +182,5 @@ def test_too_few_slots_are_refused(slots):
 def test_a_batch_cannot_be_read_where_its_ring_is_not():
     from slipring.torch.ring_collate import _InSlot
 
-    with pytest.raises(RuntimeError, match="not made in this process"):
+    with pytest.raises(RuntimeError, match="never came to this process"):
         pickle.loads(pickle.dumps(_InSlot(b"nobody", (1, 1))))

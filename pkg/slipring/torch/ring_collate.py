@@ -13,7 +13,7 @@ import torch
 
 from slipring.queue import Queue
 
-_made_here = weakref.WeakValueDictionary()  # key -> RingCollate, in the process that made it
+_here = weakref.WeakValueDictionary()  # key -> RingCollate, of this process
 PARENT_LOOK_S = 1.0  # how often a worker that waits for a slot looks whether its consumer is there
 
 
@@ -51,23 +51,24 @@ class RingCollate:
         self.collate_fn = torch.utils.data.default_collate if collate_fn is None else collate_fn
         self._queue = Queue(slots, slot_bytes)
         self._key = secrets.token_bytes(16)
-        self._count = itertools.count()
-        self._consumer()
-        _made_here[self._key] = self
-        os.register_at_fork(before=_Before(self))
+        self._begin()
+        self._consumes = True
 
-    def _consumer(self):
-        self._pid = os.getpid()
+    def _begin(self):
+        self._count = itertools.count()
+        self._consumes = False  # until a batch arrives in this process, or it starts workers
         self._lock = threading.Lock()
         self._early = {}  # (worker's pid, number) -> batch: published before the one that was asked for
+        _here.setdefault(self._key, self)
 
     def __getstate__(self):
         self.forget()  # another worker is being started
+        self._consumes = True
         return {"collate_fn": self.collate_fn, "_queue": self._queue, "_key": self._key}
 
     def __setstate__(self, state):
         self.__dict__.update(state)
-        self._count = itertools.count()
+        self._begin()
 
     def __call__(self, samples):
         """Collate `samples`; in a worker the result is what torch's queue carries in the batch's place."""
@@ -87,6 +88,7 @@ class RingCollate:
     def take(self, number):
         """Return the batch of that number, which has been published."""
         with self._lock:
+            self._consumes = True
             while number not in self._early:
                 self._next()
             return self._early.pop(number)
@@ -103,7 +105,7 @@ class RingCollate:
 
         A worker of torch's ends when all that it sent has been read, or nobody reads it any more.
         """
-        if getattr(self, "_pid", None) != os.getpid():
+        if not self._consumes:
             return
         with self._lock:
             while not self._queue.empty():
@@ -123,22 +125,24 @@ class _InSlot:
 
 
 def _receive(key, number):
-    collate = _made_here.get(key)
+    collate = _here.get(key)
     if collate is None:
-        raise RuntimeError("this batch's RingCollate was not made in this process, or has gone")
+        raise RuntimeError("this batch's RingCollate never came to this process, or has gone")
     return collate.take(number)
 
 
-class _Before:
-    """Called before each fork of the process for as long as its RingCollate lives."""
+def _before_fork():
+    for collate in list(_here.values()):
+        collate.forget()
 
-    def __init__(self, collate):
-        self.collate = weakref.ref(collate)
 
-    def __call__(self):
-        collate = self.collate()
-        if collate is not None:
-            collate.forget()
+def _after_fork():
+    """A child may be a consumer of its own, and another thread may have held a lock."""
+    for collate in list(_here.values()):
+        collate._begin()
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 def _runs(pid):
