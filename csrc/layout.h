@@ -24,7 +24,7 @@
 #define SR_LEAF_ALIGN 64u     /* leaves inside a payload start on such a boundary */
 #define SR_MAX_PARTIES 4094u  /* what 12 bits of owner can name, less 'nobody' */
 #define SR_MAX_SLOTS 65536u
-#define SR_MAX_RANGES 56u     /* what is left of a slot's control page */
+#define SR_MAX_RANGES 56u     /* what fits a page of a slot's control */
 #define SR_MAX_DIMS 12u       /* dimensions that a leaf record can describe */
 
 /* ---- the slot's state word ------------------------------------------------------------------------
@@ -138,7 +138,9 @@ typedef struct sr_slot {
     _Atomic uint64_t layout;
     uint64_t pad4[7];
     sr_range ranges[SR_MAX_RANGES];
-    uint64_t pad5[8];
+    /* A line more than a page: scans read the first line of each, and a page apart all would fall into one set of a
+     * processor's cache. */
+    uint64_t pad5[16];
 } sr_slot;
 
 /* A process or thread that takes part. Party 0 is the consumer of a pull segment. */
@@ -206,7 +208,7 @@ static_assert(offsetof(sr_slot, cursor) == 4 * SR_LINE, "slot line 4");
 static_assert(offsetof(sr_slot, dispatched_at) == 5 * SR_LINE, "slot line 5");
 static_assert(offsetof(sr_slot, layout) == 6 * SR_LINE, "slot line 6");
 static_assert(offsetof(sr_slot, ranges) == 7 * SR_LINE, "slot line 7");
-static_assert(sizeof(sr_slot) == SR_PAGE, "a slot's control is one page");
+static_assert(sizeof(sr_slot) == SR_PAGE + SR_LINE, "slot controls lie a page and a line apart");
 static_assert(sizeof(sr_party) == 2 * SR_LINE, "a party has two lines");
 static_assert(offsetof(sr_party, pid) == SR_LINE, "party line 1");
 static_assert(offsetof(sr_party, growing) == 80, "growing");

@@ -8,7 +8,7 @@ import struct
 HEADER = struct.Struct("<QIQIQQ")
 LEAF = struct.Struct("<BBBBIQQ12qQ")  # csrc/layout.h, sr_leaf
 SEGMENT = struct.Struct("<QIIIIQQQQQQQ")  # csrc/layout.h, the constant part of sr_header
-SLOT_BYTES, RESULT_AT = 4096, 3 * 64  # csrc/layout.h, sr_slot
+SLOT_BYTES, RESULT_AT = 4160, 3 * 64  # csrc/layout.h, sr_slot
 RESULT = struct.Struct("<QQQQIIHHI")  # csrc/layout.h, sr_result
 
 

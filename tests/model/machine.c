@@ -218,7 +218,7 @@ void machine_begin(const struct scenario *scenario)
     memset(&books, 0, sizeof books);
     handle = (struct sr_ring){.base = segment, .header = (sr_header *)segment, .parties = (sr_party *)(segment + SR_PAGE),
         .slots = (sr_slot *)(segment + 2 * SR_PAGE), .n_slots = plan->slots, .n_parties = plan->workers + 1,
-        .flags = plan->flags, .data_off = SR_PAGE * (2 + MAX_SLOTS), .stride = PAYLOAD_STRIDE,
+        .flags = plan->flags, .data_off = SR_PAGE * (3 + MAX_SLOTS), .stride = PAYLOAD_STRIDE,
         .task_capacity = SR_PAGE, .capacity = SR_PAGE, .populated = populated};
     for (uint32_t i = 0; i < plan->slots; i++) {
         handle.slots[i].committed = plan->grows ? 0 : SR_PAGE;

@@ -83,7 +83,7 @@ extern const struct scenario scenarios[], full_scenarios[];
 extern const size_t n_scenarios, n_full_scenarios;
 
 /* ---- between machine.c, shim.c and search.c ---- */
-enum { PAYLOAD_STRIDE = 2 * SR_PAGE, SEGMENT_BYTES = SR_PAGE * (2 + MAX_SLOTS) + PAYLOAD_STRIDE * MAX_SLOTS };
+enum { PAYLOAD_STRIDE = 2 * SR_PAGE, SEGMENT_BYTES = SR_PAGE * (3 + MAX_SLOTS) + PAYLOAD_STRIDE * MAX_SLOTS };
 extern char segment[SEGMENT_BYTES];
 extern bool inside;    /* a party runs, so that accesses are steps */
 void pause_here(void); /* a step ends, the next one begins */
