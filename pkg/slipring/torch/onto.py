@@ -11,13 +11,20 @@ from slipring.torch.preload import Feed, Preload, Steps
 
 
 def as_tensors(batch):
-    """Return a batch whose arrays are tensors over the same memory; text and objects stay as they are."""
+    """Return a batch whose arrays are tensors over the same memory; text and objects stay as they are.
+
+    What torch does not take as it lies (read-only, unaligned, of another byte order, with negative strides)
+    is copied. Arrays of types that torch has not stay arrays.
+    """
     return each_leaf(batch, _as_tensor)
 
 
 def _as_tensor(leaf):
-    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biufc":
+    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biufc" or leaf.dtype.char in "gG":
         return leaf
+    steps_over_elements = all(step >= 0 and step % leaf.itemsize == 0 for step in leaf.strides)
+    if not (leaf.flags.behaved and leaf.dtype.isnative and steps_over_elements):
+        leaf = np.array(leaf, leaf.dtype.newbyteorder("="))
     return torch.from_numpy(leaf)
 
 
