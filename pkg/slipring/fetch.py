@@ -90,8 +90,8 @@ def load_stream(dataset, place):
 
 
 def was_last(place):
-    """Whether nothing comes behind the batch that a worker's place is of."""
-    return bool((place["states"] or {}).get("last"))
+    """Whether nothing comes behind the batch that a worker's place is of, in the same pass."""
+    return place is not None and not place.get("ended") and bool((place["states"] or {}).get("last"))
 
 
 def open_stream(dataset, place):
@@ -140,7 +140,7 @@ class StreamFetcher:
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.position = 0  # batches read so far, those included whose reading failed
-        self.ended = place is not None and not place.get("ended") and was_last(place)
+        self.ended = was_last(place)
         for _ in range(skip):  # what cannot say where it was is read once more up to there
             with contextlib.suppress(Exception):  # it was raised then
                 self.samples()

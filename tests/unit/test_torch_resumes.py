@@ -188,3 +188,104 @@ def test_a_stream_does_not_begin_again_behind_a_last_batch_that_was_not_full(
     resumed.load_state_dict(first.state_dict())
     assert head + [batch.tolist() for batch in resumed] == whole
     assert [batch.tolist() for batch in resumed] == whole
+
+
+class Reads(Made):
+    """A map dataset that counts what it has read, and says so."""
+
+    def __init__(self, n, bad=()):
+        super().__init__(int, n)
+        self.reads, self.bad = 0, bad
+
+    def __getitem__(self, i):
+        self.reads += 1
+        if i in self.bad:
+            raise ValueError(f"bad {i}")
+        return 100 * self.reads + i
+
+    def state_dict(self):
+        return {"reads": self.reads}
+
+    def load_state_dict(self, state):
+        self.reads = state["reads"]
+
+
+@pytest.mark.parametrize("taken", [5, 6, 7])
+def test_a_worker_that_has_no_task_left_is_told_in_the_next_epoch(make, taken):
+    """Seven samples for three workers that persist."""
+    first, resumed = (make(Reads(7), num_workers=3, persistent_workers=True) for _ in range(2))
+    whole = [given(iter(first)) for _ in range(2)]
+    first.load_state_dict({})
+    iterator = iter(first)
+    head = given(iterator, taken)
+    resumed.load_state_dict(first.state_dict())
+    assert [head + given(iter(resumed)), given(iter(resumed))] == whole
+
+
+class Laps(Short):
+    """Counts its passes."""
+
+    laps = 0
+
+    def __iter__(self):
+        yield from (1000 * self.laps + value for value in super().__iter__())
+        self.laps += 1
+
+    def state_dict(self):
+        return {"at": self.at, "laps": self.laps}
+
+    def load_state_dict(self, state):
+        self.at, self.laps = state["at"], state["laps"]
+
+
+@pytest.mark.parametrize("dataset", [lambda: Reads(7), Laps])
+@pytest.mark.parametrize("taken", [0, 1, 2, 5])
+def test_a_state_early_in_an_epoch_knows_workers_from_the_epoch_before(make, dataset, taken):
+    """Those of which nothing has been delivered since."""
+    first, resumed = (make(dataset(), num_workers=3, persistent_workers=True) for _ in range(2))
+    whole = [given(iter(first)) for _ in range(2)]
+    first.load_state_dict({})
+    assert given(iter(first)) == whole[0]
+    iterator = iter(first)
+    head = given(iterator, taken)
+    resumed.load_state_dict(first.state_dict())
+    assert head + given(iter(resumed)) == whole[1]
+
+
+def test_without_workers_a_stateful_dataset_is_as_its_exceptions_have_left_it(make):
+    first, resumed = make(Reads(6, [2])), make(Reads(6, [2]))
+    iterator = iter(first)
+    head = given(iterator, 3)
+    resumed.load_state_dict(first.state_dict())
+    assert head[-1] == "bad 2"
+    assert given(iter(resumed)) == [403, 504, 605]
+
+
+def test_without_workers_a_state_from_before_the_first_epoch_takes_a_dataset_back_there(make):
+    loader = make(Reads(3))
+    state = loader.state_dict()
+    whole = [given(iter(loader)) for _ in range(2)]
+    loader.load_state_dict(state)
+    assert [given(iter(loader)) for _ in range(2)] == whole
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_dataset_that_has_learnt_to_say_where_it_is_takes_an_older_state(make, num_workers):
+    older = make(Made(int, 6), num_workers=num_workers)
+    given(iter(older), 4)
+    resumed = make(Reads(6), num_workers=num_workers)
+    resumed.load_state_dict(older.state_dict())
+    assert [value % 100 for value in given(iter(resumed))] == [4, 5]
+
+
+def test_a_resumed_stream_counts_its_exceptions_for_the_next_resume(make):
+    dataset = Numbers([(0, 3), (1, 4)])
+    whole = given(iter(make(dataset, num_workers=2)))
+    got, loader = [], make(dataset, num_workers=2)
+    for taken in (6, 1, 2):
+        iterator = iter(loader)
+        got += given(iterator, taken)
+        state = loader.state_dict()
+        loader = make(dataset, num_workers=2)
+        loader.load_state_dict(state)
+    assert got + given(iter(loader)) == whole

@@ -14,6 +14,7 @@ from slipring.engine import exiting
 from slipring.errors import LoaderTimeout, WorkerDied
 from slipring.fetch import load_dataset, load_stream, open_stream, was_last
 from slipring.torch import remote, state
+from slipring.torch.order import Order, generator_of, state_of
 from slipring.torch.preload import FAILED, Feed, Preload, Steps
 from slipring.torch.worker import TorchJob, TorchWorker
 
@@ -26,11 +27,12 @@ class _Stateful:
     foreign = False
     _plan = None
     home = None  # weak reference to the loader, whose newest iterator this is or was
+    known_as = None  # the weak reference by which the loader knows the newest
 
     def __del__(self, exiting=exiting):
         # After a `break` nobody but the loader can say where the iteration was.
         loader = None if self.home is None or exiting() else self.home()
-        if loader is not None and loader._latest is not None and loader._latest() in (None, self):
+        if loader is not None and loader._latest is self.known_as:
             loader._left = self.state_dict()
 
     def _go_on(self, loader):
@@ -41,6 +43,7 @@ class _Stateful:
         if resume is not None and resume["finished"] and not resume.get("seeded"):
             state.begin_next_epoch(loader, resume)
             resume = None
+        self._rng_before = state_of(generator_of(loader))
         return resume
 
     def _seeded(self, loader, resume):
@@ -51,9 +54,17 @@ class _Stateful:
             self._base_seed = resume["base_seed"]
         if resume["finished"]:  # workers that persist have drawn their seed in an earlier epoch
             state.begin_next_epoch(loader, resume)
+            self._rng_before = state_of(generator_of(loader))
+            self._sampler_iter = iter(self._index_sampler)
             return None
         self._num_yielded = resume.get("yielded", 0)
         return resume
+
+    def _read_again(self, resume):
+        """Drop what was delivered before, where nothing says how much of it each worker has read."""
+        with contextlib.suppress(StopIteration):
+            for _ in range(0 if resume is None else resume.get("dropped", 0)):
+                self._next_data()
 
     def __next__(self):
         # torch's own notes each step for a profiler, which costs more than the batch, and counts a stream's
@@ -95,7 +106,7 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
             self._tell_of_epoch_before(loader)
         super().__init__(loader)
         resume = self._seeded(loader, resume)
-        self._generator = state.generator_of(loader)
+        self._generator = generator_of(loader)
         self._meter = loader._keeper.inline
         self._mover, self._several = loader._mover(), loader.devices is not None
         self._parts, self._made = [], []  # batches of a step, and what is to be noted when it is handed out
@@ -104,17 +115,18 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         self._per_batch = loader.rng == "batch" and self._dataset_kind == _theirs._DatasetKind.Map
         self._positions = self._order = None
         if self._dataset_kind == _theirs._DatasetKind.Map:
-            self._order = state.Order(loader, self._sampler_iter, resume)
+            self._order = Order(loader, self._sampler_iter, self._rng_before, resume)
             self._lists = self._order.lists()
             self._done = set(self._order.above)  # delivered before, and to be skipped
         if self._order is None or state.is_stateful(self._dataset):
-            self._positions = state.Positions(resume)
+            self._positions = state.Positions(resume, self._before)
             if resume is not None:
-                self._open(resume["workers"])
+                self._open(state.places_of(resume).get(0))
             dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
             if resume is None and (self._order is not None or state.is_stateful(dataset_iter)):
                 # (A generator has not begun yet: what its dataset says now may be of an earlier pass.)
                 self._positions.put(0, state.states_as_bytes(self._dataset, dataset_iter))
+        self._read_again(resume)
 
     def _tell_of_epoch_before(self, loader):
         """Before torch draws from the generators: a state may have put them where that epoch ended."""
@@ -123,13 +135,12 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         else:
             load_stream(loader.dataset, self._before[0])
 
-    def _open(self, places):
-        place = places.get(0) or places.get("0")
+    def _open(self, place):
         if self._order is not None:
             load_dataset(self._dataset, place)
             return
         self._dataset_fetcher.dataset_iter, skip = open_stream(self._dataset, place)
-        self._dataset_fetcher.ended = place is not None and was_last(place)
+        self._dataset_fetcher.ended = was_last(place)
         for _ in range(skip):
             with contextlib.suppress(Exception):  # it was raised then
                 self._dataset_fetcher.fetch(self._next_index())
@@ -170,24 +181,28 @@ class InlineIterator(_Stateful, _theirs._SingleProcessDataLoaderIter):
         except StopIteration:
             self._finished = True
             if self._positions is not None:
-                dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
-                self._positions.put(0, state.states_as_bytes(self._dataset, dataset_iter))
+                self._positions.put(0, self._states())
             raise
         except Exception:
             if order is None:
                 self._made.append((None, FAILED))
+            elif self._positions is not None:
+                self._made.append((None, (self._states(),)))
             raise
         finally:
             # An exception of the dataset is what there was to deliver: a resume goes on behind it.
             if order is not None and order.ticket != before:
                 self._made.append((order.ticket - 1, None))
         if self._positions is not None:
-            dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
-            last = getattr(self._dataset_fetcher, "ended", False)
-            states = state.states_as_bytes(self._dataset, dataset_iter, last)
-            self._made.append((None, (states,)))
+            self._made.append((None, (self._states(),)))
         self._meter.batches += 1
         return data
+
+    def _states(self):
+        """What dataset and iterator say of themselves now."""
+        dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
+        last = getattr(self._dataset_fetcher, "ended", False)
+        return state.states_as_bytes(self._dataset, dataset_iter, last)
 
     def _moved(self):
         """The next step's batches on their devices."""
@@ -231,15 +246,19 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         self._core = self._preload = None
         resume = self._go_on(loader)
         super().__init__(loader)
-        self._generator = state.generator_of(loader)
+        self._generator = generator_of(loader)
         self._epoch = 0
+        if not loader.persistent_workers:
+            self._before = {}  # they begin with the dataset as the loader has it
         self._begin(loader, self._seeded(loader, resume))
         if isinstance(self._dataset, IterDataPipe):
             # torch draws a second seed for the first epoch, and uses the first.
             _theirs._share_dist_seed(loader.generator, self._pg)
+        self._read_again(resume)
 
     def _reset(self, loader, first_iter=False):
-        resume = self._go_on(loader)
+        last = self.state_dict() if self._positions is not None and self._finished else None
+        self._go_on(loader)
         if loader.rng == "worker":  # as torch: their generators go on from behind what was asked for
             self._stop_preload()
             try:
@@ -251,30 +270,32 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         if loader.rng == "batch":  # seeds come from it: each epoch needs its own
             self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
         self._epoch += 1
-        self._begin(loader, self._seeded(loader, resume))
+        self._before = state.ended_places(loader, last)
+        self._begin(loader, None)
 
     def _begin(self, loader, resume):
         self._preload = None
         self._header = state.header(loader)
         is_map = self._dataset_kind == _theirs._DatasetKind.Map
         tracked = not is_map or state.is_stateful(self._dataset)
-        self._positions = state.Positions(resume) if tracked else None
-        self._order = state.Order(loader, self._sampler_iter, resume) if is_map else None
+        self._positions = state.Positions(resume, self._before) if tracked else None
+        self._order = Order(loader, self._sampler_iter, self._rng_before, resume) if is_map else None
         epoch = self._epoch if loader.rng == "worker" else 0
         if isinstance(self._dataset, IterDataPipe):
             epoch = self._shared_seed
         options = loader._core_options()
         job = self._job(loader, options, tracked)
         if resume is not None and tracked:
-            places = {int(number): place for number, place in resume["workers"].items()}
-            job = job.resumed(places)
-        elif self._before and loader.persistent_workers:  # others begin with the dataset as the loader has it
+            job = job.resumed(state.places_of(resume))
+        elif self._before and self._core is None:  # workers that are there know it
             job = job.resumed(self._before)
         if is_map:
+            first = self._order.ticket
             plan = self._order.lists()
             if options.chunk_size is not None:
                 plan = _checked(plan, options)
         else:
+            first = 0
             plan = state.TrackedPlan(options.num_workers, options.in_order, self._positions.last + 1)
         self._plan = plan
         engine, give_back = loader._keeper.lend(options, job)
@@ -286,13 +307,12 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
             plan,
             give_back,
             rebuild=remote.rebuild,
-            first_ticket=self._order.ticket if is_map else 0,
+            first_ticket=first,
             done=self._order.above if is_map else (),
             eager=loader.rng == "worker",
             patient=loader._ahead > 0,
         )
         loader._keeper.iterators.add(self)
-        first = self._order.ticket if is_map else 0
         self._last_ticket, self._several = first - 1, loader.devices is not None
         self._read_ahead = options.look_ahead
         mover = loader._mover(engine)

@@ -223,7 +223,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             self._iterator = None  # a forked child starts workers of its own
         iterator = super().__iter__()
         self._latest, self._left = weakref.ref(iterator), None
-        iterator.home = weakref.ref(self)
+        iterator.home, iterator.known_as = weakref.ref(self), self._latest
         return iterator
 
     # ---- state

@@ -42,12 +42,14 @@ class TorchJob(Job):
         return dataclasses.replace(self, resume_run=run)
 
     def place(self, fill, number):
-        """Return where a worker goes on in the run of `fill`; None: at its beginning."""
+        """Return where a worker's stream goes on in the run of `fill`; None: at its beginning."""
         return None if self.resume is None or fill.run != self.resume_run else self.resume.get(number)
 
 
 class TorchWorker(Worker):
     """See `slipring.worker.Worker`."""
+
+    told = False  # its map dataset was told where to go on
 
     def begin(self, base_seed):
         if self.kind == "process":
@@ -87,8 +89,11 @@ class TorchWorker(Worker):
             shared = torch.Generator()
             shared.manual_seed(fill.epoch)  # the same in all workers
             apply_random_seed(self.job.dataset, shared)
-        if not self.job.is_stream:
-            load_dataset(self.job.dataset, self.job.place(fill, self.number))
+        if not (self.told or self.job.is_stream or self.job.resume is None):
+            self.told = (
+                True  # in the first run that has a task for this worker: few may be left in the resumed one
+            )
+            load_dataset(self.job.dataset, self.job.resume.get(self.number))
 
     # ---- the dataset's state, with each batch
 
