@@ -1,5 +1,7 @@
 """States that torchdata's StatefulDataLoader has saved, as far as they say enough."""
 
+from slipring.torch.order import as_text, generator_of, source_of
+
 
 def is_theirs(state):
     """Whether torchdata's loader has made this state."""
@@ -25,62 +27,78 @@ def translated(loader, header, state):
     snapshot = state.get("_snapshot")
     main = snapshot["_main_snapshot"] if snapshot else state
     lag = state.get("_steps_since_snapshot", 0)
+    finished = bool(state["_iterator_finished"])
+    yielded = snapshot["_snapshot_step"] + lag if snapshot else state["_num_yielded"]
     made = {
         **header,
         "num_workers": main.get("_num_workers", 0),
         "base_seed": main.get("_base_seed"),
-        "finished": bool(state["_iterator_finished"]),
+        "finished": finished,
         "rng_next": None,
     }
-    if made["finished"]:
-        return made
-    yielded = snapshot["_snapshot_step"] + lag if snapshot else state["_num_yielded"]
-    places = _places(state, snapshot, yielded)
-    if lag and any(place["states"] for place in places.values()):
-        raise ValueError(
-            f"torchdata's state was taken {lag} batches after its last snapshot, and the dataset's state is "
-            "that of the snapshot: save it with snapshot_every_n_steps=1"
-        )
+    workers = snapshot["_worker_snapshots"].values() if snapshot else [state]
+    places = _places(workers)
+    if places:
+        _refuse(lag, "dataset")
+        made.update(workers=places, last_worker=snapshot["_last_yielded_worker_id"] if snapshot else 0)
     if header["kind"] == "stream":
-        last = snapshot["_last_yielded_worker_id"] if snapshot else 0
-        return {**made, "workers": places, "last_worker": (last + lag) % max(1, len(places))}
-    order = {"yielded": yielded, "above": [], "rng": None, "sampler": None}
-    if any(place["states"] for place in places.values()):
-        order.update(workers=places, last_worker=-1)
-    return {**made, **order, **_sampler(main, lag)}
+        # Without states nothing says how many of them each worker has read.
+        return made if places else {**made, "workers": {}, "last_worker": -1, "dropped": yielded}
+    order = _order(loader, main, lag, finished)
+    return {**made, "yielded": yielded, "above": [], "rng": None, "sampler": None, **order}
 
 
-def _places(state, snapshot, yielded):
-    """Where each worker was; batches went round in turn."""
-    if not snapshot:
-        workers = {0: state}
-    else:
-        workers = {w["worker_id"]: w for w in snapshot["_worker_snapshots"].values()}
-    n = len(workers)
-    return {
-        number: {"batches": (yielded + n - 1 - number) // n, "states": _states(worker)}
-        for number, worker in workers.items()
-    }
-
-
-def _states(worker):
-    iterator = (worker.get("fetcher_state") or {}).get("dataset_iter_state")
-    found = {"dataset": worker.get("dataset_state"), "iterator": iterator}
-    return {name: told for name, told in found.items() if told is not None} or None
-
-
-def _sampler(main, lag):
-    """What the state says about the sampler: torchdata's own random one has noted its generator."""
-    told = main.get("_sampler_iter_state") or {}
-    inner = told.get("sampler_iter_state") if isinstance(told, dict) else None
-    if isinstance(inner, dict) and set(inner) == {"yielded", "generator"}:
-        return {"rng": inner["generator"].numpy().tobytes().hex(), "rng_is_the_samplers": True}
-    known = inner if inner is not None else main.get("_index_sampler_state")
-    if known is None:
-        return {}
+def _refuse(lag, what):
     if lag:
         raise ValueError(
-            f"torchdata's state was taken {lag} batches after its last snapshot, and the sampler's state is "
+            f"torchdata's state was taken {lag} batches after its last snapshot, and the {what}'s state is "
             "that of the snapshot: save it with snapshot_every_n_steps=1"
         )
-    return {"sampler": known}
+
+
+def _places(workers):
+    """Where each worker was, as far as its dataset or iterator says so."""
+    places = {}
+    for worker in workers:
+        fetcher = worker.get("fetcher_state") or {}
+        found = {"dataset": worker.get("dataset_state"), "iterator": fetcher.get("dataset_iter_state")}
+        states = {name: told for name, told in found.items() if told is not None}
+        if states and fetcher.get("fetcher_ended"):
+            states["last"] = True  # torchdata's own workers read it once more
+        if states:
+            places[worker.get("worker_id", 0)] = {"batches": 0, "states": states}
+    return places
+
+
+def _order(loader, main, lag, finished):
+    """What the state says about the sampler, or about the generator of torchdata's own random one."""
+    told, over = main.get("_sampler_iter_state"), finished
+    if isinstance(told, dict) and "samples_yielded" in told:  # of torchdata's batching
+        over = finished or bool(told["samples_yielded"] % (source_of(loader)[1] or 1))
+        parts = {"sampler": told.get("sampler_state"), "sampler_iterator": told.get("sampler_iter_state")}
+    else:
+        parts = {"sampler": main.get("_index_sampler_state"), "sampler_iterator": told}
+    inner = parts["sampler_iterator"]
+    if isinstance(inner, dict) and set(inner) == {"yielded", "generator"}:
+        if finished:
+            return {"rng_next": _after_an_epoch(loader, inner["generator"])}
+        return {"rng": as_text(inner["generator"]), "rng_is_the_samplers": True}
+    parts = {name: part for name, part in parts.items() if part is not None}
+    if not parts:
+        return {}
+    _refuse(lag, "sampler")
+    return {**parts, "sampler_over": True} if over else parts
+
+
+def _after_an_epoch(loader, begun):
+    """Where the generator that an epoch began with is at its end; None: it is torch's global one."""
+    generator = generator_of(loader)
+    if generator is None:
+        return None
+    now = generator.get_state()
+    generator.set_state(begun)
+    for _ in loader.sampler:
+        pass
+    end = generator.get_state()
+    generator.set_state(now)
+    return as_text(end)
