@@ -46,6 +46,13 @@ class Reads(Numbers):
         self.reads = state["reads"]
 
 
+class Draws(Numbers):
+    """What the generators draw for each sample."""
+
+    def __getitem__(self, i):
+        return torch.tensor([i, torch.rand(()), random.random()], dtype=torch.float64)
+
+
 class Stream(IterableDataset):
     """Cannot say where it is. Workers have unequal shares."""
 
@@ -174,6 +181,10 @@ class Case:
             "rng": choice(["worker", "batch"]),
             "preload": choice([None, None, 1]),
         }
+        # With the order's generator in the state, and seeds per batch, neither workers nor resumes change a bit.
+        self.free = self.dataset is Numbers and self.sampler == "shuffle" and self.options["rng"] == "batch"
+        if self.free:
+            self.dataset = Draws
         self.stops = [
             (choice(["none", "iter", "some", "some", "all", "end"]), self.pick.randint(1, 6), choice(WAYS))
             for _ in range(choice([1, 2, 3]))
@@ -181,6 +192,10 @@ class Case:
 
     def loader(self, seed=1):
         options = dict(self.options)
+        if self.free and seed > 1:
+            workers = self.pick.choice([0, 1, 2])
+            keep = workers > 0 and self.pick.choice([False, True])
+            options.update(num_workers=workers, persistent_workers=keep, prefetch_factor=None)
         if self.sampler == "shuffle":
             options.update(shuffle=True, generator=torch.Generator().manual_seed(seed))
         elif self.sampler is not None:
@@ -193,7 +208,7 @@ class Case:
 
     def comparable(self, epochs):
         """Out of order, only what came counts; and not which worker has read it."""
-        if self.options["in_order"] or self.options["num_workers"] < 2:
+        if self.options["in_order"] or (self.options["num_workers"] < 2 and not self.free):
             return epochs
         if self.dataset is Reads:
             epochs = [[(torch.as_tensor(batch) % 1000).tolist() for batch in epoch] for epoch in epochs]

@@ -86,6 +86,34 @@ def test_an_epoch_of_the_same_seed_as_the_resumed_one_is_whole(make, rng):
         assert given(iter(second)) == whole
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("rng", ["batch", "worker"])
+def test_an_epoch_after_a_resume_at_the_end_of_one_has_its_own_seed_and_order(make, rng, persistent):
+    def loader(seed):
+        return make(
+            Made(draw, 8),
+            shuffle=True,
+            generator=torch.Generator().manual_seed(seed),
+            num_workers=2,
+            persistent_workers=persistent,
+            rng=rng,
+        )
+
+    first, resumed = loader(1), loader(2)
+    epochs = [[tuple(sample.tolist()) for sample in first]]
+    resumed.load_state_dict(first.state_dict())
+    epochs += [[tuple(sample.tolist()) for sample in first] for _ in range(2)]
+    again = [[tuple(sample.tolist()) for sample in resumed] for _ in range(2)]
+    if rng == "worker":  # draws of workers that persist cannot go on
+        epochs, again = ([[i for i, _ in epoch] for epoch in run] for run in (epochs, again))
+    assert again == epochs[1:]
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def draw(i):
+    return torch.tensor([i, torch.rand(())])
+
+
 @pytest.mark.parametrize("preload", [None, 1])
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("taken", [2, 3, 4, 5])

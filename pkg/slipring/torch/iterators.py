@@ -26,6 +26,7 @@ class _Stateful:
 
     foreign = False
     _plan = None
+    _keeps_seed = False  # from epoch to epoch
     home = None  # weak reference to the loader, whose newest iterator this is or was
     known_as = None  # the weak reference by which the loader knows the newest
 
@@ -90,7 +91,7 @@ class _Stateful:
         }
         if self._finished:
             told["rng_next"] = state.next_epochs_rng(self._generator)
-            told["seeded"] = bool(self._persistent_workers)
+            told["seeded"] = self._keeps_seed
         return told
 
     def _catch_up(self):
@@ -248,6 +249,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
         super().__init__(loader)
         self._generator = generator_of(loader)
         self._epoch = 0
+        self._keeps_seed = bool(loader.persistent_workers) and loader.rng == "worker"
         if not loader.persistent_workers:
             self._before = {}  # they begin with the dataset as the loader has it
         self._begin(loader, self._seeded(loader, resume))
@@ -267,7 +269,7 @@ class WorkersIterator(_Stateful, _theirs._BaseDataLoaderIter):
                 raise remote.in_torchs_words(error, self._timeout) from error
         self.close()
         super()._reset(loader, first_iter)
-        if loader.rng == "batch":  # seeds come from it: each epoch needs its own
+        if not self._keeps_seed:  # seeds come from it: each epoch needs its own
             self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
         self._epoch += 1
         self._before = state.ended_places(loader, last)
