@@ -81,7 +81,7 @@ cdef class LoaderIterator:
     cdef object would_wait     # asks whether the next one must be waited for; None: it never must
     cdef object due     # what the plan gave, and no slot was free for
     cdef object plan_error
-    cdef bint exhausted, in_order, in_turn, inline, single, eager
+    cdef bint exhausted, in_order, inline, single, eager
     cdef bint marked   # a stream's batches come with marks, from which a new worker can go on
     cdef bint stopped  # next() is to give up: another thread wants to end the iteration
     cdef int copy
@@ -101,7 +101,6 @@ cdef class LoaderIterator:
         self.next_ticket, self.done, self.last_ticket = first_ticket, set(done), -1
         self.copy = _COPY[options.copy]
         self.in_order, self.inline = bool(options.in_order), engine.inline
-        self.in_turn = self.in_order and not self.done  # every ticket comes, in turn
         self.watched = engine.pool.watched
         self.idle = IDLE if self.watched < 0 else SELDOM
         limited = options.timeout and not patient
@@ -183,9 +182,7 @@ cdef class LoaderIterator:
         if not self.tasks:
             return None
         slot = -1
-        if self.in_turn:
-            slot = (<Task> self.tasks[self.next_ticket - <uint64_t> len(self.tasks)]).slot
-        elif self.in_order:
+        if self.in_order:  # tickets come in turn, but for those delivered before a resume
             slot = (<Task> next(iter(self.tasks.values()))).slot
         if self.inline:
             engine.pool.advance()
