@@ -181,7 +181,7 @@ class Case:
             "rng": choice(["worker", "batch"]),
             "preload": choice([None, None, 1]),
         }
-        # With the order's generator in the state, and seeds per batch, neither workers nor resumes change a bit.
+        # With its generator in the state, and seeds per batch, neither workers nor resumes change a bit.
         self.free = self.dataset is Numbers and self.sampler == "shuffle" and self.options["rng"] == "batch"
         if self.free:
             self.dataset = Draws
