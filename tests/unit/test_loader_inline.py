@@ -153,7 +153,6 @@ def test_after_ctrl_c_the_next_epoch_is_whole_and_no_slot_is_lost(chunk_size):
             dataset.armed = True
             with pytest.raises(KeyboardInterrupt):
                 list(loader)
-    
 
 
 class Closing:
