@@ -40,6 +40,7 @@ EXTENSIONS = {
     "_collate": [],
     "_as_torch": [],
     "_iterator": [],
+    "_marks": [],
     "_event": [],
     "_queue": [],
 }

@@ -7,13 +7,13 @@ and what the interpreter has to look at costs several times as much as in a tigh
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from slipring._codec cimport decode, receive_kind
+from slipring._codec cimport receive_kind
+from slipring._marks cimport Marks
 from slipring._ring cimport Ring
-from slipring._segment cimport SR_BATCH, SR_ERROR, SR_WHOLE, clock, sr_result
+from slipring._segment cimport SR_BATCH, SR_ERROR, clock
 
 from slipring import remote
 from slipring._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER
-from slipring.deaths import told_of_replay
 from slipring.dispatch import StreamPlan
 from slipring.engine import exiting, stay_if_exiting
 from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsExhausted, slots_exhausted, timed_out
@@ -75,6 +75,7 @@ cdef class LoaderIterator:
     cdef uint64_t memory_at  # when next
     cdef set done
     cdef readonly Ring ring
+    cdef Marks marks    # None: batches come without
     cdef dict tasks     # ticket -> Task: what is under way
     cdef list by_slot   # slot -> Task or None
     cdef object draw, streams  # where the next task comes from; streams: whose turn it is
@@ -82,7 +83,6 @@ cdef class LoaderIterator:
     cdef object due     # what the plan gave, and no slot was free for
     cdef object plan_error
     cdef bint exhausted, in_order, inline, single, eager
-    cdef bint marked   # a stream's batches come with marks, from which a new worker can go on
     cdef bint stopped  # next() is to give up: another thread wants to end the iteration
     cdef int copy
     cdef uint32_t chunk, n_static
@@ -117,7 +117,8 @@ cdef class LoaderIterator:
             self.n_static = options.num_workers if engine.static else 0
             self.draw, self.would_wait = plan, getattr(plan, "would_wait", None)
             self.streams = plan if isinstance(plan, StreamPlan) else None
-            self.marked = self.streams is not None and options.respawns and not self.inline
+            if self.streams is not None and options.respawns and not self.inline:
+                self.marks = Marks(engine, self.run, self.streams)
             if not self.inline:  # workers begin now: the caller may have much to do before the first next()
                 self.dispatch(False)
         except BaseException:
@@ -156,8 +157,8 @@ cdef class LoaderIterator:
                 self.finish()
             self.last_ticket, self.last_slot = <int64_t> task.ticket, task.slot
             self.last_worker = task.worker
-            if self.marked and kind != SR_ERROR:
-                value = self.without_mark(task, value)
+            if self.marks is not None and kind != SR_ERROR:
+                value = self.marks.keep(task.worker, task.sequence, value)
             if self.eager:
                 self.dispatch(False)
             if kind == SR_BATCH:
@@ -347,53 +348,12 @@ cdef class LoaderIterator:
 
     cdef int check(self, engine) except -1:
         """See whether all workers live."""
-        engine.pool.check(self.mark_of if self.marked else None)
+        engine.pool.check(None if self.marks is None else self.mark_of)
         return 0
 
-    cdef object without_mark(self, Task task, value):
-        """Keep the mark that came with a batch of a stream, or with its end; return the batch."""
-        if type(value) is not list or len(value) != 2:  # of a worker that could not begin
-            return value
-        mark = (<list> value)[1]
-        if mark is not None:
-            self._engine.marks[task.worker] = self.run, task.sequence + 1, mark
-        return (<list> value)[0]
-
     def mark_of(self, number):
-        """Return the last mark that a dead worker has published, delivered or not; empty: it had none.
-
-        The worker that takes its place goes on there, and reads again what was published behind it.
-        """
-        cdef Task task
-        run, position, mark = self._engine.marks.get(number, (self.run, 0, None))
-        if run != self.run:
-            position = 0
-        due = self.streams.sequence[number] if number in self.streams.turn else None
-        for task in self.tasks.values():  # its own come in the order of their sequence
-            if task.worker != number:
-                continue
-            if self.ring.await_ready(task.slot, 0, -1) < 0:
-                due = task.sequence
-                break
-            later = self.peek(task.slot)
-            if later is not None:
-                run, position, mark = self.run, task.sequence + 1, later
-        if due:
-            by_state = mark is not None and run == self.run
-            self._engine.tally.goes_on(by_state, due - position)
-            told_of_replay(number, due - position, by_state)
-        return mark or b""
-
-    cdef object peek(self, uint32_t slot):
-        """The mark in a slot that is READY; it stays there."""
-        cdef sr_result result = self.ring.result_of(slot, SR_WHOLE)[0]
-        if result.kind == SR_ERROR:
-            return None
-        try:
-            value = decode(self.ring.payload(slot), self.ring.committed(slot), &result, self.ring)
-        except CorruptBatch:
-            return None  # raised when it is this batch's turn
-        return value[1] if type(value) is list and len(value) == 2 else None
+        """Return what the worker that takes a dead one's place is told."""
+        return self.marks.of(number, self.tasks.values())
 
     # ---- the end
 
