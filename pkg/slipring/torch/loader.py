@@ -11,7 +11,8 @@ from torch.utils.data._utils import collate as _theirs
 from slipring.options import Options
 from slipring.torch import device as _device
 from slipring.torch.collate import default_collate
-from slipring.torch.iterators import InlineIterator, WorkersIterator
+from slipring.torch.inline import InlineIterator
+from slipring.torch.iterators import WorkersIterator
 from slipring.torch.keeper import Keeper
 from slipring.torch.mover import Mover
 from slipring.torch.pins import Pins
