@@ -276,3 +276,20 @@ def test_an_index_that_cannot_be_pickled_is_named(num_workers):
         assert numbers([next(batches)]) == [[1, 2]]
         with pytest.raises(Exception, match=r"<lambda>.* cannot be pickled.*top level"):
             next(batches)
+
+
+def test_close_waits_for_an_item_that_is_being_read():
+    reading, may_end = threading.Event(), threading.Event()
+
+    def items():
+        yield 0
+        reading.set()
+        may_end.wait(60)
+        yield 1
+
+    ahead = Ahead(items(), 2)
+    assert next(ahead) == 0
+    assert reading.wait(60)
+    threading.Timer(0.2, may_end.set).start()
+    ahead.close()
+    assert may_end.is_set() and not threads()
