@@ -3,6 +3,7 @@
 import faulthandler
 import gc
 import os
+import signal
 import sys
 
 import hypothesis
@@ -30,6 +31,9 @@ def pytest_configure(config):
     os.environ["SLIPRING_TEST_RUN"] = f"{os.getpid()}-{os.urandom(4).hex()}"
     config.stash[stderr] = os.dup(sys.__stderr__.fileno())  # the real one: pytest captures fd 2 later
     faulthandler.enable(config.stash[stderr])
+    # A shell starts its background jobs with SIGINT ignored, and so would be all that tests send it to.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config):
