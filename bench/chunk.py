@@ -59,11 +59,12 @@ def of_async(dataset: Any, workers: int, chunk: int | None) -> float:
     def source(batch_size: int) -> list[Callable[[], Any]]:
         number = next(numbers)
         if number == 0:
-            return [functools.partial(read, dataset.sources[0])] * workers
+            return [functools.partial(read, dataset.sources[0])] * batch_size
         go.wait()
         first = (number - 1) * batch_size
         return [functools.partial(read, dataset.sources[first + row]) for row in range(batch_size)]
 
+    read(dataset.sources[0])  # what decoding imports, every worker is forked with
     loader = AsyncDataLoader(source, BATCH, "cpu", chunk or BATCH, num_workers=workers)
     next(loader)
     begin = time.perf_counter()

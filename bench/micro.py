@@ -1,8 +1,8 @@
 """What the parts cost by themselves: ``python -m bench.micro``.
 
 Question
-    What do one trip round the ring, seeding, collating and copying past the caches cost, and what a consumer
-    that has no loader at all?
+    What do one trip round the ring, a queue's message, seeding, collating and copying past the caches cost,
+    and what a consumer that has no loader at all?
 Data
     As questions (b) and (d); everything in one process, but copying, which two processes do at once.
 Machine, command, result
@@ -56,6 +56,22 @@ def round_trip() -> float:
         receive(ring, ring.wait_ready(-1, 1), 0)
 
     return per_call(once)
+
+
+def queueing(slots: int) -> float:
+    """Put and get a message of 100 bytes, where a queue is filled to its last slot and emptied again."""
+    from slipring import Queue
+
+    queue, message = Queue(slots), b"x" * 100
+
+    def once() -> None:
+        for _ in range(slots):
+            queue.put(message)
+        for _ in range(slots):
+            queue.get()
+
+    once()
+    return per_call(once, 4000 // slots) / slots
 
 
 def seeding() -> tuple[float, float]:
@@ -164,6 +180,7 @@ def main() -> None:
     ratios = [b / a for a, b in pairs]
     for what, figure in (
         ("one trip round the ring", f"{trip:.2f} µs"),
+        *((f"a message, queue of {n} slots", f"{queueing(n):.2f} µs") for n in (8, 64, 1000)),
         ("collating 64 × (32 float32, label)", f"{collate:.2f} µs"),
         ("seeding random and numpy", f"{without:.2f} µs"),
         ("seeding random, numpy and torch", f"{with_torch:.2f} µs"),
