@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 import time
 
 from slipring._ring import JOINED, SERVING
@@ -26,7 +27,7 @@ class Starts:
 
     def started(self, number, pid):
         """Watch a worker from now on."""
-        self.waiting[number] = pid, time.monotonic(), len(os.listdir("/proc/self/task"))
+        self.waiting[number] = pid, time.monotonic(), _threads()
 
     def forget(self, number):
         """It has died."""
@@ -58,3 +59,11 @@ class Starts:
             "forked, and that nobody opens in it. Start the loader before the threads, or use "
             "start_method='forkserver'"
         )
+
+
+def _threads():
+    """How many this process has; only Python's, where the kernel does not tell (no /proc, no descriptor left)."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return threading.active_count()

@@ -121,3 +121,14 @@ def test_workers_that_begin_are_not_told_of(caplog, monkeypatch):
         assert len(list(iterator)) == 4
         assert not loader._engine.pool.starts.waiting
     assert not caplog.records
+
+
+def test_workers_start_where_nobody_tells_of_threads(monkeypatch):
+    def refused(path):
+        raise FileNotFoundError(path)
+
+    with Loader(Values(list(range(8))), 2, num_workers=2) as loader:
+        with monkeypatch.context() as patched:
+            patched.setattr(starts.os, "listdir", refused)
+            iterator = iter(loader)
+        assert len(list(iterator)) == 4
