@@ -1,3 +1,5 @@
+import warnings
+
 import pytest
 
 from tests.trip import Trip
@@ -9,3 +11,21 @@ def trip():
     trip = Trip()
     yield trip
     trip.end()
+
+
+@pytest.fixture
+def make():
+    """Make slipring.torch's loaders, which are closed in the end."""
+    from slipring.torch import DataLoader
+
+    made = []
+
+    def loader(*args, **kwargs):
+        made.append(DataLoader(*args, **kwargs))
+        return made[-1]
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield loader
+    for each in made:
+        each.close()

@@ -8,25 +8,15 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import IterableDataset, Sampler, get_worker_info  # noqa: E402
 
-from slipring.torch import DataLoader  # noqa: E402
 from tests.torch.common import Made  # noqa: E402
 
 
 @pytest.fixture
-def make():
-    """Make loaders that are closed in the end."""
-    made = []
-
-    def loader(*args, **kwargs):
-        made.append(DataLoader(*args, **{"batch_size": None, **kwargs}))
-        return made[-1]
-
+def make(make):
+    """The same, one sample a ticket."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
         warnings.filterwarnings("ignore", message="the iterable dataset has no state_dict")
-        yield loader
-    for each in made:
-        each.close()
+        yield lambda *args, **kwargs: make(*args, **{"batch_size": None, **kwargs})
 
 
 def given(iterator, most=100):

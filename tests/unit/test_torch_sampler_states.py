@@ -1,34 +1,15 @@
 """Resumes of samplers: those that say where they are, and those that do not."""
 
-import warnings
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import Sampler  # noqa: E402
 
-from slipring.torch import DataLoader  # noqa: E402
 from tests.torch.common import Made  # noqa: E402
 from tests.torch.samplers import Both, Counted, OfItsIterator, Passes  # noqa: E402
 
 WORKERS = [0, 2]
-
-
-@pytest.fixture
-def make():
-    """Make loaders that are closed in the end."""
-    made = []
-
-    def loader(*args, **kwargs):
-        made.append(DataLoader(*args, **kwargs))
-        return made[-1]
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        yield loader
-    for each in made:
-        each.close()
 
 
 SAMPLERS = [Passes, Counted, OfItsIterator, Both]

@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info  # noqa: E402
 
-from slipring.torch import DataLoader  # noqa: E402
 from tests.torch.common import Made  # noqa: E402
 
 LOADERS = [0, 1, 2]
@@ -83,22 +82,6 @@ def flat(batches):
 
 def lists(batches):
     return [batch.tolist() for batch in batches]
-
-
-@pytest.fixture
-def make():
-    """Make loaders that are closed in the end."""
-    made = []
-
-    def loader(*args, **kwargs):
-        made.append(DataLoader(*args, **kwargs))
-        return made[-1]
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        yield loader
-    for each in made:
-        each.close()
 
 
 @pytest.mark.parametrize("dispatch", ["static", "dynamic"])
