@@ -1,5 +1,8 @@
 """Faces are tested with and without what they are faces of, and next to it, where it is installed."""
 
+import gc
+import threading
+
 import numpy as np
 import pytest
 
@@ -24,3 +27,14 @@ def stateful(request):
         return StatefulDataLoader
     reason = "torchdata is compared with: pip install -r requirements-clients.txt"
     return pytest.importorskip("torchdata.stateful_dataloader", reason=reason).StatefulDataLoader
+
+
+@pytest.fixture
+def no_thread_is_left():
+    """None that reads or moves ahead."""
+    yield
+    gc.collect()
+    names = ("slipring-ahead", "slipring-preload")
+    for thread in [t for t in threading.enumerate() if t.name in names]:
+        thread.join(10)
+        assert not thread.is_alive()

@@ -62,3 +62,11 @@ class Source:
         self.calls += 1
         made = [functools.partial(self.make, first + k, **self.kwargs) for k in range(batch_size)]
         return [one() for one in made] if self.ready else made
+
+
+def take(loader, n):
+    return [next(loader)["i"].tolist() for _ in range(n)]
+
+
+def rows(n, size):
+    return [list(range(k * size, (k + 1) * size)) for k in range(n)]
