@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from slipring import WorkerDied  # noqa: E402
-from slipring.compat.di_engine import AsyncDataLoader  # noqa: E402
-from tests.compat.jobs import Source, failing, killed, number, rows, take  # noqa: E402
+from slipring import WorkerDied
+from slipring.compat.di_engine import AsyncDataLoader
+from tests.compat.jobs import Source, failing, killed, number, rows, take
 
 WORKERS = [0, 1, 3]
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
