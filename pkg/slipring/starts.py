@@ -62,7 +62,7 @@ class Starts:
 
 
 def _threads():
-    """How many this process has; only Python's, where the kernel does not tell (no /proc, no descriptor left)."""
+    """How many this process has; only Python's where the kernel does not tell (no /proc, no descriptor)."""
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:
