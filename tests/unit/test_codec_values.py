@@ -147,7 +147,7 @@ CONTAINERS = [
     [[1, [2, (3, {"four": 5})]]], {"a": [1, 2], "b": (3.5, {"c": None})},
     collections.OrderedDict([("z", 1), ("a", 2)]), Point(1, [2]), Typed("n"),
     {"p": Point(Typed("x", 1.0), None)}, Plain(1), Plain([1], 2), Frozen(1, "b"), Slotted((1, 2)),
-    FrozenSlotted({"a": 1}), Child(1, 2, 3), [Plain(Frozen(1, 2))], {1, 2}, frozenset("ab"),
+    FrozenSlotted({"a": 1}), Child(1, 2, 3), [Plain(Frozen(1, 2))], {1, 2}, frozenset((1, 2)),
     collections.deque([1, 2]), collections.defaultdict(list, a=[1]), collections.Counter("abca"),
     range(5), slice(1, 2), bytearray(b"ab"), Ellipsis, int, len,
 ]  # fmt: skip
