@@ -24,11 +24,13 @@ from slipring.errors import (
 from slipring.info import WorkerInfo, get_worker_info
 from slipring.loader import Loader
 from slipring.queue import Queue
+from slipring.sampler import BatchSampler
 from slipring.seeding import rng
 from slipring.stats import Stats
 from slipring.strings import StringList
 
 __all__ = [
+    "BatchSampler",
     "BatchTooLarge",
     "Closed",
     "CorruptBatch",

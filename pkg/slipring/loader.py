@@ -47,7 +47,8 @@ class Loader:
     worker_init_fn : callable, optional
         Called with the worker's number in each worker. Generators that it seeds are left alone from then on.
     seed : int, optional
-        The same seed gives the same epochs. None: a new one, from the system.
+        The same seed gives the same epochs. None: a new one, from the system. The `rank` of a sampler that
+        has one (`BatchSampler`, torch's DistributedSampler) gives each rank random numbers of its own.
     prefetch_factor : int
         Batches under way per worker.
     persistent_workers : bool
@@ -183,6 +184,7 @@ class Loader:
             batch_size=o.batch_size,
             drop_last=bool(o.drop_last),
             rng=o.rng,
+            rank=_rank_of(o.sampler if o.batch_sampler is None else o.batch_sampler),
             marked=o.respawns,
         )
         return Engine(o, job, self._tally)
@@ -254,3 +256,9 @@ class Loader:
 
 def _ended_extra(engine):
     engine.shut_down()
+
+
+def _rank_of(sampler):
+    """The rank whose share of the indices a sampler gives; 0 if it says nothing of it."""
+    rank = getattr(sampler, "rank", 0)
+    return rank if isinstance(rank, int) else 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import multiprocessing
+import operator
 import os
 
 START_METHODS = ("fork", "forkserver", "spawn", "thread")
@@ -17,7 +18,11 @@ def integer(name, value, least=None, most=None, *, optional=False, hint=""):
     """Check an int from `least` to `most`; `hint` follows the text for what is below `least`."""
     if value is None and optional:
         return
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        fits = not isinstance(value, bool) and operator.index(value) is not None
+    except TypeError:  # arrays have an __index__ that fails
+        fits = False
+    if not fits:
         raise TypeError(f"{name} must be an int{' or None' if optional else ''}, not {value!r}")
     below = least is not None and value < least
     if below or (most is not None and value > most):

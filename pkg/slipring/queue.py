@@ -10,7 +10,7 @@ from slipring._queue import Core, Slot, how_to_copy
 from slipring._ring import MAX_WORKERS
 from slipring._segment import Segment
 from slipring.errors import SegmentFull, message_refused
-from slipring.options import MAX_SLOTS
+from slipring.options import MAX_SLOTS, integer
 
 MAX_PROCESSES = MAX_WORKERS + 1
 
@@ -81,12 +81,10 @@ class Queue(Core):
     """
 
     def __init__(self, maxsize, slot_bytes=None, *, copy="auto", max_processes=256, backing="auto"):
-        _integer(
-            "maxsize", maxsize, 1, MAX_SLOTS, " (a queue without bound, multiprocessing's 0, there is not)"
-        )
-        _integer("max_processes", max_processes, 2, MAX_PROCESSES)
-        if slot_bytes is not None:
-            _integer("slot_bytes", slot_bytes, 1, 1 << 46)
+        unbounded = " (a queue without bound, multiprocessing's 0, there is not)"
+        integer("maxsize", maxsize, 1, MAX_SLOTS, hint=unbounded)
+        integer("max_processes", max_processes, 2, MAX_PROCESSES)
+        integer("slot_bytes", slot_bytes, 1, 1 << 46, optional=True)
         how_to_copy(copy)
         if not isinstance(backing, str) or not (
             backing in ("auto", "shm", "memfd") or os.path.isabs(backing)
@@ -183,15 +181,6 @@ class Queue(Core):
             slot_bytes=info["capacity"],
             bytes_committed=info["committed"],
             backing=info["backing"],
-        )
-
-
-def _integer(name, value, least, most, why=""):
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, not {value!r}")
-    if not least <= value <= most:
-        raise ValueError(
-            f"{name} must be between {least} and {most}, not {value}{why if value < least else ''}"
         )
 
 

@@ -30,7 +30,7 @@ LAYERS = {
         ("ground", "ring", "codec", "worker"),
     ),
     "loader": (
-        ("_event", "_iterator", "_marks", "_queue", "loader", "queue", "tuning"),
+        ("_event", "_iterator", "_marks", "_queue", "loader", "queue", "sampler", "tuning"),
         ("ground", "ring", "codec", "worker", "dispatch"),
     ),
     "face": (("__init__",), ("ground", "ring", "codec", "worker", "dispatch", "loader")),

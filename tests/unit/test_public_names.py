@@ -6,6 +6,7 @@ import slipring
 def test_the_public_names_are_these():
     assert slipring.__all__ == sorted(slipring.__all__)
     assert set(slipring.__all__) == {
+        "BatchSampler",
         "BatchTooLarge",
         "Closed",
         "CorruptBatch",

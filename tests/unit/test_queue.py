@@ -13,12 +13,12 @@ from slipring import BatchTooLarge, Closed, Queue, SegmentFull, ShutDown
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ((0,), ValueError, "maxsize must be between 1 and 65536, not 0 .*without bound"),
-        ((-1,), ValueError, "maxsize must be between 1 and 65536, not -1"),
+        ((0,), ValueError, "maxsize must be from 1 to 65536, not 0 .*without bound"),
+        ((-1,), ValueError, "maxsize must be from 1 to 65536, not -1"),
         ((65537,), ValueError, "maxsize .* not 65537"),
         ((1.5,), TypeError, "maxsize must be an int, not 1.5"),
         ((True,), TypeError, "maxsize must be an int"),
-        ((2, 0), ValueError, "slot_bytes must be between 1"),
+        ((2, 0), ValueError, "slot_bytes must be from 1"),
     ],
 )
 def test_arguments_that_make_no_queue_are_refused(arguments, error, says):
@@ -30,7 +30,7 @@ def test_arguments_that_make_no_queue_are_refused(arguments, error, says):
     ("options", "says"),
     [
         ({"copy": "sometimes"}, "copy must be one of 'auto', 'always', 'never', not 'sometimes'"),
-        ({"max_processes": 1}, "max_processes must be between 2 and 4094, not 1"),
+        ({"max_processes": 1}, "max_processes must be from 2 to 4094, not 1"),
         ({"max_processes": 5000}, "max_processes .* not 5000"),
         ({"backing": "tape"}, "backing must be 'auto', 'shm', 'memfd' or an absolute path, not 'tape'"),
     ],

@@ -1,11 +1,10 @@
 """What MegEngine's loader is given: bases of datasets, transforms and collators, and samplers."""
 
-import math
-
 import numpy as np
 
-from slipring import default_collate
-from slipring.dispatch import grouped
+from slipring import BatchSampler, default_collate
+from slipring.compat.refusals import refusing_by
+from slipring.options import integer
 
 
 class StreamDataset:
@@ -51,8 +50,7 @@ class MapSampler:
     num_samples : int, optional
         Per epoch and all ranks; default the dataset's length.
     world_size, rank : int, optional
-        This rank's share: every `world_size`-th index. The first ones are used again, so that shares are
-        of one size.
+        This rank's share, as `slipring.BatchSampler` has it.
     seed : int, optional
         Of the order. Ranks must have the same: where there are several, the default is 0.
 
@@ -62,20 +60,15 @@ class MapSampler:
         Naming the argument, its value and the rule.
     """
 
+    @refusing_by(ValueError)
     def __init__(self, dataset, batch_size=1, drop_last=False, num_samples=None, world_size=None, rank=None,
                  seed=None):  # fmt: skip
         self.world_size = 1 if world_size is None else world_size
         self.rank = 0 if rank is None else rank
-        _positive("batch_size", batch_size)
-        _positive("world_size", self.world_size)
-        if num_samples is not None:
-            _positive("num_samples", num_samples)
-        if not isinstance(self.rank, int) or not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank must be from 0 to world_size - 1 = {self.world_size - 1}, not {rank!r}")
-        if not isinstance(drop_last, bool):
-            raise ValueError(f"drop_last must be True or False, not {drop_last!r}")
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+        integer("num_samples", num_samples, 1, optional=True)
         self.num_samples = len(dataset) if num_samples is None else num_samples
+        self._batches(self.num_samples)  # refuses what does not fit
         self.seed = 0 if seed is None and self.world_size > 1 else seed
         self.rng = np.random.RandomState(self.seed)
 
@@ -83,21 +76,16 @@ class MapSampler:
         """Return the indices of an epoch, for all ranks."""
         raise NotImplementedError
 
-    def scatter(self, indices):
-        """Return this rank's share."""
-        total = math.ceil(len(indices) / self.world_size) * self.world_size
-        padded = [indices[k % len(indices)] for k in range(total)]
-        return padded[self.rank :: self.world_size]
+    def _batches(self, indices):
+        return BatchSampler(
+            indices, self.batch_size, drop_last=self.drop_last, rank=self.rank, world_size=self.world_size
+        )
 
     def __iter__(self):
-        indices = list(self.sample())
-        if self.world_size > 1 and indices:
-            indices = self.scatter(indices)
-        return grouped(indices, self.batch_size, self.drop_last)
+        yield from self._batches(list(self.sample()))
 
     def __len__(self):
-        share = math.ceil(self.num_samples / self.world_size)
-        return share // self.batch_size if self.drop_last else math.ceil(share / self.batch_size)
+        return len(self._batches(self.num_samples))
 
 
 class SequentialSampler(MapSampler):
@@ -134,18 +122,11 @@ class ReplacementSampler(MapSampler):
         One per sample of the dataset; need not sum up to one.
     """
 
+    @refusing_by(ValueError)
     def __init__(self, dataset, batch_size=1, drop_last=False, num_samples=None, weights=None,
                  world_size=None, rank=None, seed=None):  # fmt: skip
         super().__init__(dataset, batch_size, drop_last, num_samples, world_size, rank, seed)
-        self.weights = None if weights is None else np.asarray(weights, np.float64)
-        if self.weights is not None:
-            if self.weights.shape != (len(dataset),):
-                raise ValueError(
-                    f"weights must have one number per sample, {len(dataset)}, not {len(weights)}"
-                )
-            if not (self.weights >= 0).all() or not 0 < self.weights.sum() < np.inf:
-                raise ValueError("weights must not be negative, and not all zero")
-            self.weights = self.weights / self.weights.sum()
+        self.weights = BatchSampler(len(dataset), weights=weights).weights
 
     def sample(self):
         return self.rng.choice(len(self.dataset), self.num_samples, p=self.weights).tolist()
@@ -177,12 +158,7 @@ class Infinite:
 class StreamSampler:
     """Says how many samples of a stream make a batch."""
 
+    @refusing_by(ValueError)
     def __init__(self, batch_size=1):
-        _positive("batch_size", batch_size)
+        integer("batch_size", batch_size, 1)
         self.batch_size = batch_size
-
-
-def _positive(name, value):
-    """Refuse what is no positive int, by MegEngine's ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ValueError(f"{name} must be a positive int, not {value!r}")

@@ -7,7 +7,8 @@ import numpy as np
 
 from slipring import Loader, fetch
 from slipring.compat import paddle_own as own
-from slipring.compat.paddle_sampler import BatchSampler, by_assertion
+from slipring.compat.paddle_sampler import BatchSampler
+from slipring.compat.refusals import refusing_by
 from slipring.dispatch import grouped
 from slipring.errors import WorkerDied
 from slipring.info import process_worker_info as get_worker_info
@@ -57,7 +58,7 @@ class DataLoader:
         At construction; they are also the AssertionErrors that paddle raises.
     """
 
-    @by_assertion
+    @refusing_by(AssertionError)
     def __init__(self, dataset, feed_list=None, places=None, return_list=True, batch_sampler=None,
                  batch_size=1, shuffle=False, drop_last=False, collate_fn=None, num_workers=0,
                  use_buffer_reader=True, prefetch_factor=2, use_shared_memory=True, timeout=0,

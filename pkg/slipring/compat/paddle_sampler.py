@@ -1,33 +1,10 @@
-"""Paddle's BatchSampler, and how Paddle refuses arguments."""
-
-import functools
+"""Paddle's BatchSampler."""
 
 import numpy as np
 
+from slipring.compat.refusals import refusing_by
 from slipring.dispatch import grouped
 from slipring.options import flag, integer
-
-
-class ArgumentValueError(AssertionError, ValueError):
-    """Paddle's AssertionError, and the ValueError that it should be."""
-
-
-class ArgumentTypeError(AssertionError, TypeError):
-    """The same of a TypeError."""
-
-
-def by_assertion(init):
-    """Have what a constructor raises for its arguments be an AssertionError too, as Paddle's is."""
-
-    @functools.wraps(init)
-    def checked(*args, **kwargs):
-        try:
-            init(*args, **kwargs)
-        except (ValueError, TypeError) as error:
-            kind = ArgumentValueError if isinstance(error, ValueError) else ArgumentTypeError
-            raise kind(str(error)) from error
-
-    return checked
 
 
 class BatchSampler:
@@ -47,7 +24,7 @@ class BatchSampler:
         Naming the argument, its value and the rule; they are also the AssertionErrors that paddle raises.
     """
 
-    @by_assertion
+    @refusing_by(AssertionError)
     def __init__(self, dataset=None, sampler=None, shuffle=False, batch_size=1, drop_last=False):
         integer("batch_size", batch_size, 1)
         flag("shuffle", shuffle)

@@ -1,0 +1,34 @@
+"""Bad arguments, refused by the exceptions that the original raises."""
+
+import functools
+
+
+def refusing_by(kind):
+    """Have the ValueErrors and TypeErrors that a constructor raises be exceptions of `kind` too.
+
+    Parameters
+    ----------
+    kind : type
+        What programs written for the original catch.
+    """
+
+    def decorate(init):
+        @functools.wraps(init)
+        def checked(*args, **kwargs):
+            try:
+                init(*args, **kwargs)
+            except (ValueError, TypeError) as error:
+                if isinstance(error, kind):
+                    raise
+                raise _both(kind, ValueError if isinstance(error, ValueError) else TypeError)(
+                    str(error)
+                ) from error
+
+        return checked
+
+    return decorate
+
+
+@functools.cache
+def _both(kind, rule):
+    return type(f"Argument{rule.__name__}", (kind, rule), {"__module__": __name__})
