@@ -1,6 +1,7 @@
 """Which indices make a batch, where several processes of one job share a dataset."""
 
 import os
+import sys
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class BatchSampler:
     def __init__(self, indices, batch_size=1, *, shuffle=False, drop_last=False, weights=None,
                  num_samples=None, rank=0, world_size=1, seed=None):  # fmt: skip
         if not hasattr(indices, "__len__"):  # arrays have an __index__ too
-            integer("indices", indices, 0, hint="; or give a sequence of indices")
+            integer("indices", indices, 0, sys.maxsize, hint="; or give a sequence of indices")
             indices = range(indices)
         integer("batch_size", batch_size, 1)
         integer("num_samples", num_samples, 1, optional=True)
@@ -63,7 +64,7 @@ class BatchSampler:
         self._replaced = weights is not None or num_samples is not None
         if shuffle and self._replaced:
             given = "num_samples" if weights is None else "weights"
-            raise ValueError(f"shuffle=True gives each index once, {given} draws with replacement: choose one")
+            raise ValueError(f"shuffle=True gives each index once, {given} draws with replacement")
         if seed is None:
             seed = 0 if world_size > 1 else int.from_bytes(os.urandom(8), "little")
         self.indices, self.batch_size, self.shuffle, self.drop_last = indices, batch_size, shuffle, drop_last
