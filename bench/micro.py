@@ -47,8 +47,10 @@ def round_trip() -> float:
     from slipring._codec import receive
     from slipring._encode import Encoder
     from slipring._ring import Ring
+    from slipring._slices import Slices
 
-    ring, encoder, indices = Ring(20, 3), Encoder(), np.arange(64)
+    ring, encoder, indices = Ring(20, 3), Encoder(), Slices(64, 64)
+    indices.advance()
 
     def once() -> None:
         ring.dispatch(ring.pick_free(), indices, 0, 0, 0, 0, 0, 0, 0, False)

@@ -10,78 +10,35 @@ from collections import OrderedDict
 
 cimport cython
 cimport numpy as cnp
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from slipring._empty cimport NPY_HALF, array_over, copy_in
 from slipring._ring cimport Ring
 from slipring._segment cimport SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, sr_leaf, sr_result
 from slipring._slot cimport Lease, take
+from slipring._trees cimport (
+    NODE_DATACLASS, NODE_DICT, NODE_LEAF, NODE_LIST, NODE_NAMED, NODE_NONE, NODE_TUPLE, Node, Tree,
+    hash_bytes, tree_of,
+)
 
 import numpy as np
 
-from slipring import tree as _tree
 from slipring.errors import CorruptBatch
 
 cnp.import_array()
-
-cdef enum:
-    NODE_LEAF = 0
-    NODE_NONE = 1
-    NODE_DICT = 2
-    NODE_ODICT = 3
-    NODE_LIST = 4
-    NODE_TUPLE = 5
-    NODE_NAMED = 6
-    NODE_DATACLASS = 7
 
 # Modules that turn foreign leaves back into values; imported when the first such leaf comes.
 FOREIGN = {"tensor": "slipring.tensors", "arrow": "slipring.arrow"}
 
 cdef dict _foreign = {}
-cdef dict _trees = {}        # hash -> (definition, node, number of leaves)
-cdef uint64_t _trees_bytes = 0  # of their definitions; what was made of them takes some twenty times as much
-cdef uint64_t TREES_BYTES = 256 << 10
 cdef dict _text_dtypes = {}  # (type number, itemsize) -> dtype of fixed-width text
 cdef uint64_t LARGEST = <uint64_t> 1 << 62  # bytes; beyond it numpy's own numbers overflow
-
-
-cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil:
-    """Hash a definition, eight bytes at a time."""
-    cdef uint64_t h = <uint64_t> 0xCBF29CE484222325 ^ n, word
-    cdef uint64_t i = 0
-    while i < n:
-        word = 0
-        memcpy(&word, data + i, 8 if n - i >= 8 else n - i)
-        h = (h ^ word) * <uint64_t> 0x9FB21C651E98DF25
-        h ^= h >> 32
-        i += 8
-    return h
-
-
-cdef tuple tree_of(const char *data, uint64_t n, uint64_t key):
-    """Return (definition, node, number of leaves), from the cache where the very bytes are known."""
-    global _trees_bytes
-    cdef tuple known = <tuple> _trees.get(key)
-    if known is not None:
-        if (<uint64_t> PyBytes_GET_SIZE(known[0]) == n
-                and memcmp(PyBytes_AS_STRING(known[0]), data, n) == 0):
-            return known
-    definition = PyBytes_FromStringAndSize(data, n)
-    try:
-        node, leaves = _tree.parse(definition)
-    except _tree.BadDefinition as error:
-        raise CorruptBatch(f"a worker sent a tree that cannot be read: {error}") from None
-    if _trees_bytes > TREES_BYTES:  # ragged containers make a definition per batch: keep few of them
-        _trees.clear()
-        _trees_bytes = 0
-    _trees_bytes += n
-    known = (definition, node, leaves)
-    _trees[key] = known
-    return known
 
 
 @cython.final
@@ -112,6 +69,8 @@ cdef object memory(object base, char *at, uint64_t n):
 
 
 @cython.final
+@cython.no_gc
+@cython.freelist(4)
 @cython.internal
 cdef class Decoder:
     cdef char *payload
@@ -209,36 +168,38 @@ cdef class Decoder:
         except Exception as error:
             raise CorruptBatch(f"an object from a worker cannot be unpickled here: {error!r}") from error
 
-    cdef object build(self, tuple node):
-        cdef int kind = node[0]
-        cdef tuple children
-        cdef list parts
+    cdef object build(self, Node node):
+        cdef list children = node.children, parts
+        cdef tuple out
         cdef Py_ssize_t i, n
-        if kind == NODE_LEAF:
-            return self.leaf(node[1])
-        if kind == NODE_NONE:
+        if node.kind == NODE_LEAF:
+            return self.leaf(node.data)
+        if node.kind == NODE_NONE:
             return None
-        children = <tuple> node[2]
         n = len(children)
-        if kind == NODE_TUPLE or kind == NODE_NAMED or kind == NODE_LIST:
+        if node.kind == NODE_TUPLE or node.kind == NODE_NAMED:
+            out = PyTuple_New(n)
+            for i in range(n):
+                part = self.build(<Node> children[i])
+                Py_INCREF(part)  # the call takes it
+                PyTuple_SET_ITEM(out, i, part)
+            return out if node.kind == NODE_TUPLE else node.data(out)
+        if node.kind == NODE_LIST:
             # No comprehension: Cython 3.3's frees an element twice when the list cannot grow.
             parts = [None] * n
             for i in range(n):
-                parts[i] = self.build(<tuple> children[i])
-            if kind == NODE_LIST:
-                return parts
-            out = tuple(parts)
-            return out if kind == NODE_TUPLE else node[1](out)
-        if kind == NODE_DATACLASS:
-            cls, names = node[1]
+                parts[i] = self.build(<Node> children[i])
+            return parts
+        if node.kind == NODE_DATACLASS:
+            cls, names = node.data
             made = object.__new__(cls)
             for i in range(n):
-                object.__setattr__(made, names[i], self.build(<tuple> children[i]))
+                object.__setattr__(made, names[i], self.build(<Node> children[i]))
             return made
-        mapping = {} if kind == NODE_DICT else OrderedDict()
-        keys = <tuple> node[1]
+        mapping = {} if node.kind == NODE_DICT else OrderedDict()
+        keys = <tuple> node.data
         for i in range(n):
-            mapping[keys[i]] = self.build(<tuple> children[i])
+            mapping[keys[i]] = self.build(<Node> children[i])
         return mapping
 
 
@@ -324,12 +285,12 @@ cdef object decode(char *payload, uint64_t limit, const sr_result *result, objec
             f"a worker sent a table of {result.n_leaves} leaves at {result.table_off} and a tree of "
             f"{result.def_bytes} bytes at {result.def_off}; the slot has {limit} bytes in use"
         )
-    cdef tuple known = tree_of(payload + result.def_off, result.def_bytes, result.def_hash)
-    if known[2] != result.n_leaves:
-        raise CorruptBatch(f"a worker sent {result.n_leaves} leaf records; its tree needs {known[2]}")
+    cdef Tree known = tree_of(payload + result.def_off, result.def_bytes, result.def_hash)
+    if known.leaves != result.n_leaves:
+        raise CorruptBatch(f"a worker sent {result.n_leaves} leaf records; its tree needs {known.leaves}")
     d.payload, d.limit, d.base = payload, limit, base
     d.next, d.left = payload + result.table_off, result.n_leaves
-    return d.build(<tuple> known[1])
+    return d.build(known.root)
 
 
 cdef enum:

@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 
 from slipring._codec cimport (
     DTYPE_DEFINED, LEAF_ARRAY, LEAF_ARROW, LEAF_BOOL, LEAF_BYTES, LEAF_BYTESTRINGS, LEAF_FLOAT, LEAF_INT,
-    LEAF_OBJECT, LEAF_SCALAR, LEAF_STR, LEAF_STRINGS, LEAF_TENSOR, REQUIRES_GRAD, decode, hash_bytes,
+    LEAF_OBJECT, LEAF_SCALAR, LEAF_STR, LEAF_STRINGS, LEAF_TENSOR, REQUIRES_GRAD, decode,
 )
 from slipring._define cimport Definition
 from slipring._empty cimport NPY_HALF, AsTensor, array_over, copy_in, is_fixed
@@ -25,6 +25,7 @@ from slipring._segment cimport (
 )
 from slipring._slot cimport Fill
 from slipring._stack cimport all_of, is_tensor
+from slipring._trees cimport hash_bytes
 
 import numpy as np
 

@@ -11,6 +11,8 @@ from slipring._codec cimport receive_kind
 from slipring._marks cimport Marks
 from slipring._ring cimport Ring
 from slipring._segment cimport SR_BATCH, SR_ERROR, clock
+from slipring._slices cimport Slices
+from slipring._under_way cimport Task, UnderWay
 
 from slipring import remote
 from slipring._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER
@@ -28,16 +30,6 @@ _COPY = {"auto": COPY_AUTO, "always": COPY_ALWAYS, "never": COPY_NEVER}
 
 @cython.final
 @cython.auto_pickle(False)
-cdef class Task:
-    """One dispatched ticket."""
-
-    cdef readonly uint64_t ticket, gen, sequence
-    cdef readonly uint32_t slot
-    cdef readonly object worker  # whom it is addressed to: a number, or None
-
-
-@cython.final
-@cython.auto_pickle(False)
 cdef class LoaderIterator:
     """What ``iter(loader)`` returns; the first tasks are under way with it.
 
@@ -51,7 +43,7 @@ cdef class LoaderIterator:
         The run's base seed, of 64 bits: what workers add their number to.
     epoch : int
         Of 64 bits; with `seed` and a ticket it seeds a batch.
-    plan : iterator
+    plan : iterator or Slices
         What `slipring.dispatch` makes: of indices, or whose turn it is.
     on_end : callable
         Called with the engine when the iteration is over.
@@ -76,9 +68,9 @@ cdef class LoaderIterator:
     cdef set done
     cdef readonly Ring ring
     cdef Marks marks    # None: batches come without
-    cdef dict tasks     # ticket -> Task: what is under way
-    cdef list by_slot   # slot -> Task or None
+    cdef UnderWay tasks
     cdef object draw, streams  # where the next task comes from; streams: whose turn it is
+    cdef Slices slices         # the same as `draw`, where slipring itself sets the order
     cdef object would_wait     # asks whether the next one must be waited for; None: it never must
     cdef object due     # what the plan gave, and no slot was free for
     cdef object plan_error
@@ -110,13 +102,13 @@ cdef class LoaderIterator:
         self.single = options.batch_size is None
         self.eager = eager
         self.memory, self.memory_at = engine.memory, 0
-        self.tasks = {}
-        self.by_slot = [None] * self.ring.n_slots
+        self.tasks = UnderWay(self.ring.n_slots)
         try:
             self.run = engine.begin_run(seed)
             self.n_static = options.num_workers if engine.static else 0
             self.draw, self.would_wait = plan, getattr(plan, "would_wait", None)
             self.streams = plan if isinstance(plan, StreamPlan) else None
+            self.slices = plan if isinstance(plan, Slices) else None
             if self.streams is not None and options.respawns and not self.inline:
                 self.marks = Marks(engine, self.run, self.streams)
             if not self.inline:  # workers begin now: the caller may have much to do before the first next()
@@ -136,7 +128,7 @@ cdef class LoaderIterator:
             if self.error is not None:
                 raise Closed(f"the iteration ended with an error: {self.error}")
             raise StopIteration
-        if self.memory is not None and clock() >= self.memory_at:
+        if self.memory is not None and self.ring.meter.taken_at >= self.memory_at:
             self.look_at_memory()
         while True:
             try:
@@ -180,17 +172,15 @@ cdef class LoaderIterator:
         cdef Task task
         self.ring.usable()
         self.dispatch(True)
-        if not self.tasks:
+        if self.tasks.n == 0:
             return None
         slot = -1
         if self.in_order:  # tickets come in turn, but for those delivered before a resume
-            slot = (<Task> next(iter(self.tasks.values()))).slot
+            slot = self.tasks.oldest().slot
         if self.inline:
             engine.pool.advance()
         slot = self.wait(slot)
-        task = <Task?> self.by_slot[slot]
-        self.by_slot[slot] = None
-        del self.tasks[task.ticket]
+        task = self.tasks.remove(slot)
         if self.streams is not None:
             self.streams.came(task.worker)
         return task
@@ -208,9 +198,9 @@ cdef class LoaderIterator:
     cdef int dispatch(self, bint patient) except -1:
         """Fill the look-ahead with tasks; `patient`: wait for a slot where there is no task to wait for."""
         cdef int slot
-        while not self.exhausted and <uint64_t> len(self.tasks) < self.look_ahead:
+        while not self.exhausted and self.tasks.n < self.look_ahead:
             if self.due is None:
-                if self.would_wait is not None and (self.tasks or not patient) and self.would_wait():
+                if self.would_wait is not None and (self.tasks.n or not patient) and self.would_wait():
                     return 0
                 if not self.plan_next():
                     return 0
@@ -218,7 +208,7 @@ cdef class LoaderIterator:
                 raise Closed("the loader was closed while indices were asked for")
             slot = self.ring.pick_free()
             if slot < 0:
-                if self.tasks or not patient:
+                if self.tasks.n or not patient:
                     return 0
                 slot = self.wait_for_slot()
             try:
@@ -227,14 +217,14 @@ cdef class LoaderIterator:
                 self.end_with(error)
         return 0
 
-    cdef bint plan_next(self) except *:
+    cdef int plan_next(self) except -1:
         """Find out what is to be dispatched next; False if that was all."""
         try:
-            self.due = next(self.draw, None)
+            self.due = self.drawn()
             while self.done and self.next_ticket in self.done and self.due is not None:
                 self.done.discard(self.next_ticket)
                 self.next_ticket += 1
-                self.due = next(self.draw, None)
+                self.due = self.drawn()
         except LoaderTimeout as error:
             if self.would_wait is not None:
                 raise  # it can be asked again
@@ -244,6 +234,12 @@ cdef class LoaderIterator:
         if self.due is None:
             self.exhausted = True
         return not self.exhausted
+
+    cdef object drawn(self):
+        """What the plan gives next; None if that was all."""
+        if self.slices is None:
+            return next(self.draw, None)
+        return self.slices if self.slices.advance() else None
 
     cdef void end_with(self, error):
         """Dispatch no more; the error is raised at its turn, after the batches before it."""
@@ -267,15 +263,14 @@ cdef class LoaderIterator:
                                       addressee, self.chunk, self.single)
         # From here on nothing of Python's runs, so that Ctrl-C cannot come between.
         self.next_ticket += 1
-        self.by_slot[slot] = task
-        self.tasks[task.ticket] = task
+        self.tasks.add(task)
         return 0
 
     cdef int least_busy(self) except -1:
         """Who has least to do: in turn, a worker held up by a slow sample would end up with all tasks."""
         cdef list busy = [0] * self.n_static
         cdef Task task
-        for task in self.tasks.values():
+        for task in self.tasks.all():
             busy[task.worker] += 1
         return busy.index(min(busy))
 
@@ -341,7 +336,7 @@ cdef class LoaderIterator:
 
     def timed_out(self):
         """Return the exception for a wait that has taken `timeout` seconds."""
-        ticket = next(iter(self.tasks), self.next_ticket)
+        ticket = self.tasks.oldest().ticket if self.tasks.n else self.next_ticket
         return timed_out(self.options.timeout, ticket, self.options.num_workers)
 
     # ---- deaths
@@ -353,7 +348,7 @@ cdef class LoaderIterator:
 
     def mark_of(self, number):
         """Return what the worker that takes a dead one's place is told."""
-        return self.marks.of(number, self.tasks.values())
+        return self.marks.of(number, self.tasks.all())
 
     # ---- the end
 
@@ -381,15 +376,14 @@ cdef class LoaderIterator:
         try:
             while True:
                 if <int64_t> self.next_ticket < upto:
-                    self.look_ahead = len(self.tasks) + <uint64_t> (upto - <int64_t> self.next_ticket)
+                    self.look_ahead = self.tasks.n + <uint64_t> (upto - <int64_t> self.next_ticket)
                     self.dispatch(True)
-                task = next(iter(self.tasks.values()), None)
+                task = self.tasks.oldest()
                 if task is None:
                     return
                 self.wait(task.slot)
                 self.ring.discard(task.slot)
-                self.by_slot[task.slot] = None
-                del self.tasks[task.ticket]
+                self.tasks.remove(task.slot)
         except Exception as error:
             self.fail(error)
             raise
@@ -399,11 +393,11 @@ cdef class LoaderIterator:
         engine, self._engine = self._engine, None
         if engine is not None and not engine.foreign:
             self.interrupt(False)
-            engine.end_run(self.tasks.values())
+            engine.end_run(self.tasks.all())
             self.on_end(engine)
             if self.would_wait is not None:
                 self.draw.close()
-        self.tasks = {}
+        self.tasks = UnderWay(self.ring.n_slots)
 
     def __del__(self):
         if self._engine is not None and not _exiting():

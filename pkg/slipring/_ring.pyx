@@ -3,7 +3,6 @@
 import os
 import pickle
 
-cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -14,9 +13,8 @@ from slipring._segment cimport (
     SR_PARTY_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment, clock,
     copy_streaming, sr_task,
 )
+from slipring._slices cimport Slices
 from slipring._slot cimport make_fill
-
-cnp.import_array()
 
 from slipring._segment import Meter, now
 from slipring._slot import POISON, Fill, Lease, current
@@ -97,8 +95,8 @@ cdef class Ring(Segment):
                             bint single) except? 0:
         """Put a task into a free slot and wake a worker; returns the slot's generation.
 
-        `indices` is a list, a range, an int64 array, or None ('your next'). Lists of exact ints travel
-        binary, anything else as a pickle, so that it arrives as the very type it was.
+        `indices` is a list, `Slices` that stand at what is meant, or None ('your next'). Lists of exact ints
+        travel binary, anything else as a pickle, so that it arrives as the very type it was.
         """
         cdef sr_task task
         self.usable()
@@ -107,10 +105,10 @@ cdef class Ring(Segment):
         task.sequence, task.addressee, task.flags = sequence, addressee, SINGLE if single else 0
         if indices is None:
             task.kind = SR_TASK_NEXT
-        elif type(indices) is range:
-            self.write_range(slot, indices, &task)
+        elif type(indices) is Slices:
+            self.write_slice(slot, <Slices> indices, &task)
         elif type(indices) is not list:
-            self.write_buffer(slot, indices, &task)
+            raise TypeError(f"indices must be a list, Slices or None, not {indices!r}")
         elif not self.write_ints(slot, <list> indices, &task):
             self.write_pickle(slot, <list> indices, &task)
         if 0 < chunk < task.rows:
@@ -118,22 +116,9 @@ cdef class Ring(Segment):
             task.n_ranges = (task.rows + chunk - 1) // chunk
         return self.put_task(slot, &task)
 
-    cdef int write_range(self, uint32_t slot, indices, sr_task *task) except -1:
-        cdef int64_t i, n = len(indices), first = indices.start, step = indices.step
-        cdef int64_t *out = <int64_t *> self.task_room(slot, n * 8)
-        for i in range(n):
-            out[i] = first + i * step
-        task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> n, n * 8
-        return 0
-
-    cdef int write_buffer(self, uint32_t slot, indices, sr_task *task) except -1:
-        # By numpy's own interface: as a buffer, each new slice would have its format described in text.
-        if not (cnp.PyArray_Check(indices) and cnp.PyArray_TYPE(indices) == cnp.NPY_INT64
-                and cnp.PyArray_NDIM(indices) == 1 and cnp.PyArray_IS_C_CONTIGUOUS(indices)):
-            raise TypeError(f"indices must be a list, a range or an array of int64, not {indices!r}")
-        cdef int64_t n = cnp.PyArray_DIM(indices, 0)
-        task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> n, n * 8
-        memcpy(self.task_room(slot, task.bytes), cnp.PyArray_DATA(indices), task.bytes)
+    cdef int write_slice(self, uint32_t slot, Slices indices, sr_task *task) except -1:
+        task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> indices.n, indices.n * 8
+        indices.write(<int64_t *> self.task_room(slot, task.bytes))
         return 0
 
     cdef int write_ints(self, uint32_t slot, list indices, sr_task *task) except -1:

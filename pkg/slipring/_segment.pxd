@@ -12,6 +12,7 @@ cdef class Meter:
     cdef public uint64_t batches, bytes, copied_batches, copied_bytes, pickled_leaves, pickled_tasks
     cdef public uint64_t fetch_ns, collate_ns, idle_ns, wait_ns
     cdef public uint64_t last_ready_ns  # how long the batch taken last had lain ready
+    cdef uint64_t taken_at  # when; ns of `clock`
 
 
 cdef class Segment:

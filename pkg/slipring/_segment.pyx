@@ -357,7 +357,7 @@ cdef class Segment:
         meter.fetch_ns += stamps.fetch_ns
         meter.collate_ns += stamps.collate_ns
         meter.idle_ns += stamps.idle_ns
-        meter.last_ready_ns = stamps.taken_at - stamps.published_at
+        meter.last_ready_ns, meter.taken_at = stamps.taken_at - stamps.published_at, stamps.taken_at
         if result.kind == c.SR_BATCH:
             meter.batches += 1
             meter.bytes += result.bytes

@@ -3,15 +3,16 @@
 import numpy as np
 
 from slipring._ring import mix
+from slipring._slices import Slices
 
 _SHUFFLE = 0x5348554646  # keeps the order's seed apart from the batches'
 
 
 def map_plan(options, dataset, seed):
-    """Return an iterator over the batches of one epoch of a map dataset.
+    """Return the batches of one epoch of a map dataset.
 
-    It gives, per ticket, a list of indices as the sampler gave them, or, where slipring itself sets the
-    order, a range or an int64 array.
+    An iterator that gives, per ticket, a list of indices as the sampler gave them; `Slices` where slipring
+    itself sets the order.
     """
     if options.batch_sampler is not None:
         batches = iter(options.batch_sampler)
@@ -22,14 +23,10 @@ def map_plan(options, dataset, seed):
 
 
 def _sliced(length, options, seed):
-    size = options.batch_size or 1
-    end = length - length % size if options.drop_last else length
-    order = None  # as they come: a dataset may be longer than memory
+    order = None
     if options.shuffle:
         order = np.random.Generator(np.random.Philox(key=mix(seed, _SHUFFLE))).permutation(length)
-    for first in range(0, end, size):
-        last = min(first + size, end)
-        yield range(first, last) if order is None else order[first:last]
+    return Slices(length, min(options.batch_size or 1, 1 << 62), options.drop_last or False, order)
 
 
 def _listed(batches, options):

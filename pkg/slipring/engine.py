@@ -107,7 +107,7 @@ class Engine:
             return
         self.running += 1
         self.ring.begin_run(self.running)
-        for task in list(tasks):  # another thread may be in the midst of next()
+        for task in tasks:
             if not self.ring.cancel(task.slot, task.gen):
                 self.left_behind = task.slot
         if self.inline:

@@ -19,9 +19,20 @@ PACKAGE = ROOT / "pkg" / "slipring"
 LAYERS = {
     "ground": (("_platform", "_version", "errors", "options", "strings", "tables", "tree"), ()),
     "cring": (("_cring",), ()),
-    "ring": (("_check", "_segment", "_slot", "_ring"), ("ground", "cring")),
+    "ring": (("_check", "_segment", "_slices", "_slot", "_ring"), ("ground", "cring")),
     "codec": (
-        ("_empty", "_codec", "_define", "_encode", "_stack", "_collate", "_as_torch", "arrow", "tensors"),
+        (
+            "_as_torch",
+            "_codec",
+            "_collate",
+            "_define",
+            "_empty",
+            "_encode",
+            "_stack",
+            "_trees",
+            "arrow",
+            "tensors",
+        ),
         ("ground", "ring"),
     ),
     "worker": (("seeding", "info", "fetch", "remote", "worker", "life"), ("ground", "ring", "codec")),
@@ -30,7 +41,7 @@ LAYERS = {
         ("ground", "ring", "codec", "worker"),
     ),
     "loader": (
-        ("_event", "_iterator", "_marks", "_queue", "loader", "queue", "sampler", "tuning"),
+        ("_event", "_iterator", "_marks", "_under_way", "_queue", "loader", "queue", "sampler", "tuning"),
         ("ground", "ring", "codec", "worker", "dispatch"),
     ),
     "face": (("__init__",), ("ground", "ring", "codec", "worker", "dispatch", "loader")),

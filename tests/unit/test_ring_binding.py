@@ -13,6 +13,7 @@ import pytest
 
 from slipring import _ring
 from slipring._ring import FINISH, MAX_RANGES, Ring, mix
+from slipring._slices import Slices
 from slipring.errors import BatchTooLarge, Closed, CorruptBatch, SegmentFull, SlotsExhausted
 from tests.trip import Trip
 
@@ -47,20 +48,45 @@ def test_indices_arrive_as_the_very_types_they_were(trip, indices):
     assert trip.ring.meter.pickled_tasks == (0 if binary else 1)
 
 
-@pytest.mark.parametrize("indices", [range(5), range(0), range(7, 3), range(2, 9, 3), range(9, 2, -3)])
-def test_a_range_of_indices_arrives_as_ints(trip, indices):
-    found = indices_of(trip, indices)
-    assert found == list(indices) and all(type(i) is int for i in found)
+def slices_of(trip, *arguments):
+    """What workers read of each slice."""
+    slices, found = Slices(*arguments), []
+    while slices.advance():
+        found.append(indices_of(trip, slices))
+    assert not slices.advance()
+    return found
+
+
+def test_slices_of_the_indices_arrive_as_ints(trip):
+    assert slices_of(trip, 7, 3) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert slices_of(trip, 7, 3, True) == slices_of(trip, 6, 3) == [[0, 1, 2], [3, 4, 5]]
+    assert slices_of(trip, 0, 3) == slices_of(trip, 2, 3, True) == []
+    (found,) = slices_of(trip, 2, 1 << 40)
+    assert found == [0, 1] and {type(i) for i in found} == {int}
     assert trip.ring.meter.pickled_tasks == 0
 
 
-def test_an_array_of_indices_arrives_as_ints(trip):
-    found = indices_of(trip, np.arange(5))
-    assert found == [0, 1, 2, 3, 4] and type(found[0]) is int
-    assert indices_of(trip, np.empty(0, np.int64)) == []
-    for wrong in (np.arange(5, dtype=np.int32), np.arange(6).reshape(2, 3), np.arange(10)[::2]):
-        with pytest.raises(TypeError, match="array of int64"):
-            trip.ring.dispatch(trip.ring.pick_free(), wrong, 0, 0, 0, 0, 0, 0, 0, False)
+def test_slices_of_a_permutation_arrive_as_ints(trip):
+    order = np.array([4, 2, 0, 3, 1])
+    found = slices_of(trip, 5, 2, False, order)
+    assert found == [[4, 2], [0, 3], [1]] and {type(i) for indices in found for i in indices} == {int}
+    assert slices_of(trip, 5, 2, True, order) == [[4, 2], [0, 3]]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [np.arange(5, dtype=np.int32), np.arange(6).reshape(2, 3), np.arange(10)[::2], np.arange(4), [0] * 5],
+    ids=["int32", "two dimensions", "strided", "short", "a list"],
+)
+def test_an_order_that_is_no_array_of_so_many_int64_is_refused(order):
+    with pytest.raises(TypeError, match="array of 5 int64"):
+        Slices(5, 2, False, order)
+
+
+@pytest.mark.parametrize("indices", [range(5), np.arange(5), (1, 2)])
+def test_indices_that_are_no_list_are_refused(trip, indices):
+    with pytest.raises(TypeError, match="list, Slices or None"):
+        indices_of(trip, indices)
     assert trip.free == 4
 
 

@@ -1,0 +1,134 @@
+"""How much code a batch runs through in the consumer: ``python -m bench.footprint``.
+
+Question
+    How many instructions, cache lines and pages of code does one step of the loop take, whose files are they?
+Data
+    Batches of (image, label), 4 × 3 × 8 × 8 uint8; the loop lets go of each.
+Machine, command, result
+    Printed. x86-64 only: the consumer is stepped through, instruction by instruction. The counts hardly
+    depend on the machine or on what else it does, but on the builds of Python and numpy.
+Bias
+    Code alone, without data and the kernel; the loop's own code and a signal to itself are counted in.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from bench.machine import describe
+
+TRACEME, PEEKUSER, SINGLESTEP = 0, 3, 9  # linux/ptrace.h
+RIP = 16 * 8  # in struct user
+WARM, STEPPED = 40, 9
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.restype = ctypes.c_long
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+
+
+class Images:
+    """So many that no epoch ends."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
+        return np.zeros((3, 8, 8), np.uint8), i
+
+
+def ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> int:
+    """Call ptrace; OSError if it is not allowed."""
+    ctypes.set_errno(0)
+    result = libc.ptrace(request, pid, address, data)
+    if result == -1 and ctypes.get_errno():
+        raise OSError(ctypes.get_errno(), f"ptrace: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+def consume(kind: str) -> None:
+    """Be the consumer: a SIGSTOP before each step that is to be counted, and one behind the last."""
+    if kind == "torch":
+        from slipring.torch import DataLoader as Loader
+    else:
+        from slipring import Loader
+    batches = iter(Loader(Images(), 4, num_workers=1))
+    for _ in range(WARM):
+        next(batches)
+    ptrace(TRACEME, 0)
+    kill, me = os.kill, os.getpid()
+    for _ in range(STEPPED):
+        kill(me, signal.SIGSTOP)
+        batch = next(batches)
+        del batch
+    kill(me, signal.SIGSTOP)
+    os._exit(0)
+
+
+def stepped(pid: int) -> Iterator[list[int]]:
+    """Yield the addresses of the instructions from each SIGSTOP to the next."""
+    _, status = os.waitpid(pid, 0)
+    step: list[int] = []
+    begun, pass_on = False, 0
+    while os.WIFSTOPPED(status):
+        stop = os.WSTOPSIG(status)
+        if stop == signal.SIGSTOP:
+            if begun:
+                yield step
+            begun, step, pass_on = True, [], 0
+        elif stop == signal.SIGTRAP:
+            step.append(ptrace(PEEKUSER, pid, RIP))
+            pass_on = 0
+        else:
+            pass_on = stop
+        ptrace(SINGLESTEP, pid, 0, pass_on)
+        _, status = os.waitpid(pid, 0)
+
+
+def files_of(pid: int) -> list[tuple[int, int, str]]:
+    """Return (begin, end, file) of what a process has mapped."""
+    with open(f"/proc/{pid}/maps") as lines:
+        rows = [line.split(maxsplit=5) for line in lines]
+    ranges = [(row[0].split("-"), row[5].strip() if len(row) > 5 else "?") for row in rows]
+    return [(int(begin, 16), int(end, 16), os.path.basename(name)) for (begin, end), name in ranges]
+
+
+def report(kind: str) -> None:
+    """Count, and print by file."""
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)  # its workers end with it
+        consume(kind)
+    steps, files = [], []
+    for step in stepped(pid):
+        files = files or files_of(pid)
+        steps.append(step)
+    step = sorted(steps, key=len)[len(steps) // 2]
+    by_file = collections.defaultdict(list)
+    for at in step:
+        by_file[next((name for begin, end, name in files if begin <= at < end), "?")].append(at)
+    print(f"{kind:52}{'instructions':>14}{'lines':>8}{'pages':>8}")
+    for name, found in [("all", step), *sorted(by_file.items(), key=lambda item: -len(item[1]))]:
+        lines, pages = {at >> 6 for at in found}, {at >> 12 for at in found}
+        print(f"    {name:48}{len(found):14}{len(lines):8}{len(pages):8}")
+
+
+def main() -> None:
+    """Measure and print."""
+    if os.uname().machine != "x86_64":
+        sys.exit("bench.footprint knows the registers of x86-64 alone")
+    for name, value in describe().items():
+        print(f"{name}: {value}")
+    print()
+    for kind in ("slipring", "torch"):
+        report(kind)
+
+
+if __name__ == "__main__":
+    main()
