@@ -169,8 +169,8 @@ cdef class Decoder:
             raise CorruptBatch(f"an object from a worker cannot be unpickled here: {error!r}") from error
 
     cdef object build(self, Node node):
-        cdef list children = node.children, parts
-        cdef tuple out
+        cdef tuple children = node.children, out
+        cdef list parts
         cdef Py_ssize_t i, n
         if node.kind == NODE_LEAF:
             return self.leaf(node.data)

@@ -15,7 +15,7 @@ cdef enum:
 cdef class Node:
     cdef int kind
     cdef object data     # see tree.py
-    cdef list children   # of nodes; None: a leaf
+    cdef tuple children  # nodes; None: a leaf
 
 
 cdef class Tree:

@@ -15,12 +15,14 @@ cdef Tree _last = None          # the one asked for last: mostly it is that agai
 
 
 @cython.final
+@cython.no_gc
 @cython.auto_pickle(False)
 cdef class Node:
     """A container, or the place of a leaf."""
 
 
 @cython.final
+@cython.no_gc
 @cython.auto_pickle(False)
 cdef class Tree:
     """A definition, and what it says."""
@@ -34,9 +36,10 @@ cdef Node node_of(tuple parsed):
     cdef Node node = Node.__new__(Node)
     node.kind, node.data = parsed[0], parsed[1]
     if parsed[2] is not None:
-        node.children = []
+        children = []
         for child in parsed[2]:
-            node.children.append(node_of(child))
+            children.append(node_of(child))
+        node.children = tuple(children)  # the garbage collector leaves tuples of such nodes alone
     return node
 
 
