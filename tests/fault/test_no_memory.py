@@ -63,7 +63,7 @@ def test_a_consumer_without_memory_says_so_and_the_next_epoch_is_whole():
             ring = loader._engine.ring
             assert ring.circulating == ring.n_slots, at
             at += 1
-    assert at > QUIET + 5, "the allocations of next() are reached"
+    assert at > QUIET + 2, "the allocations of next() are reached"
 
 
 class Starve:
