@@ -56,6 +56,21 @@ class Once:
         self.action()
 
 
+class Nth:
+    """Calls `action` when it is called for the nth time, in whatever process; all share `path`."""
+
+    def __init__(self, n, path, action):
+        self.n, self.path, self.action = n, os.fspath(path), action
+
+    def __call__(self):
+        with open(self.path, "a+") as file:
+            file.write(".")
+            file.flush()
+            size = os.fstat(file.fileno()).st_size
+        if size == self.n:
+            self.action()
+
+
 class Raise:
     """Raises a given exception."""
 

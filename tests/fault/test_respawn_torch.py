@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader  # noqa: E402
-from tests.fault.procs import wait_dead  # noqa: E402
-from tests.fault.scenes import Death, Once  # noqa: E402
+from tests.fault.procs import sleeps_in_futex, until, wait_dead  # noqa: E402
+from tests.fault.scenes import Death, Nth, Once  # noqa: E402
 
 pytestmark = pytest.mark.fault
 
@@ -135,8 +135,78 @@ def test_idle_workers_killed_between_epochs_are_replaced():
         want = [batch[:2] for batch in torchs(Stateful(30))]
         for _ in range(3):
             assert [plain(batch)[:2] for batch in loader] == want
-            for process in list(loader._keeper.engine.pool.processes.values()):
-                os.kill(process.pid, signal.SIGKILL)
-                wait_dead(process.pid)
+            kill_workers(loader)
         assert [plain(batch)[:2] for batch in loader] == want
         assert loader.stats().respawns == 6
+
+
+class Counts(Rows):
+    """A Stateful map dataset whose samples tell how many it has read before."""
+
+    reads = 0
+
+    def __getitem__(self, i):
+        self.reads += 1
+        return 1000 * self.reads + super().__getitem__(i)[0]
+
+    def state_dict(self):
+        return {"reads": self.reads}
+
+    def load_state_dict(self, state):
+        self.reads = state["reads"]
+
+
+def resumed_in_the_first_epoch(data):
+    """A loader whose next epoch goes on behind three batches, and those."""
+    with ours(Counts(40), persistent_workers=True) as loader:
+        it = iter(loader)
+        head = [plain(next(it)) for _ in range(3)]
+        state = loader.state_dict()
+        del it
+    loader = ours(data, persistent_workers=True)
+    loader.load_state_dict(state)
+    return head, loader
+
+
+def kill_workers(loader):
+    for process in list(loader._keeper.engine.pool.processes.values()):
+        os.kill(process.pid, signal.SIGKILL)
+        wait_dead(process.pid)
+
+
+def test_who_replaces_a_worker_behind_a_resumed_epoch_knows_how_that_ended():
+    """A map dataset that lives on from epoch to epoch."""
+    with ours(Counts(40), persistent_workers=True) as loader:
+        want = [[plain(batch) for batch in loader] for _ in range(4)]
+    head, loader = resumed_in_the_first_epoch(Counts(40))
+    with loader:
+        got = [head + [plain(batch) for batch in loader]]
+        for _ in range(3):
+            kill_workers(loader)
+            got.append([plain(batch) for batch in loader])
+        assert loader.stats().respawns == 6
+    assert got == want
+
+
+def test_who_replaces_a_worker_in_a_later_epoch_begins_as_that_epoch_did(tmp_path):
+    head, loader = resumed_in_the_first_epoch(Counts(40, {21: Nth(4, tmp_path / "n", Death("SIGKILL"))}))
+    with loader:
+        got = [head + [plain(batch) for batch in loader]]
+        got += [[plain(batch) for batch in loader] for _ in range(4)]
+        assert loader.stats().respawns == 1
+    first = [[batch[0] // 1000 for batch in epoch[1::2]] for epoch in got]  # reads before it, of worker 1
+    assert first[:3] == [[20 * epoch + 4 * turn + 1 for turn in range(5)] for epoch in range(3)]
+    # It died over the third of five batches.
+    assert first[3] == [61, 65, 61, 65, 69] and first[4][0] == 73
+
+
+def test_who_replaces_a_worker_behind_an_epoch_that_was_left_is_as_the_loader_has_it():
+    _, loader = resumed_in_the_first_epoch(Counts(40))
+    with loader:
+        assert len(list(loader)) == 7
+        next(iter(loader))
+        for process in loader._keeper.engine.pool.processes.values():
+            # Before, its death would be one in the epoch that is left.
+            until(lambda pid=process.pid: sleeps_in_futex(pid), "the worker has nothing to do")
+        kill_workers(loader)
+        assert [batch[0].item() // 1000 for batch in loader] == [1, 1, 5, 5, 9, 9, 13, 13, 17, 17]

@@ -12,7 +12,7 @@ import pytest
 from slipring import Loader, default_collate, rng
 from slipring.errors import WorkerDied
 from tests.fault.procs import circulating, sleeps_in_futex, until, wait_dead, worker_pids
-from tests.fault.scenes import Death, Once, Raise, Resumable, ResumableByIterator, Stream, plain
+from tests.fault.scenes import Death, Nth, Once, Raise, Resumable, ResumableByIterator, Stream, plain
 from tests.fault.scenes import respawning as options
 
 pytestmark = pytest.mark.fault
@@ -98,27 +98,11 @@ def test_a_death_behind_the_last_batch_does_not_begin_the_stream_again(tmp_path,
 
 
 def test_a_stateful_dataset_is_in_a_later_pass_what_the_earlier_ones_made_it(tmp_path):
-    data = Resumable(20, tmp_path / "log", on={(0, 0): Third(tmp_path / "n", Death("SIGKILL"))})
+    data = Resumable(20, tmp_path / "log", on={(0, 0): Nth(3, tmp_path / "n", Death("SIGKILL"))})
     with Loader(data, **options()) as loader:
         got = [[plain(batch) for batch in loader] for _ in range(4)]
         assert loader.stats().respawns == 1
     assert got == undisturbed(Resumable(20, tmp_path / "want"), 4)
-
-
-class Third:
-    """Does it when it is called for the third time, in whatever process."""
-
-    def __init__(self, path, action):
-        self.path = os.fspath(path)
-        self.action = action
-
-    def __call__(self):
-        with open(self.path, "a+") as file:
-            file.write(".")
-            file.flush()
-            size = os.fstat(file.fileno()).st_size
-        if size == 3:
-            self.action()
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

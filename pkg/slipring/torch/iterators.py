@@ -76,7 +76,7 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
         job = self._job(loader, options, tracked)
         if resume is not None and tracked:
             job = job.resumed(state.places_of(resume))
-        elif self._before and self._core is None:  # workers that are there know it
+        elif self._before:
             job = job.resumed(self._before)
         if is_map:
             first = self._order.ticket
@@ -87,7 +87,7 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
             first = 0
             plan = state.TrackedPlan(options.num_workers, options.in_order, self._positions.last + 1)
         self._plan = plan
-        engine, give_back = loader._keeper.lend(options, job)
+        engine, give_back = loader._keeper.lend(options, job, live_on=self._core is not None)
         self._core = LoaderIterator(
             options,
             engine,

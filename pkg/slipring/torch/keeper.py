@@ -29,8 +29,12 @@ class Keeper:
         self.lent = False
         self.iterators = weakref.WeakSet()
 
-    def lend(self, options, job):
-        """Return (engine, on_end) for one iteration; `on_end` takes the engine back."""
+    def lend(self, options, job, live_on=False):
+        """Return (engine, on_end) for one iteration; `on_end` takes the engine back.
+
+        Workers that persist have begun with another job: `live_on` says that they know what it resumes. Who
+        replaces one of them begins with this one.
+        """
         if self.pid != os.getpid():
             # In a forked child: another thread of the parent may have held the lock.
             self.lock, self.pid = threading.Lock(), os.getpid()
@@ -45,10 +49,9 @@ class Keeper:
                 kept = None
             if kept is None:
                 kept = self.engine = Engine(options, job, self.tally)
-            elif kept.started and job.resume is not None:
+            elif kept.started and job.resume is not None and not live_on:
                 kept.stop_workers()  # they persist, and do not know where to go on
-            if not kept.started:
-                kept.pool.job = job.begun_in(kept.running + 1)
+            kept.pool.job = job.begun_in(kept.running + 1)
             self.lent = True
             return kept, self._take_back
 
