@@ -8,7 +8,8 @@ from collections import OrderedDict
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from slipring.table_files import open_table
 
 RETURNS = ("rows", "record_batch")
 # An array of these refers to all the bytes of the array that it was taken from.
@@ -105,7 +106,7 @@ class TableDataset:
         """Count rows and compare schemas; nothing stays open."""
         groups, counts, self._stamps, self.schema = [], [], [], None
         for number, path in enumerate(self.paths):
-            file = _open(path, self.columns)
+            file = open_table(path, self.columns)
             self._stamps.append(file.stamp)
             if self.schema is None:
                 self.schema = file.schema
@@ -216,7 +217,7 @@ class TableDataset:
         number, inside = self._groups[group].tolist()
         file = mine.files.get(number)
         if file is None:
-            file = _open(self.paths[number], self.columns)
+            file = open_table(self.paths[number], self.columns)
             if file.stamp != self._stamps[number]:
                 (size, changed), (size_then, changed_then) = file.stamp, self._stamps[number]
                 raise ValueError(
@@ -285,82 +286,6 @@ def collate(rows):
                 "TableDataset with returns='record_batch'"
             )
     return _one_batch(pa.Table.from_batches(rows))
-
-
-class _Parquet:
-    def __init__(self, path, columns, stamp):
-        self.path, self.stamp = path, stamp
-        self.file = pq.ParquetFile(path, memory_map=True, pre_buffer=False)
-        self.schema = _project(self.file.schema_arrow, columns, path)
-
-    def counts(self):
-        metadata = self.file.metadata
-        return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-
-    def read(self, group):
-        """Return (the row group's table, False)."""
-        table = self.file.read_row_group(group, columns=self.schema.names, use_threads=False)
-        return table.combine_chunks(), False
-
-
-class _Ipc:
-    def __init__(self, path, columns, stamp, stream):
-        self.path, self.stamp = path, stamp
-        with pa.memory_map(path) as file:
-            self.memory = file.read_buffer()
-        read = pa.ipc.open_stream if stream else pa.ipc.open_file
-        options = pa.ipc.IpcReadOptions(use_threads=False)
-        self.file = read(self.memory, options=options)
-        whole = self.file.schema
-        self.schema = _project(whole, columns, path)
-        if stream or (self.file.num_record_batches and not self.is_mapped(self.file.get_batch(0))):
-            # What is not asked for is not decompressed. Of a mapped file this would make copies.
-            options.included_fields = [whole.get_field_index(name) for name in self.schema.names]
-            self.file = read(self.memory, options=options)
-        # A stream has no index: its batches' headers are read once, from front to end.
-        self.batches = list(self.file) if stream else None
-
-    def batch(self, group):
-        return self.file.get_batch(group) if self.batches is None else self.batches[group]
-
-    def counts(self):
-        n = self.file.num_record_batches if self.batches is None else len(self.batches)
-        return [self.batch(i).num_rows for i in range(n)]
-
-    def read(self, group):
-        """Return (the record batch as a table, whether all of it lies in the mapped file)."""
-        batch = self.batch(group).select(self.schema.names)
-        return pa.Table.from_batches([batch]), self.is_mapped(batch)
-
-    def is_mapped(self, batch):
-        begin, end = self.memory.address, self.memory.address + self.memory.size
-        buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
-        return all(begin <= buffer.address < end or buffer.size == 0 for buffer in buffers)
-
-
-def _open(path, columns):
-    with open(path, "rb") as file:
-        magic, stat = file.read(8), os.fstat(file.fileno())
-    size, stamp = stat.st_size, (stat.st_size, stat.st_mtime_ns)
-    try:
-        if magic[:4] == b"PAR1":
-            return _Parquet(path, columns, stamp)
-        if magic[:6] == b"ARROW1" or magic[:4] == b"\xff\xff\xff\xff":
-            return _Ipc(path, columns, stamp, stream=magic[:6] != b"ARROW1")
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path} ({size} bytes) cannot be read as a table: {error}") from error
-    raise ValueError(f"{path} ({size} bytes) is neither Parquet nor Arrow IPC: it begins with {magic!r}")
-
-
-def _project(schema, columns, path):
-    names = schema.names if columns is None else columns
-    for name in names:
-        if schema.names.count(name) != 1:
-            raise ValueError(
-                f"{path} has {schema.names.count(name)} columns named {name!r}, one is needed; its columns "
-                f"are {', '.join(map(repr, schema.names))}"
-            )
-    return pa.schema([schema.field(name) for name in names], schema.metadata)
 
 
 def _take(table, numbers):

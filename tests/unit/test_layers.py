@@ -17,7 +17,7 @@ PACKAGE = ROOT / "pkg" / "slipring"
 
 # Layer -> (its modules, the layers it may use besides itself). "torch.*" stands for the whole subpackage.
 LAYERS = {
-    "ground": (("_platform", "_version", "errors", "options", "strings", "tables", "tree"), ()),
+    "ground": (("_platform", "_version", "errors", "options", "strings", "table_files", "tree"), ()),
     "cring": (("_cring",), ()),
     "ring": (("_check", "_segment", "_slices", "_slot", "_ring"), ("ground", "cring")),
     "codec": (
@@ -31,6 +31,7 @@ LAYERS = {
             "_stack",
             "_trees",
             "arrow",
+            "tables",
             "tensors",
         ),
         ("ground", "ring"),
@@ -52,7 +53,7 @@ ALONE = "ground"  # its modules may not even use one another
 HEAVY = {"torch", "pyarrow"}  # imported at module level only by...
 MAY_BE_HEAVY = {"torch", "compat"}
 # ... and by these, which are themselves imported only when a tensor, or Arrow data, is met.
-IMPORTED_LATE = {"tensors": "torch", "arrow": "pyarrow", "tables": "pyarrow"}
+IMPORTED_LATE = {"tensors": "torch", "arrow": "pyarrow", "table_files": "pyarrow", "tables": "pyarrow"}
 
 MAY_CROSS = {"_check", "_segment", "_cring"}
 
