@@ -1,9 +1,81 @@
-"""Parquet and Arrow IPC files as tables that are read one row group at a time."""
+"""Parquet and Arrow IPC files as tables that are read by row groups, and whether one is another's copy."""
 
+import functools
+import hashlib
 import os
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+WHOLE = 1 << 20  # bytes: a smaller file's digest is of all of it
+END, PROBE, PROBES = 1 << 16, 4096, 64  # of another: bytes at each end, and at so many columns' beginnings
+
+
+class Stamp(NamedTuple):
+    """What tells that a file has changed, and which file it is: on this machine, as long as that runs."""
+
+    size: int
+    changed: int
+    machine: str | None
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, fd):
+        """Return the stamp of an open file."""
+        stat = os.fstat(fd)
+        return cls(stat.st_size, stat.st_mtime_ns, machine(), stat.st_dev, stat.st_ino)
+
+    def is_as(self, other):
+        """Whether nothing tells of a change; copies that keep the time are alike too."""
+        return self[:2] == other[:2]
+
+    def may_be_copy_of(self, other):
+        """Whether it is another file of the same size."""
+        return self.size == other.size and self[2:] != other[2:]
+
+
+@functools.cache
+def machine():
+    """This machine since it has booted; None where /proc does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def digest(file):
+    """Return a hash of what an open table file contains; None if another file is there by now.
+
+    Of a large one it is of both ends, the footer (Parquet's has all places, sizes, least and greatest values)
+    and the beginnings of columns in the first and the last row group, unless it is compressed IPC, where
+    sizes tell. A few rows that were changed in its midst may not be seen.
+    """
+    with open(file.path, "rb") as raw:
+        if Stamp.of(raw.fileno()) != file.stamp:
+            return None
+        if file.stamp.size <= WHOLE:
+            return hashlib.blake2b(raw.read(), digest_size=16).digest()
+        raw.seek(-10, os.SEEK_END)
+        end = max(END, _footer(raw.read()))
+        places = sorted(set(file.beginnings()))
+        probes = [(place, PROBE) for place in places[:: max(1, -(-len(places) // PROBES))]]
+        hashed = hashlib.blake2b(digest_size=16)
+        for at, length in ((0, END), *probes, (max(0, file.stamp.size - end), end)):
+            raw.seek(at)
+            hashed.update(raw.read(length))
+    return hashed.digest()
+
+
+def _footer(tail):
+    """The bytes of a footer, by a file's last ten."""
+    if tail[-4:] == b"PAR1":
+        return int.from_bytes(tail[2:6], "little") + 8
+    if tail[-6:] == b"ARROW1":
+        return int.from_bytes(tail[:4], "little") + 10
+    return 0  # a stream has none
 
 
 def open_table(path, columns):
@@ -15,8 +87,8 @@ def open_table(path, columns):
         It is of neither kind, cannot be read, or lacks a column.
     """
     with open(path, "rb") as file:
-        magic, stat = file.read(8), os.fstat(file.fileno())
-    size, stamp = stat.st_size, (stat.st_size, stat.st_mtime_ns)
+        magic, stamp = file.read(8), Stamp.of(file.fileno())
+    size = stamp.size
     try:
         if magic[:4] == b"PAR1":
             return Parquet(path, columns, stamp)
@@ -28,6 +100,8 @@ def open_table(path, columns):
 
 
 class Parquet:
+    """A Parquet file; see `open_table`."""
+
     def __init__(self, path, columns, stamp):
         self.path, self.stamp = path, stamp
         self.file = pq.ParquetFile(path, memory_map=True, pre_buffer=False)
@@ -37,6 +111,16 @@ class Parquet:
         metadata = self.file.metadata
         return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
+    def beginnings(self):
+        """Return where in the file columns begin, of the first and the last row group."""
+        metadata = self.file.metadata
+        columns = [
+            metadata.row_group(group).column(i)
+            for group in _ends(metadata.num_row_groups)
+            for i in range(metadata.num_columns)
+        ]
+        return [min(filter(None, (c.dictionary_page_offset, c.data_page_offset))) for c in columns]
+
     def read(self, group):
         """Return (the row group's table, False)."""
         table = self.file.read_row_group(group, columns=self.schema.names, use_threads=False)
@@ -44,6 +128,8 @@ class Parquet:
 
 
 class Ipc:
+    """An Arrow IPC file or stream, which is mapped; see `open_table`."""
+
     def __init__(self, path, columns, stamp, stream):
         self.path, self.stamp = path, stamp
         with pa.memory_map(path) as file:
@@ -63,9 +149,18 @@ class Ipc:
     def batch(self, group):
         return self.file.get_batch(group) if self.batches is None else self.batches[group]
 
+    def __len__(self):
+        return self.file.num_record_batches if self.batches is None else len(self.batches)
+
     def counts(self):
-        n = self.file.num_record_batches if self.batches is None else len(self.batches)
-        return [self.batch(i).num_rows for i in range(n)]
+        return [self.batch(i).num_rows for i in range(len(self))]
+
+    def beginnings(self):
+        """Return where in the file buffers of the first and the last batch begin, if they are not decoded."""
+        batches = [self.batch(i) for i in _ends(len(self))]
+        buffers = [buffer for batch in batches for buffer in _buffers(batch) if buffer.size]
+        places = [buffer.address - self.memory.address for buffer in buffers]
+        return [place for place in places if 0 <= place < self.memory.size]
 
     def read(self, group):
         """Return (the record batch as a table, whether all of it lies in the mapped file)."""
@@ -74,8 +169,16 @@ class Ipc:
 
     def is_mapped(self, batch):
         begin, end = self.memory.address, self.memory.address + self.memory.size
-        buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
-        return all(begin <= buffer.address < end or buffer.size == 0 for buffer in buffers)
+        return all(begin <= buffer.address < end or buffer.size == 0 for buffer in _buffers(batch))
+
+
+def _buffers(batch):
+    return [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
+
+
+def _ends(n):
+    """The first and the last of n numbers."""
+    return sorted({0, n - 1}) if n else []
 
 
 def _project(schema, columns, path):

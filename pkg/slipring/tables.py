@@ -9,7 +9,7 @@ from collections import OrderedDict
 import numpy as np
 import pyarrow as pa
 
-from slipring.table_files import open_table
+from slipring.table_files import digest, open_table
 
 RETURNS = ("rows", "record_batch")
 # An array of these refers to all the bytes of the array that it was taken from.
@@ -20,7 +20,8 @@ class TableDataset:
     """The rows of Arrow IPC or Parquet files, read a batch at a time.
 
     Each process and thread opens the files for itself when it reads the first row: what crosses a fork, or is
-    pickled, is paths and row counts. IPC files are mapped, and uncompressed ones read with no copy.
+    pickled, is paths, row counts and what tells that a file has changed. IPC files are mapped, and
+    uncompressed ones read with no copy.
 
     Parameters
     ----------
@@ -28,7 +29,7 @@ class TableDataset:
         Parquet files, Arrow IPC files or IPC streams (Hugging Face datasets' ``.arrow``), told apart by their
         first bytes. Rows are numbered through all of them. The columns read must be alike in all, in whatever
         order. The files must stay as they are: a reader that finds another size or time of modification
-        says so.
+        says so. Where a pickle is read, each may be a copy with another time, of the same contents.
     columns : sequence of str, optional
         Only these columns are read, at least one, each named once, in this order; default all, in the first
         file's order.
@@ -74,6 +75,7 @@ class TableDataset:
         self.cached_groups = operator.index(cached_groups)
         self._check()
         self._survey()
+        self._digests = None  # of the files, or None for one that could not be read: when it is pickled
         self._local = threading.local()
 
     def _check(self):
@@ -131,11 +133,40 @@ class TableDataset:
         self._ends = np.cumsum(np.array(counts, np.int64))
 
     def __getstate__(self):
+        if self._digests is None:
+            self._digests = [self._digest(number) for number in range(len(self.paths))]
         return {name: value for name, value in self.__dict__.items() if name != "_local"}
 
     def __setstate__(self, state):
         self.__dict__.update(state)
         self._local = threading.local()
+
+    def _digest(self, number):
+        try:
+            file = open_table(self.paths[number], self.columns)
+            return digest(file) if file.stamp.is_as(self._stamps[number]) else None
+        except (OSError, ValueError):  # whoever reads it is told
+            return None
+
+    def _check_same(self, number, file):
+        """Raise ValueError where a file is not what it was, nor a copy of that."""
+        now, then = file.stamp, self._stamps[number]
+        if now.is_as(then):
+            return
+        known = None if self._digests is None else self._digests[number]
+        if known is not None and now.may_be_copy_of(then):
+            if digest(file) == known:
+                self._stamps[number] = now  # and so it must stay
+                return
+            raise ValueError(
+                f"{file.path} ({now.size} bytes, changed {_time(now.changed)}) is no copy of the file that "
+                f"the dataset was made of (as many bytes, changed {_time(then.changed)}): its contents are "
+                "others. Copy that one here, or make a new TableDataset of this one"
+            )
+        raise ValueError(
+            f"{file.path} has {now.size} bytes, changed {_time(now.changed)}; it had {then.size}, changed "
+            f"{_time(then.changed)}, when the dataset was made: make a new TableDataset of it"
+        )
 
     def __len__(self):
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -218,12 +249,7 @@ class TableDataset:
         file = mine.files.get(number)
         if file is None:
             file = open_table(self.paths[number], self.columns)
-            if file.stamp != self._stamps[number]:
-                (size, changed), (size_then, changed_then) = file.stamp, self._stamps[number]
-                raise ValueError(
-                    f"{file.path} has {size} bytes, changed {_time(changed)}; it had {size_then}, changed "
-                    f"{_time(changed_then)}, when the dataset was made: make a new TableDataset of it"
-                )
+            self._check_same(number, file)
             mine.files[number] = file
         table, mapped = file.read(inside)
         # All files' rows look like the first one's, to be put together.
