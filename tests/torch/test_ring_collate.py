@@ -1,10 +1,13 @@
 """torch's own DataLoader with its own workers, whose batches come through the ring."""
 
+import errno
+import logging
 import multiprocessing
 import os
 import pickle
 import signal
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info  # noqa: E402
 
-from slipring.torch import RingCollate  # noqa: E402
+from slipring.torch import RingCollate, ring_collate  # noqa: E402
 from tests.torch.common import assert_same  # noqa: E402
 
 
@@ -121,6 +124,84 @@ def test_two_loops_at_once_each_get_their_own():
         assert one["label"].tolist() == other["label"].tolist()
 
 
+class LogTo:
+    """A worker_init_fn: what slipring logs goes to a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, number):
+        logging.getLogger("slipring").addHandler(logging.FileHandler(self.path))
+
+
+def test_two_loops_at_once_are_whole_with_too_few_slots_and_the_log_names_the_argument(tmp_path):
+    log = tmp_path / "log"
+    kind = {"prefetch_factor": 4, "timeout": 60, "worker_init_fn": LogTo(log)}
+    loader = of_torch(Pictures(), RingCollate(slots=3), **kind)
+    for want, one, other in zip(WHOLE, loader, loader, strict=True):
+        assert one["label"].tolist() == other["label"].tolist() == want
+        assert (other["image"][:, 0, 0, 0] == other["label"]).all()
+    lines = log.read_text().splitlines()
+    assert 1 <= len(lines) <= 4  # once per worker
+    assert all("none of RingCollate's 3 slots" in line and "Raise slots=" in line for line in lines)
+
+
+def wait_until_full(collate):
+    deadline = time.monotonic() + 60
+    while not collate._queue.full() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def begins_and_leaves(loader):
+    for _ in range(3):
+        batches = iter(loader)
+        wait_until_full(loader.collate_fn)
+        del batches
+    assert labels(loader) == WHOLE
+    assert loader.collate_fn._queue.stats().got >= 3 * 4  # those that nobody asked for among them
+
+
+def test_a_forked_child_whose_loops_ask_for_no_batch_gets_its_slots_back():
+    loader = of_torch(Pictures(), RingCollate(slots=4))
+    assert in_a_child(begins_and_leaves, loader) == 0
+    assert labels(loader) == WHOLE
+
+
+def in_a_child(function, *args):
+    """Run it in a forked child; its exit code, None where it does not end."""
+    process = multiprocessing.get_context("fork").Process(target=function, args=args)
+    process.start()
+    process.join(60)
+    process.kill()
+    code = process.exitcode
+    process.join()
+    return code
+
+
+def test_a_forked_child_may_iterate_while_its_parent_does():
+    collate = RingCollate(slots=4)
+    loader = of_torch(Pictures(), collate, prefetch_factor=4)
+    batches = iter(loader)
+    wait_until_full(collate)
+    assert in_a_child(check_labels, loader) == 0
+    assert [batch["label"].tolist() for batch in batches] == WHOLE
+
+
+def has_no_slots(loader, monkeypatch):
+    def refused(*size):
+        raise OSError(errno.EMFILE, "no descriptor is left")
+
+    monkeypatch.setattr(ring_collate, "Queue", refused)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_labels(loader)
+
+
+def test_where_no_slots_can_be_made_batches_go_torchs_own_way(monkeypatch):
+    loader = of_torch(Pictures(), RingCollate(slots=4))
+    assert in_a_child(has_no_slots, loader, monkeypatch) == 0
+
+
 def test_a_streams_workers_end_one_after_another():
     loader = DataLoader(Shards(), 3, num_workers=2, collate_fn=RingCollate())
     assert sorted(int(i) for batch in loader for i in batch) == list(range(40))
@@ -161,9 +242,7 @@ def test_a_loop_that_asks_for_no_batch_leaves_none_behind():
     loader = of_torch(Pictures(), RingCollate(slots=4))
     for _ in range(3):
         iterator = iter(loader)
-        deadline = time.monotonic() + 60
-        while loader.collate_fn._queue.qsize() < 4 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until_full(loader.collate_fn)
         del iterator
     assert labels(loader) == WHOLE
 

@@ -1,20 +1,21 @@
 """For a torch DataLoader that must keep its own workers: its batches come through the ring all the same."""
 
 import itertools
-import multiprocessing
+import logging
 import os
 import queue
 import secrets
-import sys
 import threading
 import weakref
 
 import torch
 
+from slipring.errors import SlipringError
 from slipring.queue import Queue
 
+log = logging.getLogger("slipring")
 _here = weakref.WeakValueDictionary()  # key -> RingCollate, of this process
-PARENT_LOOK_S = 1.0  # how often a worker that waits for a slot looks whether its consumer is there
+PATIENCE_S, SHORT_S = 1.0, 0.05  # how long a worker waits for a slot: until it has waited in vain, and then
 
 
 class RingCollate:
@@ -29,16 +30,20 @@ class RingCollate:
     collate_fn : callable, optional
         What makes the batch, in the worker; torch's ``default_collate`` by default.
     slots : int
-        Batches that may be under way or kept as views; at least 3. Beyond them a batch is copied out.
+        Batches that may be under way or kept as views; at least 3. When few are left, a batch is copied out.
+        Each process that starts workers has so many.
     slot_bytes : int, optional
         As `slipring.Queue`.
 
     Notes
     -----
-    One RingCollate serves one loader. Several iterators of it that are alive at once need slots for all that
-    they have under way: ``prefetch_factor * num_workers`` each, or one may wait for ever. A batch that
-    nobody asks for any more (the loop was left early) is dropped when its worker has ended and another is
-    started.
+    Iterators that are alive at once share the slots, and each has ``prefetch_factor * num_workers`` batches
+    under way. Those of one that nobody asks for at the moment would keep all slots from the others. So a
+    batch that finds no slot for a second (and then, in that worker, for 50 ms) goes torch's own way, and the
+    logger "slipring" says so once per worker.
+
+    A batch that nobody asks for any more (the loop was left early) is dropped when its worker has ended and
+    another is started.
 
     Examples
     --------
@@ -49,22 +54,42 @@ class RingCollate:
         if isinstance(slots, bool) or not isinstance(slots, int) or slots < 3:
             raise ValueError(f"slots must be an int of at least 3, not {slots!r}")
         self.collate_fn = torch.utils.data.default_collate if collate_fn is None else collate_fn
+        self._size = slots, slot_bytes
         self._queue = Queue(slots, slot_bytes)
         self._key = secrets.token_bytes(16)
         self._begin()
-        self._consumes = True
+        self._mine = True
 
     def _begin(self):
+        self._mine = False  # the queue: it is the parent's, into which this process puts if it is a worker
         self._count = itertools.count()
-        self._consumes = False  # until a batch arrives in this process, or it starts workers
+        self._patience = PATIENCE_S
         self._lock = threading.Lock()
         self._early = {}  # (worker's pid, number) -> batch: published before the one that was asked for
         _here.setdefault(self._key, self)
 
+    def _own(self):
+        """Have a queue of this process's own, into which the workers put that it starts."""
+        self._queue, self._mine = None, True
+        try:
+            self._queue = Queue(*self._size)
+        except (SlipringError, OSError) as error:  # what is being started must not fail by it
+            log.warning(
+                f"RingCollate has no slots in process {os.getpid()}, whose batches go torch's way: {error}"
+            )
+
+    def prepare(self):
+        """Before this process may start a worker: see that what it finds in the slots can be dropped."""
+        if torch.utils.data.get_worker_info() is not None:
+            return  # of a worker's children none puts or takes anything
+        if not self._mine:
+            self._own()
+        self.forget()
+
     def __getstate__(self):
-        self.forget()  # another worker is being started
-        self._consumes = True
-        return {"collate_fn": self.collate_fn, "_queue": self._queue, "_key": self._key}
+        self.prepare()
+        names = "collate_fn", "_size", "_queue", "_key"
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state):
         self.__dict__.update(state)
@@ -73,22 +98,30 @@ class RingCollate:
     def __call__(self, samples):
         """Collate `samples`; in a worker the result is what torch's queue carries in the batch's place."""
         batch = self.collate_fn(samples)
-        if torch.utils.data.get_worker_info() is None:
+        if torch.utils.data.get_worker_info() is None or self._queue is None:
             return batch
         number = os.getpid(), next(self._count)
-        while True:
-            try:
-                self._queue.put((number, batch), timeout=PARENT_LOOK_S)
-                return _InSlot(self._key, number)
-            except queue.Full:
-                parent = multiprocessing.parent_process()
-                if parent is not None and not parent.is_alive():
-                    sys.exit(1)  # torch's own look comes only between two batches
+        try:
+            self._queue.put((number, batch), timeout=self._patience)
+        except queue.Full:
+            self._tell_of_few_slots()
+            return batch  # whom torch waits for may be another iterator's worker: nobody would empty a slot
+        return _InSlot(self._key, number)
+
+    def _tell_of_few_slots(self):
+        if self._patience == SHORT_S:
+            return
+        self._patience = SHORT_S
+        log.warning(
+            f"none of RingCollate's {self._size[0]} slots became free within {PATIENCE_S:g} s: this worker's "
+            "batches go through torch's own queue where there is none. Raise slots= to prefetch_factor * "
+            "num_workers for each iterator that is alive at once, and the batches that are kept; a loop that "
+            "is slower than its workers loses nothing by it"
+        )
 
     def take(self, number):
         """Return the batch of that number, which has been published."""
         with self._lock:
-            self._consumes = True
             while number not in self._early:
                 self._next()
             return self._early.pop(number)
@@ -97,7 +130,10 @@ class RingCollate:
         try:
             number, batch = self._queue.get(block=False)
         except queue.Empty:
-            raise RuntimeError("a batch has gone from its slot: two loaders use one RingCollate") from None
+            raise RuntimeError(
+                "a batch has gone from its slot: another process has taken it. Iterate in the process that "
+                "made the iterator"
+            ) from None
         self._early[number] = batch
 
     def forget(self):
@@ -105,7 +141,7 @@ class RingCollate:
 
         A worker of torch's ends when all that it sent has been read, or nobody reads it any more.
         """
-        if not self._consumes:
+        if not self._mine or self._queue is None:
             return
         with self._lock:
             while not self._queue.empty():
@@ -133,11 +169,11 @@ def _receive(key, number):
 
 def _before_fork():
     for collate in list(_here.values()):
-        collate.forget()
+        collate.prepare()
 
 
 def _after_fork():
-    """A child may be a consumer of its own, and another thread may have held a lock."""
+    """In the child: another thread may have held a lock."""
     for collate in list(_here.values()):
         collate._begin()
 
