@@ -35,6 +35,8 @@ def private_bytes(pid):
         Bytes, to some percent of all that the process has; None where /proc does not tell.
     """
     try:
+        if not _proc_is_ours():
+            return None
         with open(f"/proc/{pid}/status", "rb") as file:
             resident = next(
                 (int(line.split()[1]) << 10 for line in file if line.startswith(b"RssAnon")), None
@@ -50,6 +52,18 @@ def private_bytes(pid):
     alone = np.count_nonzero(anonymous & ALONE)
     # By the share of those looked at: how many there are in all, the kernel counts itself.
     return resident * int(alone) // max(1, len(anonymous))
+
+
+def _proc_is_ours():
+    """Whether /proc tells of this process's PID namespace.
+
+    A container may have the machine's, where its numbers are those of others. One number of a process may be
+    the same in both, so that /proc/self is not enough: its NSpid has all, from /proc's namespace inwards.
+    """
+    with open("/proc/self/status", "rb") as file:
+        numbers = next((line.split()[1:] for line in file if line.startswith(b"NSpid:")), None)
+    own = os.getpid()
+    return os.readlink("/proc/self") == str(own) if numbers is None else numbers == [b"%d" % own]
 
 
 def _writable(maps, most):
