@@ -14,6 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+NEED_TORCH = ("slipring.torch", "slipring.compat.di_engine", "slipring.compat.torchdata")
+
+
 def blocks(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
 
@@ -29,7 +32,7 @@ def missing(block):
     nodes = list(ast.walk(ast.parse(block)))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
-    tops = {"torch" if name.startswith("slipring.torch") else name.partition(".")[0] for name in names}
+    tops = {"torch" if name.startswith(NEED_TORCH) else name.partition(".")[0] for name in names}
     return sorted(top for top in tops if importlib.util.find_spec(top) is None)
 
 
