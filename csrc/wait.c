@@ -135,10 +135,22 @@ bool sr_closed(const sr_ring *ring) { return sr_load_ordered(&ring->header->clos
 /* ---- parties -------------------------------------------------------------------------------------------- */
 
 /* Whether /proc tells of this process's PID namespace: a container may have the machine's /proc, where its numbers
- * are those of others. */
+ * are those of others. One process may have the same number in both, so that /proc/self is not enough: NSpid has all
+ * its numbers, from /proc's namespace inwards. */
 static bool proc_is_ours(void)
 {
-    char self[24] = "";
+    char line[128], self[24] = "", *end = NULL;
+    FILE *status = fopen("/proc/self/status", "re");
+    if (status == NULL)
+        return false;
+    while (fgets(line, sizeof line, status) != NULL) { /* longer lines are numbers and come in pieces */
+        if (strncmp(line, "NSpid:", 6) == 0) {
+            fclose(status);
+            return strtol(line + 6, &end, 10) == (long)getpid() && *end == '\n';
+        }
+    }
+    fclose(status);
+    /* A kernel that does not tell. */
     return readlink("/proc/self", self, sizeof self - 1) > 0 && strtol(self, NULL, 10) == (long)getpid();
 }
 

@@ -1,7 +1,9 @@
 /* Who has which number in a push segment: taking one, giving it back, and what the dead held. */
 #define _GNU_SOURCE
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include "fixture.h"
 
@@ -131,6 +133,72 @@ static void another_namespaces_proc_is_not_believed(void)
     int status = wait_for(in_child(in_a_pid_namespace, ring, NULL));
     if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED)
         SKIP("a PID namespace cannot be made here");
+    CHECK_EQ(status, 0);
+    sr_destroy(ring);
+}
+
+#ifndef SYS_clone3
+#define SYS_clone3 435
+#endif
+
+/* As fork(), with the same number in this namespace and in the one around it; < 0: that cannot be had here. */
+static pid_t fork_with_one_number(void)
+{
+    for (pid_t number = 30000; number > 20000; number--) {
+        pid_t numbers[] = {number, number};
+        /* struct clone_args of Linux 5.5, which older headers lack. */
+        uint64_t how[10] = {[4] = SIGCHLD, [8] = (uint64_t)(uintptr_t)numbers, [9] = 2};
+        long pid = syscall(SYS_clone3, how, sizeof how);
+        if (pid >= 0 || errno != EEXIST)
+            return (pid_t)pid;
+    }
+    return -1;
+}
+
+/* Its /proc/self is its own pid, and all the others are those of others. */
+static void with_one_number(void)
+{
+    char self[24] = "";
+    CHECK_OP(readlink("/proc/self", self, sizeof self - 1), >, 0);
+    CHECK_EQ(strtol(self, NULL, 10), getpid());
+    CHECK_EQ(sr_start_time(1), 0);
+    CHECK_EQ(sr_start_time((int)getpid()), 0);
+    sr_ring *ring = make_ring(2, 3, SR_SEG_PUSH);
+    sr_store_release(&ring->parties[1].tenant, 1 | UINT64_C(4711) << 32); /* as its own /proc has told it */
+    CHECK_EQ(sr_recover_dead(ring, true), 0);
+    sr_destroy(ring);
+}
+
+static void begins_one_with_one_number(sr_ring *ring, void *unused)
+{
+    (void)ring, (void)unused;
+    CHECK_EQ(getpid(), 1);
+    fflush(NULL);
+    pid_t pid = fork_with_one_number();
+    if (pid < 0)
+        _exit(SKIPPED);
+    if (pid == 0) {
+        with_one_number();
+        _exit(0);
+    }
+    CHECK_EQ(wait_for(pid), 0);
+}
+
+static void in_another_pid_namespace(sr_ring *ring, void *unused)
+{
+    (void)unused;
+    if (unshare(CLONE_NEWPID) != 0)
+        _exit(SKIPPED);
+    int status = wait_for(in_child(begins_one_with_one_number, ring, NULL));
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
+static void another_namespaces_proc_is_not_believed_for_one_equal_number(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    int status = wait_for(in_child(in_another_pid_namespace, ring, NULL));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED)
+        SKIP("a PID namespace, or a process of a chosen number, cannot be made here");
     CHECK_EQ(status, 0);
     sr_destroy(ring);
 }
@@ -300,6 +368,7 @@ static const struct test tests[] = {
     T(numbers_of_the_dead_are_given_out_again),
     T(another_pid_namespace_is_refused),
     T(another_namespaces_proc_is_not_believed),
+    T(another_namespaces_proc_is_not_believed_for_one_equal_number),
     T(who_holds_something_keeps_its_number),
     T(what_the_dead_held_is_found_without_being_told),
     T(a_zombie_is_dead_and_a_stopped_process_is_not),
