@@ -134,22 +134,29 @@ bool sr_closed(const sr_ring *ring) { return sr_load_ordered(&ring->header->clos
 
 /* ---- parties -------------------------------------------------------------------------------------------- */
 
+/* Reads the beginning of a file of /proc; false if there is nothing. No stdio: this runs in forked children. */
+static bool read_text(const char *path, char *text, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, size - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
 /* Whether /proc tells of this process's PID namespace: a container may have the machine's /proc, where its numbers
  * are those of others. One process may have the same number in both, so that /proc/self is not enough: NSpid has all
  * its numbers, from /proc's namespace inwards. */
 static bool proc_is_ours(void)
 {
-    char line[128], self[24] = "", *end = NULL;
-    FILE *status = fopen("/proc/self/status", "re");
-    if (status == NULL)
+    char text[4096], self[24] = "", *end = NULL;
+    if (!read_text("/proc/self/status", text, sizeof text))
         return false;
-    while (fgets(line, sizeof line, status) != NULL) { /* longer lines are numbers and come in pieces */
-        if (strncmp(line, "NSpid:", 6) == 0) {
-            fclose(status);
-            return strtol(line + 6, &end, 10) == (long)getpid() && *end == '\n';
-        }
-    }
-    fclose(status);
+    const char *numbers = strstr(text, "\nNSpid:");
+    if (numbers != NULL)
+        return strtol(numbers + 7, &end, 10) == (long)getpid() && *end == '\n';
     /* A kernel that does not tell. */
     return readlink("/proc/self", self, sizeof self - 1) > 0 && strtol(self, NULL, 10) == (long)getpid();
 }
@@ -157,17 +164,9 @@ static bool proc_is_ours(void)
 uint64_t sr_start_time(int pid)
 {
     char path[64], text[1024];
-    if (!proc_is_ours())
-        return 0;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    if (!proc_is_ours() || !read_text(path, text, sizeof text))
         return 0;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (n <= 0)
-        return 0;
-    text[n] = '\0';
     /* The command name may hold anything, also spaces and brackets: fields count from the last one. */
     char *p = strrchr(text, ')');
     for (int field = 2; p && field < 22; field++)
