@@ -1,5 +1,6 @@
 """A worker's life: its process or thread from the first instruction to the last."""
 
+import gc
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ def _ignore(signum, frame):
     """Ctrl-C reaches the consumer too, and it ends the workers. (SIG_IGN would pass to children.)"""
 
 
-def process_main(ring, number, job, base_seed, mask, mark=None):
+def process_main(ring, number, job, base_seed, mask, mark=None, collects=True):
     """Run in the worker's process: the target of `multiprocessing.Process`.
 
     Parameters
@@ -22,7 +23,14 @@ def process_main(ring, number, job, base_seed, mask, mark=None):
         The signal mask to go back to: SIGINT has been blocked around the start.
     mark : bytes, optional
         See `Worker`.
+    collects : bool
+        Whether the garbage collector is to run.
     """
+    # What a fork has brought along is the parent's to collect. The end of a tensor on a device, whose use by
+    # streams has been recorded, is a call of CUDA's, which fails in a forked process: torch would abort.
+    gc.freeze()
+    if collects:
+        gc.enable()
     signal.signal(signal.SIGINT, _ignore)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     ring.in_child()

@@ -1,6 +1,7 @@
 """The workers of one segment: started, watched, replaced, stopped."""
 
 import contextlib
+import gc
 import multiprocessing
 import multiprocessing.connection  # by joins, too late if modules are being imported
 import multiprocessing.process
@@ -203,12 +204,13 @@ class ProcessPool:
         # With SIGINT blocked: between fork and the worker's handler it would print a second traceback.
         process = self.context.Process(
             target=process_main,
-            args=(self.ring, number, self.job, self.base_seed, mask, mark),
+            args=(self.ring, number, self.job, self.base_seed, mask, mark, gc.isenabled()),
             name=f"slipring-worker-{number}",
             daemon=True,
         )
         try:
-            process.start()
+            with _no_collection():
+                process.start()
         except Exception as error:
             explained = self._explain(error)
             if explained is None:
@@ -348,6 +350,18 @@ class ProcessPool:
             os.close(fd)
         self.pidfds.clear()
         self.poll.close()  # this process's; nothing is taken out, for that would be the parent's too
+
+
+@contextlib.contextmanager
+def _no_collection():
+    """Let nothing be collected between a fork and the worker's `gc.freeze`; see `process_main`."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

@@ -253,3 +253,41 @@ def test_a_child_forked_while_a_worker_writes_a_batch_publishes_nothing(chunk, c
         for _ in range(2):
             assert list(loader) == batches_of(12, 3)
     assert "this process has been forked while" in capfd.readouterr().err
+
+
+class Cycle:
+    """Garbage that only the collector finds, and that says in which process it ended."""
+
+    def __init__(self, path):
+        self.me, self.path = self, path
+
+    def __del__(self):
+        with open(self.path, "a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+class Collecting:
+    """Each sample says whether the collector runs by itself, and has it run."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        gc.collect()
+        return gc.isenabled()
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_worker_leaves_the_garbage_of_its_parent_alone(tmp_path, enabled):
+    ended = tmp_path / "ended"
+    before = gc.isenabled()
+    try:
+        gc.enable() if enabled else gc.disable()
+        Cycle(ended)
+        with Loader(Collecting(), 1, num_workers=2, start_method="fork") as loader:
+            assert [bool(batch[0]) for batch in loader] == [enabled] * 4
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable() if before else gc.disable()
+    gc.collect()
+    assert ended.read_text() == f"{os.getpid()}\n"
