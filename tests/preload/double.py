@@ -87,7 +87,8 @@ class Lab:
         self.main = threading.local()
         self.quick, self.refuse, self.fail_at = False, None, set()
         self.broken = False  # copies under way are lost
-        self.copies = self.staged = self.queries = self.synchronized = 0
+        self.copies = self.staged = self.queries = self.synchronized = self.streams = 0
+        self.idle = []  # streams to copy on that nobody copies on
         self.registered, self.registrations = {}, []
         self.pending = []  # (address, bytes) of copies that have not been carried out
         self.users = {}  # id of a tensor on the device -> (tensor, streams told of its use)
@@ -131,8 +132,14 @@ class Double:
     def thread(self):
         return contextlib.nullcontext()
 
-    def new_stream(self):
+    def take_stream(self):
+        if self.lab.idle:
+            return self.lab.idle.pop()
+        self.lab.streams += 1
         return Stream(self.lab)
+
+    def give_stream(self, stream):
+        self.lab.idle.append(stream)
 
     def current_stream(self):
         return self.lab.stream()

@@ -174,6 +174,19 @@ def test_two_loaders_do_not_disturb_each_other(lab):
             assert a == b and la == lb
 
 
+def test_all_epochs_copy_on_one_stream_and_two_at_once_on_two(lab):
+    loaders = [DataLoader(Made(image, 20), 4, num_workers=n, device=DEVICE) for n in (1, 0)]
+    for _ in range(3):
+        for loader in loaders:
+            assert len(list(read_all(lab, loader))) == 5
+    assert lab.streams == 1
+    both = [iter(loader) for loader in loaders]
+    assert lab.streams == 2
+    del both
+    for loader in loaders:
+        loader.close()
+
+
 def test_a_loader_is_used_from_another_thread(lab):
     seen = []
     with DataLoader(Made(image, 20), 4, num_workers=2, device=DEVICE) as loader:

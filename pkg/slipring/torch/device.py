@@ -4,12 +4,15 @@ Two kinds serve everything: the CPU, where a batch is ready as it lies in its sl
 whatever it is. Tests put a third in `KINDS`: one that delays, and fails on demand.
 """
 
+import collections
 import contextlib
 import ctypes
 import functools
 from collections.abc import Sequence
 
 import torch
+
+_idle = collections.defaultdict(list)  # device -> streams that nobody copies on
 
 
 class Cpu:
@@ -49,9 +52,20 @@ class Accelerator:
         """Return a context for a thread of ours: captures of others stand, whatever it does."""
         return _relaxed_capture() if self.device.type == "cuda" else contextlib.nullcontext()
 
-    def new_stream(self):
-        """Return a stream to copy on."""
-        return self.module.Stream(self.device)
+    def take_stream(self):
+        """Return a stream to copy on, that nobody else copies on until it is given back.
+
+        A few go round: torch keeps freed memory for the stream that it was allocated on. Another stream for
+        each epoch would hold batches' worth of it for ever.
+        """
+        try:
+            return _idle[self.device].pop()
+        except IndexError:
+            return self.module.Stream(self.device)
+
+    def give_stream(self, stream):
+        """Let others copy on it."""
+        _idle[self.device].append(stream)
 
     def current_stream(self):
         """Return the stream that the calling thread works on."""

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import types
+import weakref
 from collections.abc import Mapping
 
 import numpy as np
@@ -62,8 +63,14 @@ class Mover:
         self.host = next((place for place in places if place.copies), None)
         self.n_copying = sum(place.copies for place in places)
         self.memory_format, self.transform, self.non_blocking = memory_format, transform, non_blocking
-        self.streams = [place.new_stream() if place.copies else None for place in places]
+        self.streams = [self._stream(place) if place.copies else None for place in places]
         self.follow_caller()
+
+    def _stream(self, place):
+        """Take a stream for as long as there is this object, or a thread that has it."""
+        stream = place.take_stream()
+        weakref.finalize(self, place.give_stream, stream).atexit = False
+        return stream
 
     def follow_caller(self):
         """Order what is copied from now on after what the caller's streams have been given so far."""

@@ -237,13 +237,15 @@ class Preload:
             self.over = True
             self._join()  # it waits for the last copies: then all slots are given back
             mover.finish()
-        if arrival.error is not None:
+        # Its traceback will refer to the frames that know the arrival.
+        error, arrival.error = arrival.error, None
+        if error is not None:
             if self.steps.feed.stopped:
                 stay_if_exiting()
             try:
-                raise arrival.error
+                raise error
             finally:
-                del arrival  # its error's traceback refers to this frame
+                del error
         return batches
 
     def stop(self):
