@@ -15,14 +15,15 @@ STUB = r"""
 #include <stdio.h>
 #include <string.h>
 char said[4096];
-int answer;
+int answer, broken;
 static int mode = 0;
 #define SAY(...) (snprintf(said + strlen(said), sizeof said - strlen(said), __VA_ARGS__), 0)
 int cuDeviceGet(int *device, int index) { *device = index + 7; return SAY("device %d;", index); }
 int cuDevicePrimaryCtxRetain(void **context, int device)
 {
     *context = (void *)0x1234567890abc;
-    return SAY("retain %d;", device);
+    SAY("retain %d;", device);
+    return broken;
 }
 int cuDevicePrimaryCtxRelease_v2(int device) { return SAY("release %d;", device); }
 int cuCtxPushCurrent_v2(void *context) { return SAY("push %p;", context); }
@@ -86,6 +87,14 @@ def test_a_refusal_has_the_drivers_name_for_it(driver, place, code, text):
     with pytest.raises(AssertionError, match=text):
         assert place.register(ADDRESS, BYTES) is None
     assert driver.said().endswith(END)
+
+
+def test_a_device_without_a_context_is_told_and_no_context_of_others_is_popped(driver, place):
+    ctypes.c_int.in_dll(driver, "broken").value = 4
+    assert "(4)" in place.register(ADDRESS, BYTES)
+    with pytest.raises(RuntimeError, match=r"\(4\)"):
+        place.unregister(ADDRESS)
+    assert driver.said() == "device 3;retain 10;" * 2
 
 
 def test_the_threads_capture_mode_is_relaxed_and_put_back(driver, place):

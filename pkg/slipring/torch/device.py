@@ -103,16 +103,17 @@ class Accelerator:
         driver = _driver()
         if driver is None:
             return "no libcuda.so.1, whose cuMemHostRegister it takes"
-        with _context(driver, self.device.index):
-            refused = _refusal(
-                driver, driver.cuMemHostRegister_v2(_pointer(address), _size(nbytes), _PORTABLE)
-            )
+        arguments = _pointer(address), _size(nbytes), _PORTABLE
+        refused = _refusal(
+            driver, _called(driver, self.device.index, driver.cuMemHostRegister_v2, *arguments)
+        )
         return None if refused is None else f"cuMemHostRegister: {refused}"
 
     def unregister(self, address):
         """Take a registration back; the copies from there are done."""
-        with _context(_driver(), self.device.index):
-            refused = _refusal(_driver(), _driver().cuMemHostUnregister(_pointer(address)))
+        driver = _driver()
+        code = _called(driver, self.device.index, driver.cuMemHostUnregister, _pointer(address))
+        refused = _refusal(driver, code)
         if refused is not None:
             raise RuntimeError(f"memory at {address:#x} could not be given back: {refused}")
 
@@ -160,21 +161,27 @@ def _relaxed_capture():
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))  # it has been given what was before
 
 
-@contextlib.contextmanager
-def _context(driver, index):
-    """Have torch's context of that device be the calling thread's, which may have used no device yet.
+def _called(driver, index, function, *arguments):
+    """Return the code of a call for which torch's context of that device is the calling thread's.
 
-    And whatever thread it is (that of a close(), of a garbage collection), captures of others stand.
+    Which may have used no device yet; and whatever thread it is (that of a close(), of a garbage collection),
+    captures of others stand.
     """
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    driver.cuDeviceGet(ctypes.byref(device), index)
-    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-    driver.cuCtxPushCurrent_v2(context)
+    code = driver.cuDeviceGet(ctypes.byref(device), index)
+    code = code or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    if code:
+        return code
     try:
-        with _relaxed_capture():
-            yield
+        code = driver.cuCtxPushCurrent_v2(context)
+        if code:
+            return code  # and there is nothing to pop but what somebody else has pushed
+        try:
+            with _relaxed_capture():
+                return function(*arguments)
+        finally:
+            driver.cuCtxPopCurrent_v2(ctypes.byref(context))
     finally:
-        driver.cuCtxPopCurrent_v2(ctypes.byref(context))
         driver.cuDevicePrimaryCtxRelease_v2(device)
 
 
