@@ -1,5 +1,6 @@
 """What the CUDA driver is asked, and in which order: seen by a library in its place."""
 
+import contextlib
 import ctypes
 import shutil
 import subprocess
@@ -114,3 +115,36 @@ def test_another_kind_of_device_is_not_asked(monkeypatch):
     monkeypatch.setattr(torch, "get_device_module", lambda device: torch.xpu)
     place = devices.Accelerator(torch.device("xpu:0"))
     assert place.register(ADDRESS, BYTES) == "xpu devices cannot register host memory"
+
+
+class Module:
+    """Contexts as torch.cuda has them: leaving a stream sets a device, leaving a device need not."""
+
+    def __init__(self):
+        self.current, self.touched = 0, set()
+
+    def set_device(self, index):
+        self.current = index
+        self.touched.add(index)
+
+    @contextlib.contextmanager
+    def device(self, device):
+        before = self.current
+        self.set_device(device.index)
+        yield
+        self.current = before
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before = self.current
+        self.set_device(stream)
+        yield
+        self.set_device(before)
+
+
+def test_work_for_one_device_touches_no_other(monkeypatch):
+    module = Module()
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    with devices.Accelerator(torch.device("cuda:3")).on(3):
+        assert module.current == 3
+    assert module.touched == {3} and module.current == 0

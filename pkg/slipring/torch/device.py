@@ -75,9 +75,13 @@ class Accelerator:
         """Return an event; whoever waits for it sleeps."""
         return self.module.Event(blocking=True) if self.device.type == "cuda" else self.module.Event()
 
+    @contextlib.contextmanager
     def on(self, stream):
         """Return a context in which the device is the current one, and work goes to `stream`."""
-        return self.module.stream(stream)
+        # Leaving a stream sets the device of before: in a thread of ours the first one, on which CUDA then
+        # makes a context, half a gigabyte for each rank. Leaving a device does so only where there is one.
+        with self.module.device(self.device), self.module.stream(stream):
+            yield
 
     def copy(self, tensor):
         """Queue a copy of a host tensor, on the stream whose context this is; it is to outlive the copy."""
