@@ -148,3 +148,14 @@ def test_work_for_one_device_touches_no_other(monkeypatch):
     with devices.Accelerator(torch.device("cuda:3")).on(3):
         assert module.current == 3
     assert module.touched == {3} and module.current == 0
+
+
+@pytest.mark.parametrize("built_for", [None, "cuda"])
+def test_a_torch_that_was_built_for_a_device_does_not_pass_for_one(monkeypatch, built_for):
+    built_for = built_for and torch.device(built_for)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: built_for)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 0)
+    assert devices.accelerator() is None
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(ValueError, match="finds no accelerator here"):
+            devices.checked("device", name)

@@ -239,11 +239,10 @@ def _preloaded(core):
         ahead = Ahead(map(_as_tensors, core), 1, core.hand_over_timeout(), core.interrupt)
         ahead.begin()
         return ahead
-    import torch
-
+    from slipring.torch.device import accelerator
     from slipring.torch.onto import OnDevice, TensorFeed
 
-    return OnDevice(torch.accelerator.current_accelerator() or "cpu", TensorFeed(core, tracked=False))
+    return OnDevice(accelerator() or "cpu", TensorFeed(core, tracked=False))
 
 
 def _as_tensors(batch):

@@ -213,20 +213,21 @@ def checked(name, value):
         There is no such device here.
     """
     device = torch.device(value)
-    if device.type in KINDS or _is_here(device):
+    here, count = accelerator(), torch.accelerator.device_count()
+    if device.type in KINDS or (
+        here is not None and here.type == device.type and (device.index or 0) < count
+    ):
         return device
-    here = torch.accelerator.current_accelerator()
-    there = "no accelerator" if here is None else f"{torch.accelerator.device_count()} of type {here.type!r}"
+    there = "no accelerator" if here is None else f"{count} of type {here.type!r}"
     raise ValueError(f"{name}={value!r}: torch {torch.__version__} finds {there} here, and the CPU")
 
 
-def _is_here(device):
-    here = torch.accelerator.current_accelerator()
-    return (
-        here is not None
-        and here.type == device.type
-        and (device.index is None or device.index < torch.accelerator.device_count())
-    )
+def accelerator():
+    """Return the `torch.device` of this machine's accelerator, or None.
+
+    torch's own answer is what it was built for: "cuda", also where there is none.
+    """
+    return torch.accelerator.current_accelerator() if torch.accelerator.device_count() else None
 
 
 def open_device(device):
