@@ -208,6 +208,34 @@ def test_each_device_gets_a_batch_per_step_and_too_few_are_dropped(lab):
         assert steps == [[list(range(i + j, i + j + 4)) for j in (0, 4, 8)] for i in (0, 12, 24)]
 
 
+def is_registered(lab, tensor):
+    return any(a <= tensor.data_ptr() < a + n for a, n in lab.registered.items())
+
+
+def test_no_view_of_a_registered_slot_is_handed_out_beside_a_device(lab):
+    options = {"num_workers": 2, "slots": 4, "devices": [DEVICE, "cpu"], "copy": "never"}
+    with DataLoader(Made(image, 80), 4, **options) as loader:
+        seen = []
+        for there, (images, labels) in loader:
+            assert not is_registered(lab, images) and not is_registered(lab, labels)
+            assert images[:, 0].tolist() == [i % 251 for i in labels.tolist()]
+            seen += lab.read(there[1]).tolist() + labels.tolist()
+        assert lab.registered and seen == list(range(80))
+
+
+@pytest.mark.parametrize("preload", [0, 1])
+def test_no_view_of_a_registered_slot_is_handed_out_after_a_device(lab, preload):
+    options = {"num_workers": 1, "preload": preload, "persistent_workers": True}
+    with DataLoader(Made(image, 40), 4, device=DEVICE, **options) as loader:
+        list(read_all(lab, loader))
+        assert lab.registered
+        loader.device = None
+        for images, _labels in loader:
+            assert not is_registered(lab, images)
+        loader.device = DEVICE
+        assert len(list(read_all(lab, loader))) == 10 and lab.registered
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_what_the_caller_has_queued_before_comes_before_the_copies(lab, num_workers):
     scale = torch.zeros(1)

@@ -196,12 +196,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     def _mover(self, engine=None):
         """What brings batches from an engine's slots to the devices; None if they stay where they are."""
         if self.device is None and self.devices is None and not self._ahead:
+            _unpin(engine)
             return None
         wanted = self.devices if self.devices is not None else [self.device or "cpu"]
         places = [_device.open_device(torch.device(one)) for one in wanted]
         count = self._keeper.moves
         mover = Mover(places, self.memory_format, self.transform_device, self.non_blocking, count)
-        if engine is not None and mover.host is not None:
+        if mover.host is None:
+            _unpin(engine)
+        elif engine is not None:
             mover.pins = engine.attachment = engine.attachment or Pins(engine.ring, mover.host)
         return mover
 
@@ -280,3 +283,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
 
     def __exit__(self, *exc):
         self.close()
+
+
+def _unpin(engine):
+    """Take back what an earlier epoch has registered, before views of it get out; see `Pins`."""
+    if engine is not None and engine.attachment is not None:
+        engine.attachment.close()
+        engine.attachment = None

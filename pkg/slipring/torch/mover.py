@@ -82,6 +82,8 @@ class Mover:
         """Return a batch as `Moved` to that one of the places; it lies in `slot`, -1 for elsewhere."""
         place, stream = self.places[number], self.streams[number]
         if not place.copies:
+            if self.pins is not None and slot in self.pins.registered:
+                value = each_leaf(value, _copied)
             value = each_leaf(value, self._in_format) if self.memory_format in _RANKS else value
             return Moved(value if self.transform is None else self.transform(value), place)
         pinned = self.pins.cover(slot) if slot >= 0 else range(0)
@@ -102,8 +104,7 @@ class Mover:
 
     def _moved(self, leaf, place, stream, pinned, staged):
         if not isinstance(leaf, torch.Tensor):
-            # No view of a pinned slot leaves: copies from there by others are not guarded.
-            leaf = leaf if type(leaf) in _PLAIN else copy.deepcopy(leaf)
+            leaf = _copied(leaf)
             return leaf.to(place.device) if has_to(leaf) else leaf
         host = leaf.detach()
         if place.owns(host):
@@ -140,6 +141,13 @@ class Mover:
         """Wait for all copies, and give back their slots."""
         if self.pins is not None:
             self.pins.let_go(0)
+
+
+def _copied(leaf):
+    """A leaf that is no view of a pinned slot: copies from there by others are not guarded."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+    return leaf if type(leaf) in _PLAIN else copy.deepcopy(leaf)
 
 
 def _is_strided(tensor):

@@ -9,7 +9,10 @@ COPIES = 2
 
 
 class Pins:
-    """The slots of one segment that devices copy from; it lives as long as the segment does.
+    """The slots of one segment that devices copy from; it lives as long as they do.
+
+    No view of a registered slot is handed out: torch guards ``x.to(device, non_blocking=True)`` only where it
+    has pinned the memory itself, and the slot would be filled anew under the copy.
 
     Parameters
     ----------
