@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader  # noqa: E402
+from slipring.torch.mover import LAG  # noqa: E402
 from slipring.torch.pins import COPIES  # noqa: E402
 from tests.datasets import Values  # noqa: E402
 from tests.preload.double import RUBBISH  # noqa: E402
@@ -56,7 +57,7 @@ def test_every_byte_is_that_of_its_sample_however_late_the_copies_are_done(lab, 
 def test_a_slot_is_not_given_back_before_its_copy_is_done(lab):
     with DataLoader(Made(image, 40), 4, num_workers=2, device=DEVICE) as loader:
         batches = iter(loader)
-        for step in range(1, 6):
+        for step in range(1, LAG + 1):
             batch = next(batches)
             lab.await_copies(2 * (step + 1))  # the one ahead is queued too: two leaves each
             ring = loader._keeper.engine.ring
@@ -84,6 +85,19 @@ def test_a_slot_given_back_early_would_be_noticed(lab, monkeypatch):
     with DataLoader(Made(image, 60), 4, num_workers=2, slots=4, device=DEVICE) as loader:
         firsts = [lab.read(images)[0, 0].item() for images, _ in list(loader)]
         assert firsts != [i % 251 for i in range(0, 60, 4)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 2}, {"num_workers": 2, "preload": 0}, {"num_workers": 0}]
+)
+def test_a_caller_that_waits_for_nothing_is_only_a_few_batches_ahead_of_its_stream(lab, options):
+    done = []
+    with DataLoader(Made(image, 80), 4, device=DEVICE, **options) as loader:
+        for number, _ in enumerate(loader):
+            # What was queued before this batch was asked for, but for the last batches' share, is over.
+            assert number - len(done) <= LAG
+            lab.stream().work.append(functools.partial(done.append, number))
+        assert number == 19 and len(done) < 20
 
 
 def test_each_tensor_is_marked_as_used_by_the_stream_that_gets_it(lab):

@@ -1,5 +1,6 @@
 """Batches on their way to a device: copied from pinned slots on a stream of our own, guarded by events."""
 
+import collections
 import copy
 import dataclasses
 import types
@@ -12,6 +13,9 @@ import torch
 from slipring.tree import is_namedtuple
 
 _PLAIN = {str, bytes, int, float, bool, complex, type(None)}
+# Batches handed out that the caller's stream may not be done with. Their memory is free only then, and a
+# stream takes many steps ahead: of replayed graphs, which are no work to queue, hundreds.
+LAG = 4
 _RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
 
@@ -63,6 +67,7 @@ class Mover:
         self.host = next((place for place in places if place.copies), None)
         self.n_copying = sum(place.copies for place in places)
         self.memory_format, self.transform, self.non_blocking = memory_format, transform, non_blocking
+        self.handed = {place: collections.deque() for place in places}  # events of the callers' streams
         self.streams = [self._stream(place) if place.copies else None for place in places]
         self.follow_caller()
 
@@ -130,7 +135,16 @@ class Mover:
             moved.place.mark_use(tensor, current)
         if not self.non_blocking:
             moved.event.synchronize()
+        self._hold_back(moved.place, current)
         return moved.value
+
+    def _hold_back(self, place, current):
+        """Wait until the caller's stream is done with all but the last batches that it was given."""
+        event, handed = place.new_event(), self.handed[place]
+        event.record(current)
+        handed.append(event)
+        if len(handed) > LAG:
+            handed.popleft().synchronize()
 
     def make_room(self):
         """Give back slots that have been copied from, before another batch is asked for."""
