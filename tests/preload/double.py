@@ -58,12 +58,14 @@ class Event:
                 self.stream.advance(self)
 
     def query(self):
+        self.lab.check_allowed()
         self.lab.queries += 1
         if self.lab.quick:
             self.complete()
         return self.reached
 
     def synchronize(self):
+        self.lab.check_allowed()
         self.lab.synchronized += 1
         self.complete()
 
@@ -75,6 +77,8 @@ class Lab:
     ----------
     quick : bool
         Work is done as soon as anybody looks, instead of when somebody waits.
+    capturing : bool
+        A thread captures a graph: who has not asked for relaxed mode may wait for nothing.
     fail_at : set of int
         Which copies of a leaf fail, counted from 0.
     refuse : str or None
@@ -86,6 +90,7 @@ class Lab:
         self.changed = threading.Condition()
         self.main = threading.local()
         self.quick, self.refuse, self.fail_at = False, None, set()
+        self.capturing = False
         self.broken = False  # copies under way are lost
         self.copies = self.staged = self.queries = self.synchronized = self.streams = 0
         self.idle = []  # streams to copy on that nobody copies on
@@ -109,6 +114,10 @@ class Lab:
             stream.advance(None)
         return found[0]
 
+    def check_allowed(self):
+        """Assert that the calling thread may wait: while a graph is captured, only in relaxed mode."""
+        assert not self.capturing or getattr(self.main, "relaxed", False), "the capture would fail"
+
     def check_readable(self, tensor):
         """Assert that a device could read a host tensor: it lies in one registration."""
         first, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
@@ -129,8 +138,14 @@ class Double:
     def __init__(self, lab, device):
         self.lab, self.device = lab, device
 
+    @contextlib.contextmanager
     def thread(self):
-        return contextlib.nullcontext()
+        main = self.lab.main
+        before, main.relaxed = getattr(main, "relaxed", False), True
+        try:
+            yield
+        finally:
+            main.relaxed = before
 
     def take_stream(self):
         if self.lab.idle:

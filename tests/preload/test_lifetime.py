@@ -153,6 +153,26 @@ def test_close_from_another_thread_ends_a_next_that_waits(lab):
     loader.close()
 
 
+ENDS = {
+    "the iterator is closed": lambda loader, batches: batches.close(),
+    "the loader is closed": lambda loader, batches: loader.close(),
+    "both are dropped": lambda loader, batches: None,
+}
+
+
+@pytest.mark.parametrize("preload", [0, 1])
+@pytest.mark.parametrize("how", ENDS)
+def test_an_end_in_the_midst_of_a_capture_does_not_disturb_it(lab, how, preload):
+    loader = DataLoader(Made(image, 50), 2, num_workers=1, device=DEVICE, preload=preload)
+    batches = iter(loader)
+    next(batches)
+    lab.capturing = True
+    ENDS[how](loader, batches)
+    del loader, batches
+    gc.collect()
+    assert not lab.registered and not lab.pending
+
+
 def test_registrations_end_with_the_loader_and_with_nothing_else(lab):
     loader = DataLoader(Made(image, 50), 2, num_workers=1, device=DEVICE)
     list(loader)

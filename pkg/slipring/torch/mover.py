@@ -154,7 +154,7 @@ class Mover:
     def finish(self):
         """Wait for all copies, and give back their slots."""
         if self.pins is not None:
-            self.pins.let_go(0)
+            self.pins.finish()
 
 
 def _copied(leaf):

@@ -73,13 +73,18 @@ class Pins:
                 self.under_way[0][0].synchronize()
                 self.under_way.popleft()
 
+    def finish(self):
+        """Wait for all copies, and give up what they read. In any thread: captures of graphs stand."""
+        with self.host.thread():
+            self.let_go(0)
+
     def close(self):
         """Wait for the copies, and take all registrations back: the segment may go."""
         with self.lock:
             self.closed = True
             # A device that has failed says so at every call; what it was told last has been raised already.
             with contextlib.suppress(RuntimeError):
-                self.let_go(0)
+                self.finish()
             self.under_way.clear()
             for slot in list(self.registered):
                 with contextlib.suppress(RuntimeError):
