@@ -153,6 +153,28 @@ def test_close_from_another_thread_ends_a_next_that_waits(lab):
     loader.close()
 
 
+def test_a_transform_that_does_not_return_is_waited_for_once_and_told(caplog, monkeypatch):
+    monkeypatch.setattr("slipring.torch.preload.GRACE_S", 0.5)
+    inside, gate = threading.Event(), threading.Event()
+
+    def hangs(batch):
+        inside.set()
+        gate.wait()
+        return batch
+
+    loader = DataLoader(Made(image, 50), num_workers=1, device="cpu", transform_device=hangs)
+    batches = iter(loader)
+    inside.wait()
+    [thread] = threads()
+    for end in (batches.close, loader.close, loader.close):
+        end()
+    assert thread.is_alive()
+    [said] = [record.getMessage() for record in caplog.records if record.name == "slipring"]
+    assert "has not ended in 0.5 s" in said and "transform_device" in said
+    gate.set()
+    thread.join()
+
+
 ENDS = {
     "the iterator is closed": lambda loader, batches: batches.close(),
     "the loader is closed": lambda loader, batches: loader.close(),

@@ -6,13 +6,17 @@ waits for the batch after, and an exception comes in its batch's turn.
 
 import collections
 import contextlib
+import logging
 import os
+import sys
 import threading
 import traceback
 import weakref
 
 from slipring.engine import before_exit, exiting, stay_if_exiting
 from slipring.errors import Closed, WorkerDied
+
+log = logging.getLogger("slipring")
 
 FAILED = object()  # in a note, where the worker's states would be
 GRACE_S = 5.0  # at the end, for a transform_device that hangs
@@ -184,7 +188,7 @@ class Preload:
     def __init__(self, steps, ahead, timeout=None):
         self.steps = steps
         self.timeout = None if timeout is None else min(timeout, 1e9)
-        self.owner, self.thread = os.getpid(), None
+        self.owner, self.thread, self.patience = os.getpid(), None, GRACE_S
         self.line = Line(ahead)
         self.over = not ahead  # nothing comes from a thread (any more): the feed itself says what there is
         if ahead:
@@ -266,10 +270,18 @@ class Preload:
 
     def _join(self):
         thread = self.thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(GRACE_S)
-            if not thread.is_alive():
-                self.thread = None
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(self.patience)
+        if not thread.is_alive():
+            self.thread = None
+        elif self.patience:
+            seconds, self.patience = self.patience, 0.0  # once: close() and the exit would each wait as long
+            log.warning(
+                "the preload thread has not ended in %g s and is left behind: it is at %s. "
+                "If transform_device does not return, give it a limit of its own",
+                *(seconds, _place(thread)),
+            )
 
     def __del__(self, exiting=exiting):
         if getattr(self, "steps", None) is not None and not exiting():
@@ -295,6 +307,12 @@ def _run(steps, line):
             mover.finish()
     except BaseException as error:  # whoever waits must not wait for ever
         line.put(Arrival(error=error, last=True))
+
+
+def _place(thread):
+    """Where a thread is, as text."""
+    frame = sys._current_frames().get(thread.ident)
+    return "its end" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _forget_batches(error):
