@@ -14,13 +14,16 @@ Machine, command, result
 Bias
     Each measurement has a process of its own, rivals take turns, figures are medians of the rounds. Copies
     are timed by the host around a synchronization. The step is a chain of matrix products on the caller's
-    stream, of about the time that is asked for (on the CPU: a sleep). Whatever the step does not take of the
-    loop's time counts as waiting for data, the launching of the step included.
+    stream, of about the time that is asked for (on the CPU: a sleep). A device waits for data from the end of
+    a step to the beginning of the next, by its own events; where the host is late for other reasons (it
+    reads a loss every tenth step) that counts too. On the CPU it is whatever the steps do not take.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
 import shlex
 import statistics
@@ -70,7 +73,7 @@ def copy_rate(torch: Any, options: argparse.Namespace) -> dict[str, float]:
     """Copy a batch to the device again and again: from registered slots, or from torch's pinned blocks."""
     from slipring.torch.device import Accelerator
 
-    device = torch.accelerator.current_accelerator()
+    device = torch.device(options.device)
     pins = None
     if options.rival == "slots":
         from slipring import Loader
@@ -129,53 +132,57 @@ def make_step(torch: Any, device: Any, milliseconds: float) -> Callable[[], None
     return lambda: work(times)
 
 
-def loop(torch: Any, options: argparse.Namespace) -> dict[str, float]:
+def loop(torch: Any, options: argparse.Namespace) -> dict[str, float | None]:
     """Train for a while: images/s, the share of time that is not the step's, CPU of process and thread."""
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    device = torch.device(options.device)
     dataset = (Vectors if options.vectors else Images)(torch)
     shared = {"batch_size": options.batch, "num_workers": options.workers, "persistent_workers": True}
     batches = iter(_batches(torch, options.rival, dataset, device, shared))
     step = make_step(torch, device, options.step)
     on_device = device.type != "cpu"
+    make_event = functools.partial(torch.get_device_module(device).Event, enable_timing=True)
 
-    def run(seconds: float) -> tuple[int, float]:
+    def run(seconds: float) -> tuple[int, float, list[tuple[Any, Any]]]:
+        steps = []
         if on_device:
             torch.accelerator.synchronize()
         count, begin = 0, time.perf_counter()
         while time.perf_counter() - begin < seconds:
             images, _ = next(batches)
+            if on_device and options.step:
+                steps.append((make_event(), make_event()))
+                steps[-1][0].record()
             step()
             images.reshape(-1)[:1].add(1)  # the batch is used, by work on the caller's stream
             del images
-            if on_device and options.step and count % 2:
-                torch.accelerator.synchronize()  # a real loop reads its loss now and then
+            if on_device and options.step:
+                steps[-1][1].record()
             count += 1
+            if on_device and options.step and count % 10 == 0:
+                torch.accelerator.synchronize()  # a real loop reads its loss now and then
         if on_device:
             torch.accelerator.synchronize()
-        return count, time.perf_counter() - begin
+        return count, time.perf_counter() - begin, steps
 
     run(1.5)
-    alone = _time_of(torch, step, on_device) if options.step and on_device else options.step / 1e3
     cpu, thread = time.process_time(), _preload_cpu()
-    count, seconds = run(options.seconds)
+    count, seconds, steps = run(options.seconds)
+    waiting = _between(steps) if on_device else max(0.0, 1 - count * options.step / 1e3 / seconds)
     return {
         "images_per_s": count * options.batch / seconds,
-        "waiting": max(0.0, 1 - count * alone / seconds) if options.step else float("nan"),
+        "waiting": waiting if options.step else None,
         "per_batch_us": seconds / count * 1e6,
         "cpu_us": (time.process_time() - cpu) / count * 1e6,
         "thread_cpu_us": (_preload_cpu() - thread) / count * 1e6,
     }
 
 
-def _time_of(torch: Any, step: Callable[[], None], on_device: bool) -> float:
-    times = []
-    for _ in range(10):
-        torch.accelerator.synchronize()
-        begin = time.perf_counter()
-        step(), step()
-        torch.accelerator.synchronize()
-        times.append((time.perf_counter() - begin) / 2)
-    return statistics.median(times)
+def _between(steps: list[tuple[Any, Any]]) -> float | None:
+    """Return the share of time that lies between the end of a step and the beginning of the next."""
+    if len(steps) < 2:
+        return None
+    idle = sum(end.elapsed_time(begin) for (_, end), (begin, _) in itertools.pairwise(steps))
+    return idle / steps[0][1].elapsed_time(steps[-1][1])
 
 
 def _preload_cpu() -> float:
@@ -219,6 +226,7 @@ def rounds(console: Console, title: str, n: int, settings: list[dict[str, Any]])
         {
             key: tuple(f(one[key] for one in results) for f in (statistics.median, min, max))
             for key in results[0]
+            if None not in [one[key] for one in results]
         }
         for results in found
     ]
@@ -234,6 +242,7 @@ def main() -> None:
     inner = parser.add_argument_group("one measurement, in this process")
     inner.add_argument("--what", choices=["copy", "loop"])
     inner.add_argument("--rival")
+    inner.add_argument("--device", default="cpu")
     inner.add_argument("--batch", type=int, default=256)
     inner.add_argument("--step", type=float, default=0.0, help="milliseconds")
     inner.add_argument("--vectors", type=int, default=0)
@@ -246,15 +255,17 @@ def main() -> None:
         sys.stdout.flush()
         return
     console = Console(width=None if sys.stdout.isatty() else 120)
-    here = torch.accelerator.current_accelerator()
+    from slipring.torch.device import accelerator
+
+    here = accelerator()
     machine = {**describe(), "command": shlex.join(["python", "-m", "bench.device", *sys.argv[1:]])}
     results = {"machine": machine, "device": None if here is None else _name(torch, here)}
     if here is None:
         console.print("torch finds no device here: only what preload costs on the CPU is measured.")
     else:
         console.print(f"device: {results['device']}")
-        results["copies"] = _copies(console, options)
-        results["loops"] = _loops(console, options)
+        results["copies"] = _copies(console, options, str(here))
+        results["loops"] = _loops(console, options, str(here))
     results["cpu"] = _cpu(console, options)
     for name, value in machine.items():
         console.print(f"{name}: {value}", style="dim", highlight=False)
@@ -269,11 +280,12 @@ def _name(torch: Any, device: Any) -> str:
     return name() if name is not None else str(device)
 
 
-def _copies(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
+def _copies(console: Console, options: argparse.Namespace, device: str) -> list[dict[str, Any]]:
     table = Table("batch", "pinned by torch, GB/s", "registered slots, GB/s", "of that limit", title="copies")
     rows = []
     for batch in (256, 1024):
-        settings = [{"what": "copy", "batch": batch, "rival": rival} for rival in ("pinned", "slots")]
+        shared = {"what": "copy", "device": device, "batch": batch}
+        settings = [{**shared, "rival": rival} for rival in ("pinned", "slots")]
         limit, ours = (r["gb_per_s"] for r in rounds(console, f"copies of {batch}", options.rounds, settings))
         rows.append({"batch": batch, "limit": limit, "ours": ours})
         table.add_row(
@@ -283,14 +295,14 @@ def _copies(console: Console, options: argparse.Namespace) -> list[dict[str, Any
     return rows
 
 
-def _loops(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
+def _loops(console: Console, options: argparse.Namespace, device: str) -> list[dict[str, Any]]:
     table = Table(
         "step", "loader", "images/s", "× torch", "waiting for data", "CPU µs/batch", "preload thread µs"
     )
     rows = []
     for step in (0, *STEPS_MS):
-        shared = {"what": "loop", "step": step, "workers": options.workers, "seconds": options.seconds}
-        settings = [{**shared, "rival": rival} for rival in ("torch", "preload")]
+        shared = {"what": "loop", "device": device, "step": step, "workers": options.workers}
+        settings = [{**shared, "seconds": options.seconds, "rival": rival} for rival in ("torch", "preload")]
         both = rounds(console, f"a step of {step} ms", options.rounds, settings)
         for rival, result in zip(("torch", "preload"), both, strict=True):
             rows.append({"step": step, "rival": rival, **result})
@@ -299,7 +311,7 @@ def _loops(console: Console, options: argparse.Namespace) -> list[dict[str, Any]
                 "torch, pin_memory" if rival == "torch" else "slipring, device=",
                 spread(result["images_per_s"], 0),
                 f"{result['images_per_s'][0] / both[0]['images_per_s'][0]:.2f}",
-                f"{result['waiting'][0]:.1%}" if step else "–",
+                f"{result['waiting'][0]:.2%}" if "waiting" in result else "–",
                 spread(result["cpu_us"], 0),
                 spread(result["thread_cpu_us"], 0),
             )
