@@ -117,6 +117,16 @@ def test_another_kind_of_device_is_not_asked(monkeypatch):
     assert place.register(ADDRESS, BYTES) == "xpu devices cannot register host memory"
 
 
+def test_what_is_staged_may_overlap_itself_and_gets_no_gaps(place, monkeypatch):
+    empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda tensor, pin_memory: empty_like(tensor))
+    image = torch.arange(24.0).reshape(1, 2, 3, 4)
+    for tensor in (torch.ones(1).expand(5), torch.arange(10)[::2], image.permute(0, 3, 1, 2)):
+        staged = place.stage(tensor)
+        assert torch.equal(staged, tensor) and staged.untyped_storage().nbytes() == tensor.nbytes
+    assert staged.is_contiguous(memory_format=torch.channels_last)
+
+
 class Module:
     """Contexts as torch.cuda has them: leaving a stream sets a device, leaving a device need not."""
 

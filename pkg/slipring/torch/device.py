@@ -89,7 +89,9 @@ class Accelerator:
 
     def stage(self, tensor):
         """Return a copy in pinned memory of torch's own, which guards its reuse."""
-        return tensor.pin_memory()
+        # Not tensor.pin_memory(): it refuses what overlaps itself, and keeps gaps, for which the copy
+        # from there would take another one, unpinned.
+        return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
     def mark_use(self, tensor, stream):
         """Keep the memory of a tensor of this device until what `stream` has been given by then is done."""
