@@ -4,7 +4,10 @@ Compiled, because all of it runs once per batch in the training process: after a
 and what the interpreter has to look at costs several times as much as in a tight loop.
 """
 
+import threading
+
 cimport cython
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from slipring._codec cimport receive_kind
@@ -33,7 +36,7 @@ _COPY = {"auto": COPY_AUTO, "always": COPY_ALWAYS, "never": COPY_NEVER}
 cdef class LoaderIterator:
     """What ``iter(loader)`` returns; the first tasks are under way with it.
 
-    Not for use by several threads at once, nor in a forked child.
+    Several threads may call next(): each batch goes to one of them. Not for use in a forked child.
 
     Parameters
     ----------
@@ -63,6 +66,9 @@ cdef class LoaderIterator:
     cdef object __weakref__
     cdef readonly object _engine  # None: the iteration is over
     cdef object options, on_end, rebuild, error
+    cdef unsigned long holder  # the thread that is in next(), or 0; close() does not ask, to end a wait
+    cdef int waiting           # how many others want to
+    cdef object turn           # what they wait on
     cdef object memory  # what the workers' growth is watched by; None: it is not
     cdef uint64_t memory_at  # when next
     cdef set done
@@ -87,6 +93,7 @@ cdef class LoaderIterator:
     def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=remote.rebuild, first_ticket=0,
                  done=(), eager=False, patient=False):
         self.options, self.on_end, self.rebuild = options, on_end, rebuild
+        self.holder, self.waiting, self.turn = 0, 0, threading.Semaphore(0)
         self._engine = engine
         self.ring = engine.ring
         self.seed, self.epoch = seed, epoch
@@ -121,13 +128,46 @@ cdef class LoaderIterator:
         return self
 
     def __next__(self):
+        if self._engine is None:
+            self.raise_end()
+        self.ring.usable()  # first: in a forked child another thread's turn would last for ever
+        cdef unsigned long before = self.holder, me = PyThread_get_thread_ident()
+        if before != 0 and before != me:
+            self.await_turn()
+            before = 0
+        # Under the GIL nobody comes between the look and this.
+        self.holder = me
+        try:
+            return self.next_batch()
+        finally:
+            self.holder = before  # me, where a signal's handler asks in the midst of next()
+            if before == 0 and self.waiting > 0:
+                self.turn.release()
+
+    cdef int await_turn(self) except -1:
+        """Wait until no other thread is in next()."""
+        self.waiting += 1
+        try:
+            while self.holder != 0:
+                self.turn.acquire()
+        except BaseException:  # Ctrl-C may have come with a turn that is another's now
+            self.turn.release()
+            raise
+        finally:
+            self.waiting -= 1
+        return 0
+
+    cdef int raise_end(self) except -1:
+        if self.error is not None:
+            raise Closed(f"the iteration ended with an error: {self.error}")
+        raise StopIteration
+
+    cdef object next_batch(self):
         cdef Task task
         cdef int kind = 0
         engine = self._engine
         if engine is None:
-            if self.error is not None:
-                raise Closed(f"the iteration ended with an error: {self.error}")
-            raise StopIteration
+            self.raise_end()
         if self.memory is not None and self.ring.meter.taken_at >= self.memory_at:
             self.look_at_memory()
         while True:
@@ -170,7 +210,6 @@ cdef class LoaderIterator:
         """Dispatch and wait; the task whose batch is to be delivered, None at the end."""
         cdef int slot
         cdef Task task
-        self.ring.usable()
         self.dispatch(True)
         if self.tasks.n == 0:
             return None

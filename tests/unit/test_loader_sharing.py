@@ -1,0 +1,108 @@
+"""Several threads that ask one iterator: each batch goes to one of them."""
+
+import os
+import threading
+
+import pytest
+
+import slipring
+from slipring import Closed, Loader
+from tests.datasets import Squares
+
+
+class Numbers:
+    """A stream; each of two workers reads every other number."""
+
+    def __iter__(self):
+        info = slipring.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(first, 800, step))
+
+
+class Gated(Squares):
+    """Has its first sample when `gate` is set."""
+
+    def __init__(self):
+        super().__init__(8)
+        self.came, self.gate = threading.Event(), threading.Event()
+
+    def __getitem__(self, i):
+        self.came.set()
+        self.gate.wait()
+        return super().__getitem__(i)
+
+
+def ask(iterator, threads, take):
+    """Have so many threads exhaust an iterator; returns the exceptions that ended them."""
+    ends = []
+
+    def run():
+        try:
+            while True:
+                take(next(iterator))
+        except Exception as error:
+            ends.append(error)
+
+    started = [threading.Thread(target=run) for _ in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    return ends
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "thread")])
+@pytest.mark.parametrize("dataset", [range(800), Numbers()], ids=["map", "stream"])
+def test_each_batch_goes_to_one_of_several_threads(dataset, num_workers, start_method):
+    with Loader(dataset, 2, num_workers=num_workers, start_method=start_method) as loader:
+        for _ in range(2):
+            got = []
+            ends = ask(iter(loader), 4, lambda batch, got=got: got.extend(batch.tolist()))
+            assert [type(end) for end in ends] == [StopIteration] * 4
+            assert sorted(got) == list(range(800))
+
+
+@pytest.mark.parametrize("rng", ["worker", "batch"])
+def test_so_it_does_with_torchs_loader(rng):
+    torch_loader = pytest.importorskip("slipring.torch").DataLoader
+    got = []
+    with torch_loader(range(800), 2, num_workers=2, rng=rng) as loader:
+        ends = ask(iter(loader), 4, lambda batch: got.extend(batch.tolist()))
+    assert [type(end) for end in ends] == [StopIteration] * 4
+    assert sorted(got) == list(range(800))
+
+
+def test_close_ends_the_waits_of_all_threads():
+    dataset = Gated()
+    loader = Loader(dataset, 2, num_workers=1, start_method="thread")
+    iterator = iter(loader)
+    ends = []
+    thread = threading.Thread(target=lambda: ends.extend(ask(iterator, 3, ends.append)))
+    thread.start()
+    assert dataset.came.wait(60)
+    closer = threading.Thread(target=loader.close)
+    closer.start()
+    thread.join()
+    dataset.gate.set()  # the worker ends its batch before it goes
+    closer.join()
+    assert len(ends) == 3 and {type(end) for end in ends} <= {Closed, StopIteration}
+
+
+def test_a_child_forked_while_a_thread_is_in_next_is_refused():
+    dataset = Gated()
+    with Loader(dataset, 2) as loader:
+        iterator = iter(loader)
+        thread = threading.Thread(target=list, args=(iterator,))
+        thread.start()
+        assert dataset.came.wait(60)
+        child = os.fork()
+        if child == 0:
+            try:
+                next(iterator)
+            except Closed:
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        dataset.gate.set()
+        thread.join()
