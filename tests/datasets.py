@@ -309,11 +309,27 @@ def _refuse_to_load():
 
 
 class Awkward(Exception):
-    """Cannot be rebuilt from its args."""
+    """Its constructor does not take its args."""
 
     def __init__(self, code, reason):
         super().__init__(f"{code}: {reason}")
         self.code = code
+
+
+class Unreadable(OSError):
+    """Its constructor makes the text of what it takes."""
+
+    def __init__(self, path):
+        super().__init__(5, f"cannot read {path}", path)
+        self.path = path
+
+
+class Spoilt(ValueError):
+    """Its constructor takes its text for something else."""
+
+    def __init__(self, path, *, line=1):
+        super().__init__(f"{path} is spoilt in line {line}")
+        self.path, self.line = path, line
 
 
 class Unsendable(Exception):

@@ -35,7 +35,7 @@ class WorkerError(SlipringError, RuntimeError):
     """An exception in a worker: the cause of the original exception, or its stand-in.
 
     The original exception is raised where it can be rebuilt in the consumer, with a WorkerError as its
-    ``__cause__``; where it cannot (its constructor or its class does not allow it), the WorkerError itself.
+    ``__cause__``; where it cannot (it cannot be pickled, or its class not be found), the WorkerError itself.
 
     Attributes
     ----------

@@ -1,6 +1,7 @@
 """An exception's way from a worker to the consumer: as a record in the slot, raised at its ticket's turn."""
 
 import array
+import contextlib
 import os
 import pickle
 import traceback
@@ -98,12 +99,42 @@ def _plain(indices):
 
 
 def _pickle(error):
-    """The exception as bytes, if what comes out again is of the same type."""
-    try:
-        data = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
-        return data if type(pickle.loads(data)) is type(error) else None
-    except Exception:
-        return None  # the record's text says what it was
+    """The exception as bytes, if what comes out again is of the same type; else None."""
+    found = None
+    for form in (lambda e: e, _Bare):
+        with contextlib.suppress(Exception):
+            data = pickle.dumps(form(error), pickle.HIGHEST_PROTOCOL)
+            made = pickle.loads(data)
+            if type(made) is type(error):
+                if _text_of(made) == _text_of(error):
+                    return data
+                # Its constructor has made the text of a text.
+                found = found or data
+    return found
+
+
+class _Bare:
+    """Pickles an exception so that its class's own constructor is not called again."""
+
+    def __init__(self, error):
+        kind, args, *state = error.__reduce__()
+        if kind is not type(error) or len(state) > 1:
+            raise TypeError(f"{kind} has its own way to be pickled")
+        self.parts = kind, args, *state
+
+    def __reduce__(self):
+        return _without_constructor, self.parts
+
+
+def _without_constructor(kind, args, state=None):
+    """Make an exception as Python itself would, had its class no constructor of its own."""
+    python_made = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+    builtin = next(c for c in kind.__mro__ if not c.__flags__ & python_made)
+    made = builtin.__new__(kind, *args)
+    builtin.__init__(made, *args)
+    if state:
+        made.__setstate__(state)
+    return made
 
 
 def _class(error):

@@ -14,7 +14,9 @@ from tests.datasets import (
     NoPickle,
     NoUnpickle,
     Ragged,
+    Spoilt,
     Squares,
+    Unreadable,
     Unsendable,
     Values,
     Waiting,
@@ -98,7 +100,23 @@ def test_errors_keep_type_text_and_attributes(num_workers, start_method, error, 
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), [(1, "fork"), (1, "thread")])
-@pytest.mark.parametrize("error", [partial(Awkward, 5, "five"), partial(Unsendable, "secret")])
+@pytest.mark.parametrize(
+    "error", [partial(Awkward, 5, "five"), partial(Unreadable, "a.jpg"), partial(Spoilt, "b.png", line=3)]
+)
+def test_an_error_whose_constructor_takes_something_else_comes_as_it_was(num_workers, start_method, error):
+    kwargs = {"num_workers": num_workers, "start_method": start_method}
+    with Loader(Failing({0}, error, n=2), **kwargs) as loader:
+        first, second = outcomes(iter(loader))
+    expected = error()
+    assert type(first) is type(expected) and str(first) == str(expected)
+    assert vars(first) == vars(expected) and first.args == expected.args
+    assert getattr(first, "errno", None) == getattr(expected, "errno", None)
+    assert "in __getitem__" in first.__cause__.traceback
+    assert numbers([second]) == [[1]]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), [(1, "fork"), (2, "thread")])
+@pytest.mark.parametrize("error", [partial(Unsendable, "secret")])
 def test_an_error_that_cannot_be_rebuilt_is_told_by_a_worker_error(num_workers, start_method, error):
     kwargs = {"num_workers": num_workers, "start_method": start_method}
     with Loader(Failing({0}, error, n=2), **kwargs) as loader:
