@@ -189,10 +189,20 @@ def contents(value):
         if len(attributes) == len(names) and all(name in attributes for name in names):
             return [attributes[name] for name in names]
         return None
+    if not set(_slots(type(value))) <= set(names):
+        return None
     try:
         return [getattr(value, name) for name in names]
     except AttributeError:
         return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _slots(cls):
+    """The names that a class and its bases have slots for, but for a weak reference."""
+    names = [getattr(base, "__slots__", ()) for base in cls.__mro__]
+    every = [name for one in names for name in ((one,) if isinstance(one, str) else one)]
+    return tuple(name for name in every if name != "__weakref__")
 
 
 def find_class(module, qualname):

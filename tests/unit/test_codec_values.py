@@ -49,6 +49,15 @@ class FrozenSlotted:
     a: object
 
 
+class Cached:
+    __slots__ = ("cache",)
+
+
+@dataclasses.dataclass(slots=True)
+class SlottedBelow(Cached):
+    a: object
+
+
 @dataclasses.dataclass
 class Child(Plain):
     more: object = None
@@ -173,6 +182,9 @@ def test_a_dataclass_with_more_than_its_fields_loses_nothing(trip):
     got = trip(sent)
     assert got.extra == "more" and got == sent
     assert trip.pickled(sent) == 1
+    below = SlottedBelow(2)
+    below.cache = "kept"
+    assert trip(below).cache == "kept" and trip(below).a == 2
 
 
 def test_a_dataclass_with_less_than_its_fields_arrives_so(trip):
