@@ -103,7 +103,8 @@ cdef object collate_mapping(list values, first, str path, int depth):
     try:
         if isinstance(first, MutableMapping):
             made = copy.copy(first)
-            made.update(parts)
+            for k in parts:  # by update() a Counter would add what the first sample has counted
+                made[k] = parts[k]
             return made
         return type(first)(parts)
     except TypeError:

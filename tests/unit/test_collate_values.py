@@ -194,6 +194,8 @@ def test_other_mappings_keep_their_type_where_they_can():
     assert type(got) is types.MappingProxyType and got["a"].tolist() == [1, 1]
     got = default_collate([collections.ChainMap({"a": 1}, {"b": 2})] * 2)
     assert got["a"].tolist() == [1, 1] and got["b"].tolist() == [2, 2]
+    got = default_collate([collections.Counter("aab"), collections.Counter("abb")])  # its update() would add
+    assert type(got) is collections.Counter and got["a"].tolist() == [2, 1] and got["b"].tolist() == [1, 2]
 
 
 def test_samples_may_be_any_iterable():
