@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -22,7 +23,8 @@ class BatchSampler:
     Parameters
     ----------
     indices : int or sequence
-        How many, from 0; or which. (Of a dataset: ``len(dataset)``.)
+        How many, from 0; or which. (Of a dataset: ``len(dataset)``.) Those of an array, tensor or series
+        (one dimension) reach the dataset as plain numbers, others as they are.
     batch_size : int
         Indices per batch of this rank.
     shuffle : bool
@@ -51,9 +53,7 @@ class BatchSampler:
 
     def __init__(self, indices, batch_size=1, *, shuffle=False, drop_last=False, weights=None,
                  num_samples=None, rank=0, world_size=1, seed=None):  # fmt: skip
-        if not hasattr(indices, "__len__"):  # arrays have an __index__ too
-            integer("indices", indices, 0, sys.maxsize, hint="; or give a sequence of indices")
-            indices = range(indices)
+        indices = _sequence(indices)
         integer("batch_size", batch_size, 1)
         integer("num_samples", num_samples, 1, optional=True)
         integer("world_size", world_size, 1)
@@ -62,6 +62,8 @@ class BatchSampler:
         flag("shuffle", shuffle)
         flag("drop_last", drop_last)
         self._replaced = weights is not None or num_samples is not None
+        if self._replaced and not len(indices):
+            raise ValueError("indices are none: nothing can be drawn from them")
         if shuffle and self._replaced:
             given = "num_samples" if weights is None else "weights"
             raise ValueError(f"shuffle=True gives each index once, {given} draws with replacement")
@@ -86,12 +88,14 @@ class BatchSampler:
         """
         n, at = len(self.indices), None
         draw = np.random.Generator(np.random.Philox(key=mix(self.seed, epoch, _ORDER)))
-        if self._replaced and n:
+        if self._replaced:
             at = draw.choice(n, self.num_samples, p=self.weights)
         elif self.shuffle:
             at = draw.permutation(n)
         if at is None or isinstance(self.indices, range):
             return self.indices if at is None else at
+        if isinstance(self.indices, np.ndarray):
+            return self.indices[at]
         return [self.indices[k] for k in at.tolist()]
 
     def set_epoch(self, epoch):
@@ -145,6 +149,25 @@ class _Pass:
         """Go on at a place; the sampler's next pass is the epoch behind it."""
         self._begin(state["epoch"], state["given"])
         self.sampler.epoch = self.epoch + 1
+
+
+def _sequence(indices):
+    """What can be asked for an index by its place: of how many, of a sequence, or of an array."""
+    if hasattr(indices, "__array__"):  # a series would be asked by its labels, an array gives numpy's numbers
+        array = np.asarray(indices)
+        if array.ndim > 1:
+            raise ValueError(f"indices must have one dimension, not shape {array.shape}")
+        if array.ndim == 1 and array.dtype == bool:
+            raise TypeError("indices must be numbers, not a mask: give numpy.flatnonzero of it")
+        if array.ndim == 1:
+            return array
+        indices = array[()]
+    if not hasattr(indices, "__len__"):
+        integer("indices", indices, 0, sys.maxsize, hint="; or give a sequence of indices")
+        return range(indices)
+    if not hasattr(indices, "__getitem__") or isinstance(indices, Mapping):
+        raise TypeError(f"indices must be an int or a sequence, not a {type(indices).__name__}")
+    return indices
 
 
 def _probabilities(weights, n):

@@ -51,6 +51,30 @@ def test_the_given_indices_are_shuffled_and_drawn_as_they_are():
     assert sorted(flat(BatchSampler(np.arange(5, 9), 2, shuffle=True))) == [5, 6, 7, 8]
 
 
+@pytest.mark.parametrize("how", [{}, {"shuffle": True}, {"num_samples": 20}], ids=str)
+def test_indices_of_an_array_are_plain_numbers_whatever_the_order(how):
+    for indices in (np.arange(5, 9), np.arange(5, 9).astype(">i4"), Labelled([5, 6, 7, 8])):
+        found = flat(BatchSampler(indices, 2, **how))
+        assert {type(i) for i in found} == {int} and set(found) <= {5, 6, 7, 8}
+    assert flat(BatchSampler(np.array(3))) == flat(BatchSampler(np.int64(3))) == [0, 1, 2]
+
+
+class Labelled:
+    """As pandas' series: asked by labels, and an array by its places."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, label):
+        raise KeyError(label)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype)
+
+
 def test_weights_say_how_often_an_index_is_drawn():
     drawn = flat(BatchSampler(5, 16, weights=[0, 1, 0, 3, 0], num_samples=4000, seed=1))
     assert len(drawn) == 4000 and set(drawn) == {1, 3} and 2800 < drawn.count(3) < 3200
@@ -172,6 +196,11 @@ def test_a_loader_for_torch_goes_on_with_it(workers, stop):
         ({"indices": -1}, ValueError, "indices.*0.*-1"),
         ({"indices": 2.5}, TypeError, "indices.*2.5"),
         ({"indices": iter([1])}, TypeError, "indices"),
+        ({"indices": {1, 2}}, TypeError, "indices.*sequence.*set"),
+        ({"indices": {0: 1}}, TypeError, "indices.*sequence.*dict"),
+        ({"indices": np.zeros((2, 3))}, ValueError, r"indices.*one dimension.*\(2, 3\)"),
+        ({"indices": np.array([True, False])}, TypeError, "indices.*mask.*flatnonzero"),
+        ({"indices": 0, "num_samples": 3}, ValueError, "indices.*none"),
         ({"batch_size": 0}, ValueError, "batch_size.*1.*0"),
         ({"batch_size": None}, TypeError, "batch_size"),
         ({"shuffle": 1}, TypeError, "shuffle.*1"),
