@@ -92,8 +92,8 @@ def manner(code):
         return f"was killed by signal {-code}"
 
 
-def likely(code):
-    """Say what that usually means."""
+def likely(code, begun=True, forked=True):
+    """Say what that usually means, of a worker that had begun to take tasks or not."""
     if code == -signal.SIGKILL:
         return (
             "Likely cause: the kernel's OOM killer (see dmesg), the container's memory limit, or a kill -9; "
@@ -108,7 +108,18 @@ def likely(code):
     if code == -signal.SIGABRT:
         return "Likely cause: an assertion or memory corruption in native code; see stderr."
     if code is not None and code >= 0:
-        return "Likely cause: the dataset or a library called sys.exit, or the worker could not start."
+        if begun:
+            return (
+                "Likely cause: the dataset or a library called sys.exit, or raised what is no Exception "
+                "(KeyboardInterrupt, a panic of Rust code); the traceback is on stderr."
+            )
+        if forked:
+            return "Likely cause: it could not start, or its worker_init_fn called sys.exit; see stderr."
+        return (
+            "Likely cause: it could not start; the traceback is on stderr. A script whose workers do not "
+            "begin by a fork makes its loaders under `if __name__ == '__main__':`, and what they are given "
+            "must be in a module that can be imported, not in a notebook; or use start_method='fork'."
+        )
     return "Likely cause: something outside sent the signal."
 
 

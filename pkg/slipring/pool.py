@@ -245,7 +245,9 @@ class ProcessPool:
                 kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
                 return kind(
                     f"{culprit} cannot be pickled, which start_method={self.context.get_start_method()!r} "
-                    f"needs: {error}. Define it at the top level of a module, or use start_method='fork'"
+                    f"needs: {error}. Define functions and classes at the top level of a module, and open "
+                    "files, connections and locks in the worker, where they are first used; or use "
+                    "start_method='fork'"
                 )
         return None
 
@@ -275,7 +277,7 @@ class ProcessPool:
         serving = self.ring.party(party)[1] == SERVING
         in_flight = self.ring.in_flight(party)
         self.ring.recover(party)
-        error = self._error(number, process, in_flight)
+        error = self._error(number, process, in_flight, serving)
         _close(process)
         self.restarts.allow(number, serving, in_flight, error)
         self._start_one(number, mask, mark_of)
@@ -304,11 +306,12 @@ class ProcessPool:
             self.poll.unregister(fd)
             os.close(fd)
 
-    def _error(self, number, process, in_flight):
+    def _error(self, number, process, in_flight, serving):
         code = process.exitcode
         had, asked = task_text(in_flight)
         return WorkerDied(
-            f"worker {number} (pid {process.pid}) {manner(code)} while it had {had}. {likely(code)}",
+            f"worker {number} (pid {process.pid}) {manner(code)} while it had {had}. "
+            f"{likely(code, serving, self.forks)}",
             worker=number,
             pid=process.pid,
             exitcode=code,

@@ -3,11 +3,13 @@
 import logging
 import os
 import re
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from slipring import Loader, starts
+from slipring import Loader, WorkerDied, starts
 from tests.datasets import Values
 from tests.fault.procs import until
 
@@ -132,3 +134,46 @@ def test_workers_start_where_nobody_tells_of_threads(monkeypatch):
             patched.setattr(starts.os, "listdir", refused)
             iterator = iter(loader)
         assert len(list(iterator)) == 4
+
+
+SCRIPT = """
+from slipring import Loader
+
+print([batch.tolist() for batch in Loader(range(4), 2, num_workers=1, start_method={method!r})])
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_script_without_a_guard_is_told_of_it(tmp_path, method):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(method=method))
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    last = ran.stderr.strip().splitlines()[-1]
+    assert ran.returncode == 1 and "WorkerDied" in last and "if __name__ == '__main__':" in last
+
+
+def leave(worker):
+    sys.exit("no")
+
+
+def test_a_worker_that_leaves_in_its_worker_init_fn_is_told_of_it(capfd):
+    loader = Loader(range(4), 2, num_workers=1, worker_init_fn=leave, start_method="fork")
+    with loader, pytest.raises(WorkerDied, match=r"worker_init_fn called sys\.exit"):
+        iter(loader)
+
+
+class Panics:
+    """As Rust code does."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        raise BaseException("a panic")
+
+
+def test_what_is_no_exception_ends_its_worker_and_is_told_of(capfd):
+    loader = Loader(Panics(), num_workers=1, start_method="fork")
+    with loader, pytest.raises(WorkerDied, match=r"indices \[0.*traceback is on stderr"):
+        next(iter(loader))
+    assert "BaseException: a panic" in capfd.readouterr().err

@@ -1,5 +1,6 @@
 """Errors: in the dataset, in collate_fn, in worker_init_fn, in a sampler; the wait that took too long."""
 
+import threading
 import traceback
 from functools import partial
 
@@ -332,6 +333,10 @@ class Holder:
         ({"dataset": Holder([1, {"a": NoPickle()}])}, r"dataset\.held\[1\]\['a'\] \(NoPickle\)"),
         ({"collate_fn": lambda samples: samples}, "collate_fn"),
         ({"worker_init_fn": lambda worker: None}, "worker_init_fn"),
+        (
+            {"dataset": Holder(threading.Lock())},
+            r"dataset\.held \(lock\).*open files, connections and locks in",
+        ),
     ],
 )
 def test_what_cannot_be_pickled_is_named_with_the_attribute(start_method, arguments, named):
