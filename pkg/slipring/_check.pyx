@@ -25,12 +25,21 @@ LIMITS = {
 }
 
 
+# What a signal's handler has raised last, as an address: it must not be kept alive.
+cdef void *_raised = NULL
+
+
 cdef int check(int rc) except -1:
     """Turn a return code of the ring into an exception; -EINTR into a look at the signals."""
+    global _raised
     if rc >= 0:
         return rc
     if rc == -EINTR:
-        PyErr_CheckSignals()
+        try:
+            PyErr_CheckSignals()
+        except BaseException as error:
+            _raised = <void *> error
+            raise
         return 0
     if rc == -ESHUTDOWN:
         raise Closed("the segment has been closed; make a new loader, or a new iterator of it")
@@ -47,3 +56,14 @@ cdef int refuse(int rc, c.sr_shortage *why, uint64_t slots) except -1:
     if rc == -ENOSPC or rc == -EFBIG or rc == -ENOMEM:
         raise segment_full(why.needed, why.free, LIMITS.get(why.limit, "the system"), slots)
     return check(rc)
+
+
+cdef void forget_handlers() noexcept:
+    """Nothing that is raised from now on is what a signal's handler has raised so far."""
+    global _raised
+    _raised = NULL
+
+
+cdef bint raised_by_a_handler(error) noexcept:
+    """Whether an exception came out of `check` because a signal's handler has raised it."""
+    return <void *> error == _raised

@@ -10,6 +10,7 @@ cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from slipring._check cimport forget_handlers, raised_by_a_handler
 from slipring._codec cimport receive_kind
 from slipring._marks cimport Marks
 from slipring._ring cimport Ring
@@ -170,6 +171,7 @@ cdef class LoaderIterator:
             self.raise_end()
         if self.memory is not None and self.ring.meter.taken_at >= self.memory_at:
             self.look_at_memory()
+        forget_handlers()
         while True:
             try:
                 task = self.due_task(engine)
@@ -178,7 +180,7 @@ cdef class LoaderIterator:
             except (LoaderTimeout, SlotsExhausted, CorruptBatch):
                 raise  # the iteration can go on after these
             except Exception as error:
-                if self.stopped:
+                if self.stopped or raised_by_a_handler(error):
                     raise
                 stay_if_exiting()
                 if self._engine is None:  # another thread has ended the iteration meanwhile

@@ -15,8 +15,7 @@ def map_plan(options, dataset, seed):
     itself sets the order.
     """
     if options.batch_sampler is not None:
-        batches = iter(options.batch_sampler)
-        return _Waiting(batches, options) if hasattr(batches, "would_wait") else _listed(batches, options)
+        return _Listed(iter(options.batch_sampler), options)
     if options.sampler is not None:
         return grouped(iter(options.sampler), options.batch_size or 1, options.drop_last)
     return _sliced(len(dataset), options, seed)
@@ -29,27 +28,20 @@ def _sliced(length, options, seed):
     return Slices(length, min(options.batch_size or 1, 1 << 62), options.drop_last or False, order)
 
 
-def _listed(batches, options):
-    for batch in batches:
-        indices = list(batch)
-        options.check_ranges(len(indices))
-        yield indices
-
-
-class _Waiting:
-    """The batches of a sampler that has to wait for them: what is ready is not held up by that.
+class _Listed:
+    """The batches of a sampler. No generator: an exception ends those, Ctrl-C too, for who goes on.
 
     Attributes
     ----------
-    would_wait : callable
-        Whether the next one would have to be waited for.
+    would_wait : callable or None
+        Whether the next one would have to be waited for; None: it never must, or does not say so.
     """
 
     def __init__(self, batches, options):
         self.batches, self.options = batches, options
-        self.would_wait = batches.would_wait
+        self.would_wait = getattr(batches, "would_wait", None)
 
-    def __next__(self):  # no generator: it goes on after a timeout, and after Ctrl-C
+    def __next__(self):
         indices = list(next(self.batches))
         self.options.check_ranges(len(indices))
         return indices

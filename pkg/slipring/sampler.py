@@ -135,11 +135,13 @@ class _Pass:
         last = min(first + size, share)
         if first >= last or (sampler.drop_last and last - first < size):
             raise StopIteration
-        self.given += 1
         places = range(first * ranks + sampler.rank, last * ranks, ranks)
         if isinstance(self.order, np.ndarray):
-            return self.order[np.fromiter(places, np.int64) % n].tolist()
-        return [self.order[place % n] for place in places]
+            indices = self.order[np.fromiter(places, np.int64) % n].tolist()
+        else:
+            indices = [self.order[place % n] for place in places]
+        self.given += 1  # now: who was interrupted is given the same again
+        return indices
 
     def state_dict(self):
         """Return the place: which epoch, and how many of its batches have been given."""

@@ -66,12 +66,68 @@ def test_an_iteration_can_go_on_after_ctrl_c_in_next(tmp_path, method):
             assert circulating(loader._engine.ring)[0] == loader.stats().slots
 
 
-def interrupt_when_waiting(pids):
-    """SIGINT to the workers, whom it does not impress, and then to this process."""
+class OutOfTime(TimeoutError):
+    """What a signal's handler raises."""
+
+
+@pytest.mark.parametrize("face", ["numpy", "torch"])
+def test_an_iteration_can_go_on_after_what_a_signals_handler_raises_in_next(tmp_path, face):
+    def raises(signum, frame):
+        raise OutOfTime
+
+    make = Loader if face == "numpy" else pytest.importorskip("slipring.torch").DataLoader
+    with Gate(tmp_path / "gate") as gate:
+        before = signal.signal(signal.SIGUSR1, raises)
+        loader = make(Rows(40, on={9: gate}), 8, num_workers=2)
+        try:
+            it = iter(loader)
+            assert next(it)[1][0] == 0
+            gate.arrived()
+            for _ in range(3):
+                sender = threading.Thread(target=interrupt_when_waiting, args=([], signal.SIGUSR1))
+                sender.start()
+                with pytest.raises(OutOfTime):
+                    next(it)
+                sender.join()
+            gate.open()
+            assert [b[1][0] for b in it] == [8, 16, 24, 32]
+        finally:
+            loader.close()
+            signal.signal(signal.SIGUSR1, before)
+
+
+class InterruptedOnce:
+    """Gives batches of indices; Ctrl-C comes before the third."""
+
+    def __iter__(self):
+        self.given, self.interrupted = 0, False
+        return self
+
+    def __next__(self):
+        if self.given == 2 and not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        if self.given == 5:
+            raise StopIteration
+        self.given += 1
+        return [self.given]
+
+
+def test_an_iteration_can_go_on_after_ctrl_c_in_its_sampler():
+    with Loader(range(10), batch_sampler=InterruptedOnce()) as loader:
+        it, got = iter(loader), []
+        with pytest.raises(KeyboardInterrupt):
+            got.extend(batch.item() for batch in it)
+        got.extend(batch.item() for batch in it)
+    assert got == [1, 2, 3, 4, 5]
+
+
+def interrupt_when_waiting(pids, number=signal.SIGINT):
+    """A signal (SIGINT) to the workers, whom it does not impress, and then to this process."""
     until(lambda: state(os.getpid()) == "S", "the consumer waits")
     for pid in pids:
-        os.kill(pid, signal.SIGINT)
-    os.kill(os.getpid(), signal.SIGINT)
+        os.kill(pid, number)
+    os.kill(os.getpid(), number)
 
 
 def test_a_close_that_ctrl_c_interrupted_can_be_done_again(tmp_path):
