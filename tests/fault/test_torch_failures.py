@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from slipring import WorkerError  # noqa: E402
+from slipring import LoaderTimeout, WorkerDied, WorkerError  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.fault.procs import LONG_S  # noqa: E402
 
@@ -70,6 +70,9 @@ ERRORS = {
     "odd": (raises(Odd(1, 2)), RuntimeError, "Caught Odd in DataLoader worker process 1"),
     "named": (raises(Named(message="x")), Named, "Caught Named in DataLoader worker process 1"),
     "local": (local_class, RuntimeError, "Caught Local in DataLoader worker process 1"),
+    # Of a loader that the dataset itself uses.
+    "LoaderTimeout": (raises(LoaderTimeout("x")), LoaderTimeout, "Caught LoaderTimeout in DataLoader worker"),
+    "WorkerDied": (raises(WorkerDied("x", pid=1)), WorkerDied, "Caught WorkerDied in DataLoader worker"),
     "StopIteration": (raises(StopIteration()), RuntimeError, "Caught StopIteration in DataLoader"),
     "OSError": (
         raises(FileNotFoundError(2, "gone")),

@@ -8,7 +8,7 @@ from torch.utils.data import dataloader as _theirs
 from torch.utils.data._utils import pin_memory
 
 from slipring._iterator import LoaderIterator
-from slipring.errors import LoaderTimeout, WorkerDied
+from slipring.errors import LoaderTimeout, WorkerDied, WorkerError
 from slipring.torch import remote, state
 from slipring.torch.epoch import Epoch, profiler_enabled
 from slipring.torch.order import Order, generator_of
@@ -173,10 +173,13 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
         self._delivered(ticket)
 
     def _note_end(self, error):
-        """What an exception of next() means for the place; deaths and timeouts get torch's words."""
+        """What an exception of next() means for the place; deaths and timeouts get torch's words.
+
+        Those without a cause: of another loader's, which the dataset uses, the worker has told already.
+        """
         if isinstance(error, StopIteration):
             self._finished = True
-        elif isinstance(error, (WorkerDied, LoaderTimeout)):
+        elif isinstance(error, (WorkerDied, LoaderTimeout)) and not isinstance(error.__cause__, WorkerError):
             raise remote.in_torchs_words(error, self._timeout) from error
         elif self._preload is None:
             self._failed(self._core.last_ticket, self._core.last_worker)
