@@ -11,6 +11,7 @@ from slipring.dispatch import StreamPlan, map_plan
 from slipring.engine import Engine
 from slipring.errors import Closed
 from slipring.options import Options
+from slipring.sampler import rank_of
 from slipring.seeding import MASK_63
 from slipring.stats import Tally
 from slipring.worker import Job
@@ -184,7 +185,7 @@ class Loader:
             batch_size=o.batch_size,
             drop_last=bool(o.drop_last),
             rng=o.rng,
-            rank=_rank_of(o.sampler if o.batch_sampler is None else o.batch_sampler),
+            rank=rank_of(o.batch_sampler, o.sampler),
             marked=o.respawns,
         )
         return Engine(o, job, self._tally)
@@ -256,9 +257,3 @@ class Loader:
 
 def _ended_extra(engine):
     engine.shut_down()
-
-
-def _rank_of(sampler):
-    """The rank whose share of the indices a sampler gives; 0 if it says nothing of it."""
-    rank = getattr(sampler, "rank", 0)
-    return rank if isinstance(rank, int) else 0

@@ -153,6 +153,12 @@ class _Pass:
         self.sampler.epoch = self.epoch + 1
 
 
+def rank_of(*samplers):
+    """Return the rank whose share of the indices one of them gives; 0 if none says anything of it."""
+    ranks = (getattr(sampler, "rank", 0) for sampler in samplers)
+    return next((rank for rank in ranks if isinstance(rank, int) and rank), 0)
+
+
 def _sequence(indices):
     """What can be asked for an index by its place: of how many, of a sequence, or of an array."""
     if hasattr(indices, "__array__"):  # a series would be asked by its labels, an array gives numpy's numbers

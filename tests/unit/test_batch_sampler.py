@@ -142,6 +142,27 @@ def test_ranks_of_one_seed_have_random_numbers_of_their_own(workers):
     assert not set(seen[0]) & set(seen[1])
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["slipring's", "torch's"])
+def test_so_have_they_with_torchs_loader_and_rng_batch(workers, kind):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    seen = []
+    for rank in range(2):
+        if kind == "slipring's":
+            given = {"batch_sampler": BatchSampler(8, 4, rank=rank, world_size=2)}
+        else:
+            sampler = torch.utils.data.DistributedSampler(range(8), num_replicas=2, rank=rank, shuffle=False)
+            given = {"batch_size": 4, "sampler": sampler}
+        torch.manual_seed(1)
+        with DataLoader(Drawn(8), **given, num_workers=workers, rng="batch") as loader:
+            (batch,) = [[part.tolist() for part in batch] for batch in loader]
+            assert batch[0] == [rank, rank + 2, rank + 4, rank + 6]
+            seen.append(batch[1])
+    assert not set(seen[0]) & set(seen[1])
+
+
 @pytest.mark.parametrize("given", range(5))
 def test_an_interrupted_pass_goes_on_and_the_next_ones_are_the_same(given):
     whole = BatchSampler(13, 3, shuffle=True, seed=8)

@@ -5,6 +5,7 @@ import contextlib
 import torch
 
 from slipring.engine import exiting
+from slipring.sampler import rank_of
 from slipring.torch import state
 from slipring.torch.order import generator_of, state_of
 
@@ -36,6 +37,10 @@ class Epoch:
             resume = None
         self._rng_before = state_of(generator_of(loader))
         return resume
+
+    def _drawn_as(self, loader):
+        """The rank whose random numbers are drawn: where torch.distributed is not in use, the sampler's."""
+        return self._rank or rank_of(loader.batch_sampler, loader.sampler)
 
     def _seeded(self, loader, resume):
         """The same behind torch's own beginning; returns the state to go on from in mid-epoch, or None."""

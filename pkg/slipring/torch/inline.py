@@ -22,7 +22,7 @@ class InlineIterator(Epoch, _theirs._SingleProcessDataLoaderIter):
             self._tell_of_epoch_before(loader)
         super().__init__(loader)
         resume = self._seeded(loader, resume)
-        self._generator = generator_of(loader)
+        self._generator, self._rank_drawn = generator_of(loader), self._drawn_as(loader)
         self._meter = loader._keeper.inline
         self._mover, self._several = loader._mover(), loader.devices is not None
         self._parts, self._made = [], []  # batches of a step, and what is to be noted when it is handed out
@@ -134,7 +134,7 @@ class InlineIterator(Epoch, _theirs._SingleProcessDataLoaderIter):
         saved, place = seeding.save_globals(), seeding.swap_place((None, None))
         try:
             index = self._next_index()
-            seed = seeding.batch_seed(self._base_seed, 0, self._order.ticket - 1, 0, self._rank)
+            seed = seeding.batch_seed(self._base_seed, 0, self._order.ticket - 1, 0, self._rank_drawn)
             seeding.set_batch_seed(seed)
             seeding.seed_globals(seed)
             data = self._dataset_fetcher.fetch(index)

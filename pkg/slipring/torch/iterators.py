@@ -126,7 +126,7 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
             batch_size=(loader.batch_size or 1) if self._auto_collation else None,
             drop_last=bool(self._drop_last),
             rng=loader.rng,
-            rank=self._rank,
+            rank=self._drawn_as(loader),
             worker_class=TorchWorker,
             tracked=tracked,
             marked=options.respawns,
