@@ -11,7 +11,19 @@ from slipring._ring import FINISH, TASK_NEXT
 
 
 def _ignore(signum, frame):
-    """Ctrl-C reaches the consumer too, and it ends the workers. (SIG_IGN would pass to children.)"""
+    """What reaches the consumer too is its business; it ends the workers. (SIG_IGN passes to children.)"""
+
+
+def _leave_signals_to_consumer():
+    """Undo the handlers that a worker has from its parent: a checkpoint is not for it to write.
+
+    Ctrl-C, and what a job's scheduler sends, goes to all processes. A signal that Python does not handle
+    does what it did.
+    """
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, _ignore)
+    signal.set_wakeup_fd(-1)  # the parent's: its event loop would take this process's signals for its own
 
 
 def process_main(ring, number, job, base_seed, mask, mark=None, collects=True):
@@ -31,7 +43,7 @@ def process_main(ring, number, job, base_seed, mask, mark=None, collects=True):
     gc.freeze()
     if collects:
         gc.enable()
-    signal.signal(signal.SIGINT, _ignore)
+    _leave_signals_to_consumer()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     ring.in_child()
     ring.join(number + 1)

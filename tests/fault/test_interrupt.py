@@ -96,6 +96,26 @@ def test_an_iteration_can_go_on_after_what_a_signals_handler_raises_in_next(tmp_
             signal.signal(signal.SIGUSR1, before)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_the_programs_handlers_do_not_run_in_workers(number):
+    """A scheduler ends a job by a signal to all its processes; one of them writes the checkpoint."""
+    ran, told = os.pipe()
+    before = signal.signal(number, lambda signum, frame: os.write(told, b"%d " % os.getpid()))
+    try:
+        with Loader(Rows(40), 8, num_workers=2, start_method="fork") as loader:
+            it = iter(loader)
+            next(it)
+            for pid in worker_pids(loader).values():
+                os.kill(pid, number)
+            assert len(list(it)) == 4
+            os.kill(os.getpid(), number)
+        assert os.read(ran, 100) == b"%d " % os.getpid()
+    finally:
+        signal.signal(number, before)
+        os.close(ran)
+        os.close(told)
+
+
 class InterruptedOnce:
     """Gives batches of indices; Ctrl-C comes before the third."""
 
