@@ -18,7 +18,9 @@ cdef enum:
     LEAF_BYTESTRINGS = 10
     LEAF_OBJECT = 11    # pickle protocol 5; extra: number of out-of-band buffers
     LEAF_ARROW = 12     # Arrow IPC stream
-    LEAF_LAST = 12
+    LEAF_INTS = 13      # list of ints: extra of them (int64)
+    LEAF_FLOATS = 14    # list of floats: extra of them (double)
+    LEAF_LAST = 14
 
 # sr_leaf.dtype: numpy's own type numbers for what they say completely; else the definition has it.
 cdef enum:

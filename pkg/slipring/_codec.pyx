@@ -115,6 +115,8 @@ cdef class Decoder:
             return PyBytes_FromStringAndSize(at, n)
         if record.kind == LEAF_STRINGS or record.kind == LEAF_BYTESTRINGS:
             return strings(&record, at)
+        if record.kind == LEAF_INTS or record.kind == LEAF_FLOATS:
+            return numbers(&record, at)
         if record.kind == LEAF_OBJECT:
             return self.unpickle(&record, at)
         if record.kind == LEAF_ARROW:
@@ -262,6 +264,24 @@ cdef list strings(const sr_leaf *record, const char *at):
         else:
             out.append(PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + head + start, end - start))
         start = end
+    return out
+
+
+cdef list numbers(const sr_leaf *record, const char *at):
+    """[n numbers of 8 bytes]"""
+    cdef uint64_t count = record.extra, i
+    cdef int64_t integer
+    cdef double real
+    if record.nbytes % 8 or count != record.nbytes // 8:
+        raise CorruptBatch(f"a worker sent a list of {count} numbers in {record.nbytes} bytes")
+    cdef list out = [None] * <Py_ssize_t> count  # no comprehension: see Decoder.build
+    for i in range(count):
+        if record.kind == LEAF_INTS:
+            memcpy(&integer, at + 8 * i, 8)
+            out[i] = integer
+        else:
+            memcpy(&real, at + 8 * i, 8)
+            out[i] = real
     return out
 
 

@@ -14,8 +14,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from slipring._codec cimport (
-    DTYPE_DEFINED, LEAF_ARRAY, LEAF_ARROW, LEAF_BOOL, LEAF_BYTES, LEAF_BYTESTRINGS, LEAF_FLOAT, LEAF_INT,
-    LEAF_OBJECT, LEAF_SCALAR, LEAF_STR, LEAF_STRINGS, LEAF_TENSOR, REQUIRES_GRAD, decode,
+    DTYPE_DEFINED, LEAF_ARRAY, LEAF_ARROW, LEAF_BOOL, LEAF_BYTES, LEAF_BYTESTRINGS, LEAF_FLOAT, LEAF_FLOATS,
+    LEAF_INT, LEAF_INTS, LEAF_OBJECT, LEAF_SCALAR, LEAF_STR, LEAF_STRINGS, LEAF_TENSOR, REQUIRES_GRAD, decode,
 )
 from slipring._define cimport Definition
 from slipring._empty cimport NPY_HALF, AsTensor, array_over, copy_in, is_fixed
@@ -137,6 +137,25 @@ cdef class Encoder(Definition):
         self.leaves[self.n_leaves - 1].extra = n
         return 0
 
+    cdef bint numbers(self, list values, int kind) except -1:
+        """A leaf of Python's numbers; False if one of them needs more than 64 bits."""
+        cdef Py_ssize_t n = len(values), i
+        cdef int overflow = 0
+        cdef char *at = self.fill.alloc(8 * <uint64_t> n, SR_LEAF_ALIGN)
+        cdef int64_t *ints = <int64_t *> at
+        cdef double *floats = <double *> at
+        for i in range(n):
+            if kind == LEAF_FLOATS:
+                floats[i] = values[i]
+                continue
+            ints[i] = PyLong_AsLongLongAndOverflow(values[i], &overflow)
+            if overflow:
+                return False
+        cdef sr_leaf *leaf = self.record(kind)
+        leaf.offset, leaf.nbytes, leaf.extra = <uint64_t> (at - self.fill.payload), 8 * <uint64_t> n, n
+        self.tag(b"L")
+        return True
+
     cdef int pickled_leaf(self, value) except -1:
         """The last resort: pickle protocol 5, its buffers out of band."""
         cdef Py_buffer piece
@@ -253,6 +272,9 @@ cdef class Encoder(Definition):
         first = type(values[0]) if values else None
         if (first is str or first is bytes) and all_of(values, first):
             return self.strings(values, LEAF_STRINGS if first is str else LEAF_BYTESTRINGS)
+        if (first is int or first is float) and all_of(values, first):
+            if self.numbers(values, LEAF_INTS if first is int else LEAF_FLOATS):
+                return 0
         self.tag(b"l")
         # A copy: what is pickled below may be code that changes the list.
         return self.children(tuple(values), depth)

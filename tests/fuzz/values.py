@@ -23,6 +23,7 @@ def values():
     """Return name -> value; each kind of leaf and of node is there."""
     found = {
         "numbers": [1, -(2**63), 2.5, True, None],
+        "lists": {"ints": [1, -2, 3], "floats": [0.5, 2.0]},
         "texts": {"s": "ü" * 20, "b": b"bytes", "l": ["a", "", "ccc"], "m": [b"x", b"yy"]},
         "arrays": [np.arange(6, dtype=np.int16).reshape(2, 3), np.zeros((0, 4)), np.array(1.5)],
         "dtypes": [

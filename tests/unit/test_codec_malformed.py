@@ -91,7 +91,7 @@ BAD_ARRAYS = [
     ({"dtype": 18, "itemsize": 0}, "texts of 0 bytes each"),
     ({"dtype": 19, "itemsize": 7}, "texts of 7 bytes each"),
     ({"dtype": 18, "itemsize": 2**32 - 1}, "texts of 4294967295 bytes each"),
-    ({"kind": 0}, "unknown kind 0"), ({"kind": 13}, "unknown kind 13"),
+    ({"kind": 0}, "unknown kind 0"), ({"kind": 15}, "unknown kind 15"),
     ({"kind": 2}, "dtype None as an array"),
     ({"kind": 9, "extra": 7}, "a list of 7 texts in 48 bytes|element"),
     ({"kind": 9, "extra": 2**64 - 1}, "a list of 18446744073709551615 texts"),
@@ -99,6 +99,9 @@ BAD_ARRAYS = [
     ({"kind": 11, "extra": 2**61}, "an object of 2305843009213693952 buffers"),
     ({"kind": 11, "extra": 0}, "cannot be unpickled|part 0"),
     ({"kind": 12}, "Arrow stream that cannot be read"),
+    ({"kind": 13, "extra": 7}, "a list of 7 numbers in 48 bytes"),
+    ({"kind": 14, "extra": 2**61 + 6}, "a list of 2305843009213693958 numbers in 48 bytes"),
+    ({"kind": 13, "extra": 5, "nbytes": 44}, "a list of 5 numbers in 44 bytes"),
 ]  # fmt: skip
 
 

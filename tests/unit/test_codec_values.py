@@ -143,6 +143,38 @@ def test_lists_of_texts_are_one_leaf(trip, sent):
     assert trip.pickled(sent) == 0
 
 
+LISTS_OF_NUMBERS = [[1], [0, -1, 2**63 - 1, -(2**63)], [0.5, -0.0, math.inf], [*range(1000)], [0.25] * 1000]
+
+
+@pytest.mark.parametrize("sent", LISTS_OF_NUMBERS, ids=lambda t: repr(t)[:20])
+def test_lists_of_numbers_are_one_leaf(trip, sent):
+    got = trip(sent)
+    assert got == sent and repr(got) == repr(sent) and type(got) is list
+    assert trip({"ids": [sent, [*sent, sent[0]]]}) == {"ids": [sent, [*sent, sent[0]]]}
+    assert trip.bytes_of(sent) < len(sent) * 8 + 256
+    assert trip.pickled(sent) == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [1, True],
+        [True, 1],
+        [1, 2.5],
+        [2.5, 1],
+        [1, 2**63],
+        [1, Colour.RED],
+        [1, None],
+        (1, 2),
+        [-(2**63) - 1],
+    ],
+    ids=repr,
+)
+def test_lists_that_are_not_all_such_numbers_keep_each_elements_type(trip, sent):
+    got = trip(sent)
+    assert got == sent and [type(v) for v in got] == [type(v) for v in sent]
+
+
 @pytest.mark.parametrize(
     "sent", [["a", b"b"], ["a", 1], [b"a", None], ["a", TextSubclass("b")], ("a", "b")], ids=repr
 )
