@@ -62,14 +62,16 @@ def test_each_batch_goes_to_one_of_several_threads(dataset, num_workers, start_m
             assert sorted(got) == list(range(800))
 
 
+@pytest.mark.parametrize("preload", [0, 2])
 @pytest.mark.parametrize("rng", ["worker", "batch"])
-def test_so_it_does_with_torchs_loader(rng):
+def test_so_it_does_with_torchs_loader(rng, preload):
     torch_loader = pytest.importorskip("slipring.torch").DataLoader
-    got = []
-    with torch_loader(range(800), 2, num_workers=2, rng=rng) as loader:
-        ends = ask(iter(loader), 4, lambda batch: got.extend(batch.tolist()))
-    assert [type(end) for end in ends] == [StopIteration] * 4
-    assert sorted(got) == list(range(800))
+    with torch_loader(range(800), 2, num_workers=2, rng=rng, preload=preload) as loader:
+        for _ in range(2):
+            got = []
+            ends = ask(iter(loader), 4, lambda batch, got=got: got.extend(batch.tolist()))
+            assert [type(end) for end in ends] == [StopIteration] * 4
+            assert sorted(got) == list(range(800))
 
 
 def test_close_ends_the_waits_of_all_threads():

@@ -189,6 +189,7 @@ class Preload:
         self.steps = steps
         self.timeout = None if timeout is None else min(timeout, 1e9)
         self.owner, self.thread, self.patience = os.getpid(), None, GRACE_S
+        self.turn = threading.RLock()  # of threads that ask
         self.line = Line(ahead)
         self.over = not ahead  # nothing comes from a thread (any more): the feed itself says what there is
         if ahead:
@@ -216,15 +217,16 @@ class Preload:
         """
         if self.owner != os.getpid():
             raise Closed("this iterator belongs to the parent process; make a new one after fork")
-        if self.steps.feed.stopped:
-            stay_if_exiting()
-            raise _closed()
-        if self.over:
-            return self._handed_over(self.steps.make(), account)
-        arrival = self.line.first(self.timeout)
-        if arrival is None:
-            raise self.steps.feed.timed_out()
-        return self._handed_over(arrival, account)
+        with self.turn:  # not before: a fork copies it as another thread holds it
+            if self.steps.feed.stopped:
+                stay_if_exiting()
+                raise _closed()
+            if self.over:
+                return self._handed_over(self.steps.make(), account)
+            arrival = self.line.first(self.timeout)
+            if arrival is None:
+                raise self.steps.feed.timed_out()
+            return self._handed_over(arrival, account)
 
     def _handed_over(self, arrival, account):
         mover = self.steps.mover
