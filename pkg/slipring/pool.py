@@ -209,7 +209,7 @@ class ProcessPool:
             daemon=True,
         )
         try:
-            with _no_collection():
+            with _no_collection(), _handled_later() if self.forks else contextlib.nullcontext():
                 process.start()
         except Exception as error:
             explained = self._explain(error)
@@ -389,6 +389,17 @@ def _no_interrupt():
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if came:
             handler(*came[0])
+
+
+@contextlib.contextmanager
+def _handled_later():
+    """Put off what the program has handlers for: a forked worker is not to run them in its first instants."""
+    handled = {number for number in signal.valid_signals() if callable(signal.getsignal(number))}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, handled)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _close(process):
