@@ -41,6 +41,7 @@ EXTENSIONS = {
     "_stack": [],
     "_collate": [],
     "_as_torch": [],
+    "_turn": [],
     "_under_way": [],
     "_iterator": [],
     "_marks": [],

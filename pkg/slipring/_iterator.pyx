@@ -4,10 +4,7 @@ Compiled, because all of it runs once per batch in the training process: after a
 and what the interpreter has to look at costs several times as much as in a tight loop.
 """
 
-import threading
-
 cimport cython
-from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from slipring._check cimport forget_handlers, raised_by_a_handler
@@ -16,6 +13,7 @@ from slipring._marks cimport Marks
 from slipring._ring cimport Ring
 from slipring._segment cimport SR_BATCH, SR_ERROR, clock
 from slipring._slices cimport Slices
+from slipring._turn cimport Turn
 from slipring._under_way cimport Task, UnderWay
 
 from slipring import remote
@@ -67,9 +65,7 @@ cdef class LoaderIterator:
     cdef object __weakref__
     cdef readonly object _engine  # None: the iteration is over
     cdef object options, on_end, rebuild, error
-    cdef unsigned long holder  # the thread that is in next(), or 0; close() does not ask, to end a wait
-    cdef int waiting           # how many others want to
-    cdef object turn           # what they wait on
+    cdef Turn turn  # to be in next(); close() does not ask, to end a wait
     cdef object memory  # what the workers' growth is watched by; None: it is not
     cdef uint64_t memory_at  # when next
     cdef set done
@@ -94,7 +90,7 @@ cdef class LoaderIterator:
     def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=remote.rebuild, first_ticket=0,
                  done=(), eager=False, patient=False):
         self.options, self.on_end, self.rebuild = options, on_end, rebuild
-        self.holder, self.waiting, self.turn = 0, 0, threading.Semaphore(0)
+        self.turn = Turn()
         self._engine = engine
         self.ring = engine.ring
         self.seed, self.epoch = seed, epoch
@@ -132,31 +128,11 @@ cdef class LoaderIterator:
         if self._engine is None:
             self.raise_end()
         self.ring.usable()  # first: in a forked child another thread's turn would last for ever
-        cdef unsigned long before = self.holder, me = PyThread_get_thread_ident()
-        if before != 0 and before != me:
-            self.await_turn()
-            before = 0
-        # Under the GIL nobody comes between the look and this.
-        self.holder = me
+        cdef unsigned long before = self.turn.take()
         try:
             return self.next_batch()
         finally:
-            self.holder = before  # me, where a signal's handler asks in the midst of next()
-            if before == 0 and self.waiting > 0:
-                self.turn.release()
-
-    cdef int await_turn(self) except -1:
-        """Wait until no other thread is in next()."""
-        self.waiting += 1
-        try:
-            while self.holder != 0:
-                self.turn.acquire()
-        except BaseException:  # Ctrl-C may have come with a turn that is another's now
-            self.turn.release()
-            raise
-        finally:
-            self.waiting -= 1
-        return 0
+            self.turn.give(before)
 
     cdef int raise_end(self) except -1:
         if self.error is not None:

@@ -19,6 +19,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from slipring._ring import SERVING
 from slipring.deaths import likely, manner, task_text
+from slipring.deferred import no_collection, no_interrupt
 from slipring.errors import WorkerDied
 from slipring.life import process_main, run
 from slipring.starts import Starts
@@ -196,7 +197,7 @@ class ProcessPool:
             # Now, because its own start ends with SIGINT unblocked, whatever it was before.
             resource_tracker.ensure_running()
         for number in range(self.job.num_workers):
-            with _no_interrupt() as mask:
+            with no_interrupt(self.forks) as mask:
                 self._start_one(number, mask)
 
     def _start_one(self, number, mask, mark_of=None):
@@ -209,7 +210,7 @@ class ProcessPool:
             daemon=True,
         )
         try:
-            with _no_collection(), _handled_later() if self.forks else contextlib.nullcontext():
+            with no_collection():
                 process.start()
         except Exception as error:
             explained = self._explain(error)
@@ -265,7 +266,8 @@ class ProcessPool:
             return
         ready = {fd for fd, _ in self.poll.poll(0)}
         for number in [n for n, fd in self.pidfds.items() if fd in ready]:
-            with _no_interrupt() as mask:  # a worker that is neither here nor replaced would be waited for
+            # A worker that is neither here nor replaced would be waited for.
+            with no_interrupt(self.forks) as mask:
                 self._died(number, mask, mark_of)
         self.starts.look()
 
@@ -338,7 +340,7 @@ class ProcessPool:
             ended = {fd for fd, _ in self.poll.poll(left)}
             for number in [n for n, fd in self.pidfds.items() if fd in ended]:
                 self.processes[number].join(left)
-                with _no_interrupt():
+                with no_interrupt():
                     self._forget(number)
                     _close(self.processes.pop(number))
                 self.ring.recover(number + 1)
@@ -353,53 +355,6 @@ class ProcessPool:
             os.close(fd)
         self.pidfds.clear()
         self.poll.close()  # this process's; nothing is taken out, for that would be the parent's too
-
-
-@contextlib.contextmanager
-def _no_collection():
-    """Let nothing be collected between a fork and the worker's `gc.freeze`; see `process_main`."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@contextlib.contextmanager
-def _no_interrupt():
-    """Put Ctrl-C off until the end of the block; gives the signal mask of before."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # asked first: blocking may raise what was pending
-    handler = signal.getsignal(signal.SIGINT)
-    came = []
-    # The mask is for what is started here. It is not enough: a native thread may take the signal, and then
-    # Python's handler runs in the main thread all the same.
-    deferred = callable(handler) and threading.current_thread() is threading.main_thread()
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        if deferred:
-            signal.signal(signal.SIGINT, lambda *what: came.append(what))
-        yield before
-    finally:
-        try:
-            if deferred:
-                signal.signal(signal.SIGINT, handler)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if came:
-            handler(*came[0])
-
-
-@contextlib.contextmanager
-def _handled_later():
-    """Put off what the program has handlers for: a forked worker is not to run them in its first instants."""
-    handled = {number for number in signal.valid_signals() if callable(signal.getsignal(number))}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, handled)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _close(process):
