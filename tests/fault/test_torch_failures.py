@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from slipring import LoaderTimeout, WorkerDied, WorkerError  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.fault.procs import LONG_S  # noqa: E402
+from tests.fault.scenes import Once  # noqa: E402
 
 pytestmark = pytest.mark.fault
 
@@ -128,15 +129,18 @@ def leaves():
     ],
 )
 @pytest.mark.parametrize("persistent_workers", [False, True])
-def test_a_death_is_a_runtime_error_with_torchs_words_and_ours(action, text, persistent_workers):
+def test_a_death_is_a_runtime_error_with_torchs_words_and_ours(tmp_path, action, text, persistent_workers):
     options = {"batch_size": 4, "num_workers": 2, "persistent_workers": persistent_workers}
-    with DataLoader(At(action), **options) as loader:
+    os.mkfifo(tmp_path / "gate")
+    dataset = At(Once(tmp_path / "once", Waits(tmp_path / "gate", action)))
+    with DataLoader(dataset, **options) as loader:
         iterator = iter(loader)
         assert next(iterator).tolist() == [0, 1, 2, 3]
+        (tmp_path / "gate").write_text("go")
         with pytest.raises(RuntimeError, match=f"(?s){text}"):
             next(iterator)
         del iterator
-        assert next(iter(loader)).tolist() == [0, 1, 2, 3]  # workers are started anew
+        assert [batch[0].item() for batch in loader] == list(range(0, 24, 4))  # workers are started anew
 
 
 def test_a_timeout_is_a_runtime_error_with_torchs_words(tmp_path):
@@ -151,11 +155,15 @@ def test_a_timeout_is_a_runtime_error_with_torchs_words(tmp_path):
 
 
 class Waits:
-    def __init__(self, path):
-        self.path = path
+    """Waits until somebody writes to `path`."""
+
+    def __init__(self, path, then=None):
+        self.path, self.then = path, then
 
     def __call__(self):
         self.path.read_text()
+        if self.then is not None:
+            self.then()
 
 
 # ---- interpreters that end with iterators alive. (Not here: a daemon thread that is just then in torch's own
