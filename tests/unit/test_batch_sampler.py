@@ -9,17 +9,6 @@ from slipring import BatchSampler, Loader, rng
 from tests.datasets import flat
 
 
-class Numbers:
-    def __init__(self, n):
-        self.n = n
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, i):
-        return i
-
-
 def test_indices_come_in_order_in_batches():
     assert list(BatchSampler(7, 3)) == [[0, 1, 2], [3, 4, 5], [6]]
     assert list(BatchSampler(7, 3, drop_last=True)) == [[0, 1, 2], [3, 4, 5]]
@@ -117,7 +106,7 @@ def test_ranks_with_loaders_of_their_own_see_everything_once(workers):
     seen = []
     for rank in range(3):
         sampler = BatchSampler(30, 4, shuffle=True, rank=rank, world_size=3)
-        with Loader(Numbers(30), batch_sampler=sampler, num_workers=workers) as loader:
+        with Loader(range(30), batch_sampler=sampler, num_workers=workers) as loader:
             assert len(loader) == 3
             seen.append([np.concatenate(list(loader)).tolist() for _ in range(2)])
     for epoch in range(2):
@@ -125,7 +114,10 @@ def test_ranks_with_loaders_of_their_own_see_everything_once(workers):
     assert seen[0][0] != seen[0][1]
 
 
-class Drawn(Numbers):
+class Drawn:
+    def __len__(self):
+        return 8
+
     def __getitem__(self, i):
         return i, int(rng().integers(1 << 62))
 
@@ -135,7 +127,7 @@ def test_ranks_of_one_seed_have_random_numbers_of_their_own(workers):
     seen = []
     for rank in range(2):
         sampler = BatchSampler(8, 4, rank=rank, world_size=2)
-        with Loader(Drawn(8), batch_sampler=sampler, num_workers=workers, seed=1) as loader:
+        with Loader(Drawn(), batch_sampler=sampler, num_workers=workers, seed=1) as loader:
             (batch,) = [[part.tolist() for part in batch] for batch in loader]
             assert batch[0] == [rank, rank + 2, rank + 4, rank + 6]
             seen.append(batch[1])
@@ -156,7 +148,7 @@ def test_so_have_they_with_torchs_loader_and_rng_batch(workers, kind):
             sampler = torch.utils.data.DistributedSampler(range(8), num_replicas=2, rank=rank, shuffle=False)
             given = {"batch_size": 4, "sampler": sampler}
         torch.manual_seed(1)
-        with DataLoader(Drawn(8), **given, num_workers=workers, rng="batch") as loader:
+        with DataLoader(Drawn(), **given, num_workers=workers, rng="batch") as loader:
             (batch,) = [[part.tolist() for part in batch] for batch in loader]
             assert batch[0] == [rank, rank + 2, rank + 4, rank + 6]
             seen.append(batch[1])
@@ -188,7 +180,7 @@ def test_a_loader_for_torch_goes_on_with_it(workers, stop):
 
     def made():
         sampler = BatchSampler(9, 2, shuffle=True, seed=5)
-        return DataLoader(Numbers(9), batch_sampler=sampler, num_workers=workers)
+        return DataLoader(range(9), batch_sampler=sampler, num_workers=workers)
 
     def epoch(loader):
         return [batch.tolist() for batch in loader]
