@@ -7,6 +7,8 @@ VENV ?= .venv
 TORCH ?= 1
 SLIPRING_BUILD ?= release
 export SLIPRING_BUILD
+# Tests start thousands of interpreters: without compiled modules beside the sources each would compile the package.
+unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
@@ -17,16 +19,17 @@ VENV_STAMP := $(VENV)/.stamp-created
 DEPS_STAMP := $(VENV)/.stamp-$(REQUIREMENTS)
 BENCH_STAMP := $(VENV)/.stamp-bench
 CLIENTS_STAMP := $(VENV)/.stamp-clients
+DOCS_STAMP := $(VENV)/.stamp-docs
 BUILD_STAMPS := build/.stamp-$(subst /,_,$(VENV))
 BUILD_STAMP := $(BUILD_STAMPS)-$(SLIPRING_BUILD)
 
-BUILD_INPUTS := setup.py $(wildcard csrc/*.[ch] pkg/slipring/*.pyx pkg/slipring/*.pxd)
-PY_DIRS := $(wildcard pkg tests bench examples setup.py)
+BUILD_INPUTS := setup.py $(wildcard csrc/*.[ch] csrc/*/*.[ch] pkg/slipring/*.p[yx][xd] pkg/slipring/*/*.p[yx][xd])
+PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build lint test pytest test-cuda ctest tsan asan tsan-pytest asan-pytest fuzz fault steps soak
-.PHONY: bench bench-device bench-faces bench-queue wheel check-sdist clean
+.PHONY: help venv build lint types test test-all pytest test-cuda ctest tsan asan tsan-pytest asan-pytest fuzz fault steps soak
+.PHONY: bench bench-device bench-adapters bench-queue docs wheel check-wheel check-sdist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -47,6 +50,10 @@ $(BENCH_STAMP): $(DEPS_STAMP) $(wildcard bench/requirements.txt)
 	@$(PIP_INSTALL) -r bench/requirements.txt
 	@touch $@
 
+$(DOCS_STAMP): $(DEPS_STAMP) requirements-docs.txt
+	@$(PIP_INSTALL) -r requirements-docs.txt
+	@touch $@
+
 # The training libraries whose loops tests/clients runs. Where they cannot be had, those tests are skipped.
 $(CLIENTS_STAMP): $(DEPS_STAMP) requirements-clients.txt
 	@if $(PIP_INSTALL) -r requirements-clients.txt; then touch $@; \
@@ -62,25 +69,56 @@ venv: $(DEPS_STAMP) ## create the environment and install the pinned requirement
 
 build: $(BUILD_STAMP) ## build the extensions in place
 
-lint: $(DEPS_STAMP) ## ruff, cython-lint, and gcc's warnings as errors
+lint: $(DEPS_STAMP) $(if $(filter 0,$(TORCH)),,types) ## ruff, cython-lint, gcc's warnings as errors, and the types
 	$(VENV)/bin/ruff check $(PY_DIRS)
 	$(VENV)/bin/ruff format --check $(PY_DIRS)
-	PATH="$(abspath $(VENV))/bin:$$PATH" cython-lint --max-line-length 110 $(wildcard pkg/slipring/*.pyx pkg/slipring/*.pxd)
-	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -Icsrc $(wildcard csrc/*.c)
+	PATH="$(abspath $(VENV))/bin:$$PATH" cython-lint --max-line-length 120 $(wildcard pkg/slipring/*.p[yx][xd] pkg/slipring/*/*.p[yx][xd])
+	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -Icsrc $(wildcard csrc/*.c csrc/*/*.c)
 	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -DSR_STEPS=1 -Icsrc -Itests/steps \
 	    $(wildcard csrc/*.c tests/steps/*.c)
 
-# pytest comes last, so that its closing line is the last thing on the screen; one after another also under -j.
-test: build $(if $(filter 0,$(TORCH)),,$(CLIENTS_STAMP)) ## C tests, the same under tsan and asan, malformed batches, then pytest
+# Public names have types that hold, and tests/typing has programs that must, and must not, agree with them. stubtest
+# compares the .pyi with what they stand for, hence the build.
+STUBS = $(subst /,.,$(patsubst pkg/%.pyi,%,$(wildcard pkg/slipring/*.pyi pkg/slipring/*/*.pyi)))
+types: build ## mypy, pyright and stubtest over what is public
+	$(VENV)/bin/mypy --python-executable $(PY)
+	$(VENV)/bin/basedpyright --pythonpath $(PY)
+	$(PY) -m tests.typing.completeness
+	$(VENV)/bin/stubtest --mypy-config-file pyproject.toml --concise --ignore-disjoint-bases \
+	    --allowlist tests/typing/stubtest-allowlist.txt $(STUBS)
+
+# Before the rules that want them: what they need is looked at as they are read.
+CLIENTS := $(if $(filter 0,$(TORCH)),,$(CLIENTS_STAMP))
+
+# What most changes need, in minutes. pytest comes last, so that its closing lines are the last thing on the screen.
+test: build $(CLIENTS) ## the ring's tests in C, then pytest without what is marked slow: minutes
 	@$(MAKE) --no-print-directory ctest
+	$(call PYTEST_PARTS,not slow,--ignore tests/clients)
+	@echo "the slow tests, sanitizers, the model, mutants and fuzzing are left out here: make test-all"
+
+# What `test` leaves out, and nothing that it runs: .ci/run runs both.
+test-all: build $(CLIENTS) ## docs, and what test leaves out: sanitizers, model, mutants, fuzz, slow tests, clients
+	$(if $(filter 0,$(TORCH)),,@$(MAKE) --no-print-directory docs)
 	@$(MAKE) --no-print-directory tsan
 	@$(MAKE) --no-print-directory asan
-	@$(MAKE) --no-print-directory model
-	@$(MAKE) --no-print-directory mutants QUICK=1
+	@$(MAKE) --no-print-directory model FULL=1
+	@$(MAKE) --no-print-directory mutants QUICK=$(QUICK)
 	@$(MAKE) --no-print-directory fuzz ARGS=
-	@$(MAKE) --no-print-directory pytest
+	$(call PYTEST_PARTS,slow,$(SLOW))
 
-pytest: build ## pytest alone; ARGS='tests/unit -k lease'
+# Most tests wait for other processes half of their time, hence more of them at once than there are processors. What
+# is marked `alone` follows, one after another; both parts run, and either may fail the whole. Files without a marked
+# test are not even imported for those: torch and 6,000 tests take a quarter of a minute. tests/clients is slow as a
+# whole; what it imports would cost every forked worker of every other test.
+JOBS ?= $(shell n=$$(nproc); echo $$((n < 8 ? 2 * n : 16)))
+MARKS_SLOW := grep -rlE 'mark\.slow|tests\.parts' tests --include
+SLOW := $(shell $(MARKS_SLOW) 'test_*.py') $(dir $(shell $(MARKS_SLOW) conftest.py))
+ALONE := $(shell grep -rlw 'mark.alone' tests --include 'test_*.py')
+PYTEST_PARTS = @status=0; echo "== pytest: $(1), $(JOBS) at once"; \
+	$(PY) -m pytest -q -n $(JOBS) --dist worksteal -m "($(1)) and not alone" $(2) || status=1; \
+	echo "== pytest: $(1), alone"; $(PY) -m pytest -q -m "($(1)) and alone" $(ALONE) || status=1; exit $$status
+
+pytest: build ## pytest alone, all of it or what ARGS names; ARGS='tests/ring -k lease', ARGS='-n 4'
 	$(PY) -m pytest $(ARGS)
 
 KILLS ?= 10000
@@ -118,12 +156,14 @@ UNDER_TSAN = LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" \
 
 # The codec under the sanitizers, and what it decodes mutated for FUZZ_SECONDS; what takes new edges once more.
 FUZZ_SECONDS ?= 20
-fuzz: $(DEPS_STAMP) ## malformed batches, under the address sanitizer; FUZZ_SECONDS=20, ARGS='--seed 1', ARGS=--grow
+fuzz: $(DEPS_STAMP) ## malformed batches and images, under the address sanitizer; FUZZ_SECONDS=20, ARGS='--seed 1', ARGS=--grow
 	SLIPRING_BUILD=fuzz $(PY) setup.py --quiet build --build-lib $(call LIB,fuzz)
 	gcc -O2 -Wall -Wextra -Werror -shared -fPIC -o build/fuzz/edges.so tests/fuzz/edges.c
 	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) \
 	    timeout $$(($(FUZZ_SECONDS) + 300)) \
 	    $(PY) -m tests.fuzz.codec --seconds $(FUZZ_SECONDS) $(ARGS)
+	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) timeout $$(($(FUZZ_SECONDS) + 300)) \
+	    $(PY) -m tests.fuzz.images --seconds $(FUZZ_SECONDS)
 
 # What Python does with the C and Cython code. Without torch's loader: torch is not instrumented, and takes minutes.
 # Nor tests that measure a process's memory: the sanitizer has much of its own, and keeps back what is freed. Nor the
@@ -131,10 +171,10 @@ fuzz: $(DEPS_STAMP) ## malformed batches, under the address sanitizer; FUZZ_SECO
 # threads of torch's loader end while a worker is forked, and a lock of the sanitizer's allocator stays closed in that.
 # Reports go to files, because pytest would swallow them: they are shown at the end, and one is a failure.
 SHOW_REPORTS = status=$$?; ! cat build/$(1)/report.* 2>/dev/null && exit $$status
-ASAN_TESTS := tests/unit tests/parity/test_collate.py \
-	--ignore tests/unit/test_codec_leaks.py --ignore tests/unit/test_growth.py --ignore tests/unit/test_docs.py \
-	--deselect tests/unit/test_strings.py::test_reading_all_strings_in_a_worker_costs_no_memory_per_string
-asan-pytest: $(DEPS_STAMP) ## the tests in Python under the address sanitizer (minutes); ARGS='tests/unit -k lease'
+ASAN_TESTS := $(addprefix tests/,ring codec collate loader queue arrow state torch project) \
+	--ignore tests/codec/test_leaks.py --ignore tests/loader/test_memory.py --ignore tests/project/test_docs.py \
+	--deselect tests/arrow/test_strings.py::test_reading_all_strings_in_a_worker_costs_no_memory_per_string
+asan-pytest: $(DEPS_STAMP) ## the tests in Python under the address sanitizer (minutes); ARGS='tests/ring -k lease'
 	SLIPRING_BUILD=asan $(PY) setup.py --quiet build --build-lib $(call LIB,asan)
 	@rm -f build/asan/report.*
 	$(call UNDER_ASAN,,:log_path=$(CURDIR)/build/asan/report) PYTHONPATH=$(call LIB,asan) \
@@ -142,8 +182,8 @@ asan-pytest: $(DEPS_STAMP) ## the tests in Python under the address sanitizer (m
 
 # Thread workers: both sides of the ring in one process, so that every order is seen. This sanitizer cannot follow
 # threads that start in the fork of a process with threads.
-TSAN_TESTS := tests/unit tests/fault/test_respawn_threads.py -k "thread and not forked_child"
-tsan-pytest: $(DEPS_STAMP) ## thread workers under the thread sanitizer (minutes); ARGS='tests/unit -k lease'
+TSAN_TESTS := $(addprefix tests/,ring codec collate loader queue torch) tests/fault/test_respawn_threads.py -k "thread and not forked_child"
+tsan-pytest: $(DEPS_STAMP) ## thread workers under the thread sanitizer (minutes); ARGS='tests/ring -k lease'
 	SLIPRING_BUILD=tsan $(PY) setup.py --quiet build --build-lib $(call LIB,tsan)
 	@rm -f build/tsan/report.*
 	$(UNDER_TSAN):log_path=$(CURDIR)/build/tsan/report PYTHONPATH=$(call LIB,tsan) setarch -R \
@@ -161,16 +201,32 @@ bench-queue: build $(BENCH_STAMP) ## slipring.Queue and other queues; ARGS='--ro
 bench-device: build $(BENCH_STAMP) ## onto a device: copies, waiting, preload's cost; ARGS='--workers 8'
 	$(PY) -m bench.device $(ARGS)
 
-bench-faces: build $(BENCH_STAMP) ## the faces of slipring.compat next to the originals that are installed; ARGS='paddle'
-	$(PY) -m bench.faces $(ARGS)
+bench-adapters: build $(BENCH_STAMP) ## the adapters of slipring.compat next to the originals that are installed; ARGS='paddle'
+	$(PY) -m bench.adapters $(ARGS)
 
 test-cuda: build ## the tests that need a CUDA device; skipped with the reason where there is none
 	$(PY) -m pytest -m cuda tests/cuda $(ARGS)
 
-wheel check-sdist: SLIPRING_BUILD := release
+docs: build $(DOCS_STAMP) ## the pages and an API reference from the docstrings, into build/docs; a warning is an error
+	$(PY) -W ignore -m sphinx -W --keep-going -n -q -d build/docs-cache docs build/docs $(ARGS)
+	@echo build/docs/index.html
 
-wheel: $(DEPS_STAMP) ## sdist and wheel into dist/
-	$(PY) -m build --outdir dist
+check-sdist: SLIPRING_BUILD := release
+
+# With a compiler of its own, for an old glibc: neither the environment nor the compiler of `make build` is used.
+WHEEL_STAMP := build/wheel/tools/.stamp-created
+$(WHEEL_STAMP): requirements-wheel.txt
+	$(PYTHON) -m venv build/wheel/tools
+	build/wheel/tools/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-wheel.txt
+	@touch $@
+
+wheel check-wheel: export PYTHONS := $(PYTHONS)
+
+wheel: $(WHEEL_STAMP) ## sdist, and a wheel for each Python at hand, into dist/; PYTHONS='python3.12 python3.13', ARCH=aarch64
+	build/wheel/tools/bin/python tools/wheels.py build $(ARCH)
+
+check-wheel: $(WHEEL_STAMP) ## install each wheel of dist/ where there is no compiler, and let it work
+	build/wheel/tools/bin/python tools/wheels.py check
 
 check-sdist: $(DEPS_STAMP) ## build a wheel from the sdist in isolation, install it elsewhere, import it
 	rm -rf build/sdist

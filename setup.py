@@ -8,10 +8,17 @@ points where tests kill: see tests/steps.
 
 import glob
 import os
+import re
+import shlex
+import shutil
 import sys
+import sysconfig
+import tempfile
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 KIND = os.environ.get("SLIPRING_BUILD", "release")
 
@@ -28,30 +35,34 @@ if KIND not in FLAGS:
 
 # name -> C sources besides the .pyx of that name. Add an extension by adding a line.
 EXTENSIONS = {
-    "_check": [],
-    "_segment": sorted(glob.glob("csrc/*.c")),
-    "_slices": [],
-    "_slot": [],
-    "_ring": [],
-    "_empty": [],
-    "_trees": [],
-    "_codec": [],
-    "_define": [],
-    "_encode": [],
-    "_stack": [],
-    "_collate": [],
-    "_as_torch": [],
-    "_turn": [],
-    "_under_way": [],
-    "_iterator": [],
-    "_marks": [],
-    "_event": [],
-    "_queue": [],
+    "ring._check": [],
+    "ring._segment": sorted(glob.glob("csrc/*.c")),
+    "ring._slices": [],
+    "ring._epoll": [],
+    "ring._slot": [],
+    "ring._ring": [],
+    "codec._strides": [],
+    "codec._trees": [],
+    "codec._decode": [],
+    "codec._define": [],
+    "codec._encode": [],
+    "collate._empty": [],
+    "collate._stack": [],
+    "collate._default": [],
+    "collate._as_torch": [],
+    "workers._aside": [],
+    "iterate._lock": [],
+    "iterate._plans": [],
+    "iterate._in_flight": [],
+    "iterate._snapshots": [],
+    "iterate._iterator": [],
+    "queue._event": [],
+    "queue._queue": [],
 }
 
 HEADERS = glob.glob("csrc/*.h")
 if KIND == "steps":
-    EXTENSIONS = {"_segment": [*EXTENSIONS["_segment"], "tests/steps/steps.c"]}
+    EXTENSIONS = {"ring._segment": [*EXTENSIONS["ring._segment"], "tests/steps/steps.c"]}
     HEADERS.append("tests/steps/steps.h")
 
 CFLAGS = [
@@ -70,18 +81,39 @@ CFLAGS = [
 def extension(name, c_sources):
     """One extension module of the package, from its .pyx and `c_sources`."""
     sanitizers = [flag for flag in FLAGS[KIND] if flag.startswith("-fsanitize")]
+    told = [("SR_BUILD", f'"{KIND}"')] if name == "ring._segment" else []  # by `python -m slipring`
     return Extension(
         f"slipring.{name}",
-        sources=[f"pkg/slipring/{name}.pyx", *c_sources],
-        include_dirs=["csrc"],
-        depends=sorted(HEADERS),  # also of those that only cimport _ring
+        sources=[f"pkg/slipring/{name.replace('.', '/')}.pyx", *c_sources],
+        include_dirs=["csrc", "csrc/images"],
+        depends=sorted(glob.glob("csrc/images/*.h") if name.startswith("images.") else HEADERS),
         define_macros=[
             ("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"),
             ("NPY_TARGET_VERSION", "NPY_1_23_API_VERSION"),
+            *told,
         ],
         extra_compile_args=[*CFLAGS, *FLAGS[KIND]],
         extra_link_args=["-pthread", *sanitizers],
     )
+
+
+def no_compiler(why):
+    """End the build with what is missing and the remedy: this is for users whom no wheel fits."""
+    sys.exit(
+        f"slipring has no wheel for this Python ({sys.implementation.cache_tag} on {os.uname().machine}), and to "
+        f"build it {why}: install gcc and this Python's headers (Debian: `apt install gcc python3-dev`, Fedora: "
+        "`dnf install gcc python3-devel`), or use a Python that there is a wheel for"
+    )
+
+
+def check_compiler():
+    """Look for what compiling takes before Cython has worked for a minute."""
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "gcc")[0]
+    if shutil.which(command) is None:
+        no_compiler(f"a C compiler is needed, but there is no {command!r}")
+    include = sysconfig.get_path("include")
+    if not os.path.exists(os.path.join(include, "Python.h")):
+        no_compiler(f"its headers are needed, but there is no Python.h in {include}")
 
 
 class BuildExt(build_ext):
@@ -96,6 +128,7 @@ class BuildExt(build_ext):
             sys.exit(
                 f"slipring builds and runs on Linux only (pidfd, futex, fallocate); this is {sys.platform}"
             )
+        check_compiler()
         import numpy
         from Cython.Build import cythonize
 
@@ -121,13 +154,50 @@ class BuildExt(build_ext):
             ext.include_dirs.append(numpy.get_include())
         super().run()
 
+    def build_extensions(self):
+        try:
+            super().build_extensions()
+        except CompileError:
+            if self.compiler_works():
+                raise  # the fault is in the code
+            no_compiler(f"a C compiler that works is needed, but {self.compiler.compiler_so[0]!r} fails")
+
+    def compiler_works(self):
+        """Whether it can compile a file of two lines with the C library's and Python's headers."""
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "works.c")
+            source.write_text("#include <Python.h>\n#include <stdlib.h>\n")
+            try:
+                self.compiler.compile([str(source)], folder, include_dirs=[sysconfig.get_path("include")])
+            except CompileError:
+                return False
+            return True
+
     def copy_extensions_to_source(self):
         # Without force only newer modules are copied, and after another kind of build none would be.
         self.force = True
         super().copy_extensions_to_source()
 
 
+def package_page():
+    """The README as an index shows it: away from the repository its relative links would lead nowhere.
+
+    With a `Repository` among pyproject's URLs they lead there, else they are plain text that names the file.
+    """
+    found = re.search(r'^Repository = "(.*?)/?"', Path("pyproject.toml").read_text(), re.M)
+
+    def link(match):
+        picture, text, target = match.groups()
+        if found:
+            return f"{picture}[{text}]({found[1]}/{'raw' if picture else 'blob'}/HEAD/{target})"
+        return "" if picture else f"{text} (`{target.partition('#')[0]}`)"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\((?![a-z]+:)([^)]+)\)", link, Path("README.md").read_text())
+
+
 setup(
+    long_description=package_page(),
+    long_description_content_type="text/markdown",
     ext_modules=[extension(name, c_sources) for name, c_sources in EXTENSIONS.items()],
     cmdclass={"build_ext": BuildExt},
     options={"build": {"build_base": f"build/{KIND}"}},

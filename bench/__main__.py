@@ -61,7 +61,7 @@ def arguments() -> argparse.Namespace:
 
 
 def plan(options: argparse.Namespace) -> runner.Plan:
-    """Turn options into a plan."""
+    """ReentrantLock options into a plan."""
     repeats, warm_s, window_s, limit_s, budget_s = QUICK if options.quick else FULL
     return runner.Plan(
         questions=tuple(QUESTIONS[key] for key in dict.fromkeys(options.questions)),

@@ -71,19 +71,19 @@ class Vectors(Images):
 
 def copy_rate(torch: Any, options: argparse.Namespace) -> dict[str, float]:
     """Copy a batch to the device again and again: from registered slots, or from torch's pinned blocks."""
-    from slipring.torch.device import Accelerator
+    from slipring.torch.device.cuda import Accelerator
 
     device = torch.device(options.device)
     pins = None
     if options.rival == "slots":
         from slipring import Loader
-        from slipring.torch.pins import Pins
+        from slipring.torch.device.registered import RegisteredSlots
 
         torch.zeros(1, device=device)
         loader = Loader(Images(torch), options.batch, num_workers=2, slots=8, copy="never")
         sources = [batch[0] for batch, _ in zip(loader, range(4), strict=False)]
         ring = loader._engine.ring
-        pins = Pins(ring, Accelerator(device))
+        pins = RegisteredSlots(ring, Accelerator(device))
         for slot in range(ring.n_slots):
             pins.cover(slot)
         if pins.refused or not all(source.is_pinned() for source in sources):
@@ -255,7 +255,7 @@ def main() -> None:
         sys.stdout.flush()
         return
     console = Console(width=None if sys.stdout.isatty() else 120)
-    from slipring.torch.device import accelerator
+    from slipring.torch.device.cuda import accelerator
 
     here = accelerator()
     machine = {**describe(), "command": shlex.join(["python", "-m", "bench.device", *sys.argv[1:]])}

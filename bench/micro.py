@@ -44,10 +44,10 @@ def per_call(function: Callable[[], object], calls: int = 5000) -> float:
 
 def round_trip() -> float:
     """Dispatch, claim, publish and take an empty batch."""
-    from slipring._codec import receive
-    from slipring._encode import Encoder
-    from slipring._ring import Ring
-    from slipring._slices import Slices
+    from slipring.codec._decode import receive
+    from slipring.codec._encode import Encoder
+    from slipring.ring._ring import Ring
+    from slipring.ring._slices import Slices
 
     ring, encoder, indices = Ring(20, 3), Encoder(), Slices(64, 64)
     indices.advance()
@@ -78,7 +78,7 @@ def queueing(slots: int) -> float:
 
 def seeding() -> tuple[float, float]:
     """Seed random and numpy; the same and torch, once it is imported."""
-    from slipring.seeding import batch_seed, seed_globals
+    from slipring.workers.seeding import batch_seed, seed_globals
 
     def once() -> None:
         seed_globals(batch_seed(1, 2, 3, 0, 0))
@@ -102,7 +102,7 @@ def copying(
     streaming: bool, workers: int = 2, row: int = 3 * 224 * 224, rows: int = 256, slots: int = 5
 ) -> float:
     """Copy batches of ready images into shared memory; return batches per second of all processes."""
-    from slipring._ring import copy_bytes
+    from slipring.ring._ring import copy_bytes
 
     receiver, sender = os.pipe()
     source = np.ones((2 * rows, row), np.uint8)

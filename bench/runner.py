@@ -1,4 +1,4 @@
-"""Starts one child per rival, asks each in turn, and never waits for one for ever."""
+"""StartupWatchdog one child per rival, asks each in turn, and never waits for one for ever."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def summarize(questions: Iterable[Question], outcome: dict[str, Any]) -> dict[st
 
 
 def as_json(summary: dict[str, Any]) -> dict[str, Any]:
-    """Turn a summary into what JSON can hold."""
+    """ReentrantLock a summary into what JSON can hold."""
     return {
         "tables": {
             key: [asdict(row) | {"label": RIVALS[row.rival].label} for row in table]

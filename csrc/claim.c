@@ -119,6 +119,8 @@ int sr_publish(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, const
     uint64_t w = sr_word(SR_CLAIMED, (uint64_t)party + 1, gen);
     if (sr_load_acquire(&s->state) != w)
         return -ESTALE;
+    if (sr_load_relaxed(&ring->header->tight) && !held) /* arrays that are kept may lie anywhere */
+        sr_trim_tail(ring, slot, result->bytes);
     s->result = *result;
     sr_store_relaxed(&s->published_at, sr_now());
     sr_store_relaxed(&s->holder, party);

@@ -3,24 +3,41 @@
 #define SLIPRING_HANDLE_H
 
 #include <errno.h>
+#include <sys/types.h>
 
 #include "atomics.h"
 #include "ring.h"
+
+struct sr_told {
+    bool is_set;
+    uint64_t gen;
+    sr_task task;
+};
 
 struct sr_ring {
     char *base;
     sr_header *header;
     sr_party *parties;
     sr_slot *slots;
-    int fd;
+    int fd; /* to be had by sr_fd alone: the number may be another file's by now */
+    dev_t device;
+    ino_t inode;
     /* Constant fields of the header, checked once: the shared copy is not trusted again. */
     uint32_t n_slots, n_parties, flags;
     uint64_t data_off, stride, task_capacity, capacity, total;
     sr_info info;
     /* Payload bytes per slot that this process has mapped; threads share it. */
     _Atomic uint64_t *populated;
+    /* What this process has dispatched, per slot: workers may write over the shared copy. NULL: it keeps none (the model's handles). */
+    struct sr_told *told;
     /* This process's waits for batches are to return: sr_interrupt. */
     _Atomic uint32_t interrupted;
+    /* fork.c: how many leases and holds this process has on each slot; whether it was forked from one that had some, and
+     * has copies in their places; where the mapping lies of which that is true, once the segment is mapped anew. */
+    _Atomic uint32_t *in_use;
+    bool has_copies;
+    char *inherited;
+    sr_ring *next; /* in the list of this process's handles */
 };
 
 static inline uint64_t sr_word(unsigned state, uint64_t owner, uint64_t gen)
@@ -45,17 +62,39 @@ static inline sr_slot *sr_slot_checked(const sr_ring *ring, uint32_t slot)
     return slot < ring->n_slots ? &ring->slots[slot] : NULL;
 }
 
-/* memory.c: fallocate; and whether `need` bytes fit, `others` being about to be committed elsewhere. */
+/* fork.c: a handle that forks see to, from now on; and not any more. */
+void sr_enlist(sr_ring *ring);
+void sr_delist(sr_ring *ring);
+/* In a forked child that takes part: the segment is mapped at another address, where no copies lie. */
+int sr_move_from_copies(sr_ring *ring);
+/* files.c: moves a new descriptor away from the standard streams' numbers; -1 with errno, as what made it. */
+int sr_beyond_standard(int fd);
+/* The descriptor is the handle's from now on. */
+int sr_know_file(sr_ring *ring, int fd);
+
+/* memory.c: fallocate, and its opposite; and whether `need` bytes fit. */
 int sr_put_memory(int fd, uint64_t offset, uint64_t length);
-int sr_check_room(int fd, uint64_t need, uint64_t others, sr_shortage *why);
+int sr_drop_memory(char *at, uint64_t length);
+int sr_check_room(int fd, uint64_t need, sr_shortage *why);
 /* Takes back what a dead party has announced to commit, unless its word is another than `seen` by now, and wakes who
  * waits for that. */
 void sr_end_growing(sr_ring *ring, uint32_t party, uint64_t seen);
+/* Has the FREE slot that was used longest ago give its memory back; false: none has any to give, or it stays. */
+bool sr_trim_free(sr_ring *ring, uint32_t party);
+/* The owner gives back what lies behind the first `used` bytes of a slot, if that is much. */
+void sr_trim_tail(sr_ring *ring, uint32_t slot, uint64_t used);
 static inline uint32_t sr_pages_of(uint64_t growing) { return (uint32_t)growing; }
 
 /* How long a commit waits for others that are committing the room it needs. Whoever died in the middle of it
  * is recovered much sooner, unless the recovering party is the one that waits. */
 #define SR_GROW_WAIT_NS UINT64_C(2000000000)
+
+/* How long a worker that is short of memory waits when all that take part wait for one another: another thread of the
+ * consumer's may let go of a batch, which nobody can know. And how often it looks. */
+#ifndef SR_PATIENCE_NS
+#define SR_PATIENCE_NS UINT64_C(1000000000)
+#endif
+#define SR_SHORT_LOOK_NS UINT64_C(50000000)
 
 /* A sleeper looks again this often, whatever happened to the wake-up meant for it: the waker may have been
  * killed. Tests make it endless, so that a wake-up lost in any other way shows. */
@@ -67,7 +106,17 @@ static inline uint32_t sr_pages_of(uint64_t growing) { return (uint32_t)growing;
  * on a futex and a pidfd at once. */
 #define SR_LOOK_NS UINT64_C(30000000)
 
+/* limits.c: this process's addresses, all and those in use. */
+uint64_t sr_address_space(void);
+uint64_t sr_mapped_bytes(void);
+
+/* How often a worker looks whether the consumer has become another program: an exec ends no pidfd. And whether it lives
+ * at all, where code of the worker has closed that. */
+#define SR_WATCH_MS 1000
+
 /* wait.c */
+/* A process's start time, as sr_start_time, and where its stack began, which each program has for itself; 0: unknown. */
+uint64_t sr_process(int pid, uint64_t *stack);
 uint64_t sr_rescan_at(uint64_t deadline);
 void sr_wake_party(sr_ring *ring, uint32_t party);
 void sr_wake_a_worker(sr_ring *ring, uint64_t addressee);
@@ -95,18 +144,28 @@ static inline bool sr_is_stale(const sr_ring *ring, const sr_slot *s)
     return !(ring->flags & SR_SEG_PUSH) && sr_load_relaxed(&s->run) != sr_load_acquire(&ring->header->run);
 }
 
-/* recover.c: gives back what `party` held while `tenant` had its number. */
-int sr_recover_tenant(sr_ring *ring, uint32_t party, uint64_t tenant);
+/* recover.c: gives back what `party` held while `incarnation` had its number. */
+int sr_recover_incarnation(sr_ring *ring, uint32_t party, uint64_t incarnation);
 
-/* party.c: what a process is known by, as a tenant. 0 is nobody. */
-uint64_t sr_tenant_of(int pid);
+/* party.c: what a process is known by, as an incarnation. 0 is nobody. */
+uint64_t sr_incarnation_of(int pid);
+/* What tells the program that an incarnation runs from one that it has become by exec, as a party keeps it; 0:
+ * unknown. */
+uint64_t sr_program_of(uint64_t incarnation);
+/* Whether that process has ended, all its threads too, or runs another program than `program` (0: it does not matter).
+ * 1, 0; -errno if it has not as far as can be told, for no descriptor was to be had. */
+int sr_has_gone(uint64_t incarnation, uint64_t program);
 uint64_t sr_pid_namespace(void);
 
 /* ring.c */
+/* Writes the task that this process dispatched into a slot over what may have become of it; nobody works on it. */
+void sr_restore_task(const sr_ring *ring, uint32_t slot);
 void sr_raise_high_water(sr_ring *ring, uint32_t slot);
 void sr_reset_slot(sr_slot *s, const sr_task *task);
 /* Makes a slot FREE whose word is `word`; false if the word has changed meanwhile. */
 bool sr_set_free(sr_ring *ring, sr_slot *s, uint64_t word);
+/* The same of one that is to be taken last. */
+bool sr_set_free_cold(sr_ring *ring, sr_slot *s, uint64_t word);
 
 #ifdef SR_STEPS
 #include "steps.h" /* for tests: from here on each access to shared bytes has points where a party may be killed */

@@ -17,7 +17,7 @@
 #endif
 
 #define SR_MAGIC UINT64_C(0x474e495250494c53) /* "SLIPRING" read as little-endian bytes */
-#define SR_VERSION 1u
+#define SR_VERSION 3u
 
 #define SR_LINE 64u           /* one cache line: words that different parties write lie on different ones */
 #define SR_PAGE 4096u         /* payloads start on such a boundary */
@@ -37,7 +37,8 @@ enum sr_state {
     SR_READY = 3,   /* a batch (or error, or end mark) lies in it */
     SR_LEASED = 4,  /* owner (the consumer) hands out views of it */
     SR_SHARED = 5,  /* cooperative task: its rows are claimed range by range; owner: the round, from 0 */
-    SR_PARKED = 6   /* the consumer let go, worker code still holds an array in it */
+    SR_PARKED = 6,  /* the consumer let go, worker code still holds an array in it */
+    SR_TRIMMED = 7  /* was FREE; owner, who is short of memory, gives its memory back */
 };
 #define SR_STATE_MASK UINT64_C(0xf)
 #define SR_HELD (UINT64_C(1) << 4) /* worker code kept an array of this slot past the publish */
@@ -121,10 +122,12 @@ typedef struct sr_slot {
     uint64_t pad2[2];
     /* line 4 */
     _Atomic uint64_t cursor;         /* payload bytes handed out by sr_alloc */
-    _Atomic uint64_t committed;      /* payload bytes backed by memory, from offset 0 */
+    _Atomic uint64_t committed;      /* payload bytes backed by memory, from offset 0; falls by give_back alone */
     _Atomic uint64_t task_committed; /* the same of the task area */
     _Atomic uint64_t rewound;        /* generation and round whose finisher has begun to write over its ranges */
-    uint64_t pad3[4];
+    _Atomic uint32_t pinned;         /* 1: a device reads from it; its memory stays */
+    _Atomic uint32_t strays;         /* 1: there may be pages behind `committed`, which a dead party has left (a hint) */
+    uint32_t pad3[6];
     /* line 5: CLOCK_MONOTONIC stamps and durations, ns */
     _Atomic uint64_t dispatched_at;
     _Atomic uint64_t claimed_at;
@@ -156,8 +159,10 @@ typedef struct sr_party {
     _Atomic uint64_t growing; /* low half, a futex word: pages that it is committing right now; high: a count of these */
     _Atomic uint32_t flags; /* the worker's report (bit 0: worker_init_fn seeded generators) */
     uint32_t pad1;
-    _Atomic uint64_t tenant; /* the process that has this number: pid | start time << 32; 0: nobody */
-    uint64_t pad2[3];
+    _Atomic uint64_t incarnation; /* the process that has this number: pid | start time << 32; 0: nobody */
+    _Atomic uint64_t program; /* hashes of the incarnation | of where its stack begins: which program runs; 0: unknown */
+    _Atomic uint32_t short_of; /* slot + 1 for which it waits for memory; 0: it does not */
+    uint32_t pad2[3];
 } sr_party;
 
 #define SR_SEG_PUSH 1u /* producers claim FREE slots themselves */
@@ -182,7 +187,8 @@ typedef struct sr_header {
     _Atomic uint64_t run;
     _Atomic uint32_t closed;
     _Atomic uint32_t high_water; /* slots used so far: scans stop there */
-    uint64_t pad1[6];
+    _Atomic uint32_t tight;      /* 1: less memory is left than the segment has */
+    uint32_t pad1[11];
     /* line 3: those who wait for READY */
     _Atomic uint32_t ready;
     _Atomic uint32_t ready_waiters;
@@ -212,7 +218,8 @@ static_assert(sizeof(sr_slot) == SR_PAGE + SR_LINE, "slot controls lie a page an
 static_assert(sizeof(sr_party) == 2 * SR_LINE, "a party has two lines");
 static_assert(offsetof(sr_party, pid) == SR_LINE, "party line 1");
 static_assert(offsetof(sr_party, growing) == 80, "growing");
-static_assert(offsetof(sr_party, tenant) == 96, "tenant");
+static_assert(offsetof(sr_party, incarnation) == 96, "incarnation");
+static_assert(offsetof(sr_party, program) == 104, "program");
 static_assert(offsetof(sr_header, run) == 2 * SR_LINE, "header line 2");
 static_assert(offsetof(sr_header, ready) == 3 * SR_LINE, "header line 3");
 static_assert(offsetof(sr_header, freed) == 4 * SR_LINE, "header line 4");

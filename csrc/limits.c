@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/statfs.h>
 #include <unistd.h>
 
@@ -61,7 +62,6 @@ static uint64_t number(const char *root, const char *dir, const char *name)
 /* What is looked for: the narrowest limit. */
 struct search {
     const char *root;
-    bool patient; /* the kernel has time to drop file pages that were used lately, too */
     sr_room *best;
 };
 
@@ -79,6 +79,18 @@ static void narrow(sr_room *best, uint64_t free, uint64_t size, int limit, const
 
 static uint64_t less(uint64_t from, uint64_t by) { return from > by ? from - by : 0; }
 
+/* What the kernel drops of a group's usage before it kills: file pages (used lately or not, to be written back or
+ * not; those of a tmpfs are none of them), and caches of names and inodes, which it gives up page by page if
+ * at all. A part stays: code that runs lies in file pages too, and the kernel wants some to choose from. */
+static uint64_t droppable(const char *stat, bool v2)
+{
+    uint64_t inactive = field(stat, v2 ? "inactive_file " : "total_inactive_file ");
+    uint64_t active = field(stat, v2 ? "active_file " : "total_active_file ");
+    uint64_t names = v2 ? field(stat, "slab_reclaimable ") : UINT64_MAX; /* v1 does not tell */
+    uint64_t pages = (inactive == UINT64_MAX ? 0 : inactive) + (active == UINT64_MAX ? 0 : active);
+    return pages - pages / 16 + (names == UINT64_MAX ? 0 : names / 2);
+}
+
 static void cgroup_room(const struct search *s, const char *dir, bool v2)
 {
     char stat[8192];
@@ -87,13 +99,8 @@ static void cgroup_room(const struct search *s, const char *dir, bool v2)
     uint64_t usage = number(s->root, dir, v2 ? "memory.current" : "memory.usage_in_bytes");
     if (limit == UINT64_MAX || usage == UINT64_MAX || limit >= UINT64_C(1) << 62)
         return;
-    /* File pages that the kernel can drop do not count. */
-    if (read_text(s->root, dir, "memory.stat", stat, sizeof stat) > 0) {
-        uint64_t inactive = field(stat, v2 ? "inactive_file " : "total_inactive_file ");
-        uint64_t active = s->patient ? field(stat, v2 ? "active_file " : "total_active_file ") : 0;
-        usage = less(usage, inactive == UINT64_MAX ? 0 : inactive);
-        usage = less(usage, active == UINT64_MAX ? 0 : active);
-    }
+    if (read_text(s->root, dir, "memory.stat", stat, sizeof stat) > 0)
+        usage = less(usage, droppable(stat, v2));
     narrow(s->best, less(limit, usage + MARGIN), limit, SR_LIMIT_CGROUP, dir, name);
 }
 
@@ -203,10 +210,25 @@ uint64_t sr_headroom(int fd, const char *root, int *limit)
 
 int sr_room_left(const char *root, sr_room *out)
 {
-    struct search search = {.root = root, .patient = true, .best = out};
+    struct search search = {.root = root, .best = out};
 
     *out = (sr_room){.free = UINT64_MAX};
     cgroups_room(&search);
     machine_room(&search);
     return 0;
+}
+
+uint64_t sr_address_space(void)
+{
+    /* The first thread's stack lies at its end, under any kernel's settings. */
+    uint64_t near_end = getauxval(AT_RANDOM);
+    return near_end ? UINT64_C(1) << (64 - __builtin_clzll(near_end)) : UINT64_C(1) << 47;
+}
+
+uint64_t sr_mapped_bytes(void)
+{
+    char text[256];
+    if (read_text("", "/proc/self/statm", "", text, sizeof text) <= 0)
+        return 0;
+    return strtoull(text, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
 }

@@ -1,6 +1,6 @@
 /* party.c - who has which number in a push segment: processes come and go, and nobody assigns numbers.
  *
- * One word per party decides, as one word per slot does: its tenant, 0 for nobody, changed by compare-and-swap.
+ * One word per party decides, as one word per slot does: its incarnation, 0 for nobody, changed by compare-and-swap.
  * It names a process once and for all, by pid and start time, so that whoever finds it dead may recover it.
  */
 #include <poll.h>
@@ -15,7 +15,7 @@
 #define SYS_pidfd_open 434
 #endif
 
-uint64_t sr_tenant_of(int pid) { return (uint32_t)pid | sr_start_time(pid) << 32; }
+uint64_t sr_incarnation_of(int pid) { return (uint32_t)pid | sr_start_time(pid) << 32; }
 
 uint64_t sr_pid_namespace(void)
 {
@@ -23,20 +23,39 @@ uint64_t sr_pid_namespace(void)
     return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-/* Whether that process has ended, all its threads too. What cannot be found out counts as alive. */
-static bool has_died(uint64_t tenant)
+/* The word says itself whose it is, so that it may be read at any time: what another incarnation of the number has left
+ * tells nothing. */
+static uint64_t program_word(uint64_t incarnation, uint64_t stack)
 {
-    int pid = (int)(uint32_t)tenant;
-    uint32_t started = (uint32_t)(tenant >> 32), now = (uint32_t)sr_start_time(pid);
+    uint32_t of = (uint32_t)((incarnation ^ incarnation >> 32) * UINT64_C(0x9e3779b97f4a7c15) >> 32);
+    uint32_t at = (uint32_t)(stack * UINT64_C(0x9e3779b97f4a7c15) >> 32);
+    return stack ? (uint64_t)of << 32 | (at | 1) : 0;
+}
+
+uint64_t sr_program_of(uint64_t incarnation)
+{
+    uint64_t stack;
+    (void)sr_process((int)(uint32_t)incarnation, &stack);
+    return program_word(incarnation, stack);
+}
+
+int sr_has_gone(uint64_t incarnation, uint64_t program)
+{
+    int pid = (int)(uint32_t)incarnation;
+    uint64_t stack;
+    uint32_t started = (uint32_t)(incarnation >> 32), now = (uint32_t)sr_process(pid, &stack);
     if (now == 0 && kill(pid, 0) != 0 && errno == ESRCH)
-        return true;
+        return 1;
     if (now != 0 && started != 0 && now != started)
-        return true; /* the number is another process's by now */
+        return 1; /* the number is another process's by now */
+    uint64_t runs = program_word(incarnation, stack);
+    if (runs && program && runs >> 32 == program >> 32 && runs != program)
+        return 1; /* it has become another program: its stack is another one */
     /* A zombie still has its number; its pidfd tells. */
     struct pollfd fd = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
     if (fd.fd < 0)
-        return errno == ESRCH;
-    bool died = poll(&fd, 1, 0) == 1;
+        return errno == ESRCH ? 1 : -errno;
+    int died = poll(&fd, 1, 0) == 1;
     close(fd.fd);
     return died;
 }
@@ -45,10 +64,11 @@ static int take_number(sr_ring *ring, uint64_t me, uint32_t *party)
 {
     for (uint32_t i = 0; i < ring->n_parties; i++) {
         sr_party *p = &ring->parties[i];
-        if (sr_load_acquire(&p->tenant) != 0 || !sr_cas(&p->tenant, 0, me)) /* [N1] partner: [N2] in recover_step */
+        if (sr_load_acquire(&p->incarnation) != 0 || !sr_cas(&p->incarnation, 0, me)) /* [N1] and [N2] in recover_step */
             continue;
         sr_store_relaxed(&p->pid, (int32_t)(uint32_t)me);
         sr_store_relaxed(&p->started, sr_start_time((int)(uint32_t)me));
+        sr_store_relaxed(&p->program, sr_program_of(me));
         sr_store_relaxed(&p->waiting, 0);
         sr_store_release(&p->status, SR_PARTY_JOINED);
         *party = i;
@@ -64,7 +84,7 @@ int sr_enter(sr_ring *ring, uint32_t *party)
     uint64_t here = sr_pid_namespace();
     if (here && ring->header->pid_namespace && here != ring->header->pid_namespace)
         return -EXDEV;
-    uint64_t me = sr_tenant_of((int)getpid());
+    uint64_t me = sr_incarnation_of((int)getpid());
     for (;;) {
         if (take_number(ring, me, party) == 0)
             return 0;
@@ -95,14 +115,14 @@ int sr_leave(sr_ring *ring, uint32_t party)
     if (party >= ring->n_parties || !(ring->flags & SR_SEG_PUSH))
         return -EINVAL;
     sr_party *p = &ring->parties[party];
-    uint64_t tenant = sr_load_acquire(&p->tenant);
-    if ((uint32_t)tenant != (uint32_t)getpid())
+    uint64_t incarnation = sr_load_acquire(&p->incarnation);
+    if ((uint32_t)incarnation != (uint32_t)getpid())
         return -ESTALE;
     note_holders(ring, holders);
     if (holders[party / 64] >> party % 64 & 1)
         return -EBUSY;
     sr_store_relaxed(&p->status, SR_PARTY_NONE);
-    return sr_cas(&p->tenant, tenant, 0) ? 0 : -ESTALE;
+    return sr_cas(&p->incarnation, incarnation, 0) ? 0 : -ESTALE;
 }
 
 int sr_recover_dead(sr_ring *ring, bool all)
@@ -115,10 +135,10 @@ int sr_recover_dead(sr_ring *ring, bool all)
     for (uint32_t i = 0; i < ring->n_parties; i++) {
         if (!all && !(holders[i / 64] >> i % 64 & 1))
             continue;
-        uint64_t tenant = sr_load_acquire(&ring->parties[i].tenant);
-        if (tenant == 0 || !has_died(tenant))
+        uint64_t incarnation = sr_load_acquire(&ring->parties[i].incarnation);
+        if (incarnation == 0 || sr_has_gone(incarnation, sr_load_relaxed(&ring->parties[i].program)) <= 0)
             continue;
-        sr_recover_tenant(ring, i, tenant);
+        sr_recover_incarnation(ring, i, incarnation);
         found++;
     }
     return found;

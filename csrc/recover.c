@@ -6,39 +6,68 @@
  *
  * There a slow survivor may still be at it when another has finished, and a new process has taken the number. So
  * each step reads a slot's word, then makes sure that the number still is the dead one's, then swaps: a word that
- * the next tenant has written cannot be read before its tenancy can [N2].
+ * the next incarnation has written cannot be read before its tenancy can [N2].
  */
 #include "handle.h"
+
+/* A party may have died between a slot's mark and its pages [C2], or have written anything there. What lies behind the
+ * mark goes, or nobody would count it, and the slot's next commit need the room twice. No more is believed than this
+ * process has found backed by memory. */
+static void take_strays(sr_ring *ring, sr_slot *s)
+{
+    if (ring->flags & SR_SEG_PUSH) { /* another survivor may have done all this, and the slot be somebody's by now */
+        sr_store_relaxed(&s->strays, 1);
+        return;
+    }
+    uint32_t slot = (uint32_t)(s - ring->slots);
+    uint64_t known = sr_load_relaxed(&ring->populated[slot]), have = sr_load_relaxed(&s->committed);
+    known = known > SR_PAYLOAD_COMMIT ? known : SR_PAYLOAD_COMMIT;
+    if (sr_load_relaxed(&s->pinned))
+        return;
+    if (have > known)
+        sr_store_relaxed(&s->committed, have = known);
+    if (have < ring->capacity)
+        (void)sr_drop_memory(sr_payload(ring, slot) + have, ring->capacity - have);
+}
 
 /* Its CAS are [X1], partners: [K1], [K2]. */
 static int recover_claim(sr_ring *ring, sr_slot *s, uint64_t word, bool stale)
 {
     uint64_t gen = sr_gen_of(word);
-    if ((ring->flags & SR_SEG_PUSH) || stale)
+    if ((ring->flags & SR_SEG_PUSH) || stale) {
+        take_strays(ring, s);
         return sr_set_free(ring, s, word) ? 0 : -EAGAIN;
+    }
     if (sr_load_relaxed(&s->n_ranges)) { /* it died while finishing */
         return sr_cas(&s->state, word, sr_word(SR_SHARED, sr_undo_ranges(s, gen), gen)) ? 1 : -EAGAIN;
     }
     sr_store_relaxed(&s->cursor, 0);
+    take_strays(ring, s);
     return sr_cas(&s->state, word, sr_word(SR_TASK, s->task.addressee, gen)) ? 1 : -EAGAIN;
 }
 
 /* One step towards a slot that the dead party does not hold; *again counts what will be redone. */
-static bool recover_step(sr_ring *ring, sr_slot *s, uint32_t party, uint64_t tenant, bool arrays, int *again)
+static bool recover_step(sr_ring *ring, sr_slot *s, uint32_t party, uint64_t incarnation, bool arrays, int *again)
 {
     uint64_t me = (uint64_t)party + 1;
     uint64_t w = sr_load_acquire(&s->state);
     uint64_t gen = sr_gen_of(w);
     bool mine = sr_owner_of(w) == me;
-    bool stale = sr_is_stale(ring, s);
     bool holds = arrays && (w & SR_HELD) && sr_load_relaxed(&s->holder) == party;
 
-    if (sr_load_acquire(&ring->parties[party].tenant) != tenant) /* [N2] partner: [N1] in sr_enter */
+    if (sr_load_acquire(&ring->parties[party].incarnation) != incarnation) /* [N2] partner: [N1] in sr_enter */
         return true;
+    if (sr_state_of(w) == SR_CLAIMED && mine)
+        sr_restore_task(ring, (uint32_t)(s - ring->slots));
+    bool stale = sr_is_stale(ring, s);
     if (sr_state_of(w) == SR_CLAIMED && mine) {
         int rc = recover_claim(ring, s, w, stale);
         *again += rc > 0;
         return rc >= 0;
+    }
+    if (sr_state_of(w) == SR_TRIMMED && mine) {
+        take_strays(ring, s);
+        return sr_set_free_cold(ring, s, w);
     }
     if (sr_state_of(w) == SR_SHARED) {
         *again += sr_recover_ranges(s, gen, party, stale);
@@ -58,20 +87,21 @@ static bool recover_step(sr_ring *ring, sr_slot *s, uint32_t party, uint64_t ten
 }
 
 /* `arrays`: what its code kept in slots has gone with it. */
-static int recover(sr_ring *ring, uint32_t party, uint64_t tenant, bool arrays)
+static int recover(sr_ring *ring, uint32_t party, uint64_t incarnation, bool arrays)
 {
     int again = 0;
     sr_party *p = &ring->parties[party];
     for (uint32_t i = 0; i < ring->n_slots; i++)
-        while (!recover_step(ring, &ring->slots[i], party, tenant, arrays, &again)) {
+        while (!recover_step(ring, &ring->slots[i], party, incarnation, arrays, &again)) {
         }
     uint64_t growing = sr_load_acquire(&p->growing);
-    if (sr_load_acquire(&p->tenant) == tenant) { /* [N2] as in recover_step: a word first, then whose it is */
+    if (sr_load_acquire(&p->incarnation) == incarnation) { /* [N2] as in recover_step: a word first, then whose it is */
         sr_end_growing(ring, party, growing);
         if (ring->flags & SR_SEG_PUSH) {
-            (void)sr_cas(&p->tenant, tenant, 0); /* [N1]: the number can be taken; who takes it sets the rest */
+            (void)sr_cas(&p->incarnation, incarnation, 0); /* [N1]: the number can be taken; who takes it sets the rest */
         } else {
             sr_store_relaxed(&p->waiting, 0);
+            sr_store_relaxed(&p->short_of, 0);
             sr_store_release(&p->status, SR_PARTY_NONE);
         }
     }
@@ -80,16 +110,16 @@ static int recover(sr_ring *ring, uint32_t party, uint64_t tenant, bool arrays)
     return again;
 }
 
-int sr_recover_tenant(sr_ring *ring, uint32_t party, uint64_t tenant)
+int sr_recover_incarnation(sr_ring *ring, uint32_t party, uint64_t incarnation)
 {
-    return recover(ring, party, tenant, true);
+    return recover(ring, party, incarnation, true);
 }
 
 static int recover_present(sr_ring *ring, uint32_t party, bool arrays)
 {
     if (party >= ring->n_parties)
         return -EINVAL;
-    return recover(ring, party, sr_load_acquire(&ring->parties[party].tenant), arrays);
+    return recover(ring, party, sr_load_acquire(&ring->parties[party].incarnation), arrays);
 }
 
 int sr_recover(sr_ring *ring, uint32_t party) { return recover_present(ring, party, true); }
@@ -111,7 +141,9 @@ static bool owns(const sr_slot *s, uint64_t me)
 int sr_find_owned(const sr_ring *ring, uint32_t party, uint32_t *slot)
 {
     for (; *slot < ring->n_slots; (*slot)++)
-        if (owns(&ring->slots[*slot], (uint64_t)party + 1))
+        if (owns(&ring->slots[*slot], (uint64_t)party + 1)) {
+            sr_restore_task(ring, *slot);
             return 0;
+        }
     return -ENOENT;
 }

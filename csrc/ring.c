@@ -15,6 +15,8 @@ static bool set_free_at(sr_ring *ring, sr_slot *s, uint64_t word, uint64_t at)
 
 bool sr_set_free(sr_ring *ring, sr_slot *s, uint64_t word) { return set_free_at(ring, s, word, sr_now()); }
 
+bool sr_set_free_cold(sr_ring *ring, sr_slot *s, uint64_t word) { return set_free_at(ring, s, word, 0); }
+
 /* Whether another slot that is free has more memory than this one. */
 static bool another_has_more(const sr_ring *ring, const sr_slot *s)
 {
@@ -110,19 +112,26 @@ int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen
     sr_slot *s = sr_slot_checked(ring, slot);
     if (!s || (ring->flags & SR_SEG_PUSH) || task->n_ranges > SR_MAX_RANGES || task->addressee > ring->n_parties)
         return -EINVAL;
-    uint64_t w = sr_load_acquire(&s->state); /* [D1] partner: [E1], what the last owner did */
-    if (sr_state_of(w) != SR_FREE)
-        return -EBUSY;
-    uint64_t g = sr_next_gen(sr_gen_of(w));
-    sr_reset_slot(s, task);
-    for (uint32_t i = 0; i < task->n_ranges; i++)
-        sr_store_relaxed(&s->ranges[i].word, sr_word(SR_RANGE_FREE, 0, g));
-    sr_store_relaxed(&s->layout, sr_word(SR_LAYOUT_NONE, 0, g));
-    sr_store_relaxed(&s->dispatched_at, sr_now());
-    sr_raise_high_water(ring, slot);
-    uint64_t next = task->n_ranges ? sr_word(SR_SHARED, 0, g) : sr_word(SR_TASK, task->addressee, g);
-    if (!sr_cas(&s->state, w, next)) /* [D2] partners: [K1], [K2] */
-        return -EBUSY;
+    uint64_t w, g, next;
+    do { /* again, if memory was taken from it meanwhile */
+        w = sr_load_acquire(&s->state); /* [D1] partner: [E1], what the last owner did */
+        if (sr_state_of(w) != SR_FREE)
+            return sr_state_of(w) == SR_TRIMMED ? -EAGAIN : -EBUSY;
+        g = sr_next_gen(sr_gen_of(w));
+        sr_reset_slot(s, task);
+        for (uint32_t i = 0; i < task->n_ranges; i++)
+            sr_store_relaxed(&s->ranges[i].word, sr_word(SR_RANGE_FREE, 0, g));
+        sr_store_relaxed(&s->layout, sr_word(SR_LAYOUT_NONE, 0, g));
+        sr_store_relaxed(&s->dispatched_at, sr_now());
+        sr_raise_high_water(ring, slot);
+        /* What the slot has given back since is mapped anew when it is there again. */
+        uint64_t there = sr_load_relaxed(&s->committed);
+        if (sr_load_relaxed(&ring->populated[slot]) > there)
+            atomic_store_explicit(&ring->populated[slot], there, memory_order_relaxed); /* nobody else's word */
+        if (ring->told)
+            ring->told[slot] = (struct sr_told){true, g, *task};
+        next = task->n_ranges ? sr_word(SR_SHARED, 0, g) : sr_word(SR_TASK, task->addressee, g);
+    } while (!sr_cas(&s->state, w, next)); /* [D2] partners: [K1], [K2] */
     if (gen)
         *gen = g;
     if (!task->n_ranges)
@@ -130,6 +139,19 @@ int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen
     for (uint32_t i = 0; i < task->n_ranges; i++) /* ranges are anybody's */
         sr_wake_a_worker(ring, 0);
     return 0;
+}
+
+void sr_restore_task(const sr_ring *ring, uint32_t slot)
+{
+    sr_slot *s = &ring->slots[slot];
+    const struct sr_told *told = ring->told ? &ring->told[slot] : NULL;
+    if (!told || !told->is_set || told->gen != sr_gen_of(sr_load_acquire(&s->state)))
+        return;
+    if (memcmp(&s->task, &told->task, sizeof s->task) != 0)
+        s->task = told->task;
+    sr_store_relaxed(&s->ticket, told->task.ticket);
+    sr_store_relaxed(&s->run, told->task.run);
+    sr_store_relaxed(&s->n_ranges, told->task.n_ranges);
 }
 
 int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen)

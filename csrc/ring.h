@@ -51,7 +51,7 @@ typedef struct sr_info {
 
 /* Why memory could not be committed. */
 enum sr_limit { SR_LIMIT_NONE = 0, SR_LIMIT_FILESYSTEM, SR_LIMIT_CGROUP, SR_LIMIT_MEMORY, SR_LIMIT_FILESIZE,
-                SR_LIMIT_CAPACITY, SR_LIMIT_ADDRESS };
+                SR_LIMIT_CAPACITY, SR_LIMIT_ADDRESS, SR_LIMIT_MAPPED, SR_LIMIT_MAPPINGS, SR_LIMIT_LOCKED };
 typedef struct sr_shortage {
     int limit;       /* enum sr_limit */
     uint64_t needed; /* bytes to commit in addition */
@@ -78,6 +78,7 @@ int sr_after_fork(sr_ring *ring);
 /* Unmaps and closes. The caller knows that nobody in this process uses the mapping any more. */
 int sr_destroy(sr_ring *ring);
 
+/* The segment's descriptor; -EBADF if it has been closed, whatever file may have its number by now. */
 int sr_fd(const sr_ring *ring);
 int sr_describe(const sr_ring *ring, sr_info *info);
 
@@ -102,8 +103,7 @@ uint64_t sr_committed(const sr_ring *ring);
  * /sys ("" outside tests). */
 uint64_t sr_headroom(int fd, const char *root, int *limit);
 
-/* What processes may still write before a memory cgroup or the machine runs out. Unlike sr_headroom's question
- * this one is not about the next instant: all file pages that the kernel can drop count as free. */
+/* What processes may still write before a memory cgroup or the machine runs out, and where that stands. */
 typedef struct sr_room {
     uint64_t free;   /* bytes, a safety margin deducted; UINT64_MAX: nothing limits */
     uint64_t size;   /* the limit itself: the group's, the machine's memory */
@@ -123,14 +123,33 @@ int sr_commit_task(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes,
 
 /* Takes `bytes` (aligned to `align`, a power of two) from the payload of a slot that this party fills and
  * commits them; *offset is where. Several parties may take from a cooperative slot at once. What does not fit
- * the capacity takes nothing (-EFBIG; needed: the slot's bytes with it); what finds no memory stays taken. */
+ * the capacity takes nothing (-EFBIG; needed: the slot's bytes with it); what finds no memory stays taken, and can
+ * be committed later. */
 int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint64_t align, uint64_t *offset,
              sr_shortage *why);
+
+/* A commit has found no memory, and *why: waits for slots in use, some of whose memory may come back. 0: try again;
+ * -EINTR; -ENOSPC: there is nothing to wait for. *waited, 0 at first, adds up how long nobody has got on. Others see that
+ * this party waits until it calls sr_end_wait_room, whatever comes of it. */
+int sr_wait_room(sr_ring *ring, uint32_t party, uint32_t slot, const sr_shortage *why, uint64_t *waited);
+int sr_end_wait_room(sr_ring *ring, uint32_t party);
+/* Whether a party waits for memory. */
+bool sr_is_short(const sr_ring *ring, uint32_t party);
+
+/* A device reads from the slot: its memory is not given back. The caller holds the slot. */
+int sr_pin(sr_ring *ring, uint32_t slot);
+
+/* Gives back all memory of slots that are FREE, task areas too, as `party`: the segment has served its time in this
+ * process, and others that have it mapped (a worker's own children) would keep it. In a pull segment the consumer does
+ * so, after sr_close: tasks that nobody works on and batches that nobody has taken go with it. In a push segment
+ * nothing is done as long as another party takes part. What is leased, held or worked on stays: do it again then. */
+int sr_vacate(sr_ring *ring, uint32_t party);
 
 /* Forgets what was taken: the owner begins again (to write an error in place of a batch). */
 int sr_rewind(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen);
 
-/* Maps the first `bytes` of a payload in one call, if this process has not touched them yet. */
+/* Maps the first `bytes` of a payload in one call, if this process has not touched them yet; no more than a step of
+ * growth beyond them, whatever a worker may have written as the mark of what is committed. */
 int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes);
 
 /* ---- wait.c: clocks, futexes, parties ------------------------------------------------------------------ */
@@ -164,6 +183,17 @@ int sr_watch_consumer(const sr_ring *ring);
 /* A number that a process shares with its parent until it is forked: a lease compares it, because a forked
  * child must not release what its parent holds (fork.c). */
 uint64_t sr_fork_generation(void);
+
+/* This process has a lease or a hold on a slot, from now on: a child that is forked meanwhile gets a copy of what lies
+ * there, at the same addresses, for as long as it lives. By raw clone and vfork nothing is copied. */
+void sr_use(sr_ring *ring, uint32_t slot);
+/* Not any more, in the process that had it. False: the slot must not be released, nor unheld, as long as the segment lives,
+ * because a child sees it and there was no memory for a copy. */
+bool sr_unuse(sr_ring *ring, uint32_t slot);
+bool sr_stays(const sr_ring *ring, uint32_t slot);
+/* What this thread forks from now on is a worker of this library's: it needs the segment and no copies. The child's own
+ * children are no workers. */
+void sr_fork_of_worker(bool on);
 
 /* ---- party.c: who has which number in a push segment --------------------------------------------------------- */
 
@@ -199,7 +229,8 @@ int sr_begin_run(sr_ring *ring, uint64_t run);
 int sr_pick_free(sr_ring *ring, uint32_t *slot);
 
 /* FREE -> TASK (or SHARED when task->n_ranges > 0), then wakes a worker that may take it. The task area has
- * been written before. *gen receives the generation. -EBUSY: not FREE; -EINVAL: also in a push segment, whose
+ * been written before. *gen receives the generation. -EBUSY: not FREE; -EAGAIN: its memory is being given
+ * back, take another; -EINVAL: also in a push segment, whose
  * slots the producers claim. */
 int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen);
 

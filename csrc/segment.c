@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -22,7 +23,6 @@
 #define DEFAULT_TASK_CAPACITY (64 * MIB)
 #define SMALLEST_CAPACITY (64 * UINT64_C(1024))
 #define LARGEST_CAPACITY (UINT64_C(1) << 46) /* no sum over SR_MAX_SLOTS slots overflows */
-#define ADDRESS_SPACE "the limit on address space (RLIMIT_AS, ulimit -v)"
 #define TMPFS_MAGIC_NUMBER 0x01021994
 
 static uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
@@ -32,8 +32,18 @@ static uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * t
 static int open_unnamed(const char *dir)
 {
     /* O_EXCL: nobody can give it a name later (linkat), so it cannot outlive its processes. */
-    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600);
+    int fd = sr_beyond_standard(open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
     return fd < 0 ? -errno : fd;
+}
+
+/* In memory, and memory that fallocate takes: only a tmpfs is. On a disk each page would be written back to it, and
+ * what its file system has free says nothing of the memory. */
+static int open_in(const char *dir)
+{
+    struct statfs fs;
+    if (statfs(dir, &fs) != 0)
+        return -errno;
+    return fs.f_type == TMPFS_MAGIC_NUMBER ? open_unnamed(dir) : -EMEDIUMTYPE;
 }
 
 static int open_memfd(void)
@@ -43,6 +53,7 @@ static int open_memfd(void)
     int fd = (int)syscall(SYS_memfd_create, "slipring", CLOEXEC | NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL)
         fd = (int)syscall(SYS_memfd_create, "slipring", CLOEXEC);
+    fd = sr_beyond_standard(fd);
     if (fd < 0)
         return -errno;
     (void)fchmod(fd, 0600); /* it begins open to all who find it in /proc */
@@ -82,11 +93,11 @@ static int open_backing(const sr_options *o, sr_info *info)
     case SR_BACKING_AUTO:
         return open_auto(info);
     case SR_BACKING_SHM:
-        return open_unnamed("/dev/shm");
+        return open_in("/dev/shm");
     case SR_BACKING_MEMFD:
         return open_memfd();
     case SR_BACKING_DIR:
-        return o->dir ? open_unnamed(o->dir) : -EINVAL;
+        return o->dir ? open_in(o->dir) : -EINVAL;
     default:
         return -EINVAL;
     }
@@ -133,13 +144,56 @@ static bool header_is_sound(const sr_header *h, uint64_t file_bytes)
            h->total <= file_bytes;
 }
 
-/* Reserves the file's length and its mapping, halving the capacity as long as the system refuses. */
-static int reserve(int fd, const sr_options *o, sr_header *h, sr_info *info, char **base)
+/* Maps the whole file without touching it. A process that locks all its future mappings (mlockall) would have each page
+ * of the reserve allocated at once: nothing is, as long as nothing may be accessed. */
+static int map_segment(int fd, uint64_t total, char **base)
 {
-    struct rlimit limit, space;
-    uint64_t capacity = o->capacity ? o->capacity : DEFAULT_CAPACITY;
+    *base = mmap(NULL, total, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (*base == MAP_FAILED)
+        return -errno;
+    if (munlock(*base, total) == 0 && mprotect(*base, total, PROT_READ | PROT_WRITE) == 0)
+        return 0;
+    int rc = -errno;
+    munmap(*base, total);
+    return rc;
+}
+
+/* What a mapping may be refused for: enum sr_limit, and the same as a text. */
+struct bound {
+    int limit;
+    const char *text;
+    uint64_t free; /* bytes that it leaves; 0 also where it does not count bytes */
+};
+
+/* The most that a segment may reserve of this process's address space: half of it, times the share that nobody
+ * has taken yet, twice. So one more always fits, and with each one the program keeps room of its own. */
+static uint64_t share_of_addresses(struct bound *why)
+{
+    uint64_t size = sr_address_space(), used = sr_mapped_bytes();
+    struct rlimit space;
+
+    *why = (struct bound){SR_LIMIT_MAPPED, "the address space that the process has left", 0};
+    if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur < size) {
+        size = space.rlim_cur;
+        *why = (struct bound){SR_LIMIT_ADDRESS, "the limit on address space (RLIMIT_AS, ulimit -v)", 0};
+    }
+    double left = used < size ? (double)(size - used) : 0;
+    return why->free = (uint64_t)(left * left / (double)size / 2);
+}
+
+static const struct bound MAPPINGS = {SR_LIMIT_MAPPINGS, "the number of mappings (vm.max_map_count)", 0};
+static const struct bound LOCKED = {SR_LIMIT_LOCKED, "the limit on locked memory (RLIMIT_MEMLOCK, ulimit -l)", 0};
+static const struct bound FILE_SIZE = {SR_LIMIT_FILESIZE, "the limit on file size (RLIMIT_FSIZE, ulimit -f)", 0};
+static const struct bound FILE_LENGTH = {SR_LIMIT_FILESYSTEM, "the file system's limit on a file's length", 0};
+
+/* Reserves the file's length and its mapping, halving the capacity as long as the system refuses; *why tells what
+ * did so last. */
+static int reserve(int fd, const sr_options *o, sr_header *h, sr_info *info, char **base, struct bound *why)
+{
+    struct rlimit limit;
+    struct bound addresses;
+    uint64_t capacity = o->capacity ? o->capacity : DEFAULT_CAPACITY, most = share_of_addresses(&addresses);
     bool unlimited = getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY;
-    bool boundless = getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY;
     int rc = -ENOMEM;
 
     info->wanted = capacity;
@@ -147,26 +201,22 @@ static int reserve(int fd, const sr_options *o, sr_header *h, sr_info *info, cha
         lay_out(h, o, capacity);
         /* Asked, not tried: ftruncate beyond the limit raises SIGXFSZ, which kills plain C programs. */
         if (!unlimited && h->total > limit.rlim_cur) {
-            info->limited_by = "the limit on file size (RLIMIT_FSIZE, ulimit -f)";
+            *why = FILE_SIZE;
             rc = -EFBIG;
-            continue;
-        }
-        /* The rest of the process needs address space too. */
-        if (!boundless && h->total > space.rlim_cur / 2) {
-            info->limited_by = ADDRESS_SPACE;
+        } else if (h->total > most) {
+            *why = addresses;
             rc = -ENOMEM;
-            continue;
-        }
-        if (ftruncate(fd, (off_t)h->total) != 0) {
-            info->limited_by = "the file system's limit on a file's length";
+        } else if (ftruncate(fd, (off_t)h->total) != 0) {
+            *why = FILE_LENGTH;
             rc = -errno;
-            continue;
+        } else {
+            rc = map_segment(fd, h->total, base);
+            if (rc == 0)
+                return 0;
+            /* There were addresses: what is short is the mappings' number, or the memory that may be locked. */
+            *why = rc == -EAGAIN ? LOCKED : rc == -ENOMEM ? MAPPINGS : addresses;
         }
-        *base = mmap(NULL, h->total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-        if (*base != MAP_FAILED)
-            return 0;
-        info->limited_by = ADDRESS_SPACE;
-        rc = -errno;
+        info->limited_by = why->text;
     }
     return rc;
 }
@@ -179,15 +229,27 @@ static int open_handle(int fd, char *base, const sr_header *h, const sr_info *in
     if (!ring)
         return -ENOMEM;
     ring->populated = calloc(h->n_slots, sizeof *ring->populated);
-    if (!ring->populated) {
+    ring->in_use = calloc(h->n_slots, sizeof *ring->in_use);
+    ring->told = calloc(h->n_slots, sizeof *ring->told);
+    if (!ring->populated || !ring->in_use || !ring->told) {
+        free((void *)ring->populated);
+        free((void *)ring->in_use);
+        free(ring->told);
         free(ring);
         return -ENOMEM;
+    }
+    int rc = sr_know_file(ring, fd);
+    if (rc != 0) {
+        free(ring->told);
+        free((void *)ring->in_use);
+        free((void *)ring->populated);
+        free(ring);
+        return rc;
     }
     ring->base = base;
     ring->header = (sr_header *)base;
     ring->parties = (sr_party *)(base + h->parties_off);
     ring->slots = (sr_slot *)(base + h->slots_off);
-    ring->fd = fd;
     ring->n_slots = h->n_slots;
     ring->n_parties = h->n_parties;
     ring->flags = h->flags;
@@ -204,6 +266,7 @@ static int open_handle(int fd, char *base, const sr_header *h, const sr_info *in
     ring->info.total = h->total;
     /* A crashing worker must not spend minutes on dumping the segment. Refusal is harmless. */
     (void)madvise(base, h->total, MADV_DONTDUMP);
+    sr_enlist(ring);
     *out = ring;
     return 0;
 }
@@ -211,7 +274,7 @@ static int open_handle(int fd, char *base, const sr_header *h, const sr_info *in
 static int commit_controls(int fd, const sr_header *h, sr_shortage *why)
 {
     uint64_t need = h->data_off + h->n_slots * (SR_TASK_COMMIT + SR_PAYLOAD_COMMIT);
-    int rc = sr_check_room(fd, need, 0, why);
+    int rc = sr_check_room(fd, need, why);
     if (rc == 0)
         rc = sr_put_memory(fd, 0, h->data_off);
     for (uint32_t i = 0; rc == 0 && i < h->n_slots; i++) {
@@ -230,6 +293,7 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
     sr_header h;
     sr_info info = {0};
     char *base = NULL;
+    struct bound bound = {0};
 
     if (why)
         *why = (sr_shortage){0};
@@ -240,7 +304,7 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
     int fd = open_backing(o, &info);
     if (fd < 0)
         return fd;
-    int rc = reserve(fd, o, &h, &info, &base);
+    int rc = reserve(fd, o, &h, &info, &base, &bound);
     if (rc == 0) {
         rc = commit_controls(fd, &h, why);
         if (rc == 0) {
@@ -252,8 +316,7 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
         if (rc != 0)
             munmap(base, h.total);
     } else if (why) {
-        int limit = rc == -EFBIG ? SR_LIMIT_FILESIZE : rc == -ENOMEM ? SR_LIMIT_ADDRESS : SR_LIMIT_FILESYSTEM;
-        *why = (sr_shortage){.limit = limit, .needed = h.total};
+        *why = (sr_shortage){.limit = bound.limit, .needed = h.total, .free = bound.free};
     }
     if (rc != 0) {
         close(fd);
@@ -278,9 +341,9 @@ int sr_attach(int given, sr_ring **out)
     int rc = -EPROTO;
     if (fstat(fd, &st) == 0 && pread(fd, &h, sizeof h, 0) == (ssize_t)sizeof h &&
         header_is_sound(&h, (uint64_t)st.st_size)) {
-        char *base = mmap(NULL, h.total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-        rc = base == MAP_FAILED ? -errno : open_handle(fd, base, &h, &info, out);
-        if (rc != 0 && base != MAP_FAILED)
+        char *base;
+        rc = map_segment(fd, h.total, &base);
+        if (rc == 0 && (rc = open_handle(fd, base, &h, &info, out)) != 0)
             munmap(base, h.total);
     }
     if (rc != 0)
@@ -294,22 +357,26 @@ int sr_after_fork(sr_ring *ring)
     for (uint32_t i = 0; i < ring->n_slots; i++)
         sr_store_relaxed(&ring->populated[i], 0);
     sr_store_relaxed(&ring->interrupted, 0);
-    return 0;
+    return sr_move_from_copies(ring);
 }
 
 int sr_destroy(sr_ring *ring)
 {
     if (!ring)
         return -EINVAL;
+    sr_delist(ring);
     int rc = munmap(ring->base, ring->total) == 0 ? 0 : -errno;
-    if (close(ring->fd) != 0 && rc == 0)
+    if (ring->inherited && munmap(ring->inherited, ring->total) != 0 && rc == 0)
         rc = -errno;
+    int fd = sr_fd(ring);
+    if (fd >= 0 && close(fd) != 0 && rc == 0)
+        rc = -errno;
+    free(ring->told);
     free((void *)ring->populated);
+    free((void *)ring->in_use);
     free(ring);
     return rc;
 }
-
-int sr_fd(const sr_ring *ring) { return ring->fd; }
 
 int sr_describe(const sr_ring *ring, sr_info *info)
 {

@@ -18,6 +18,9 @@
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
 #endif
+#ifndef SYS_pidfd_send_signal
+#define SYS_pidfd_send_signal 424
+#endif
 
 uint64_t sr_now(void)
 {
@@ -161,17 +164,29 @@ static bool proc_is_ours(void)
     return readlink("/proc/self", self, sizeof self - 1) > 0 && strtol(self, NULL, 10) == (long)getpid();
 }
 
-uint64_t sr_start_time(int pid)
+uint64_t sr_process(int pid, uint64_t *stack)
 {
     char path[64], text[1024];
+    *stack = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     if (!proc_is_ours() || !read_text(path, text, sizeof text))
         return 0;
+    uint64_t started = 0;
     /* The command name may hold anything, also spaces and brackets: fields count from the last one. */
     char *p = strrchr(text, ')');
-    for (int field = 2; p && field < 22; field++)
+    for (int field = 2; p && field < 28; field++) {
         p = strchr(p + 1, ' ');
-    return p ? strtoull(p + 1, NULL, 10) : 0;
+        if (p && field + 1 == 22)
+            started = strtoull(p + 1, NULL, 10);
+    }
+    *stack = p ? strtoull(p + 1, NULL, 10) : 0;
+    return started;
+}
+
+uint64_t sr_start_time(int pid)
+{
+    uint64_t stack;
+    return sr_process(pid, &stack);
 }
 
 int sr_join(sr_ring *ring, uint32_t party)
@@ -183,10 +198,12 @@ int sr_join(sr_ring *ring, uint32_t party)
     int pid = (int)getpid();
     sr_store_relaxed(&p->pid, pid);
     sr_store_relaxed(&p->started, sr_start_time(pid));
+    sr_store_relaxed(&p->program, sr_program_of(sr_incarnation_of(pid)));
     sr_store_relaxed(&p->growing, 0);
     sr_store_relaxed(&p->flags, 0);
     sr_store_relaxed(&p->waiting, 0);
-    sr_store_release(&p->tenant, sr_tenant_of(pid));
+    sr_store_relaxed(&p->short_of, 0);
+    sr_store_release(&p->incarnation, sr_incarnation_of(pid));
     sr_store_release(&p->status, SR_PARTY_JOINED);
     return 0;
 }
@@ -247,10 +264,30 @@ int sr_wait_watching(sr_ring *ring, uint32_t slot, uint64_t deadline, int watche
 
 /* ---- the consumer's death ---------------------------------------------------------------------------- */
 
-static void *watch(void *argument)
+/* What the thread that watches knows. Not the ring: its handle may end before the process does. */
+struct watched {
+    int fd; /* -1: code of the worker has closed it */
+    uint64_t incarnation, program;
+};
+
+/* Whether `fd`, found readable, still is a pidfd, where no other one can be opened to ask. */
+static bool still_a_pidfd(int fd) { return syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) == 0 || errno != EBADF; }
+
+static bool consumer_has_gone(struct watched *consumer)
 {
-    struct pollfd fd = {.fd = (int)(intptr_t)argument, .events = POLLIN};
-    while (poll(&fd, 1, -1) < 0 && errno == EINTR) {
+    struct pollfd fd = {.fd = consumer->fd, .events = POLLIN};
+    bool woken = poll(&fd, 1, SR_WATCH_MS) > 0;
+    int gone = sr_has_gone(consumer->incarnation, consumer->program);
+    if (woken && gone < 0)
+        gone = still_a_pidfd(consumer->fd);
+    if (woken && gone <= 0)
+        consumer->fd = -1; /* readable, or closed, although the consumer lives: the number is another file's */
+    return gone > 0;
+}
+
+static void *watch(void *consumer)
+{
+    while (!consumer_has_gone(consumer)) {
     }
     /* Nobody is left to tell, and Python's own exit could hang on whatever the consumer held. */
     _exit(1);
@@ -258,15 +295,22 @@ static void *watch(void *argument)
 
 int sr_watch_consumer(const sr_ring *ring)
 {
-    const sr_party *consumer = &ring->parties[SR_CONSUMER];
-    int pid = sr_load_relaxed(&consumer->pid);
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (fd < 0 && errno != ESRCH)
-        return -errno;
-    /* The number may belong to another process by now: the start time tells. */
-    uint64_t now = sr_start_time(pid), then = sr_load_relaxed(&consumer->started);
-    if (fd < 0 || (now != 0 && then != 0 && now != then))
+    const sr_party *party = &ring->parties[SR_CONSUMER];
+    struct watched *consumer = malloc(sizeof *consumer);
+    if (!consumer)
+        return -ENOMEM;
+    consumer->incarnation = sr_load_acquire(&party->incarnation);
+    consumer->program = sr_load_relaxed(&party->program);
+    int fd = sr_beyond_standard((int)syscall(SYS_pidfd_open, (int)(uint32_t)consumer->incarnation, 0));
+    if (fd < 0 && errno != ESRCH) {
+        int rc = -errno;
+        free(consumer);
+        return rc;
+    }
+    /* The number may belong to another process by now, or the process to another program. */
+    if (fd < 0 || sr_has_gone(consumer->incarnation, consumer->program) > 0)
         _exit(1);
+    consumer->fd = fd;
 
     pthread_t thread;
     pthread_attr_t attributes;
@@ -276,10 +320,12 @@ int sr_watch_consumer(const sr_ring *ring)
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, 256 * 1024); /* the libraries' thread-local data lie in it too */
-    int rc = pthread_create(&thread, &attributes, watch, (void *)(intptr_t)fd);
+    int rc = pthread_create(&thread, &attributes, watch, consumer);
     pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc != 0)
+    if (rc != 0) {
         close(fd);
+        free(consumer);
+    }
     return -rc;
 }

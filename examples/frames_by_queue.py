@@ -16,7 +16,7 @@ def draw(q, number):
         with q.slot() as slot:
             frame = slot.empty((480, 640, 3), np.uint8)
             frame[...] = i
-            slot.put({"camera": number, "index": i, "frame": frame})
+            slot.put({"camera": number, "index": i, "frame": frame}, move=True)
             del frame  # the slot is used again when nobody has the array any more
 
 

@@ -5,11 +5,13 @@ import gc
 import os
 import signal
 import sys
+import warnings
 
 import hypothesis
 import pytest
 
-from tests.leaks import Snapshot
+from tests.leaks import Snapshot, name_semaphores
+from tests.trip import Trip
 
 failed = pytest.StashKey[bool]()
 stderr = pytest.StashKey[int]()
@@ -29,11 +31,21 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # Processes started by exec carry this mark, their forked children too, also when they were orphaned.
     os.environ["SLIPRING_TEST_RUN"] = f"{os.getpid()}-{os.urandom(4).hex()}"
+    name_semaphores()
     config.stash[stderr] = os.dup(sys.__stderr__.fileno())  # the real one: pytest captures fd 2 later
     faulthandler.enable(config.stash[stderr])
     # A shell starts its background jobs with SIGINT ignored, and so would be all that tests send it to.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish():
+    """What was imported stays: neither a collection nor a forked child that collects goes through it again.
+
+    With torch these are hundreds of thousands of objects, and each child would copy their pages.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure(config):
@@ -72,7 +84,7 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request):
-    """After each test: no process, no file in /dev/shm, no file descriptor more than before.
+    """After each test: no process, no file of ours in /dev/shm, no file descriptor more than before.
 
     A test that failed is only cleaned up after, since its traceback keeps objects alive. Mark a test that
     must leave something with ``@pytest.mark.leaks_ok("why")``.
@@ -89,3 +101,29 @@ def nothing_left_behind(request):
     before.kill_new_processes()
     if leaks:
         pytest.fail("the test left behind:\n  " + "\n  ".join(leaks), pytrace=False)
+
+
+@pytest.fixture
+def trip():
+    """A segment of four slots, used by one process as consumer and worker."""
+    trip = Trip()
+    yield trip
+    trip.end()
+
+
+@pytest.fixture
+def make():
+    """Make slipring.torch's loaders, which are closed in the end."""
+    from slipring.torch import DataLoader
+
+    made = []
+
+    def loader(*args, **kwargs):
+        made.append(DataLoader(*args, **kwargs))
+        return made[-1]
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield loader
+    for each in made:
+        each.close()

@@ -6,6 +6,7 @@ the machine, or a slow one, does not fail a test.
 
 import contextlib
 import dataclasses
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -24,6 +25,9 @@ HELPERS = (
 
 # What libraries open once, at first use, and keep.
 LAZY_FILES = ("/dev/nvidia", "/dev/urandom", "/dev/null", "/proc/", "/sys/")
+
+# Program, as `stat` names it -> what its environment says of test runs.
+marks = {}
 
 
 def read(path):
@@ -47,8 +51,17 @@ def pids():
 
 def parent(pid):
     """The parent of `pid`, or 0 when it is gone."""
-    stat = read(f"/proc/{pid}/stat")
-    return int(stat[stat.rindex(b")") + 2 :].split()[1]) if stat else 0
+    return stat(pid)[0]
+
+
+def stat(pid):
+    """(parent, which program of which process it is) of `pid`; (0, None) when it is gone."""
+    said = read(f"/proc/{pid}/stat")
+    if not said:
+        return 0, None
+    fields = said[said.rindex(b")") + 2 :].split()
+    # When it started, and its stack's begin, which each exec chooses anew.
+    return int(fields[1]), (pid, fields[19], fields[25])
 
 
 def is_helper(pid):
@@ -57,22 +70,30 @@ def is_helper(pid):
     return parent(pid) == os.getpid() and any(helper in command for helper in HELPERS)
 
 
-def is_marked(pid):
-    """Whether `pid` was started, however indirectly, by a command of this test run."""
-    mark = f"SLIPRING_TEST_RUN={os.environ.get('SLIPRING_TEST_RUN')}".encode()
-    return mark in read(f"/proc/{pid}/environ").split(b"\0")
+def is_marked(program):
+    """Whether a program, as `stat` names it, was started, however indirectly, by a command of this test run.
+
+    It keeps the environment with which it began: one look suffices, and each test's check looks at all that runs here.
+    """
+    if program not in marks:
+        environment = read(f"/proc/{program[0]}/environ")
+        if not environment:  # it has ended, or has only begun
+            return False
+        marks[program] = [v for v in environment.split(b"\0") if v.startswith(b"SLIPRING_TEST_RUN=")]
+    return f"SLIPRING_TEST_RUN={os.environ.get('SLIPRING_TEST_RUN')}".encode() in marks[program]
 
 
 def started_by_us():
     """Descendants of this process, and orphans that carry our mark; without multiprocessing's helpers."""
     multiprocessing.active_children()  # reaps those that have ended
     subprocess._cleanup()
-    everyone = pids()
-    parents = {pid: parent(pid) for pid in everyone}
+    everyone = {pid: stat(pid) for pid in pids()}
     ours = {os.getpid()}
-    while more := {pid for pid, its_parent in parents.items() if its_parent in ours} - ours:
+    while more := {pid for pid, (its_parent, _) in everyone.items() if its_parent in ours} - ours:
         ours |= more
-    ours |= {pid for pid in everyone if pid not in ours and is_marked(pid)}
+    ours |= {
+        pid for pid, (_, program) in everyone.items() if pid not in ours and program and is_marked(program)
+    }
     return {pid for pid in ours if pid != os.getpid() and not is_helper(pid)}
 
 
@@ -86,24 +107,61 @@ def describe_process(pid):
     return f"process {pid}: state {state}, parent {parent(pid)}, {command[:200]}"
 
 
+def name_semaphores():
+    """Have the semaphores of multiprocessing bear this run's name, in child processes too.
+
+    They lie in /dev/shm by a name, under spawn and forkserver for as long as they live; what a dead process
+    has left of them could be anybody's else.
+    """
+    multiprocessing.process.current_process()._config["semprefix"] = f"/{_semaphores_prefix()}"
+
+
+def _semaphores_prefix():
+    run = os.environ.get("SLIPRING_TEST_RUN", str(os.getpid()))
+    return f"slipring-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
+
+
 def shm_files():
-    """Names in /dev/shm."""
-    return set(os.listdir(SHM)) if os.path.isdir(SHM) else set()
+    """Name -> (device, inode) of each file in /dev/shm."""
+    found = {}
+    if os.path.isdir(SHM):
+        with os.scandir(SHM) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # of somebody who was quicker
+                    stat = entry.stat(follow_symlinks=False)
+                    found[entry.name] = stat.st_dev, stat.st_ino
+    return found
 
 
-def held_by_others(name):
-    """Whether a process that is not of this run has a file of /dev/shm open or mapped."""
-    path = os.path.join(SHM, name)
+def held_by(pid):
+    """(device, inode) of all that a process has open or mapped.
+
+    Not names: a semaphore is made under another one, by which it stays mapped.
+    """
+    held = set()
+    for line in read(f"/proc/{pid}/maps").splitlines():
+        device, inode = line.split(None, 5)[3:5]
+        major, minor = device.split(b":")
+        held.add((os.makedev(int(major, 16), int(minor, 16)), int(inode)))
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                stat = os.stat(f"/proc/{pid}/fd/{fd}")
+                held.add((stat.st_dev, stat.st_ino))
+    return held
+
+
+def new_in_shm(before):
+    """Names in /dev/shm that were not there `before`, and are this run's: held by one of its processes, or
+    called as it calls its semaphores, or as torch calls the memory of one of them.
+    """
+    new = {name: which for name, which in shm_files().items() if before.get(name) != which}
+    if not new:
+        return []
     ours = started_by_us() | {os.getpid()}
-    for pid in pids():
-        if pid in ours:
-            continue
-        if path.encode() in read(f"/proc/{pid}/maps"):
-            return True
-        with contextlib.suppress(OSError):
-            if any(link(f"/proc/{pid}/fd/{fd}") == path for fd in os.listdir(f"/proc/{pid}/fd")):
-                return True
-    return False
+    named = (f"sem.{_semaphores_prefix()}-", *(f"torch_{pid}_" for pid in ours))
+    held = set().union(*map(held_by, ours))
+    return sorted(name for name, which in new.items() if name.startswith(named) or which in held)
 
 
 def open_fds():
@@ -128,7 +186,7 @@ class Snapshot:
     """What was there at one time, to be compared with what is there later."""
 
     processes: set[int]
-    shm: set[str]
+    shm: dict[str, tuple[int, int]]
     fds: dict[int, str]
     cuda: bool
 
@@ -157,8 +215,7 @@ class Snapshot:
         return [describe_process(pid) for pid in sorted(started_by_us() - self.processes)]
 
     def _new_shm(self):
-        names = sorted(name for name in shm_files() - self.shm if not held_by_others(name))
-        return [f"{SHM}/{name}" for name in names]
+        return [f"{SHM}/{name}" for name in new_in_shm(self.shm)]
 
     def _new_fds(self):
         now = open_fds()

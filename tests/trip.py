@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from slipring._codec import COPY_AUTO, receive
-from slipring._encode import BATCH, Encoder
-from slipring._ring import Ring
+from slipring.codec._decode import COPY_AUTO, receive
+from slipring.codec._encode import BATCH, Encoder
+from slipring.ring._ring import Ring
 
 
 class Trip:

@@ -46,8 +46,8 @@ class Rival:
 
 
 @dataclass(frozen=True)
-class Face:
-    """A face of slipring's and the loader whose signature it has; `bench.faces` compares the two.
+class Adapter:
+    """An adapter of slipring's and the loader whose signature it has; `bench.adapters` compares the two.
 
     Parameters
     ----------
@@ -109,21 +109,21 @@ RIVALS: dict[str, Rival] = {
 }
 
 
-def _ours(face: str, *needs: str) -> Rival:
-    module = f"slipring.compat.{face}"
-    return Rival(f"face_{face}", module, f"face_{face}", (module, *needs), ("slipring",))
+def _ours(adapter: str, *needs: str) -> Rival:
+    module = f"slipring.compat.{adapter}"
+    return Rival(f"adapter_{adapter}", module, f"adapter_{adapter}", (module, *needs), ("slipring",))
 
 
-FACES: dict[str, Face] = {
-    face.key: face
-    for face in (
-        Face(
+ADAPTERS: dict[str, Adapter] = {
+    adapter.key: adapter
+    for adapter in (
+        Adapter(
             "paddle",
             "paddle.io.DataLoader",
             _ours("paddle", "paddle", "torch"),  # its tensors come out, and are looked at as torch's
             Rival("paddle_io", "paddle.io.DataLoader", "paddle_io", ("paddle", "torch"), ("paddlepaddle",)),
         ),
-        Face(
+        Adapter(
             "di_engine",
             "DI-engine AsyncDataLoader",
             _ours("di_engine", "torch"),
@@ -135,19 +135,19 @@ FACES: dict[str, Face] = {
                 ("DI-engine",),
             ),
         ),
-        Face(
+        Adapter(
             "megengine",
             "megengine.data.DataLoader",
             _ours("megengine"),
             Rival("megengine", "megengine.data.DataLoader", "megengine", ("megengine.data",), ("megengine",)),
         ),
-        Face("torchdata", "torchdata StatefulDataLoader", _ours("torchdata", "torch"), RIVALS["stateful"]),
-        Face("webdataset", "webdataset MultiLoader", _ours("webdataset"), RIVALS["webdataset"]),
+        Adapter("torchdata", "torchdata StatefulDataLoader", _ours("torchdata", "torch"), RIVALS["stateful"]),
+        Adapter("webdataset", "webdataset MultiLoader", _ours("webdataset"), RIVALS["webdataset"]),
     )
 }
 
 
 def find(key: str) -> Rival:
-    """Return the rival of that key, in the comparison of loaders or behind a face."""
-    faces = {rival.key: rival for face in FACES.values() for rival in (face.ours, face.theirs)}
-    return (RIVALS | faces)[key]
+    """Return the rival of that key, in the comparison of loaders or behind an adapter."""
+    adapters = {rival.key: rival for adapter in ADAPTERS.values() for rival in (adapter.ours, adapter.theirs)}
+    return (RIVALS | adapters)[key]

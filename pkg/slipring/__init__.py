@@ -1,56 +1,61 @@
 """A shared-memory, zero-copy data loader: batches from worker processes with no pickle and no second copy."""
 
+from typing import TYPE_CHECKING
+
 from slipring import _platform
 
 _platform.check()
 
-from slipring._collate import default_collate
-from slipring._encode import empty
+from slipring import errors
 from slipring._version import __version__
-from slipring.errors import (
-    BatchTooLarge,
-    Closed,
-    CorruptBatch,
-    LoaderTimeout,
-    SegmentFull,
-    ShutDown,
-    SlipringError,
-    SlotsExhausted,
-    TooManyProcesses,
-    WorkerDied,
-    WorkerError,
-    WorkerMemoryWarning,
-)
-from slipring.info import WorkerInfo, get_worker_info
+from slipring.collate._default import default_collate
+from slipring.collate._empty import empty
+from slipring.errors import LoaderTimeout, SegmentFull, SlipringError, WorkerDied, WorkerError
 from slipring.loader import Loader
-from slipring.queue import Queue
+from slipring.queue import Queue, QueueStats
 from slipring.sampler import BatchSampler
-from slipring.seeding import rng
 from slipring.stats import Stats
 from slipring.strings import StringList
+from slipring.workers.info import WorkerInfo, get_worker_info
+from slipring.workers.seeding import rng
 
+# What a program types daily. Other errors are in slipring.errors.
 __all__ = [
     "BatchSampler",
-    "BatchTooLarge",
-    "Closed",
-    "CorruptBatch",
     "Loader",
     "LoaderTimeout",
     "Queue",
+    "QueueStats",
     "SegmentFull",
-    "ShutDown",
     "SlipringError",
-    "SlotsExhausted",
     "Stats",
     "StringList",
-    "TooManyProcesses",
     "WorkerDied",
     "WorkerError",
     "WorkerInfo",
-    "WorkerMemoryWarning",
     "__version__",
     "default_collate",
     "empty",
     "get_worker_info",
     "rng",
 ]
+
+# They were here once, and programs that look for them here go on.
+_IN_ERRORS = frozenset({
+    "BatchTooLarge",
+    "Closed",
+    "CorruptBatch",
+    "DescriptorClosed",
+    "ShutDown",
+    "SlotsExhausted",
+    "TooManyProcesses",
+    "WorkerMemoryWarning",
+})  # fmt: skip
+
+
+if not TYPE_CHECKING:  # to type checkers they are in slipring.errors alone, so that they see misspelt names
+
+    def __getattr__(name):
+        if name in _IN_ERRORS:
+            return getattr(errors, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

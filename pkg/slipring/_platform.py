@@ -10,7 +10,7 @@ MACHINES = ("x86_64", "aarch64")
 KERNEL = (5, 4)  # pidfd_open is 5.3, waiting on a pidfd with waitid 5.4
 
 
-def check():
+def check() -> None:
     """Raise ImportError, with what is missing and the remedy, where slipring cannot run."""
     problem = _system_problem() or _extension_problem()
     if problem:
@@ -40,9 +40,9 @@ def _system_problem():
 
 
 def _extension_problem():
-    if importlib.util.find_spec(f"{__package__}._ring"):
+    if importlib.util.find_spec(f"{__package__}.ring._ring"):
         return None
-    here = os.path.dirname(os.path.abspath(__file__))
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ring")
     wanted = f"_ring{importlib.machinery.EXTENSION_SUFFIXES[0]}"
     others = sorted(name for name in os.listdir(here) if name.startswith("_ring.") and name.endswith(".so"))
     built = f"; built for other interpreters: {', '.join(others)}" if others else ""

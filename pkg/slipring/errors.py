@@ -1,23 +1,54 @@
-"""The exceptions of slipring.
+"""The exceptions of slipring::
 
-SlipringError
-├── WorkerError     (also RuntimeError)   an exception in a worker, with its traceback and indices
-├── WorkerDied      (also RuntimeError)   a worker was killed or left
-├── LoaderTimeout   (also RuntimeError, TimeoutError)   no batch within `timeout` seconds
-├── SegmentFull                           no memory for a batch; says what is needed and what is free
-├── BatchTooLarge   (also ValueError)     a batch is larger than a slot
-├── SlotsExhausted  (also RuntimeError)   every slot is held by somebody
-├── CorruptBatch                          what lies in a slot is not a batch
-├── TooManyProcesses  (also RuntimeError)  more processes use a queue than it has room for
-└── Closed          (also RuntimeError)   used after close()
-    └── ShutDown    (also queue.ShutDown, from Python 3.13 on)   a queue has been shut down
+    SlipringError
+    ├── WorkerError     (also RuntimeError)   an exception in a worker, with its traceback and indices
+    ├── WorkerDied      (also RuntimeError)   a worker was killed or left
+    ├── LoaderTimeout   (also RuntimeError, TimeoutError)   no batch within `timeout` seconds
+    ├── SegmentFull                           no memory for a batch; says what is needed and what is free
+    ├── BatchTooLarge   (also ValueError)     a batch is larger than a slot
+    ├── SlotsExhausted  (also RuntimeError)   there is no slot to be filled; one of these two
+    │   ├── SlotsHeld                         every slot is held by batches that are kept
+    │   └── SlotLost                          the slot of a worker thought dead is another's now
+    ├── CorruptBatch                          what lies in a slot is not a batch
+    ├── ImageError      (also ValueError)     bytes that are no image, or not as they should be
+    ├── DescriptorClosed  (also RuntimeError)  other code has closed slipring's file descriptor
+    ├── TooManyProcesses  (also RuntimeError)  more processes use a queue than it has room for
+    └── Closed          (also RuntimeError)   used after close()
+        └── ShutDown    (also queue.ShutDown, from Python 3.13 on)   a queue has been shut down
 
 Every message gives the number, the limit and the remedy.
 """
 
-import queue
+from __future__ import annotations
 
-_SHUT_DOWN = (queue.ShutDown,) if hasattr(queue, "ShutDown") else ()
+import collections
+import os
+import queue
+import reprlib
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = [
+    "BatchTooLarge",
+    "Closed",
+    "CorruptBatch",
+    "DescriptorClosed",
+    "ImageError",
+    "LoaderTimeout",
+    "SegmentFull",
+    "ShutDown",
+    "SlipringError",
+    "SlotLost",
+    "SlotsExhausted",
+    "SlotsHeld",
+    "TooManyProcesses",
+    "WorkerDied",
+    "WorkerError",
+    "WorkerMemoryWarning",
+]
 
 
 class SlipringError(Exception):
@@ -26,7 +57,7 @@ class SlipringError(Exception):
     Attributes given by keyword are set on the exception, and travel with it between processes.
     """
 
-    def __init__(self, *args, **attributes):
+    def __init__(self, *args: object, **attributes: object) -> None:
         super().__init__(*args)
         self.__dict__.update(attributes)
 
@@ -45,9 +76,34 @@ class WorkerError(SlipringError, RuntimeError):
         Number of the batch in the epoch, from 0.
     indices : list or None
         What the dataset was asked for; None for a stream.
+    index, row : object, int or None
+        Of the sample that raised it: what the dataset was asked for, and its row of the batch. None where no
+        single one did: in ``__getitems__``, ``fetch_into``, ``collate_fn``, and in a stream.
     traceback : str
         The traceback in the worker.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> class Reciprocals:
+    ...     def __len__(self):
+    ...         return 4
+    ...     def __getitem__(self, i):
+    ...         return 1 / (i - 2)
+    >>> with slipring.Loader(Reciprocals(), batch_size=2, num_workers=1) as loader:
+    ...     try:
+    ...         list(loader)
+    ...     except ZeroDivisionError as error:
+    ...         print(error, "at index", error.__cause__.index)
+    division by zero at index 2
     """
+
+    worker: int
+    ticket: int
+    indices: list[Any] | None
+    index: Any
+    row: int | None
+    traceback: str
 
 
 class WorkerDied(SlipringError, RuntimeError):
@@ -61,6 +117,11 @@ class WorkerDied(SlipringError, RuntimeError):
     indices : list
         What the worker was working on: the indices of its batches in flight.
     """
+
+    worker: int
+    pid: int
+    exitcode: int
+    indices: list[Any]
 
 
 class LoaderTimeout(SlipringError, RuntimeError, TimeoutError):
@@ -77,6 +138,10 @@ class SegmentFull(SlipringError):
     limit : str
         What limits: the file system, a memory cgroup, the machine's memory or a file-size limit.
     """
+
+    needed: int
+    free: int
+    limit: str
 
 
 class WorkerMemoryWarning(RuntimeWarning):
@@ -96,13 +161,54 @@ class BatchTooLarge(SlipringError, ValueError):
         Bytes.
     """
 
+    needed: int
+    limit: int
+
 
 class SlotsExhausted(SlipringError, RuntimeError):
-    """All slots are held (views in the consumer, arrays kept by worker code): nothing can be filled."""
+    """There is no slot to be filled: `SlotsHeld` or `SlotLost`, which see. Catches both."""
+
+
+class SlotsHeld(SlotsExhausted):
+    """All slots are held (views in the consumer, arrays kept by worker code): nothing can be filled.
+
+    Drop batches, and the iteration can go on.
+
+    Attributes
+    ----------
+    slots, held : int
+        Slots of the segment; those of them that are held.
+    """
+
+    slots: int
+    held: int
+
+
+class SlotLost(SlotsExhausted):
+    """A worker that was thought dead goes on, and its slot is another's now: what it makes is not wanted."""
 
 
 class CorruptBatch(SlipringError):
     """The records in a slot contradict the slot: a worker has written where it should not."""
+
+
+class ImageError(SlipringError, ValueError):
+    """Bytes cannot be read as an image, or not in the way that was asked for.
+
+    Attributes
+    ----------
+    path : str or None
+        The file, or the place in an archive or table, as far as it is known.
+    index : int or None
+        Of the sample, in a dataset of slipring.images.
+    """
+
+    path: str | None = None
+    index: int | None = None
+
+
+class DescriptorClosed(SlipringError, RuntimeError):
+    """Code that did not open the segment's file descriptor has closed it, so that no memory can be added."""
 
 
 class TooManyProcesses(SlipringError, RuntimeError):
@@ -113,19 +219,66 @@ class Closed(SlipringError, RuntimeError):
     """The loader, or its segment, has been closed."""
 
 
-class ShutDown(Closed, *_SHUT_DOWN):
-    """The queue has been shut down: nothing can be put, and nothing is left to get."""
+if sys.version_info >= (3, 13):
+
+    class ShutDown(Closed, queue.ShutDown):
+        """The queue has been shut down: nothing can be put, and nothing is left to get."""
+
+else:
+
+    class ShutDown(Closed):
+        """The queue has been shut down: nothing can be put, and nothing is left to get."""
+
+
+SHOWN_CHARACTERS = 500  # of a value, in a message
+_containers = reprlib.Repr()
+_containers.maxlist = _containers.maxtuple = _containers.maxdict = _containers.maxset = 32
+_containers.maxfrozenset = _containers.maxdeque = 32
+_containers.maxstring = _containers.maxother = SHOWN_CHARACTERS
+
+
+def shown(value: object) -> str:
+    """Return a value's repr, of long ones the beginning.
+
+    A text in its place where that raises, so that it hides no other error.
+    """
+    try:
+        plain = type(value) in (list, tuple, dict, set, frozenset, collections.deque)
+        text = _containers.repr(value) if plain else repr(value)
+    except Exception as error:
+        return f"<a {type(value).__name__} whose repr raises {type(error).__name__}>"
+    return _cut(text)
+
+
+def told(error: BaseException) -> str:
+    """Return what an exception says of itself, in the same manner."""
+    try:
+        return _cut(str(error))
+    except Exception as second:
+        return f"<its text cannot be had: {shown(second)}>"
+
+
+def _cut(text: str) -> str:
+    if len(text) <= SHOWN_CHARACTERS:
+        return text
+    return f"{text[:SHOWN_CHARACTERS]}... ({len(text)} characters in all)"
+
+
+def brief(indices):
+    """The first of many indices, and how many there are."""
+    first = ", ".join(shown(i) for i in indices[:16])
+    return f"[{first}{f', ... {len(indices)} in all' if len(indices) > 16 else ''}]"
 
 
 # ---- the texts of refusals, where the C ring only has numbers
 
 
-def megabytes(n):
+def megabytes(n: int) -> str:
     """`n` bytes as people read them: '38.5 MB'."""
     return f"{n / 1e6:,.1f} MB" if n >= 100_000 else f"{n:,} bytes"
 
 
-def segment_full(needed, free, limit, slots):
+def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
     """Return the SegmentFull for `needed` bytes where `limit` (a text) leaves `free`."""
     return SegmentFull(
         f"no memory for a batch: {megabytes(needed)} ({needed} bytes) more are needed, {megabytes(free)} "
@@ -137,7 +290,20 @@ def segment_full(needed, free, limit, slots):
     )
 
 
-def batch_too_large(needed, capacity, limited_by):
+def segment_refused(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
+    """Return the SegmentFull where not even the smallest segment can be reserved."""
+    return SegmentFull(
+        f"no room to reserve a segment: {megabytes(needed)} ({needed} bytes) of addresses are needed for "
+        f"{slots} slots, {megabytes(free)} ({free} bytes) may be taken within {limit}; close loaders and "
+        f"queues that are not in use (each live one has a segment), use fewer slots (slots={slots} now), or "
+        "raise that limit",
+        needed=needed,
+        free=free,
+        limit=limit,
+    )
+
+
+def batch_too_large(needed: int, capacity: int, limited_by: str | None) -> BatchTooLarge:
     """Return the BatchTooLarge for a slot of `capacity` bytes; `limited_by` made it smaller than wanted."""
     shrunk = f" (reserved less than asked for because of {limited_by})" if limited_by else ""
     return BatchTooLarge(
@@ -148,26 +314,33 @@ def batch_too_large(needed, capacity, limited_by):
     )
 
 
-def task_too_large(needed, capacity):
-    """Return the BatchTooLarge for indices that do not fit a slot's task area."""
+def task_too_large(needed: int, room: int, slot_bytes: int, limited_by: str | None) -> BatchTooLarge:
+    """Return the BatchTooLarge for indices that do not fit the `room` that a slot has for them."""
+    remedy = f"use a smaller batch_size (at most {room // 8} whole numbers)"
+    if room == slot_bytes and limited_by:  # no more than for the batch itself
+        remedy += f", or raise {limited_by}, because of which less was reserved"
+    elif room == slot_bytes:
+        remedy += ", or raise slot_bytes="
     return BatchTooLarge(
-        f"the indices of a batch take {megabytes(needed)}; a slot has room for {megabytes(capacity)}; use a "
-        "smaller batch_size, or raise slot_bytes=",
+        f"the indices of a batch take {megabytes(needed)} ({needed} bytes); a slot has room for "
+        f"{megabytes(room)} ({room} bytes) of them; {remedy}; or let one index stand for many rows",
         needed=needed,
-        limit=capacity,
+        limit=room,
     )
 
 
-def slots_exhausted(slots, free):
-    """Return the SlotsExhausted where all slots are in use and only `free` of them can come back."""
-    return SlotsExhausted(
+def slots_held(slots: int, free: int) -> SlotsHeld:
+    """Return the SlotsHeld where all slots are in use and only `free` of them can come back."""
+    return SlotsHeld(
         f"all {slots} slots are held ({slots - free} of them by batches you keep, or by worker "
         "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots="
-        f" (now {slots}), or use copy='auto'"
+        f" (now {slots}), or use copy='auto'",
+        slots=slots,
+        held=slots - free,
     )
 
 
-def timed_out(seconds, ticket, workers):
+def timed_out(seconds: float, ticket: int, workers: int) -> LoaderTimeout:
     """Return the LoaderTimeout where a batch has not come in time."""
     return LoaderTimeout(
         f"no batch within timeout={seconds} s: batch {ticket} is still being made by {workers} workers; "
@@ -176,7 +349,7 @@ def timed_out(seconds, ticket, workers):
     )
 
 
-def message_refused(refused, maxsize):
+def message_refused(refused: SegmentFull, maxsize: int) -> SegmentFull:
     """Return the SegmentFull of a queue, in place of a loader's."""
     return SegmentFull(
         f"no memory for a message: {megabytes(refused.needed)} ({refused.needed} bytes) more are needed, "
@@ -188,7 +361,39 @@ def message_refused(refused, maxsize):
     )
 
 
-def too_many_processes(parties):
+def segment_closed() -> DescriptorClosed:
+    """Return the DescriptorClosed of a process whose descriptor of the segment has gone."""
+    return DescriptorClosed(
+        f"a batch needs more memory, and slipring's file descriptor in this process (pid {os.getpid()}) has "
+        "been closed by other code, such as os.closerange() in the dataset, or a library that makes a daemon "
+        "of its process. No file that has its number now was touched. Close only what you have opened"
+    )
+
+
+def not_in_memory(directory: str) -> ValueError:
+    """Return the ValueError for a directory that is not on a tmpfs."""
+    return ValueError(
+        f"backing={directory!r} lies on {_file_system(directory)}, not on a tmpfs: batches would be written "
+        "to its disk, and its free space says nothing of the memory. Use backing='memfd', or a directory on "
+        "a tmpfs (`findmnt -t tmpfs` lists them; /dev/shm usually is)"
+    )
+
+
+def _file_system(directory: str) -> str:
+    """The kind of file system that a directory lies on."""
+    device = os.stat(directory).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with open("/proc/self/mountinfo") as mounts:
+            for fields in map(str.split, mounts):
+                if fields[2] == number:
+                    return fields[fields.index("-") + 1]
+    except OSError:  # no /proc here: the message goes without
+        pass
+    return "another file system"
+
+
+def too_many_processes(parties: int) -> TooManyProcesses:
     """Return the TooManyProcesses of a segment with `parties` numbers."""
     return TooManyProcesses(
         f"{parties} living processes use this queue already, and it has room for no more; raise "

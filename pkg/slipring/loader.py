@@ -2,24 +2,25 @@
 
 import os
 import threading
-import weakref
+from typing import Generic, TypeVar
 
-from slipring import fetch
-from slipring._iterator import LoaderIterator
-from slipring._ring import mix
-from slipring.dispatch import StreamPlan, map_plan
-from slipring.engine import Engine
 from slipring.errors import Closed
-from slipring.options import Options
+from slipring.iterate._iterator import LoaderIterator
+from slipring.iterate.dispatch import StreamPlan, map_plan
+from slipring.options import Options, suggesting, warn_of_many_workers
+from slipring.ring._ring import mix
 from slipring.sampler import rank_of
-from slipring.seeding import MASK_63
-from slipring.stats import Tally
-from slipring.worker import Job
+from slipring.workers import fetch, remote
+from slipring.workers.engine_cache import EngineCache
+from slipring.workers.seeding import MASK_63
+from slipring.workers.worker import Job
 
 MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 
+_Batch = TypeVar("_Batch", covariant=True)
 
-class Loader:
+
+class Loader(Generic[_Batch]):
     """Batches of a dataset, made by workers and handed out as numpy views on shared memory.
 
     Parameters
@@ -64,7 +65,8 @@ class Loader:
         Any free worker takes the next batch, or each its turn (always so for iterable datasets); with
         ``in_order=False`` the turn is of who has least to do.
     rng : {'batch', 'worker'}
-        Seed generators per batch (results do not depend on the workers), or once per worker and epoch.
+        When generators are seeded, that of `slipring.rng` among them: per batch (results do not depend on the
+        workers), or once per worker and epoch. What they give is set by `seed`.
     slots : int, optional
         Slots of the segment; default ``prefetch_factor * num_workers + 16``. So many batches, less two, may
         be held without a copy.
@@ -80,13 +82,36 @@ class Loader:
         on by its ``state_dict``, if the dataset or its iterator has one, else what was read is read again.
     max_restarts : int
         With 'respawn': how often the same batch may kill its worker.
+    snapshot_every_n_steps : int
+        With 'respawn' and an iterable dataset: with how many batches of the loader each worker calls
+        ``state_dict()`` once, and pickles what it returns; what came behind that, a new worker reads again.
+        0: with its first batch and at the end of its stream only.
 
     Raises
     ------
     TypeError, ValueError
         At construction, naming argument, value and rule.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> class Squares:
+    ...     def __len__(self):
+    ...         return 10
+    ...     def __getitem__(self, i):
+    ...         return {"number": i, "square": i * i}
+    >>> with slipring.Loader(Squares(), batch_size=4, num_workers=2) as loader:
+    ...     for batch in loader:
+    ...         print(batch["square"])
+    [0 1 4 9]
+    [16 25 36 49]
+    [64 81]
     """
 
+    # An adapter's own worker, and what makes an exception of a worker's record: see `Job`, `LoaderIterator`.
+    _worker_class, _rebuild = None, staticmethod(remote.rebuild)
+
+    @suggesting(multiprocessing_context="start_method", generator="seed", mp_context="start_method")
     def __init__(
         self,
         dataset,
@@ -114,9 +139,11 @@ class Loader:
         copy="auto",
         on_worker_death="raise",
         max_restarts=3,
+        snapshot_every_n_steps=1,
     ):
         given = {k: v for k, v in locals().items() if k not in ("self", "dataset")}
         self.options = Options(**given)
+        warn_of_many_workers(num_workers)
         self.dataset = dataset
         self.is_stream = fetch.is_stream(dataset)
         self.options.check_dataset(self.is_stream, dataset)
@@ -127,10 +154,7 @@ class Loader:
         self._prepare()
 
     def _prepare(self):
-        self._tally = Tally()
-        self._engine = None  # the one that is kept between epochs
-        self._owner = None  # weak reference to the iterator that uses it
-        self._extra = weakref.WeakSet()  # further live iterators, each with an engine of its own
+        self._engines = EngineCache()
         self._closed = False
         self._lock = threading.RLock()
         self._pid = os.getpid()
@@ -152,31 +176,24 @@ class Loader:
         with self._lock:
             if self._closed:
                 raise Closed("the loader has been closed; make a new one")
-            if self._engine is not None and self._engine.foreign:
-                self._engine = self._owner = None  # the parent's; this process starts its own
-            epoch, self.epoch = self.epoch, self.epoch + 1
-            if self._owner is None or self._owner() is None or self._owner()._engine is None:
-                if self._engine is None:
-                    self._engine = self._new_engine()
-                iterator = self._iterate(self._engine, epoch, self._ended)
-                self._owner = weakref.ref(iterator)
+            o, seed = self.options, mix(self.seed, self.epoch) & MASK_62
+            engine, on_end = self._engines.lend(o, self._job())
+            if self.is_stream:
+                plan = StreamPlan(max(1, o.num_workers), o.in_order)
             else:
-                # A second live iterator gets temporary workers and a ring of its own.
-                iterator = self._iterate(self._new_engine(), epoch, _ended_extra)
-                self._extra.add(iterator)
+                plan = map_plan(o, self.dataset, seed)
+            iterator = LoaderIterator(o, engine, seed, self.epoch, plan, on_end, rebuild=self._rebuild)
+            self._engines.iterators.add(iterator)
+            self.epoch += 1
             return iterator
 
-    def _iterate(self, engine, epoch, on_end):
-        seed = mix(self.seed, epoch) & MASK_62
-        if self.is_stream:
-            plan = StreamPlan(max(1, self.options.num_workers), self.options.in_order)
-        else:
-            plan = map_plan(self.options, self.dataset, seed)
-        return LoaderIterator(self.options, engine, seed, epoch, plan, on_end)
+    @property
+    def _engine(self):
+        return self._engines.engine
 
-    def _new_engine(self):
+    def _job(self):
         o = self.options
-        job = Job(
+        return Job(
             dataset=self.dataset,
             is_stream=self.is_stream,
             collate_fn=o.collate_fn,
@@ -186,14 +203,10 @@ class Loader:
             drop_last=bool(o.drop_last),
             rng=o.rng,
             rank=rank_of(o.batch_sampler, o.sampler),
+            worker_class=self._worker_class,
             marked=o.respawns,
+            every=o.snapshot_every_n_steps or 0,
         )
-        return Engine(o, job, self._tally)
-
-    def _ended(self, engine):
-        """The kept engine's iteration is over; an engine that failed is not kept."""
-        if not engine.alive and engine is self._engine:
-            self._engine = None
 
     def _dataset_length(self):
         try:
@@ -224,21 +237,13 @@ class Loader:
 
     def stats(self):
         """Return the `Stats` since the loader was made."""
-        engine = self._engine
-        return self._tally.stats(None if engine is None else engine.ring.info, self.options.n_slots)
+        return self._engines.stats(self.options.n_slots)
 
     def close(self):
         """End workers and iterations. Batches that are still held stay valid. Safe to call twice."""
         with self._lock:
             self._closed = True
-            iterators = list(self._extra)
-            if self._owner is not None and self._owner() is not None:
-                iterators.append(self._owner())
-            for iterator in iterators:
-                iterator.close()
-            engine, self._engine = self._engine, None
-            if engine is not None:
-                engine.shut_down()
+            self._engines.close()
 
     def __enter__(self):
         return self
@@ -253,7 +258,3 @@ class Loader:
             if repr(getattr(self.options, name)) != repr(field.default)
         ]
         return f"Loader({', '.join([type(self.dataset).__name__, *changed])})"
-
-
-def _ended_extra(engine):
-    engine.shut_down()

@@ -1,20 +1,51 @@
 """The loader's arguments, validated once, at construction."""
 
+from __future__ import annotations
+
 import dataclasses
-import multiprocessing
+import functools
+import inspect
 import operator
 import os
+import reprlib
+import warnings
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from slipring.ring._ring import MAX_RANGES, MAX_SLOTS, MAX_WORKERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Init = TypeVar("_Init", bound="Callable[..., None]")
 
 START_METHODS = ("fork", "forkserver", "spawn", "thread")
-MAX_RANGES = 56  # of a cooperative batch; as csrc/layout.h
-MAX_WORKERS = 4093
-MAX_SLOTS = 65536
+MAX_COUNT = (1 << 32) - 1  # of rows in a batch, and whatever else is counted: as csrc/layout.h
 
 
 # ---- single arguments: what does not fit is refused with name, value and rule; TypeError or ValueError
 
 
-def integer(name, value, least=None, most=None, *, optional=False, hint=""):
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 200
+
+
+def _shown(value: object) -> str:
+    """A short repr, also of what has none: a refusal is to say what is wrong, whatever it was given."""
+    try:
+        return _repr.repr(value)
+    except Exception as error:
+        return f"<a {type(value).__name__} whose repr raises {type(error).__name__}>"
+
+
+def integer(
+    name: str,
+    value: Any,
+    least: int | None = None,
+    most: int | None = None,
+    *,
+    optional: bool = False,
+    hint: str = "",
+) -> None:
     """Check an int from `least` to `most`; `hint` follows the text for what is below `least`."""
     if value is None and optional:
         return
@@ -23,31 +54,76 @@ def integer(name, value, least=None, most=None, *, optional=False, hint=""):
     except TypeError:  # arrays have an __index__ that fails
         fits = False
     if not fits:
-        raise TypeError(f"{name} must be an int{' or None' if optional else ''}, not {value!r}")
+        raise TypeError(f"{name} must be an int{' or None' if optional else ''}, not {_shown(value)}")
     below = least is not None and value < least
     if below or (most is not None and value > most):
         rule = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name} must be {rule}, not {value!r}{hint if below else ''}")
+        raise ValueError(f"{name} must be {rule}, not {_shown(value)}{hint if below else ''}")
 
 
-def seconds(name, value):
+def seconds(name: str, value: Any) -> None:
     """Check a time to wait."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number of seconds, not {value!r}")
+        raise TypeError(f"{name} must be a number of seconds, not {_shown(value)}")
     if not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be 0 (wait for ever) or seconds, not {value!r}")
+        raise ValueError(f"{name} must be 0 (wait for ever) or seconds, not {_shown(value)}")
 
 
-def flag(name, value):
+def flag(name: str, value: Any) -> None:
     """Check a bool; None counts as False."""
     if not isinstance(value, (bool, type(None))):
-        raise TypeError(f"{name} must be True or False, not {value!r}")
+        raise TypeError(f"{name} must be True or False, not {_shown(value)}")
 
 
-def function(name, value):
+def function(name: str, value: Any) -> None:
     """Check what is called, if it is given."""
     if value is not None and not callable(value):
-        raise TypeError(f"{name} must be callable or None, not {value!r}")
+        raise TypeError(f"{name} must be callable or None, not {_shown(value)}")
+
+
+def suggesting(**known: str) -> Callable[[_Init], _Init]:
+    """Have a constructor name the argument that was meant by one that it does not have.
+
+    Parameters
+    ----------
+    known : str
+        Other loaders' name for an argument -> ours.
+    """
+
+    def decorate(init):
+        names = inspect.signature(init).parameters
+
+        @functools.wraps(init)
+        def checked(*args, **kwargs):
+            for name in kwargs:
+                if name not in names:
+                    import difflib
+
+                    near = [known[name]] if name in known else difflib.get_close_matches(name, names, 1)
+                    hint = f". Did you mean {near[0]!r}?" if near else ""
+                    raise TypeError(
+                        f"{init.__qualname__}() got an unexpected keyword argument {name!r}{hint}"
+                    )
+            init(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+WORKERS_PER_CPU = 4  # more may wait for disks and networks, but hardly for processors
+
+
+def warn_of_many_workers(num_workers: int) -> None:
+    """Warn where a loader will have far more workers than there are processors for it."""
+    cpus = len(os.sched_getaffinity(0))
+    if num_workers > WORKERS_PER_CPU * cpus:
+        warnings.warn(
+            f"num_workers={num_workers} for {cpus} processors, which this process may use: more than "
+            f"{WORKERS_PER_CPU} workers for each seldom make a loader faster, and each costs memory. Use "
+            f"about {cpus}",
+            stacklevel=4,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +159,10 @@ class Options:
     copy: str = "auto"
     on_worker_death: str = "raise"
     max_restarts: int = 3
-    ahead: int = 0  # batches that a face has ready before they are asked for, each in a slot of its own
+    snapshot_every_n_steps: int | None = 1
+    ahead: int = 0  # batches that an adapter has ready before they are asked for, each in a slot of its own
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._numbers()
         self._choices()
         self._callables()
@@ -94,13 +171,14 @@ class Options:
     def _numbers(self):
         integer("num_workers", self.num_workers, 0, MAX_WORKERS, hint="; 0 loads in this process")
         for name, least in (("prefetch_factor", 1), ("max_restarts", 0)):
-            integer(name, getattr(self, name), least)
+            integer(name, getattr(self, name), least, MAX_COUNT)
         for name, least, most in (
-            ("batch_size", 1, None),
-            ("chunk_size", 1, None),
+            ("batch_size", 1, (1 << 63) - 1),
+            ("chunk_size", 1, MAX_COUNT),
             ("slots", 2, MAX_SLOTS),
             ("slot_bytes", 1, 1 << 46),
             ("seed", None, None),
+            ("snapshot_every_n_steps", 0, MAX_COUNT),
         ):
             integer(name, getattr(self, name), least, most, optional=True)
         seconds("timeout", self.timeout)
@@ -110,22 +188,26 @@ class Options:
     def _choices(self):
         self._one_of("start_method", (None, *START_METHODS))
         self._one_of("dispatch", ("dynamic", "static"))
-        self._one_of("rng", ("batch", "worker"))
+        self._one_of(
+            "rng",
+            ("batch", "worker"),
+            "; it says when generators are seeded: seed= sets what they give, and slipring.rng() is the one of a batch",
+        )
         self._one_of("copy", ("auto", "always", "never"))
         self._one_of("on_worker_death", ("raise", "respawn"))
         if self.backing not in ("auto", "shm", "memfd"):
             if not isinstance(self.backing, (str, os.PathLike)) or not os.path.isabs(self.backing):
                 raise ValueError(
                     f"backing must be 'auto', 'shm', 'memfd' or the absolute path of a directory on a tmpfs, "
-                    f"not {self.backing!r}"
+                    f"not {_shown(self.backing)}"
                 )
             if not os.path.isdir(self.backing):
-                raise ValueError(f"backing names {self.backing!r}, which is not a directory")
+                raise ValueError(f"backing names {_shown(self.backing)}, which is not a directory")
 
-    def _one_of(self, name, allowed):
+    def _one_of(self, name, allowed, hint=""):
         if getattr(self, name) not in allowed:
             listed = ", ".join(repr(a) for a in allowed)
-            raise ValueError(f"{name} must be one of {listed}, not {getattr(self, name)!r}")
+            raise ValueError(f"{name} must be one of {listed}, not {_shown(getattr(self, name))}{hint}")
 
     def _callables(self):
         for name in ("collate_fn", "worker_init_fn"):
@@ -133,7 +215,7 @@ class Options:
         for name in ("sampler", "batch_sampler"):
             value = getattr(self, name)
             if value is not None and not hasattr(value, "__iter__") and not hasattr(value, "__getitem__"):
-                raise TypeError(f"{name} must be an iterable of indices, not {value!r}")
+                raise TypeError(f"{name} must be an iterable of indices, not {_shown(value)}")
 
     # ---- what excludes what
 
@@ -161,7 +243,7 @@ class Options:
                 f"slots; a segment has at most {MAX_SLOTS}: lower it, or give slots="
             )
 
-    def check_ranges(self, rows):
+    def check_ranges(self, rows: int) -> None:
         """Check that a batch of that many rows has no more ranges than a slot."""
         if self.chunk_size is not None and self.chunk_size * MAX_RANGES < rows:
             raise ValueError(
@@ -169,7 +251,7 @@ class Options:
                 f"use at least {-(-rows // MAX_RANGES)}"
             )
 
-    def check_dataset(self, is_stream, dataset):
+    def check_dataset(self, is_stream: bool, dataset: Any) -> None:
         """Check what depends on the kind of dataset."""
         if is_stream:
             given = self._given("shuffle", "sampler", "batch_sampler", "chunk_size")
@@ -181,8 +263,9 @@ class Options:
         name = type(dataset).__name__
         if self.batch_size is None and not is_stream and not hasattr(dataset, "__getitem__"):
             raise ValueError(f"batch_size=None reads samples one by one, but {name} has no __getitem__")
-        if self.batch_size is not None and not is_stream and hasattr(dataset, "fetch_into"):
-            whole = f"but {name}.fetch_into makes whole batches; drop one of the two"
+        samples = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
+        if self.batch_size is not None and not is_stream and not samples:
+            whole = f"but {name} has only fetch_into, which makes whole batches; give it __getitem__, or drop that"
             if self.chunk_size is not None:
                 raise ValueError(f"chunk_size={self.chunk_size} splits a batch into samples, {whole}")
             if self.collate_fn is not None:
@@ -191,21 +274,25 @@ class Options:
     # ---- derived
 
     @property
-    def method(self):
+    def method(self) -> str:
         """str: how workers are started, multiprocessing's own default filled in."""
-        return self.start_method or multiprocessing.get_start_method()
+        if self.start_method is None:
+            import multiprocessing
+
+            return multiprocessing.get_start_method()
+        return self.start_method
 
     @property
-    def n_slots(self):
+    def n_slots(self) -> int:
         """int: slots of the segment."""
         return self.slots or self.look_ahead + 16 + self.ahead
 
     @property
-    def respawns(self):
+    def respawns(self) -> bool:
         """bool: whether dead workers are replaced."""
         return self.on_worker_death == "respawn" and self.num_workers > 0
 
     @property
-    def look_ahead(self):
+    def look_ahead(self) -> int:
         """int: tasks that may be under way at once."""
         return self.prefetch_factor * max(1, self.num_workers)

@@ -1,14 +1,20 @@
 """Which indices make a batch, where several processes of one job share a dataset."""
 
+from __future__ import annotations
+
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring._ring import mix
 from slipring.options import flag, integer
-from slipring.seeding import MASK_63
+from slipring.ring._ring import mix
+from slipring.workers.seeding import MASK_63
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
 
 _ORDER = 0x52414E4B53  # keeps these orders apart from all else that is drawn from the same seed
 
@@ -49,10 +55,39 @@ class BatchSampler:
     ------
     TypeError, ValueError
         At construction, naming argument, value and rule.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> sampler = slipring.BatchSampler(10, batch_size=3, rank=1, world_size=2)
+    >>> list(sampler)
+    [[1, 3, 5], [7, 9]]
     """
 
-    def __init__(self, indices, batch_size=1, *, shuffle=False, drop_last=False, weights=None,
-                 num_samples=None, rank=0, world_size=1, seed=None):  # fmt: skip
+    indices: Any
+    batch_size: int
+    shuffle: bool
+    drop_last: bool
+    weights: NDArray[np.float64] | None
+    num_samples: int
+    rank: int
+    world_size: int
+    seed: int
+    epoch: int
+
+    def __init__(
+        self,
+        indices: int | Sequence[Any] | ArrayLike,
+        batch_size: int = 1,
+        *,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        weights: ArrayLike | None = None,
+        num_samples: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int | None = None,
+    ) -> None:
         indices = _sequence(indices)
         integer("batch_size", batch_size, 1)
         integer("num_samples", num_samples, 1, optional=True)
@@ -75,7 +110,7 @@ class BatchSampler:
         self.rank, self.world_size, self.seed = rank, world_size, seed & MASK_63
         self.epoch = 0
 
-    def order(self, epoch):
+    def order(self, epoch: int) -> Sequence[Any] | NDArray[Any]:
         """Return the indices of an epoch, for all ranks.
 
         Parameters
@@ -98,15 +133,15 @@ class BatchSampler:
             return self.indices[at]
         return [self.indices[k] for k in at.tolist()]
 
-    def set_epoch(self, epoch):
+    def set_epoch(self, epoch: int) -> None:
         """Set the number of the next pass. (Without it passes count by themselves.)"""
         self.epoch = epoch
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[list[Any]]:
         epoch, self.epoch = self.epoch, self.epoch + 1
         return _Pass(self, epoch)
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Batches per epoch, of this rank."""
         share = -(-self.num_samples // self.world_size)
         return share // self.batch_size if self.drop_last else -(-share // self.batch_size)

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import time
 
-from slipring.growth import WorkerMemory
+from slipring.workers.memory import WorkerMemory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +19,9 @@ class Stats:
         Payload bytes delivered.
     copied_batches, copied_bytes : int
         Batches copied out of their slot (see the loader's `copy`), and their bytes.
+    kept_batches : int
+        Batches that were copied once more, in the worker, because its code kept an array from
+        `slipring.empty` (what is delivered is the consumer's alone).
     pickled_leaves : int
         Values that no leaf kind describes and that went through pickle.
     pickled_tasks : int
@@ -60,12 +63,22 @@ class Stats:
         Of the slots that are, at present.
     registration_refused : str or None
         Why a slot is not.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> with slipring.Loader(range(10), batch_size=4) as loader:
+    ...     total = sum(batch.sum() for batch in loader)
+    ...     stats = loader.stats()
+    >>> stats.batches, stats.pickled_leaves
+    (3, 0)
     """
 
     batches: int = 0
     bytes: int = 0
     copied_batches: int = 0
     copied_bytes: int = 0
+    kept_batches: int = 0
     pickled_leaves: int = 0
     pickled_tasks: int = 0
     backing: str | None = None
@@ -127,7 +140,15 @@ class Pace:
         return self._took / max(1, self.steps)
 
 
-_COUNTERS = ("batches", "bytes", "copied_batches", "copied_bytes", "pickled_leaves", "pickled_tasks")
+_COUNTERS = (
+    "batches",
+    "bytes",
+    "copied_batches",
+    "copied_bytes",
+    "kept_batches",
+    "pickled_leaves",
+    "pickled_tasks",
+)
 _TIMES = {
     "fetch_s": "fetch_ns",
     "collate_s": "collate_ns",

@@ -1,10 +1,16 @@
 """A list of strings in two blocks of memory."""
 
+from __future__ import annotations
+
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, overload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
-class StringList(Sequence):
+class StringList(Sequence[str]):
     """Strings (file names, captions, labels) that forked workers can read without copying them.
 
     A Python list of strings is an object per string, and reading one writes its reference count: page by
@@ -28,11 +34,20 @@ class StringList(Sequence):
     -----
     An element is made anew each time it is asked for; a slice with a step of 1 copies nothing. It cannot be
     changed, and equals any list or StringList of the same strings.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> names = slipring.StringList(f"{i}.jpg" for i in range(1000))
+    >>> len(names), names[-1]
+    (1000, '999.jpg')
     """
 
     __slots__ = ("_array", "_ends", "_text")
 
-    def __init__(self, strings):
+    def __init__(
+        self, strings: Iterable[str] | pa.StringArray | pa.LargeStringArray | pa.ChunkedArray
+    ) -> None:
         try:
             import pyarrow as pa
         except ImportError as error:
@@ -60,10 +75,14 @@ class StringList(Sequence):
         self._ends = memoryview(ends if ends is not None else bytes(8)).cast("B").cast("q")[array.offset :]
         self._text = memoryview(text if text is not None else b"")
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._array)
 
-    def __getitem__(self, index):
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> StringList: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> str | StringList:
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             made = object.__new__(StringList)
@@ -79,25 +98,25 @@ class StringList(Sequence):
             raise IndexError(f"index {index} of a StringList of {len(self._array)}")
         return str(self._text[self._ends[position] : self._ends[position + 1]], "utf-8")
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         if isinstance(other, StringList):
             return self._array.equals(other._array)
         return len(self) == len(other) and list(self) == other if isinstance(other, list) else NotImplemented
 
-    __hash__ = None
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         # Not more than its own strings: the array may be a slice of a large one.
         import pyarrow as pa
 
         return StringList, (pa.concat_arrays([self._array]) if self._array.offset else self._array,)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         shown = ", ".join(repr(self[i]) for i in range(min(3, len(self))))
         return f"StringList([{shown}{', ...' if len(self) > 3 else ''}]: {len(self)} strings)"
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """int: bytes of memory that the strings take."""
         return self._array.nbytes
 

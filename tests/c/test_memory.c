@@ -2,10 +2,9 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 
-#include "fixture.h"
+#include "small.h"
 
 static void commit_grows_and_never_shrinks(void)
 {
@@ -135,7 +134,7 @@ static void commit_maps_the_pages_in_this_process(void)
         SKIP("the kernel has no MADV_POPULATE_WRITE (5.14)");
     CHECK_EQ(resident_pages(ring, 0, 256 * KIB), 64);
     CHECK_EQ(resident_pages(other, 0, 256 * KIB), 0);
-    CHECK_OK(sr_populate(other, 0, 4096)); /* one call for all that is committed */
+    CHECK_OK(sr_populate(other, 0, 256 * KIB));
     CHECK_EQ(resident_pages(other, 0, 256 * KIB), 64);
     sr_destroy(other);
     sr_destroy(ring);
@@ -156,36 +155,6 @@ static void populate_stops_at_what_is_committed(void)
 
 /* ---- a file system that is too small ---- */
 
-static char mounted[64];
-
-static void unmount(void)
-{
-    umount2(mounted, MNT_DETACH);
-    rmdir(mounted);
-}
-
-static void mount_small(const char *size)
-{
-    char options[32];
-    strcpy(mounted, "/tmp/slipring-test-XXXXXX");
-    CHECK(mkdtemp(mounted) != NULL);
-    snprintf(options, sizeof options, "size=%s", size);
-    if (mount("slipring-test", mounted, "tmpfs", 0, options) != 0) {
-        rmdir(mounted);
-        SKIP("mounting a tmpfs is not allowed here");
-    }
-    atexit(unmount);
-}
-
-/* CHECK leaves by _exit, so the mount goes first. */
-#define CHECK_MOUNTED(condition)                                                                                \
-    do {                                                                                                        \
-        if (!(condition)) {                                                                                     \
-            unmount();                                                                                          \
-            CHECK(condition);                                                                                   \
-        }                                                                                                       \
-    } while (0)
-
 static void a_full_file_system_is_enospc_with_the_numbers(void)
 {
     mount_small("8m");
@@ -204,16 +173,6 @@ static void a_full_file_system_is_enospc_with_the_numbers(void)
     CHECK_MOUNTED(sr_commit(ring, 0, 1, 3 * MIB, &why) == 0); /* what does fit still goes */
     memset(sr_payload(ring, 1), 1, 3 * MIB);
     sr_destroy(ring);
-}
-
-static sr_ring *small_ring(uint32_t n_parties)
-{
-    mount_small("8m");
-    sr_ring *ring = NULL;
-    sr_options o = {.n_slots = 4, .n_parties = n_parties, .backing = SR_BACKING_DIR, .dir = mounted,
-                    .capacity = 64 * MIB, .task_capacity = 64 * KIB};
-    CHECK_MOUNTED(sr_create(&o, &ring, NULL) == 0);
-    return ring;
 }
 
 static void what_others_are_committing_counts(void)

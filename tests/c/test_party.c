@@ -184,12 +184,12 @@ static void a_worker_outlives_the_thread_that_forked_it(void)
     sr_destroy(ring);
 }
 
-static void watch_a_consumer_that_is_gone(sr_ring *ring, void *started)
+static void watch_a_consumer_that_is_gone(sr_ring *ring, void *incarnation)
 {
-    if (started)
-        sr_store_relaxed(&ring->parties[0].started, 1); /* another process has its number by now */
+    if (incarnation)
+        sr_store_relaxed(&ring->parties[0].incarnation, *(uint64_t *)incarnation);
     else
-        sr_store_relaxed(&ring->parties[0].pid, 0x7ffffffe);
+        sr_store_relaxed(&ring->parties[0].program, ring->parties[0].program ^ 2); /* it has become another */
     sr_watch_consumer(ring);
     _exit(0);
 }
@@ -197,11 +197,16 @@ static void watch_a_consumer_that_is_gone(sr_ring *ring, void *started)
 static void a_worker_that_starts_too_late_ends_at_once(void)
 {
     sr_ring *ring = make_ring(1, 2, 0);
-    int status = wait_for(in_child(watch_a_consumer_that_is_gone, ring, NULL));
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1);
-    CHECK_OK(sr_join(ring, SR_CONSUMER));
-    status = wait_for(in_child(watch_a_consumer_that_is_gone, ring, ring));
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    uint64_t nobody = 0x7ffffffe, me = ring->parties[0].incarnation, another = me + (UINT64_C(1) << 32);
+    uint64_t *gone[] = {&nobody, &another, NULL};
+    for (int i = 0; i < 3; i++) {
+        int status = wait_for(in_child(watch_a_consumer_that_is_gone, ring, gone[i]));
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+        CHECK_OK(sr_join(ring, SR_CONSUMER));
+    }
+    CHECK_EQ(ring->parties[0].incarnation, me);
+    int status = wait_for(in_child(watch_a_consumer_that_is_gone, ring, &me));
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     sr_destroy(ring);
 }
 

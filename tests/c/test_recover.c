@@ -29,6 +29,46 @@ static void a_dead_workers_claim_becomes_a_task_again(void)
     sr_destroy(ring);
 }
 
+static void what_a_dead_worker_wrote_over_its_task_is_put_right(void)
+{
+    sr_ring *ring = make_ring(2, 3, 0);
+    uint64_t gen, again, at;
+    CHECK_OK(sr_begin_run(ring, 7));
+    dispatch(ring, 0, 5, 1, 0);
+    claim(ring, 1, NULL, &gen);
+    sr_task before = ring->slots[0].task;
+    memset(&ring->slots[0].task, 0xff, sizeof before);
+    sr_store_relaxed(&ring->slots[0].ticket, UINT64_MAX);
+    sr_store_relaxed(&ring->slots[0].run, 0);
+    sr_store_relaxed(&ring->slots[0].n_ranges, SR_MAX_RANGES);
+    sr_store_relaxed(&ring->slots[0].committed, UINT64_MAX);
+    uint32_t slot = 0;
+    CHECK_OK(sr_find_owned(ring, 1, &slot)); /* whoever names what it leaves undone may read it */
+    CHECK_EQ(memcmp(&before, sr_task_of(ring, 0), sizeof before), 0);
+    memset(&ring->slots[0].task, 0xff, sizeof before);
+    CHECK_EQ(sr_recover(ring, 1), 1);
+    CHECK_EQ(state_of(ring, 0), SR_TASK);
+    CHECK_EQ(owner_of(ring, 0), 2);
+    CHECK_EQ(sr_slot_committed(ring, 0), SR_PAYLOAD_COMMIT);
+    joined(ring, 1);
+    CHECK_EQ(claim(ring, 1, NULL, &again), 0);
+    CHECK_EQ(again, gen);
+    CHECK_EQ(memcmp(&before, sr_task_of(ring, 0), sizeof before), 0);
+    CHECK_OK(sr_alloc(ring, 1, 0, 100 * KIB, 64, &at, NULL));
+    CHECK_OP(sr_slot_committed(ring, 0), >=, 100 * KIB);
+    CHECK_OK(publish(ring, 1, 0, again, false));
+    sr_destroy(ring);
+}
+
+static void no_more_of_a_slot_is_touched_than_its_batch_needs(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    sr_store_relaxed(&ring->slots[0].committed, UINT64_MAX / 2); /* a worker wrote where it should not */
+    CHECK_OK(sr_populate(ring, 0, 100));
+    CHECK_OP(sr_load_relaxed(&ring->populated[0]), <=, 64 * KIB);
+    sr_destroy(ring);
+}
+
 static void an_addressed_claim_goes_back_to_its_addressee(void)
 {
     sr_ring *ring = make_ring(1, 3, 0);
@@ -343,6 +383,8 @@ static void recovery_wakes_who_may_take_over(void)
 
 static const struct test tests[] = {
     T(a_dead_workers_claim_becomes_a_task_again),
+    T(what_a_dead_worker_wrote_over_its_task_is_put_right),
+    T(no_more_of_a_slot_is_touched_than_its_batch_needs),
     T(an_addressed_claim_goes_back_to_its_addressee),
     T(a_task_that_nobody_claimed_waits_for_the_replacement),
     T(what_the_dead_party_published_stays),

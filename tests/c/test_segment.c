@@ -197,6 +197,79 @@ static void a_small_address_space_halves_the_reserve(void)
     sr_destroy(ring);
 }
 
+static void many_segments_leave_addresses_to_the_program(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    SKIP("the sanitizer itself takes most of the address space");
+#endif
+    sr_ring *ring;
+    sr_info info;
+    sr_options o = small;
+    o.n_slots = 2;
+    o.capacity = UINT64_C(4) << 40; /* sixteen of these would be all that x86-64 has */
+    for (int i = 0; i < 200; i++)
+        CHECK_OK(sr_create(&o, &ring, NULL));
+    CHECK_OK(sr_describe(ring, &info));
+    CHECK(strstr(info.limited_by, "the address space that the process has left"));
+    CHECK_OP(info.capacity, >=, 1024 * MIB);
+    CHECK(mmap(NULL, UINT64_C(1) << 39, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED);
+}
+
+static void segments_within_a_limit_on_address_space_leave_half_of_the_rest_each(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    SKIP("the sanitizer itself needs more address space than any limit leaves");
+#endif
+    sr_ring *ring;
+    sr_options o = small;
+    o.capacity = 0;
+    limit(RLIMIT_AS, 8192 * MIB);
+    for (int i = 0; i < 20; i++)
+        CHECK_OK(sr_create(&o, &ring, NULL));
+    CHECK(mmap(NULL, 256 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED);
+}
+
+static void a_process_that_locks_its_memory_allocates_no_reserve(void)
+{
+    sr_ring *ring, *other;
+    struct stat file;
+    sr_options o = small;
+    o.capacity = 256 * MIB;
+    if (mlockall(MCL_FUTURE) != 0)
+        SKIP("memory may not be locked here");
+    int rc = sr_create(&o, &ring, NULL);
+    if (rc == 0)
+        rc = sr_attach(sr_fd(ring), &other);
+    CHECK_OK(munlockall());
+    CHECK_OK(rc);
+    CHECK_OK(fstat(sr_fd(ring), &file));
+    CHECK_EQ((uint64_t)file.st_blocks * 512, sr_committed(ring));
+    CHECK_OK(sr_commit(ring, 0, 0, MIB, NULL));
+    memset(sr_payload(other, 0), 1, MIB);
+    sr_destroy(other);
+    sr_destroy(ring);
+}
+
+static void what_may_not_be_locked_is_said_so(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    SKIP("the sanitizer lets nobody lock memory");
+#else
+    sr_ring *ring;
+    sr_shortage why = {0};
+    sr_options o = small;
+    if (getuid() == 0 && setuid(65534) != 0)
+        SKIP("root may lock all memory");
+    limit(RLIMIT_MEMLOCK, 4096);
+    if (mlockall(MCL_FUTURE) != 0)
+        SKIP("memory may not be locked here");
+    int rc = sr_create(&o, &ring, &why);
+    CHECK_OK(munlockall());
+    CHECK_EQ(rc, -EAGAIN);
+    CHECK_EQ(why.limit, SR_LIMIT_LOCKED);
+#endif
+}
+
 static void running_out_of_descriptors_is_an_error(void)
 {
     sr_ring *ring, *other;
@@ -317,6 +390,10 @@ static const struct test tests[] = {
     T(a_small_limit_on_file_size_halves_the_reserve),
     T(a_tiny_limit_on_file_size_is_an_error_and_no_signal),
     T(a_small_address_space_halves_the_reserve),
+    T(many_segments_leave_addresses_to_the_program),
+    T(segments_within_a_limit_on_address_space_leave_half_of_the_rest_each),
+    T(a_process_that_locks_its_memory_allocates_no_reserve),
+    T(what_may_not_be_locked_is_said_so),
     T(running_out_of_descriptors_is_an_error),
     T(every_inconsistent_header_is_refused),
     T(what_is_not_a_segment_is_refused),

@@ -28,3 +28,4 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "clients" in item.path.parts:
             item.add_marker(pytest.mark.filterwarnings("ignore"))  # what clients warn of is their business
+            item.add_marker(pytest.mark.slow)  # imports of seconds, and each fork copies what they made

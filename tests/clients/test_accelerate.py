@@ -63,7 +63,7 @@ def test_skipping_the_first_batches_makes_a_loader_of_ours():
 
 
 def test_a_loader_from_before_is_prepared_too():
-    with_torchs = slipring.torch.standin.Stock(Points(), 4)
+    with_torchs = slipring.torch.drop_in.standin.Stock(Points(), 4)
     shard = accelerate.Accelerator(cpu=True).prepare(with_torchs)
     assert type(shard.base_dataloader) is DataLoader
     assert torch.cat([batch["i"] for batch in shard]).tolist() == list(range(24))
@@ -86,7 +86,7 @@ def test_accelerate_has_its_own_arguments_again_after():
     slipring.torch.uninstall()
     assert not set(EXTRAS) & set(table)
     assert accelerate.data_loader.DataLoaderAdapter.__init__ is ours.__wrapped__
-    assert accelerate.data_loader.DataLoader is slipring.torch.standin.Stock
+    assert accelerate.data_loader.DataLoader is slipring.torch.drop_in.standin.Stock
     slipring.torch.install()
 
 

@@ -1,4 +1,4 @@
-"""Faces are tested with and without what they are faces of, and next to it, where it is installed."""
+"""Adapters are tested with and without the original, and next to it where it is installed."""
 
 import gc
 import threading
@@ -8,6 +8,7 @@ import pytest
 
 from slipring.compat import paddle_own
 from tests.compat.images import import_paddle
+from tests.parts import slow
 
 
 @pytest.fixture(params=["arrays", "paddle"])
@@ -19,7 +20,7 @@ def kind(request, monkeypatch):
     return np.ndarray
 
 
-@pytest.fixture(params=["torchdata", "slipring"])
+@pytest.fixture(params=[slow("torchdata"), "slipring"])
 def stateful(request):
     if request.param == "slipring":
         from slipring.compat.torchdata import StatefulDataLoader
@@ -34,7 +35,7 @@ def no_thread_is_left():
     """None that reads or moves ahead."""
     yield
     gc.collect()
-    names = ("slipring-ahead", "slipring-preload")
+    names = ("slipring-prefetch", "slipring-preload")
     for thread in [t for t in threading.enumerate() if t.name in names]:
         thread.join(10)
         assert not thread.is_alive()

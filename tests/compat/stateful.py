@@ -1,4 +1,4 @@
-"""Datasets that can say where they are, for the tests of torchdata's face, and what reads them."""
+"""Datasets that can say where they are, for the tests of torchdata's adapter, and what reads them."""
 
 import torch
 from torch.utils import data

@@ -1,4 +1,4 @@
-"""A stream for the tests of MegEngine's face."""
+"""A stream for the tests of MegEngine's adapter."""
 
 from slipring.compat.megengine import StreamDataset, get_worker_info
 

@@ -9,22 +9,30 @@ import types
 import numpy as np
 import pytest
 
-from slipring import LoaderTimeout, WorkerDied, growth
+from slipring import LoaderTimeout, WorkerDied
 from slipring.compat import megengine as mge
+from slipring.compat import megengine_own
 from slipring.compat.megengine import (
     Collator,
     DataLoader,
+    PseudoTransform,
     SequentialSampler,
     StreamDataset,
     StreamSampler,
     Transform,
 )
+from slipring.workers import memory as growth
 from tests.compat.images import Images, Pair, die, fail, hang, labels, leave
 from tests.compat.streams import Numbers
 from tests.datasets import flat
 
 WORKERS = [0, 2]
 TIMES = re.compile(r"idx: (\d+), dataset_time: ([0-9.]+),")
+
+
+class Pickled(Exception):
+    def __reduce__(self):
+        raise TypeError("not this one")
 
 
 class Doubling(Transform):
@@ -130,11 +138,46 @@ def test_transform_and_collator_are_applied(num_workers):
         assert sorted(np.concatenate(list(stream)).tolist()) == [0, 2, 4, 6, 8, 10, 12]
 
 
+def test_the_default_transform_and_collator_are_attributes_of_the_loader():
+    loader = DataLoader(Images())
+    assert type(loader.transform) is PseudoTransform and type(loader.collator) is Collator
+    assert type(loader.sampler) is SequentialSampler and loader.sampler.batch_size == 1
+    assert type(DataLoader(Numbers()).sampler) is StreamSampler
+    given = Doubling(), Summing()
+    loader = DataLoader(Images(), None, *given)
+    assert (loader.transform, loader.collator) == given
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_a_collator_gets_a_tuple_from_the_default_transform(num_workers):
+    class Kind(Collator):
+        def apply(self, inputs):
+            return type(inputs).__name__, len(inputs)
+
+    sampler = SequentialSampler(Images(), 5)
+    assert list(DataLoader(Images(), sampler, None, Kind(), num_workers)) == [("tuple", 5)] * 2
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_what_is_set_on_a_loader_between_two_passes_counts(num_workers):
+    loader = DataLoader(Images(), SequentialSampler(Images(), 5), num_workers=num_workers)
+    assert labels(loader) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    loader.sampler = SequentialSampler(Images(), 2, indices=[7, 1, 3])
+    assert labels(loader) == [[7, 1], [3]] and len(loader) == 2
+    loader.transform = Doubling()
+    assert labels(loader) == [[107, 101], [103]]
+    loader.num_workers, loader.collator = 2 - num_workers, Summing()
+    assert [batch["n"] for batch in loader] == [2, 1]
+
+
 class Telling(StreamDataset):
     def __iter__(self):
         info = mge.get_worker_info()
-        with pytest.raises(AttributeError):
+        with pytest.raises(RuntimeError, match="only be read: idx cannot become 5"):
             info.idx = 5
+        with pytest.raises(RuntimeError, match="only be read: idx cannot be deleted"):
+            del info.idx
+        assert repr(info) == f"WorkerInfo(idx={info.idx}, worker={info.worker}, seed={info.seed})"
         yield info.idx, info.worker, info.seed
 
 
@@ -173,6 +216,17 @@ def test_a_stream_that_one_process_reads_for_many_is_warned_of(caplog):
     assert "parallel_stream=True" in caplog.text
 
 
+def test_what_a_stream_sampler_overrides_for_nothing_is_warned_of(caplog):
+    class Finite(StreamSampler):
+        def sample(self):
+            return range(4)
+
+    DataLoader(Numbers(), StreamSampler(2))
+    assert not caplog.records
+    DataLoader(Numbers(), Finite(2))
+    assert "batch_size alone counts: Finite.sample is not called" in caplog.text
+
+
 @pytest.mark.parametrize("preload", [False, True])
 @pytest.mark.parametrize(("num_workers", "parallel"), [(0, False), (2, False), (2, True)])
 def test_a_timeout_is_an_error(num_workers, parallel, preload):
@@ -208,10 +262,43 @@ def test_a_workers_exception_is_raised_with_its_traceback(num_workers):
     loader = DataLoader(Images(act=fail, at=5), SequentialSampler(Images(), 4), num_workers=num_workers)
     batches = iter(loader)
     next(batches)
-    with pytest.raises(LookupError, match="no such image") as caught:
+    with pytest.raises(RuntimeError if num_workers else LookupError, match="no such image") as caught:
         next(batches)
-    assert "in fail" in caught.value.__cause__.traceback
+    if num_workers:
+        said = re.escape("Caught LookupError in DataLoader worker process ") + r"\d\.\nOriginal Traceback"
+        assert re.match(said, str(caught.value)) and "in fail" in str(caught.value)
+        original = caught.value.__cause__
+        assert type(original) is LookupError and original.args == ("no such image",)
+        assert caught.value.worker in (0, 1) and caught.value.ticket == 1
+        assert caught.value.indices == [4, 5, 6, 7]
+    else:
+        original = caught.value
+    assert "in fail" in original.__cause__.traceback
     assert next(batches)[1].tolist() == [8, 9]
+
+
+def test_what_a_worker_raises_is_a_runtime_error_though_it_cannot_be_pickled():
+    def refuse():
+        raise Pickled("as text alone")
+
+    for preload in (False, True):
+        if preload:
+            pytest.importorskip("torch")
+        batches = iter(DataLoader(Images(at=0, act=refuse), num_workers=1, preload=preload))
+        with pytest.raises(RuntimeError, match="Caught Pickled in DataLoader worker process 0") as caught:
+            next(batches)
+        assert "as text alone" in str(caught.value.__cause__)
+
+
+def test_what_the_sampler_or_a_stream_read_here_raises_comes_as_it_is():
+    class Failing(SequentialSampler):
+        def sample(self):
+            raise LookupError("no order")
+
+    with pytest.raises(LookupError, match="no order"):
+        next(iter(DataLoader(Images(), Failing(Images(), 2), num_workers=1)))
+    with pytest.raises(LookupError, match="no such image"):
+        list(DataLoader(Numbers(act=fail), StreamSampler(2), num_workers=1))
 
 
 def test_dead_workers_are_named():
@@ -263,7 +350,7 @@ def test_preload_makes_megengines_tensors_where_it_is_installed(monkeypatch, num
 
 
 def test_preload_without_any_tensors_is_refused(monkeypatch):
-    monkeypatch.setattr(mge, "_there", lambda name: False)
+    monkeypatch.setattr(megengine_own, "there", lambda name: False)
     with pytest.raises(ImportError, match="megengine or torch"):
         DataLoader(Images(), preload=True)
 

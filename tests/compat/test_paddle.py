@@ -11,8 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from slipring import tuning
-from slipring.compat import paddle as face
+from slipring.compat import paddle as adapter
+from slipring.compat import paddle_tuning as tuning
 from slipring.compat.paddle import BatchSampler, DataLoader
 from tests.compat.images import Images, Made, Pair, import_paddle, labels, plain
 from tests.datasets import flat
@@ -21,13 +21,13 @@ WORKERS = [0, 2]
 
 
 class Stream:
-    """Each worker its share, by the face's get_worker_info."""
+    """Each worker its share, by the adapter's get_worker_info."""
 
     def __init__(self, n=7):
         self.n = n
 
     def __iter__(self):
-        info = face.get_worker_info()
+        info = adapter.get_worker_info()
         step = (0, 1) if info is None else (info.id, info.num_workers)
         yield from (np.int64(i) for i in range(step[0], self.n, step[1]))
 
@@ -140,7 +140,7 @@ def test_each_place_gets_a_batch_per_step(kind, num_workers):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_batches_can_be_dicts_by_name(kind, num_workers):
-    """Keep: return_list=False with feed_list names."""
+    """Keep: return_list=False with feed_list names; a step is a list of them, one for each place."""
 
     class Variable:
         name = "image"
@@ -148,8 +148,8 @@ def test_batches_can_be_dicts_by_name(kind, num_workers):
     loader = DataLoader(
         Images(4), [Variable, "label"], return_list=False, batch_size=2, num_workers=num_workers
     )
-    assert [plain(batch)["label"] for batch in loader] == [[0, 1], [2, 3]]
-    assert isinstance(next(loader())["image"], kind)
+    assert [plain(batch)["label"] for [batch] in loader] == [[0, 1], [2, 3]]
+    assert isinstance(next(loader())[0]["image"], kind)
     with pytest.raises(ValueError, match=r"1 names.*2 leaves"):
         next(iter(DataLoader(Images(4), ["one"], return_list=False)))
 
@@ -210,7 +210,7 @@ def test_drop_last_is_kept_in_each_epoch(kind, persistent):
 class Telling:
     def __iter__(self):
         for info in (
-            face.get_worker_info(),
+            adapter.get_worker_info(),
             getattr(sys.modules.get("paddle.io"), "get_worker_info", bool)(),
         ):
             if info:
@@ -223,7 +223,7 @@ def test_workers_know_who_they_are(kind):
     assert sorted({(a[0], b[0]) for a, b, _, _ in told}) == [(0, 2), (1, 2)]
     assert all(dataset == [1.0] for *_, dataset in told)
     assert len(told) == (4 if "paddle.io" in sys.modules else 2)
-    assert face.get_worker_info() is None
+    assert adapter.get_worker_info() is None
 
 
 def test_worker_init_fn_is_called_in_each_worker(kind, tmp_path):
@@ -276,14 +276,61 @@ def test_the_number_of_workers_can_be_tuned(kind, monkeypatch, costs, best):
         return costs[len(tried) - 1]
 
     monkeypatch.setattr(tuning, "seconds_per_batch", cost)
-    face.set_autotune_config(True, 5)
+    adapter.set_autotune_config(True, 5)
     try:
         tuned = DataLoader(Made(lambda i: i, 40), num_workers=1)
     finally:
-        face.set_autotune_config(False)
+        adapter.set_autotune_config(False)
     assert tuned.num_workers == best and tried == [0, 2, 4][: len(costs)]
     assert [plain(batch) for batch in tuned] == [[i] for i in range(40)]
     assert DataLoader(Images(), num_workers=1).num_workers == 1
+
+
+def test_the_number_of_workers_is_tuned_as_paddles_own_configuration_says(monkeypatch):
+    """Keep: paddle.incubate.autotune.set_config."""
+    paddle, tried = import_paddle(), []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
+
+    def cost(trial):
+        tried.append((trial.options.num_workers, trial.options.batch_sampler))
+        return 1
+
+    monkeypatch.setattr(tuning, "seconds_per_batch", cost)
+    paddle.incubate.autotune.set_config({"dataloader": {"enable": True, "tuning_steps": 3}})
+    try:
+        assert DataLoader(Made(lambda i: i, 40), num_workers=1).num_workers == 0
+        assert tried[0] == (0, [[0], [1], [2]])
+    finally:
+        paddle.incubate.autotune.set_config({"dataloader": {"enable": False, "tuning_steps": 3}})
+    assert DataLoader(Images(), num_workers=1).num_workers == 1
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_an_iterator_has_its_loaders_length(kind, num_workers):
+    iterator = iter(DataLoader(Images(5), batch_size=2, num_workers=num_workers))
+    assert len(iterator) == 3
+    assert len(list(iterator)) == 3
+    with pytest.raises(TypeError, match="no length"):
+        len(iter(DataLoader(Stream(), batch_size=2, num_workers=num_workers)))
+
+
+def test_a_loader_of_an_iterable_dataset_has_a_batch_sampler_without_end(kind):
+    loader = DataLoader(Stream(), batch_size=2)
+    assert next(iter(loader.batch_sampler)) == [None, None]
+    assert loader.batch_sampler.batch_size == 2 and loader.batch_sampler.dataset is loader.dataset
+    assert [plain(batch) for batch in loader] == [[0, 1], [2, 3], [4, 5], [6]]
+    assert DataLoader(Stream(), batch_size=None).batch_sampler is None
+
+
+def test_a_batch_sampler_takes_no_iterable_dataset(kind):
+    datasets = [Stream()] if kind is np.ndarray else [Stream(), type("S", (iterable_dataset(),), {})()]
+    for dataset in datasets:
+        with pytest.raises(AssertionError, match="indices and a length, not be iterable alone"):
+            BatchSampler(dataset, batch_size=2)
+
+
+def iterable_dataset():
+    return import_paddle().io.IterableDataset
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)

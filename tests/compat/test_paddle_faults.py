@@ -50,12 +50,12 @@ def test_workers_end_with_a_killed_parent(tmp_path):
     """Mend: SIGKILL of the parent orphans workers."""
     code = (
         "import os, signal, numpy as np\n"
-        "from slipring.compat import paddle as face, paddle_own\n"
+        "from slipring.compat import paddle as adapter, paddle_own\n"
         "paddle_own.installed = lambda: None\n"
         "class D:\n"
         "    __len__ = lambda self: 100\n"
         "    __getitem__ = lambda self, i: np.int64(os.getpid())\n"
-        "it = iter(face.DataLoader(D(), num_workers=2))\n"
+        "it = iter(adapter.DataLoader(D(), num_workers=2))\n"
         "print(*{int(next(it)[0]) for _ in range(20)}, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

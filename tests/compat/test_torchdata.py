@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
-from slipring.compat import torchdata as face  # noqa: E402
+from slipring.compat import torchdata as adapter  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.compat.stateful import Drawing, Numbers, Own, after, made  # noqa: E402
 
@@ -18,37 +18,39 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::Deprecat
 SETTINGS = [(0, False), (2, False), (2, True)]
 
 
-# ---- the face
+# ---- the adapter
 
 
 def test_the_arguments_stand_where_torchdata_has_them():
     theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is compared with")
     wanted = list(inspect.signature(theirs.StatefulDataLoader.__init__).parameters.values())
-    ours = list(inspect.signature(face.StatefulDataLoader.__init__).parameters.values())
+    ours = list(inspect.signature(adapter.StatefulDataLoader.__init__).parameters.values())
     assert [(p.name, p.kind, p.default) for p in ours[: len(wanted)]] == [
         (p.name, p.kind, p.default) for p in wanted
     ]
-    assert set(theirs.__all__) <= set(face.__all__)
+    assert set(theirs.__all__) <= set(adapter.__all__)
 
 
 def test_a_loader_is_torchs_ours_and_stateful():
-    loader = face.StatefulDataLoader(Numbers())
+    loader = adapter.StatefulDataLoader(Numbers())
     assert isinstance(loader, data.DataLoader) and isinstance(loader, DataLoader)
-    assert isinstance(loader, face.Stateful) and isinstance(Drawing(), face.Stateful)
-    assert not isinstance(Numbers(), face.Stateful)
+    assert isinstance(loader, adapter.Stateful) and isinstance(Drawing(), adapter.Stateful)
+    assert not isinstance(Numbers(), adapter.Stateful)
 
 
 def test_the_signature_names_every_argument_for_clients_that_make_loaders_anew():
-    assert inspect.signature(face.StatefulDataLoader) == inspect.signature(DataLoader)
-    parameters = inspect.signature(face.StatefulDataLoader).parameters
-    loader = face.StatefulDataLoader(Numbers(), 4, shuffle=True, on_worker_death="respawn", max_restarts=7)
+    assert inspect.signature(adapter.StatefulDataLoader) == inspect.signature(DataLoader)
+    parameters = inspect.signature(adapter.StatefulDataLoader).parameters
+    loader = adapter.StatefulDataLoader(Numbers(), 4, shuffle=True, on_worker_death="respawn", max_restarts=7)
     given = {name: getattr(loader, name) for name in parameters if name not in ("shuffle", "batch_sampler")}
-    again = face.StatefulDataLoader(**given)
+    again = adapter.StatefulDataLoader(**given)
     assert (again.max_restarts, again.sampler) == (7, loader.sampler)
 
 
 def test_slipring_arguments_follow_by_name():
-    with face.StatefulDataLoader(Numbers(), 4, num_workers=2, on_worker_death="respawn", slots=9) as loader:
+    with adapter.StatefulDataLoader(
+        Numbers(), 4, num_workers=2, on_worker_death="respawn", slots=9
+    ) as loader:
         assert [b.tolist() for b in loader] == [list(range(i, i + 4)) for i in range(0, 24, 4)]
         assert (loader.on_worker_death, loader.stats().slots) == ("respawn", 9)
 
@@ -65,7 +67,7 @@ def test_slipring_arguments_follow_by_name():
 )
 def test_wrong_arguments_are_told_in_the_words_of_any_function(args, kwargs):
     with pytest.raises(TypeError) as ours:
-        face.StatefulDataLoader(*args, **kwargs)
+        adapter.StatefulDataLoader(*args, **kwargs)
     with pytest.raises(TypeError) as theirs:
         DataLoader(*args, **kwargs)
     assert str(ours.value) == str(theirs.value) and "__init__()" in str(ours.value)
@@ -73,9 +75,9 @@ def test_wrong_arguments_are_told_in_the_words_of_any_function(args, kwargs):
 
 def test_shuffle_excludes_what_it_excludes_in_torch():
     with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
-        face.StatefulDataLoader(Numbers(), shuffle=True, sampler=range(3))
+        adapter.StatefulDataLoader(Numbers(), shuffle=True, sampler=range(3))
     with pytest.raises(ValueError, match="expected unspecified shuffle option"):
-        face.StatefulDataLoader(Own(), shuffle=True)
+        adapter.StatefulDataLoader(Own(), shuffle=True)
 
 
 # ---- torchdata's order
@@ -89,7 +91,7 @@ def test_three_shuffled_epochs_are_torchdatas_to_the_bit(batch_size):
         loader = made(cls, Drawing(), seed=5, shuffle=True, batch_size=batch_size)
         return [list(loader) for _ in range(3)]
 
-    ours = epochs(face.StatefulDataLoader)
+    ours = epochs(adapter.StatefulDataLoader)
     assert ours == epochs(theirs.StatefulDataLoader)
     assert ours[0] != ours[1] != ours[2]
 
@@ -102,7 +104,7 @@ def test_workers_draw_what_torchdatas_workers_draw(setting):
         loader = made(cls, Drawing(), setting, seed=5, shuffle=True, batch_size=5)
         return [[drawn for batch in loader for _, drawn in batch] for _ in range(3)]
 
-    assert epochs(face.StatefulDataLoader) == epochs(theirs.StatefulDataLoader)
+    assert epochs(adapter.StatefulDataLoader) == epochs(theirs.StatefulDataLoader)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -116,3 +118,66 @@ def test_without_a_generator_the_order_of_later_epochs_is_in_the_state_too(state
     epochs = [list(other) for _ in range(3)]
     # (At the end, torchdata's state is of an epoch that is over, or of one that has nothing left.)
     assert epochs == expected or (n == 8 and epochs[:2] == expected[1:])
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"replacement": True}, {"replacement": True, "num_samples": 70}, {"num_samples": 50}]
+)
+def test_a_random_sampler_takes_torchdatas_arguments_and_gives_its_order(arguments, batch_size):
+    theirs = pytest.importorskip("torchdata.stateful_dataloader.sampler", reason="torchdata is compared with")
+
+    def epochs(kind):
+        torch.manual_seed(4)
+        sampler = kind(range(20), **arguments)
+        return [list(sampler) for _ in range(3)], len(sampler)
+
+    assert epochs(adapter.RandomSampler) == epochs(theirs.RandomSampler)
+    generator = torch.Generator().manual_seed(9)
+    again = torch.Generator().manual_seed(9)
+    assert list(adapter.RandomSampler(range(9), generator=generator)) == list(
+        theirs.RandomSampler(range(9), generator=again)
+    )
+    for wrong in ({"replacement": 1}, {"num_samples": 0}):
+        for kind in (adapter.RandomSampler, theirs.RandomSampler):
+            with pytest.raises((TypeError, ValueError), match="should be a"):
+                kind(range(9), **wrong)
+
+    def loader():
+        sampler = adapter.RandomSampler(range(20), **arguments, generator=torch.Generator().manual_seed(3))
+        return adapter.StatefulDataLoader(range(20), batch_size, sampler=sampler)
+
+    one, other = loader(), loader()
+    iterator = iter(one)
+    next(iterator), next(iterator)
+    other.load_state_dict(one.state_dict())
+    assert [b.tolist() for b in other] == [b.tolist() for b in iterator]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("taken", [0, 1, 3, 5])
+def test_a_distributed_sampler_goes_on_as_torchdatas(num_workers, taken):
+    theirs = pytest.importorskip("torchdata.stateful_dataloader.sampler", reason="torchdata is compared with")
+    sampler = adapter.StatefulDistributedSampler(range(20), num_replicas=2, rank=1)
+    original = theirs.StatefulDistributedSampler(range(20), num_replicas=2, rank=1)
+    assert list(sampler) == list(original)
+    assert sampler.state_dict() == original.state_dict() == {"yielded": 10}
+    for one in (sampler, original):
+        one.load_state_dict({"yielded": 4})
+        with pytest.raises(ValueError):
+            one.load_state_dict({})
+        with pytest.raises(ValueError):
+            one.load_state_dict({"yielded": -1})
+    assert list(sampler) == list(original) and len(list(sampler)) == 10
+
+    def loader():
+        sampler = adapter.StatefulDistributedSampler(range(20), num_replicas=2, rank=1)
+        return adapter.StatefulDataLoader(range(20), 2, sampler=sampler, num_workers=num_workers)
+
+    first, second = loader(), loader()
+    iterator = iter(first)
+    for _ in range(taken):
+        next(iterator)
+    second.load_state_dict(first.state_dict())
+    assert [b.tolist() for b in second] == [b.tolist() for b in iterator]
+    assert len(list(second)) == 5

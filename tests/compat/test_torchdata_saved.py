@@ -12,7 +12,7 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler  # 
 
 from slipring.compat.torchdata import StatefulDataLoader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.torch.samplers import Passes  # noqa: E402
+from tests.parity.samplers import Passes  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 

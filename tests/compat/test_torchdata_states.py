@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
-from slipring.compat import torchdata as face  # noqa: E402
+from slipring.compat import torchdata as adapter  # noqa: E402
 from tests.compat.stateful import CountsEpochs, Drawing, Numbers, Own, after, made  # noqa: E402
 
 # torchdata's own use of torch warns, and so does fast-forwarding, there as here.
@@ -55,8 +55,10 @@ class Whole(Numbers):
 
 @pytest.mark.parametrize("setting", SETTINGS[1:])
 def test_a_stateful_dataset_that_makes_whole_batches_goes_on(setting):
-    state, rest = after(face.StatefulDataLoader(Whole(), 4, num_workers=2, persistent_workers=setting[1]), 3)
-    other = face.StatefulDataLoader(Whole(), 4, num_workers=2, persistent_workers=setting[1])
+    state, rest = after(
+        adapter.StatefulDataLoader(Whole(), 4, num_workers=2, persistent_workers=setting[1]), 3
+    )
+    other = adapter.StatefulDataLoader(Whole(), 4, num_workers=2, persistent_workers=setting[1])
     other.load_state_dict(state)
     assert [batch.tolist() for batch in other] == [batch.tolist() for batch in rest]
     assert [int(batch[0, 1]) for batch in rest] == [2, 3, 3]
@@ -216,7 +218,7 @@ def test_out_of_order_a_slow_sample_holds_up_only_its_own_worker(stateful):
         state = loader.state_dict()
         dataset.go.set()
         assert sorted([*early, *(b[0] for b in iterator)]) == list(range(10))
-        if stateful is not face.StatefulDataLoader:
+        if stateful is not adapter.StatefulDataLoader:
             return  # torchdata warns that its state may not hold out of order
         other = made(stateful, dataset, (2, False), in_order=False, multiprocessing_context="fork")
         other.load_state_dict(state)

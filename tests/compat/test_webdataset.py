@@ -3,6 +3,7 @@
 import copy
 import io
 import logging
+import multiprocessing
 import os
 import pickle
 import signal
@@ -79,6 +80,33 @@ class Dies(Shard):
                 self.path.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             yield sample
+
+
+def produce(n, queue):
+    for i in range(n):
+        queue.put(i)
+
+
+class Delegates(Shard):
+    """A process of its own makes the samples."""
+
+    def __iter__(self):
+        queue = multiprocessing.Queue()
+        process = multiprocessing.Process(target=produce, args=(self.n, queue))
+        process.start()
+        for _ in range(self.n):
+            yield {"i": queue.get()}
+        process.join()
+
+
+class Helped(Shard):
+    """Tells of a process that would help for ever."""
+
+    def __iter__(self):
+        helper = multiprocessing.Process(target=signal.pause, daemon=True)
+        helper.start()
+        while True:
+            yield {"pid": os.getpid(), "helper": helper.pid}
 
 
 def numbers(samples):
@@ -207,6 +235,18 @@ def test_verbose_is_told_to_the_log_and_not_to_stdout(caplog, capfd):
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_processes_may_be_started_in_any_way(method):
     assert numbers(MultiLoader(Shard(), 2, start_method=method)) == list(range(20))
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_dataset_may_start_processes(method):
+    assert numbers(MultiLoader(Delegates(5), 2, start_method=method)) == sorted([*range(5)] * 2)
+
+
+def test_a_daemon_of_the_dataset_ends_with_its_worker():
+    loader = MultiLoader(Helped(), 1)
+    sample = next(iter(loader))
+    loader.kill()
+    assert not alive(sample["pid"]) and not alive(sample["helper"])
 
 
 def test_without_workers_it_is_read_here_when_it_is_asked_for():

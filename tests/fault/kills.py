@@ -31,10 +31,10 @@ MODES = {
     "stream, by state": (4, {"data": "Stateful"}),
     "stream, as completed": (2, {"data": "Stateful", "in_order": False}),
     "stream, spawn": (1, {"data": "Stateful", "start_method": "spawn"}),
-    "torch, map": (3, {"face": "torch", "exact": False}),
-    "torch, chunks": (2, {"face": "torch", "chunk_size": 2, "rng": "batch", "dispatch": "dynamic"}),
-    "torch, stream, by state": (3, {"face": "torch", "data": "Stateful", "epochs": 1}),
-    "torch, stream, replay": (2, {"face": "torch", "data": "Stream", "epochs": 1}),
+    "torch, map": (3, {"adapter": "torch", "exact": False}),
+    "torch, chunks": (2, {"adapter": "torch", "chunk_size": 2, "rng": "batch", "dispatch": "dynamic"}),
+    "torch, stream, by state": (3, {"adapter": "torch", "data": "Stateful", "epochs": 1}),
+    "torch, stream, replay": (2, {"adapter": "torch", "data": "Stream", "epochs": 1}),
 }
 COLUMNS = (
     "kills", "stops", "batches", "respawns", "resumed", "replayed", "timeouts",

@@ -61,6 +61,15 @@ def worker_pids(loader):
     return {n: p.pid for n, p in loader._engine.pool.processes.items()}
 
 
+def kill_worker(loader, number):
+    """Kill a worker if it lives.
+
+    Whoever starts a process in between waits for all that have died, and their pids may be anybody's then.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(loader._engine.pool.pidfds[number].fd, signal.SIGKILL)
+
+
 def circulating(ring):
     """Slots that can still carry tasks, and how many there are."""
     return ring.circulating, ring.n_slots

@@ -5,6 +5,7 @@
 Each says on stdout, line by line, what it has come to.
 """
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -20,10 +21,12 @@ from multiprocessing import forkserver, resource_tracker, util
 import numpy as np
 
 import slipring
-from slipring import Loader, growth
+from slipring import Loader
 from slipring.errors import SlipringError, WorkerDied
+from slipring.workers import memory as growth
 from tests.fault.procs import LONG_S, worker_pids
-from tests.fault.scenes import AtPickling, Gate, Images, Rows, Sized, Stream
+from tests.fault.scenes import AtPickling, Closing, Gate, Images, Rows, Sized, Stream, close_and_open
+from tests.leaks import name_semaphores
 
 
 def say(what, **more):
@@ -173,6 +176,7 @@ def fill_up(options):
     size = options.pop("size")
     for name, (soft, hard) in options.pop("limits", {}).items():
         resource.setrlimit(getattr(resource, name), (soft, hard))
+    cached = read_often(*options.pop("read_often", ["", 0]))
     came, kept = [], []
     try:
         loader = Loader(Sized([size] * 60 * options.get("batch_size", 1)), copy="never", **options)
@@ -188,9 +192,39 @@ def fill_up(options):
                 if len(kept) > 2:
                     kept.clear()
         loader.close()
-        say("end", came=came, stats=stats.__dict__, respawns=loader.stats().respawns)
+        say("end", came=came, cached=cached, stats=stats.__dict__, respawns=loader.stats().respawns)
     except (SlipringError, OSError, MemoryError) as error:
         say("refused", type=type(error).__name__, text=str(error), **numbers(error))
+
+
+def read_often(path, nbytes):
+    """Write a file of so many bytes and read it until its pages count as in use; tells how many do."""
+    if not nbytes:
+        return 0
+    before = active_file_bytes()
+    with open(path, "w+b", buffering=0) as file:
+        for _ in range(nbytes >> 20):
+            file.write(bytes(1 << 20))
+        os.fsync(file.fileno())
+        for _ in range(4):
+            file.seek(0)
+            while file.read(1 << 20):
+                pass
+    return active_file_bytes() - before
+
+
+def active_file_bytes():
+    """File pages in use of this process's memory cgroup; 0 if that is not where it usually is."""
+    with open("/proc/self/cgroup") as file:
+        groups = file.readlines()
+    for line in groups:
+        _, controllers, group = line.rstrip().split(":", 2)
+        if controllers in ("", "memory"):
+            for top in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"):
+                with contextlib.suppress(OSError), open(f"{top}{group}/memory.stat") as file:
+                    stat = dict(line.split() for line in file)
+                    return int(stat.get("total_active_file", stat["active_file"]))
+    return 0
 
 
 def read_names(kind, text):
@@ -393,7 +427,46 @@ def steady(what, method, batches, path):
         say("end", copied=loader.stats().copied_batches, label=int(batch[1][-1]))
 
 
+def closing(method, directory):
+    """A worker closes all that it has open; each line says who makes the batches."""
+    with Loader(Closing(directory, 1 << 30, 1 << 30), 1, num_workers=1, start_method=method) as loader:
+        for batch in loader:
+            say("batch", pid=int(batch[0, 0]))
+
+
+def becomes(method, what):
+    """Become another program while batches are under way: `sleep`, or this one once more."""
+    if os.environ.get("BECAME"):
+        say("became")
+        signal.pause()
+    it = iter(Loader(Rows(1 << 20), 4, num_workers=2, start_method=method))
+    next(it)
+    say("begun", pids=sorted(p.pid for p in multiprocessing.active_children()))
+    os.environ["BECAME"] = "1"
+    sys.stdout.flush()
+    if what == "sleep":
+        os.execvp("sleep", ["sleep", "1000"])
+    os.execv(sys.executable, [sys.executable, "-m", "tests.fault.programs", *sys.argv[1:]])
+
+
+def daemon(method, directory):
+    """Close all that this process has open, open files instead, and go on; a worker dies on the way."""
+    rows = 0
+    options = {"num_workers": 2, "start_method": method, "on_worker_death": "respawn"}
+    with Loader(Rows(64), 4, dispatch="static", **options) as loader:
+        it = iter(loader)
+        rows += len(next(it)[1])
+        files = close_and_open(directory)
+        if method == "fork":  # others cannot be started without what multiprocessing has open
+            os.kill(worker_pids(loader)[1], signal.SIGKILL)
+        rows += sum(len(b[1]) for b in it)
+        assert all(not file.closed for file in files)
+        stats = loader.stats()
+    say("end", rows=rows, respawns=stats.respawns)
+
+
 def main():
+    name_semaphores()
     globals()[sys.argv[1]](*sys.argv[2:])
 
 

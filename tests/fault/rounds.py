@@ -23,7 +23,7 @@ from collections import Counter
 import numpy as np
 
 import slipring
-import slipring.pool
+import slipring.workers.pool
 from slipring.errors import LoaderTimeout
 from tests.fault import mortal
 from tests.fault.kills import HANG_S, MODES
@@ -41,7 +41,7 @@ class Mode:
     """A loader and what its batches must be."""
 
     data: str = "Rows"
-    face: str = "slipring"
+    adapter: str = "slipring"
     epochs: int = 3
     workers: int = 3
     batches: int = 40
@@ -69,7 +69,7 @@ class Mode:
         samples = 8 * self.batches
         if self.data != "Rows":  # the last batches of a stream are short
             samples = samples // self.workers + 3
-        if self.face == "slipring":
+        if self.adapter == "slipring":
             options.setdefault("start_method", "fork")
             return slipring.Loader(getattr(mortal, self.data)(samples), seed=seed, **options)
         import torch
@@ -96,12 +96,12 @@ def noted(batch):
 
 
 def engine_of(loader):
-    """What a loader of either face keeps from epoch to epoch; None before it has any."""
-    return loader._engine if hasattr(loader, "_engine") else loader._keeper.engine
+    """What a loader of either adapter keeps from epoch to epoch; None before it has any."""
+    return loader._engine if hasattr(loader, "_engine") else loader._engines.engine
 
 
 def pool_of(loader):
-    """The processes of a loader of either face; None before it has any."""
+    """The processes of a loader of either adapter; None before it has any."""
     engine = engine_of(loader)
     return None if engine is None else engine.pool
 
@@ -290,7 +290,7 @@ def expect_deaths():
     """A crash is meant: no core, nothing said for each of thousands, and short waits for the stopped."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     logging.getLogger("slipring").setLevel(logging.ERROR)
-    slipring.pool.GRACE_S = 0.5  # at the end of an epoch
+    slipring.workers.pool.GRACE_S = 0.5  # at the end of an epoch
 
 
 def main():

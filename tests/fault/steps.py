@@ -49,7 +49,12 @@ QUICK_JOBS = [
 ELSEWHERE = {
     "announce: before wait": "two parties grow at once, with room for one: tests/c/test_memory.c",
     "announce: after wait": "the same",
-    "count_fork:": "in a child that has just been forked: nobody yet",
+    "sr_trim_free": "memory is short: the model's `short`, tests/fault/test_shortage.py",
+    "give_back": "the same",
+    "sr_wait_room": "the same",
+    "sr_end_wait_room": "the same",
+    "note_room": "the same",
+    "sr_pin": "a device reads from slots: tests/preload",
 }
 COLUMNS = (
     "points", "rounds", "struck", "missed", "raised", "batches",

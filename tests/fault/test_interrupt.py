@@ -1,5 +1,6 @@
 """Ctrl-C in a terminal reaches the consumer and its workers at once: one clean traceback, and all end."""
 
+import ctypes
 import os
 import random
 import re
@@ -9,8 +10,10 @@ import threading
 import pytest
 
 from slipring import Loader
+from slipring.workers.deferred import no_interrupt
 from tests.fault.procs import Program, circulating, state, until, wait_dead, worker_pids
 from tests.fault.scenes import Gate, Rows
+from tests.parts import slow
 
 pytestmark = pytest.mark.fault
 
@@ -23,9 +26,9 @@ ROUND_S = {"fork": 0.15, "spawn": 0.8, "forkserver": 0.8, "thread": 0.1}
     ("method", "persistent", "dataset"),
     [
         ("fork", "persistent", "map"),
-        ("fork", "temporary", "stream"),
-        ("spawn", "persistent", "map"),
-        ("forkserver", "persistent", "map"),
+        slow("fork", "temporary", "stream"),
+        slow("spawn", "persistent", "map"),
+        slow("forkserver", "persistent", "map"),
         ("thread", "persistent", "map"),
     ],
 )
@@ -70,12 +73,12 @@ class OutOfTime(TimeoutError):
     """What a signal's handler raises."""
 
 
-@pytest.mark.parametrize("face", ["numpy", "torch"])
-def test_an_iteration_can_go_on_after_what_a_signals_handler_raises_in_next(tmp_path, face):
+@pytest.mark.parametrize("adapter", ["numpy", "torch"])
+def test_an_iteration_can_go_on_after_what_a_signals_handler_raises_in_next(tmp_path, adapter):
     def raises(signum, frame):
         raise OutOfTime
 
-    make = Loader if face == "numpy" else pytest.importorskip("slipring.torch").DataLoader
+    make = Loader if adapter == "numpy" else pytest.importorskip("slipring.torch").DataLoader
     with Gate(tmp_path / "gate") as gate:
         before = signal.signal(signal.SIGUSR1, raises)
         loader = make(Rows(40, on={9: gate}), 8, num_workers=2)
@@ -175,3 +178,58 @@ def test_ctrl_c_that_a_native_thread_takes_waits_for_the_start_of_a_worker():
         assert program.line() == '{"at": "interrupted", "left": 0}'
         code, _, err = program.end()
         assert (code, err.count("Traceback"), err.rstrip()[-17:]) == (-signal.SIGINT, 1, "KeyboardInterrupt")
+
+
+def test_what_signals_bring_while_a_worker_is_started_comes_behind_it_all_of_it_once():
+    seen = []
+    numbers = (signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.signal(number, lambda *what: seen.append(what[0])) for number in numbers}
+    try:
+        mine = {number: signal.getsignal(number) for number in numbers}
+        with no_interrupt():
+            for number in numbers:
+                signal.raise_signal(number)
+            during = list(seen)
+        assert during == []
+        assert sorted(seen) == sorted(numbers)
+        assert {number: signal.getsignal(number) for number in numbers} == mine
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_handler_that_raises_behind_a_workers_start_keeps_no_other_from_being_called_or_put_back():
+    seen = []
+
+    def refuse(number, frame):
+        seen.append(number)
+        raise KeyError(number)
+
+    numbers = (signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.signal(number, refuse) for number in numbers}
+    try:
+        with pytest.raises(KeyError), no_interrupt():
+            for number in numbers:
+                signal.raise_signal(number)
+        assert sorted(seen) == sorted(numbers)
+        assert [signal.getsignal(number) for number in numbers] == [refuse, refuse]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_system_calls_that_go_on_behind_a_signal_still_do_after_a_workers_start():
+    def restarts():
+        libc, act = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint64 * 32)()
+        assert libc.sigaction(int(signal.SIGUSR1), None, act) == 0
+        return bool(act[17] & 0x10000000)  # sa_flags lie behind the handler and 1024 bits of mask
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        signal.siginterrupt(signal.SIGUSR1, False)
+        assert restarts()
+        with no_interrupt():
+            pass
+        assert restarts()
+    finally:
+        signal.signal(signal.SIGUSR1, before)

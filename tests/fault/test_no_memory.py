@@ -90,6 +90,8 @@ class Starving(Squares):
         return sample
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_a_worker_without_memory_costs_no_batch_but_its_own(tmp_path, chunk_size):
     # Generators are not seeded for each batch here: that takes thousands of allocations. With respawn because

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fault.procs import Program, descendants, sleeps_in_futex, state, until, wait_dead
 from tests.fault.scenes import Gate
-from tests.leaks import held_by_others, shm_files
+from tests.leaks import new_in_shm, shm_files
 
 pytestmark = pytest.mark.fault
 
@@ -72,7 +72,7 @@ def test_workers_end_when_the_consumer_is_killed_at_a_random_instant(method, per
                 wait_dead(pid)
             took.append(time.monotonic() - began)
             assert program.end()[0] == -signal.SIGKILL
-        assert [name for name in shm_files() - shm if not held_by_others(name)] == []
+        assert new_in_shm(shm) == []
     print(f"all had gone within {max(took):.2f} s")
 
 
@@ -94,3 +94,15 @@ def test_workers_end_when_the_consumer_leaves_with_everything_alive(method, how,
         assert ("LookupError: meant" in err) if how == "exception" else err == ""
         for pid in pids:
             wait_dead(pid)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("what", ["sleep", "itself"])
+def test_workers_end_when_the_consumer_becomes_another_program(method, what):
+    with Program("becomes", method, what) as program:
+        pids = json.loads(program.line())["pids"]
+        assert len(pids) == 2
+        for pid in pids:
+            wait_dead(pid)
+        assert state(program.pid) in "RSD"
+        os.kill(program.pid, signal.SIGKILL)

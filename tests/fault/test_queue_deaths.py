@@ -14,6 +14,7 @@ import pytest
 
 from slipring import Queue, ShutDown
 from tests.fault.procs import sleeps_in_futex, until, wait_dead
+from tests.parts import slow
 
 fork = multiprocessing.get_context("fork")
 MOST = 1 << 22  # messages per producer: more than it can put while the others are killed
@@ -113,7 +114,7 @@ def verdict(account, producers, deaths):
     return lost
 
 
-@pytest.mark.parametrize("victims", ["producers", "consumers", "both"])
+@pytest.mark.parametrize("victims", [slow("producers"), slow("consumers"), "both"])
 def test_random_kills_lose_only_what_the_dead_had_taken(victims):
     random.seed(victims)
     q, account = Queue(6, max_processes=8), Account(3)

@@ -1,4 +1,4 @@
-"""on_worker_death="respawn" under torch's face: the batches of torch's own loader, where nobody dies."""
+"""on_worker_death="respawn" under torch's drop-in: the batches of torch's own loader, where nobody dies."""
 
 import os
 import random
@@ -12,11 +12,12 @@ torch = pytest.importorskip("torch")
 from slipring.torch import DataLoader  # noqa: E402
 from tests.fault.procs import sleeps_in_futex, until, wait_dead  # noqa: E402
 from tests.fault.scenes import Death, Nth, Once  # noqa: E402
+from tests.parts import slow  # noqa: E402
 
 pytestmark = pytest.mark.fault
 
 # Another method needs seconds per worker, to import torch.
-CASES = [("fork", 2), ("fork", None), ("spawn", None)]
+CASES = [("fork", 2), ("fork", None), slow("spawn", None)]
 
 
 def draws():
@@ -87,7 +88,9 @@ def test_a_map_dataset_is_delivered_as_if_nobody_had_died(tmp_path, method, chun
         assert loader.stats().respawns == 3
 
 
-@pytest.mark.parametrize(("kind", "method"), [(Stream, "fork"), (Stateful, "fork"), (Stateful, "forkserver")])
+@pytest.mark.parametrize(
+    ("kind", "method"), [(Stream, "fork"), (Stateful, "fork"), slow(Stateful, "forkserver")]
+)
 def test_a_stream_is_delivered_as_if_nobody_had_died(tmp_path, kind, method):
     deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 26): "SIGSEGV", (0, 29): "SIGKILL"}
     on = {at: Once(tmp_path / f"died-{at}", Death(how)) for at, how in deaths.items()}
@@ -169,7 +172,7 @@ def resumed_in_the_first_epoch(data):
 
 
 def kill_workers(loader):
-    for process in list(loader._keeper.engine.pool.processes.values()):
+    for process in list(loader._engines.engine.pool.processes.values()):
         os.kill(process.pid, signal.SIGKILL)
         wait_dead(process.pid)
 
@@ -205,7 +208,7 @@ def test_who_replaces_a_worker_behind_an_epoch_that_was_left_is_as_the_loader_ha
     with loader:
         assert len(list(loader)) == 7
         next(iter(loader))
-        for process in loader._keeper.engine.pool.processes.values():
+        for process in loader._engines.engine.pool.processes.values():
             # Before, its death would be one in the epoch that is left.
             until(lambda pid=process.pid: sleeps_in_futex(pid), "the worker has nothing to do")
         kill_workers(loader)

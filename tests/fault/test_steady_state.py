@@ -15,13 +15,15 @@ import time
 import numpy as np
 import pytest
 
-from slipring import Loader, growth
-from slipring._segment import room_left
+from slipring import Loader
+from slipring.ring._segment import room_left
+from slipring.workers import memory as growth
 from tests.fault.procs import Program, until
 from tests.fault.scenes import Gate, Images
 from tests.leaks import open_fds, read
 
-pytestmark = pytest.mark.fault
+# Alone: per batch is counted what watches do once a second, too, and on a loaded machine a batch takes long.
+pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
 CASES = [("small", "fork", 2000), ("small", "spawn", 2000), ("large", "fork", 60), ("large", "spawn", 60)]
 # What a steady state must not do once per batch.

@@ -8,7 +8,8 @@ from multiprocessing import forkserver
 
 import pytest
 
-from slipring import Loader, LoaderTimeout, pool
+from slipring import Loader, LoaderTimeout
+from slipring.workers import pool
 from tests.fault.procs import circulating, state, until, wait_dead, worker_pids
 from tests.fault.scenes import Gate, Rows, plain
 

@@ -14,6 +14,7 @@ from slipring import LoaderTimeout, WorkerDied, WorkerError  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.fault.procs import LONG_S  # noqa: E402
 from tests.fault.scenes import Once  # noqa: E402
+from tests.parts import one_fast  # noqa: E402
 
 pytestmark = pytest.mark.fault
 
@@ -196,7 +197,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", one_fast(ENDS))
 def test_an_interpreter_ends_cleanly_with(how, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(BEGIN) + textwrap.dedent(ENDS[how]))

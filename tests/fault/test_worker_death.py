@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from slipring import Loader, pool
+from slipring import Loader
 from slipring.errors import Closed, WorkerDied
+from slipring.workers import pool
 from tests.fault.procs import LONG_S, alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
 from tests.fault.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
 

@@ -9,7 +9,8 @@ import threading
 
 import pytest
 
-from slipring import Loader, WorkerDied, starts
+from slipring import Loader, WorkerDied
+from slipring.workers import startup as starts
 from tests.datasets import Values
 from tests.fault.procs import until
 

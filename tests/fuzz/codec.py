@@ -28,8 +28,9 @@ os.environ["SLIPRING_DEBUG"] = "1"  # before anything of ours is imported
 
 import numpy as np
 
-from slipring import _codec, tree
-from slipring._codec import COPY_ALWAYS, COPY_AUTO, probe, receive
+from slipring.codec import _decode as _codec
+from slipring.codec import tree
+from slipring.codec._decode import COPY_ALWAYS, COPY_AUTO, probe, receive
 from slipring.errors import CorruptBatch
 from tests.fuzz.case import Case, Window
 from tests.fuzz.edges import Edges
@@ -61,7 +62,7 @@ def guard():
 def refusals():
     """The exceptions that a malformed batch may raise, and the corpus files that cannot be read here."""
     allowed, unreadable = [CorruptBatch], []
-    for name, corpus in (("slipring.tensors", "tensors.bin"), ("slipring.arrow", "arrow.bin")):
+    for name, corpus in (("slipring.codec.tensors", "tensors.bin"), ("slipring.arrow", "arrow.bin")):
         try:
             importlib.import_module(name)
         except ImportError as error:

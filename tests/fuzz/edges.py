@@ -5,7 +5,7 @@ import ctypes
 import sys
 import zlib
 
-PYTHON = ("/slipring/tree.py", "/slipring/tensors.py", "/slipring/arrow.py")
+PYTHON = ("/slipring/codec/tree.py", "/slipring/codec/tensors.py", "/slipring/arrow/__init__.py")
 
 
 class Edges:

@@ -34,6 +34,7 @@ def values():
             np.zeros(2, "S5"),
         ],
         "many_dimensions": np.zeros((1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 3), np.uint8),
+        "orders": [np.arange(24).reshape(2, 3, 4).transpose(axes) for axes in ((1, 2, 0), (2, 1, 0))],
         "scalars": (np.float32(1), np.str_("x"), np.datetime64(5, "s")),
         "containers": {
             ("k", (1, None)): collections.OrderedDict(a=[(), {}]),
@@ -53,6 +54,7 @@ def values():
             torch.arange(6).reshape(2, 3),
             torch.ones(3, dtype=torch.bfloat16),
             torch.tensor(True),
+            torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
         ]
     try:
         import pyarrow as pa

@@ -219,14 +219,15 @@ void machine_begin(const struct scenario *scenario)
     handle = (struct sr_ring){.base = segment, .header = (sr_header *)segment, .parties = (sr_party *)(segment + SR_PAGE),
         .slots = (sr_slot *)(segment + 2 * SR_PAGE), .n_slots = plan->slots, .n_parties = plan->workers + 1,
         .flags = plan->flags, .data_off = SR_PAGE * (3 + MAX_SLOTS), .stride = PAYLOAD_STRIDE,
-        .task_capacity = SR_PAGE, .capacity = SR_PAGE, .populated = populated};
+        .task_capacity = SR_PAGE, .capacity = plan->trims ? 4 * SR_PAGE : SR_PAGE, .populated = populated};
     for (uint32_t i = 0; i < plan->slots; i++) {
-        handle.slots[i].committed = plan->grows ? 0 : SR_PAGE;
-        populated[i] = SR_PAGE;
+        handle.slots[i].committed = plan->grows ? 0 : handle.capacity;
+        populated[i] = handle.capacity;
         handle.slots[i].task_committed = SR_PAGE;
         /* The generation wraps within a few batches. */
         handle.slots[i].state = sr_word(SR_FREE, 0, (UINT64_MAX >> SR_GEN_SHIFT) - i);
     }
+    memset(books.strays, plan->trims, plan->slots);
     books.deaths = (uint8_t)plan->deaths;
     books.signals = (uint8_t)plan->signals;
     memset(books.knows, 0xff, sizeof books.knows);

@@ -27,8 +27,10 @@ struct scenario {
     bool in_rounds; /* dispatches only when all is delivered, as many as there are slots */
     bool late;  /* the workers begin when the first tasks lie there */
     bool races; /* look for data races too, which makes more states of one */
-    bool tenants; /* party numbers are taken and given back: what decides about them is a step too */
+    bool incarnations; /* party numbers are taken and given back: what decides about them is a step too */
     bool grows;   /* slots begin without memory */
+    bool trims;   /* workers have FREE slots give memory back */
+    bool vacates; /* the consumer ends when it has its first batch, and gives all memory back */
     bool consumer_dies, closes; /* else it ends when all sleep and nothing is left to do */
 };
 
@@ -43,6 +45,7 @@ struct books {
     uint8_t fills[MAX_SLOTS];       /* party + 1 that believes to own the slot */
     uint8_t fills_range[MAX_SLOTS][MAX_RANGES];
     uint8_t leased[MAX_SLOTS];
+    uint8_t strays[MAX_SLOTS];      /* what lies behind the first bytes has memory, where slots give it back */
     uint8_t delivered[MAX_TICKETS], begun[MAX_TICKETS];
     uint8_t next, n_delivered, ended;
     uint8_t number[MAX_PARTIES];    /* the party number, + 1, of a process that has taken one; 0: its own */

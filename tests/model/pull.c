@@ -51,6 +51,8 @@ static void fill_whole(uint32_t me, uint32_t slot, uint64_t gen)
         books.begun[ticket] = 1;
         wait_until(all_are_begun);
     }
+    if (plan->trims)
+        (void)sr_trim_free(ring, me); /* what there is: another slot that is FREE by now, or none */
     uint64_t at = room(me, slot, 1);
     put(slot, WHOLE_OBJECT, at, content(ticket, 0));
     publish(me, slot, gen, at);
@@ -161,8 +163,9 @@ static void dispatch_ahead(uint64_t run, uint32_t last)
                         .n_ranges = plan->ranges, .addressee = plan->addressed ? 2 + t % plan->workers : 0};
         *(uint64_t *)sr_task_area(ring, slot) = t + 1;
         books.out_slot[t] = (uint8_t)slot;
-        MUST(sr_dispatch(ring, slot, &task, &books.out_gen[t]) == 0);
-        books.next++;
+        int rc = sr_dispatch(ring, slot, &task, &books.out_gen[t]);
+        MUST(rc == 0 || (rc == -EAGAIN && plan->trims));
+        books.next += rc == 0;
     }
 }
 
@@ -190,6 +193,12 @@ static void deliver(uint32_t slot)
     if (plan->leases)
         dispatch_ahead(1, plan->tickets); /* with one slot less */
     look_at(slot, t, result.table_off);
+    if (plan->vacates) { /* as a loader that is closed while somebody has a batch of it */
+        books.ended = 1;
+        MUST(sr_close(ring) == 0 && sr_vacate(ring, SR_CONSUMER) == 0);
+        look_at(slot, t, result.table_off);
+        MUST(ring->slots[slot].committed != 0);
+    }
     books.leased[slot] = 0;
     MUST(sr_release(ring, slot, gen) == 0);
 }
@@ -243,7 +252,7 @@ static void consumer(void)
         dispatch_ahead(run, 1);
         end_early(run++);
     }
-    while (books.n_delivered < plan->tickets) {
+    while (books.n_delivered < plan->tickets && !books.ended) {
         if (!plan->in_rounds || books.n_delivered == books.next)
             dispatch_ahead(run, plan->tickets);
         for (uint32_t p = 1; p <= plan->workers; p++)
@@ -270,9 +279,12 @@ static void consumer(void)
         MUST(sr_close(ring) == 0);
     wait_until(workers_have_gone);
     bury_the_dead();
+    if (plan->vacates)
+        MUST(sr_vacate(ring, SR_CONSUMER) == 0);
     (void)sr_pick_free(ring, &slot); /* discards what is left of old runs */
     for (uint32_t i = 0; i < plan->slots; i++)
-        MUST(sr_state_of(ring->slots[i].state) == SR_FREE);
+        MUST(sr_state_of(ring->slots[i].state) == SR_FREE && (!plan->vacates || ring->slots[i].committed == 0) &&
+             (!books.strays[i] || ring->slots[i].committed > SR_PAYLOAD_COMMIT)); /* else nobody counts them */
 }
 
 void pull(uint32_t me);

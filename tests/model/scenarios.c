@@ -4,7 +4,7 @@
 void pull(uint32_t me);
 void push(uint32_t me);
 void push_death(uint32_t dead);
-void tenants(uint32_t me);
+void incarnations(uint32_t me);
 
 #define PULL(of) .name = of, .party = pull
 #define PUSH(of) .name = of, .party = push, .on_death = push_death, .flags = SR_SEG_PUSH
@@ -23,6 +23,10 @@ const struct scenario scenarios[] = {
      .deaths = 1, .by_completion = true},
     {PULL("lease"), .what = "1 worker, 3 slots, 3 tickets, dispatched while one is leased, 1 death", .workers = 1, .slots = 3,
      .tickets = 3, .deaths = 1, .leases = 1},
+    {PULL("short"), .what = "1 worker that is short of memory, 2 slots, 2 tickets, 1 death", .workers = 1, .slots = 2,
+     .tickets = 2, .deaths = 1, .trims = true},
+    {PULL("short-2"), .what = "2 workers that are short of memory, 2 slots, 2 tickets", .workers = 2, .slots = 2,
+     .tickets = 2, .trims = true, .late = true},
     {PULL("together"), .what = "2 workers, 2 slots, 2 tickets that need each other", .workers = 2, .slots = 2,
      .tickets = 2, .together = true},
     {PULL("signal"), .what = "2 workers, 1 slot, 2 tickets, 1 signal", .workers = 2, .slots = 1, .tickets = 2,
@@ -34,6 +38,8 @@ const struct scenario scenarios[] = {
     {PULL("early-ranges"), .what = "1 worker, 1 slot, 2 tickets in 2 ranges, left early, 1 death", .workers = 1, .slots = 1,
      .tickets = 2, .ranges = 2, .deaths = 1, .early_end = true},
     {PULL("close"), .what = "2 workers, 1 slot, 1 ticket, closed", .workers = 2, .slots = 1, .tickets = 1, .closes = true},
+    {PULL("vacate"), .what = "1 worker, 3 slots, 3 tickets, memory given back with the first batch leased, 1 death", .workers = 1,
+     .slots = 3, .tickets = 3, .deaths = 1, .closes = true, .trims = true, .vacates = true},
     {PULL("orphans"), .what = "2 workers, 1 slot, 1 ticket, the consumer dies", .workers = 2, .slots = 1, .tickets = 1,
      .deaths = 1, .consumer_dies = true, .late = true},
     {PULL("ranges"), .what = "2 workers, 1 slot, 1 ticket in 2 ranges", .workers = 2, .slots = 1, .tickets = 1, .ranges = 2,
@@ -54,12 +60,12 @@ const struct scenario scenarios[] = {
      .deaths = 1, .closes = true},
     {PUSH("push-2"), .what = "2 producers, 1 consumer, 1 slot, 1 batch each, 1 death", .workers = 3, .slots = 1,
      .tickets = 1, .deaths = 1},
-    {.name = "tenants", .party = tenants, .flags = SR_SEG_PUSH, .what = "1 dies, 2 recover it at once, 1 of them takes its number",
-     .workers = 3, .slots = 1, .deaths = 1, .tenants = true, .late = true},
-    {.name = "tenants-hold", .party = tenants, .flags = SR_SEG_PUSH, .what = "the same, and arrays are kept",
-     .workers = 3, .slots = 1, .deaths = 1, .tenants = true, .late = true, .holds = true},
-    {.name = "tenants-grow", .party = tenants, .flags = SR_SEG_PUSH, .what = "the same, and slots have no memory yet",
-     .workers = 3, .slots = 1, .deaths = 1, .tenants = true, .late = true, .grows = true},
+    {.name = "incarnations", .party = incarnations, .flags = SR_SEG_PUSH, .what = "1 dies, 2 recover it at once, 1 of them takes its number",
+     .workers = 3, .slots = 1, .deaths = 1, .incarnations = true, .late = true},
+    {.name = "incarnations-hold", .party = incarnations, .flags = SR_SEG_PUSH, .what = "the same, and arrays are kept",
+     .workers = 3, .slots = 1, .deaths = 1, .incarnations = true, .late = true, .holds = true},
+    {.name = "incarnations-grow", .party = incarnations, .flags = SR_SEG_PUSH, .what = "the same, and slots have no memory yet",
+     .workers = 3, .slots = 1, .deaths = 1, .incarnations = true, .late = true, .grows = true},
 };
 const size_t n_scenarios = sizeof scenarios / sizeof *scenarios;
 

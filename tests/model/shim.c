@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -28,19 +30,21 @@ static bool no_step(const volatile void *address, int order)
         return !plan->closes;
     if (address == &h->run)
         return !plan->early_end;
+    if (address == &h->tight) /* a hint */
+        return true;
     bool dispatches = self == SR_CONSUMER && !(plan->flags & SR_SEG_PUSH) && order == __ATOMIC_RELAXED;
     if (address == &h->high_water)
         return dispatches; /* it is its only writer */
     size_t at = (size_t)((const char *)address - (const char *)ring->parties);
     if (at < sizeof(sr_party) * ring->n_parties) /* who joined is asked by nobody here */
         return at % sizeof(sr_party) >= offsetof(sr_party, pid) &&
-               !(plan->tenants && at % sizeof(sr_party) == offsetof(sr_party, tenant)) &&
+               !(plan->incarnations && at % sizeof(sr_party) == offsetof(sr_party, incarnation)) &&
                !(plan->grows && at % sizeof(sr_party) == offsetof(sr_party, growing));
     at = (size_t)((const char *)address - (const char *)ring->slots);
     if (at >= sizeof(sr_slot) * plan->slots)
         return false;
-    /* The dispatcher prepares a FREE slot, whose word nobody else may change: all of that is one step. */
-    if (dispatches && sr_state_of(ring->slots[at / sizeof(sr_slot)].state) == SR_FREE)
+    /* The dispatcher prepares a FREE slot, whose word nobody else changes unless memory is short: all that is one step. */
+    if (dispatches && !plan->trims && sr_state_of(ring->slots[at / sizeof(sr_slot)].state) == SR_FREE)
         return true;
     at %= sizeof(sr_slot);
     if (at == offsetof(sr_slot, run))
@@ -49,6 +53,8 @@ static bool no_step(const volatile void *address, int order)
         return plan->ranges == 0;
     if (at == offsetof(sr_slot, holder))
         return !plan->holds;
+    if (at == offsetof(sr_slot, committed) || at == offsetof(sr_slot, pinned) || at == offsetof(sr_slot, strays))
+        return !plan->trims;
     return (at >= offsetof(sr_slot, dispatched_at) && at < offsetof(sr_slot, layout)) ||
            (at > offsetof(sr_slot, cursor) && at < offsetof(sr_slot, rewound)) || at == offsetof(sr_slot, freed_at);
 }
@@ -237,6 +243,15 @@ int model_fstatfs(int fd, struct statfs *fs)
     return -1;
 }
 
+/* Nobody closes a descriptor. */
+int model_fstat(int fd, struct stat *st);
+int model_fstat(int fd, struct stat *st)
+{
+    (void)fd;
+    *st = (struct stat){0};
+    return 0;
+}
+
 int model_fallocate(int fd, int mode, off_t offset, off_t length);
 int model_fallocate(int fd, int mode, off_t offset, off_t length)
 {
@@ -244,6 +259,24 @@ int model_fallocate(int fd, int mode, off_t offset, off_t length)
     uint32_t number = books.number[self] - 1u;
     /* What the others must count on: it stands until the memory is taken. */
     MUST(number < ring->n_parties && sr_pages_of(ring->parties[number].growing) * SR_PAGE == (uint64_t)length);
+    return 0;
+}
+
+int model_madvise(void *at, size_t length, int advice);
+int model_madvise(void *at, size_t length, int advice)
+{
+    (void)length;
+    if (advice == MADV_REMOVE) { /* from a slot that is nobody else's, and of which nobody is told any more */
+        pause_here(); /* a party may die between a mark and its memory */
+        uint64_t offset = (uint64_t)((char *)at - sr_task_area(ring, 0));
+        bool whole = offset % ring->stride == 0; /* or what lies behind the first bytes: there are no tails here */
+        const sr_slot *s = &ring->slots[(whole ? offset : offset - ring->task_capacity - SR_PAYLOAD_COMMIT) / ring->stride];
+        bool dead_ones = self == 0 && (sr_state_of(s->state) == SR_CLAIMED || sr_state_of(s->state) == SR_TRIMMED) &&
+                         books.life[sr_owner_of(s->state) - 1] == DEAD; /* recovered */
+        MUST(dead_ones || s->state == sr_word(SR_TRIMMED, self + 1, sr_gen_of(s->state)));
+        books.strays[s - ring->slots] = 0;
+        MUST(whole ? s->committed == 0 && s->task_committed == 0 : s->committed == SR_PAYLOAD_COMMIT);
+    }
     return 0;
 }
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader as Theirs  # noqa: E402
 from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: E402
 
 from slipring.torch import DataLoader as Ours  # noqa: E402
+from tests.parts import slow  # noqa: E402
 
 
 class Drawn(Dataset):
@@ -86,7 +87,7 @@ OPTIONS = {
     "without batching": {"batch_size": None},
     "more ahead": {"batch_size": 3, "prefetch_factor": 5},
 }
-WORKERS = [0, 1, 2, 3]
+WORKERS = [0, slow(1), 2, slow(3)]
 
 
 @pytest.mark.parametrize("seeded", [False, True], ids=["global", "generator"])
@@ -117,6 +118,7 @@ def test_streams_give_the_same_batches_and_random_numbers(options, num_workers, 
     assert got == want
 
 
+@pytest.mark.slow  # each worker imports torch
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_other_start_methods_give_the_same_batches(context):
     options = {"batch_size": 4, "shuffle": True, "num_workers": 2, "multiprocessing_context": context}

@@ -10,7 +10,7 @@ import pytest
 def lab(monkeypatch):
     """The stand-in behind ``device="privateuseone"``; in the end nothing of the loader's may be left."""
     pytest.importorskip("torch")
-    from slipring.torch import device
+    from slipring.torch.device import cuda as device
     from tests.preload.double import Double, Lab
 
     made = Lab()

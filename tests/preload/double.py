@@ -131,7 +131,7 @@ class Lab:
 
 
 class Double:
-    """What `slipring.torch.device.Accelerator` is, over a `Lab`."""
+    """What `slipring.torch.device.cuda.Accelerator` is, over a `Lab`."""
 
     copies = True
 

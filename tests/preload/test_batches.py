@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 from torch.nn.utils import rnn  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
-from slipring.torch.mover import each_leaf, tensors_in  # noqa: E402
+from slipring.torch.device.mover import each_leaf, tensors_in  # noqa: E402
 from tests.datasets import Values  # noqa: E402
-from tests.torch.common import Made, Pair, Record, Stream  # noqa: E402
+from tests.parity.common import Made, Pair, Record, Stream  # noqa: E402
 
 DEVICE = "privateuseone"
 

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from slipring.torch import device as devices  # noqa: E402
+from slipring.torch.device import cuda as devices  # noqa: E402
 
 STUB = r"""
 #include <stdint.h>

@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from slipring.errors import Closed, LoaderTimeout, SlotsExhausted  # noqa: E402
+from slipring.errors import Closed, LoaderTimeout, SlotsHeld  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.torch.common import Made, Stream  # noqa: E402
+from tests.parity.common import Made, Stream  # noqa: E402
 
 DEVICES = ["cpu", "privateuseone"]
 
@@ -155,7 +155,7 @@ def test_who_keeps_all_batches_of_the_host_is_told_once_and_goes_on(lab, preload
     options = {"num_workers": 1, "slots": 8, "copy": "never", "device": "cpu", "preload": preload}
     with DataLoader(Made(torch.tensor, 20), **options) as loader:
         batches, kept, seen = iter(loader), [], []
-        with pytest.raises(SlotsExhausted):
+        with pytest.raises(SlotsHeld):
             for batch in batches:
                 kept.append(batch)
                 seen.append(batch.item())
@@ -178,7 +178,7 @@ def test_who_keeps_an_exception_keeps_no_slot(lab, device):
             del caught
         with pytest.raises(StopIteration):
             next(batches)
-        ring = loader._keeper.engine.ring
+        ring = loader._engines.engine.ring
         assert ring.circulating == ring.n_slots
         lab.users.clear()
 

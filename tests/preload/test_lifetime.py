@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 
 from slipring.errors import Closed  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.torch.common import Made  # noqa: E402
+from tests.parity.common import Made  # noqa: E402
+from tests.parts import one_fast  # noqa: E402
 
 DEVICE = "privateuseone"
 
@@ -29,7 +30,7 @@ def threads():
 
 
 def all_slots_free(loader):
-    ring = loader._keeper.engine.ring
+    ring = loader._engines.engine.ring
     return ring.circulating == ring.n_slots
 
 
@@ -103,7 +104,7 @@ def test_a_thread_that_waits_for_a_stuck_worker_ends_with_the_iteration(lab):
 def test_the_thread_keeps_no_batch_but_what_is_ready():
     with DataLoader(Made(image, 50), 2, num_workers=1, device="cpu") as loader:
         batches = iter(loader)
-        ring, line = loader._keeper.engine.ring, batches._preload.line
+        ring, line = loader._engines.engine.ring, batches._preload.line
         for _ in range(5):
             batch = next(batches)
             while not line.ready:
@@ -123,10 +124,10 @@ def test_what_ends_the_thread_is_raised_where_the_batch_is_waited_for():
 
 
 def test_close_from_another_thread_ends_a_next_that_waits(lab):
-    gate, outcome = multiprocessing.Event(), []
+    gate, outcome = os.pipe(), []  # an Event would wait for its sleeper, which may be dead by then
 
     def waits(i):
-        gate.wait()
+        os.read(gate[0], 1)
         return torch.tensor(i)
 
     loader = DataLoader(Made(waits, 9), num_workers=1, device="cpu")
@@ -149,12 +150,13 @@ def test_close_from_another_thread_ends_a_next_that_waits(lab):
     assert [type(one) for one in outcome] == [Closed]
     with pytest.raises(Closed):
         next(batches)
-    gate.set()
+    os.write(gate[1], bytes(9))
     loader.close()
+    os.close(gate[0]), os.close(gate[1])
 
 
 def test_a_transform_that_does_not_return_is_waited_for_once_and_told(caplog, monkeypatch):
-    monkeypatch.setattr("slipring.torch.preload.GRACE_S", 0.5)
+    monkeypatch.setattr("slipring.torch.preload.TRANSFORM_S", 0.5)
     inside, gate = threading.Event(), threading.Event()
 
     def hangs(batch):
@@ -245,11 +247,12 @@ EXITS = {
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("how", EXITS)
+@pytest.mark.parametrize("how", one_fast(EXITS))
 def test_the_interpreter_exits_without_a_word(how, persistent):
     program = f"""
     import functools, time, torch
-    from slipring.torch import DataLoader, device
+    from slipring.torch import DataLoader
+    from slipring.torch.device import cuda as device
     from tests.preload.double import Double, Lab
     class Slow:
         def __len__(self): return 9

@@ -1,11 +1,11 @@
-"""Any iteration's batches on a device ahead of time: what faces other than torch's use of preload."""
+"""Any iteration's batches on a device ahead of time: what adapters other than torch's use of preload."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from slipring import Loader, LoaderTimeout  # noqa: E402
-from slipring.torch.onto import OnDevice, TensorFeed  # noqa: E402
+from slipring.torch.device.onto import OnDevice, TensorFeed  # noqa: E402
 from tests.datasets import Squares, Waiting  # noqa: E402
 from tests.preload.conftest import lab  # noqa: E402, F401 (a fixture)
 

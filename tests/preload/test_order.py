@@ -9,12 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.data._utils import pin_memory  # noqa: E402
+
 from slipring.torch import DataLoader  # noqa: E402
-from slipring.torch.mover import LAG  # noqa: E402
-from slipring.torch.pins import COPIES  # noqa: E402
+from slipring.torch.device.mover import LAG  # noqa: E402
+from slipring.torch.device.registered import COPIES  # noqa: E402
 from tests.datasets import Values  # noqa: E402
+from tests.parity.common import Made  # noqa: E402
 from tests.preload.double import RUBBISH  # noqa: E402
-from tests.torch.common import Made  # noqa: E402
 
 DEVICE = "privateuseone"
 
@@ -60,7 +62,7 @@ def test_a_slot_is_not_given_back_before_its_copy_is_done(lab):
         for step in range(1, LAG + 1):
             batch = next(batches)
             lab.await_copies(2 * (step + 1))  # the one ahead is queued too: two leaves each
-            ring = loader._keeper.engine.ring
+            ring = loader._engines.engine.ring
             assert (
                 lab.synchronized == step - 1 and lab.queries
             )  # it was looked at, and only the older awaited
@@ -81,7 +83,9 @@ def test_without_a_wait_for_its_event_a_batch_would_be_rubbish(lab, monkeypatch)
 
 
 def test_a_slot_given_back_early_would_be_noticed(lab, monkeypatch):
-    monkeypatch.setattr("slipring.torch.pins.Pins.hold", lambda self, event, value: None)
+    monkeypatch.setattr(
+        "slipring.torch.device.registered.RegisteredSlots.hold", lambda self, event, value: None
+    )
     with DataLoader(Made(image, 60), 4, num_workers=2, slots=4, device=DEVICE) as loader:
         firsts = [lab.read(images)[0, 0].item() for images, _ in list(loader)]
         assert firsts != [i % 251 for i in range(0, 60, 4)]
@@ -276,7 +280,7 @@ def test_a_copy_under_way_is_waited_for_although_the_next_of_its_batch_has_faile
                 images, labels = next(batches)
                 firsts.append((lab.read(images)[:, 0] == lab.read(labels) % 251).all().item())
             except MemoryError:
-                assert len(loader._keeper.engine.attachment.under_way) >= 1
+                assert len(loader._engines.engine.attachment.under_way) >= 1
             except StopIteration:
                 break
         assert firsts == [True] * 9
@@ -289,7 +293,7 @@ def test_all_slots_are_given_back_when_the_epoch_is_over(lab, preload):
     ) as loader:
         for _ in range(2):
             list(loader)
-            ring = loader._keeper.engine.ring
+            ring = loader._engines.engine.ring
             assert ring.circulating == ring.n_slots
             batches = iter(loader)
             next(batches)
@@ -311,3 +315,91 @@ def test_transform_device_works_on_the_copying_stream_and_leaves_uint8_in_the_sl
             assert x.dtype is torch.bfloat16
             assert torch.equal(x[:, 0], (y.float() / 255).bfloat16())
         assert loader.stats().bytes < 20 * 5000 * 1.2
+
+
+class Bag:
+    """A batch of a user's own kind, that knows how it is pinned."""
+
+    def __init__(self, samples):
+        self.samples, self.pinned_by = samples, None
+
+    def pin_memory(self):
+        self.pinned_by = threading.current_thread().name
+        return self
+
+
+@pytest.fixture
+def pinned(monkeypatch):
+    """The accelerator is a stand-in: what is pinned is noted, with the thread that did it."""
+    noted, third = [], threading.Event()
+
+    def pin_tensor(batch, device):
+        if not isinstance(batch, torch.Tensor):
+            return pin(batch, device)
+        if batch.min() < 0:
+            raise MemoryError("nothing left to pin")
+        noted.append((threading.current_thread().name, device, batch.tolist()))
+        if len(noted) == 3:
+            third.set()
+        return batch.clone()
+
+    noted_by = type("Noted", (), {"batches": noted, "third": third})()
+    pin = pin_memory.pin_memory
+    monkeypatch.setattr(pin_memory, "pin_memory", pin_tensor)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("meta"))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
+    return noted_by
+
+
+def test_batches_are_pinned_ahead_and_not_in_next(pinned):
+    with DataLoader(range(12), 4, num_workers=1, pin_memory=True) as loader:
+        iterator = iter(loader)
+        assert [next(iterator).tolist(), next(iterator).tolist()] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert pinned.third.wait(60)  # before it was asked for
+        assert next(iterator).tolist() == [8, 9, 10, 11]
+        assert list(iterator) == []
+    assert pinned.batches == [("slipring-preload", "meta", list(range(i, i + 4))) for i in (0, 4, 8)]
+
+
+def test_without_preload_batches_are_pinned_in_next(pinned):
+    with DataLoader(range(12), 4, num_workers=1, pin_memory=True, preload=0) as loader:
+        assert len(list(loader)) == 3
+    me = threading.current_thread().name
+    assert pinned.batches == [(me, "meta", list(range(i, i + 4))) for i in (0, 4, 8)]
+
+
+def test_what_cannot_be_pinned_is_raised_in_its_turn_and_the_rest_comes(pinned):
+    with DataLoader([0, 1, -1, 3], None, num_workers=2, pin_memory=True, collate_fn=torch.tensor) as loader:
+        iterator = iter(loader)
+        assert [next(iterator).item(), next(iterator).item()] == [0, 1]
+        with pytest.raises(MemoryError, match="nothing left to pin"):
+            next(iterator)
+        assert [batch.item() for batch in iterator] == [3]
+
+
+def test_batches_that_are_no_tensors_are_pinned_as_by_torch(pinned):
+    samples = [{"x": torch.tensor(i), "name": f"sample {i}", "n": None} for i in range(4)]
+    with DataLoader(samples, None, num_workers=1, pin_memory=True) as loader:
+        assert list(loader) == samples
+    assert [batch for _, _, batch in pinned.batches] == [0, 1, 2, 3]
+    with DataLoader(range(4), 2, num_workers=1, pin_memory=True, collate_fn=Bag) as loader:
+        assert [(bag.samples, bag.pinned_by) for bag in loader] == [
+            ([0, 1], "slipring-preload"),
+            ([2, 3], "slipring-preload"),
+        ]
+
+
+def test_an_iteration_left_early_leaves_no_thread_that_pins(pinned):
+    loader = DataLoader(range(100), num_workers=1, pin_memory=True, persistent_workers=True)
+    for _ in range(3):
+        assert next(iter(loader)).tolist() == [0]
+    loader.close()
+    assert not [t for t in threading.enumerate() if t.name == "slipring-preload"]
+
+
+def test_no_accelerator_is_asked_for_before_the_first_epoch(pinned, monkeypatch):
+    """The question may initialize a driver, which then does not work in children that are forked."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: pytest.fail("asked"))
+    DataLoader(range(12), 4, num_workers=1, pin_memory=True)

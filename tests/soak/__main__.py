@@ -2,7 +2,7 @@
 
     python -m tests.soak [--minutes 20] [--seed 1] [--quick] [--plant descriptor ...] [--json soak.json]
 
-A turn is one loader that lives for a moment (`lives.py`: any face, start method, dataset, end; in some the
+A turn is one loader that lives for a moment (`lives.py`: any adapter, start method, dataset, end; in some the
 workers are killed) and two epochs of each that lives as long as the run (`residents.py`). All that is
 delivered is compared. After each turn the process and the residents' workers are looked at (`watch.py`), and
 in the end judged (`judge.py`). Ends with 1 if anything grew, was lost, doubled, reordered, changed or left
@@ -36,7 +36,7 @@ WRONG = ("lost", "doubled", "reordered", "changed")
 
 
 def run(minutes, seed, quick, plants):
-    """Turn after turn; returns (record, counts, what was left behind)."""
+    """ReentrantLock after turn; returns (record, counts, what was left behind)."""
     record, counts, rng = (
         Record(),
         Counter(dict.fromkeys((*WRONG, "batches", "respawns"), 0)),

@@ -11,7 +11,7 @@ from tests.fault.kills import MODES
 from tests.soak import samples
 from tests.soak.samples import Map, Sizes, digest, made, numbers, of_streams
 
-# face, how workers are started, how many such lives between two shuffles, what else is fixed
+# adapter, how workers are started, how many such lives between two shuffles, what else is fixed
 CARDS = (
     ("slipring", "fork", 5, {}),
     ("slipring", "thread", 3, {}),
@@ -32,7 +32,7 @@ QUICK = ("map", "chunks", "stream, by state")  # of the modes of the fault run
 class Life:
     """A loader and what is done with it."""
 
-    face: str
+    adapter: str
     method: str
     kind: str
     stream: bool
@@ -49,7 +49,7 @@ class Life:
     options: dict
 
     @classmethod
-    def draw(cls, rng, face, method, preload=None, resume=False):
+    def draw(cls, rng, adapter, method, preload=None, resume=False):
         """A life at random."""
         stream = rng.random() < 0.35
         options = {"in_order": resume or rng.random() < 0.75, "persistent_workers": rng.random() < 0.5}
@@ -64,7 +64,7 @@ class Life:
         n = rng.randrange(100, 400)
         errors = not stream and not resume and not preload and rng.random() < 0.3
         return cls(
-            face=face,
+            adapter=adapter,
             method=method,
             kind=rng.choice(samples.KINDS),
             stream=stream,
@@ -76,7 +76,7 @@ class Life:
             keep=rng.random() < 0.4,
             stop=rng.choice([0, 0, 1, 5]),
             closed=rng.random() < 0.7,
-            twice=face == "slipring" and rng.random() < 0.15,
+            twice=adapter == "slipring" and rng.random() < 0.15,
             resume=resume,
             options=options,
         )
@@ -90,7 +90,7 @@ class Life:
             options["batch_sampler"] = lists
         if not self.workers:
             options.pop("persistent_workers"), options.pop("prefetch_factor")
-        if self.face == "slipring":
+        if self.adapter == "slipring":
             data = samples.Stream(self.kind, self.n) if self.stream else Map(self.kind, self.n, self.bad)
             return slipring.Loader(data, start_method=None if not self.workers else self.method, **options)
         from slipring.torch import DataLoader
@@ -108,9 +108,9 @@ class Life:
     exact = True
 
 
-def default_collate_of(face):
-    """What a face puts samples together with."""
-    if face == "slipring":
+def default_collate_of(adapter):
+    """What an adapter puts samples together with."""
+    if adapter == "slipring":
         return slipring.default_collate
     from torch.utils.data import default_collate
 
@@ -119,7 +119,7 @@ def default_collate_of(face):
 
 def due(life, lists):
     """What an epoch is to deliver: (numbers, digest), or (("error", number), 0)."""
-    collate = default_collate_of(life.face)
+    collate = default_collate_of(life.adapter)
     for one in lists:
         bad = [i for i in one if i in life.bad]
         yield (("error", bad[0]), 0) if bad else (tuple(one), digest(made(life.kind, one, collate)))
@@ -208,22 +208,22 @@ class Lives:
     ----------
     rng : random.Random
     torch, quick : bool
-        Torch's face too; only what starts in no time.
+        Torch's adapter too; only what starts in no time.
     killer : tests.fault.rounds.Killer
     """
 
     def __init__(self, rng, torch, quick, killer):
         self.rng, self.killer, self.left = rng, killer, []
         self.pack = [
-            (face, method, more)
-            for face, method, times, more in CARDS
-            if (torch or face != "torch") and (not quick or method in SOON)
+            (adapter, method, more)
+            for adapter, method, times, more in CARDS
+            if (torch or adapter != "torch") and (not quick or method in SOON)
             for _ in range(times)
         ]
         self.pack += [
             ("killed", name, {})
             for name, (_, described) in MODES.items()
-            if (torch or described.get("face") != "torch")
+            if (torch or described.get("adapter") != "torch")
             and described.get("start_method", "fork") in SOON  # the others take seconds per death
             and (not quick or name in QUICK)
         ]
@@ -232,9 +232,9 @@ class Lives:
         """The next life: (what it is, a function of the counts that lives it)."""
         if not self.left:
             self.left = self.rng.sample(self.pack, len(self.pack))
-        face, name, more = self.left.pop()
-        if face != "killed":
-            life = Life.draw(self.rng, face, name, **more)
+        adapter, name, more = self.left.pop()
+        if adapter != "killed":
+            life = Life.draw(self.rng, adapter, name, **more)
             return life, lambda counts: live(life, self.rng, counts)
         return f"killed: {name}", lambda counts: self._killed(rounds.Mode.of(MODES[name][1]), counts)
 

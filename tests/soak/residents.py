@@ -22,7 +22,7 @@ class Resident:
     kind : str
         Of samples.
     seed : str
-    face, method, stream
+    adapter, method, stream
         As `lives.Life`'s.
     mortal : bool
         A worker is killed in each epoch.
@@ -34,9 +34,9 @@ class Resident:
 
     exact = True
 
-    def __init__(self, kind, seed, face="slipring", method="fork", stream=False, mortal=False, hoard=False,
+    def __init__(self, kind, seed, adapter="slipring", method="fork", stream=False, mortal=False, hoard=False,
                  **options):  # fmt: skip
-        self.kind, self.face, self.stream, self.mortal = kind, face, stream, mortal
+        self.kind, self.adapter, self.stream, self.mortal = kind, adapter, stream, mortal
         self.watched = not mortal and method != "thread"
         self.in_order = options.get("in_order", True)
         self.rng = random.Random(seed)
@@ -48,7 +48,7 @@ class Resident:
             options |= {"on_worker_death": "respawn", "max_restarts": 1_000_000}
         options |= {"batch_size": STREAM_BATCH} if stream else {"batch_sampler": self.sizes}
         data = samples.Stream(kind, SAMPLES // 5) if stream else Map(kind, SAMPLES, hoard=hoard)
-        if face == "slipring":
+        if adapter == "slipring":
             self.loader = slipring.Loader(data, start_method=method, **options)
         else:
             from slipring.torch import DataLoader
@@ -80,7 +80,7 @@ class Resident:
         del iterator
         # A map dataset's sampler is read ahead: by now it has told the whole epoch, or enough of it.
         lists = lists if self.stream else self.sizes.lists
-        collate = default_collate_of(self.face)
+        collate = default_collate_of(self.adapter)
         want = [(tuple(one), digest(made(self.kind, one, collate))) for one in lists]
         if stop < len(lists):
             these = {ids for ids, _ in got}
@@ -117,6 +117,6 @@ def residents(seed, torch, quick, hoard):
         found.append(Resident("texts", f"{seed} e", method="forkserver", stream=True))
         found.append(Resident("keys", f"{seed} f", method="spawn", dispatch="static"))
     if torch:
-        found.append(Resident("dicts", f"{seed} g", face="torch", preload=2))
-        found.append(Resident("texts", f"{seed} h", face="torch", in_order=False))
+        found.append(Resident("dicts", f"{seed} g", adapter="torch", preload=2))
+        found.append(Resident("texts", f"{seed} h", adapter="torch", in_order=False))
     return found

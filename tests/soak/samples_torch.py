@@ -1,4 +1,4 @@
-"""The same for torch's face."""
+"""The same for torch's drop-in."""
 
 import torch
 

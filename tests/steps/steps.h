@@ -55,5 +55,6 @@ void sr_step_as(uint32_t party);
 #define sr_futex_wait(word, seen, deadline) SR_AROUND("wait", #word, sr_futex_wait(word, seen, deadline))
 #define sr_futex_wake(word, count) SR_AROUND("wake", #word, sr_futex_wake(word, count))
 #define sr_put_memory(fd, offset, length) SR_AROUND("fallocate", #offset, sr_put_memory(fd, offset, length))
+#define sr_drop_memory(at, length) SR_AROUND("drop", #at, sr_drop_memory(at, length))
 
 #endif

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info  # noqa: E402
 
 from slipring.torch import RingCollate, ring_collate  # noqa: E402
-from tests.torch.common import assert_same  # noqa: E402
+from tests.parity.common import assert_same  # noqa: E402
 
 
 class Pictures(Dataset):
@@ -37,7 +37,7 @@ class Pictures(Dataset):
 
 
 class Forking(Pictures):
-    """Starts a process for each sample."""
+    """StartupWatchdog a process for each sample."""
 
     def __getitem__(self, i):
         pid = os.fork()

@@ -1,1 +1,1 @@
-"""Faces of other loaders over slipring's: one module each, with their signatures."""
+"""Adapters of other loaders over slipring's: one module each, with their signatures."""

@@ -1,20 +1,33 @@
 """DI-engine's AsyncDataLoader: batches of what a data source returns, made by workers."""
 
+from __future__ import annotations
+
 import collections
+import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from slipring import Loader, empty
-from slipring.ahead import Ahead, Handed
+from slipring.codec.tensors import stack
+from slipring.codec.tree import is_namedtuple
 from slipring.errors import Closed
+from slipring.iterate.prefetch import Handed, Prefetcher
 from slipring.options import MAX_RANGES, function, integer
-from slipring.tensors import stack
-from slipring.torch.device import checked
-from slipring.torch.onto import OnDevice, as_tensors
+from slipring.torch.device.cuda import checked
+from slipring.torch.device.onto import OnDevice, as_tensors
 from slipring.torch.preload import Feed
-from slipring.tree import is_namedtuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from slipring.stats import Stats
+
+__all__ = ["AsyncDataLoader", "default_collate"]
 
 READY, WORK, ERROR = range(3)
 
@@ -25,7 +38,8 @@ class AsyncDataLoader:
     Parameters
     ----------
     data_source : callable or dict
-        ``data_source(batch_size)`` returns a list of dicts (samples, put together at once), or of callables
+        ``data_source(batch_size)`` returns a list of dicts (samples, put together at once; or of trees of
+        treetensor), or of callables
         without parameters, each of which makes a sample in a worker, or a dict: a batch as it is. It is
         called by a thread, at most ``2 * max(1, num_workers)`` batches before they are asked for. A
         dict in its place is every batch.
@@ -44,11 +58,37 @@ class AsyncDataLoader:
     ------
     TypeError, ValueError, RuntimeError, AssertionError
         At construction; AssertionError for sizes that do not fit, as DI-engine raises it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from slipring.compat.di_engine import AsyncDataLoader
+    >>> def source(batch_size):
+    ...     return [{"obs": torch.ones(3), "action": k} for k in range(batch_size)]
+    >>> loader = AsyncDataLoader(source, batch_size=4, device="cpu")
+    >>> next(loader)["obs"].shape
+    torch.Size([4, 3])
+    >>> loader.close()
     """
 
     _closed = True  # until all is there
 
-    def __init__(self, data_source, batch_size, device, chunk_size=None, collate_fn=None, num_workers=0):
+    data_source: Callable[[int], Any] | Mapping[str, Any]
+    batch_size: int
+    device: str
+    chunk_size: int | None
+    collate_fn: Callable[[list[Any]], Any]
+    num_workers: int
+
+    def __init__(
+        self,
+        data_source: Callable[[int], Any] | Mapping[str, Any],
+        batch_size: int,
+        device: str,
+        chunk_size: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+    ) -> None:
         if not callable(data_source) and not isinstance(data_source, Mapping):
             raise TypeError(f"data_source must be callable or a dict, not {data_source!r}")
         integer("batch_size", batch_size, 1)
@@ -74,7 +114,7 @@ class AsyncDataLoader:
             start_method="fork",
         )
         core = iter(self._loader)  # the workers are forked here, before there are threads
-        source = Ahead(_Source(self, self._loader.options.check_ranges), 2 * workers)
+        source = Prefetcher(_Source(self, self._loader.options.check_ranges), 2 * workers)
         self._batches = OnDevice(device, _SourceFeed(core, source, work, 2 * workers))
         self._closed = False
 
@@ -84,10 +124,10 @@ class AsyncDataLoader:
             return None  # a batch is one worker's
         return max(wanted, -(-self.batch_size // MAX_RANGES))
 
-    def __iter__(self):
+    def __iter__(self) -> Self:
         return self
 
-    def __next__(self):
+    def __next__(self) -> Any:
         """Return the next batch, for the caller's current stream. StopIteration after `close`.
 
         Raises
@@ -104,18 +144,18 @@ class AsyncDataLoader:
                 raise StopIteration from None
             raise
 
-    def stats(self):
+    def stats(self) -> Stats:
         """Return the `slipring.Stats` of what the workers made."""
         return self._loader.stats()
 
-    def close(self):
+    def close(self) -> None:
         """End workers and threads. Batches still held stay valid. Safe to call twice."""
         if not self._closed:
             self._closed = True
             self._batches.close()
             self._loader.close()
 
-    def __del__(self):
+    def __del__(self) -> None:
         self.close()
 
 
@@ -133,7 +173,7 @@ class _Source:
         if isinstance(data, Mapping):
             return READY, as_tensors(data)
         if isinstance(data, Sequence) and len(data) and not isinstance(data, (str, bytes)):
-            if all(isinstance(item, Mapping) for item in data):
+            if all(isinstance(item, (Mapping, *_trees())) for item in data):
                 return READY, as_tensors(self.collate_fn(data))
             if all(callable(item) for item in data):
                 self.check_length(len(data))
@@ -186,7 +226,7 @@ class _SourceFeed(Feed):
         self.source.close()
 
 
-def default_collate(samples):
+def default_collate(samples: Sequence[Any]) -> Any:
     """Put samples together as DI-engine does, in the slot where there is one.
 
     Parameters
@@ -198,13 +238,16 @@ def default_collate(samples):
     -------
     value
         Tensors: of samples of shape (1,) a tensor of shape (B,), else (B, ...); float32 of Python's floats,
-        int64 of ints. Lists for text, and under keys that begin with ``collate_ignore``.
+        int64 of ints. Lists for text, and under keys that begin with ``collate_ignore``. A dict for trees of
+        treetensor, all their tensors put together; one such tree alone is a batch, as a dict.
 
     Raises
     ------
     TypeError
         For anything else.
     """
+    if isinstance(samples, _trees()):
+        return samples.json()
     first = samples[0]
     numeric = isinstance(first, (np.ndarray, np.generic)) and first.dtype.kind in "biufc"
     if isinstance(first, np.ndarray) and numeric:
@@ -221,6 +264,8 @@ def default_collate(samples):
         return torch.tensor(samples, dtype=torch.bool if isinstance(first, bool) else torch.int64)
     if isinstance(first, (str, bytes)):
         return list(samples)
+    if isinstance(first, _trees()):
+        return _branches([sample.json() for sample in samples])
     if isinstance(first, Mapping):
         columns = {key: [sample[key] for sample in samples] for key in first}
         return {key: c if _ignored(key) else default_collate(c) for key, c in columns.items()}
@@ -231,6 +276,19 @@ def default_collate(samples):
         "samples must be tensors, arrays of numbers, numbers, text, dicts or lists, not "
         f"{type(first).__name__} {getattr(first, 'dtype', '')}"
     )
+
+
+def _branches(samples):
+    """What trees hold, put together; none of their keys is ignored."""
+    if not isinstance(samples[0], Mapping):
+        return default_collate(samples)
+    return {key: _branches([sample[key] for sample in samples]) for key in samples[0]}
+
+
+def _trees():
+    """treetensor's class of trees of tensors, where the program uses it: a tuple of one, or of none."""
+    theirs = sys.modules.get("treetensor.torch")
+    return () if theirs is None else (theirs.Tensor,)
 
 
 def _ignored(key):

@@ -1,53 +1,53 @@
 """MegEngine's DataLoader: ``from slipring.compat.megengine import DataLoader``. Needs no megengine."""
 
-import dataclasses
-import importlib.util
+from __future__ import annotations
+
 import logging
 import os
-import sys
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from slipring import Loader, default_collate, fetch, growth
-from slipring._ring import current, now
-from slipring.ahead import Ahead, ReadHere
+from slipring import Loader
+from slipring.compat import megengine_own as own
 from slipring.compat.megengine_data import (
+    ArrayDataset,
     Collator,
+    Compose,
+    ConcatDataset,
+    Dataset,
+    PseudoTransform,
+    StreamDataset,
+    Transform,
+)
+from slipring.compat.megengine_own import WorkerInfo, get_worker_info
+from slipring.compat.megengine_sampler import (
     Infinite,
     MapSampler,
     RandomSampler,
     ReplacementSampler,
+    Sampler,
     SequentialSampler,
-    StreamDataset,
     StreamSampler,
-    Transform,
 )
 from slipring.errors import LoaderTimeout, WorkerDied
-from slipring.info import process_worker_info
+from slipring.iterate.prefetch import Prefetcher, ReadHere
 from slipring.options import flag, integer
-from slipring.tree import map_leaves
+from slipring.ring._ring import current, now
+from slipring.workers import fetch
+from slipring.workers import memory as growth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slipring.stats import Stats
+    from slipring.typing import MapDataset
 
 __all__ = [
-    "Collator", "DataLoader", "Infinite", "MapSampler", "RandomSampler", "ReplacementSampler",
-    "SequentialSampler", "StreamDataset", "StreamSampler", "Transform", "WorkerInfo", "get_worker_info",
+    "ArrayDataset", "Collator", "Compose", "ConcatDataset", "DataLoader", "Dataset", "Infinite", "MapSampler",
+    "PseudoTransform", "RandomSampler", "ReplacementSampler", "Sampler", "SequentialSampler", "StreamDataset",
+    "StreamSampler", "Transform", "WorkerInfo", "get_worker_info",
 ]  # fmt: skip
 
 log = logging.getLogger("slipring")
-
-
-@dataclasses.dataclass(frozen=True)
-class WorkerInfo:
-    """What `get_worker_info` returns: number of this worker, how many there are, this one's seed."""
-
-    idx: int
-    worker: int
-    seed: int
-
-
-def get_worker_info():
-    """Return the `WorkerInfo` of this worker process; None elsewhere."""
-    info = process_worker_info()
-    return None if info is None else WorkerInfo(info.id, info.num_workers, info.seed)
 
 
 class DataLoader:
@@ -75,20 +75,52 @@ class DataLoader:
         Each worker iterates the dataset, and takes its share by `get_worker_info`. False: this process
         iterates it, in a thread, and workers transform.
 
+    What is set on the loader's attributes between two passes counts from the next one on. What a worker
+    process raises comes as a RuntimeError (a `slipring.WorkerError`) whose cause it is.
+
     Raises
     ------
     TypeError, ValueError, AssertionError
         At construction; AssertionError where dataset and sampler do not match, as MegEngine raises it.
     ImportError
         ``preload=True`` and neither megengine nor torch.
+
+    Examples
+    --------
+    >>> from slipring.compat.megengine import ArrayDataset, DataLoader, SequentialSampler
+    >>> data = ArrayDataset(list(range(6)), list("abcdef"))
+    >>> for numbers, letters in DataLoader(data, SequentialSampler(data, batch_size=3)):
+    ...     print(numbers, letters)
+    [0 1 2] ['a', 'b', 'c']
+    [3 4 5] ['d', 'e', 'f']
     """
 
-    def __init__(self, dataset, sampler=None, transform=None, collator=None, num_workers=0, timeout=0,
-                 preload=False, parallel_stream=False):  # fmt: skip
+    datakind: Literal["map", "stream"]
+    dataset: Any
+    sampler: Any
+    transform: Any
+    collator: Any
+    num_workers: int
+    timeout: float
+    preload: bool
+    parallel_stream: bool
+    every: int
+
+    def __init__(
+        self,
+        dataset: MapDataset[Any] | Iterable[Any],
+        sampler: Any = None,
+        transform: Any = None,
+        collator: Any = None,
+        num_workers: int = 0,
+        timeout: float = 0,
+        preload: bool = False,
+        parallel_stream: bool = False,
+    ) -> None:
         integer("num_workers", num_workers, 0)
         flag("preload", preload)
         flag("parallel_stream", parallel_stream)
-        if preload and not _there("megengine") and not _there("torch"):
+        if preload and not own.there("megengine") and not own.there("torch"):
             raise ImportError("preload=True makes tensors: it needs megengine or torch")
         try:
             self.datakind = "stream" if fetch.is_stream(dataset) else "map"
@@ -103,25 +135,38 @@ class DataLoader:
                 f"dataset and sampler do not match: {type(dataset).__name__} is a {self.datakind}, which "
                 f"needs a {'StreamSampler' if stream else 'sampler of indices'}, not {type(sampler).__name__}"
             )
-        self.dataset, self.sampler, self.transform, self.collator = dataset, sampler, transform, collator
+        if stream:
+            _warn_of_order(sampler)
+        self.dataset, self.sampler = dataset, sampler
+        self.transform = PseudoTransform() if transform is None else transform
+        self.collator = Collator() if collator is None else collator
         self.num_workers, self.timeout = num_workers, timeout
         self.preload, self.parallel_stream = preload, parallel_stream
         self.every = 0  # so many batches times are printed; 0: never
         if int(os.environ.get("MGE_DATA_MONITOR", "0")):
             self.every = max(1, int(os.environ.get("MGE_DATA_MONITOR_FREQUENCY", "10")))
-        self._loader = self._core()
         if stream and num_workers > 1 and not parallel_stream:
             log.warning(
                 "this process alone reads the stream for %d workers, which transform: with "
                 "parallel_stream=True each worker reads its share", num_workers,
             )  # fmt: skip
+        self._made_for, self._loader = self._given(), self._core()
         growth.check_copies(num_workers)
+
+    def _given(self):
+        """What a pass is made of: it may be set between two passes."""
+        return (
+            *(self.dataset, self.sampler, self.transform, self.collator),
+            *(self.num_workers, self.timeout, self.preload, self.parallel_stream),
+        )
 
     def _core(self):
         workers, kind = self.num_workers, {}
         if workers == 0 and (self.timeout or self.preload):  # somebody else has to be able to wait for it
             workers, kind = 1, {"start_method": "thread"}
         dataset, stream = self.dataset, self.datakind == "stream"
+        if stream and self.num_workers:
+            own.prepare_workers()
         if not stream:
             kind["batch_sampler"] = self.sampler
         elif self.num_workers == 0 or self.parallel_stream:
@@ -129,24 +174,28 @@ class DataLoader:
         else:
             kind["batch_sampler"] = ReadHere(dataset, self.sampler.batch_size, 2 * workers, self.timeout)
             dataset = fetch.Given()
-        if self.transform is not None or self.collator is not None or self.every:
-            transform = _method("transform", self.transform, "apply" if stream else "apply_batch")
-            collate = _method("collator", self.collator, "apply") or default_collate
+        transform = _method("transform", self.transform, "apply" if stream else "apply_batch")
+        collate = _method("collator", self.collator, "apply")
+        if type(self.transform) is not PseudoTransform or type(self.collator) is not Collator or self.every:
             kind["collate_fn"] = _Pipe(transform, stream, collate, self.every)
-        if self.preload and _there("megengine"):
+        if self.preload and own.there("megengine"):
             kind["copy"] = "always"  # what it copies from, it keeps
-        return Loader(
+        core = Loader if self.num_workers == 0 else own.StreamCore if stream else own.Core
+        return core(
             dataset, num_workers=workers, timeout=self.timeout, seed=0, persistent_workers=False, **kind
         )
 
-    def __iter__(self):
-        self._loader.seed = _seed()
+    def __iter__(self) -> _Iterator:
+        given = self._given()
+        if any(new is not old for new, old in zip(given, self._made_for, strict=True)):
+            self._made_for, self._loader = given, self._core()
+        self._loader.seed = own.seed()
         return _Iterator(self, iter(self._loader))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.sampler)
 
-    def stats(self):
+    def stats(self) -> Stats:
         """Return the `slipring.Stats` since the loader was made."""
         return self._loader.stats()
 
@@ -154,17 +203,17 @@ class DataLoader:
 class _Iterator:
     """One pass over a `DataLoader`."""
 
-    def __init__(self, loader, core):
+    def __init__(self, loader: DataLoader, core: Any) -> None:
         self._loader, self._core, self._count = loader, core, 0
         self._batches = _preloaded(core) if loader.preload else core
 
-    def __iter__(self):
+    def __iter__(self) -> _Iterator:
         return self
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._loader.sampler)
 
-    def __next__(self):
+    def __next__(self) -> Any:
         try:
             batch = next(self._batches)
         except LoaderTimeout as error:
@@ -183,20 +232,31 @@ class _Iterator:
         self._count += 1
         return batch
 
-    def close(self):
+    def close(self) -> None:
         """End the iteration. Safe to call twice."""
         self._batches.close()
         self._core.close()
 
-    def __del__(self):
+    def __del__(self) -> None:
         if hasattr(self, "_batches"):
             self.close()
 
 
+def _warn_of_order(sampler):
+    """Tell the log of what a StreamSampler was given for nothing: nobody asks it for an order."""
+    kind = type(sampler)
+    base = next(k for k in kind.__mro__ if k.__name__ == "StreamSampler")
+    for name in ("sample", "batch", "__iter__"):
+        if getattr(kind, name, None) is not getattr(base, name, None):
+            log.warning(
+                "of a StreamSampler batch_size alone counts: %s.%s is not called", kind.__name__, name
+            )
+
+
 def _method(argument, thing, name):
-    """A method that an argument must have; None if the argument is not given."""
+    """A method that an argument must have."""
     method = getattr(thing, name, None)
-    if thing is not None and not callable(method):
+    if not callable(method):
         raise TypeError(f"{argument} must have a method {name}, which {thing!r} has not")
     return method
 
@@ -217,8 +277,7 @@ class _Pipe:
 
     def __call__(self, samples):
         read = now()
-        if self.transform is not None:
-            samples = [self.transform(one) for one in samples] if self.each else self.transform(samples)
+        samples = [self.transform(one) for one in samples] if self.each else self.transform(samples)
         transformed = now()
         batch = self.collate(samples)
         if self.every and (fill := current()).ticket % self.every == 0:
@@ -235,28 +294,13 @@ class _Pipe:
 
 def _preloaded(core):
     """A core iterator's batches with megengine's tensors, or torch's on its device, ready one ahead."""
-    if _there("megengine"):
-        ahead = Ahead(map(_as_tensors, core), 1, core.hand_over_timeout(), core.interrupt)
+    if own.there("megengine"):
+        ahead = Prefetcher(
+            map(own.as_tensors, core), 1, core.hand_over_timeout(), core.interrupt, core.timed_out
+        )
         ahead.begin()
         return ahead
-    from slipring.torch.device import accelerator
-    from slipring.torch.onto import OnDevice, TensorFeed
+    from slipring.torch.device.cuda import accelerator
+    from slipring.torch.device.onto import OnDevice, TensorFeed
 
     return OnDevice(accelerator() or "cpu", TensorFeed(core, tracked=False))
-
-
-def _as_tensors(batch):
-    make = importlib.import_module("megengine").Tensor
-    return map_leaves(batch, lambda leaf: make(leaf) if isinstance(leaf, np.ndarray) else leaf)
-
-
-def _there(name):
-    return name in sys.modules or importlib.util.find_spec(name) is not None
-
-
-def _seed():
-    """A pass's seed: from MegEngine's generator if the program uses it, else from numpy's."""
-    theirs = sys.modules.get("megengine.random.rng")
-    if theirs is not None:
-        return int(next(theirs._random_seed_generator()))
-    return int(np.random.randint(0, sys.maxsize))

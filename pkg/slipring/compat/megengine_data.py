@@ -1,164 +1,299 @@
-"""What MegEngine's loader is given: bases of datasets, transforms and collators, and samplers."""
+"""What MegEngine's loader is given: datasets, transforms and collators."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from slipring import BatchSampler, default_collate
-from slipring.compat.refusals import refusing_by
-from slipring.options import integer
+from slipring import default_collate
+from slipring.options import flag
+
+# What a transform can be told of the parts of a sample; besides names that end with "category" or "info".
+_PARTS = {"image", "coords", "boxes", "mask", "keypoints", "polygons"}
 
 
-class StreamDataset:
-    """Base of datasets that are iterated. (MegEngine's own, and anything with only ``__iter__``, will do.)"""
+class Dataset(ABC):
+    """Base of datasets that are indexed. (MegEngine's own, and anything with these two methods, will do.)
 
-    def __iter__(self):
-        raise NotImplementedError
+    Examples
+    --------
+    >>> from slipring.compat.megengine import Dataset
+    >>> class Squares(Dataset):
+    ...     def __getitem__(self, index):
+    ...         return index * index
+    ...     def __len__(self):
+    ...         return 10
+    >>> Squares()[3]
+    9
+    """
 
+    @abstractmethod
+    def __getitem__(self, index: Any) -> Any:
+        """Return a sample."""
 
-class Transform:
-    """Base of transforms. (MegEngine's own, and anything with these two methods, will do.)"""
-
-    def apply(self, sample):
-        """Return the transformed sample."""
-        return sample
-
-    def apply_batch(self, samples):
-        """Return the samples of a batch transformed."""
-        return [self.apply(sample) for sample in samples]
-
-
-class Collator:
-    """Base of collators. (MegEngine's own, and anything with `apply`, will do.)"""
-
-    def apply(self, samples):
-        """Return the batch: `slipring.default_collate`, in the slot."""
-        return default_collate(samples)
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many samples there are."""
 
 
-# ---- samplers, as `megengine.data.sampler` has them: they give the indices of whole batches
+class StreamDataset(Dataset):
+    """Base of datasets that are iterated. (MegEngine's own, and anything with only ``__iter__``, will do.)
+
+    Examples
+    --------
+    >>> from slipring.compat.megengine import DataLoader, StreamDataset, StreamSampler
+    >>> class Numbers(StreamDataset):
+    ...     def __iter__(self):
+    ...         return iter([1, 2, 3, 4])
+    >>> [batch.tolist() for batch in DataLoader(Numbers(), StreamSampler(batch_size=2))]
+    [[1, 2], [3, 4]]
+    """
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator of samples."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise _NotOfStreams(f"a stream cannot be asked for sample {index!r}: iterate it")
+
+    def __len__(self) -> int:
+        raise _NotOfStreams("a stream has no length: iterate it")
 
 
-class MapSampler:
-    """Base of samplers of indices: what `sample` returns, in batches.
+class _NotOfStreams(AssertionError, TypeError):
+    """MegEngine's AssertionError; a TypeError too, so that ``list(stream)`` does without a length."""
+
+
+class ArrayDataset(Dataset):
+    """Sample i is the tuple of the elements i of all arrays.
 
     Parameters
     ----------
-    dataset
-        With a length.
-    batch_size : int
-    drop_last : bool
-        Drop a last batch that is not full.
-    num_samples : int, optional
-        Per epoch and all ranks; default the dataset's length.
-    world_size, rank : int, optional
-        This rank's share, as `slipring.BatchSampler` has it.
-    seed : int, optional
-        Of the order. Ranks must have the same: where there are several, the default is 0.
+    *arrays : array_like
+        Of one length.
 
     Raises
     ------
     ValueError
-        Naming the argument, its value and the rule.
+        They have several lengths.
+
+    Examples
+    --------
+    >>> from slipring.compat.megengine import ArrayDataset
+    >>> ArrayDataset([1, 2, 3], ["a", "b", "c"])[1]
+    (2, 'b')
     """
 
-    @refusing_by(ValueError)
-    def __init__(self, dataset, batch_size=1, drop_last=False, num_samples=None, world_size=None, rank=None,
-                 seed=None):  # fmt: skip
-        self.world_size = 1 if world_size is None else world_size
-        self.rank = 0 if rank is None else rank
-        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
-        integer("num_samples", num_samples, 1, optional=True)
-        self.num_samples = len(dataset) if num_samples is None else num_samples
-        self._batches(self.num_samples)  # refuses what does not fit
-        self.seed = 0 if seed is None and self.world_size > 1 else seed
-        self.rng = np.random.RandomState(self.seed)
+    arrays: tuple[Any, ...]
 
-    def sample(self):
-        """Return the indices of an epoch, for all ranks."""
-        raise NotImplementedError
+    def __init__(self, *arrays: Any) -> None:
+        lengths = [len(array) for array in arrays]
+        if len(set(lengths)) != 1:
+            raise ValueError(f"arrays must be one or more, all of one length, not of lengths {lengths}")
+        self.arrays = arrays
 
-    def _batches(self, indices):
-        return BatchSampler(
-            indices, self.batch_size, drop_last=self.drop_last, rank=self.rank, world_size=self.world_size
-        )
+    def __getitem__(self, index: Any) -> tuple[Any, ...]:
+        return tuple(array[index] for array in self.arrays)
 
-    def __iter__(self):
-        yield from self._batches(list(self.sample()))
-
-    def __len__(self):
-        return len(self._batches(self.num_samples))
+    def __len__(self) -> int:
+        return len(self.arrays[0])
 
 
-class SequentialSampler(MapSampler):
-    """Indices in order: all, or those given."""
-
-    def __init__(self, dataset, batch_size=1, drop_last=False, indices=None, world_size=None, rank=None):
-        n = None if indices is None else len(indices)
-        super().__init__(dataset, batch_size, drop_last, n, world_size, rank)
-        self.indices = indices
-
-    def sample(self):
-        return range(len(self.dataset)) if self.indices is None else self.indices
-
-
-class RandomSampler(MapSampler):
-    """All indices, or those given, once each, in another order in every epoch."""
-
-    def __init__(self, dataset, batch_size=1, drop_last=False, indices=None, world_size=None, rank=None,
-                 seed=None):  # fmt: skip
-        n = None if indices is None else len(indices)
-        super().__init__(dataset, batch_size, drop_last, n, world_size, rank, seed)
-        self.indices = indices
-
-    def sample(self):
-        return self.rng.permutation(len(self.dataset) if self.indices is None else self.indices).tolist()
-
-
-class ReplacementSampler(MapSampler):
-    """`num_samples` indices drawn with replacement, by weight where weights are given.
+class ConcatDataset(Dataset):
+    """Several datasets, one behind the other.
 
     Parameters
     ----------
-    weights : sequence of float, optional
-        One per sample of the dataset; need not sum up to one.
+    datasets : iterable
+        Of datasets that are indexed.
+
+    Raises
+    ------
+    AssertionError
+        There are none, or one is a stream.
+
+    Examples
+    --------
+    >>> from slipring.compat.megengine import ArrayDataset, ConcatDataset
+    >>> both = ConcatDataset([ArrayDataset([1, 2]), ArrayDataset([3, 4])])
+    >>> len(both), both[2]
+    (4, (3,))
     """
 
-    @refusing_by(ValueError)
-    def __init__(self, dataset, batch_size=1, drop_last=False, num_samples=None, weights=None,
-                 world_size=None, rank=None, seed=None):  # fmt: skip
-        super().__init__(dataset, batch_size, drop_last, num_samples, world_size, rank, seed)
-        self.weights = BatchSampler(len(dataset), weights=weights).weights
+    datasets: list[Any]
+    cumulative_sizes: list[int]
 
-    def sample(self):
-        return self.rng.choice(len(self.dataset), self.num_samples, p=self.weights).tolist()
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise AssertionError("datasets must be one or more, not none")
+        for dataset in self.datasets:
+            if any(kind.__name__ == "StreamDataset" for kind in type(dataset).__mro__):
+                raise AssertionError(f"datasets must be indexed, and {type(dataset).__name__} is a stream")
+        self.cumulative_sizes = list(itertools.accumulate(map(len, self.datasets)))
 
+    def __getitem__(self, index: int) -> Any:
+        n = len(self)
+        if index < -n:
+            raise ValueError(f"index must be from {-n} to {n - 1}, not {index}")
+        if index >= n:
+            raise IndexError(f"index must be from {-n} to {n - 1}, not {index}")
+        index %= n
+        which = bisect.bisect_right(self.cumulative_sizes, index)
+        return self.datasets[which][index - (self.cumulative_sizes[which - 1] if which else 0)]
 
-class Infinite:
-    """Another sampler, epoch after epoch, without end."""
-
-    def __init__(self, sampler):
-        self.sampler = sampler
-        self.batch_size = getattr(sampler, "batch_size", None)
-        self._batches = iter(sampler)
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        for _ in range(2):
-            batch = next(self._batches, None)
-            if batch is not None:
-                return batch
-            self._batches = iter(self.sampler)
-        raise StopIteration  # it has no batches at all
-
-    def __len__(self):
-        return np.iinfo(np.int64).max
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
 
 
-class StreamSampler:
-    """Says how many samples of a stream make a batch."""
+# ---- transforms
 
-    @refusing_by(ValueError)
-    def __init__(self, batch_size=1):
-        integer("batch_size", batch_size, 1)
-        self.batch_size = batch_size
+
+class Transform(ABC):
+    """Base of transforms. (MegEngine's own, and anything with these two methods, will do.)
+
+    Examples
+    --------
+    >>> from slipring.compat.megengine import Transform
+    >>> class Double(Transform):
+    ...     def apply(self, input):
+    ...         return 2 * input
+    >>> Double().apply_batch([1, 2, 3])
+    (2, 4, 6)
+    """
+
+    def apply_batch(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return the samples of a batch transformed."""
+        return tuple(self.apply(sample) for sample in inputs)
+
+    @abstractmethod
+    def apply(self, input: Any) -> Any:
+        """Return the transformed sample."""
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+class PseudoTransform(Transform):
+    """Changes nothing: the default of `DataLoader`.
+
+    Examples
+    --------
+    >>> from slipring.compat.megengine import PseudoTransform
+    >>> PseudoTransform().apply("as it was")
+    'as it was'
+    """
+
+    def apply(self, input: Any) -> Any:
+        return input
+
+
+class Compose(Transform):
+    """Transforms, one after the other.
+
+    Parameters
+    ----------
+    transforms : list
+        Each with `apply`; it is given `order` as its attribute of that name.
+    batch_compose : bool
+        Each transform gets the whole batch (its `apply_batch`), instead of all of them sample by sample.
+    shuffle_indices : list of tuple of int, optional
+        Groups of transforms, by their numbers from 1, whose places are drawn for each sample.
+    order : sequence of str, optional
+        What the parts of a sample are: 'image' (the default), 'boxes', 'mask', ...
+
+    Raises
+    ------
+    ValueError, NotImplementedError
+        For an order that is none, or names of parts that nobody knows; for both of the other two at once.
+
+    Examples
+    --------
+    >>> from slipring.compat.megengine import Compose, Transform
+    >>> class Double(Transform):
+    ...     def apply(self, input):
+    ...         return 2 * input
+    >>> Compose([Double(), Double()]).apply(3)
+    12
+    """
+
+    order: Sequence[str]
+    transforms: Sequence[Any]
+    batch_compose: bool
+    shuffle_indices: Any
+
+    def __init__(
+        self,
+        transforms: Sequence[Any] = (),
+        batch_compose: bool = False,
+        shuffle_indices: Sequence[Sequence[int]] | None = None,
+        *,
+        order: Sequence[str] | None = None,
+    ) -> None:
+        flag("batch_compose", batch_compose)
+        if batch_compose and shuffle_indices is not None:
+            raise ValueError("shuffle_indices draws for each sample, batch_compose=True transforms batches")
+        self.order = ("image",) if order is None else order
+        if not isinstance(self.order, Sequence):
+            raise ValueError(f"order must be a sequence of names, not {order!r}")
+        for name in self.order:
+            self._check_part(name)
+        self.transforms, self.batch_compose = transforms, batch_compose
+        self.shuffle_indices = shuffle_indices and [tuple(k - 1 for k in group) for group in shuffle_indices]
+        self._set_order()
+
+    def _check_part(self, name):
+        if name == "batch":
+            raise ValueError("order must name parts of a sample, and 'batch' is none")
+        known = name in _PARTS or name.endswith(("category", "info")) or hasattr(self, f"_apply_{name}")
+        if not known:
+            raise NotImplementedError(f"order must name parts that are known, not {name!r}: {sorted(_PARTS)}")
+
+    def _set_order(self):
+        for transform in self.transforms:
+            transform.order = self.order
+            if hasattr(transform, "_set_order"):
+                transform._set_order()
+
+    def apply_batch(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        if not self.batch_compose:
+            return super().apply_batch(inputs)
+        for transform in self.transforms:
+            inputs = transform.apply_batch(inputs)
+        return inputs
+
+    def apply(self, input: Any) -> Any:
+        for transform in self._drawn():
+            input = transform.apply(input)
+        return input
+
+    def _drawn(self):
+        """The transforms in the order of one sample, from numpy's global generator."""
+        order = list(self.transforms)
+        for group in self.shuffle_indices or ():
+            for place, drawn in zip(group, np.random.permutation(group).tolist(), strict=True):
+                order[place] = self.transforms[drawn]
+        return order
+
+
+# ---- collation
+
+
+class Collator:
+    """Base of collators, and the default. (MegEngine's own, and anything with `apply`, will do.)
+
+    Examples
+    --------
+    >>> from slipring.compat.megengine import Collator
+    >>> Collator().apply([1, 2, 3])
+    array([1, 2, 3])
+    """
+
+    def apply(self, inputs: list[Any]) -> Any:
+        """Return the batch: `slipring.default_collate`, in the slot."""
+        return default_collate(inputs)

@@ -1,29 +1,42 @@
 """Paddle's DataLoader. Where paddle is not installed, leaves stay arrays."""
 
+from __future__ import annotations
+
 import functools
 import sys
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring import Loader, fetch
+from slipring import Loader
+from slipring.codec.tree import leaves_of, map_leaves
 from slipring.compat import paddle_own as own
-from slipring.compat.paddle_sampler import BatchSampler
+from slipring.compat.paddle_sampler import BatchSampler, EndlessSampler, NoLength
+from slipring.compat.paddle_tuning import fastest
 from slipring.compat.refusals import refusing_by
-from slipring.dispatch import grouped
 from slipring.errors import WorkerDied
-from slipring.info import process_worker_info as get_worker_info
+from slipring.iterate.dispatch import grouped
 from slipring.options import flag, function, integer
 from slipring.stats import Pace
-from slipring.tree import leaves_of, map_leaves
-from slipring.tuning import fastest
+from slipring.workers import fetch
+from slipring.workers.info import process_worker_info as get_worker_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from slipring.stats import Stats
+    from slipring.typing import MapDataset
 
 __all__ = ["BatchSampler", "DataLoader", "get_worker_info", "set_autotune_config"]
 
 _tuning = {"use": False, "steps": 500}
 
 
-def set_autotune_config(use_autotune, tuning_steps=500):
-    """Have loaders that are made from now on choose num_workers, by timing `tuning_steps` batches of each."""
+def set_autotune_config(use_autotune: bool, tuning_steps: int = 500) -> None:
+    """Have loaders that are made from now on choose num_workers, by timing `tuning_steps` batches of each.
+
+    ``paddle.incubate.autotune.set_config`` is heeded as well; its number of steps then counts.
+    """
     flag("use_autotune", use_autotune)
     integer("tuning_steps", tuning_steps, 1)
     _tuning.update(use=use_autotune, steps=tuning_steps)
@@ -42,6 +55,8 @@ class DataLoader:
         One or a list of: paddle places, 'cpu', 'gpu:x', 'gpu_pinned'. With several, a step is a list of
         batches, one for each; too few at the end are dropped.
     return_list : bool
+        False, with a `feed_list`: a step is a list of dicts, one for each place, as ``Executor.run(feed=)``
+        takes it.
     batch_sampler, batch_size, shuffle, drop_last, collate_fn, num_workers, timeout, worker_init_fn
     persistent_workers
         As paddle's. Orders are drawn from numpy's global generator, as there.
@@ -56,13 +71,54 @@ class DataLoader:
     ------
     ValueError, TypeError
         At construction; they are also the AssertionErrors that paddle raises.
+
+    Examples
+    --------
+    >>> from slipring.compat.paddle import DataLoader
+    >>> for batch in DataLoader(list(range(5)), batch_size=2):
+    ...     print(batch)
+    [0 1]
+    [2 3]
+    [4]
     """
 
+    dataset: Any
+    batch_sampler: Any
+    batch_size: int | None
+    is_stream: bool
+    drop_last: bool
+    collate_fn: Callable[[Any], Any] | None
+    worker_init_fn: Callable[[int], object] | None
+    feed_list: Sequence[Any] | None
+    return_list: bool
+    places: list[Any]
+    num_workers: int
+    use_buffer_reader: bool
+    prefetch_factor: int
+    use_shared_memory: bool
+    timeout: float
+    persistent_workers: bool
+
     @refusing_by(AssertionError)
-    def __init__(self, dataset, feed_list=None, places=None, return_list=True, batch_sampler=None,
-                 batch_size=1, shuffle=False, drop_last=False, collate_fn=None, num_workers=0,
-                 use_buffer_reader=True, prefetch_factor=2, use_shared_memory=True, timeout=0,
-                 worker_init_fn=None, persistent_workers=False):  # fmt: skip
+    def __init__(
+        self,
+        dataset: MapDataset[Any] | Iterable[Any],
+        feed_list: Sequence[Any] | None = None,
+        places: Any = None,
+        return_list: bool = True,
+        batch_sampler: Iterable[Sequence[Any]] | None = None,
+        batch_size: int | None = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        collate_fn: Callable[[Any], Any] | None = None,
+        num_workers: int = 0,
+        use_buffer_reader: bool = True,
+        prefetch_factor: int = 2,
+        use_shared_memory: bool = True,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], object] | None = None,
+        persistent_workers: bool = False,
+    ) -> None:
         self._paddle = own.installed()
         flag("return_list", return_list)
         flag("use_buffer_reader", use_buffer_reader)
@@ -84,7 +140,9 @@ class DataLoader:
             if batch_size != 1 or shuffle or drop_last:
                 raise ValueError("batch_sampler excludes batch_size, shuffle and drop_last")
             batch_size = None
-        elif batch_size is not None and not self.is_stream:
+        elif batch_size is not None and self.is_stream:
+            batch_sampler = EndlessSampler(dataset, batch_size)
+        elif batch_size is not None:
             batch_sampler = BatchSampler(dataset, None, shuffle, batch_size, drop_last)
         self.dataset, self.batch_sampler, self.batch_size = dataset, batch_sampler, batch_size
         self.drop_last, self.collate_fn, self.worker_init_fn = drop_last, collate_fn, worker_init_fn
@@ -94,7 +152,8 @@ class DataLoader:
         self.prefetch_factor, self.use_shared_memory = prefetch_factor, use_shared_memory and num_workers > 0
         self.timeout, self.persistent_workers = timeout, persistent_workers
         self._pace, self._loader = Pace(), self._core()
-        if _tuning["use"] and type(batch_sampler) is BatchSampler:
+        self._tuning_steps = own.tuning_steps() or (_tuning["steps"] if _tuning["use"] else 0)
+        if self._tuning_steps and type(batch_sampler) is BatchSampler:
             self.num_workers = fastest(self._trial)
             self._loader = self._core()
 
@@ -105,7 +164,7 @@ class DataLoader:
             kind["worker_init_fn"] = functools.partial(own.begin, self.worker_init_fn)
         elif self.use_buffer_reader:
             workers, kind = 1, {"start_method": "thread"}
-        if self.batch_sampler is not None:
+        if self.batch_sampler is not None and not self.is_stream:
             kind["batch_sampler"] = self.batch_sampler
         else:
             kind["batch_size"] = self.batch_size
@@ -122,18 +181,18 @@ class DataLoader:
         )
 
     def _collate(self):
-        if self._paddle is None or hasattr(self.dataset, "fetch_into"):
+        if self._paddle is None or getattr(self.dataset, "fetch_into", None) is not None:
             return self.collate_fn
         whole = self.batch_sampler is not None or self.batch_size is not None
         return functools.partial(own.collate, self.collate_fn, whole)
 
     def _trial(self, workers):
         """Return a loader of the first batches as they come, to be timed."""
-        n = min(len(self.dataset), self.batch_sampler.batch_size * _tuning["steps"])
+        n = min(len(self.dataset), self.batch_sampler.batch_size * self._tuning_steps)
         lists = list(grouped(range(n), self.batch_sampler.batch_size))
         return Loader(self.dataset, batch_sampler=lists, collate_fn=self._collate(), num_workers=workers)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         if self.num_workers and (not self.persistent_workers or self._loader.epoch == 0):
             self._loader.seed = int(np.random.randint(0, sys.maxsize))  # the draw that paddle makes here
         elif not self.num_workers:  # it makes none; random numbers still follow numpy's generator
@@ -142,29 +201,34 @@ class DataLoader:
             self._loader.seed = int(ahead.randint(0, sys.maxsize))
         return _Iterator(self, iter(self._loader))
 
-    def __call__(self):
+    def __call__(self) -> Iterator[Any]:
         return iter(self)
 
-    def __len__(self):
+    @property
+    def makes_dicts(self) -> bool:
+        """bool: whether a step is a list of dicts by the names of `feed_list`, one for each place."""
+        return not self.return_list and self.feed_list is not None
+
+    def __len__(self) -> int:
         if self.is_stream:
-            raise _NoLength("an IterableDataset has no length")
+            raise NoLength("an IterableDataset has no length")
         return len(self._loader)
 
     @property
-    def reader_cost(self):
+    def reader_cost(self) -> float:
         """float: seconds that a step waits for its batch, on average."""
         return self._pace.wait_s
 
     @property
-    def batch_cost(self):
+    def batch_cost(self) -> float:
         """float: seconds from one step to the next, on average."""
         return self._pace.step_s
 
-    def stats(self):
+    def stats(self) -> Stats:
         """Return the `slipring.Stats` since the loader was made, or closed."""
         return self._loader.stats()
 
-    def close(self):
+    def close(self) -> None:
         """End workers and iterations. Batches still held stay valid. The loader can be used again."""
         self._loader.close()
         self._loader = self._core()
@@ -182,6 +246,9 @@ class _Iterator:
     def __iter__(self):
         return self
 
+    def __len__(self):
+        return len(self._loader)
+
     def __next__(self):
         loader = self._loader
         with own.noted(loader._paddle, self), loader._pace.step():
@@ -192,19 +259,16 @@ class _Iterator:
                 error.args = (f"DataLoader 1 workers exit unexpectedly, pids: {error.pid}\n{error}",)
                 raise
         parts, self._parts = self._parts, []
-        return parts if len(parts) > 1 else parts[0]
+        # For an executor's feed=: a list of dicts, also of one.
+        return parts if len(parts) > 1 or loader.makes_dicts else parts[0]
 
     def _fed(self, batch, place):
         loader = self._loader
         if loader._paddle is not None:
             batch = map_leaves(batch, lambda leaf: own.tensor(loader._paddle, leaf, place))
-        if loader.return_list or loader.feed_list is None:
+        if not loader.makes_dicts:
             return batch
         names, leaves = [getattr(f, "name", f) for f in loader.feed_list], leaves_of(batch)
         if len(names) != len(leaves):
             raise ValueError(f"feed_list has {len(names)} names, a batch has {len(leaves)} leaves")
         return dict(zip(names, leaves, strict=True))
-
-
-class _NoLength(ValueError, TypeError):
-    """Paddle's ValueError; a TypeError too, so that ``list(loader)`` does without a length."""

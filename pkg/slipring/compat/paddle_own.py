@@ -1,4 +1,4 @@
-"""What Paddle's face needs of Paddle, where it is installed: tensors, places, its workers and its figures."""
+"""What Paddle's adapter needs of Paddle, where it is installed: tensors, places, its workers and its figures."""
 
 import contextlib
 import importlib.util
@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from slipring import default_collate, get_worker_info
-from slipring.tree import leaves_of, map_leaves
+from slipring.codec.tree import leaves_of, map_leaves
 
 
 def installed():
@@ -29,10 +29,21 @@ def places(paddle, wanted):
     return [_current_expected_place() if place is None else _get_paddle_place(place) for place in listed]
 
 
+def tuning_steps():
+    """Return how many batches `paddle.incubate.autotune.set_config` has loaders time; 0: none."""
+    reader = sys.modules.get("paddle.io.reader")
+    return reader.TUNING_STEPS if getattr(reader, "USE_AUTOTUNE", False) else 0
+
+
 def tensor(paddle, leaf, place):
-    """Return an array as a tensor, over the same memory where it stays on the CPU; other leaves as given."""
+    """Return an array as a tensor, over the same memory where it stays on the CPU; other leaves as given.
+
+    In static mode an eager tensor would be the end of the process: what an executor is fed with is made.
+    """
     if not isinstance(leaf, np.ndarray):
         return leaf
+    if not paddle.in_dynamic_mode():
+        return _fed(paddle, leaf, place)
     if not isinstance(place, paddle.CPUPlace) or leaf.dtype.kind not in "biufc":
         return paddle.to_tensor(leaf, place=place)
     try:
@@ -41,6 +52,14 @@ def tensor(paddle, leaf, place):
         return make(value=leaf, place=place, persistable=False, zero_copy=True, name="", stop_gradient=True)
     except (AttributeError, TypeError):
         return paddle.utils.dlpack.from_dlpack(leaf)
+
+
+def _fed(paddle, leaf, place):
+    made = paddle.base.core.LoDTensor()
+    # It keeps the array, and with it the slot, where that is as paddle lays arrays out.
+    shared = isinstance(place, paddle.CPUPlace) and leaf.flags.c_contiguous and leaf.flags.writeable
+    made.set(leaf, place, shared)
+    return made
 
 
 @contextlib.contextmanager

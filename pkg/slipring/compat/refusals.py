@@ -1,9 +1,18 @@
 """Bad arguments, refused by the exceptions that the original raises."""
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-def refusing_by(kind):
+_Init = TypeVar("_Init", bound="Callable[..., None]")
+
+
+def refusing_by(kind: type[Exception]) -> Callable[[_Init], _Init]:
     """Have the ValueErrors and TypeErrors that a constructor raises be exceptions of `kind` too.
 
     Parameters

@@ -1,6 +1,7 @@
 """torchdata.stateful_dataloader's names: ``from slipring.compat.torchdata import StatefulDataLoader``."""
 
 import inspect
+import itertools
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -8,14 +9,21 @@ from torch.utils.data import IterableDataset
 
 from slipring.torch import DataLoader
 
-__all__ = ["RandomSampler", "Stateful", "StatefulDataLoader"]
+__all__ = ["RandomSampler", "Stateful", "StatefulDataLoader", "StatefulDistributedSampler"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What can say where it is, and be told: a dataset, its iterator, a sampler, a loader."""
+    """What can say where it is, and be told: a dataset, its iterator, a sampler, a loader.
+
+    Examples
+    --------
+    >>> from slipring.compat.torchdata import Stateful, StatefulDataLoader
+    >>> isinstance(StatefulDataLoader(range(10)), Stateful)
+    True
+    """
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place, as plain values."""
@@ -25,7 +33,7 @@ class Stateful(Protocol):
 
 
 class RandomSampler(torch.utils.data.RandomSampler):
-    """One permutation per epoch, from a generator of the sampler's own.
+    """Indices in a random order, from a generator of the sampler's own.
 
     It is seeded once, from torch's global generator, when the sampler is made, as torchdata's is. So a state
     that holds the generator says what the order of later epochs will be.
@@ -34,14 +42,91 @@ class RandomSampler(torch.utils.data.RandomSampler):
     ----------
     data_source : Sized
         Whose indices are drawn.
+    replacement : bool
+        Draw each index from all of them.
+    num_samples : int, optional
+        Indices per pass; default as many as there are. Without replacement further permutations follow where
+        there are fewer.
+    generator : torch.Generator, optional
+        What is drawn from.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, its value and the rule.
+
+    Examples
+    --------
+    >>> from slipring.compat.torchdata import RandomSampler
+    >>> sorted(RandomSampler(range(5)))
+    [0, 1, 2, 3, 4]
     """
 
-    def __init__(self, data_source):
-        seed = int(torch.empty((), dtype=torch.int64).random_())
-        super().__init__(data_source, generator=torch.Generator().manual_seed(seed))
+    def __init__(self, data_source, replacement=False, num_samples=None, generator=None):
+        if generator is None:
+            seed = int(torch.empty((), dtype=torch.int64).random_())
+            generator = torch.Generator().manual_seed(seed)
+        super().__init__(data_source, replacement, num_samples, generator)
 
     def __iter__(self):
-        yield from torch.randperm(len(self.data_source), generator=self.generator).tolist()
+        left, n = self.num_samples, len(self.data_source)
+        while left > 0:
+            if self.replacement:
+                drawn = torch.randint(n, (_AT_ONCE,), generator=self.generator)
+            else:
+                drawn = torch.randperm(n, generator=self.generator)
+            yield from drawn[:left].tolist()
+            left -= len(drawn)
+
+
+_AT_ONCE = 32  # indices with replacement are drawn so many at a time, as torchdata draws them
+
+
+class StatefulDistributedSampler(torch.utils.data.distributed.DistributedSampler):
+    """torch's DistributedSampler, which can say how many indices it has given, and goes on behind those.
+
+    Parameters
+    ----------
+    dataset, num_replicas, rank, shuffle, seed, drop_last
+        As torch's.
+
+    Examples
+    --------
+    >>> from slipring.compat.torchdata import StatefulDistributedSampler
+    >>> sampler = StatefulDistributedSampler(range(6), num_replicas=2, rank=1, shuffle=False)
+    >>> indices = iter(sampler)
+    >>> next(indices), sampler.state_dict()
+    (1, {'yielded': 1})
+    """
+
+    def __init__(self, dataset, num_replicas=None, rank=None, shuffle=True, seed=0, drop_last=False):
+        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+        self.yielded, self.next_yielded = 0, None
+
+    def __iter__(self):
+        skipped, self.next_yielded = self.next_yielded or 0, None
+        self.yielded = skipped
+        for index in itertools.islice(super().__iter__(), skipped, None):
+            self.yielded += 1
+            yield index
+
+    def state_dict(self):
+        """Return how many indices of this pass have been given."""
+        return {"yielded": self.yielded}
+
+    def load_state_dict(self, state_dict):
+        """Have the next pass begin behind so many indices.
+
+        Raises
+        ------
+        ValueError
+            It is no such state.
+        """
+        if "yielded" not in state_dict:
+            raise ValueError(f"this is no state of a StatefulDistributedSampler: {state_dict!r}")
+        if state_dict["yielded"] < 0:
+            raise ValueError(f"yielded must be at least 0, not {state_dict['yielded']}")
+        self.next_yielded = state_dict["yielded"]
 
 
 _SIGNATURE = inspect.signature(DataLoader.__init__)
@@ -52,8 +137,9 @@ class StatefulDataLoader(DataLoader[T_co]):
 
     It is `slipring.torch.DataLoader` by torchdata's name, with torchdata's order of a shuffled epoch
     (`RandomSampler`). torchdata's arguments stand where torchdata has them; slipring's may follow by name.
-    A state is exact after every batch, whatever `snapshot_every_n_steps` is, and has a form of its own; one
-    that torchdata 0.11 has saved can be loaded. See ``docs/faces.md`` for what differs.
+    A state is exact after every batch, whatever `snapshot_every_n_steps` is, and has a form of its own: the
+    number says how often workers ask what is Stateful, and so what a resume reads again. A state that
+    torchdata 0.11 has saved can be loaded. See ``docs/adapters.md`` for what differs.
 
     Parameters
     ----------
@@ -68,6 +154,18 @@ class StatefulDataLoader(DataLoader[T_co]):
     ------
     TypeError, ValueError, RuntimeError
         At construction; for torch's arguments with torch's text.
+
+    Examples
+    --------
+    >>> from slipring.compat.torchdata import StatefulDataLoader
+    >>> batches = iter(loader := StatefulDataLoader(range(6), batch_size=2))
+    >>> next(batches)
+    tensor([0, 1])
+    >>> state = loader.state_dict()
+    >>> again = StatefulDataLoader(range(6), batch_size=2)
+    >>> again.load_state_dict(state)
+    >>> next(iter(again))
+    tensor([2, 3])
     """
 
     def __init__(self, *args, **kwargs):

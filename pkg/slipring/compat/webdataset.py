@@ -1,11 +1,21 @@
 """webdataset's MultiLoader: ``from slipring.compat.webdataset import MultiLoader``."""
 
+from __future__ import annotations
+
 import copy
 import logging
+import multiprocessing
 import weakref
+from typing import TYPE_CHECKING, Any
 
 from slipring import Loader
-from slipring.fetch import is_stream
+from slipring.workers.fetch import is_stream
+from slipring.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from slipring.stats import Stats
 
 __all__ = ["MultiLoader"]
 
@@ -17,7 +27,9 @@ class MultiLoader:
 
     As `webdataset.multi.MultiLoader`, over slipring's ring. Neither torch nor webdataset is needed. Each
     worker iterates its own copy of the dataset, with ``WORKER`` and ``NUM_WORKERS`` in its environment, so
-    that webdataset's splitters give each its share. The end comes when every worker's copy is at its end.
+    that webdataset's splitters give each its share. The end comes when every worker's copy is at its end. A
+    dataset may start processes itself; a worker's end waits for those that are no daemons, as every process's
+    does, and after some seconds goes without them.
 
     Arrays in samples are views on shared memory: writable, and valid as long as they are referred to.
 
@@ -41,31 +53,51 @@ class MultiLoader:
     ------
     TypeError, ValueError
         At construction.
+
+    Examples
+    --------
+    >>> from slipring.compat.webdataset import MultiLoader
+    >>> sorted(MultiLoader(["a", "b", "c"], workers=1))
+    ['a', 'b', 'c']
     """
 
-    def __init__(self, dataset, workers=4, verbose=False, nokill=False, prefix="/tmp/_multi-", **slipring):
+    dataset: Iterable[Any]
+    workers: int
+    verbose: bool
+    nokill: bool
+    prefix: str
+
+    def __init__(
+        self,
+        dataset: Iterable[Any],
+        workers: int = 4,
+        verbose: bool = False,
+        nokill: bool = False,
+        prefix: str = "/tmp/_multi-",
+        **slipring: Any,
+    ) -> None:
         self.dataset = dataset
         self.workers = workers
         self.verbose = verbose
         self.nokill = nokill
         self.prefix = prefix
         self._live = weakref.WeakSet()
-        self._loader = Loader(
+        self._loader = _Core(
             dataset if is_stream(dataset) else _Iterated(dataset),
             None,
             num_workers=workers,
             **{"in_order": False, "persistent_workers": False, **slipring},
         )
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_live": ()}  # a copy, here or in another process, has iterations of its own
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._live = weakref.WeakSet()
         self._loader = copy.copy(self._loader)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         if not self.nokill:
             self.kill()
         samples = iter(self._loader)
@@ -81,7 +113,7 @@ class MultiLoader:
             self._live.discard(samples)
             _log.info("all workers have come to the end")
 
-    def kill(self):
+    def kill(self) -> None:
         """End all iterations and their workers. Samples that are held stay valid; it can be used again."""
         for samples in list(self._live):
             samples.close()
@@ -89,9 +121,24 @@ class MultiLoader:
                 _log.info("the workers were ended")
         self._live.clear()
 
-    def stats(self):
+    def stats(self) -> Stats:
         """Return the `slipring.Stats` since the loader was made; its batches are samples."""
         return self._loader.stats()
+
+
+class _Worker(Worker):
+    """A worker that is no daemon in its own eyes: its dataset may start processes."""
+
+    def begin(self, base_seed):
+        if self.kind == "process":
+            multiprocessing.current_process().daemon = False
+        super().begin(base_seed)
+
+
+class _Core(Loader):
+    """What `MultiLoader` runs on."""
+
+    _worker_class = _Worker
 
 
 class _Iterated:

@@ -2,12 +2,12 @@
 
 import numpy as np
 import torch
-from torch.utils.data._utils import collate as _theirs
 
-from slipring._as_torch import ODD, collate_plain, is_stock
-from slipring._encode import empty
-from slipring._ring import current
-from slipring.tensors import stack_alike
+from slipring.codec.tensors import stack_alike
+from slipring.collate._as_torch import ODD, collate_plain, is_stock
+from slipring.collate._empty import empty
+from slipring.ring._ring import current
+from slipring.torch.private import collate as _theirs
 
 # What torch itself has registered; with other entries types may mean something else.
 _STOCK = {

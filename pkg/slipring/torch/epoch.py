@@ -1,15 +1,28 @@
 """Where an epoch begins, goes on, and is: for the iterators with workers and without."""
 
-import contextlib
+import os
+import threading
 
-import torch
-
-from slipring.engine import exiting
 from slipring.sampler import rank_of
-from slipring.torch import state
-from slipring.torch.order import generator_of, state_of
+from slipring.torch import private
+from slipring.torch.preload import FAILED
+from slipring.torch.private import profiler_enabled
+from slipring.torch.state import iteration as state
+from slipring.torch.state.order import generator_of, state_of
+from slipring.workers.engine import exiting
+from slipring.workers.fetch import shorter
 
-profiler_enabled = torch.autograd._profiler_enabled
+
+class _SamplerUntouched:
+    """A loader, as torch's beginning of an epoch sees it, that has no sampler to begin with."""
+
+    _index_sampler = ()
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
 
 
 class Epoch:
@@ -17,6 +30,9 @@ class Epoch:
 
     foreign = False
     _plan = None
+    _ready = None  # what is made and not handed out, in a list
+    _asking = None  # the lock of threads that ask
+    _last_ticket = -1
     _keeps_seed = False  # from epoch to epoch
     home = None  # weak reference to the loader, whose newest iterator this is or was
     known_as = None  # the weak reference by which the loader knows the newest
@@ -25,11 +41,17 @@ class Epoch:
         # After a `break` nobody but the loader can say where the iteration was.
         loader = None if self.home is None or exiting() else self.home()
         if loader is not None and loader._latest is self.known_as:
-            loader._left = self.state_dict()
+            try:
+                loader._left = self.state_dict()
+            except Exception as error:  # raised where the state is asked for
+                loader._left = error.with_traceback(None)  # whose frames would keep this iterator
 
     def _go_on(self, loader):
         """Take over what load_state_dict() has left, before torch's own beginning of an epoch."""
         resume, loader._resume = loader._resume, None
+        self._made = []  # what is to be noted when that is handed out: (ticket, worker, states), None for nothing
+        if self._asking is None:
+            self._asking, self._pid = threading.RLock(), os.getpid()
         self._finished = False
         self._before = state.ended_places(loader, resume)  # what datasets know from the epoch before
         if resume is not None and resume["finished"] and not resume.get("seeded"):
@@ -42,6 +64,16 @@ class Epoch:
         """The rank whose random numbers are drawn: where torch.distributed is not in use, the sampler's."""
         return self._rank or rank_of(loader.batch_sampler, loader.sampler)
 
+    def _begin_as_torch(self, loader, resume):
+        """torch's own beginning of an epoch, which also calls iter(sampler).
+
+        Where that is to go on, `Order` does so, when it has been told and the generator is where it was: a
+        second call might begin another pass.
+        """
+        begun = loader if resume is None else _SamplerUntouched(loader)
+        private.BaseIterator.__init__(self, begun)
+        self._index_sampler = loader._index_sampler
+
     def _seeded(self, loader, resume):
         """The same behind torch's own beginning; returns the state to go on from in mid-epoch, or None."""
         if resume is None:
@@ -53,23 +85,78 @@ class Epoch:
             self._rng_before = state_of(generator_of(loader))
             self._sampler_iter = iter(self._index_sampler)
             return None
+        if self._dataset_kind == private.DatasetKind.Iterable:
+            self._sampler_iter = iter(self._index_sampler)
         self._num_yielded = resume.get("yielded", 0)
         return resume
 
     def _read_again(self, resume):
         """Drop what was delivered before, where nothing says how much of it each worker has read."""
-        with contextlib.suppress(StopIteration):
-            for _ in range(0 if resume is None else resume.get("dropped", 0)):
+        count = 0 if resume is None else resume.get("dropped", 0)
+        for done in range(count):
+            try:
                 self._next_data()
+            except StopIteration:
+                raise shorter(count, done) from None
+            self._ready = None
 
     def __next__(self):
+        if self._pid != os.getpid():  # a forked child, in which no other thread will open the lock
+            self._asking, self._pid = threading.RLock(), os.getpid()
+        while True:
+            with self._asking:
+                if self._ready is None:
+                    self._step()
+            # No call from here on: a handler cannot raise, nor another thread take the same.
+            ready = self._ready
+            if ready is not None:
+                self._ready = None
+                return ready[0]
+
+    def _step(self):
+        """Make what comes next, into `_ready`."""
         # torch's own notes each step for a profiler, which costs more than the batch, and counts a stream's
         # samples against its length.
         if self._order is None or profiler_enabled():
-            return super().__next__()
-        data = self._next_data()
-        self._num_yielded += 1
-        return data
+            super().__next__()
+        else:
+            self._next_data()
+            self._num_yielded += 1
+
+    def _settle(self):
+        """Note what has been handed out: before the next is made, and where a state is asked for.
+
+        Each once, wherever a handler raises.
+        """
+        if self._ready is not None or self._is_begun():
+            return
+        made = self._made
+        while made:
+            ticket, number, states = made[0]
+            if states is FAILED:
+                del made[0]
+                self._failed(ticket, number)
+                continue
+            if number is not None:
+                place = self._positions.after(number, states, self._asked(ticket))
+                # No call from here on: all of it has happened, or nothing.
+                self._positions.workers[number] = place
+                self._positions.last = number
+                made[0] = (ticket, None, None)
+            if ticket is not None:
+                self._delivered(ticket)  # twice is once
+                self._last_ticket = ticket
+            del made[0]
+
+    def _is_begun(self):
+        """Whether something of the next step is made, whose notes wait for the rest of it."""
+        return False
+
+    def _delivered(self, ticket):
+        self._order.delivered(ticket)
+
+    def _asked(self, ticket):
+        return None if self._order is None else self._order.asked_for(ticket)
 
     def state_dict(self):
         """Return the place after the batch that was handed out last; see `DataLoader.state_dict`."""

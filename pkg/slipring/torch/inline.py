@@ -1,144 +1,300 @@
 """The iterator without workers: torch's own, which also knows its place."""
 
-import contextlib
+import itertools
+import time
 
-from torch.utils.data import dataloader as _theirs
-from torch.utils.data._utils import pin_memory
+from torch.utils.data import IterDataPipe, MapDataPipe
+from torch.utils.data.graph_settings import apply_sharding
 
-from slipring import seeding
-from slipring.fetch import load_dataset, load_stream, open_stream, was_last
-from slipring.torch import state
+from slipring.ring._check import in_a_handler
+from slipring.torch import private
 from slipring.torch.epoch import Epoch
-from slipring.torch.order import Order, generator_of
 from slipring.torch.preload import FAILED
+from slipring.torch.state import iteration as state
+from slipring.torch.state.asking import Making, copied
+from slipring.torch.state.order import Order, generator_of
+from slipring.workers import seeding
+from slipring.workers._aside import Aside
+from slipring.workers.fetch import (
+    cut_off,
+    generator_ended,
+    load_dataset,
+    load_iterator,
+    load_stream,
+    skip_batches,
+    states_of,
+    was_last,
+)
 
 
-class InlineIterator(Epoch, _theirs._SingleProcessDataLoaderIter):
-    """Batches made by this process, when they are asked for; nothing lies in a slot."""
+class Timed:
+    """A collate function that counts what it takes, and what reading its samples has taken since `begin`."""
+
+    __slots__ = ("begun", "collate_fn", "meter")
+
+    def __init__(self, collate_fn, meter):
+        self.collate_fn, self.meter = collate_fn, meter
+
+    def begin(self):
+        self.begun = time.perf_counter_ns()
+
+    def __call__(self, samples):
+        read = time.perf_counter_ns()
+        self.meter.fetch_ns += read - self.begun
+        batch = self.collate_fn(samples)
+        self.meter.collate_ns += time.perf_counter_ns() - read
+        return batch
+
+
+class InlineIterator(Epoch, private.SingleProcessIterator):
+    """Batches made by this process, when they are asked for; nothing lies in a slot.
+
+    What is Stateful is asked where it is by `state_dict` itself: it stands behind the last batch.
+    """
+
+    _asks = False  # what was read since, or could be, holds in place of what a state has told
 
     def __init__(self, loader):
         resume = self._go_on(loader)
         if self._before.get(0):
             self._tell_of_epoch_before(loader)
-        super().__init__(loader)
+        self._begin_as_torch(loader, resume)
+        if self._timeout != 0:
+            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         resume = self._seeded(loader, resume)
+        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+            apply_sharding(self._dataset, self._world_size, self._rank)
+        self._meter = loader._engines.inline
+        self._timed = Timed(self._collate_fn, self._meter)
+        place = None if resume is None else state.places_of(resume).get(0)
+        self._dataset_fetcher, skip = self._open(place)
+        self._index = None  # what is under way, in a list
         self._generator, self._rank_drawn = generator_of(loader), self._drawn_as(loader)
-        self._meter = loader._keeper.inline
         self._mover, self._several = loader._mover(), loader.devices is not None
-        self._parts, self._made = [], []  # batches of a step, and what is to be noted when it is handed out
+        self._part = None  # a batch on its way to a device, in a list
+        self._parts = []  # batches of a step
         self._pin_memory = self._pin_memory and self._mover is None
         self._header = state.header(loader)
-        self._per_batch = loader.rng == "batch" and self._dataset_kind == _theirs._DatasetKind.Map
+        self._per_batch = loader.rng == "batch" and self._dataset_kind == private.DatasetKind.Map
         self._positions = self._order = None
-        if self._dataset_kind == _theirs._DatasetKind.Map:
+        if self._dataset_kind == private.DatasetKind.Map:
             self._order = Order(loader, self._sampler_iter, self._rng_before, resume)
             self._lists = self._order.lists()
             self._done = set(self._order.above)  # delivered before, and to be skipped
         if self._order is None or state.is_stateful(self._dataset):
             self._positions = state.Positions(resume, self._before)
-            if resume is not None:
-                self._open(state.places_of(resume).get(0))
             dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
-            if resume is None and (self._order is not None or state.is_stateful(dataset_iter)):
-                # (A generator has not begun yet: what its dataset says now may be of an earlier pass.)
-                self._positions.put(0, state.states_as_bytes(self._dataset, dataset_iter))
+            # (A generator has not begun yet: what its dataset says now may be of an earlier pass.)
+            self._asks = resume is None and (self._order is not None or state.is_stateful(dataset_iter))
+        self._making = Making()
+        skip_batches(self._read_once_more, skip)
         self._read_again(resume)
 
     def _tell_of_epoch_before(self, loader):
         """Before torch draws from the generators: a state may have put them where that epoch ended."""
-        if loader._dataset_kind == _theirs._DatasetKind.Map:
+        if loader._dataset_kind == private.DatasetKind.Map:
             load_dataset(loader.dataset, self._before[0])
         else:
             load_stream(loader.dataset, self._before[0])
 
     def _open(self, place):
-        if self._order is not None:
-            load_dataset(self._dataset, place)
-            return
-        self._dataset_fetcher.dataset_iter, skip = open_stream(self._dataset, place)
-        self._dataset_fetcher.ended = was_last(place)
-        for _ in range(skip):
-            with contextlib.suppress(Exception):  # it was raised then
-                self._dataset_fetcher.fetch(self._next_index())
+        """torch's fetcher at a place, and how many batches of it are to be skipped.
+
+        Its own beginning would call iter(dataset) before the dataset is told where it was.
+        """
+        load_dataset(self._dataset, place)
+        what = self._dataset, self._auto_collation, self._timed, self._drop_last
+        if self._dataset_kind == private.DatasetKind.Iterable:
+            fetcher = _StreamFetcher(*what)
+        else:
+            fetcher = private.DatasetKind.create_fetcher(self._dataset_kind, *what)
+        if place is None or self._dataset_kind == private.DatasetKind.Map:
+            return fetcher, 0
+        load_iterator(fetcher.dataset_iter, place)
+        fetcher.ended = was_last(place)
+        return fetcher, 0 if place["states"] else place["batches"]
+
+    def _read_once_more(self):
+        try:
+            return [self._dataset_fetcher.fetch(self._next_index())]
+        except StopIteration:
+            return None
+        finally:
+            self._dataset_fetcher.read = []
 
     def _next_index(self):
-        if self._order is None:
-            return super()._next_index()
-        while True:
-            ticket, indices = self._order.ticket, next(self._lists)
-            if ticket not in self._done:
-                return indices if self._auto_collation else indices[0]
+        index = self._drawn_index()
+        self._timed.begin()
+        return index
+
+    def _drawn_index(self):
+        if self._order is None:  # what torch's own gives, from a generator that an exception would end
+            return [None] * self._index_sampler.batch_size if self._auto_collation else None
+        while self._index is None:
+            ticket = self._order.ticket
+            for indices in self._lists:  # no call comes between the list and its place
+                self._index = [indices if self._auto_collation else indices[0]]
+                break
+            else:
+                raise StopIteration
+            if ticket in self._done:
+                self._index = None
+        return self._index[0]
 
     def _next_data(self):
-        try:
-            if self._mover is None:
-                return self._make()
-            moved = self._moved()
-            return moved if self._several else moved[0]
-        finally:
-            if not self._parts:
-                self._settle()
+        if self._ready is None:
+            if self._positions is None:
+                self._next_step()
+            else:
+                self._next_tracked()
+        return self._ready[0]
 
-    def _settle(self):
-        made, self._made = self._made, []
-        for ticket, states in made:
-            if ticket is not None:
-                self._order.delivered(ticket)
-            if states is FAILED:
-                self._positions.failed(0)
-            elif states is not None:
-                self._positions.note(0, states[0])
+    def _next_tracked(self):
+        making = self._making
+        with making.lock:
+            try:
+                making.busy = True
+                self._next_step()
+            finally:
+                making.busy = False
+
+    def _next_step(self):
+        """Make what is handed out next; it stays in `_ready` until then, whatever a handler raises."""
+        self._settle()
+        if self._mover is None:
+            self._make()
+        else:
+            self._moved()
+
+    def _is_begun(self):
+        return self._part is not None or bool(self._parts)
+
+    def _failed(self, ticket, number):
+        self._positions.failed(number)
 
     def _make(self):
+        """Make the next batch, into `_ready`."""
         order = self._order
-        before = None if order is None else order.ticket
         try:
-            data = self._with_seed() if self._per_batch else super()._next_data()
+            if self._per_batch:
+                data = self._with_seed()
+            else:
+                data = self._dataset_fetcher.fetch(self._next_index())
+                if self._pin_memory:
+                    data = private.pin_memory.pin_memory(data, self._pin_memory_device)
+            # Now: noted later, a state would be of behind the next one.
+            notes = [(None, 0, self._states())] if self._positions is not None else []
         except StopIteration:
             self._finished = True
-            if self._positions is not None:
-                self._positions.put(0, self._states())
+            self._asks = True
             raise
-        except Exception:
-            if order is None:
-                self._made.append((None, FAILED))
-            elif self._positions is not None:
-                self._made.append((None, (self._states(),)))
-            raise
-        finally:
+        except Exception as error:
+            if in_a_handler(error):
+                raise  # the same batch is made again
             # An exception of the dataset is what there was to deliver: a resume goes on behind it.
-            if order is not None and order.ticket != before:
-                self._made.append((order.ticket - 1, None))
-        if self._positions is not None:
-            self._made.append((None, (self._states(),)))
+            if order is None:
+                self._made.append((None, 0, FAILED))
+            else:
+                if self._index is not None:
+                    self._made.append((order.ticket - 1, None, None))
+                if self._positions is not None:
+                    self._made.append((None, 0, self._states()))
+            self._dataset_fetcher.read = []
+            self._index = None
+            raise
+        if self._index is not None:
+            notes = [(order.ticket - 1, None, None), *notes]
+        # No call from here on: all of it has happened, or nothing.
+        self._made += notes
+        self._ready = [data]
+        self._dataset_fetcher.read = []
+        self._index = None
         self._meter.batches += 1
-        return data
 
     def _states(self):
-        """What dataset and iterator say of themselves now."""
+        """What is noted of a batch's states: asked for later, but for a step of several that may yet fail."""
+        self._asks = not self._several
+        return copied(self._told_now()) if self._several else None
+
+    def _told_now(self):
+        """What dataset and iterator say of themselves now; None if neither can."""
         dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
-        last = getattr(self._dataset_fetcher, "ended", False)
-        return state.states_as_bytes(self._dataset, dataset_iter, last)
+        states = states_of(self._dataset, dataset_iter)
+        if states and getattr(self._dataset_fetcher, "ended", False):
+            states["last"] = True
+        return states or None
+
+    def _catch_up(self):
+        if self._positions is None:
+            self._settle()
+            return
+        with self._making.at_rest():
+            self._settle()
+            if self._asks and self._is_halfway():
+                raise RuntimeError(
+                    "state_dict() was called behind a next() that a signal's handler (Ctrl-C, a timer) interrupted: "
+                    "what is Stateful has given samples of a batch that was not delivered. Call next() once more, "
+                    "which gives that batch, and ask then"
+                )
+            if self._asks:
+                self._positions.put(0, copied(self._told_now()))
+
+    def _is_halfway(self):
+        """Whether something was read of a batch that has not been handed out."""
+        pending = self._ready, self._part, self._index, self._parts or None
+        return pending != (None,) * 4 or bool(getattr(self._dataset_fetcher, "read", None))
 
     def _moved(self):
-        """The next step's batches on their devices."""
-        while len(self._parts) < len(self._mover.places):
-            data = self._make()
-            self._mover.follow_caller()
-            self._parts.append(self._mover.bring(len(self._parts), data, -1))
-        parts, self._parts = self._parts, []
-        return [self._mover.hand_over(part) for part in parts]
+        """Make the next step's batches on their devices, into `_ready`."""
+        parts = self._parts
+        while len(parts) < len(self._mover.places):
+            if self._part is None:
+                self._make()
+                self._part, self._ready = self._ready, None
+            try:
+                self._mover.follow_caller()
+                part = self._mover.bring(len(parts), self._part[0], -1)
+            except Exception as error:
+                if not in_a_handler(error):
+                    self._part = None  # it is what there was to deliver: the next batch comes next
+                raise
+            parts += (part,)
+            self._part = None
+        moved = [self._mover.hand_over(part) for part in parts]
+        self._ready = [moved if self._several else moved[0]]
+        self._parts = []
 
     def _with_seed(self):
         """The batch, the generators seeded for it and put back: as with any number of workers."""
-        saved, place = seeding.save_globals(), seeding.swap_place((None, None))
-        try:
+        with Aside():
             index = self._next_index()
             seed = seeding.batch_seed(self._base_seed, 0, self._order.ticket - 1, 0, self._rank_drawn)
-            seeding.set_batch_seed(seed)
+            seeding.set_batch_seed(seed, seed)
             seeding.seed_globals(seed)
             data = self._dataset_fetcher.fetch(index)
-        finally:
-            seeding.swap_place(place)
-            seeding.restore_globals(saved)
-        return pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
+        return private.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
+
+
+class _StreamFetcher(private.StreamFetcher):
+    """torch's, which keeps the samples of a batch until it has been made, whatever a handler raises."""
+
+    def __init__(self, *what):
+        super().__init__(*what)
+        self.read, self.cut_off = [], None
+        self.draws = map(next, itertools.repeat(self.dataset_iter))  # nobody calls iter() again
+
+    def fetch(self, possibly_batched_index):
+        want = len(possibly_batched_index) if self.auto_collation else 1
+        read = self.read
+        if self.cut_off is not None:
+            raise generator_ended("the dataset's iterator") from self.cut_off
+        if len(read) < want and not self.ended:
+            try:
+                read.extend(itertools.islice(self.draws, want - len(read)))
+            except BaseException as error:
+                self.cut_off = cut_off(self.dataset_iter, error)
+                raise
+            self.ended = len(read) < want and self.auto_collation
+        if not read or (self.drop_last and len(read) < want):
+            raise StopIteration
+        return self.collate_fn(list(read) if self.auto_collation else read[0])

@@ -1,39 +1,49 @@
 """The iterator over workers: torch's base class for what an epoch begins with, the ring for the batches."""
 
 import functools
+import threading
 
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
-from torch.utils.data import dataloader as _theirs
-from torch.utils.data._utils import pin_memory
 
-from slipring._iterator import LoaderIterator
-from slipring.errors import LoaderTimeout, WorkerDied, WorkerError
-from slipring.torch import remote, state
-from slipring.torch.epoch import Epoch, profiler_enabled
-from slipring.torch.order import Order, generator_of
-from slipring.torch.preload import FAILED, Feed, Preload, Steps
+from slipring.errors import Closed, LoaderTimeout, WorkerDied, WorkerError
+from slipring.iterate._iterator import LoaderIterator
+from slipring.ring._check import in_a_handler
+from slipring.torch import private, remote
+from slipring.torch.epoch import Epoch
+from slipring.torch.preload import Feed, Preload, Steps
+from slipring.torch.private import profiler_enabled
+from slipring.torch.state import iteration as state
+from slipring.torch.state.order import Order, generator_of
 from slipring.torch.worker import TorchJob, TorchWorker
 
 
-class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
+class WorkersIterator(Epoch, private.BaseIterator):
     """Batches made by workers, in slots."""
 
     def __next__(self):
         if not self._simple or profiler_enabled():
             return super().__next__()
+        core = self._core
         try:
-            data = next(self._core)
+            # Not next(): behind a call a signal's handler may raise, and the batch would be lost. Not here.
+            for data in core:
+                self._num_yielded += 1
+                return data
         except Exception as error:
+            if self._begun_anew(core, error):
+                return next(self)
             self._note_end(error)
             raise
-        self._num_yielded += 1
-        return data
+        if self._begun_anew(core, StopIteration()):
+            return next(self)
+        raise StopIteration
 
     def __init__(self, loader):
-        self._core = self._preload = None
+        self._core = self._preload = self._came = None
+        self._turn = threading.RLock()  # of threads that begin an epoch
         resume = self._go_on(loader)
-        super().__init__(loader)
+        self._begin_as_torch(loader, resume)
         self._generator = generator_of(loader)
         self._epoch = 0
         self._keeps_seed = bool(loader.persistent_workers) and loader.rng == "worker"
@@ -42,10 +52,25 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
         self._begin(loader, self._seeded(loader, resume))
         if isinstance(self._dataset, IterDataPipe):
             # torch draws a second seed for the first epoch, and uses the first.
-            _theirs._share_dist_seed(loader.generator, self._pg)
+            private.share_dist_seed(loader.generator, self._pg)
         self._read_again(resume)
 
+    def _begun_anew(self, core, error):
+        """Whether another thread has begun an epoch, by iter(loader), while this one waited in the last."""
+        if not isinstance(error, (Closed, StopIteration)):
+            return False
+        with self._turn:
+            if self._core is not core:
+                return True
+            self._finished = self._finished or isinstance(error, StopIteration)
+            return False
+
     def _reset(self, loader, first_iter=False):
+        with self._turn:
+            self._begin_anew(loader, first_iter)
+
+    def _begin_anew(self, loader, first_iter):
+        self._settle()
         last = self.state_dict() if self._positions is not None and self._finished else None
         self._go_on(loader)
         if loader.rng == "worker":  # as torch: their generators go on from behind what was asked for
@@ -63,12 +88,12 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
         self._begin(loader, None)
 
     def _begin(self, loader, resume):
-        self._preload = None
         self._header = state.header(loader)
-        is_map = self._dataset_kind == _theirs._DatasetKind.Map
+        is_map = self._dataset_kind == private.DatasetKind.Map
         tracked = not is_map or state.is_stateful(self._dataset)
         self._positions = state.Positions(resume, self._before) if tracked else None
-        self._order = Order(loader, self._sampler_iter, self._rng_before, resume) if is_map else None
+        keep = tracked and loader.snapshot_every_n_steps != 1
+        self._order = Order(loader, self._sampler_iter, self._rng_before, resume, keep) if is_map else None
         epoch = self._epoch if loader.rng == "worker" else 0
         if isinstance(self._dataset, IterDataPipe):
             epoch = self._shared_seed
@@ -82,13 +107,13 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
             first = self._order.ticket
             plan = self._order.lists()
             if options.chunk_size is not None:
-                plan = _checked(plan, options)
+                self._order.check = options.check_ranges
         else:
             first = 0
             plan = state.TrackedPlan(options.num_workers, options.in_order, self._positions.last + 1)
         self._plan = plan
-        engine, give_back = loader._keeper.lend(options, job, live_on=self._core is not None)
-        self._core = LoaderIterator(
+        engine, give_back = loader._engines.lend(options, job, live_on=self._core is not None)
+        core = LoaderIterator(
             options,
             engine,
             self._base_seed,
@@ -101,22 +126,25 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
             eager=loader.rng == "worker",
             patient=loader._ahead > 0,
         )
-        loader._keeper.iterators.add(self)
+        loader._engines.iterators.add(self)
         self._last_ticket, self._several = first - 1, loader.devices is not None
         self._read_ahead = options.look_ahead
-        mover = loader._mover(engine)
+        mover, preload = loader._mover(engine), None
         if mover is not None:
             self._read_ahead += loader._ahead * len(mover.places)
-            steps = Steps(Feed(self._core, tracked), mover)
-            self._preload = Preload(steps, loader._ahead, options.timeout or None)
+            preload = Preload(Steps(Feed(core, tracked), mover), loader._ahead, options.timeout or None)
         self._pin_memory = self._pin_memory and mover is None
-        told = tracked or self._pin_memory or self._preload is not None
+        told = tracked or self._pin_memory or preload is not None
         self._simple = is_map and not (told or self._order.must_be_told)
+        self._came = self._ready = None
+        # At last: a thread that reads on meanwhile gets at what is closed, and waits for its turn.
+        self._preload = preload
+        self._core = core
 
     def _job(self, loader, options, tracked):
         init = loader.worker_init_fn
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
-            init = functools.partial(_theirs._sharding_worker_init_fn, init, self._world_size, self._rank)
+            init = functools.partial(private.sharding_worker_init_fn, init, self._world_size, self._rank)
         return TorchJob(
             dataset=self._dataset,
             is_stream=self._order is None,
@@ -130,6 +158,7 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
             worker_class=TorchWorker,
             tracked=tracked,
             marked=options.respawns,
+            every=options.snapshot_every_n_steps or 0,
         )
 
     @property
@@ -139,47 +168,54 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
         return engine is not None and engine.foreign
 
     def _next_data(self):
-        if self._preload is not None:
-            return self._next_moved()
-        try:
-            data = next(self._core)
-        except Exception as error:
-            self._note_end(error)
-            raise
+        """Have the next batch in `_ready`, and return it; it stays there until it is handed out."""
+        while (ready := self._ready) is None:
+            core, preload = self._core, self._preload  # in this order; see `_begin`
+            self._simple = False  # what is begun here ends here
+            try:
+                self._settle()
+                if preload is not None:
+                    preload.next(self, self._several)
+                else:
+                    self._receive(core)
+            except Exception as error:
+                if not self._begun_anew(core, error):
+                    self._note_end(error)
+                    raise
+        return ready[0]
+
+    def _receive(self, core):
+        """Make the next batch of what the core gives."""
+        came = self._came
+        if came is None or came[0] is not core:
+            for data in core:  # no call comes between the batch and its place
+                self._came = came = core, data
+                break
+            else:
+                raise StopIteration
+        data, note = came[1], (core.last_ticket, None, None)
         if self._positions is not None:
-            data = self._positions.unpack(data)
-        self._last_ticket = self._core.last_ticket
-        self._delivered(self._last_ticket)
+            number, data, states = data
+            note = core.last_ticket, number, states
         if self._pin_memory:
-            data = pin_memory.pin_memory(data, self._pin_memory_device)
-        return data
+            data = private.pin_memory.pin_memory(data, self._pin_memory_device)
+        # No call from here on: all of it has happened, or nothing.
+        self._made += (note,)
+        self._ready = [data]
+        self._came = None
 
-    def _next_moved(self):
-        try:
-            batches = self._preload.next(self._account)
-        except Exception as error:
-            self._note_end(error)
-            raise
-        return batches if self._several else batches[0]
-
-    def _account(self, note):
-        ticket, worker, states = note
-        if states is FAILED:
-            self._failed(ticket, worker)
-            return
-        if worker is not None:
-            self._positions.note(worker, states)
-        self._last_ticket = ticket
-        self._delivered(ticket)
+    def _is_begun(self):
+        return self._came is not None
 
     def _note_end(self, error):
         """What an exception of next() means for the place; deaths and timeouts get torch's words.
 
         Those without a cause: of another loader's, which the dataset uses, the worker has told already.
         """
-        if isinstance(error, StopIteration):
-            self._finished = True
-        elif isinstance(error, (WorkerDied, LoaderTimeout)) and not isinstance(error.__cause__, WorkerError):
+        if isinstance(error, StopIteration) or in_a_handler(error):
+            return
+        self._settle()
+        if isinstance(error, (WorkerDied, LoaderTimeout)) and not isinstance(error.__cause__, WorkerError):
             raise remote.in_torchs_words(error, self._timeout) from error
         elif self._preload is None:
             self._failed(self._core.last_ticket, self._core.last_worker)
@@ -188,6 +224,8 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
         """An exception has come in a ticket's place, or behind the one that was delivered last."""
         if self._order is None and ticket != self._last_ticket:
             self._positions.failed(worker)
+        elif self._order is not None and worker is not None and (asked := self._asked(ticket)) is not None:
+            self._positions.lost(worker, asked)
         self._last_ticket = ticket
         self._delivered(ticket)
 
@@ -196,9 +234,10 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
             self._order.delivered(ticket)
 
     def _catch_up(self):
+        self._settle()
         order = self._order
         if order is not None and not order.must_be_told:
-            last = self._core.last_ticket if self._preload is None else self._last_ticket
+            last = self._core.last_ticket if self._simple else self._last_ticket
             order.low = max(order.low, last + 1)
 
     def _asked_for(self):
@@ -214,9 +253,3 @@ class WorkersIterator(Epoch, _theirs._BaseDataLoaderIter):
         self._stop_preload()
         if self._core is not None:
             self._core.close()
-
-
-def _checked(lists, options):
-    for indices in lists:
-        options.check_ranges(len(indices))
-        yield indices

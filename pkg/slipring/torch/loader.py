@@ -1,27 +1,28 @@
 """torch's DataLoader over slipring's ring."""
 
 import multiprocessing
+import warnings
 import weakref
 from typing import TypeVar
 
 import torch
 import torch.utils.data
-from torch.utils.data._utils import collate as _theirs
 
-from slipring.options import Options
-from slipring.torch import device as _device
+from slipring.options import Options, suggesting
+from slipring.torch import private
 from slipring.torch.collate import default_collate
+from slipring.torch.device import cuda as _device
+from slipring.torch.device.mover import Mover
+from slipring.torch.device.registered import RegisteredSlots
+from slipring.torch.drop_in.standin import StandIn
 from slipring.torch.inline import InlineIterator
 from slipring.torch.iterators import WorkersIterator
-from slipring.torch.keeper import Keeper
-from slipring.torch.mover import Mover
-from slipring.torch.pins import Pins
-from slipring.torch.standin import StandIn
-from slipring.torch.state import checked, initial
+from slipring.torch.state.iteration import checked, initial
+from slipring.workers.engine_cache import EngineCache
 
 OF_THE_CORE = (
     "chunk_size", "dispatch", "rng", "copy", "slots", "slot_bytes", "backing", "on_worker_death",
-    "max_restarts",
+    "max_restarts", "snapshot_every_n_steps",
 )  # fmt: skip
 
 
@@ -43,7 +44,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     pin_memory_device, in_order
         As torch's.
     snapshot_every_n_steps : int
-        Accepted for torchdata's sake: a state is exact after every batch, at no cost.
+        With workers, what is Stateful among the dataset and its iterator is asked for its state by each
+        worker once in so many of the loader's batches, and the state is pickled to come along; what came
+        behind it is read again after a resume, and dropped. A state is exact after every batch, whatever the
+        number is. 0: with a worker's first batch and at its stream's end only. Samplers, and all without
+        workers, are asked by `state_dict` itself.
     rng : {'worker', 'batch'}
         'worker': torch's seeds, one per worker's life, so that the same script gives the same bytes as with
         torch's loader. 'batch': random numbers depend neither on the workers nor on a resume.
@@ -72,8 +77,23 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     ------
     TypeError, ValueError, RuntimeError
         At construction; for torch's arguments with torch's text.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from slipring.torch import DataLoader
+    >>> data = torch.utils.data.TensorDataset(torch.arange(10))
+    >>> with DataLoader(data, batch_size=4, num_workers=2) as loader:
+    ...     for (batch,) in loader:
+    ...         print(batch)
+    tensor([0, 1, 2, 3])
+    tensor([4, 5, 6, 7])
+    tensor([8, 9])
     """
 
+    @suggesting(
+        start_method="multiprocessing_context", seed="generator", mp_context="multiprocessing_context"
+    )
     def __init__(
         self,
         dataset,
@@ -148,17 +168,25 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         )
         self._begin()
         _device.check(self)
-        self._core_options()  # the extras are wrong now, not at the first batch
+        # The extras are wrong now, not at the first batch. (If there is an accelerator is asked then: that
+        # may initialize a driver, which a process that is yet to be forked must not have.)
+        self._core_options(self.preload or 0)
+        if dispatch == "dynamic" and rng == "worker" and num_workers:
+            warnings.warn(
+                "dispatch='dynamic' needs rng='batch': with rng='worker' what a sample draws depends on its "
+                "worker, so that batches go to the workers in turn. Give rng='batch', or leave dispatch out",
+                stacklevel=4,
+            )
 
     def _begin(self):
-        self._keeper = Keeper()
+        self._engines = EngineCache()
         self._latest = None  # weak reference to the newest iterator: whose state state_dict() is
         self._left = None  # the state in which that one ended
         self._resume = None  # a loaded state, for the next iterator
 
     def __getstate__(self):
         # A copy, here or in another process, has workers and figures of its own.
-        own = {"_keeper", "_latest", "_left", "_iterator"}
+        own = {"_engines", "_latest", "_left", "_iterator"}
         return {**{k: v for k, v in self.__dict__.items() if k not in own}, "_iterator": None}
 
     def __setstate__(self, state):
@@ -167,7 +195,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         self._begin()
         self._resume = resume
 
-    def _core_options(self):
+    def _core_options(self, ahead=None):
+        ahead = self._ahead if ahead is None else ahead
         context = self.multiprocessing_context
         return Options(
             batch_size=(self.batch_size or 1) if self._auto_collation else None,
@@ -178,7 +207,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             in_order=bool(self.in_order),
             start_method=(context or multiprocessing).get_start_method(),
             worker_init_fn=self.worker_init_fn,
-            ahead=self._ahead * len(self.devices or [self.device]),
+            ahead=ahead * len(self.devices or [self.device]),
             **{name: getattr(self, name) for name in OF_THE_CORE},
         )
 
@@ -190,8 +219,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     @property
     def _ahead(self):
         if self.preload is None:
-            return int(self.device is not None or self.devices is not None)
+            return int(self.device is not None or self.devices is not None or self._pins)
         return self.preload
+
+    @property
+    def _pins(self):
+        """bool: whether batches of workers are to be pinned, as torch pins them."""
+        if not (self.pin_memory and self.num_workers) or self.device is not None or self.devices is not None:
+            return False
+        return torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps"
 
     def _mover(self, engine=None):
         """What brings batches from an engine's slots to the devices; None if they stay where they are."""
@@ -200,16 +236,18 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             return None
         wanted = self.devices if self.devices is not None else [self.device or "cpu"]
         places = [_device.open_device(torch.device(one)) for one in wanted]
-        count = self._keeper.moves
-        mover = Mover(places, self.memory_format, self.transform_device, self.non_blocking, count)
+        count, transform = self._engines.moves, self.transform_device
+        if self._pins:
+            transform = _pinning(transform)
+        mover = Mover(places, self.memory_format, transform, self.non_blocking, count)
         if mover.host is None:
             _unpin(engine)
         elif engine is not None:
-            mover.pins = engine.attachment = engine.attachment or Pins(engine.ring, mover.host)
+            mover.pins = engine.attachment = engine.attachment or RegisteredSlots(engine.ring, mover.host)
         return mover
 
     def _core_collate(self):
-        stock = self.collate_fn is _theirs.default_collate
+        stock = self.collate_fn is private.collate.default_collate
         return default_collate if stock else self.collate_fn
 
     # ---- iteration
@@ -225,7 +263,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     def __iter__(self):
         if self._iterator is not None and self._iterator.foreign:
             self._iterator = None  # a forked child starts workers of its own
-        iterator = super().__iter__()
+        resume = self._resume
+        try:
+            iterator = super().__iter__()
+        except BaseException:
+            if self._resume is None:
+                self._resume = resume  # it has not begun: what was loaded still is where it is to go on
+            raise
         self._latest, self._left = weakref.ref(iterator), None
         iterator.home, iterator.known_as = weakref.ref(self), self._latest
         return iterator
@@ -248,6 +292,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         latest = None if self._latest is None else self._latest()
         if latest is not None:
             return latest.state_dict()
+        if isinstance(self._left, Exception):
+            raise self._left
         return initial(self) if self._left is None else dict(self._left)
 
     def load_state_dict(self, state_dict):
@@ -265,18 +311,21 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         if self._iterator is not None:
             self._iterator.close()
             self._iterator = None
-            self._keeper.forget_workers()
+            self._engines.forget_workers()
 
     # ---- figures, end
 
     def stats(self):
-        """Return the `slipring.Stats` since the loader was made. Without workers it only counts batches."""
-        return self._keeper.stats(self._core_options().n_slots)
+        """Return the `slipring.Stats` since the loader was made.
+
+        Without workers it counts batches and what reading and collating them takes: nothing lies in a slot.
+        """
+        return self._engines.stats(self._core_options().n_slots)
 
     def close(self):
         """End workers and iterations. Batches still held stay valid. The loader can be used again."""
         self._iterator = None
-        self._keeper.close()
+        self._engines.close()
 
     def __enter__(self):
         return self
@@ -285,8 +334,21 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         self.close()
 
 
+def _pinning(transform):
+    """What has a batch pinned in the thread that preloads, so that the copy is not part of next()."""
+    device = torch.accelerator.current_accelerator().type
+    index = torch.accelerator.current_device_index()
+
+    def pin(batch):
+        torch.accelerator.set_device_index(index)  # of the thread
+        batch = private.pin_memory.pin_memory(batch, device)
+        return batch if transform is None else transform(batch)
+
+    return pin
+
+
 def _unpin(engine):
-    """Take back what an earlier epoch has registered, before views of it get out; see `Pins`."""
+    """Take back what an earlier epoch has registered, before views of it get out; see `RegisteredSlots`."""
     if engine is not None and engine.attachment is not None:
         engine.attachment.close()
         engine.attachment = None

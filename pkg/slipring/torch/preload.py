@@ -6,6 +6,7 @@ waits for the batch after, and an exception comes in its batch's turn.
 
 import collections
 import contextlib
+import itertools
 import logging
 import os
 import sys
@@ -13,35 +14,45 @@ import threading
 import traceback
 import weakref
 
-from slipring.engine import before_exit, exiting, stay_if_exiting
 from slipring.errors import Closed, WorkerDied
+from slipring.ring._check import in_a_handler
+from slipring.workers.engine import before_exit, exiting, stay_if_exiting
 
 log = logging.getLogger("slipring")
 
 FAILED = object()  # in a note, where the worker's states would be
-GRACE_S = 5.0  # at the end, for a transform_device that hangs
+TRANSFORM_S = 5.0  # at the end, for a transform_device that hangs
 _live = weakref.WeakSet()
 
 
 class Feed:
     """Batches of a `LoaderIterator`, each with where it lies and what is to be noted when it is handed out.
 
+    A call gives the same one until `held` has been set to None: a signal's handler may raise behind it.
+
     Parameters
     ----------
     core : LoaderIterator
     tracked : bool
-        Workers send their number and their dataset's state along (`slipring.torch.state.Tracked`).
+        Workers send their number and their dataset's state along.
     """
 
     def __init__(self, core, tracked):
         self.core, self.tracked = core, tracked
         self.stopped = False
+        self.held = None  # what has come, in a list
 
     def __call__(self):
         """Return (batch, slot, (ticket, worker, states)) of the next batch."""
         if self.stopped:
             raise _closed()
-        batch, worker, states = next(self.core), None, None
+        while self.held is None:
+            for batch in self.core:  # no call comes between the batch and its place
+                self.held = [batch]
+                break
+            else:
+                raise StopIteration
+        batch, worker, states = self.held[0], None, None
         if self.tracked:
             worker, batch, states = batch
         return batch, self.core.last_slot, (self.core.last_ticket, worker, states)
@@ -97,14 +108,18 @@ class Steps:
                 self.mover.make_room()
                 batch, slot, note = self.feed()
                 notes = [note]
-                self.parts.append(self.mover.bring(len(self.parts), batch, slot))
+                part = self.mover.bring(len(self.parts), batch, slot)
             except Exception as error:
-                batch = None
+                if in_a_handler(error):
+                    raise  # the same batch is brought again
+                batch = self.feed.held = None
                 _forget_batches(error)
                 # In no variable of this frame, which the error's traceback refers to.
                 return Arrival(notes=self._notes_of(error, notes), error=error, last=self.feed.over)
-            self.notes.append(note)
-            batch = None  # a lease, if it is on no device
+            # No call from here on: all of it has happened, or nothing.
+            self.parts += (part,)
+            self.notes += notes
+            batch = part = self.feed.held = None  # a lease, if it is on no device
         arrival = Arrival(self.parts, self.notes)
         self.parts, self.notes = [], []
         return arrival
@@ -167,9 +182,15 @@ class Line:
                 return None
         return self.ready[0]
 
-    def pop(self):
+    def end(self, arrival):
+        """Leave this one only; never nothing, as another thread may be between `first` and `popped`."""
+        self.put(arrival)
+        while len(self.ready) > 1:
+            self.ready.popleft()
+
+    def popped(self):
+        """The first arrival has been taken out."""
         self.asking = False
-        self.ready.popleft()
         self.room.set()
 
 
@@ -188,9 +209,10 @@ class Preload:
     def __init__(self, steps, ahead, timeout=None):
         self.steps = steps
         self.timeout = None if timeout is None else min(timeout, 1e9)
-        self.owner, self.thread, self.patience = os.getpid(), None, GRACE_S
+        self.owner, self.thread, self.patience = os.getpid(), None, TRANSFORM_S
         self.turn = threading.RLock()  # of threads that ask
         self.line = Line(ahead)
+        self.held = None  # what has been made without a thread, and not handed out
         self.over = not ahead  # nothing comes from a thread (any more): the feed itself says what there is
         if ahead:
             # Nothing of the iterator's, which is to end the thread when nobody refers to it any more.
@@ -200,13 +222,16 @@ class Preload:
             _live.add(self)
             self.thread.start()
 
-    def next(self, account):
-        """Return a list of batches, one per device, in order for the caller's current stream.
+    def next(self, to, whole=True):
+        """Hand out a list of batches, one per device, in order for the caller's current stream.
 
         Parameters
         ----------
-        account : callable
-            Called with what there is to note of each batch, also if an exception is all it brought.
+        to : object
+            Gets it in a list as ``_ready``; and at the end of ``_made``, a list, what there is to note of each
+            batch, also if an exception is all it brought.
+        whole : bool
+            The list, or its first.
 
         Raises
         ------
@@ -218,29 +243,43 @@ class Preload:
         if self.owner != os.getpid():
             raise Closed("this iterator belongs to the parent process; make a new one after fork")
         with self.turn:  # not before: a fork copies it as another thread holds it
+            if to._ready is not None:
+                return  # what another thread has asked for
             if self.steps.feed.stopped:
                 stay_if_exiting()
                 raise _closed()
             if self.over:
-                return self._handed_over(self.steps.make(), account)
+                while self.held is None:
+                    for made in itertools.starmap(self.steps.make, ((),)):
+                        self.held = made  # no call comes between: a handler cannot raise
+                        break
+                self._hand_over(self.held, to, whole)
+                return
             arrival = self.line.first(self.timeout)
             if arrival is None:
                 raise self.steps.feed.timed_out()
-            return self._handed_over(arrival, account)
+            self._hand_over(arrival, to, whole)
 
-    def _handed_over(self, arrival, account):
+    def _hand_over(self, arrival, to, whole):
         mover = self.steps.mover
         try:
             batches = [mover.hand_over(moved) for moved in arrival.parts]
         except Exception as error:
-            batches, arrival.error = [], error
-        # Now, and together with the account: Ctrl-C before it leaves the step where it is.
-        if not self.over:
-            self.line.pop()
-        for note in arrival.notes:
-            account(note)
+            if in_a_handler(error):
+                raise
+            arrival.error = error
+        # No call from here on: it has been handed out, or is where it was.
+        if arrival.error is None:
+            to._ready = [batches if whole else batches[0]]
+        to._made += arrival.notes
+        if self.over:
+            self.held = None
+        else:
+            del self.line.ready[0]
         if arrival.last:
             self.over = True
+        self.line.popped()
+        if arrival.last:
             self._join()  # it waits for the last copies: then all slots are given back
             mover.finish()
         # Its traceback will refer to the frames that know the arrival.
@@ -252,7 +291,6 @@ class Preload:
                 raise error
             finally:
                 del error
-        return batches
 
     def stop(self):
         """End the thread, and let go of what it has made. Safe to call twice."""
@@ -262,10 +300,9 @@ class Preload:
             self.steps.feed.interrupt()
             self.line.room.set()
             self._join()
-            self.line.ready.clear()
-            self.line.put(Arrival(error=_closed(), last=True))  # for a thread that waits in next()
+            self.line.end(Arrival(error=_closed(), last=True))  # for a thread that waits in next()
         self.over = True
-        self.steps.parts = []
+        self.steps.parts, self.steps.feed.held, self.held = [], None, None
         if self.thread is None:
             with contextlib.suppress(RuntimeError):  # a device that has failed: it was raised in its turn
                 self.steps.mover.finish()
@@ -320,7 +357,7 @@ def _place(thread):
 def _forget_batches(error):
     """Who keeps an exception does not keep a slot: our own frames in its traceback forget the batch."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_globals.get("__name__") == "slipring.torch.mover":
+        if frame.f_globals.get("__name__") == "slipring.torch.device.mover":
             with contextlib.suppress(RuntimeError):  # it is running
                 frame.clear()
 

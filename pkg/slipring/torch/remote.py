@@ -3,12 +3,9 @@
 import pickle
 import signal
 
-from torch._utils import KeyErrorMessage
-
-from slipring.errors import LoaderTimeout, WorkerDied, WorkerError
-
-# Raised by next() these would mean something else.
-_SIGNALS = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
+from slipring.errors import LoaderTimeout, WorkerDied, WorkerError, brief
+from slipring.torch.private import KeyErrorMessage
+from slipring.workers.remote import SIGNALS, at_fault, caught
 
 
 def rebuild(described, original=None):
@@ -17,26 +14,19 @@ def rebuild(described, original=None):
     As torch does it, the text has the worker's traceback; a class that takes no text becomes RuntimeError.
     The cause is a `WorkerError` that has worker, batch number and indices.
     """
-    kind = _class(described)
-    name = described["type"].rpartition(".")[2]
-    text = (
-        f"Caught {name} in DataLoader worker process {described['worker']}.\n"
-        f"Original {described['traceback']}"
-    )
-    error = _made(kind, text)
+    error = _made(_class(described), caught(described))
     indices = described["indices"]
     if isinstance(indices, bytes):
         indices = memoryview(indices).cast("q").tolist()
     error.__cause__ = WorkerError(
         f"worker {described['worker']} (pid {described['pid']}), batch {described['ticket']}, "
-        + (
-            "a stream"
-            if indices is None
-            else f"indices {indices[:16]!r}{' ...' if len(indices) > 16 else ''}"
-        ),
+        + ("a stream" if indices is None else f"indices {brief(indices)}")
+        + at_fault(described),
         worker=described["worker"],
         ticket=described["ticket"],
         indices=indices,
+        index=described["index"],
+        row=described["row"],
         traceback=described["traceback"],
     )
     return error
@@ -50,7 +40,7 @@ def _class(described):
 
 
 def _made(kind, text):
-    if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, _SIGNALS):
+    if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, SIGNALS):
         return RuntimeError(text)
     if kind is KeyError:
         return KeyError(KeyErrorMessage(text))  # its str() is not a repr

@@ -1,5 +1,7 @@
 """For a torch DataLoader that must keep its own workers: its batches come through the ring all the same."""
 
+from __future__ import annotations
+
 import itertools
 import logging
 import os
@@ -7,11 +9,15 @@ import queue
 import secrets
 import threading
 import weakref
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from slipring.errors import SlipringError
 from slipring.queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = logging.getLogger("slipring")
 _here = weakref.WeakValueDictionary()  # key -> RingCollate, of this process
@@ -47,10 +53,22 @@ class RingCollate:
 
     Examples
     --------
-    >>> loader = torch.utils.data.DataLoader(dataset, 256, num_workers=8, collate_fn=RingCollate())
+    >>> import torch
+    >>> from slipring.torch import RingCollate
+    >>> loader = torch.utils.data.DataLoader(range(10), 5, num_workers=1, collate_fn=RingCollate())
+    >>> [batch.tolist() for batch in loader]
+    [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     """
 
-    def __init__(self, collate_fn=None, *, slots=32, slot_bytes=None):
+    collate_fn: Callable[[list[Any]], Any]
+
+    def __init__(
+        self,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        *,
+        slots: int = 32,
+        slot_bytes: int | None = None,
+    ) -> None:
         if isinstance(slots, bool) or not isinstance(slots, int) or slots < 3:
             raise ValueError(f"slots must be an int of at least 3, not {slots!r}")
         self.collate_fn = torch.utils.data.default_collate if collate_fn is None else collate_fn
@@ -78,7 +96,7 @@ class RingCollate:
                 f"RingCollate has no slots in process {os.getpid()}, whose batches go torch's way: {error}"
             )
 
-    def prepare(self):
+    def prepare(self) -> None:
         """Before this process may start a worker: see that what it finds in the slots can be dropped."""
         if torch.utils.data.get_worker_info() is not None:
             return  # of a worker's children none puts or takes anything
@@ -86,16 +104,16 @@ class RingCollate:
             self._own()
         self.forget()
 
-    def __getstate__(self):
+    def __getstate__(self) -> Any:
         self.prepare()
         names = "collate_fn", "_size", "_queue", "_key"
         return {name: getattr(self, name) for name in names}
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: Any) -> None:
         self.__dict__.update(state)
         self._begin()
 
-    def __call__(self, samples):
+    def __call__(self, samples: list[Any]) -> Any:
         """Collate `samples`; in a worker the result is what torch's queue carries in the batch's place."""
         batch = self.collate_fn(samples)
         if torch.utils.data.get_worker_info() is None or self._queue is None:
@@ -119,7 +137,7 @@ class RingCollate:
             "is slower than its workers loses nothing by it"
         )
 
-    def take(self, number):
+    def take(self, number: tuple[int, int]) -> Any:
         """Return the batch of that number, which has been published."""
         with self._lock:
             while number not in self._early:
@@ -136,7 +154,7 @@ class RingCollate:
             ) from None
         self._early[number] = batch
 
-    def forget(self):
+    def forget(self) -> None:
         """Drop what ended workers have published and nobody will ask for.
 
         A worker of torch's ends when all that it sent has been read, or nobody reads it any more.

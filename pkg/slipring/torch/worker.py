@@ -1,20 +1,23 @@
 """A worker as torch's: the same seeds, the same get_worker_info(), the same sharding of data pipes."""
 
+import contextlib
 import dataclasses
+import pickle
 import random
+import warnings
 
 import numpy as np
 import torch
-from torch.utils.data import IterDataPipe
-from torch.utils.data._utils import worker as _theirs
+from torch.utils.data import IterDataPipe, default_convert
 from torch.utils.data.graph_settings import apply_random_seed
 
-from slipring import seeding
-from slipring._ring import mix
-from slipring.fetch import StreamFetcher, load_dataset
-from slipring.torch.collate import collate_in_slot
-from slipring.torch.state import Tracked
-from slipring.worker import Job, Worker
+from slipring.collate._empty import empty
+from slipring.ring._ring import mix
+from slipring.torch import private
+from slipring.torch.collate import collate_in_slot, default_collate
+from slipring.workers import seeding
+from slipring.workers.fetch import Every, MapFetcher, StreamFetcher, load_dataset, pickled_states
+from slipring.workers.worker import Job, Worker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +32,23 @@ class TorchJob(Job):
         Worker number -> the place to go on from, in the run of that number: a later one may have its seed.
     """
 
+    method_argument = "multiprocessing_context"
+
     tracked: bool = False
     resume: dict | None = None
     resume_run: int = 1
+
+    def not_sent(self, error):
+        """Warn as torch does, in its words."""
+        if isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
+            warnings.warn(
+                "Got pickle error when attempting to start a worker Process. "
+                "This might be because the worker Process arguments are not picklable. "
+                "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
+                "to 'forkserver', which requires the worker Process arguments to be picklable. "
+                "You can also try multiprocessing.set_start_method('fork').",
+                stacklevel=2,
+            )
 
     def resumed(self, places):
         """Return the same job that goes on from the workers' places."""
@@ -47,28 +64,42 @@ class TorchJob(Job):
 
 
 class TorchWorker(Worker):
-    """See `slipring.worker.Worker`."""
+    """See `slipring.workers.worker.Worker`."""
 
     told = False  # its map dataset was told where to go on
+
+    ticket = 0  # of the batch that is being made
 
     def begin(self, base_seed):
         if self.kind == "process":
             collate_in_slot()
+        self.plain = MapFetcher(self.job.dataset, self.job.collate_fn)
+        if self.job.collate_fn is default_collate and (into := getattr(self.job.dataset, "fetch_into", None)):
+            self.plain.into = self.fetcher.into = into
+            self.fetcher.whole = self._whole  # as torch's default collation: tensors, over the same bytes
         if self.job.tracked and not self.job.is_stream:
             for makes_a_batch in ("collate", "one", "whole"):
                 setattr(self.fetcher, makes_a_batch, self._telling(getattr(self.fetcher, makes_a_batch)))
         super().begin(base_seed)
 
+    def work(self, fill):
+        self.ticket = fill.ticket
+        super().work(fill)
+
+    def forget_run(self):
+        super().forget_run()
+        self.every = Every(self.job.every)
+
     def _seed_process(self, base_seed):
         seed = base_seed + self.number
         random.seed(seed)
         torch.manual_seed(seed)
-        np.random.seed(_theirs._generate_state(base_seed, self.number))
+        np.random.seed(private.generate_state(base_seed, self.number))
 
     def _introduce(self, base_seed):
         super()._introduce(base_seed)
         if self.kind == "process":
-            _theirs._worker_info = _theirs.WorkerInfo(
+            private.worker._worker_info = private.worker.WorkerInfo(
                 id=self.number,
                 num_workers=self.job.num_workers,
                 seed=base_seed + self.number,
@@ -90,29 +121,62 @@ class TorchWorker(Worker):
             shared.manual_seed(fill.epoch)  # the same in all workers
             apply_random_seed(self.job.dataset, shared)
         if not (self.told or self.job.is_stream or self.job.resume is None):
-            self.told = (
-                True  # in the first run that has a task for this worker: few may be left in the resumed one
-            )
-            load_dataset(self.job.dataset, self.job.resume.get(self.number))
+            # In the first run that has a task for this worker: few may be left in the resumed one.
+            self.told = True
+            place = self.job.resume.get(self.number) or {}
+            load_dataset(self.job.dataset, place)
+            self._make_again(fill, place.get("again", ()))
 
-    # ---- the dataset's state, with each batch
+    def _make_again(self, fill, batches):
+        """Make once more, and drop, what a Stateful map dataset made behind the states it was told."""
+        if not batches:
+            return
+        fill.__exit__()  # the slot is for the batch that is due
+        try:
+            for ticket, indices in batches:
+                with contextlib.suppress(Exception):  # it was raised then
+                    self._make_one_again(fill, ticket, indices)
+        finally:
+            fill.__enter__()
+
+    def _make_one_again(self, fill, ticket, indices):
+        if self.job.rng == "batch":
+            self._seed_rows(fill, ticket, 0)
+        if fill.single:
+            self.plain.one(indices[0])
+        elif self.plain.into is not None:
+            self.plain.whole(indices)
+        else:
+            self.plain.collate(self.plain.samples(indices))
+
+    def _whole(self, indices):
+        return default_convert(self.fetcher.into(indices, empty))
+
+    # ---- the dataset's state, with the batches that it is due with
 
     def _telling(self, make):
-        return lambda what: Tracked.pack(self.number, make(what), self.job.dataset, None)
+        def told(what):
+            batch = make(what)
+            due = self.every.due(self.ticket)
+            return [self.number, batch, pickled_states(self.job.dataset, None)[0] if due else None]
+
+        return told
 
     def _open_stream(self, fill, place):
         return _TrackedStream(self.number, self.job, place or self.job.place(fill, self.number))
 
 
 class _TrackedStream(StreamFetcher):
-    """A stream that begins where a state says, and sends its own state along with each batch."""
+    """A stream that begins where a state says, and sends its own state along with its batches."""
 
     def __init__(self, number, job, place):
-        super().__init__(job.dataset, job.collate_fn, job.batch_size, job.drop_last, place)
+        super().__init__(
+            *(job.dataset, job.collate_fn, job.batch_size, job.drop_last), place, every=job.every
+        )
         self.number = number
 
     def collate(self, samples):
         return [self.number, super().collate(samples), self.states()]
 
     def last(self):
-        return [self.number, None, self.states()]
+        return [self.number, None, self.states(last=True)]

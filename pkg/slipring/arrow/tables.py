@@ -1,0 +1,393 @@
+"""Map datasets over tables in Arrow IPC and Parquet files."""
+
+from __future__ import annotations
+
+import datetime
+import operator
+import os
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+
+import numpy as np
+import pyarrow as pa
+
+from slipring.arrow.files import digest, open_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+RETURNS = ("rows", "record_batch")
+# An array of these refers to all the bytes of the array that it was taken from.
+_VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
+
+
+class TableDataset:
+    """The rows of Arrow IPC or Parquet files, read a batch at a time.
+
+    Each process and thread opens the files for itself when it reads the first row: what crosses a fork, or is
+    pickled, is paths, row counts and what tells that a file has changed. IPC files are mapped, and
+    uncompressed ones read with no copy.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        Parquet files, Arrow IPC files or IPC streams (Hugging Face datasets' ``.arrow``), told apart by their
+        first bytes. Rows are numbered through all of them. The columns read must be alike in all, in whatever
+        order. The files must stay as they are: a reader that finds another size or time of modification
+        says so. Where a pickle is read, each may be a copy with another time, of the same contents.
+    columns : sequence of str, optional
+        Only these columns are read, at least one, each named once, in this order; default all, in the first
+        file's order.
+    decode : callable, optional
+        Called with each row, a dict of Python values; what it returns is the sample.
+    decode_batch : callable, optional
+        Called with the rows asked for as one ``pyarrow.RecordBatch``; returns as many samples.
+    returns : {'rows', 'record_batch'}
+        'record_batch': rows are not made into Python values; with ``collate_fn=slipring.arrow.collate`` a
+        batch is a ``pyarrow.RecordBatch`` that lies in its slot.
+    cached_groups : int
+        Row groups (compressed record batches) that each worker keeps decoded. A mapped record batch costs
+        nothing and is always kept.
+
+    Raises
+    ------
+    ValueError
+        There is no file, a file is of neither kind, lacks a column or has it with another type. `columns` is
+        empty, or has a name twice.
+    TypeError
+        `paths` is a table in memory: it would be pickled to each worker.
+    OSError
+        A file cannot be opened.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> from slipring.arrow import TableDataset
+    >>> data = TableDataset("train.parquet", columns=["label"])
+    >>> data[3]
+    {'label': 1}
+    >>> with slipring.Loader(data, batch_size=4) as loader:
+    ...     print(next(iter(loader))["label"])
+    [0 0 1 1]
+    """
+
+    paths: list[str]
+    columns: list[str] | None
+    decode: Callable[[dict[str, Any]], Any] | None
+    decode_batch: Callable[[pa.RecordBatch], Iterable[Any]] | None
+    returns: Literal["rows", "record_batch"]
+    cached_groups: int
+    schema: pa.Schema
+
+    def __init__(
+        self,
+        paths: str | bytes | os.PathLike[str] | Iterable[str | bytes | os.PathLike[str]],
+        columns: Sequence[str] | None = None,
+        *,
+        decode: Callable[[dict[str, Any]], Any] | None = None,
+        decode_batch: Callable[[pa.RecordBatch], Iterable[Any]] | None = None,
+        returns: Literal["rows", "record_batch"] = "rows",
+        cached_groups: int = 4,
+    ) -> None:
+        if isinstance(paths, (pa.Table, pa.RecordBatch)):
+            raise TypeError(
+                f"TableDataset reads files, not a {type(paths).__name__} in memory, which each worker would "
+                "get a copy of: write it with pyarrow.ipc.new_file first"
+            )
+        if isinstance(paths, (str, bytes, os.PathLike)):
+            paths = [paths]
+        self.paths = [os.path.abspath(os.fsdecode(path)) for path in paths]
+        if isinstance(columns, str):
+            raise TypeError(f"columns must be a sequence of names, not the one name {columns!r}")
+        self.columns = None if columns is None else list(columns)
+        if self.columns is not None:
+            self._check_columns()
+        self.decode, self.decode_batch, self.returns = decode, decode_batch, returns
+        self.cached_groups = operator.index(cached_groups)
+        self._check()
+        self._survey()
+        self._digests = None  # of the files, or None for one that could not be read: when it is pickled
+        self._local = threading.local()
+
+    def _check(self):
+        if not self.paths:
+            raise ValueError("TableDataset needs at least one file; paths is empty")
+        if self.returns not in RETURNS:
+            raise ValueError(f"returns must be one of {', '.join(map(repr, RETURNS))}, not {self.returns!r}")
+        if self.cached_groups < 1:
+            raise ValueError(f"cached_groups must be at least 1, not {self.cached_groups}")
+        for name in ("decode", "decode_batch"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise TypeError(f"{name} must be callable or None, not {value!r}")
+        if self.decode is not None and self.decode_batch is not None:
+            raise ValueError("decode and decode_batch exclude each other: both make the samples")
+        if self.returns == "record_batch" and (self.decode or self.decode_batch):
+            raise ValueError("returns='record_batch' makes no samples: drop decode and decode_batch")
+
+    def _check_columns(self):
+        if not self.columns:
+            raise ValueError("columns must be None (all of them) or name at least one, not []")
+        for name in self.columns:
+            if not isinstance(name, str):
+                raise TypeError(f"columns must be names, and {name!r} is none")
+            times = self.columns.count(name)
+            if times > 1:
+                raise ValueError(f"columns must name each column once, and {name!r} is there {times} times")
+
+    def _survey(self):
+        """Count rows and compare schemas; nothing stays open."""
+        groups, counts, self._stamps, self.schema = [], [], [], None
+        for number, path in enumerate(self.paths):
+            file = open_table(path, self.columns)
+            self._stamps.append(file.stamp)
+            if self.schema is None:
+                self.schema = file.schema
+            for column, field in enumerate(self.schema):
+                at = file.schema.get_field_index(field.name)
+                if at < 0 or file.schema.field(at).type != field.type:
+                    found = "lacks it" if at < 0 else f"has {file.schema.field(at).type}"
+                    raise ValueError(
+                        f"column {field.name!r} is {field.type} in {self.paths[0]}, but {path} {found}"
+                    )
+                if file.schema.field(at).nullable and not field.nullable:
+                    self.schema = self.schema.set(column, field.with_nullable(True))
+            if len(file.schema) != len(self.schema):
+                raise ValueError(
+                    f"{path} has {len(file.schema)} columns, {self.paths[0]} has {len(self.schema)}: name "
+                    "those that are to be read in columns="
+                )
+            rows = file.counts()
+            groups += [(number, group) for group in range(len(rows))]
+            counts += rows
+        self._groups = np.array(groups, np.int64).reshape(-1, 2)
+        self._ends = np.cumsum(np.array(counts, np.int64))
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._digests is None:
+            self._digests = [self._digest(number) for number in range(len(self.paths))]
+        return {name: value for name, value in self.__dict__.items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._local = threading.local()
+
+    def _digest(self, number):
+        try:
+            file = open_table(self.paths[number], self.columns)
+            return digest(file) if file.stamp.is_as(self._stamps[number]) else None
+        except (OSError, ValueError):  # whoever reads it is told
+            return None
+
+    def _check_same(self, number, file):
+        """Raise ValueError where a file is not what it was, nor a copy of that."""
+        now, then = file.stamp, self._stamps[number]
+        if now.is_as(then):
+            return
+        known = None if self._digests is None else self._digests[number]
+        if known is not None and now.may_be_copy_of(then):
+            if digest(file) == known:
+                self._stamps[number] = now  # and so it must stay
+                return
+            raise ValueError(
+                f"{file.path} ({now.size} bytes, changed {_time(now.changed)}) is no copy of the file that "
+                f"the dataset was made of (as many bytes, changed {_time(then.changed)}): its contents are "
+                "others. Copy that one here, or make a new TableDataset of this one"
+            )
+        raise ValueError(
+            f"{file.path} has {now.size} bytes, changed {_time(now.changed)}; it had {then.size}, changed "
+            f"{_time(then.changed)}, when the dataset was made: make a new TableDataset of it"
+        )
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __repr__(self) -> str:
+        return f"TableDataset({len(self)} rows, {len(self._ends)} row groups, {len(self.paths)} files)"
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        return self.__getitems__([operator.index(index)])[0]
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> Any:
+        """Return the samples at `indices`: a list, or for ``returns='record_batch'`` a `Rows`.
+
+        Raises
+        ------
+        IndexError
+            An index is outside ``-len(self) .. len(self) - 1``.
+        ValueError
+            `decode_batch` returned another number of samples; a file has changed since the dataset was made.
+        """
+        if self.returns == "record_batch":
+            return Rows(self.take(indices))
+        if self.decode_batch is not None:
+            samples = list(self.decode_batch(self.take(indices)))
+            if len(samples) != len(indices):
+                raise ValueError(f"decode_batch returned {len(samples)} samples for {len(indices)} rows")
+            return samples
+        samples = [None] * len(indices)
+        for places, table in self._pieces(indices):
+            rows = table.to_pylist()
+            for place, row in zip(places.tolist(), rows):
+                samples[place] = row if self.decode is None else self.decode(row)
+        return samples
+
+    def take(self, indices: Sequence[SupportsIndex]) -> pa.RecordBatch:
+        """Return rows as one ``pyarrow.RecordBatch``, in the order of `indices`; errors as `__getitems__`."""
+        pieces = list(self._pieces(indices))
+        if not pieces:
+            return _empty(self.schema)
+        if len(pieces) == 1 and _is_run(pieces[0][0]):
+            return _one_batch(pieces[0][1])
+        places = np.concatenate([place for place, _ in pieces])
+        order = np.empty(len(places), np.int64)
+        order[places] = np.arange(len(places))
+        together = pa.concat_tables([table for _, table in pieces]).combine_chunks()
+        return _one_batch(together if _is_run(order) else _take(together, order))
+
+    def _pieces(self, indices):
+        """Yield (places in the batch, table of their rows) for each row group that is touched."""
+        rows = self._rows(indices)
+        which = np.searchsorted(self._ends, rows, side="right")
+        for group in np.unique(which).tolist():
+            places = np.flatnonzero(which == group)
+            first = self._ends[group - 1] if group else 0
+            at = rows[places] - first
+            table = self._group(group)
+            if _is_run(at - at[0]):
+                yield places, table.slice(int(at[0]), len(at))
+            else:
+                yield places, _take(table, at)
+
+    def _rows(self, indices):
+        n = len(self)
+        rows = [operator.index(i) for i in indices]
+        for i in rows:
+            if not -n <= i < n:
+                raise IndexError(f"index {i} of a TableDataset of {n} rows")
+        return np.array([i + n if i < 0 else i for i in rows], np.int64)
+
+    def _group(self, group):
+        mine = self._local
+        if getattr(mine, "pid", None) != os.getpid():  # a forked child opens the files anew
+            mine.pid, mine.files, mine.kept, mine.mapped = os.getpid(), {}, OrderedDict(), {}
+        if group in mine.mapped:
+            return mine.mapped[group]
+        if group in mine.kept:
+            mine.kept.move_to_end(group)
+            return mine.kept[group]
+        number, inside = self._groups[group].tolist()
+        file = mine.files.get(number)
+        if file is None:
+            file = open_table(self.paths[number], self.columns)
+            self._check_same(number, file)
+            mine.files[number] = file
+        table, mapped = file.read(inside)
+        # All files' rows look like the first one's, to be put together.
+        table = pa.Table.from_arrays([table[name] for name in self.schema.names], schema=self.schema)
+        if mapped:
+            mine.mapped[group] = table
+        else:
+            mine.kept[group] = table
+            while len(mine.kept) > self.cached_groups:
+                mine.kept.popitem(last=False)
+        return table
+
+
+class Rows:
+    """Rows of a record batch as a sequence of record batches of one row, made when they are asked for.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+
+    Attributes
+    ----------
+    batch : pyarrow.RecordBatch
+
+    Examples
+    --------
+    >>> from slipring.arrow import TableDataset
+    >>> data = TableDataset("train.parquet", columns=["label"], returns="record_batch")
+    >>> rows = data.__getitems__([0, 3])
+    >>> len(rows), rows[1].to_pydict()
+    (2, {'label': [1]})
+    """
+
+    batch: pa.RecordBatch
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return self.batch.num_rows
+
+    def __getitem__(self, index: int) -> pa.RecordBatch:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} of {len(self)} rows")
+        return self.batch.slice(index % len(self), 1)
+
+
+def collate(rows: Rows | Iterable[pa.RecordBatch] | pa.RecordBatch) -> pa.RecordBatch:
+    """Put the rows of a `TableDataset` together as one ``pyarrow.RecordBatch``: a ``collate_fn``.
+
+    Parameters
+    ----------
+    rows : Rows, or list of pyarrow.RecordBatch
+        Lists come from batches that several workers share (``chunk_size``).
+
+    Raises
+    ------
+    TypeError
+        A sample is no record batch: the dataset was not made with ``returns='record_batch'``.
+    """
+    if isinstance(rows, pa.RecordBatch):  # batch_size=None
+        return rows
+    if isinstance(rows, Rows):
+        return rows.batch
+    rows = list(rows)
+    for row in rows:
+        if not isinstance(row, pa.RecordBatch):
+            raise TypeError(
+                f"slipring.arrow.collate puts record batches together, not {type(row).__name__}; make the "
+                "TableDataset with returns='record_batch'"
+            )
+    return _one_batch(pa.Table.from_batches(rows))
+
+
+def _take(table, numbers):
+    """The rows of a table that an array numbers, of any type."""
+    try:
+        return table.take(pa.array(numbers))
+    except pa.ArrowNotImplementedError:  # views and run-end encodings
+        return pa.concat_tables([table.slice(number, 1) for number in numbers.tolist()])
+
+
+def _time(nanoseconds):
+    return datetime.datetime.fromtimestamp(nanoseconds / 1e9).isoformat(" ")
+
+
+def _is_run(numbers):
+    """Whether an array is 0, 1, 2 ..."""
+    return bool((numbers == np.arange(len(numbers))).all())
+
+
+def _empty(schema):
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _one_batch(table):
+    """The rows of a table as one record batch, which refers to no other rows."""
+    for at, field in enumerate(table.schema):
+        for view, plain in _VIEWS:
+            if field.type == view:
+                own = table.column(at).cast(plain).combine_chunks().cast(view)
+                table = table.set_column(at, field, own)
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise ValueError(
+            f"{table.num_rows} rows of {table.nbytes} bytes have a column beyond the 2 GiB that a record "
+            "batch can hold: ask for fewer rows, or store large_binary"
+        )
+    return batches[0] if batches else _empty(table.schema)

@@ -1,0 +1,1 @@
+"""A batch to leaf records in a slot, and back."""

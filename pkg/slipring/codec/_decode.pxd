@@ -1,0 +1,35 @@
+from libc.stdint cimport uint32_t, uint64_t
+
+from slipring.ring._ring cimport Ring
+from slipring.ring._segment cimport sr_result
+from slipring.ring._slot cimport Lease
+
+# Leaf kinds: sr_leaf.kind. docs/codec.md describes what each keeps where.
+cdef enum:
+    LEAF_ARRAY = 1      # numpy array: dtype, shape, bytes at offset
+    LEAF_TENSOR = 2     # torch tensor: as ARRAY, the dtype's name in the definition
+    LEAF_SCALAR = 3     # numpy scalar: as ARRAY of no dimension
+    LEAF_INT = 4        # the number in extra
+    LEAF_FLOAT = 5      # the number's bits in extra
+    LEAF_BOOL = 6       # extra 0 or 1
+    LEAF_STR = 7        # UTF-8 at offset
+    LEAF_BYTES = 8
+    LEAF_STRINGS = 9    # list of str: extra + 1 ends (uint64), then the bytes
+    LEAF_BYTESTRINGS = 10
+    LEAF_OBJECT = 11    # pickle protocol 5; extra: number of out-of-band buffers
+    LEAF_ARROW = 12     # Arrow IPC stream
+    LEAF_INTS = 13      # list of ints: extra of them (int64)
+    LEAF_FLOATS = 14    # list of floats: extra of them (double)
+    LEAF_LAST = 14
+
+# sr_leaf.dtype: numpy's own type numbers for what they say completely; else the definition has it.
+cdef enum:
+    DTYPE_DEFINED = 255
+
+# sr_leaf.flags
+cdef enum:
+    REQUIRES_GRAD = 1  # LEAF_TENSOR
+
+cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base)
+cdef object unpack(Lease lease, int copy)
+cdef object receive_kind(Ring ring, uint32_t slot, int copy, int *kind)

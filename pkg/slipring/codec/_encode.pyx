@@ -1,0 +1,471 @@
+"""From a batch to a slot: flattens a tree to leaf records, and copies what does not lie in the slot yet."""
+
+import dataclasses
+import pickle
+from collections import OrderedDict
+
+cimport cython
+cimport numpy as cnp
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from slipring.codec._decode cimport (
+    DTYPE_DEFINED, LEAF_ARRAY, LEAF_ARROW, LEAF_BOOL, LEAF_BYTES, LEAF_BYTESTRINGS, LEAF_FLOAT, LEAF_FLOATS,
+    LEAF_INT, LEAF_INTS, LEAF_OBJECT, LEAF_SCALAR, LEAF_STR, LEAF_STRINGS, LEAF_TENSOR, REQUIRES_GRAD, decode,
+)
+from slipring.codec._define cimport Definition
+from slipring.collate._empty cimport NPY_HALF, AsTensor, array_over, copy_in, is_fixed
+from slipring.ring._segment cimport (
+    SET_APART, SR_BATCH, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS,
+    SR_WHOLE, sr_leaf, sr_result,
+)
+from slipring.ring._slot cimport Fill
+from slipring.collate._stack cimport all_of, is_tensor, tensor_class
+from slipring.codec._strides cimport order_of
+from slipring.codec._trees cimport hash_bytes
+
+import numpy as np
+
+from slipring.codec import _decode as _codec
+from slipring.codec import tree as _tree
+from slipring.collate._empty import reserve
+
+cnp.import_array()
+
+__all__ = [
+    "BATCH", "END", "ERROR", "Encoder", "lost", "publish_range", "range_done", "range_lost", "view",
+]
+
+cdef uint64_t NOWHERE = <uint64_t> -1
+cdef int MAX_DEPTH = _tree.MAX_DEPTH
+BATCH, ERROR, END = SR_BATCH, SR_ERROR, SR_END
+
+
+@cython.final
+cdef class Encoder(Definition):
+    """Flattens one value after the other; keeps its buffers. One per worker."""
+
+    cdef Fill fill
+    cdef sr_leaf *leaves
+    cdef uint32_t n_leaves, room
+    cdef uint32_t pickled
+    cdef uint64_t low, high  # between them lies what the value has in the slot already; low NOWHERE: nothing
+    cdef dict found  # class -> whether the other side can make its objects from leaves; for one value
+
+    def __cinit__(self):
+        self.leaves = NULL
+
+    def __dealloc__(self):
+        PyMem_Free(self.leaves)
+
+    # ---- leaves
+
+    cdef sr_leaf *record(self, int kind) except NULL:
+        """A new record; it is good until the next one is made."""
+        if self.n_leaves == self.room:
+            room = max(64, 2 * self.room)
+            grown = <sr_leaf *> PyMem_Realloc(self.leaves, room * sizeof(sr_leaf))
+            if grown == NULL:
+                raise MemoryError()
+            self.leaves, self.room = grown, room
+        cdef sr_leaf *leaf = self.leaves + self.n_leaves
+        self.n_leaves += 1
+        memset(leaf, 0, sizeof(sr_leaf))
+        leaf.kind = kind
+        return leaf
+
+    cdef int blob(self, int kind, bytes data) except -1:
+        """A leaf of plain bytes."""
+        cdef uint64_t n = PyBytes_GET_SIZE(data)
+        cdef char *at = self.fill.alloc(n, SR_LEAF_ALIGN)
+        copy_in(at, PyBytes_AS_STRING(data), n)
+        cdef sr_leaf *leaf = self.record(kind)
+        leaf.offset, leaf.nbytes = <uint64_t> (at - self.fill.payload), n
+        return self.tag(b"L")
+
+    cdef int array(self, cnp.ndarray value, int kind, str name) except -1:
+        """An array leaf; where its bytes lie in the slot already, only a record is written.
+
+        `name` is a torch dtype's. An array whose dtype has no text is pickled.
+        """
+        cdef cnp.dtype descr = <cnp.dtype> cnp.PyArray_DESCR(value)
+        cdef int num = cnp.PyArray_TYPE(value), i
+        cdef uint64_t nbytes = cnp.PyArray_NBYTES(value), offset = 0, order
+        cdef cnp.npy_intp strides[SR_MAX_DIMS]
+        cdef bint packed = order_of(value, strides, &order)
+        cdef char *at
+        if name is not None:
+            self.tag(b"T")
+            self.text(name.encode())
+        elif not says_all(descr):
+            return self.pickled_leaf(value if kind == LEAF_ARRAY else value[()])
+        elif ((num < cnp.NPY_OBJECT or num == NPY_HALF or num == cnp.NPY_STRING or num == cnp.NPY_UNICODE)
+                and cnp.PyArray_ISNOTSWAPPED(value)):
+            self.tag(b"L")
+        else:
+            text = _tree.write_dtype(descr)
+            if text is None:
+                return self.pickled_leaf(value if kind == LEAF_ARRAY else value[()])
+            self.tag(b"D")
+            self.text((<str> text).encode("utf-8", "surrogatepass"))
+            num = DTYPE_DEFINED
+        if nbytes:
+            offset = NOWHERE
+            if packed:
+                offset = self.fill.offset_of(cnp.PyArray_DATA(value), nbytes)
+            if offset != NOWHERE:
+                self.low, self.high = min(self.low, offset), max(self.high, offset + nbytes)
+            else:
+                at = self.fill.alloc(nbytes, SR_LEAF_ALIGN)
+                offset = <uint64_t> (at - self.fill.payload)
+                if packed:
+                    copy_in(at, <char *> cnp.PyArray_DATA(value), nbytes)
+                else:
+                    array_over(at, cnp.PyArray_NDIM(value), cnp.PyArray_DIMS(value), strides, descr,
+                               None)[...] = value
+        cdef sr_leaf *leaf = self.record(kind)
+        leaf.dtype, leaf.ndim, leaf.itemsize = num, cnp.PyArray_NDIM(value), <uint32_t> descr.itemsize
+        leaf.offset, leaf.nbytes, leaf.extra = offset, nbytes, order
+        for i in range(leaf.ndim):
+            leaf.shape[i] = cnp.PyArray_DIM(value, i)
+        return 0
+
+    cdef int strings(self, list values, int kind) except -1:
+        cdef uint64_t n = len(values), end = 0, i
+        cdef list parts = values
+        if kind == LEAF_STRINGS:
+            parts = [None] * len(values)  # no comprehension: see Decoder.build
+            for i in range(n):
+                parts[i] = values[i].encode("utf-8", "surrogatepass")
+        ends = np.zeros(n + 1, np.uint64)
+        cdef uint64_t *at = <uint64_t *> cnp.PyArray_DATA(ends)
+        for i in range(n):
+            end += PyBytes_GET_SIZE(parts[i])
+            at[i + 1] = end
+        self.blob(kind, ends.tobytes() + b"".join(parts))
+        self.leaves[self.n_leaves - 1].extra = n
+        return 0
+
+    cdef bint numbers(self, list values, int kind) except -1:
+        """A leaf of Python's numbers; False if one of them needs more than 64 bits."""
+        cdef Py_ssize_t n = len(values), i
+        cdef int overflow = 0
+        cdef char *at = self.fill.alloc(8 * <uint64_t> n, SR_LEAF_ALIGN)
+        cdef int64_t *ints = <int64_t *> at
+        cdef double *floats = <double *> at
+        for i in range(n):
+            if kind == LEAF_FLOATS:
+                floats[i] = values[i]
+                continue
+            ints[i] = PyLong_AsLongLongAndOverflow(values[i], &overflow)
+            if overflow:
+                return False
+        cdef sr_leaf *leaf = self.record(kind)
+        leaf.offset, leaf.nbytes, leaf.extra = <uint64_t> (at - self.fill.payload), 8 * <uint64_t> n, n
+        self.tag(b"L")
+        return True
+
+    cdef int pickled_leaf(self, value) except -1:
+        """The last resort: pickle protocol 5, its buffers out of band, and those of tensors wherever torch is."""
+        cdef Py_buffer piece
+        cdef list buffers = []
+        if tensor_class() is None:
+            data = pickle.dumps(value, 5, buffer_callback=buffers.append)
+        else:
+            data = _codec.foreign_module("tensor objects").dumps(value, buffers.append)
+        cdef list parts = [data] * (len(buffers) + 1), sizes = [len(data)] * (len(buffers) + 1)
+        cdef uint64_t size = len(parts) * 8, i, offset
+        for i in range(<uint64_t> len(buffers)):  # no comprehension: see Decoder.build
+            parts[i + 1] = buffers[i].raw()
+            sizes[i + 1] = parts[i + 1].nbytes
+        for i in range(<uint64_t> len(parts)):
+            size = padded(size) + <uint64_t> sizes[i]
+        cdef char *at = self.fill.alloc(size, SR_LEAF_ALIGN)
+        offset = len(parts) * 8
+        for i in range(<uint64_t> len(parts)):
+            (<uint64_t *> at)[i] = sizes[i]
+            PyObject_GetBuffer(parts[i], &piece, PyBUF_SIMPLE)
+            offset = padded(offset)
+            copy_in(at + offset, <char *> piece.buf, piece.len)
+            offset += piece.len
+            PyBuffer_Release(&piece)
+        cdef sr_leaf *leaf = self.record(LEAF_OBJECT)
+        leaf.extra, leaf.nbytes, leaf.offset = len(buffers), size, <uint64_t> (at - self.fill.payload)
+        self.pickled += 1
+        return self.tag(b"L")
+
+    cdef int foreign(self, value, kind) except -1:
+        """Values of other libraries that have a form of their own, or else a pickle."""
+        module = getattr(kind, "__module__", None)
+        if type(module) is str:
+            module = (<str> module).partition(".")[0]
+        if module == "torch" or is_tensor(value):  # a subclass of the user's
+            packed = _codec.foreign_module("tensor").pack(value)
+            if packed is not None:
+                self.array(<cnp.ndarray?> packed[0], LEAF_TENSOR, packed[1])
+                self.leaves[self.n_leaves - 1].flags = REQUIRES_GRAD if packed[2] else 0
+                return 0
+        elif module == "pyarrow":
+            packed = _codec.foreign_module("arrow").pack(value, reserve)
+            if packed is not None:
+                return self.array(<cnp.ndarray?> packed, LEAF_ARROW, None)
+        return self.pickled_leaf(value)
+
+    # ---- nodes
+
+    cdef int add(self, value, int depth) except -1:
+        """Write one node and all below it."""
+        cdef int64_t integer
+        cdef int overflow = 0
+        cdef double real
+        cdef sr_leaf *leaf
+        cdef cnp.ndarray array
+        kind = type(value)
+        if depth > MAX_DEPTH:
+            raise ValueError(f"a batch is nested deeper than {MAX_DEPTH} levels; does it contain itself?")
+        if kind is np.ndarray or kind is np.memmap:
+            array = <cnp.ndarray> value
+            fixed = is_fixed(<cnp.dtype> cnp.PyArray_DESCR(array))
+            if fixed and cnp.PyArray_NDIM(array) <= <int> SR_MAX_DIMS:
+                return self.array(array, LEAF_ARRAY, None)
+            return self.pickled_leaf(value)
+        if kind is AsTensor:
+            array = (<AsTensor> value).array
+            if cnp.PyArray_NDIM(array) <= <int> SR_MAX_DIMS:
+                return self.array(array, LEAF_TENSOR, (<AsTensor> value).name())
+            name = (<AsTensor> value).name()
+            return self.pickled_leaf(_codec.foreign_module("tensor").restore(array, name, False))
+        if kind is dict:
+            return self.mapping(value, b"d", depth)
+        if kind is OrderedDict:
+            return self.pickled_leaf(value) if vars(value) else self.mapping(value, b"o", depth)
+        if kind is tuple:
+            self.tag(b"t")
+            return self.children(value, depth)
+        if kind is list:
+            return self.sequence(<list> value, depth)
+        if kind is bool or kind is int:
+            integer = PyLong_AsLongLongAndOverflow(value, &overflow)
+            if overflow:
+                return self.pickled_leaf(value)
+            leaf = self.record(LEAF_BOOL if kind is bool else LEAF_INT)
+            leaf.extra = <uint64_t> integer
+            return self.tag(b"L")
+        if kind is float:
+            real = value
+            leaf = self.record(LEAF_FLOAT)
+            memcpy(&leaf.extra, &real, 8)
+            return self.tag(b"L")
+        if value is None:
+            return self.tag(b"N")
+        if kind is str:
+            return self.blob(LEAF_STR, (<str> value).encode("utf-8", "surrogatepass"))
+        if kind is bytes:
+            return self.blob(LEAF_BYTES, value)
+        # Neither a record nor a subclass of the user's would come back from its bytes.
+        if isinstance(value, np.generic) and kind is value.dtype.type and is_fixed(value.dtype):
+            return self.array(np.asarray(value), LEAF_SCALAR, None)
+        if isinstance(value, tuple) and self.can_be_made(kind) and is_complete(<tuple> value):
+            self.named(kind, b"n")
+            return self.children(<tuple> value, depth)
+        if dataclasses.is_dataclass(kind) and self.can_be_made(kind):
+            values = _tree.contents(value)
+            if values is not None:
+                self.named(kind, b"c")
+                names = _tree.field_names(kind)
+                self.count(len(names))
+                for name in names:
+                    self.text((<str> name).encode())
+                for child in values:
+                    self.add(child, depth + 1)
+                return 0
+        return self.foreign(value, kind)
+
+    cdef int children(self, tuple values, int depth) except -1:
+        self.count(len(values))
+        for child in values:
+            self.add(child, depth + 1)
+        return 0
+
+    cdef int sequence(self, list values, int depth) except -1:
+        first = type(values[0]) if values else None
+        if (first is str or first is bytes) and all_of(values, first):
+            return self.strings(values, LEAF_STRINGS if first is str else LEAF_BYTESTRINGS)
+        if (first is int or first is float) and all_of(values, first):
+            if self.numbers(values, LEAF_INTS if first is int else LEAF_FLOATS):
+                return 0
+        self.tag(b"l")
+        # A copy: what is pickled below may be code that changes the list.
+        return self.children(tuple(values), depth)
+
+    cdef int mapping(self, value, char c, int depth) except -1:
+        cdef uint64_t mark = self.n_defs
+        cdef tuple items = tuple(value.items())
+        self.tag(c)
+        self.count(len(items))
+        for pair in items:
+            if not self.key((<tuple> pair)[0], depth):
+                self.n_defs = mark
+                return self.pickled_leaf(value)
+        for pair in items:
+            self.add((<tuple> pair)[1], depth + 1)
+        return 0
+
+    cdef bint can_be_made(self, kind) except *:
+        """Whether the other side finds this class, and can make its objects from leaves alone."""
+        known = self.found.get(kind)
+        if known is None:
+            plain = _tree.is_plain_namedtuple(kind) or _tree.is_plain_dataclass(kind)
+            known = plain and _tree.can_be_found(kind)
+            self.found[kind] = known
+        return known
+
+    # ---- a whole value
+
+    cdef int encode(self, Fill fill, list box, int kind, sr_result *result, bint apart) except -1:
+        """Flatten ``box.pop()`` into the fill's slot; *result is what a publish needs.
+
+        `apart`: whoever takes it is to share no byte with code that still has an array of this slot.
+        """
+        if self.fill is not None:
+            raise RuntimeError("this Encoder is at work already: each worker needs its own")
+        self.fill = fill
+        self.n_leaves = self.n_defs = self.pickled = 0
+        self.low, self.high = NOWHERE, 0
+        self.found = {}
+        try:
+            self.add(box.pop(), 0)
+            memset(result, 0, sizeof(sr_result))
+            if apart and self.low != NOWHERE and fill.is_kept():
+                self.set_apart()
+                result.flags = SET_APART
+            self.table(result)
+        finally:
+            self.fill = None
+            self.found = None
+        result.kind, result.pickled = kind, self.pickled
+        return 0
+
+    cdef int set_apart(self) except -1:
+        """Copy what lay in the slot before it was encoded to where nobody has an array yet.
+
+        All of it, in one piece: who is left does not tell what it refers to, and leaves that share bytes go
+        on doing so.
+        """
+        cdef uint64_t first = self.low // SR_LEAF_ALIGN * SR_LEAF_ALIGN, n = self.high - first, by
+        cdef char *at = self.fill.alloc(n, SR_LEAF_ALIGN)
+        cdef uint32_t i
+        cdef sr_leaf *leaf
+        copy_in(at, self.fill.payload + first, n)
+        by = <uint64_t> (at - self.fill.payload) - first
+        for i in range(self.n_leaves):
+            leaf = self.leaves + i
+            if leaf.nbytes and self.low <= leaf.offset < self.high:
+                leaf.offset += by
+        return 0
+
+    cdef int table(self, sr_result *result) except -1:
+        """Write leaf records and definition behind the leaves."""
+        cdef uint64_t table = <uint64_t> self.n_leaves * sizeof(sr_leaf)
+        cdef char *at = self.fill.alloc(table + self.n_defs, SR_LEAF_ALIGN)
+        if table:
+            memcpy(at, self.leaves, table)
+        memcpy(at + table, self.defs, self.n_defs)
+        result.table_off = <uint64_t> (at - self.fill.payload)
+        result.def_off = result.table_off + table
+        result.n_leaves, result.def_bytes = self.n_leaves, <uint32_t> self.n_defs
+        result.def_hash = hash_bytes(self.defs, self.n_defs)
+        result.bytes = result.def_off + self.n_defs
+        return 0
+
+    # ---- what a worker calls; `box` is a list with the value, emptied so that nothing but worker code
+    # ---- still refers to arrays in the slot when it is published
+
+    def publish(self, Fill fill not None, list box not None, int kind=SR_BATCH, uint64_t begun=0,
+                uint64_t fetched=0,
+                bint moved=False):
+        """Encode ``box.pop()`` into the slot and publish it.
+
+        `begun` and `fetched` (ns, as `_ring.now`) are when fetching began and ended: the statistics' times.
+        `moved`: whoever still refers to arrays in the slot has promised not to use them any more.
+        """
+        cdef sr_result result
+        self.encode(fill, box, kind, &result, not moved)
+        if begun:
+            fill.note(begun, fetched)
+        fill.publish(&result)
+
+    def stage(self, Fill fill not None, list box not None, int kind=SR_BATCH, uint64_t begun=0, uint64_t fetched=0):
+        """Encode what a range yields and end the range; True if this worker must finish the slot."""
+        cdef sr_result result
+        self.encode(fill, box, kind, &result, False)  # the worker that puts the ranges together copies them
+        if begun:
+            fill.note(begun, fetched)
+        return fill.range_done(&result) == 1
+
+    def settle_direct(self, Fill fill not None, skeleton):
+        """Record how the rows of a cooperative batch lie; `skeleton` has an array in the slot per leaf."""
+        cdef sr_result result
+        self.encode(fill, [skeleton], SR_BATCH, &result, False)  # the caller has it still, and nobody else
+        fill.settle(SR_LAYOUT_DIRECT, &result)
+
+    def settle_staged(self, Fill fill not None):
+        """Record that each range stages its samples."""
+        fill.settle(SR_LAYOUT_STAGED, NULL)
+
+
+def range_done(Fill fill not None, uint64_t begun, uint64_t fetched):
+    """End a range whose rows lie in place; True if this worker must finish the slot."""
+    fill.note(begun, fetched)
+    return fill.range_done(NULL) == 1
+
+
+def range_lost(Fill fill not None, uint32_t why, uint64_t needed, uint64_t free):
+    """End a range whose error found no room in the slot: three numbers are kept. True as `range_done`."""
+    cdef sr_result result
+    memset(&result, 0, sizeof(result))
+    result.kind, result.pickled, result.table_off, result.def_off = SR_ERROR, why, needed, free
+    return fill.range_done(&result) == 1
+
+
+def lost(Fill fill not None, which):
+    """Return the numbers that `range_lost` kept; None for any other range."""
+    cdef sr_result result = fill.result_of(which)[0]
+    if result.kind != SR_ERROR or result.def_bytes:
+        return None
+    return result.pickled, result.table_off, result.def_off
+
+
+def view(Fill fill not None, which=None):
+    """Return (kind, value) of what a range staged, or of the settled layout (`which` None), as views."""
+    cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
+    if result.kind == 0:
+        return 0, None
+    return result.kind, decode(fill.payload, fill.limit(), &result, fill.holder())
+
+
+def publish_range(Fill fill not None, which=None):
+    """Publish what a range staged (its error), or the settled layout (`which` None), as the slot's batch."""
+    cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
+    fill.publish(&result)
+
+
+cdef bint is_complete(tuple value) except *:
+    """Whether a namedtuple has its fields, and nothing besides."""
+    return len(value) == len(type(value)._fields) and not getattr(value, "__dict__", None)
+
+
+cdef bint says_all(cnp.dtype descr) except *:
+    """Whether a dtype's number, size and text tell all of it."""
+    cdef int num = descr.type_num
+    if (num < cnp.NPY_OBJECT or num == NPY_HALF) and descr is cnp.PyArray_DescrFromType(num):
+        return True
+    return _tree.is_plain_dtype(descr)
+
+
+cdef uint64_t padded(uint64_t n) noexcept:
+    return (n + SR_LEAF_ALIGN - 1) // SR_LEAF_ALIGN * SR_LEAF_ALIGN

@@ -1,0 +1,303 @@
+"""The definition of a batch's tree: its containers, in bytes that any process can read back.
+
+The encoder (_define.pyx) writes definitions, this module reads them; docs/codec.md has the format. A
+definition is read once and then found by its hash, so this is off the path of a batch.
+
+A node is a tuple ``(kind, data, children)``:
+
+=========  =====================================  ==============================
+kind       data                                   children
+=========  =====================================  ==============================
+LEAF       None, numpy.dtype or torch dtype name  None
+NONE       None                                   None
+DICT       tuple of keys                          one per key
+ODICT      tuple of keys (an OrderedDict's)       one per key
+LIST       None                                   one per element
+TUPLE      None                                   one per element
+NAMED      the namedtuple's class                 one per field
+DATACLASS  (class, tuple of field names)          one per field
+=========  =====================================  ==============================
+"""
+
+import ast
+import copyreg
+import dataclasses
+import functools
+import importlib
+import inspect
+import struct
+import sys
+import types
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import numpy as np
+
+LEAF, NONE, DICT, ODICT, LIST, TUPLE, NAMED, DATACLASS = range(8)
+
+MAX_DEPTH = 100  # a definition from a broken worker must not exhaust the stack
+
+
+class BadDefinition(ValueError):
+    """The bytes are not a tree definition."""
+
+
+def parse(data):
+    """Read a definition.
+
+    Parameters
+    ----------
+    data : bytes
+
+    Returns
+    -------
+    node : tuple
+    leaves : int
+        How many leaf records it needs.
+
+    Raises
+    ------
+    BadDefinition
+    """
+    reader = _Reader(data)
+    node = reader.node(0)
+    if reader.at != len(data):
+        raise BadDefinition(f"{len(data) - reader.at} bytes left over after the tree")
+    return node, reader.leaves
+
+
+class _Reader:
+    def __init__(self, data):
+        self.data = data
+        self.at = 0
+        self.leaves = 0
+
+    def take(self, n):
+        piece = self.data[self.at : self.at + n]
+        if len(piece) != n:
+            raise BadDefinition(f"{n} bytes wanted at {self.at} of {len(self.data)}")
+        self.at += n
+        return piece
+
+    def count(self):
+        n = struct.unpack("<I", self.take(4))[0]
+        # Every element takes a byte at least: larger counts are nonsense, and would cost memory.
+        if n > len(self.data) - self.at:
+            raise BadDefinition(f"{n} elements announced, {len(self.data) - self.at} bytes left")
+        return n
+
+    def text(self):
+        try:
+            return self.take(self.count()).decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise BadDefinition(str(error)) from None
+
+    def key(self, depth):
+        tag = self.take(1)
+        if tag == b"s":
+            return self.text()
+        if tag == b"b":
+            return self.take(self.count())
+        if tag == b"i":
+            return struct.unpack("<q", self.take(8))[0]
+        if tag == b"f":
+            return struct.unpack("<d", self.take(8))[0]
+        if tag in (b"0", b"1", b"2"):
+            return {b"0": None, b"1": True, b"2": False}[tag]
+        if tag == b"(" and depth < MAX_DEPTH:
+            return tuple(self.key(depth + 1) for _ in range(self.count()))
+        raise BadDefinition(f"{tag!r} is not a key")
+
+    def node(self, depth):
+        if depth > MAX_DEPTH:
+            raise BadDefinition(f"deeper than {MAX_DEPTH}")
+        tag = self.take(1)
+        if tag in (b"L", b"D", b"T"):
+            self.leaves += 1
+            data = {b"L": lambda: None, b"D": lambda: read_dtype(self.text()), b"T": self.text}[tag]()
+            return LEAF, data, None
+        if tag == b"N":
+            return NONE, None, None
+        if tag in (b"d", b"o"):
+            n = self.count()
+            keys = tuple(self.key(depth) for _ in range(n))
+            return DICT if tag == b"d" else ODICT, keys, self.children(n, depth)
+        if tag in (b"l", b"t"):
+            return LIST if tag == b"l" else TUPLE, None, self.children(self.count(), depth)
+        if tag == b"n":
+            cls = find_class(self.text(), self.text())
+            n = self.count()
+            if not is_plain_namedtuple(cls) or len(cls._fields) != n:
+                raise BadDefinition(f"{cls!r} is not a namedtuple of {n} fields")
+            return NAMED, cls, self.children(n, depth)
+        if tag == b"c":
+            cls = find_class(self.text(), self.text())
+            n = self.count()
+            names = tuple(self.text() for _ in range(n))
+            if not is_plain_dataclass(cls) or names != field_names(cls):
+                raise BadDefinition(f"{cls!r} is not a dataclass of the fields {names}")
+            return DATACLASS, (cls, names), self.children(n, depth)
+        raise BadDefinition(f"{tag!r} is not a node")
+
+    def children(self, n, depth):
+        return tuple(self.node(depth + 1) for _ in range(n))
+
+
+def is_namedtuple(cls):
+    """Whether `cls` is a tuple class with named fields."""
+    return (
+        isinstance(cls, type)
+        and issubclass(cls, tuple)
+        and isinstance(getattr(cls, "_fields", None), tuple)
+        and hasattr(cls, "_make")
+    )
+
+
+def is_plain_namedtuple(cls):
+    """Whether the elements of a namedtuple are all that pickle would ask of it."""
+    return is_namedtuple(cls) and is_pickled_as_usual(cls)
+
+
+def is_plain_dataclass(cls):
+    """Whether the fields of a dataclass can be all there is to its objects: then they are leaves.
+
+    One that derives from a builtin, says itself how to be pickled, or keeps something in a slot or behind a
+    property, is left to pickle.
+    """
+    if not (
+        isinstance(cls, type)
+        and dataclasses.is_dataclass(cls)
+        and cls.__new__ is object.__new__
+        and is_pickled_as_usual(cls)
+    ):
+        return False
+    names, slots = field_names(cls), slots_of(cls)
+    # Values lie either in the dictionary or in slots: in a class that has both, in who knows which.
+    if slots if cls.__dictoffset__ else not set(slots) <= set(names):
+        return False
+    return not any(_is_guarded(inspect.getattr_static(cls, name, None)) for name in names)
+
+
+def is_pickled_as_usual(cls):
+    """Whether neither a class nor anybody else says how its objects are to be pickled."""
+    return (
+        cls.__reduce_ex__ is object.__reduce_ex__
+        and cls.__reduce__ is object.__reduce__
+        and getattr(cls, "__getstate__", None) in _GETSTATES
+        and getattr(cls, "__setstate__", None) in _SETSTATES
+        and cls not in copyreg.dispatch_table
+    )
+
+
+def _is_guarded(attribute):
+    """Whether what is written to a class's attribute goes through code of its own, such as a property's."""
+    return hasattr(type(attribute), "__set__") and not isinstance(attribute, types.MemberDescriptorType)
+
+
+# What dataclasses themselves give to those with frozen=True and slots=True.
+_GETSTATES = (
+    None,
+    getattr(object, "__getstate__", None),
+    getattr(dataclasses, "_dataclass_getstate", None),
+)
+_SETSTATES = (None, getattr(dataclasses, "_dataclass_setstate", None))
+
+
+def field_names(cls):
+    """Return the names of a dataclass's fields."""
+    return tuple(f.name for f in dataclasses.fields(cls))
+
+
+def contents(value):
+    """Return the values of a plain dataclass's fields, in order; None if there is more, or less, to it."""
+    names = field_names(type(value))
+    attributes = getattr(value, "__dict__", None)
+    if attributes is not None:
+        if len(attributes) == len(names) and all(name in attributes for name in names):
+            return [attributes[name] for name in names]
+        return None
+    try:
+        return [getattr(value, name) for name in names]
+    except AttributeError:
+        return None
+
+
+@functools.lru_cache(maxsize=1024)
+def slots_of(cls):
+    """The names that a class and its bases have slots for, but for a dictionary and a weak reference."""
+    names = [getattr(base, "__slots__", ()) for base in cls.__mro__]
+    every = [name for one in names for name in ((one,) if isinstance(one, str) else one)]
+    return tuple(name for name in every if name not in ("__dict__", "__weakref__"))
+
+
+def find_class(module, qualname):
+    """Return the class of that name; BadDefinition if there is none."""
+    try:
+        found = sys.modules.get(module) or importlib.import_module(module)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # whatever the module does when it is imported
+        raise BadDefinition(f"class {module}.{qualname}: {error!r}") from None
+    return found
+
+
+def can_be_found(cls):
+    """Whether another process finds `cls` by its name."""
+    try:
+        return find_class(cls.__module__, cls.__qualname__) is cls
+    except BadDefinition:
+        return False
+
+
+def is_plain_dtype(dtype):
+    """Whether a dtype is told by its text: dtypes are equal also where their metadata differ."""
+    return (
+        dtype.metadata is None
+        and (dtype.kind != "V" or dtype.type is np.void)  # records are another kind of void
+        and (dtype.subdtype is None or is_plain_dtype(dtype.subdtype[0]))
+        and all(is_plain_dtype(field[0]) for field in (dtype.fields or {}).values())
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def write_dtype(dtype):
+    """Return a dtype as text (numpy's own array-file notation); None if it cannot be said so."""
+    try:
+        text = repr(dtype.descr if dtype.names is not None else dtype.str)
+        return text if read_dtype(text) == dtype else None
+    except ValueError:  # overlapping or reordered fields; not read back
+        return None
+
+
+def read_dtype(text):
+    """Return the dtype of a text that `write_dtype` made; BadDefinition if it is none, or holds objects."""
+    try:
+        dtype = np.lib.format.descr_to_dtype(ast.literal_eval(text))
+    except Exception as error:  # numpy raises many kinds
+        raise BadDefinition(f"dtype {text!r}: {error!r}") from None
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSUV" or dtype.subdtype is not None:
+        raise BadDefinition(f"dtype {text!r} has no fixed-size bytes")
+    return dtype
+
+
+def map_leaves(value, function):
+    """Return the same dicts, lists, tuples and namedtuples with `function` of what they hold.
+
+    Other mappings become dicts.
+    """
+    if isinstance(value, Mapping):
+        made = {key: map_leaves(item, function) for key, item in value.items()}
+        return OrderedDict(made) if type(value) is OrderedDict else made
+    if isinstance(value, (list, tuple)):
+        made = [map_leaves(item, function) for item in value]
+        if is_namedtuple(type(value)):
+            return type(value)._make(made)
+        return tuple(made) if isinstance(value, tuple) else made
+    return function(value)
+
+
+def leaves_of(value):
+    """Return the leaves of `map_leaves`, in its order."""
+    found = []
+    map_leaves(value, found.append)
+    return found

@@ -1,0 +1,1 @@
+"""Samples to a batch, stacked straight into the slot."""

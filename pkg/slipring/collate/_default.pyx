@@ -1,0 +1,254 @@
+"""Collation: many samples become one batch, stacked straight into the slot."""
+
+import copy
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Mapping, MutableMapping
+
+cimport numpy as cnp
+
+from slipring.collate._empty cimport is_fixed
+from slipring.collate._stack cimport (
+    is_tensor, mismatch, mismatch_layout, mismatch_type, number_dtype, stack_arrays, stack_numbers,
+    stack_tensors, write_rows,
+)
+
+import numpy as np
+
+from slipring.codec import tree as _tree
+from slipring.collate._empty import reserve
+
+cnp.import_array()
+
+cdef int MAX_DEPTH = _tree.MAX_DEPTH
+
+
+def default_collate(samples):
+    """Put samples together along a new first dimension.
+
+    In a worker the arrays are made inside the slot, so each sample's bytes are copied once.
+
+    Parameters
+    ----------
+    samples : list
+        Arrays, numbers, text, torch tensors, and dicts, lists, tuples, namedtuples and dataclasses of them.
+
+    Returns
+    -------
+    value
+        The samples' own containers. Arrays of shape ``s`` become one of shape ``(len(samples), *s)``, bools a
+        bool, ints an int64 and floats a float64 array of shape ``(len(samples),)``; text and anything else a
+        list. Where all samples have None there is None.
+
+    Raises
+    ------
+    ValueError
+        Shapes, dtypes, keys or lengths differ; the message names both and the indices.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> slipring.default_collate([{"x": 1.5, "name": "a"}, {"x": 2.5, "name": "b"}])
+    {'x': array([1.5, 2.5]), 'name': ['a', 'b']}
+    """
+    samples = samples if type(samples) is list else list(samples)
+    if not samples:
+        raise ValueError("there are no samples to put together: the sampler gave an empty batch")
+    return collate(samples, "", 0)
+
+
+cdef object collate(list values, str path, int depth):
+    first = values[0]
+    kind = type(first)
+    if depth > MAX_DEPTH:
+        raise ValueError(f"a sample is nested deeper than {MAX_DEPTH} containers; does it contain itself?")
+    if kind is np.ndarray or kind is np.memmap:
+        fixed = is_fixed(<cnp.dtype> cnp.PyArray_DESCR(<cnp.ndarray> first))
+        return stack_arrays(values, path) if fixed else values
+    if kind is int or kind is float or kind is bool:
+        return stack_numbers(values, path)
+    if kind is str or kind is bytes:
+        return values
+    if kind is dict or kind is OrderedDict:
+        return kind([
+            (k, collate(column(values, k, first, path), f"{path}[{k!r}]", depth + 1)) for k in first
+        ])
+    if isinstance(first, tuple) or kind is list:
+        return collate_sequence(values, kind, path, depth)
+    if first is None:
+        return collate_nothing(values, path)
+    if isinstance(first, np.generic):
+        return stack_arrays(values, path) if is_fixed(first.dtype) else values
+    if is_tensor(first):
+        return stack_tensors(values, path)
+    if dataclasses.is_dataclass(kind):
+        return collate_dataclass(values, kind, path, depth)
+    if isinstance(first, Mapping):
+        return collate_mapping(values, first, path, depth)
+    return values
+
+
+cdef list column(list values, key, first, str path):
+    """Element `key` of every mapping; all have the keys of `first`."""
+    cdef Py_ssize_t i
+    cdef list out = []
+    size = len(first)
+    for i in range(len(values)):
+        value = values[i]
+        if not isinstance(value, Mapping):
+            raise mismatch(path, "type", 0, type(first).__name__, i, type(value).__name__)
+        if len(value) != size or key not in value:
+            raise mismatch(path, "keys", 0, list(first), i, list(value))
+        out.append(value[key])
+    return out
+
+
+cdef object collate_mapping(list values, first, str path, int depth):
+    """Other mappings: filled copies of the first, as torch makes them."""
+    parts = {k: collate(column(values, k, first, path), f"{path}[{k!r}]", depth + 1) for k in first}
+    try:
+        if isinstance(first, MutableMapping):
+            made = copy.copy(first)
+            for k in parts:  # by update() a Counter would add what the first sample has counted
+                made[k] = parts[k]
+            return made
+        return type(first)(parts)
+    except TypeError:
+        return parts
+
+
+cdef object collate_sequence(list values, kind, str path, int depth):
+    cdef Py_ssize_t i, j, n = len(values[0])
+    cdef list out, parts
+    for i in range(1, len(values)):
+        if not isinstance(values[i], (tuple, list)):
+            raise mismatch_type(path, values, i)
+        if len(values[i]) != n:
+            raise mismatch(path, "length", 0, n, i, len(values[i]))
+    out = [None] * n
+    for j in range(n):
+        parts = [None] * len(values)  # no comprehension: see Decoder.build
+        for i in range(len(values)):
+            parts[i] = values[i][j]
+        out[j] = collate(parts, f"{path}[{j}]", depth + 1)
+    if kind is list:
+        return out
+    return kind._make(out) if _tree.is_namedtuple(kind) else tuple(out)
+
+
+cdef object collate_dataclass(list values, kind, str path, int depth):
+    cdef Py_ssize_t i
+    for i in range(len(values)):
+        if type(values[i]) is not kind:
+            raise mismatch_type(path, values, i)
+    # A copy, not a call: __init__ ran for every sample already.
+    made = copy.copy(values[0])
+    for field in dataclasses.fields(kind):
+        parts = [None] * len(values)  # no comprehension: see Decoder.build
+        for i in range(len(values)):
+            parts[i] = getattr(values[i], field.name)
+        object.__setattr__(made, field.name, collate(parts, f"{path}.{field.name}", depth + 1))
+    return made
+
+
+cdef object collate_nothing(list values, str path):
+    for i in range(len(values)):
+        if values[i] is not None:
+            raise mismatch_type(path, values, i)
+    return None
+
+
+# ---- cooperative batches: several workers write rows of one batch
+
+
+def skeleton(sample, Py_ssize_t rows):
+    """Return the batch that `rows` samples like this one make, its arrays empty; None if a size may vary.
+
+    Nothing is allocated before it is clear that all leaves are fixed.
+    """
+    return skeleton_of(sample, rows) if has_layout(sample, 0) else None
+
+
+cdef bint has_layout(sample, int depth) except *:
+    kind = type(sample)
+    if depth > MAX_DEPTH:
+        return False
+    if kind is np.ndarray or kind is np.memmap or isinstance(sample, np.generic):
+        return is_fixed(sample.dtype)
+    if kind is int or kind is float or kind is bool:
+        return True
+    if kind is dict or kind is OrderedDict:
+        sample = sample.values()
+    elif not isinstance(sample, tuple) and kind is not list:
+        return False
+    for value in sample:
+        if not has_layout(value, depth + 1):
+            return False
+    return True
+
+
+cdef object skeleton_of(sample, Py_ssize_t rows):
+    cdef Py_ssize_t i
+    cdef list parts
+    kind = type(sample)
+    if kind is dict or kind is OrderedDict:
+        made = kind()
+        for key, value in sample.items():
+            made[key] = skeleton_of(value, rows)
+        return made
+    if isinstance(sample, tuple) or kind is list:
+        parts = [None] * len(sample)  # no comprehension: see Decoder.build
+        for i in range(len(sample)):
+            parts[i] = skeleton_of(sample[i], rows)
+        return parts if kind is list else kind._make(parts) if _tree.is_namedtuple(kind) else tuple(parts)
+    if kind is int or kind is float or kind is bool:
+        return reserve((rows,), number_dtype(kind))
+    return reserve((rows, *sample.shape), sample.dtype)
+
+
+def write(target, list samples, Py_ssize_t first, str path=""):
+    """Write samples to rows ``first:first + len(samples)`` of a skeleton.
+
+    Raises
+    ------
+    ValueError
+        A sample does not fit the layout that another worker's first sample has set.
+    """
+    cdef Py_ssize_t i
+    kind = type(target)
+    if kind is np.ndarray:
+        arrays = [None] * len(samples)
+        for i in range(len(samples)):
+            arrays[i] = np.asarray(samples[i])
+        for i in range(len(arrays)):
+            # Not even what could be cast: it would depend on who came first, and set the layout.
+            if arrays[i].dtype != target.dtype:
+                raise mismatch_layout(path, "dtype", target.dtype, i, arrays[i].dtype)
+            if arrays[i].shape != target.shape[1:]:
+                raise mismatch_layout(path, "shape", target.shape[1:], i, arrays[i].shape)
+        write_rows(<cnp.ndarray> target, arrays, first, True)
+    elif kind is dict or kind is OrderedDict:
+        for i in range(len(samples)):
+            if not isinstance(samples[i], Mapping):
+                raise mismatch_layout(path, "type", kind.__name__, i, type(samples[i]).__name__)
+            if samples[i].keys() != target.keys():
+                raise mismatch_layout(path, "keys", list(target), i, list(samples[i]))
+        for k in target:
+            write(target[k], part_of(samples, k), first, f"{path}[{k!r}]")
+    else:
+        for i in range(len(samples)):
+            if not isinstance(samples[i], (tuple, list)):
+                raise mismatch_layout(path, "type", kind.__name__, i, type(samples[i]).__name__)
+            if len(samples[i]) != len(target):
+                raise mismatch_layout(path, "length", len(target), i, len(samples[i]))
+        for j in range(len(target)):
+            write(target[j], part_of(samples, j), first, f"{path}[{j}]")
+
+
+cdef list part_of(list samples, key):
+    """Return one part of each sample, in a list that need not grow: see Decoder.build."""
+    cdef list parts = [None] * len(samples)
+    cdef Py_ssize_t i
+    for i in range(len(samples)):
+        parts[i] = samples[i][key]
+    return parts

@@ -1,0 +1,19 @@
+cimport numpy as cnp
+from libc.stdint cimport uint64_t
+
+from slipring.ring._slot cimport Fill
+
+cdef extern from "numpy/arrayobject.h":
+    enum:
+        NPY_HALF  # numpy's own .pxd lacks it
+
+cdef class AsTensor:
+    cdef readonly cnp.ndarray array
+    cdef str name(self)
+
+cdef int is_fixed(cnp.dtype descr) except -1
+cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr)
+cdef object array_over(char *at, int ndim, cnp.npy_intp *shape, cnp.npy_intp *strides, cnp.dtype descr,
+                       object base)
+cdef void copy_in(char *to, const char *source, uint64_t nbytes) noexcept
+cdef void copy_rows(char *to, const char **sources, uint64_t n, uint64_t nbytes) noexcept

@@ -1,0 +1,22 @@
+"""Arrays made in the slot that is being filled."""
+
+from collections.abc import Iterable
+from typing import Any, SupportsIndex, TypeVar, final, overload
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+_Shape = SupportsIndex | Iterable[SupportsIndex]
+
+@final
+class AsTensor:
+    array: NDArray[Any]
+
+@overload
+def empty(shape: _Shape, dtype: type[float] = ...) -> NDArray[np.float64]: ...
+@overload
+def empty(shape: _Shape, dtype: np.dtype[_Scalar] | type[_Scalar]) -> NDArray[_Scalar]: ...
+@overload
+def empty(shape: _Shape, dtype: DTypeLike) -> NDArray[Any]: ...
+def reserve(shape: _Shape, dtype: DTypeLike) -> NDArray[Any]: ...

@@ -1,0 +1,156 @@
+"""Arrays inside the slot that is being filled."""
+
+cimport cython
+cimport numpy as cnp
+from cpython.number cimport PyNumber_AsSsize_t
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
+
+from slipring.ring._segment cimport SR_LEAF_ALIGN, SR_WHOLE, copy_streaming
+from slipring.ring._slot cimport Fill, current_fill
+
+import numpy as np
+
+cnp.import_array()
+
+cdef extern from "numpy/arrayobject.h":
+    # numpy's own .pxd cannot say that the last argument may be NULL.
+    object PyArray_NewFromDescr(PyTypeObject *subtype, cnp.dtype descr, int nd, cnp.npy_intp *dims,
+                                cnp.npy_intp *strides, void *data, int flags, PyObject *obj)
+
+cdef uint64_t BIG_COPY = 1 << 16   # from here on other threads may run during a copy
+cdef uint64_t STREAMING = 4 << 20  # from here on bytes leave the caches before anybody reads them
+
+
+# torch's names of dtypes; numpy's own `name` is computed anew each time.
+cdef dict _NAMES = {
+    np.dtype(kind).num: np.dtype(kind).name for kind in "?bBhHiIlLqQefdFD"
+}
+
+
+@cython.final
+cdef class AsTensor:
+    """An array that the consumer is to see as a torch tensor."""
+
+    cdef str name(self):
+        return <str> _NAMES[cnp.PyArray_TYPE(self.array)]
+
+
+def empty(shape, dtype=float):
+    """Return a new array, inside the slot being filled if the calling thread fills one.
+
+    In a worker (in ``__getitem__``, ``__getitems__``, a transform or a `collate_fn`) the array already lies
+    where the consumer will read it, so a batch made of it is not copied. Elsewhere it is
+    ``numpy.empty(shape, dtype)``, also where several workers share a batch (`chunk_size`): there each sample
+    is copied to its row.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+    dtype : dtype
+        Any fixed-size dtype; object dtypes get ordinary memory.
+
+    Returns
+    -------
+    numpy.ndarray
+        C-contiguous, not initialised. It may be kept past the batch, and is then the keeper's alone: the
+        batch is copied once more, and its slot does not circulate until the array has gone.
+
+    Raises
+    ------
+    SegmentFull, BatchTooLarge
+        The slot cannot take it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import slipring
+    >>> def collate(samples):
+    ...     batch = slipring.empty((len(samples), 2), np.float32)
+    ...     for row, sample in enumerate(samples):
+    ...         batch[row] = sample, sample ** 2
+    ...     return batch
+    >>> with slipring.Loader(range(4), batch_size=4, collate_fn=collate) as loader:
+    ...     print(next(iter(loader)).tolist())
+    [[0.0, 0.0], [1.0, 1.0], [2.0, 4.0], [3.0, 9.0]]
+    """
+    cdef Fill fill = current_fill()
+    # A slot that several workers fill can be held by only one of them: the one that publishes it. And that
+    # one writes the batch over what the others have staged, so that a slot never has to hold both.
+    if fill is None or fill.range != SR_WHOLE:
+        return np.empty(shape, dtype)
+    return reserve(shape, dtype)
+
+
+def reserve(shape, dtype):
+    """As `empty`, also in a range of a batch that several workers share: for arrays that nobody keeps."""
+    cdef Fill fill = current_fill()
+    cdef cnp.dtype descr = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
+    if fill is None or descr.subdtype is not None or not is_fixed(descr):
+        return np.empty(shape, dtype)
+    if type(shape) is not tuple:
+        shape = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
+    return in_slot(fill, shape, descr)
+
+
+cdef int is_fixed(cnp.dtype descr) except -1:
+    """Whether every element has its bytes in the array itself, and numpy alone says what they mean."""
+    cdef int num = descr.type_num
+    if num < 0 or num > NPY_HALF or num == cnp.NPY_OBJECT or descr.itemsize == 0:
+        return False
+    return num != cnp.NPY_VOID or not descr.hasobject
+
+
+cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr):
+    """A new array in the fill's slot."""
+    cdef cnp.npy_intp dims[64]
+    cdef uint64_t nbytes = descr.itemsize
+    cdef int i, n = <int> len(shape)
+    if n > 64:
+        raise ValueError(f"an array has at most 64 dimensions, not {n}")
+    for i in range(n):
+        dims[i] = PyNumber_AsSsize_t(shape[i], OverflowError)
+        if dims[i] < 0:
+            raise ValueError(f"negative dimensions are not allowed: {shape}")
+        if dims[i] and nbytes > (<uint64_t> 1 << 62) // <uint64_t> dims[i]:
+            raise ValueError(f"an array of shape {shape} is too large")
+        nbytes *= <uint64_t> dims[i]
+    return array_over(fill.alloc(nbytes, SR_LEAF_ALIGN), n, dims, NULL, descr, fill.holder())
+
+
+cdef object array_over(char *at, int ndim, cnp.npy_intp *shape, cnp.npy_intp *strides, cnp.dtype descr,
+                       object base):
+    """An array over memory that `base` (None: the caller) keeps alive; `strides` NULL: C's."""
+    Py_INCREF(descr)  # the call takes it, also when it fails
+    array = <cnp.ndarray> PyArray_NewFromDescr(
+        <PyTypeObject *> cnp.ndarray, descr, ndim, shape, strides, at,
+        cnp.NPY_ARRAY_WRITEABLE | cnp.NPY_ARRAY_ALIGNED, NULL)
+    if <uint64_t> at % SR_LEAF_ALIGN:
+        cnp.PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
+    if base is not None:
+        Py_INCREF(base)  # likewise
+        cnp.PyArray_SetBaseObject(array, base)
+    return array
+
+
+cdef void copy_in(char *to, const char *source, uint64_t nbytes) noexcept:
+    """memcpy, without the GIL when it takes long."""
+    copy_rows(to, &source, 1, nbytes)
+
+
+cdef void copy_rows(char *to, const char **sources, uint64_t n, uint64_t nbytes) noexcept:
+    """Copy `n` pieces of `nbytes` each, one behind the other."""
+    cdef uint64_t i
+    if n * nbytes < BIG_COPY:
+        for i in range(n):
+            memcpy(to + i * nbytes, sources[i], nbytes)
+        return
+    with nogil:
+        if n * nbytes < STREAMING:
+            for i in range(n):
+                memcpy(to + i * nbytes, sources[i], nbytes)
+        else:
+            for i in range(n):
+                copy_streaming(to + i * nbytes, sources[i], nbytes)

@@ -1,0 +1,1 @@
+"""One pass over the data: what is dispatched next, and delivery in order."""

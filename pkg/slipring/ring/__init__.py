@@ -1,0 +1,1 @@
+"""The binding of the C ring: the only folder that calls `csrc/`."""

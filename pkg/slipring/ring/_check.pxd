@@ -1,0 +1,9 @@
+from libc.stdint cimport uint64_t
+
+from slipring.ring._cring cimport sr_shortage
+
+
+cdef int check(int rc) except -1
+cdef int refuse(int rc, sr_shortage *why, uint64_t slots) except -1
+cdef void forget_handlers() noexcept
+cdef bint raised_by_a_handler(error) except -1

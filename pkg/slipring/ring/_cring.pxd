@@ -1,0 +1,203 @@
+# The mirror of csrc/ring.h and csrc/layout.h. Nothing here blocks the GIL: all of it is nogil.
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef extern from "layout.h" nogil:
+    enum:
+        SR_LEAF_ALIGN
+        SR_MAX_RANGES
+        SR_MAX_DIMS
+        SR_MAX_PARTIES
+        SR_MAX_SLOTS
+        SR_BATCH
+        SR_ERROR
+        SR_END
+        SR_TASK_INDICES
+        SR_TASK_OBJECT
+        SR_TASK_NEXT
+        SR_PARTY_JOINED
+        SR_PARTY_SERVING
+        SR_SEG_PUSH
+        SR_LAYOUT_DIRECT
+        SR_LAYOUT_STAGED
+
+    ctypedef struct sr_result:
+        uint64_t table_off
+        uint64_t def_off
+        uint64_t def_hash
+        uint64_t bytes
+        uint32_t n_leaves
+        uint32_t def_bytes
+        uint16_t kind
+        uint16_t flags
+        uint32_t pickled
+
+    ctypedef struct sr_leaf:
+        uint8_t kind
+        uint8_t dtype
+        uint8_t ndim
+        uint8_t flags
+        uint32_t itemsize
+        uint64_t offset
+        uint64_t nbytes
+        int64_t shape[12]
+        uint64_t extra
+
+    ctypedef struct sr_task:
+        uint64_t run
+        uint64_t epoch
+        uint64_t ticket
+        uint64_t seed
+        uint64_t sequence
+        uint64_t bytes
+        uint32_t kind
+        uint32_t rows
+        uint32_t n_ranges
+        uint32_t chunk
+        uint32_t addressee
+        uint32_t flags
+
+cdef extern from "ring.h" nogil:
+    ctypedef struct sr_ring:
+        pass
+
+    const uint64_t SR_FOREVER
+    const uint32_t SR_ANY
+    const uint32_t SR_CONSUMER
+    const uint32_t SR_WHOLE
+    const uint32_t SR_FINISH
+
+    enum:
+        SR_BACKING_AUTO
+        SR_BACKING_SHM
+        SR_BACKING_MEMFD
+        SR_BACKING_DIR
+        SR_LIMIT_NONE
+        SR_LIMIT_FILESYSTEM
+        SR_LIMIT_CGROUP
+        SR_LIMIT_MEMORY
+        SR_LIMIT_FILESIZE
+        SR_LIMIT_CAPACITY
+        SR_LIMIT_ADDRESS
+        SR_LIMIT_MAPPED
+        SR_LIMIT_MAPPINGS
+        SR_LIMIT_LOCKED
+
+    ctypedef struct sr_options:
+        uint32_t n_slots
+        uint32_t n_parties
+        uint32_t flags
+        int backing
+        const char *dir
+        uint64_t capacity
+        uint64_t task_capacity
+
+    ctypedef struct sr_info:
+        uint32_t n_slots
+        uint32_t n_parties
+        uint32_t flags
+        int backing
+        const char *reason
+        uint64_t capacity
+        uint64_t wanted
+        const char *limited_by
+        uint64_t total
+
+    ctypedef struct sr_shortage:
+        int limit
+        uint64_t needed
+        uint64_t free
+
+    ctypedef struct sr_room:
+        uint64_t free
+        uint64_t size
+        int limit
+        char file[1024]
+
+    ctypedef struct sr_stamps:
+        uint64_t dispatched_at
+        uint64_t claimed_at
+        uint64_t fetched_at
+        uint64_t published_at
+        uint64_t taken_at
+        uint64_t fetch_ns
+        uint64_t collate_ns
+        uint64_t idle_ns
+
+    int sr_create(const sr_options *options, sr_ring **out, sr_shortage *why)
+    int sr_attach(int fd, sr_ring **out)
+    int sr_after_fork(sr_ring *ring)
+    int sr_destroy(sr_ring *ring)
+    int sr_fd(const sr_ring *ring)
+    int sr_describe(const sr_ring *ring, sr_info *info)
+    const sr_task *sr_task_of(const sr_ring *ring, uint32_t slot)
+    const sr_result *sr_result_of(const sr_ring *ring, uint32_t slot, uint32_t range)
+    uint64_t sr_slot_committed(const sr_ring *ring, uint32_t slot)
+    char *sr_task_area(const sr_ring *ring, uint32_t slot)
+    char *sr_payload(const sr_ring *ring, uint32_t slot)
+    uint64_t sr_committed(const sr_ring *ring)
+    uint64_t sr_headroom(int fd, const char *root, int *limit)
+    int sr_room_left(const char *root, sr_room *out)
+    int sr_commit(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why)
+    int sr_commit_task(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why)
+    int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint64_t align,
+                 uint64_t *offset, sr_shortage *why)
+    int sr_wait_room(sr_ring *ring, uint32_t party, uint32_t slot, const sr_shortage *why, uint64_t *waited) nogil
+    int sr_end_wait_room(sr_ring *ring, uint32_t party)
+    bint sr_is_short(const sr_ring *ring, uint32_t party)
+    uint64_t sr_start_time(int pid)
+    int sr_vacate(sr_ring *ring, uint32_t party)
+    int sr_pin(sr_ring *ring, uint32_t slot)
+    int sr_rewind(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
+    int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes)
+    uint64_t sr_now()
+    int sr_join(sr_ring *ring, uint32_t party)
+    int sr_serve(sr_ring *ring, uint32_t party, uint32_t flags)
+    int sr_party_info(const sr_ring *ring, uint32_t party, int *pid, uint32_t *status, uint32_t *flags)
+    int sr_wait_serving(sr_ring *ring, uint32_t party, uint64_t deadline)
+    int sr_close(sr_ring *ring)
+    int sr_reopen(sr_ring *ring)
+    int sr_find_owned(const sr_ring *ring, uint32_t party, uint32_t *slot)
+    bint sr_closed(const sr_ring *ring)
+    int sr_wake_all(sr_ring *ring)
+    int sr_watch_consumer(const sr_ring *ring)
+    uint64_t sr_fork_generation()
+    void sr_use(sr_ring *ring, uint32_t slot)
+    bint sr_unuse(sr_ring *ring, uint32_t slot)
+    bint sr_stays(const sr_ring *ring, uint32_t slot)
+    void sr_fork_of_worker(bint on)
+    int sr_begin_run(sr_ring *ring, uint64_t run)
+    int sr_pick_free(sr_ring *ring, uint32_t *slot)
+    int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen)
+    int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen)
+    int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *found)
+    int sr_wait_watching(sr_ring *ring, uint32_t slot, uint64_t deadline, int watched, uint32_t *found)
+    int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_result *result)
+    int sr_note_times(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns)
+    int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
+    int sr_circulating(const sr_ring *ring)
+    int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen)
+    int sr_interrupt(sr_ring *ring, bint on)
+    int sr_discard(sr_ring *ring, uint32_t slot)
+    int sr_claim(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint32_t *range,
+                 uint64_t *gen)
+    int sr_publish(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, const sr_result *result,
+                   bint held)
+    int sr_abort(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
+    int sr_park(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
+    int sr_unhold(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
+    int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, uint64_t gen,
+                      const sr_result *result)
+    int sr_layout_propose(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, uint64_t deadline)
+    int sr_layout_settle(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, int layout,
+                         const sr_result *result)
+    int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen)
+    int sr_recover(sr_ring *ring, uint32_t party)
+    int sr_recover_thread(sr_ring *ring, uint32_t party)
+    int sr_enter(sr_ring *ring, uint32_t *party)
+    int sr_leave(sr_ring *ring, uint32_t party)
+    int sr_recover_dead(sr_ring *ring, bint all)
+    int sr_count(const sr_ring *ring, uint32_t *ready, uint32_t *free_slots)
+    int sr_set_polled(sr_ring *ring)
+    bint sr_polled(const sr_ring *ring)
+    void sr_copy_streaming(void *to, const void *source, uint64_t bytes)

@@ -1,0 +1,233 @@
+"""The whole handle on a segment, and the face of this layer: Python modules import from here."""
+
+import os
+import pickle
+
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from slipring.ring._segment cimport (
+    SINGLE, SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_MAX_PARTIES, SR_MAX_RANGES, SR_MAX_SLOTS,
+    SR_PARTY_JOINED, SR_PARTY_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment,
+    clock, copy_streaming, sr_task,
+)
+from slipring.ring._slices cimport Slices
+from slipring.ring._slot cimport Fill, make_fill
+
+from slipring.errors import shown, told
+from slipring.ring._segment import Meter, forking_worker, now, start_time
+from slipring.ring._slot import POISON, Lease, current
+
+__all__ = [
+    "DIRECT", "FINISH", "JOINED", "MAX_RANGES", "MAX_SLOTS", "MAX_WORKERS", "POISON", "SERVING", "STAGED",
+    "TASK_NEXT", "USER_SEEDED", "WHOLE", "Lease", "Meter", "Own", "Ring", "copy_bytes", "current",
+    "forking_worker", "mix", "now", "start_time",
+]
+
+USER_SEEDED = 1  # sr_party.flags: worker_init_fn seeded a generator itself
+FINISH = SR_FINISH
+WHOLE = SR_WHOLE
+DIRECT = SR_LAYOUT_DIRECT
+STAGED = SR_LAYOUT_STAGED
+JOINED, SERVING = SR_PARTY_JOINED, SR_PARTY_SERVING
+MAX_RANGES = SR_MAX_RANGES  # of a cooperative batch
+MAX_SLOTS = SR_MAX_SLOTS
+MAX_WORKERS = SR_MAX_PARTIES - 1
+TASK_NEXT = SR_TASK_NEXT
+
+
+def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, bint streaming):
+    """Copy as collation does; the benchmark of both ways calls it."""
+    cdef uint64_t n = min(to.shape[0], source.shape[0])
+    with nogil:
+        if streaming:
+            copy_streaming(&to[0], &source[0], n)
+        else:
+            memcpy(&to[0], &source[0], n)
+
+
+def mix(*words):
+    """Return a 64-bit hash of integers (splitmix64 chained): the seed of a range of rows.
+
+    Same words, same seed, on every machine and in every process.
+    """
+    cdef uint64_t h = 0x9E3779B97F4A7C15, z
+    for word in words:
+        z = (<uint64_t> (word & 0xFFFFFFFFFFFFFFFF)) + h
+        z = (z ^ (z >> 30)) * <uint64_t> 0xBF58476D1CE4E5B9
+        z = (z ^ (z >> 27)) * <uint64_t> 0x94D049BB133111EB
+        h = (z ^ (z >> 31)) + <uint64_t> 0x9E3779B97F4A7C15
+    return h
+
+
+def unpicklable(list indices, error):
+    """Return the exception for indices of a batch that cannot be pickled, as what is no int must be."""
+    which = "what a sampler gave"
+    for index in indices:
+        try:
+            pickle.dumps(index, pickle.HIGHEST_PROTOCOL)
+        except Exception as own:
+            which, error = shown(index), own
+            break
+    kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
+    return kind(
+        f"{which} cannot be pickled, which it must be to reach a worker: {told(error)}. Define functions and "
+        "classes at the top level of a module; what a closure would hold, functools.partial can"
+    )
+
+
+cdef class Ring(Segment):
+    """A segment with its tasks; see `Segment` for the parameters."""
+
+    @property
+    def circulating(self):
+        """int: slots neither leased nor kept by worker code."""
+        self.made()
+        return self.in_circulation()
+
+    def slot_memory(self, uint32_t slot):
+        """Return (address, bytes): the part of a slot's payload that has memory."""
+        self.made()
+        return <uint64_t> self.payload(slot), self.committed(slot)
+
+    cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t run, uint64_t epoch, uint64_t ticket,
+                            uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
+                            bint single) except? 0:
+        """Put a task into a free slot and wake a worker; returns the slot's generation.
+
+        `indices` is a list, `Slices` that stand at what is meant, or None ('your next'). Lists of exact ints
+        travel binary, anything else as a pickle, so that it arrives as the very type it was.
+        """
+        cdef sr_task task
+        self.usable()
+        memset(&task, 0, sizeof(task))
+        task.run, task.epoch, task.ticket, task.seed = run, epoch, ticket, seed
+        task.sequence, task.addressee, task.flags = sequence, addressee, SINGLE if single else 0
+        if indices is None:
+            task.kind = SR_TASK_NEXT
+        elif type(indices) is Slices:
+            self.write_slice(slot, <Slices> indices, &task)
+        elif type(indices) is not list:
+            raise TypeError(f"indices must be a list, Slices or None, not {indices!r}")
+        elif not self.write_ints(slot, <list> indices, &task):
+            self.write_pickle(slot, <list> indices, &task)
+        if 0 < chunk < task.rows:
+            task.chunk = chunk
+            task.n_ranges = (task.rows + chunk - 1) // chunk
+        return self.put_task(slot, &task)
+
+    cdef int write_slice(self, uint32_t slot, Slices indices, sr_task *task) except -1:
+        task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> indices.n, indices.n * 8
+        indices.write(<int64_t *> self.task_room(slot, task.bytes))
+        return 0
+
+    cdef int write_ints(self, uint32_t slot, list indices, sr_task *task) except -1:
+        """0 if there is anything but ints of 64 bits."""
+        cdef Py_ssize_t i, n = len(indices)
+        cdef int64_t *out = <int64_t *> self.task_room(slot, n * 8)
+        for i in range(n):
+            if not PyLong_CheckExact(indices[i]):
+                return 0
+            try:
+                out[i] = PyLong_AsLongLong(indices[i])
+            except OverflowError:
+                return 0
+        task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> n, n * 8
+        return 1
+
+    cdef int write_pickle(self, uint32_t slot, list indices, sr_task *task) except -1:
+        cdef bytes data
+        try:
+            data = pickle.dumps(indices, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            raise unpicklable(indices, error) from error
+        task.kind, task.rows, task.bytes = SR_TASK_OBJECT, <uint32_t> len(indices), len(data)
+        memcpy(self.task_room(slot, task.bytes), PyBytes_AS_STRING(data), task.bytes)
+        self.meter.pickled_tasks += 1
+        return 0
+
+    def in_flight(self, uint32_t party):
+        """Return the indices of the tasks that a worker has claimed or that are addressed to it, by ticket.
+
+        Returns
+        -------
+        list of (int, list or None)
+            Ticket and indices (None for a stream), lowest ticket first.
+        """
+        cdef uint32_t slot = 0
+        cdef list found = []
+        self.made()
+        while self.find_owned(party, &slot):
+            fill = make_fill(self, party, slot, SR_WHOLE, 0)
+            found.append((fill.ticket, None if fill.kind == SR_TASK_NEXT else fill.indices()))
+            slot += 1
+        return sorted(found, key=lambda pair: pair[0])
+
+    def claim(self, uint32_t party, double seconds):
+        """Wait for a task and claim it; a negative number waits for ever.
+
+        Returns
+        -------
+        Fill or None
+            None when the time is up or the segment is closed.
+        """
+        cdef uint32_t slot = 0, which = 0
+        cdef uint64_t gen = 0
+        if self.ptr == NULL:
+            self.made()
+        if not self.claim_task(party, seconds, &slot, &which, &gen):
+            return None
+        return make_fill(self, party, slot, which, gen)
+
+    def claim_free(self, uint32_t party, double seconds):
+        """Push mode: wait for a free slot and claim it; None when the time is up."""
+        cdef uint32_t slot = 0
+        cdef uint64_t gen = 0
+        cdef uint64_t deadline = clock() + <uint64_t> (seconds * 1e9) if 0 <= seconds < 1e9 else <uint64_t> -1
+        self.made()
+        if not self.claim_slot(party, deadline, &slot, &gen):
+            return None
+        return make_fill(self, party, slot, SR_WHOLE, gen)
+
+
+cdef class Own:
+    """What a consumer without workers makes itself: one fill, kept until it is published.
+
+    What a signal's handler raises may come between any two steps of Python code, but not amidst `next`.
+
+    Parameters
+    ----------
+    ring : Ring
+    """
+
+    cdef Ring ring
+    cdef Fill fill
+
+    def __init__(self, Ring ring not None):
+        self.ring = ring
+
+    def next(self):
+        """Return the fill to be worked on, the one that was interrupted or another; None: nothing is to do."""
+        if self.fill is not None and self.fill.done:
+            self.fill = None
+        if self.fill is None and self.ring is not None:
+            self.fill = self.ring.claim(1, 0)
+        return self.fill
+
+    def unfinished(self):
+        """Return the fill that was interrupted; None: there is none."""
+        return None if self.fill is None or self.fill.done else self.fill
+
+
+def attach(cls, duplicate, limited_by):
+    """Make a handle of the descriptor that came with a new process."""
+    cdef Segment segment
+    fd = duplicate.detach()
+    try:
+        segment = cls(fd=fd)
+    finally:
+        os.close(fd)
+    segment.limited_by = limited_by
+    return segment

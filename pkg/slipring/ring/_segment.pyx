@@ -1,0 +1,577 @@
+"""A process's handle on a segment: the only place where Python calls the C ring.
+
+`Segment` has what parties and the consumer do, and what leases and fills (_slot) ask of the C ring; `Ring`
+(_ring) is the whole handle.
+"""
+
+import contextlib
+import os
+
+from libc.errno cimport EAGAIN, EBUSY, EINTR, ENOSPC, EPROTO, ESHUTDOWN, ETIMEDOUT
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memset
+
+from slipring.ring cimport _cring as c
+from slipring.ring._check cimport check, refuse
+
+cdef extern from "<errno.h>" nogil:
+    enum:
+        ECANCELED
+        EMEDIUMTYPE
+        EUSERS
+
+cdef extern from *:
+    """
+    #ifndef SR_BUILD
+    #define SR_BUILD "unknown"
+    #endif
+    #ifdef __clang__
+    #define SR_COMPILER __VERSION__
+    #else
+    #define SR_COMPILER "gcc " __VERSION__
+    #endif
+    """
+    const char *SR_BUILD
+    const char *SR_COMPILER
+
+from slipring.ring._check import BACKING_NAMES, BACKINGS, LIMITS
+from slipring.errors import (
+    Closed, CorruptBatch, batch_too_large, not_in_memory, segment_closed, task_too_large, too_many_processes,
+)
+
+
+def build():
+    """The kind of build, as setup.py names it, and the compiler."""
+    return SR_BUILD.decode(), SR_COMPILER.decode(errors="replace")
+
+
+def room_left(root=""):
+    """What processes may still write before a limit is met; `root` is put before /proc and /sys.
+
+    Returns
+    -------
+    (free, size, limit, file) or None
+        Bytes left, the limit's own bytes, the limit as a text, where it stands. None: nothing limits.
+    """
+    cdef c.sr_room room
+    directory = os.fsencode(root)
+    check(c.sr_room_left(<const char *> directory, &room))
+    if room.limit == c.SR_LIMIT_NONE:
+        return None
+    return room.free, room.size, LIMITS[room.limit], os.fsdecode(room.file)
+
+
+cdef uint64_t deadline_in(double seconds) noexcept:
+    """`seconds` from now; never, for a negative or enormous number."""
+    if not 0 <= seconds < 1e9:
+        return c.SR_FOREVER
+    return c.sr_now() + <uint64_t> (seconds * 1e9)
+
+
+cdef uint64_t forks() noexcept:
+    """A number that a process shares with its parent until it is forked."""
+    return c.sr_fork_generation()
+
+
+cdef void copy_streaming(void *to, const void *source, uint64_t nbytes) noexcept nogil:
+    """Copy past the caches: for what is larger than they are."""
+    c.sr_copy_streaming(to, source, nbytes)
+
+
+cdef uint64_t clock() noexcept:
+    return c.sr_now()
+
+
+@contextlib.contextmanager
+def forking_worker():
+    """What this thread forks in the block is a worker of ours: no copies of batches for it."""
+    c.sr_fork_of_worker(True)
+    try:
+        yield
+    finally:
+        c.sr_fork_of_worker(False)
+
+
+def start_time(int pid):
+    """When a process began, in ticks of its own; 0 if there is none, or /proc does not tell."""
+    return c.sr_start_time(pid)
+
+
+def now():
+    """CLOCK_MONOTONIC in nanoseconds, the clock of all stamps."""
+    return c.sr_now()
+
+
+cdef class Meter:
+    """What the consumer has taken so far; stats() reads it."""
+
+
+cdef class Segment:
+    """One process's handle on a segment.
+
+    Parameters
+    ----------
+    slots, parties : int
+        Slots, and workers + 1.
+    backing : {'auto', 'shm', 'memfd'} or str
+        Where the memory comes from; an absolute path names a directory on a tmpfs.
+    capacity : int
+        Payload bytes to reserve per slot; 0 for as much as fits, at most 16 GiB. Committed as needed.
+    push : bool
+        Producers claim free slots themselves (Queue); else a consumer dispatches tasks (Loader).
+
+    Raises
+    ------
+    SegmentFull
+        Not even the control pages can be committed, or nothing can be reserved.
+    ValueError
+        `backing` is a directory on a disk.
+    OSError
+        What the system says: no descriptors left, no such directory, ...
+    """
+
+    def __cinit__(self):
+        self.ptr = NULL
+        self.own_number = -1
+        self.meter = Meter()
+        self.poison = os.environ.get("SLIPRING_DEBUG", "0") not in ("", "0")
+        self.fork_generation = c.sr_fork_generation()
+
+    def __init__(self, uint32_t slots=0, uint32_t parties=2, backing="auto", uint64_t capacity=0,
+                 bint push=False, *, int fd=-1):
+        cdef c.sr_options o
+        cdef c.sr_shortage why
+        cdef c.sr_info info
+        cdef int rc
+        if self.ptr != NULL:
+            raise RuntimeError("a Ring is made once")
+        memset(&why, 0, sizeof(why))
+        if fd >= 0:
+            rc = c.sr_attach(fd, &self.ptr)
+            if rc == -EPROTO:
+                raise CorruptBatch("the file descriptor is not a slipring segment of this version")
+            check(rc)
+        else:
+            directory = None if backing in BACKINGS else os.fsencode(backing)
+            memset(&o, 0, sizeof(o))
+            o.n_slots, o.n_parties, o.capacity = slots, parties, capacity
+            o.flags, o.task_capacity = push * c.SR_SEG_PUSH, push  # 0: the default; 1: least
+            o.backing = BACKINGS.get(backing, c.SR_BACKING_DIR)
+            o.dir = <const char *> directory if directory is not None else NULL
+            rc = c.sr_create(&o, &self.ptr, &why)
+            if rc < 0 and why.limit != c.SR_LIMIT_NONE:
+                refuse(rc, &why, slots)
+            if rc == -EMEDIUMTYPE:
+                raise not_in_memory("/dev/shm" if directory is None else os.fsdecode(directory))
+            check(rc)
+        check(c.sr_describe(self.ptr, &info))
+        self.n_slots, self.n_parties, self.capacity = info.n_slots, info.n_parties, info.capacity
+        self.limited_by = info.limited_by.decode() if info.limited_by else None
+        self.own_number = 0 if push and fd < 0 else -1
+
+    def __dealloc__(self):
+        # Leases and fills refer to their ring, so nobody in this process uses the mapping any more.
+        if self.ptr != NULL:
+            if self.own_number >= 0 and self.fork_generation == c.sr_fork_generation():
+                c.sr_vacate(self.ptr, self.own_number)  # unless there are others
+                c.sr_leave(self.ptr, self.own_number)
+            c.sr_destroy(self.ptr)
+
+    def __reduce__(self):
+        # Only while a process is being started: the descriptor travels, never a name.
+        from multiprocessing.context import assert_spawning
+        from multiprocessing.reduction import DupFd
+
+        from slipring.ring._ring import attach
+
+        assert_spawning(self)
+        return attach, (type(self), DupFd(self.fd), self.limited_by)
+
+    cdef int made(self) except -1:
+        if self.ptr == NULL:
+            raise RuntimeError("the Ring has not been made")
+        return 0
+
+    cdef int usable(self) except -1:
+        self.made()
+        if self.fork_generation != c.sr_fork_generation():
+            raise Closed("this iterator belongs to the parent process; make a new one after fork")
+        return 0
+
+    def in_child(self):
+        """Take over the inherited handle after a fork: the worker calls it once."""
+        self.made()
+        if self.fork_generation != c.sr_fork_generation():
+            check(c.sr_after_fork(self.ptr))
+            self.own_number = -1
+            self.fork_generation = c.sr_fork_generation()
+
+    @property
+    def forked(self):
+        """Whether this handle was inherited by a fork and not taken over."""
+        return self.fork_generation != c.sr_fork_generation()
+
+    @property
+    def fd(self):
+        self.made()
+        cdef int fd = c.sr_fd(self.ptr)
+        if fd < 0:
+            raise segment_closed()
+        return fd
+
+    @property
+    def info(self):
+        """dict: backing, reason, capacity, wanted, limited_by, reserved, committed (bytes)."""
+        self.made()
+        cdef c.sr_info info
+        check(c.sr_describe(self.ptr, &info))
+        return {
+            "backing": BACKING_NAMES[info.backing],
+            "reason": info.reason.decode(),
+            "capacity": info.capacity,
+            "wanted": info.wanted,
+            "limited_by": self.limited_by,
+            "reserved": info.total,
+            "committed": c.sr_committed(self.ptr),
+        }
+
+    # ---- parties
+
+    def join(self, uint32_t party):
+        self.made()
+        check(c.sr_join(self.ptr, party))
+
+    def serve(self, uint32_t party, uint32_t flags=0):
+        self.made()
+        check(c.sr_serve(self.ptr, party, flags))
+
+    def watch_consumer(self):
+        self.made()
+        check(c.sr_watch_consumer(self.ptr))
+
+    def party(self, uint32_t party):
+        """Return (pid, status, flags) of a party."""
+        self.made()
+        cdef int pid = 0
+        cdef uint32_t status = 0, flags = 0
+        check(c.sr_party_info(self.ptr, party, &pid, &status, &flags))
+        return pid, status, flags
+
+    def wait_serving(self, uint32_t party, double seconds):
+        """Wait until a worker is ready to claim; False when the time is up."""
+        self.made()
+        cdef uint64_t deadline = deadline_in(seconds)
+        cdef int rc
+        while True:
+            with nogil:
+                rc = c.sr_wait_serving(self.ptr, party, deadline)
+            if rc == -ETIMEDOUT:
+                return False
+            check(rc)
+            if rc == 0:
+                return True
+
+    def recover(self, uint32_t party, bint thread=False):
+        """Give back what a dead party held; returns how many tasks will be redone. A thread's arrays stay."""
+        self.made()
+        return check((c.sr_recover_thread if thread else c.sr_recover)(self.ptr, party))
+
+    # ---- push mode: processes come and go
+
+    cdef int number(self) except -1:
+        """This process's party number; taken at its first use of the segment."""
+        cdef uint32_t party = 0
+        cdef int rc
+        if self.own_number < 0 or self.fork_generation != c.sr_fork_generation():
+            self.made()
+            self.in_child()
+            rc = c.sr_enter(self.ptr, &party)
+            if rc == -EUSERS:
+                raise too_many_processes(self.n_parties)
+            self.own_number = check(rc) or <int> party
+        return self.own_number
+
+    def leave(self):
+        """Give the number back, unless something is still held under it; the next use takes another."""
+        if self.own_number >= 0 and not self.forked and c.sr_leave(self.ptr, self.own_number) == 0:
+            self.own_number = -1
+
+    cdef int recover_dead(self) noexcept:
+        return c.sr_recover_dead(self.ptr, False)
+
+    cdef void count(self, uint32_t *ready, uint32_t *free_slots) noexcept:
+        c.sr_count(self.ptr, ready, free_slots)
+
+    cdef bint polled(self, bint from_now_on=False) noexcept:
+        return c.sr_set_polled(self.ptr) == 0 if from_now_on else c.sr_polled(self.ptr)
+
+    def reopen(self):
+        """Take a close back, once every worker has gone: the segment serves the next ones."""
+        self.made()
+        check(c.sr_reopen(self.ptr))
+
+    def close(self):
+        """End all waiting, for every party."""
+        self.made()
+        check(c.sr_close(self.ptr))
+
+    def vacate(self):
+        """Give back the memory of all slots, now or when the last view of a batch has gone. It is for ever.
+
+        The consumer's verb, after `close` and when the workers have gone. Their own children may live on, and
+        have the segment mapped.
+        """
+        self.usable()
+        self.over = True
+        check(c.sr_vacate(self.ptr, c.SR_CONSUMER))
+
+    @property
+    def closed(self):
+        self.made()
+        return c.sr_closed(self.ptr)
+
+    # ---- the consumer's side
+
+    def begin_run(self, uint64_t run):
+        self.usable()
+        check(c.sr_begin_run(self.ptr, run))
+
+    cpdef int pick_free(self) except -2:
+        """Return the slot to dispatch into, or -1."""
+        cdef uint32_t slot = 0
+        if self.ptr == NULL:
+            self.made()
+        return -1 if c.sr_pick_free(self.ptr, &slot) < 0 else <int> slot
+
+    cdef int in_circulation(self) noexcept:
+        return c.sr_circulating(self.ptr)
+
+    def cancel(self, uint32_t slot, uint64_t gen):
+        """Take a task back; False if a worker has it already."""
+        self.usable()
+        return c.sr_cancel(self.ptr, slot, gen) == 0
+
+    def discard(self, uint32_t slot):
+        self.usable()
+        return c.sr_discard(self.ptr, slot) == 0
+
+    def wait_ready(self, int slot, double seconds):
+        """Wait for `slot` (-1: any) to hold a batch; returns the slot, or -1 when the time is up."""
+        return self.await_ready(slot, deadline_in(seconds) if seconds > 0 else 0, -1)
+
+    cdef int await_ready(self, int slot, uint64_t deadline, int watched) except -2:
+        """The same until a time of `clock` (0: only look), or until the descriptor `watched` is readable."""
+        cdef uint32_t found = 0, wanted = c.SR_ANY if slot < 0 else <uint32_t> slot
+        cdef int rc = -EINTR
+        self.usable()
+        if deadline == 0:
+            rc = c.sr_wait_ready(self.ptr, wanted, 0, &found)
+        while rc == -EINTR:
+            with nogil:
+                rc = c.sr_wait_watching(self.ptr, wanted, deadline, watched, &found)
+            if rc < 0 and rc != -ETIMEDOUT and rc != -ECANCELED:
+                check(rc)
+        return -1 if rc < 0 else <int> found
+
+    cdef int interrupt(self, bint on) except -1:
+        """Have `await_ready` return without a batch, from now on and at once; or take that back."""
+        return check(c.sr_interrupt(self.ptr, on))
+
+    # ---- what Ring, leases and fills ask of the C ring
+
+    cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL:
+        """Return a free slot's task area, `nbytes` of it committed."""
+        cdef c.sr_shortage why
+        memset(&why, 0, sizeof(why))
+        cdef int rc = c.sr_commit_task(self.ptr, c.SR_CONSUMER, slot, nbytes, &why)
+        if rc < 0:
+            if why.limit == c.SR_LIMIT_CAPACITY:
+                raise task_too_large(why.needed, why.free, self.capacity, self.limited_by)
+            refuse(rc, &why, self.n_slots)
+        return c.sr_task_area(self.ptr, slot)
+
+    cdef uint64_t put_task(self, uint32_t slot, const c.sr_task *task) except? 0:
+        """FREE -> TASK or SHARED; returns the slot's generation, NOT_FREE where its memory is being given back."""
+        cdef uint64_t gen = 0
+        cdef int rc = c.sr_dispatch(self.ptr, slot, task, &gen)
+        if rc == -EAGAIN:
+            return NOT_FREE
+        check(rc)
+        return gen
+
+    cdef const c.sr_task *task_of(self, uint32_t slot) noexcept:
+        return c.sr_task_of(self.ptr, slot)
+
+    cdef uint64_t claimed_at(self, uint32_t slot) noexcept:
+        cdef c.sr_stamps stamps
+        c.sr_stamps_of(self.ptr, slot, &stamps)
+        return stamps.claimed_at
+
+    cdef char *task_area(self, uint32_t slot) noexcept:
+        return c.sr_task_area(self.ptr, slot)
+
+    cdef char *payload(self, uint32_t slot) noexcept:
+        return c.sr_payload(self.ptr, slot)
+
+    cdef uint64_t committed(self, uint32_t slot) noexcept:
+        """Payload bytes that may be touched: never more than are mapped, whatever the shared word says."""
+        return min(c.sr_slot_committed(self.ptr, slot), self.capacity)
+
+    cdef const c.sr_result *result_of(self, uint32_t slot, uint32_t which) noexcept:
+        return c.sr_result_of(self.ptr, slot, which)
+
+    cdef bint find_owned(self, uint32_t party, uint32_t *slot) noexcept:
+        return c.sr_find_owned(self.ptr, party, slot) == 0
+
+    cdef int take(self, uint32_t party, uint32_t slot, uint64_t *gen, c.sr_result *result) except -1:
+        """READY -> LEASED; adds the batch to the meter. Push mode: 0 if another was faster."""
+        cdef c.sr_stamps stamps
+        cdef Meter meter = self.meter
+        self.usable()
+        cdef int rc = c.sr_take(self.ptr, party, slot, gen, result)
+        if rc == -EBUSY and self.own_number >= 0:
+            return 0
+        if rc == -EBUSY and self.over:
+            rc = -ESHUTDOWN
+        check(rc)
+        c.sr_stamps_of(self.ptr, slot, &stamps)
+        meter.fetch_ns += stamps.fetch_ns
+        meter.collate_ns += stamps.collate_ns
+        meter.idle_ns += stamps.idle_ns
+        meter.last_ready_ns, meter.taken_at = stamps.taken_at - stamps.published_at, stamps.taken_at
+        if result.kind == c.SR_BATCH:
+            meter.batches += 1
+            meter.bytes += result.bytes
+            meter.pickled_leaves += result.pickled
+            meter.kept_batches += (result.flags & SET_APART) != 0
+            c.sr_populate(self.ptr, slot, result.bytes)
+        c.sr_use(self.ptr, slot)
+        return 1
+
+    cdef void release(self, uint32_t slot, uint64_t gen) noexcept:
+        """End what `take` has begun."""
+        if c.sr_unuse(self.ptr, slot):
+            c.sr_release(self.ptr, slot, gen)
+            if self.over:
+                c.sr_vacate(self.ptr, c.SR_CONSUMER)
+
+    cdef void use(self, uint32_t slot) noexcept:
+        """There are arrays in a slot from now on: a forked child is to have a copy of them."""
+        c.sr_use(self.ptr, slot)
+
+    cdef bint unuse(self, uint32_t slot) noexcept:
+        """There are none any more. False: a child has them, and no copy: the slot must stay as it is."""
+        return c.sr_unuse(self.ptr, slot)
+
+    cdef bint stays(self, uint32_t slot) noexcept:
+        return c.sr_stays(self.ptr, slot)
+
+    cdef void unhold(self, uint32_t party, uint32_t slot, uint64_t gen) noexcept:
+        c.sr_unhold(self.ptr, party, slot, gen)
+        if self.over:
+            c.sr_vacate(self.ptr, c.SR_CONSUMER)
+
+    cdef int claim_task(self, uint32_t party, double seconds, uint32_t *slot, uint32_t *which,
+                        uint64_t *gen) except -1:
+        """Wait for a task and claim it; 0 when the time is up or the segment is closed."""
+        cdef uint64_t deadline = deadline_in(seconds)
+        cdef int rc
+        while True:
+            with nogil:
+                rc = c.sr_claim(self.ptr, party, deadline, slot, which, gen)
+            if rc == 0:
+                return 1
+            if rc == -ETIMEDOUT or rc == -ESHUTDOWN:
+                return 0
+            check(rc)
+
+    cdef int claim_slot(self, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen) except -1:
+        """Push mode: claim a free slot, waiting until a time of `clock` (0: only ask); 0: there is none."""
+        cdef int rc = c.sr_claim_free(self.ptr, party, 0, slot, gen)
+        if rc == -ETIMEDOUT and deadline > 0:
+            rc = -EINTR
+            while rc == -EINTR:
+                with nogil:
+                    rc = c.sr_claim_free(self.ptr, party, deadline, slot, gen)
+                if rc == -EINTR:
+                    check(rc)
+        if rc == -ETIMEDOUT:
+            return 0
+        check(rc)
+        return 1
+
+    cdef uint64_t alloc(self, uint32_t party, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1:
+        """Take `nbytes` of a slot's payload, committed; returns their offset."""
+        cdef c.sr_shortage why
+        cdef uint64_t offset = 0
+        memset(&why, 0, sizeof(why))
+        cdef int rc = c.sr_alloc(self.ptr, party, slot, nbytes, align, &offset, &why)
+        if rc == -ENOSPC:
+            rc = self.commit_later(party, slot, offset + nbytes, &why)
+        if rc < 0:
+            if why.limit == c.SR_LIMIT_CAPACITY:
+                raise batch_too_large(why.needed, self.capacity, self.limited_by)
+            refuse(rc, &why, self.n_slots)
+        return offset
+
+    cdef int commit_later(self, uint32_t party, uint32_t slot, uint64_t nbytes, c.sr_shortage *why) except 1:
+        """Commit what has found no memory, as soon as slots in use give theirs back; or a negative code."""
+        cdef uint64_t waited = 0
+        cdef int rc
+        try:
+            while True:
+                with nogil:
+                    rc = c.sr_wait_room(self.ptr, party, slot, why, &waited)
+                if rc == -EINTR:
+                    check(rc)
+                elif rc < 0:
+                    return rc
+                rc = c.sr_commit(self.ptr, party, slot, nbytes, why)
+                if rc != -ENOSPC:
+                    return rc
+        finally:
+            c.sr_end_wait_room(self.ptr, party)
+
+    def is_short(self, uint32_t party):
+        """Whether a worker waits for memory."""
+        self.made()
+        return c.sr_is_short(self.ptr, party)
+
+    def pin(self, uint32_t slot):
+        """A device reads from the slot, which this process holds: its memory stays."""
+        self.made()
+        check(c.sr_pin(self.ptr, slot))
+
+    cdef int rewind(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
+        return check(c.sr_rewind(self.ptr, party, slot, gen))
+
+    cdef void note_times(self, uint32_t slot, uint64_t begun, uint64_t fetched) noexcept:
+        c.sr_note_times(self.ptr, slot, fetched - begun, c.sr_now() - fetched)
+
+    cdef int publish(self, uint32_t party, uint32_t slot, uint64_t gen, const c.sr_result *result,
+                     bint held) except -1:
+        return check(c.sr_publish(self.ptr, party, slot, gen, result, held))
+
+    cdef int abort(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
+        return check(c.sr_abort(self.ptr, party, slot, gen))
+
+    cdef int park(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
+        return check(c.sr_park(self.ptr, party, slot, gen))
+
+    cdef int range_done(self, uint32_t party, uint32_t slot, uint32_t which, uint64_t gen,
+                        const c.sr_result *result) except -1:
+        return check(c.sr_range_done(self.ptr, party, slot, which, gen, result))
+
+    cdef int propose(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
+        """0: this party decides how the rows lie; else DIRECT or STAGED."""
+        cdef int rc = -ETIMEDOUT
+        while rc == -ETIMEDOUT or rc == -EINTR:
+            with nogil:
+                rc = c.sr_layout_propose(self.ptr, party, slot, gen, c.sr_now() + <uint64_t> 500000000)
+            if rc != -ETIMEDOUT:
+                check(rc)
+        return rc
+
+    cdef int settle(self, uint32_t party, uint32_t slot, uint64_t gen, int layout,
+                    const c.sr_result *result) except -1:
+        return check(c.sr_layout_settle(self.ptr, party, slot, gen, layout, result))

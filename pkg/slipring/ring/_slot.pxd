@@ -1,0 +1,51 @@
+from libc.stdint cimport uint32_t, uint64_t
+
+from slipring.ring._segment cimport Segment, sr_result, sr_task
+
+cdef class Lease:
+    cdef readonly Segment ring
+    cdef uint32_t slot
+    cdef uint64_t gen, fork_generation, limit
+    cdef bint active
+    cdef sr_result result
+    cdef char *payload
+    cdef void release(self) noexcept
+
+
+cdef class Hold:
+    cdef Segment ring
+    cdef uint32_t party, slot
+    cdef uint64_t gen, fork_generation
+    cdef bint published
+
+
+cdef class Fill:
+    cdef readonly Segment ring
+    cdef readonly uint32_t party, slot
+    cdef uint32_t range
+    cdef readonly uint64_t gen
+    cdef uint64_t fork_generation, end
+    cdef const sr_task *task
+    cdef char *payload
+    cdef Hold hold
+    cdef bint done  # this worker has nothing more to do with it
+    cdef Fill outer
+    cdef object rows
+    cdef bint whole(self) noexcept
+    cdef int check(self) except -1
+    cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL
+    cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept
+    cdef bint is_kept(self) noexcept
+    cdef uint64_t limit(self) noexcept
+    cdef Hold holder(self)
+    cdef void note(self, uint64_t begun, uint64_t fetched) noexcept
+    cdef int publish(self, sr_result *result) except -1
+    cdef int give_back(self) except -1
+    cdef int range_done(self, const sr_result *result) except -1
+    cdef int settle(self, int layout, const sr_result *result) except -1
+    cdef const sr_result *result_of(self, uint32_t which) except NULL
+
+
+cdef Lease take(Segment ring, uint32_t party, uint32_t slot)
+cdef Fill make_fill(Segment ring, uint32_t party, uint32_t slot, uint32_t which, uint64_t gen)
+cdef Fill current_fill()

@@ -1,0 +1,339 @@
+"""The two ways to hold a slot: a consumer's lease, and a worker's fill."""
+
+import pickle
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.object cimport PyTypeObject, newfunc
+from cpython.ref cimport PyObject, Py_REFCNT
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from slipring.ring._segment cimport (
+    HELD, SET_APART, SINGLE, SR_FINISH, SR_MAX_RANGES, SR_TASK_OBJECT, SR_WHOLE, Segment, forks, sr_result,
+)
+
+cdef extern from *:
+    """
+    /* The fill that the calling thread works on: what slipring.empty() allocates from. Borrowed. */
+    static __thread PyObject *slipring_current_fill = NULL;
+    """
+    PyObject *slipring_current_fill
+
+POISON = 0xDB
+
+
+# ---- leases: the consumer's hold on a slot ----------------------------------------------------------------
+
+
+@cython.final
+@cython.no_gc
+cdef class Lease:
+    """The base object of every view on a slot; its end is the slot's release."""
+
+    cdef void release(self) noexcept:
+        # A forked child holds a copy of this object, but the lease is its parent's.
+        if self.active and self.fork_generation == forks():
+            # Arrays that worker code keeps are not poisoned: they are its own.
+            if self.ring.poison and not self.result.flags & HELD:
+                memset(self.payload, POISON, min(self.result.bytes, self.limit))
+            self.ring.release(self.slot, self.gen)
+        self.active = False
+
+    def __dealloc__(self):
+        self.release()
+
+
+cdef Lease take(Segment ring, uint32_t party, uint32_t slot):
+    """READY -> LEASED; None if another consumer was faster (push mode)."""
+    cdef Lease lease = Lease.__new__(Lease)
+    lease.ring, lease.slot = ring, slot
+    if not ring.take(party, slot, &lease.gen, &lease.result):
+        return None
+    lease.fork_generation = forks()
+    lease.active = True
+    lease.payload = ring.payload(slot)
+    lease.limit = ring.committed(slot)
+    return lease
+
+
+# ---- fills: a worker's hold on a slot ---------------------------------------------------------------------
+
+
+@cython.final
+@cython.no_gc
+cdef class Hold:
+    """The base object of arrays that worker code got inside a slot.
+
+    If one of them outlives the publish, the slot does not circulate until the last has gone.
+    """
+
+    def __dealloc__(self):
+        if self.fork_generation == forks() and self.ring.unuse(self.slot) and self.published:
+            self.ring.unhold(self.party, self.slot, self.gen)
+
+
+cdef Fill make_fill(Segment ring, uint32_t party, uint32_t slot, uint32_t which, uint64_t gen):
+    cdef Fill fill = Fill.__new__(Fill)
+    fill.ring, fill.party, fill.slot, fill.range, fill.gen = ring, party, slot, which, gen
+    fill.fork_generation = forks()
+    fill.task = ring.task_of(slot)
+    fill.payload = ring.payload(slot)
+    return fill
+
+
+@cython.final
+cdef class Fill:
+    """A claimed slot, or a claimed range of its rows."""
+
+    def __enter__(self):
+        global slipring_current_fill
+        # A dataset may iterate a loader without workers: then one fill is made inside another.
+        self.outer = current_fill()
+        slipring_current_fill = <PyObject *> self
+        return self
+
+    def __exit__(self, *exc):
+        global slipring_current_fill
+        slipring_current_fill = <PyObject *> self.outer if self.outer is not None else NULL
+        self.outer = None
+
+    @property
+    def range(self):
+        """int or None: the claimed range; None for a whole slot, FINISH when all ranges are done."""
+        return None if self.range == SR_WHOLE else self.range
+
+    cdef bint whole(self) noexcept:
+        """Whether this worker alone has the slot: not one of its ranges."""
+        return self.range == SR_WHOLE or self.range == SR_FINISH
+
+    @property
+    def run(self):
+        return self.task.run
+
+    @property
+    def epoch(self):
+        return self.task.epoch
+
+    @property
+    def ticket(self):
+        return self.task.ticket
+
+    @property
+    def seed(self):
+        return self.task.seed
+
+    @property
+    def sequence(self):
+        return self.task.sequence
+
+    @property
+    def kind(self):
+        return self.task.kind
+
+    @property
+    def claimed_at(self):
+        """int: when the slot, or the first of its ranges, was claimed; ns of `now`."""
+        return self.ring.claimed_at(self.slot)
+
+    @property
+    def single(self):
+        return bool(self.task.flags & SINGLE)
+
+    @property
+    def n_rows(self):
+        """int: rows of the whole batch."""
+        return self.task.rows
+
+    @property
+    def n_ranges(self):
+        return self.task.n_ranges
+
+    def rows_of(self, uint32_t which):
+        """Return (first, end): the rows of a range."""
+        first = which * self.task.chunk
+        return first, min(first + self.task.chunk, self.task.rows)
+
+    def indices(self):
+        """Return the indices of this slot or range as a list of what the sampler gave."""
+        cdef const int64_t *at = <const int64_t *> self.ring.task_area(self.slot)
+        cdef uint32_t i, first = 0, end = self.task.rows
+        if self.range < SR_MAX_RANGES:
+            first, end = self.rows_of(self.range)
+        if self.task.kind == SR_TASK_OBJECT:
+            rows = pickle.loads(PyBytes_FromStringAndSize(<char *> at, self.task.bytes))
+            self.rows = rows if len(rows) == end - first else rows[first:end]
+        else:
+            self.rows = [None] * (end - first)
+            for i in range(first, end):
+                self.rows[i - first] = at[i]
+        return self.rows
+
+    @property
+    def asked_for(self):
+        """list or None: the indices, once they have been read."""
+        return self.rows
+
+    cdef int check(self) except -1:
+        """Refuse what a forked child would do to its parent's slot."""
+        if self.fork_generation != forks():
+            raise RuntimeError(
+                "this process has been forked while its parent was making a batch or putting a message, "
+                "which is the parent's alone: end such a child with os._exit()"
+            )
+        return 0
+
+    # ---- memory
+
+    cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL:
+        """Return `nbytes` of this slot's payload, committed."""
+        self.check()
+        cdef uint64_t offset = self.ring.alloc(self.party, self.slot, nbytes, align)
+        self.end = max(self.end, offset + nbytes)
+        return self.payload + offset
+
+    cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept:
+        """Where `data` lies in this payload; UINT64_MAX if it does not lie there wholly."""
+        cdef uint64_t at = <uint64_t> data, base = <uint64_t> self.payload
+        if at < base or at + nbytes > base + self.limit():
+            return <uint64_t> -1
+        return at - base
+
+    cdef bint is_kept(self) noexcept:
+        """Whether anybody has an array of this slot, or a view of one."""
+        cdef Hold hold = self.hold
+        return hold is not None and Py_REFCNT(hold) > 2  # this function and this fill have one each
+
+    cdef uint64_t limit(self) noexcept:
+        return self.ring.committed(self.slot)
+
+    cdef Hold holder(self):
+        cdef Hold hold = self.hold
+        if hold is None:
+            hold = Hold.__new__(Hold)
+            hold.ring, hold.party, hold.slot, hold.gen = self.ring, self.party, self.slot, self.gen
+            hold.fork_generation = forks()
+            self.ring.use(self.slot)
+            self.hold = hold
+        return hold
+
+    def rewind(self, bint hard=False):
+        """Forget what was allocated, to write an error in place of a batch.
+
+        Arrays that worker code keeps stay as they are, unless `hard`: then they must not be used any more,
+        and the error has a place even where no memory is left.
+        """
+        self.check()
+        cdef Hold hold = self.hold
+        # Two references are this function's and this fill's own.
+        cdef bint kept = not hard and hold is not None and Py_REFCNT(hold) > 2
+        cdef uint32_t which
+        cdef uint64_t limit = self.limit()
+        if kept and self.range == SR_FINISH:
+            # What is kept may be what another worker has staged.
+            for which in range(self.task.n_ranges):
+                self.end = max(self.end, min(self.result_of(which).bytes, limit))
+        self.ring.rewind(self.party, self.slot, self.gen)
+        if kept:
+            self.ring.alloc(self.party, self.slot, self.end, 1)
+        else:
+            self.end = 0
+
+    cdef void note(self, uint64_t begun, uint64_t fetched) noexcept:
+        """Add the times of fetching and collating, up to now, to the slot's."""
+        self.ring.note_times(self.slot, begun, fetched)
+
+    # ---- the end of a fill
+
+    cdef int publish(self, sr_result *result) except -1:
+        self.check()
+        # Whoever still refers to the hold, besides this fill, is an array that worker code kept.
+        cdef Hold hold = self.hold
+        self.hold = None
+        cdef bint held = hold is not None and (Py_REFCNT(hold) > 1 or self.ring.stays(self.slot))
+        result.flags = (result.flags & SET_APART) | (HELD if held else 0)
+        self.ring.publish(self.party, self.slot, self.gen, result, held)
+        self.done = True
+        # Only now: a slot that was not published is not to be given back by this hold.
+        if held:
+            hold.published = True
+        return 0
+
+    def __dealloc__(self):
+        global slipring_current_fill
+        if slipring_current_fill == <PyObject *> self:  # its block was never left
+            slipring_current_fill = NULL
+
+    def abort(self):
+        """Give the slot back; nothing is published, and arrays in it must not be used any more."""
+        self.check()
+        self.ring.abort(self.party, self.slot, self.gen)
+        self.done = True
+
+    cdef int give_back(self) except -1:
+        """As `abort`, but arrays in it that code has kept stay good as long as they live (push mode).
+
+        In a forked child nothing: the slot is its parent's.
+        """
+        cdef Hold hold = self.hold
+        self.hold = None
+        if self.fork_generation != forks():
+            return 0
+        if hold is None or (Py_REFCNT(hold) == 1 and not self.ring.stays(self.slot)):
+            return self.ring.abort(self.party, self.slot, self.gen)
+        self.ring.park(self.party, self.slot, self.gen)
+        hold.published = True
+        return 0
+
+    # ---- cooperative slots
+
+    cdef const sr_result *result_of(self, uint32_t which) except NULL:
+        """What a range staged; SR_WHOLE: the settled layout."""
+        if which != SR_WHOLE and which >= self.task.n_ranges:
+            raise IndexError(f"range {which} of {self.task.n_ranges}")
+        return self.ring.result_of(self.slot, which)
+
+    cdef int settle(self, int layout, const sr_result *result) except -1:
+        self.check()
+        return self.ring.settle(self.party, self.slot, self.gen, layout, result)
+
+    cdef int range_done(self, const sr_result *result) except -1:
+        """End this range; 1 if this worker must now finish the whole slot."""
+        self.check()
+        cdef int rc = self.ring.range_done(self.party, self.slot, self.range, self.gen, result)
+        if rc == 1:
+            self.range = SR_FINISH
+        else:
+            self.done = True
+        return rc
+
+    def propose_layout(self):
+        """Return 0 if this worker decides how the rows lie, else DIRECT or STAGED."""
+        self.check()
+        return self.ring.propose(self.party, self.slot, self.gen)
+
+
+cdef Fill current_fill():
+    """The fill that this thread works on, or None. One that was inherited by a fork is the parent's."""
+    cdef Fill fill
+    if slipring_current_fill == NULL:
+        return None
+    fill = <Fill> slipring_current_fill
+    return fill if fill.fork_generation == forks() else None
+
+
+def current():
+    """Return the fill that this thread works on, or None."""
+    return current_fill()
+
+
+# ---- nobody else makes them: without their slot, each method would need a check
+
+
+cdef object refuse_to_make(type kind, PyObject *arguments, PyObject *named):
+    raise TypeError(f"a {kind.__name__} is made by what takes or claims a slot")
+
+
+(<PyTypeObject *> Lease).tp_new = <newfunc> refuse_to_make
+(<PyTypeObject *> Hold).tp_new = <newfunc> refuse_to_make
+(<PyTypeObject *> Fill).tp_new = <newfunc> refuse_to_make

@@ -1,0 +1,235 @@
+"""Batches on their way to a device: copied from pinned slots on a stream of our own, guarded by events."""
+
+import collections
+import copy
+import dataclasses
+import types
+import weakref
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from slipring.codec.tree import is_namedtuple
+
+_PLAIN = {str, bytes, int, float, bool, complex, type(None)}
+# Batches handed out that the caller's stream may not be done with. Their memory is free only then, and a
+# stream takes many steps ahead: of replayed graphs, which are no work to queue, hundreds.
+LAG = 4
+_RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
+
+
+class Moved:
+    """A batch on its device, as soon as `event` is over.
+
+    Attributes
+    ----------
+    value : batch
+    place : object
+        Of `slipring.torch.device.cuda`.
+    tensors : list of torch.Tensor
+        All in `value` that the copying stream has allocated.
+    event : object or None
+        None: it is there.
+    """
+
+    __slots__ = ("event", "place", "tensors", "value")
+
+    def __init__(self, value, place, tensors=(), event=None):
+        self.value, self.place, self.tensors, self.event = value, place, tensors, event
+
+
+class Mover:
+    """Brings batches to devices.
+
+    Parameters
+    ----------
+    places : list
+        Of `slipring.torch.device.cuda`.
+    memory_format : torch.memory_format or None
+        Of leaves with as many dimensions as it is meant for.
+    transform : callable or None
+        Of the batch on the device.
+    non_blocking : bool
+        Hand a batch out once the caller's stream is ordered after the copy; else when the copy is done.
+    count : Moves
+
+    Attributes
+    ----------
+    host : object or None
+        Which of the places registers memory; None if all are the CPU.
+    pins : RegisteredSlots or None
+        Of the segment that the batches lie in; None: they lie elsewhere.
+    """
+
+    def __init__(self, places, memory_format, transform, non_blocking, count):
+        self.places, self.count, self.pins = places, count, None
+        self.host = next((place for place in places if place.copies), None)
+        self.n_copying = sum(place.copies for place in places)
+        self.memory_format, self.transform, self.non_blocking = memory_format, transform, non_blocking
+        self.handed = {place: collections.deque() for place in places}  # events of the callers' streams
+        self.streams = [self._stream(place) if place.copies else None for place in places]
+        self.follow_caller()
+
+    def _stream(self, place):
+        """Take a stream for as long as there is this object, or a thread that has it."""
+        stream = place.take_stream()
+        weakref.finalize(self, place.give_stream, stream).atexit = False
+        return stream
+
+    def follow_caller(self):
+        """Order what is copied from now on after what the caller's streams have been given so far."""
+        for place, stream in zip(self.places, self.streams, strict=True):
+            if stream is not None:
+                stream.wait_stream(place.current_stream())
+
+    def bring(self, number, value, slot):
+        """Return a batch as `Moved` to that one of the places; it lies in `slot`, -1 for elsewhere."""
+        place, stream = self.places[number], self.streams[number]
+        if not place.copies:
+            if self.pins is not None and slot in self.pins.registered:
+                value = each_leaf(value, _copied)
+            value = each_leaf(value, self._in_format) if self.memory_format in _RANKS else value
+            return Moved(value if self.transform is None else self.transform(value), place)
+        pinned = self.pins.cover(slot) if slot >= 0 else range(0)
+        event, staged = place.new_event(), []
+        try:
+            with place.on(stream):
+                moved = each_leaf(value, lambda leaf: self._moved(leaf, place, stream, pinned, staged))
+                if self.transform is not None:
+                    moved = self.transform(moved)
+        finally:  # also where it failed in the midst: copies may be under way all the same
+            event.record(stream)
+            if pinned:
+                self.pins.hold(event, value)
+        self.count.moved_batches += 1
+        self.count.staged_batches += bool(staged)
+        tensors = [tensor for tensor in tensors_in(moved) if place.owns(tensor)]
+        return Moved(moved, place, tensors, event)
+
+    def _moved(self, leaf, place, stream, pinned, staged):
+        if not isinstance(leaf, torch.Tensor):
+            leaf = _copied(leaf)
+            return leaf.to(place.device) if has_to(leaf) else leaf
+        host = leaf.detach()
+        if place.owns(host):
+            place.mark_use(host, stream)  # a dataset in this process has made it there
+        if _is_strided(host) and host.nbytes and host.data_ptr() not in pinned:
+            host = place.stage(host)
+            staged.append(True)
+        moved = self._in_format(place.copy(host))
+        return moved.requires_grad_() if leaf.requires_grad else moved
+
+    def _in_format(self, leaf):
+        if not isinstance(leaf, torch.Tensor) or leaf.dim() != _RANKS.get(self.memory_format):
+            return leaf
+        return leaf.contiguous(memory_format=self.memory_format)
+
+    def hand_over(self, moved):
+        """Return a batch to the caller, whose current stream it is for."""
+        if moved.event is None:
+            return moved.value
+        current = moved.place.current_stream()
+        current.wait_event(moved.event)
+        for tensor in moved.tensors:
+            moved.place.mark_use(tensor, current)
+        if not self.non_blocking:
+            moved.event.synchronize()
+        self._hold_back(moved.place, current)
+        return moved.value
+
+    def _hold_back(self, place, current):
+        """Wait until the caller's stream is done with all but the last batches that it was given."""
+        event, handed = place.new_event(), self.handed[place]
+        event.record(current)
+        handed.append(event)
+        if len(handed) > LAG:
+            handed.popleft().synchronize()
+
+    def make_room(self):
+        """Give back slots that have been copied from, before another batch is asked for."""
+        if self.pins is not None:
+            self.pins.make_room(self.n_copying)
+
+    def finish(self):
+        """Wait for all copies, and give back their slots."""
+        if self.pins is not None:
+            self.pins.finish()
+
+
+def _copied(leaf):
+    """A leaf that is no view of a pinned slot: copies from there by others are not guarded."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+    return leaf if type(leaf) in _PLAIN else copy.deepcopy(leaf)
+
+
+def _is_strided(tensor):
+    return tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_nested
+
+
+# ---- batches as structures
+
+
+def has_to(value):
+    """Whether an object moves itself, as a PackedSequence or a tokenizer's batch does."""
+    return callable(getattr(value, "to", None)) and not isinstance(value, type)
+
+
+def each_leaf(value, function):
+    """Return the same structure with `function` of each leaf; what moves itself is one, text too."""
+    if isinstance(value, (torch.Tensor, str, bytes, np.ndarray)) or has_to(value):
+        return function(value)
+    kind = type(value)
+    if isinstance(value, Mapping):
+        made = {key: each_leaf(item, function) for key, item in value.items()}
+        return made if kind is dict else _filled(value, made)
+    if isinstance(value, (list, tuple)):
+        made = [each_leaf(item, function) for item in value]
+        if kind is list or kind is tuple:
+            return kind(made)
+        return kind(*made) if is_namedtuple(kind) else _filled(value, made)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        made = copy.copy(value)
+        for field in dataclasses.fields(value):
+            # Frozen ones too.
+            object.__setattr__(made, field.name, each_leaf(getattr(value, field.name), function))
+        return made
+    return function(value)
+
+
+def _filled(like, made):
+    """`made` as the type of `like`, an odd kind of mapping or sequence, with what else it knows."""
+    clone = copy.copy(like)
+    if isinstance(made, dict) and hasattr(clone, "update"):
+        clone.update(made)  # an OrderedDict, a defaultdict
+        return clone
+    if isinstance(clone, list):
+        clone[:] = made
+        return clone
+    return type(like)(made)
+
+
+_NO_PLACE = (str, bytes, int, float, type(None), type, np.ndarray, types.ModuleType, types.FunctionType)
+
+
+def tensors_in(value):
+    """Return all tensors that a batch refers to, those in the attributes of its objects too."""
+    found, seen, todo = [], set(), [value]
+    while todo:
+        item = todo.pop()
+        if id(item) in seen or isinstance(item, _NO_PLACE):
+            continue
+        seen.add(id(item))
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, Mapping):
+            todo.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            todo.extend(item)
+        if not isinstance(item, torch.Tensor):
+            todo.extend(getattr(item, "__dict__", {}).values())
+            for kind in type(item).__mro__:
+                slots = kind.__dict__.get("__slots__", ())
+                todo.extend(getattr(item, n, None) for n in ((slots,) if isinstance(slots, str) else slots))
+    return found

@@ -1,0 +1,92 @@
+"""Slots as pinned memory: registered with the device, and not given back while it reads from them."""
+
+import collections
+import contextlib
+import threading
+
+# Copies queued per device before the oldest is waited for: one that runs, and one behind it.
+COPIES = 2
+
+
+class RegisteredSlots:
+    """The slots of one segment that devices copy from; it lives as long as they do.
+
+    No view of a registered slot is handed out: torch guards ``x.to(device, non_blocking=True)`` only where it
+    has pinned the memory itself, and the slot would be filled anew under the copy.
+
+    Parameters
+    ----------
+    ring : Ring
+    host : object
+        Of `slipring.torch.device.cuda`: who registers. What is registered, every device of that kind can read.
+    """
+
+    def __init__(self, ring, host):
+        self.ring, self.host = ring, host
+        self.registered = {}  # slot -> (address, bytes)
+        self.refused = None  # why a slot is not
+        self.under_way = collections.deque()  # (event, what lies in slots), oldest first
+        self.closed = False
+        # A thread that hangs in transform_device at an epoch's end is left behind, and may come back.
+        self.lock = threading.RLock()
+
+    @property
+    def registered_bytes(self):
+        """int: of all slots."""
+        return sum(nbytes for _, nbytes in list(self.registered.values()))
+
+    def cover(self, slot):
+        """Register all memory that a slot has by now, and return it as a range; an empty one if it cannot be.
+
+        Nothing is being copied from there: the slot has just been taken.
+        """
+        address, nbytes = self.ring.slot_memory(slot)
+        with self.lock:
+            known = self.registered.get(slot)
+            if known != (address, nbytes) and not self.closed and (self.refused is None or known is not None):
+                self._take_back(slot)  # it has grown; a copy must not span two registrations
+                self.ring.pin(slot)
+                self.refused = self.host.register(address, nbytes)
+                if self.refused is None:
+                    self.registered[slot] = address, nbytes
+            return range(address, address + nbytes) if slot in self.registered else range(0)
+
+    def _take_back(self, slot):
+        address, _ = self.registered.pop(slot, (None, 0))
+        if address is not None:
+            self.host.unregister(address)
+
+    def hold(self, event, value):
+        """Keep a batch, whose slots are leased, until the copies before `event` are done."""
+        with self.lock:
+            self.under_way.append((event, value))
+            if self.closed:
+                self.let_go(0)
+
+    def make_room(self, devices):
+        """Before a batch is taken: give up what has been copied, and wait where slots would become few."""
+        self.let_go(min(COPIES * devices - 1, max(0, self.ring.n_slots - 3)))
+
+    def let_go(self, keep):
+        """Give up what has been copied; wait until no more than `keep` batches are under way."""
+        with self.lock:
+            while self.under_way and (len(self.under_way) > keep or self.under_way[0][0].query()):
+                self.under_way[0][0].synchronize()
+                self.under_way.popleft()
+
+    def finish(self):
+        """Wait for all copies, and give up what they read. In any thread: captures of graphs stand."""
+        with self.host.thread():
+            self.let_go(0)
+
+    def close(self):
+        """Wait for the copies, and take all registrations back: the segment may go."""
+        with self.lock:
+            self.closed = True
+            # A device that has failed says so at every call; what it was told last has been raised already.
+            with contextlib.suppress(RuntimeError):
+                self.finish()
+            self.under_way.clear()
+            for slot in list(self.registered):
+                with contextlib.suppress(RuntimeError):
+                    self._take_back(slot)

@@ -1,0 +1,1 @@
+"""slipring's loader in the place of torch's."""

@@ -1,0 +1,67 @@
+"""Accelerate makes loaders anew from a table of arguments; while ours is installed, it has ours as well."""
+
+import functools
+import sys
+import threading
+
+from slipring.torch.drop_in.standin import StandIn
+from slipring.torch.loader import DataLoader
+
+# Its own loaders have an argument of the same name, for where they send batches.
+ALIASES = {"device": "slipring_device"}
+
+_lock = threading.Lock()
+_undo = None  # takes back what `extend` has changed
+
+
+def extend():
+    """Have Accelerate keep our arguments, if it has been imported."""
+    global _undo
+    client = sys.modules.get("accelerate.data_loader")
+    table = getattr(client, "_PYTORCH_DATALOADER_KWARGS", None)
+    adapter = getattr(client, "DataLoaderAdapter", None)
+    if _undo is not None or not isinstance(table, dict) or adapter is None:
+        return
+    with _lock:
+        if _undo is None and StandIn.installed:
+            added = {ALIASES.get(name, name): default for name, default in DataLoader.extras().items()}
+            added = {name: default for name, default in added.items() if name not in table}
+            init = adapter.__init__
+            adapter.__init__ = ours = _for_torchdatas_too(init, added)
+            table.update(added)
+            _undo = functools.partial(_take_back, table, added, adapter, init, ours)
+
+
+def restore():
+    """Take back what `extend` has changed, where nobody else has changed it since."""
+    global _undo
+    with _lock:
+        if _undo is not None:
+            _undo()
+        _undo = None
+
+
+def _take_back(table, added, adapter, init, ours):
+    for name, default in added.items():
+        if name in table and table[name] is default:
+            del table[name]
+    if adapter.__init__ is ours:
+        adapter.__init__ = init
+
+
+def _for_torchdatas_too(init, added):
+    """Its adapter makes torchdata's loader of the same arguments, on demand: that one has none of ours.
+
+    Ours gets them by their own names.
+    """
+
+    @functools.wraps(init)
+    def adapted(self, dataset, use_stateful_dataloader=False, batch_sampler=None, **kwargs):
+        if use_stateful_dataloader:
+            kwargs = {name: value for name, value in kwargs.items() if name not in added}
+        for name, alias in ALIASES.items():
+            if alias in kwargs:
+                kwargs[name] = kwargs.pop(alias)
+        init(self, dataset, use_stateful_dataloader, batch_sampler, **kwargs)
+
+    return adapted

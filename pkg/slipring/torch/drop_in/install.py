@@ -1,0 +1,194 @@
+"""Our DataLoader in torch's place, for programs and libraries that name torch's."""
+
+from __future__ import annotations
+
+import ast
+import copyreg
+import inspect
+import sys
+import threading
+import types
+import warnings
+import weakref
+
+from slipring.torch.drop_in import for_accelerate
+from slipring.torch.drop_in.standin import StandIn, Stock
+from slipring.torch.loader import DataLoader
+
+_told = weakref.WeakSet()  # classes that were warned of
+_lock = threading.RLock()
+_depth = 0
+_changed = []  # (namespace, name) where Stock was, and DataLoader is now
+
+
+class Installed:
+    """What `install` returns: ``with install(): ...`` ends with `uninstall`."""
+
+    def __enter__(self) -> Installed:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        uninstall()
+
+
+def install() -> Installed:
+    """Put `slipring.torch.DataLoader` in the place of torch's, for this process.
+
+    ``torch.utils.data.DataLoader`` and every global of an imported module that is torch's class become ours;
+    what is imported later finds ours. Loaders made by torch's class before stay as they are, and still are
+    instances of ``torch.utils.data.DataLoader``. Calls nest: as many of `uninstall` take it back.
+
+    Only names are replaced. A reference in a closure, a default argument, or an attribute of a class goes on
+    to make torch's loaders, as do classes that were derived from torch's before (a warning names them).
+    Processes started by spawn call it for themselves.
+
+    Returns
+    -------
+    Installed
+        For ``with install(): ...``.
+
+    Notes
+    -----
+    Accelerate makes loaders anew from a table of torch's arguments; ours are added to it, so that they are
+    kept. With its ``use_stateful_dataloader`` it makes torchdata's loaders, as it does without.
+
+    Examples
+    --------
+    >>> import slipring.torch
+    >>> import torch
+    >>> with slipring.torch.install():
+    ...     loader = torch.utils.data.DataLoader(range(10), batch_size=4)
+    >>> isinstance(loader, slipring.torch.DataLoader)
+    True
+    """
+    global _depth
+    with _lock:
+        _tell_of_derived()  # first: where warnings are errors, nothing has been changed
+        # Also when nested: modules may have been imported since.
+        for _, namespace in _namespaces():
+            for name in _names_of(Stock, namespace):
+                if not _steps_over(namespace, name):
+                    namespace[name] = DataLoader
+                    _changed.append((namespace, name))
+        copyreg.pickle(Stock, _reduce_stock)
+        StandIn.installed = True
+        for_accelerate.extend()
+        StandIn.before_init = for_accelerate.extend  # it may be imported between this and the first loader
+        _depth += 1
+    return Installed()
+
+
+def uninstall() -> None:
+    """Take back one `install`; the last one puts torch's class where it was.
+
+    Exactly what was changed is changed back, unless somebody else has changed it since. So are globals of
+    modules that have imported torch's name meanwhile. Loaders made meanwhile stay ours.
+
+    Raises
+    ------
+    RuntimeError
+        It is not installed.
+    """
+    global _depth
+    with _lock:
+        if not _depth:
+            raise RuntimeError("not installed: uninstall() was called more often than install()")
+        _depth -= 1
+        if _depth:
+            return
+        StandIn.installed = False
+        StandIn.before_init = None
+        if copyreg.dispatch_table.get(Stock) is _reduce_stock:
+            del copyreg.dispatch_table[Stock]
+        for_accelerate.restore()
+        _changed.extend(_imported_meanwhile())
+        for namespace, name in _changed:
+            if namespace.get(name) is DataLoader:
+                namespace[name] = Stock
+        _changed.clear()
+
+
+def _namespaces():
+    """(module, its globals) of all modules but ours, without waking those that load on first use."""
+    for key, module in list(sys.modules.items()):
+        if key.partition(".")[0] != "slipring" and issubclass(type(module), types.ModuleType):
+            yield module, object.__getattribute__(module, "__dict__")
+
+
+def _names_of(cls, namespace):
+    return [name for name, value in list(namespace.items()) if value is cls]
+
+
+def _steps_over(namespace, name):
+    """Whether a class derived from torch's says ``super(DataLoader, self)``: that must be its true base."""
+    for cls in _all_below(Stock):
+        for function in vars(cls).values():
+            if isinstance(function, types.FunctionType) and function.__globals__ is namespace:
+                if {"super", name} <= set(function.__code__.co_names):
+                    return True
+    return False
+
+
+def _tell_of_derived():
+    """Warn of classes that were derived from torch's, once of each: they go on as torch's."""
+    derived = [
+        cls
+        for cls in _all_below(Stock)
+        if not isinstance(cls, StandIn)
+        and cls.__module__.partition(".")[0] not in ("torch", "torchdata")
+        and cls not in _told
+    ]
+    _told.update(derived)
+    if derived:
+        names = ", ".join(sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in derived))
+        warnings.warn(
+            f"derived from torch's DataLoader before install(), and still torch's: {names}. Call install() "
+            "before these modules are imported",
+            stacklevel=3,
+        )
+
+
+def _all_below(cls):
+    for sub in type.__subclasses__(cls):
+        yield sub
+        yield from _all_below(sub)
+
+
+def _imported_meanwhile():
+    """(namespace, name) where ours is by ``from torch.utils.data import DataLoader`` since `install`.
+
+    Only the source tells it from ``from slipring.torch import DataLoader``, which stays.
+    """
+    known = {(id(namespace), name) for namespace, name in _changed}
+    for module, namespace in _namespaces():
+        names = [name for name in _names_of(DataLoader, namespace) if (id(namespace), name) not in known]
+        if names:
+            origins = _origins(module)
+            for name in names:
+                if origins.get(name, origins.get("*")) == {"torch.utils.data"}:
+                    yield namespace, name
+
+
+def _origins(module):
+    """Which modules each name of a module is imported from, by its source."""
+    try:
+        tree = ast.parse(inspect.getsource(module))
+    except (OSError, TypeError, SyntaxError):
+        return {}  # a module without source keeps what it has
+    origins = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            origin = "." * node.level + (node.module or "").removesuffix(".dataloader")
+            for alias in node.names:
+                origins.setdefault(alias.asname or alias.name, set()).add(origin)
+    return origins
+
+
+def _reduce_stock(loader):
+    """Pickle a loader of torch's class, which pickle would look for where ours is now."""
+    _, _, *state = object.__reduce_ex__(loader, 2)
+    return _blank_stock, (), *state
+
+
+def _blank_stock():
+    return Stock.__new__(Stock)

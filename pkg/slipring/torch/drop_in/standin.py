@@ -1,0 +1,77 @@
+"""The metaclass that lets our DataLoader stand in for torch's while it is installed."""
+
+from __future__ import annotations
+
+import abc
+import functools
+import inspect
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch.utils.data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Stock = torch.utils.data.DataLoader
+
+
+class StandIn(abc.ABCMeta):
+    """While `installed`, the class that has it directly on torch's counts all of torch's loaders as its own.
+
+    Clients ask ``isinstance(loader, torch.utils.data.DataLoader)`` and mean loaders from before, and classes
+    derived from torch's, too. An ABCMeta, so that ``class Mine(DataLoader, SomeABC)`` stays possible; whose
+    registry of virtual subclasses is not used, since what it remembers cannot be forgotten.
+    """
+
+    installed: bool = False
+    before_init: Callable[[], object] | None = None  # while installed: called before a loader is made
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(name, bases, namespace, **kwargs)
+        cls._stands_in = Stock in bases
+        if cls._stands_in:
+            for extra, default in cls.extras().items():
+                setattr(cls, extra, default)  # for loaders of torch's that were pickled, and are ours now
+            for attribute, own in namespace.items():
+                theirs = getattr(Stock, attribute, None)
+                if isinstance(own, types.FunctionType) and callable(theirs):
+                    setattr(cls, attribute, _for_either(own, theirs, attribute == "__init__"))
+
+    def extras(cls) -> dict[str, Any]:
+        """{name: default} of the arguments that torch's class does not have."""
+        theirs = inspect.signature(Stock.__init__).parameters
+        ours = inspect.signature(cls.__init__).parameters
+        return {name: p.default for name, p in ours.items() if name not in theirs}
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return type.__instancecheck__(cls.__seen(), instance)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return type.__subclasscheck__(cls.__seen(), subclass)
+
+    def __subclasses__(cls) -> list[type]:
+        """Lightning walks these to make classes derived from torch's loader reproducible."""
+        own = type.__subclasses__(cls)
+        if cls.__seen() is Stock:
+            own += [sub for sub in type.__subclasses__(Stock) if sub is not cls]
+        return own
+
+    def __seen(cls) -> type:
+        return Stock if StandIn.installed and cls._stands_in else cls
+
+
+def _for_either(own, theirs, is_init):
+    """`own`, and `theirs` for loaders that are torch's: a class derived from torch's loader before
+    `install` may call ``torch.utils.data.DataLoader.__init__(self, ...)``, by a name that is ours by now.
+    """
+
+    @functools.wraps(own)
+    def method(self, *args, **kwargs):
+        if isinstance(type(self), StandIn):
+            if is_init and StandIn.before_init is not None:
+                StandIn.before_init()
+            return own(self, *args, **kwargs)
+        return theirs(self, *args, **kwargs)
+
+    return method

@@ -1,0 +1,35 @@
+"""What slipring uses of torch without torch's promise to keep it, each name once.
+
+A release of torch that changes one of these breaks `tests/torch/test_private_names.py` first, which says what slipring
+needs of it. (`codec/tensor_objects`, which is below this layer, needs two more:
+``torch._C.DisableTorchFunctionSubclass`` and ``torch._nested_view_from_buffer``.)
+"""
+
+import torch
+from torch._utils import KeyErrorMessage
+from torch.utils.data import dataloader
+from torch.utils.data._utils import collate, fetch, pin_memory, worker
+
+__all__ = [
+    "BaseIterator",
+    "DatasetKind",
+    "KeyErrorMessage",
+    "SingleProcessIterator",
+    "StreamFetcher",
+    "collate",
+    "generate_state",
+    "pin_memory",
+    "profiler_enabled",
+    "sharding_worker_init_fn",
+    "share_dist_seed",
+    "worker",
+]
+
+BaseIterator = dataloader._BaseDataLoaderIter
+SingleProcessIterator = dataloader._SingleProcessDataLoaderIter
+DatasetKind = dataloader._DatasetKind
+share_dist_seed = dataloader._share_dist_seed
+sharding_worker_init_fn = dataloader._sharding_worker_init_fn
+StreamFetcher = fetch._IterableDatasetFetcher
+generate_state = worker._generate_state
+profiler_enabled = torch.autograd._profiler_enabled

@@ -1,0 +1,1 @@
+"""Where an iteration is: saved, loaded, and told to samplers and streams."""

@@ -1,0 +1,286 @@
+"""Where an iteration is, and how the next one goes on from there.
+
+The protocol is torchdata's: ``state_dict()`` and ``load_state_dict()`` of the loader, and of a dataset, its
+iterator or a sampler that have them (``Stateful``).
+"""
+
+import copy
+import pickle
+import warnings
+
+import torch
+
+from slipring.iterate.dispatch import StreamPlan
+from slipring.torch.state import foreign
+from slipring.torch.state.asking import copied
+from slipring.torch.state.order import (
+    as_state,
+    as_text,
+    generator_of,
+    source_of,
+    state_of,
+    tell_of_epoch_before,
+)
+from slipring.workers.fetch import Unsaid, is_stateful
+
+FORMAT = 1
+
+
+# ---- what workers send along
+
+
+class TrackedPlan(StreamPlan):
+    """A `slipring.iterate.dispatch.StreamPlan` that keeps what the workers' streams say at their end.
+
+    Attributes
+    ----------
+    ends : dict
+        Number -> the states as bytes, or None.
+    """
+
+    def __init__(self, num_workers, in_order, first):
+        super().__init__(num_workers, in_order, first)
+        self.ends = {}
+
+    def ended(self, worker, last):
+        super().ended(worker, last)
+        if last is not None:  # not of a worker that could not begin
+            self.ends[worker] = last[2]
+
+
+class Place:
+    """Where one worker is.
+
+    Parameters
+    ----------
+    told : dict, optional
+        What a state says of it.
+
+    Attributes
+    ----------
+    batches : int
+        Batches and exceptions delivered.
+    states
+        What dataset and iterator have said of themselves last: as a worker has sent it, as bytes; else the
+        very dict; or None.
+    ended : bool
+        Those are of the epoch before.
+    since, missed : int
+        Batches delivered since then; exceptions delivered behind the last of those.
+    again, missed_lists : list
+        The same of a map dataset, whose worker must be told what to read again: [ticket, indices] of each.
+    """
+
+    def __init__(self, told=None):
+        told = told or {}
+        self.batches = told.get("batches", 0)
+        self.ended = bool(told.get("ended"))
+        self.put(copied(told.get("states")))
+        self.since, self.again = told.get("since", 0), list(told.get("again", ()))
+
+    def put(self, states):
+        """Have these be the latest states."""
+        self.states = states
+        self.since = self.missed = 0
+        self.again, self.missed_lists = [], []
+
+    def passed(self, asked):
+        """Note a batch that brought no states; `asked`: [ticket, indices] of a map dataset."""
+        self.since, self.missed = self.since + self.missed + 1, 0
+        if asked is not None:
+            self.again = [*self.again, *self.missed_lists, asked]  # another list: see `Positions.after`
+            self.missed_lists = []
+
+    def told(self):
+        """Return it as plain values."""
+        return {
+            "batches": self.batches,
+            "states": _told(self.states),
+            **({"ended": True} if self.ended else {}),
+            **({"since": self.since} if self.since and self.states is not None and not self.again else {}),
+            **({"again": list(self.again)} if self.again else {}),
+        }
+
+
+def _told(states):
+    if not isinstance(states, bytes):
+        return states
+    states = pickle.loads(states)
+    if isinstance(states, Unsaid):
+        raise RuntimeError(
+            f"a worker's dataset (or its iterator) could not say where it is in a way that can be sent to "
+            f"this process, by pickle; so there is no state of this iteration. In the worker:\n{states.text}"
+        )
+    return states
+
+
+class Positions:
+    """How far each worker has come.
+
+    Parameters
+    ----------
+    resume : dict, optional
+        A state.
+    before : dict
+        Number -> the place of a worker that lives on from an epoch which has ended, see `ended_places`.
+    """
+
+    def __init__(self, resume, before):
+        self.workers = {}  # number -> Place
+        self.last = -1
+        if resume is not None:
+            self.last, before = resume.get("last_worker", -1), places_of(resume)
+        for number, place in before.items():
+            self.workers[number] = Place(place)
+
+    def at(self, number):
+        """Return that worker's Place."""
+        return self.workers.setdefault(number, Place())
+
+    def after(self, number, states, asked=None):
+        """Return a worker's Place behind one more batch, which has brought `states` or None.
+
+        What is here stays as it is: a handler that raises leaves nothing half done. `asked`: see `Place.passed`.
+        """
+        place = copy.copy(self.at(number))
+        place.batches, place.ended = place.batches + 1, False
+        if states is not None:
+            place.put(states)
+        else:
+            place.passed(asked)
+        return place
+
+    def failed(self, number):
+        """Note that an exception has come in a batch's place; who cannot say where it was counts it too."""
+        place = self.at(number)
+        place.batches += 1
+        place.missed += 1
+        if place.states is None:  # a state is of the batch before, from where it is raised again
+            self.last = number
+
+    def lost(self, number, asked):
+        """Note the same of a map dataset: its next state may be of behind the exception."""
+        self.at(number).missed_lists.append(asked)
+
+    def put(self, number, states):
+        """Have these be the worker's latest states, with no batch."""
+        place = self.at(number)
+        place.ended = False
+        place.put(states)
+
+    def state(self):
+        """Return the workers' part of the state."""
+        return {
+            "last_worker": self.last,
+            "workers": {number: place.told() for number, place in sorted(self.workers.items())},
+        }
+
+
+# ---- a whole state
+
+
+def initial(loader):
+    """Return the state of an iteration that has not begun; what is Stateful says how it begins."""
+    source = source_of(loader)[0]
+    told = {
+        **header(loader),
+        "base_seed": None,
+        "finished": True,
+        "rng_next": as_text(state_of(generator_of(loader))),
+        **({"sampler": source.state_dict()} if _says_how_it_begins(source) else {}),
+        **({"workers": _own_place(loader.dataset)} if loader.num_workers == 0 else {}),
+    }
+    return copied(told)
+
+
+def _says_how_it_begins(thing):
+    return is_stateful(thing) and not hasattr(thing, "__next__")  # an iterator's place is of a pass
+
+
+def _own_place(dataset):
+    """The place of this process, which reads the dataset itself."""
+    if not _says_how_it_begins(dataset):
+        return {}
+    return {0: {"batches": 0, "states": {"dataset": dataset.state_dict()}}}
+
+
+def header(loader):
+    """Return what every state begins with."""
+    return {
+        "slipring": FORMAT,
+        "kind": "stream" if loader._dataset_kind else "map",
+        "num_workers": loader.num_workers,
+    }
+
+
+def next_epochs_rng(generator):
+    """Return the state of the generator that the next epoch draws from; None: torch's global one."""
+    return None if generator is None else as_text(generator.get_state())
+
+
+def begin_next_epoch(loader, state):
+    """Put the generator where a finished epoch has left it, and tell a Stateful sampler of that epoch."""
+    tell_of_epoch_before(loader, state)
+    text = state.get("rng_next")
+    if text is None:
+        return
+    generator = generator_of(loader)
+    if generator is None:
+        torch.set_rng_state(as_state(text))
+    else:
+        generator.set_state(as_state(text))
+
+
+def places_of(state):
+    """Return {number: place} of the workers; the numbers are text in what has gone through JSON."""
+    return {int(number): place for number, place in state.get("workers", {}).items()}
+
+
+def ended_places(loader, state):
+    """Return {number: place} of the workers at the end of an epoch, where the state is one of that kind.
+
+    Datasets that live on from epoch to epoch are told it, as they know it without an interruption. With
+    another number of workers nothing of it can hold.
+    """
+    if state is None or not state["finished"] or state["num_workers"] != loader.num_workers:
+        return {}
+    return {
+        number: {**place, "batches": 0, "ended": True}
+        for number, place in places_of(state).items()
+        if place["states"] or place.get("again")
+    }
+
+
+def checked(loader, state):
+    """Return the state to go on from, in our own form.
+
+    Raises
+    ------
+    AssertionError, ValueError
+        See `DataLoader.load_state_dict`.
+    """
+    if foreign.is_theirs(state):
+        state = foreign.translated(loader, header(loader), state)
+    if state.get("slipring") != FORMAT:
+        raise ValueError(
+            "this is no state of slipring.torch.DataLoader (of this version); its keys are "
+            f"{sorted(map(str, state))[:8]}"
+        )
+    kind = header(loader)["kind"]
+    if state["kind"] != kind:
+        raise ValueError(f"the state is of a {state['kind']} dataset, the loader's is a {kind} dataset")
+    if not state["finished"] and (kind == "stream" or state.get("workers")):
+        if state["num_workers"] != loader.num_workers:
+            raise AssertionError(
+                f"the state is of num_workers={state['num_workers']}, the loader has num_workers="
+                f"{loader.num_workers}: a place in an iterable or Stateful dataset is each worker's own. "
+                "Use as many workers, or finish the epoch first"
+            )
+        unsaid = any(place["batches"] and not place["states"] for place in places_of(state).values())
+        if kind == "stream" and (unsaid or state.get("dropped")):
+            warnings.warn(
+                "the iterable dataset has no state_dict()/load_state_dict(), nor has its iterator: each "
+                "worker reads again, and drops, what was delivered before",
+                stacklevel=3,
+            )
+    return copied(state)

@@ -1,0 +1,401 @@
+"""The order of a map dataset's indices: lists of them, one per ticket, and how to go on behind any."""
+
+import collections
+import contextlib
+import functools
+import inspect
+import itertools
+
+import torch
+from torch.utils.data import BatchSampler
+
+from slipring.ring._check import in_a_handler
+from slipring.torch.state.asking import Making, copied
+from slipring.workers.fetch import cut_off, generator_ended, is_stateful
+
+TOLD = ("sampler", "sampler_iterator", "sampler_beyond", "sampler_over")
+_END = object()
+
+
+# ---- generators, as text that any format of checkpoint can carry
+
+
+def generator_of(loader):
+    """The generator that sets the order: the loader's, the sampler's own, or torch's global one (None)."""
+    return loader.generator or getattr(loader.sampler, "generator", None)
+
+
+def state_of(generator):
+    """Return a generator's state; None: of torch's global one."""
+    return torch.get_rng_state() if generator is None else generator.get_state()
+
+
+def put_to(generator, state):
+    """Put a generator to a state; None: torch's global one."""
+    if generator is None:
+        torch.set_rng_state(state)
+    else:
+        generator.set_state(state)
+
+
+def as_text(state):
+    """Return a generator's state as text."""
+    return None if state is None else state.numpy().tobytes().hex()
+
+
+def as_state(text):
+    """Return the state that `as_text` has written down."""
+    return None if text is None else torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
+
+
+# ---- samplers that can say where they are
+
+
+def source_of(loader):
+    """Return (sampler, indices per list, drop_last); 0 per list: the sampler gives what a ticket is of.
+
+    torch's own batching cannot say where its sampler is: the same lists are made here.
+    """
+    sampler = loader._index_sampler
+    if type(sampler) is BatchSampler:
+        return sampler.sampler, sampler.batch_size, sampler.drop_last
+    return sampler, 0, False
+
+
+def told_of(state):
+    """Return what a state holds of a Stateful sampler and its iterator; empty: nothing."""
+    return {name: state[name] for name in TOLD if state.get(name) is not None}
+
+
+def opened(source, told, generator):
+    """Return (a sampler's iterator that goes on where a state says, whether anybody could be told).
+
+    Parameters
+    ----------
+    source : iterable
+    told : dict
+        "sampler", "sampler_iterator": what they said of themselves; "sampler_beyond": how many indices had
+        been drawn since; "sampler_over": the sampler was at its end, and says perhaps where its next pass
+        begins.
+    generator : Generator or None
+        What the sampler may draw from.
+    """
+    made, done = _told(source, told)
+    if done and told.get("sampler_over"):
+        drawn_from = state_of(generator)
+        if next(made, _END) is not _END:  # it has begun the next pass, which is not its turn yet
+            put_to(generator, drawn_from)
+            _told(source, told)
+            made = iter(())
+    if done:
+        for _ in range(told.get("sampler_beyond", 0)):
+            next(made, None)
+    return made, done
+
+
+def _told(source, told):
+    told = copied(told)
+    done = "sampler" in told and is_stateful(source)
+    if done:
+        source.load_state_dict(told["sampler"])
+    made = iter(source)
+    if "sampler_iterator" in told and is_stateful(made):
+        made.load_state_dict(told["sampler_iterator"])
+        done = True
+    return made, done
+
+
+def _draws(iterator):
+    """Its draws, for what would call iter() again: a sampler that is its own iterator begins anew then."""
+    return iterator if type(iterator).__module__ == "builtins" else map(next, itertools.repeat(iterator))
+
+
+def tell_of_epoch_before(loader, state):
+    """Have a Stateful sampler end the epoch that a state is of, as it did then."""
+    told = told_of(state)
+    if not told:
+        return
+    made, done = opened(source_of(loader)[0], told, generator_of(loader))
+    if done and "yielded" in state:  # else that epoch has not begun
+        with contextlib.suppress(Exception):  # it was raised then
+            collections.deque(_draws(made), 0)
+
+
+class Order:
+    """Lists of indices, one per ticket, and what is needed to go on behind any of them.
+
+    Parameters
+    ----------
+    loader : DataLoader
+    made : iterator
+        The index sampler's, not yet used; only where nothing is resumed.
+    before : Tensor
+        The generator's state before `made` was made.
+    resume : dict, optional
+        A state.
+    keep : bool
+        Keep what each ticket is of until it has been delivered, also where the sampler is not Stateful.
+    """
+
+    def __init__(self, loader, made, before, resume=None, keep=False):
+        # Not the loader itself: with persistent workers it keeps the iterator that keeps this.
+        self.in_order, self.sampler = loader.in_order, loader.sampler
+        self.source, self.group, self.drop_last = source_of(loader)
+        self.single = not loader._auto_collation
+        self.generator = generator_of(loader)
+        self.resume = resume
+        self.ticket = 0 if resume is None else resume["yielded"]
+        self.low = self.ticket  # every ticket before it has been delivered
+        self.above = set() if resume is None else set(resume["above"])  # delivered beyond that
+        self.began = None  # the generator's state before the first draw
+        self.before = before  # and before iter(), for samplers that draw there
+        # A state of torchdata's has that of a generator which torch's sampler would make by itself.
+        self.samplers_rng = resume is not None and bool(resume.get("rng_is_the_samplers"))
+        self.made = None if self.group or resume is not None else made
+        self.tells = None  # whether the sampler or its iterator is Stateful
+        self.told = {} if resume is None else told_of(resume)
+        # Lists that were drawn ahead of the delivery when the state was taken: they come first.
+        self.given = collections.deque(() if resume is None else resume.get("ahead", ()))
+        self.keep, self.kept = keep, {}  # ticket -> its list, until it has been delivered
+        # Whether the sampler has been drawn from: until then it may say what an earlier pass has left.
+        self.asked = self.over = False
+        self.at = self.told or None  # what holds of the sampler until then
+        self.making = Making()
+        self.drawn = []  # the next list, as far as it is drawn: what a handler raises meanwhile loses nothing
+        self.first = True  # nothing has been drawn yet in this iteration
+        self.swift = False  # nobody needs to know of the next list but who gets it
+        self.cut_off = None  # makes the exception that is raised instead of a draw
+        self.check = None  # called with each list's length
+        self._texts = {}
+
+    @property
+    def must_be_told(self):
+        """bool: whether `delivered` must be called for every ticket; else `low` alone says it all."""
+        return self.keep or self.tells or not self.in_order or bool(self.above)
+
+    def lists(self):
+        """Return an iterator with a list of indices per ticket. It goes on behind what a handler raises."""
+        return map(self._next, itertools.repeat(None))  # no generator: an exception ends those
+
+    def _next(self, _):
+        if self.swift:
+            drawn, group = self.drawn, self.group
+            try:
+                drawn.extend(itertools.islice(self.draws, group - len(drawn)))
+            except BaseException as error:
+                self._cut(error)
+                raise
+            if len(drawn) == group:
+                # No call from here on, as below.
+                self.ticket += 1
+                self.drawn = []
+                return drawn
+            self.swift, self.over = False, True
+        if self.tells is False and not self.keep:
+            indices = self._first() if self.first else self._draw()
+            if self.check is not None:
+                self.check(len(indices))
+        else:
+            making = self.making
+            with making.lock:
+                try:
+                    making.busy = True
+                    indices = self._first() if self.first else self._draw()
+                    if self.check is not None:
+                        self.check(len(indices))
+                finally:
+                    making.busy = False
+        # No call from here on: a handler cannot raise, and the list is given once.
+        if self.tells or self.keep:
+            self.kept[self.ticket] = indices
+        self.ticket += 1
+        self.first = False
+        if self.given:
+            del self.given[0]
+        else:
+            self.drawn = []
+            kept = self.tells is not False or self.keep
+            self.swift = not (kept or self.over or self.cut_off or self.check or not self.group)
+        return indices
+
+    def _told_now(self):
+        """What sampler and iterator say of themselves; None if neither can."""
+        parts = (
+            ("sampler", None if self.source is self.made else self.source),
+            ("sampler_iterator", self.made),
+        )
+        return {name: copied(part.state_dict()) for name, part in parts if is_stateful(part)} or None
+
+    # ---- drawing
+
+    def open(self):
+        """Begin with the sampler, of which nothing is drawn yet."""
+        if self.tells is not None:
+            return
+        told = False
+        if self.made is None:
+            self.before = state_of(self.generator)
+            self.made, told = opened(self.source, self.told, self.generator)
+        self.draws = _draws(self.made)
+        self.to_skip = 0 if told else self.ticket
+        if not told:
+            self.given.clear()  # they are drawn again
+        self.tells = is_stateful(self.source) or is_stateful(self.made)
+        if self.tells or inspect.isgenerator(self.made):
+            self.before = None  # it will be told, or has drawn nothing
+        if not told:
+            self.at = None if self.to_skip else self._told_now()
+
+    def _first(self):
+        """The first draw of the epoch: here samplers ask their generator for the whole order."""
+        resume = self.resume
+        if resume is None or resume["rng"] is None:
+            self.open()
+            if self.began is None:
+                self.began = state_of(self.generator)
+            return self._skip()
+        began, before = as_state(resume["rng"]), as_state(resume.get("rng_iter"))
+        with self._generator_put_to() as put:
+            if self.began is None:
+                put(began if before is None else before)
+                self.open()
+                if before is not None:
+                    put(began)
+                self.began, self.before = began, before
+            return self._skip()
+
+    @contextlib.contextmanager
+    def _generator_put_to(self):
+        """What puts the generator of the order to a state.
+
+        torch's global one is put back, unless the state is from before the first batch: then these draws are
+        the ones that were still to come, and the dataset's come behind them.
+        """
+        if self.generator is not None:
+            yield self.generator.set_state
+        elif self.samplers_rng:
+            self.sampler.generator = torch.Generator()
+            try:
+                yield self.sampler.generator.set_state
+            finally:
+                self.sampler.generator = None
+        else:
+            now = torch.get_rng_state()
+            try:
+                yield torch.set_rng_state
+            finally:
+                if self.low or self.above:
+                    torch.set_rng_state(now)
+
+    def _skip(self):
+        while self.to_skip:
+            self._draw()
+            self.drawn = []
+            self.to_skip -= 1
+        try:
+            return self._draw()
+        except StopIteration:
+            if self.ticket or not self.told:
+                raise
+        # Nothing had been drawn then: what the sampler said of itself was of the end of the pass before.
+        self.made, self.told, self.over, self.drawn = iter(self.source), {}, False, []
+        self.draws = _draws(self.made)
+        return self._draw()
+
+    def _draw(self):
+        """Return the next list, which is the same one until `_next` has given it away."""
+        if self.given:
+            return self.given[0]
+        if self.cut_off is not None:
+            raise self.cut_off()
+        self.asked = True
+        drawn, group = self.drawn, self.group or 1
+        if len(drawn) < group and not self.over:
+            try:
+                drawn.extend(itertools.islice(self.draws, group - len(drawn)))
+            except BaseException as error:
+                self._cut(error)
+                raise
+            self.over = len(drawn) < group
+        if not self.group:
+            if not drawn:
+                raise StopIteration
+            if self.single:
+                return drawn
+            if type(drawn[0]) is not list:
+                drawn[0] = list(drawn[0])  # kept: it may be an iterator, which gives its indices once
+            return drawn[0]
+        if not drawn or (self.drop_last and len(drawn) < group):
+            raise StopIteration
+        return drawn
+
+    def _cut(self, error):
+        """What a draw has raised may mean for those to come."""
+        if isinstance(error, Exception) and not in_a_handler(error):
+            self.cut_off = StopIteration
+        elif cut_off(self.made, error) is not None:
+            self.cut_off = functools.partial(generator_ended, "the sampler's iterator")
+        self.swift = self.swift and self.cut_off is None
+
+    # ---- the place
+
+    def delivered(self, ticket):
+        """Note that a ticket's batch has been handed out."""
+        if ticket < self.low:
+            return  # an exception that was no batch's came behind it
+        self.above.add(ticket)
+        # Not past what is yet to be drawn, and skipped: the sampler is asked behind it.
+        kept = self.tells or self.keep
+        while (low := self.low) in self.above and (not kept or low in self.kept):
+            self.low = (
+                low + 1
+            )  # first: a handler that raises leaves what is behind us, which counts for nothing
+            self.above.discard(low)
+            self.kept.pop(low, None)
+
+    def asked_for(self, ticket):
+        """Return [ticket, indices] of a ticket that is kept; None if nothing is."""
+        return [ticket, self.kept[ticket]] if self.keep and ticket in self.kept else None
+
+    def state(self):
+        """Return this order's part of the state."""
+        with self.making.at_rest():
+            if self.resume is None:
+                self.open()
+            return {
+                "yielded": self.low,
+                "above": sorted(ticket for ticket in self.above if ticket >= self.low),
+                **self._generators(),
+                "sampler": None,
+                **self._samplers(),
+                **({"rng_is_the_samplers": True} if self.samplers_rng else {}),
+            }
+
+    def _samplers(self):
+        """What a Stateful sampler and its iterator say, and what was drawn from them and not delivered."""
+        at, drawn = self.at, []
+        if self.tells and self.drawn and not self.given:  # it was interrupted: what was drawn comes first
+            with contextlib.suppress(StopIteration):
+                drawn = [self._draw()]
+        if self.tells and self.asked and not self.told.get("sampler_over"):
+            at = {**(self._told_now() or {}), **({"sampler_over": True} if self.over else {})}
+        if not at:
+            return {}
+        kept = [self.kept[ticket] for ticket in range(self.low, self.ticket)] if self.tells else []
+        ahead = [*kept, *drawn, *self.given]
+        return {**at, **({"ahead": ahead} if ahead else {})}
+
+    def _generators(self):
+        """The generator's states, as text."""
+        if self.began is None:  # nothing has been drawn yet
+            resume = self.resume
+            if resume is not None and resume["rng"] is not None:
+                return {name: resume[name] for name in ("rng", "rng_iter") if name in resume}
+            return self._text_of(state_of(self.generator))
+        if not self._texts:
+            self._texts = self._text_of(self.began)
+        return self._texts
+
+    def _text_of(self, began):
+        drawn_before = self.before is not None and not torch.equal(self.before, began)
+        return {"rng": as_text(began), **({"rng_iter": as_text(self.before)} if drawn_before else {})}

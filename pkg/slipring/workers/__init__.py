@@ -1,0 +1,1 @@
+"""Worker processes and threads: started, fed, watched, replaced and stopped."""

@@ -1,0 +1,203 @@
+"""A segment and its workers: what iterations run on, and what outlives them."""
+
+import atexit
+import os
+import threading
+import time
+import weakref
+
+from slipring.errors import Closed
+from slipring.ring._ring import USER_SEEDED, Ring
+from slipring.workers.restarts import Restarts
+
+_live = weakref.WeakSet()
+
+
+class Engine:
+    """Makes the segment at once, the workers when a run begins.
+
+    Parameters
+    ----------
+    options : Options
+    job : Job
+    tally : Tally
+    """
+
+    def __init__(self, options, job, tally):
+        self.options = options
+        self.tally = tally
+        self.inline = options.num_workers == 0
+        self.ring = Ring(
+            options.n_slots,
+            max(1, options.num_workers) + 1,
+            os.fspath(options.backing),
+            options.slot_bytes or 0,
+        )
+        tally.add(self.ring.meter)
+        self.memory = None  # of worker processes
+        self.pool = self._pool(job)
+        self.started = False
+        self.marks = {}  # of streams that are resumed: worker -> (run, batches, where it was then as bytes)
+        self.running = 0  # the current run's number
+        self.under_way = None  # the same, until that run has ended
+        self.static = options.dispatch == "static" or options.rng == "worker"
+        self.left_behind = -1  # a slot that a worker was at, when the last run ended
+        self.overdue = False  # the last run was left because its batch had not come in time
+        self.attachment = None  # what a layer above keeps as long as the segment; closed before that goes
+        self.owner = os.getpid()
+        self.lock = threading.Lock()
+        self.alive = True
+        _live.add(self)
+
+    def _pool(self, job):
+        from slipring.workers.pool import (
+            InlinePool,
+            ProcessPool,
+            ThreadPool,
+        )  # half of the time to import slipring
+
+        options = self.options
+        if self.inline:
+            return InlinePool(self.ring, job)
+        # Nothing of the engine itself: a cycle would keep the workers of a dropped loader.
+        restarts = Restarts(options.max_restarts if options.respawns else None, self.tally.respawned)
+        if options.method == "thread":
+            return ThreadPool(self.ring, job, restarts)
+        pool = ProcessPool(self.ring, job, options.method, restarts)
+        self.memory = self.tally.memory
+        self.memory.watch(pool)
+        return pool
+
+    @property
+    def foreign(self):
+        """Whether this process has inherited the engine by a fork."""
+        return self.owner != os.getpid()
+
+    def begin_run(self, base_seed):
+        """Start workers if need be; tasks of earlier runs are stale from now on. Returns the run's number."""
+        self.running += 1
+        self.overdue = False
+        self.ring.begin_run(self.running)
+        self.pool.begin_run()
+        if self.started and self.ring.closed:
+            self.stop_workers()  # it was interrupted
+            if self.pool.stuck:
+                self.shut_down()
+                raise Closed("workers of the iteration before could not be ended: iterate again for new ones")
+        if not self.started:
+            if self.ring.closed:
+                self.ring.reopen()
+            self.marks.clear()
+            try:
+                self.started = True  # from here on: what is interrupted is ended again
+                self.pool.start(base_seed)
+                if self.options.worker_init_fn is not None and not self.inline:
+                    self._wait_for_init()
+            except BaseException:
+                self.stop_workers()  # all or none: the next run starts them anew
+                if self.pool.stuck:
+                    self.shut_down()
+                raise
+        self.under_way = self.running
+        return self.running
+
+    def _wait_for_init(self):
+        """See whether worker_init_fn seeded generators: then who makes a batch matters, and is fixed.
+
+        Who does not begin within `timeout` (it may be stopped) is taken to have done so; next() waits for it.
+        """
+        end = time.monotonic() + (self.options.timeout or float("inf"))
+        for number in range(self.options.num_workers):
+            while not self.ring.wait_serving(number + 1, 0.1):
+                self.pool.check()
+                if time.monotonic() >= end:
+                    self.static = True
+                    return
+            self.static = self.static or bool(self.ring.party(number + 1)[2] & USER_SEEDED)
+
+    def end_run(self, run, tasks):
+        """Take back what is under way; workers stay if they are persistent.
+
+        It can be done again when it was interrupted; not when another run has begun.
+        """
+        if self.ring.closed or self.under_way != run:
+            return
+        self.running += 1
+        self.ring.begin_run(self.running)
+        for task in tasks:
+            if not self.ring.cancel(task.slot, task.gen):
+                self.left_behind = task.slot
+        if self.inline:
+            self.pool.stop()
+        elif not self.options.persistent_workers:
+            if self.memory is not None:
+                self.memory.measure()
+            self.stop_workers()
+            if self.pool.stuck:
+                self.shut_down()  # they would serve the next run as well, beside its own
+        self.under_way = None
+
+    def stop_workers(self):
+        """End the workers; the segment stays for the next ones."""
+        with self.lock:
+            self.ring.close()
+            if self.started:
+                self.pool.stop(self.overdue)
+                self.started = False  # after it: what Ctrl-C interrupts can be done again
+
+    def shut_down(self):
+        """End the workers and the segment; leases that are still held keep the memory mapped."""
+        if self.foreign or not self.alive:
+            return
+        self.stop_workers()
+        with self.lock:
+            if self.alive:
+                self.alive = False
+                self.tally.fold(self.ring.meter, self.ring.info)
+                if self.memory is not None:
+                    self.memory.forget(self.pool)
+                _live.discard(self)
+                if self.attachment is not None:
+                    self.attachment.close()
+                self.ring.vacate()
+
+    def __del__(self):
+        # Half-made engines (the segment could not be created) have nothing to end, nor what exit has ended.
+        if getattr(self, "alive", False):
+            self.shut_down()
+
+
+_exit_begun = threading.Event()
+_before_exit = []
+
+# Whether all has been ended. A __del__ has it as a default argument: the modules may have gone by then.
+exiting = _exit_begun.is_set
+
+
+def before_exit(function):
+    """Have a function called at the interpreter's exit, before all engines are shut down."""
+    _before_exit.append(function)
+    return function
+
+
+@atexit.register
+def _shut_down_all():
+    _exit_begun.set()
+    for function in _before_exit:
+        function()
+    for engine in list(_live):
+        engine.shut_down()
+
+
+def stay_if_exiting():
+    """Keep a daemon thread, whose loader has ended under it, from saying so: it ends with the interpreter."""
+    if _exit_begun.is_set() and threading.current_thread().daemon:
+        threading.Event().wait()
+
+
+def _abandon_all():
+    for engine in list(_live):
+        engine.pool.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

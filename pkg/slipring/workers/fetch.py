@@ -1,0 +1,358 @@
+"""From a dataset to samples."""
+
+import inspect
+import itertools
+import operator
+import pickle
+import traceback
+
+from slipring.collate._default import default_collate
+from slipring.collate._empty import empty
+from slipring.errors import SlipringError
+from slipring.ring._check import in_a_handler
+
+# Classes that are iterated although they inherit a __getitem__, which only raises.
+_ITERATED = {
+    ("torch", "IterableDataset"),
+    ("paddle", "IterableDataset"),
+    ("megengine", "StreamDataset"),
+    ("slipring", "StreamDataset"),  # of the adapter
+}
+
+
+def is_iterated(dataset):
+    """Whether it is of a class that is iterated although it inherits a __getitem__, which only raises."""
+    kinds = type(dataset).__mro__
+    return any((c.__module__.partition(".")[0], c.__name__) in _ITERATED for c in kinds)
+
+
+def is_stream(dataset):
+    """Whether a dataset is iterated (True) or indexed (False).
+
+    Raises
+    ------
+    TypeError
+        It can be neither.
+    """
+    kind = type(dataset)
+    if is_iterated(dataset):
+        return True
+    if hasattr(kind, "__getitem__") or hasattr(kind, "__getitems__") or hasattr(kind, "fetch_into"):
+        return False
+    if hasattr(kind, "__iter__"):
+        return True
+    raise TypeError(
+        f"dataset must have __getitem__ and __len__ (or __getitems__, or fetch_into), or __iter__; "
+        f"{kind.__name__} has none of them"
+    )
+
+
+class MapFetcher:
+    """Reads samples by index and puts them together.
+
+    Attributes
+    ----------
+    failed : (Exception, int) or None
+        What a sample has raised last, and its position among those that were asked for.
+    """
+
+    failed = None
+
+    def __init__(self, dataset, collate_fn):
+        self.dataset = dataset
+        self.collate_fn = collate_fn
+        self.getitems = getattr(dataset, "__getitems__", None)
+        self.into = getattr(dataset, "fetch_into", None) if collate_fn is None else None
+
+    def samples(self, indices):
+        """Return a list of the samples at `indices`."""
+        if self.getitems is not None:
+            return self.getitems(indices)
+        dataset, asked = self.dataset, iter(indices)
+        try:
+            return [dataset[i] for i in asked]
+        except Exception as error:
+            self.failed = error, len(indices) - operator.length_hint(asked) - 1
+            raise
+
+    def collate(self, samples):
+        """Return the batch of `samples`."""
+        return default_collate(samples) if self.collate_fn is None else self.collate_fn(samples)
+
+    def one(self, index):
+        """Return one sample, without batching."""
+        try:
+            sample = self.dataset[index]
+        except Exception as error:
+            self.failed = error, 0
+            raise
+        return sample if self.collate_fn is None else self.collate_fn(sample)
+
+    def whole(self, indices):
+        """Return a batch that the dataset itself makes inside the slot."""
+        return self.into(indices, empty)
+
+
+def is_stateful(thing):
+    """Whether it can say where it is, and be told: torchdata's protocol."""
+    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+
+
+def states_of(dataset, iterator):
+    """Return what a dataset and its iterator say of themselves, if they can; an object that is both, once."""
+    parts = (("dataset", None if dataset is iterator else dataset), ("iterator", iterator))
+    return {name: part.state_dict() for name, part in parts if is_stateful(part)}
+
+
+class Unsaid:
+    """What a worker sends in place of a state that could not be told or pickled; raised when it is wanted.
+
+    Parameters
+    ----------
+    text : str
+    """
+
+    def __init__(self, text):
+        self.text = text
+
+
+def pickled_states(dataset, iterator, last=False):
+    """Return what `states_of` says, pickled, and whether it does; (None, False) if neither can say anything.
+
+    Parameters
+    ----------
+    last : bool
+        Nothing comes behind: the dataset may be at its beginning again.
+    """
+    try:
+        states = states_of(dataset, iterator)
+        if not states:
+            return None, False
+        if last:
+            states["last"] = True
+        return pickle.dumps(states), True
+    except Exception:  # no batch is to be lost over it
+        return pickle.dumps(Unsaid(traceback.format_exc())), False
+
+
+class Every:
+    """Which of a worker's batches go with a state: a run's first, then one in `n` tickets of all workers.
+
+    Parameters
+    ----------
+    n : int
+        0: only the first.
+    """
+
+    def __init__(self, n):
+        self.n = n
+        self.at = None
+
+    def due(self, ticket):
+        """Whether a state goes with this ticket's batch; if so, the next one is due `n` tickets later."""
+        at = (ticket + 1) // self.n if self.n else 0
+        due, self.at = at != self.at, at
+        return due
+
+
+def load_dataset(dataset, place):
+    """Tell a Stateful dataset where it was."""
+    states = (place or {}).get("states") or {}
+    if "dataset" in states and is_stateful(dataset):
+        dataset.load_state_dict(states["dataset"])
+
+
+def load_stream(dataset, place):
+    """Tell an iterable dataset where it was, and its iterator; returns that."""
+    load_dataset(dataset, place)
+    iterator = iter(dataset)
+    load_iterator(iterator, place)
+    return iterator
+
+
+def load_iterator(iterator, place):
+    """Tell a Stateful iterator where it was."""
+    states = place["states"] or {}
+    if "iterator" in states and is_stateful(iterator):
+        iterator.load_state_dict(states["iterator"])
+
+
+def was_last(place):
+    """Whether nothing comes behind the batch that a worker's place is of, in the same pass."""
+    return place is not None and not place.get("ended") and bool((place["states"] or {}).get("last"))
+
+
+def open_stream(dataset, place):
+    """Return (iterator, batches to be skipped) of an iterable dataset at a worker's place, if any.
+
+    Parameters
+    ----------
+    place : dict or None
+        "batches": how many have been read; "states": what "dataset" and "iterator" last said of themselves,
+        as far as they are Stateful, or None; "since": how many of those batches came behind that, 0 if it is
+        not there; "ended": it was the end of a pass, and the next one begins.
+    """
+    if place is None:
+        return iter(dataset), 0
+    if place.get("ended"):
+        if place["states"]:
+            load_stream(dataset, place)
+        return iter(dataset), 0
+    return load_stream(dataset, place), 0 if place["states"] else place["batches"]
+
+
+def since(place):
+    """Return how many batches were read behind the states of a worker's place."""
+    if place is None or place.get("ended") or not place["states"]:
+        return 0
+    return place.get("since", 0)
+
+
+def shorter(had, found):
+    """Return the exception for a stream that ends before what a state says was delivered of it."""
+    return ValueError(
+        f"the state says that {had} batches were delivered of the iterable dataset where it is read here, "
+        f"which now ends after {found}: the dataset may have changed. Resume with the dataset that the "
+        "state was taken of, or begin anew with load_state_dict({})"
+    )
+
+
+def skip_batches(read, count):
+    """Read so many batches again, and drop them; `read` returns None at the end of the stream.
+
+    Raises
+    ------
+    ValueError
+        There are fewer.
+    """
+    for done in range(count):
+        try:
+            batch = read()
+        except Exception as error:
+            if in_a_handler(error):
+                raise
+            continue  # it was raised then
+        if batch is None:
+            raise shorter(count, done)
+
+
+def cut_off(iterator, error):
+    """Return an exception that is a handler's and has ended a generator, whose rest is lost; else None."""
+    ended = inspect.isgenerator(iterator) and iterator.gi_frame is None
+    return error if ended and (not isinstance(error, Exception) or in_a_handler(error)) else None
+
+
+def generator_ended(name):
+    """Return the exception for who asks a generator on that a handler's exception has ended."""
+    return SlipringError(
+        f"{name} is a generator, and Python has ended it because a signal's handler raised an exception "
+        "inside it: what it had not given yet is lost. Begin anew, or resume from a state"
+    )
+
+
+class Given:
+    """A map dataset whose samples are what the sampler gives: workers are sent samples, not indices."""
+
+    def __getitem__(self, sample):
+        return sample
+
+
+class StreamFetcher:
+    """Reads batch after batch of one pass over an iterable dataset.
+
+    Parameters
+    ----------
+    dataset, collate_fn, batch_size, drop_last
+        As the loader's.
+    place : dict, optional
+        Where to begin; see `open_stream`.
+    shared : bool
+        Other workers iterate the same dataset object: only the iterator's state is this worker's own.
+    every : int
+        See `Every`.
+
+    Attributes
+    ----------
+    position : int
+        Batches read so far, those included whose reading failed. Negative: so many were read behind the
+        place's states, and are to be read again first.
+    ticket : int
+        Of the batch that is being made.
+    """
+
+    ticket = 0
+
+    def __init__(self, dataset, collate_fn, batch_size, drop_last, place=None, shared=False, every=1):
+        self.iterator, skip = open_stream(dataset, place)
+        self.draws = map(next, itertools.repeat(self.iterator))  # nobody calls iter() again
+        self.read, self.cut_off = [], None
+        self.dataset = None if shared else dataset
+        self.every = Every(every)
+        self.told = None, None, False
+        self.collate_fn = collate_fn
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.position = 0
+        self.ended = was_last(place)
+        skip_batches(self.samples, skip)  # what cannot say where it was is read once more up to there
+        self.position = -since(place)
+
+    def states(self, last=False):
+        """Return as bytes what dataset and iterator say of their place; None if neither can, or none is due.
+
+        Parameters
+        ----------
+        last : bool
+            With the end of the stream they are always due.
+        """
+        if self.told[0] != self.position:
+            due = self.every.due(self.ticket) or last
+            # A last batch that is not full: the dataset may be at its beginning again.
+            told = pickled_states(self.dataset, self.iterator, self.ended) if due else (None, False)
+            self.told = self.position, *told
+        return self.told[1]
+
+    def mark(self, last=False):
+        """Return the same as `states`, but None as well if they could not be told."""
+        told = self.states(last)
+        return told if self.told[2] else None
+
+    def samples(self, again=False):
+        """Return the next batch's samples (without batching: the next sample in a list); None at the end.
+
+        Parameters
+        ----------
+        again : bool
+            The same batch's: a signal's handler has raised an exception while it was made. What had been read
+            of it is kept in `read` until the next one, unless the caller sets that to another list.
+        """
+        want = 1 if self.batch_size is None else self.batch_size
+        if not again:
+            # No call comes between: a handler cannot raise.
+            self.read = []
+            self.position += 1
+        if self.cut_off is not None:
+            raise generator_ended("the dataset's iterator") from self.cut_off
+        samples = self.read
+        if len(samples) < want and not self.ended:
+            try:
+                samples.extend(itertools.islice(self.draws, want - len(samples)))
+            except BaseException as error:
+                self.cut_off = cut_off(self.iterator, error)
+                if isinstance(error, Exception) and not in_a_handler(error):
+                    self.read = []
+                raise
+            self.ended = len(samples) < want
+        if not samples or (len(samples) < want and self.drop_last):
+            return None
+        return list(samples)
+
+    def last(self):
+        """Return what goes to the consumer with the end of the stream."""
+        return None
+
+    def collate(self, samples):
+        """Return the batch of `samples`."""
+        if self.batch_size is None:
+            return samples[0] if self.collate_fn is None else self.collate_fn(samples[0])
+        return default_collate(samples) if self.collate_fn is None else self.collate_fn(samples)

@@ -1,0 +1,64 @@
+"""What a worker knows about itself."""
+
+import dataclasses
+import threading
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerInfo:
+    """What `get_worker_info` returns.
+
+    Attributes
+    ----------
+    id : int
+        Number of this worker, from 0.
+    num_workers : int
+    seed : int
+        The iteration's base seed plus `id`.
+    dataset
+        This worker's copy of the dataset (with thread workers: the dataset itself).
+
+    Examples
+    --------
+    >>> import slipring
+    >>> class Numbers:
+    ...     def __iter__(self):
+    ...         info = slipring.get_worker_info()
+    ...         return iter(range(info.id, 6, info.num_workers))
+    >>> with slipring.Loader(Numbers(), batch_size=None, num_workers=2) as loader:
+    ...     sorted(loader)
+    [0, 1, 2, 3, 4, 5]
+    """
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+
+class _Place(threading.local):
+    info: WorkerInfo | None = None
+
+
+_thread = _Place()
+_process: WorkerInfo | None = None
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Return the `WorkerInfo` of the calling worker; None outside of workers."""
+    return _thread.info or _process
+
+
+def process_worker_info() -> WorkerInfo | None:
+    """Return the `slipring.WorkerInfo` of this worker process; None in others, whether or not a thread is a worker."""
+    return _process
+
+
+def set_worker_info(info: WorkerInfo | None, *, whole_process: bool) -> None:
+    """Make `info` the answer, in the whole process or in the calling thread alone."""
+    global _process
+    if whole_process:
+        _process = info
+    else:
+        _thread.info = info

@@ -1,0 +1,146 @@
+"""What is said of dead workers, and how often they are replaced."""
+
+import signal
+
+from slipring.errors import brief
+
+
+class Restarts:
+    """Decides whether a dead worker is replaced.
+
+    Parameters
+    ----------
+    limit : int or None
+        How often a worker may die over the same batch; None: a death is raised.
+    on_respawn : callable
+        Called for every replacement.
+    """
+
+    def __init__(self, limit, on_respawn):
+        self.limit, self.on_respawn = limit, on_respawn
+        self.deaths = {}  # ticket, or ("start", number) -> how many workers died over it in this run
+
+    def begin_run(self):
+        """Tickets begin anew, and what died over them is forgotten."""
+        self.deaths.clear()
+
+    def allow(self, number, serving, in_flight, error):
+        """Count a worker's replacement, or raise `error`.
+
+        Parameters
+        ----------
+        number : int
+        serving : bool
+            It had begun to take tasks.
+        in_flight : list of (int, list or None)
+            What `Ring.in_flight` said of it.
+        error : WorkerDied
+        """
+        if self.limit is None or not self._may_restart(number, serving, in_flight, error):
+            raise error
+        import logging
+
+        self.on_respawn()
+        logging.getLogger("slipring").warning("%s\nAnother worker takes its place.", error)
+
+    def _may_restart(self, number, serving, in_flight, error):
+        """Count a death against what it came from; says so in `error` when that was once too often."""
+        if serving and not in_flight:
+            return True  # somebody killed an idle worker: no batch is to blame
+        key = in_flight[0][0] if serving else ("start", number)  # it works on the lowest ticket
+        self.deaths[key] = self.deaths.get(key, 0) + 1
+        if self.deaths[key] <= self.limit:
+            return True
+        if serving:
+            error.indices = in_flight[0][1] or []
+            where = f"over batch {key}" + (f", indices {brief(error.indices)}" if error.indices else "")
+        else:
+            where = "before it could serve"
+        error.args = (
+            f"{error.args[0]}\nWorkers have died {self.deaths[key]} times {where}: more than "
+            f"max_restarts={self.limit}.",
+        )
+        return False
+
+
+def told_of_replay(number, batches, by_state):
+    """Log that a stream's new worker reads so many batches again."""
+    if batches:
+        import logging
+
+        why = (
+            ""
+            if by_state
+            else ": neither the dataset nor its iterator has state_dict() and load_state_dict()"
+        )
+        logging.getLogger("slipring").warning(
+            "worker %d reads again, and drops, %d batches of its stream%s", number, batches, why
+        )
+
+
+def task_text(in_flight):
+    """Say what a worker had in flight; returns (text, indices)."""
+    asked = [i for _, indices in in_flight if indices is not None for i in indices]
+    batches = ", ".join(f"batch {ticket}" for ticket, _ in in_flight) or "no batch"
+    return f"{batches} in flight{f', indices {brief(asked)}' if asked else ''}", asked
+
+
+def manner(code):
+    """Say how a process has ended."""
+    if code is None:
+        return "has gone (its exit code went to a waitpid or SIGCHLD handler outside slipring)"
+    if code >= 0:
+        return f"left with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def likely(code, begun=True, forked=True, argument="start_method"):
+    """Say what that usually means, of a worker that had begun to take tasks or not.
+
+    `argument` is what the loader calls the start method.
+    """
+    if code == -signal.SIGKILL:
+        return (
+            "Likely cause: the kernel's OOM killer (see dmesg), the container's memory limit, or a kill -9; "
+            "fewer workers or a smaller prefetch_factor need less memory."
+        )
+    if code == -signal.SIGSEGV:
+        return (
+            "Likely cause: a crash in native code that the dataset uses; python -X faulthandler shows where."
+        )
+    if code == -signal.SIGBUS:
+        return "Likely cause: a file that the dataset maps was truncated, or its file system is full."
+    if code == -signal.SIGABRT:
+        return "Likely cause: an assertion or memory corruption in native code; see stderr."
+    if code is not None and code >= 0:
+        if begun:
+            return (
+                "Likely cause: the dataset or a library called sys.exit, or raised what is no Exception "
+                "(KeyboardInterrupt, a panic of Rust code); the traceback is on stderr."
+            )
+        if forked:
+            return "Likely cause: it could not start, or its worker_init_fn called sys.exit; see stderr."
+        return (
+            "Likely cause: it could not start; the traceback is on stderr. A script whose workers do not "
+            "begin by a fork makes its loaders under `if __name__ == '__main__':`, and what they are given "
+            f"must be in a module that can be imported, not in a notebook; or use {argument}='fork'."
+        )
+    return "Likely cause: something outside sent the signal."
+
+
+def left_behind(number, pid, seconds):
+    """Say that a worker could not be killed, and what becomes of it."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        state = "unknown"
+    return (
+        f"worker {number} (pid {pid}) has not ended {seconds:g} s after SIGKILL (its state in /proc: "
+        f"{state}). Likely cause: it is frozen (a cgroup's freezer, a paused container), or waits in the "
+        "kernel for a disk or a network file system that does not answer. It is left behind: it ends as soon "
+        "as it can, and keeps what it holds of the segment's memory until then."
+    )

@@ -1,0 +1,206 @@
+"""Random numbers that do not depend on who makes a batch.
+
+With ``rng="batch"`` the generators are seeded before each range of rows from (seed, epoch, ticket, first row,
+rank), so the number of workers, their speed and a resume do not matter.
+"""
+
+import ctypes
+import pickle
+import random
+import sys
+import threading
+
+import numpy as np
+
+from slipring.ring._ring import mix
+
+MASK_63 = (1 << 63) - 1
+
+
+class _Place(threading.local):
+    seed = None
+    generator = None
+    batch = None  # the seed of the whole batch, of which this range is a part
+    row = 0  # of the batch, that `sample_seed` tells of next
+
+
+_thread = _Place()
+NOWHERE = (None, None, None, 0)  # a place, for `swap_place`, where no batch is being made
+
+
+def rng() -> np.random.Generator:
+    """Return the numpy Generator of the batch (or rows, or stream) that the calling worker makes.
+
+    Not to be confused with the loader's option ``rng=``, which says when generators are seeded, this one too:
+    with each batch, or once in each worker. By default it gives the same numbers whatever the number and kind
+    of workers, also in thread workers, which share Python's and numpy's global generators and therefore never
+    seed them.
+
+    Returns
+    -------
+    numpy.random.Generator
+
+    Raises
+    ------
+    RuntimeError
+        Outside of a worker, where no batch is being made.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import slipring
+    >>> def noisy(samples):
+    ...     return np.array(samples) + slipring.rng().normal(size=len(samples))
+    >>> def first_batch(num_workers):
+    ...     with slipring.Loader(range(8), 4, collate_fn=noisy, num_workers=num_workers, seed=0) as loader:
+    ...         return next(iter(loader)).tolist()
+    >>> first_batch(num_workers=0) == first_batch(num_workers=2)
+    True
+    """
+    if _thread.generator is None:
+        if _thread.seed is None:
+            raise RuntimeError(
+                "slipring.rng() is the generator of the batch being made: call it in a dataset, a transform "
+                "or in collate_fn; elsewhere use numpy.random.default_rng()"
+            )
+        _thread.generator = np.random.Generator(np.random.Philox(key=_thread.seed))
+    return _thread.generator
+
+
+def sample_seed():
+    """Return 64 random bits for the next sample of the batch being made; None outside of a worker.
+
+    They depend on the sample's row in the batch, and so neither on the workers nor on `chunk_size`. Where there is no
+    seed of a batch (streams, ``rng="worker"``), `rng` draws them.
+    """
+    place = _thread
+    if place.batch is not None:
+        place.row += 1
+        return mix(place.batch, place.row)
+    return None if place.seed is None else int(rng().integers(1 << 64, dtype=np.uint64))
+
+
+def set_batch_seed(seed, batch=None, row=0):
+    """Begin a new range of rows (or batch, or stream) for `rng`; None ends it.
+
+    Parameters
+    ----------
+    seed : int or None
+    batch : int, optional
+        The seed of the batch as a whole.
+    row : int
+        The first row.
+    """
+    _thread.seed = seed
+    _thread.generator = None
+    _thread.batch = batch
+    _thread.row = row
+
+
+def swap_place(place):
+    """Make `place`, as an earlier call returned it, the calling thread's; return what was there.
+
+    A loader that makes batches in the caller's own thread leaves no trace there: neither for the caller nor
+    for another such loader.
+    """
+    before = _thread.seed, _thread.generator, _thread.batch, _thread.row
+    _thread.seed, _thread.generator, _thread.batch, _thread.row = place
+    return before
+
+
+def batch_seed(seed, epoch, ticket, first_row, rank):
+    """Return the 64-bit seed of a range of rows."""
+    return mix(seed, epoch, ticket, first_row, rank)
+
+
+# ---- the process's global generators ----
+
+
+def _torch():
+    """The torch module if the program has imported it (its default generator then exists)."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "default_generator") else None
+
+
+def seed_globals(seed, left_alone=frozenset()):
+    """Seed `random`, numpy and, if it is imported, torch from 64 bits.
+
+    Parameters
+    ----------
+    seed : int
+    left_alone : set of str
+        Generators ("random", "numpy", "torch") that belong to the user: `worker_init_fn` seeded them.
+    """
+    if "random" not in left_alone:
+        random.seed(seed)
+    if "numpy" not in left_alone:
+        np.random.seed(seed & 0xFFFFFFFF)
+    torch = _torch()
+    if torch is not None and "torch" not in left_alone:
+        _seed_torch(torch.default_generator, seed & MASK_63)
+
+
+def _seed_torch(generator, seed):
+    """Seed torch's generator, but keep what ``torch.initial_seed()`` says: the first word of its state."""
+    initial = generator.initial_seed()
+    generator.manual_seed(seed)
+    state = generator.get_state()
+    ctypes.c_uint64.from_address(state.data_ptr()).value = initial
+    generator.set_state(state)
+
+
+def save_globals():
+    """Return the states of the global generators, for `restore_globals`."""
+    torch = _torch()
+    return (
+        random.getstate(),
+        np.random.get_state(legacy=True),
+        None if torch is None else torch.get_rng_state(),
+    )
+
+
+def restore_globals(states):
+    """Put back what `save_globals` returned."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    if states[2] is not None:
+        sys.modules["torch"].set_rng_state(states[2])
+
+
+def position(whole_process):
+    """Return as bytes where the calling worker's generators are, for `go_on`.
+
+    Parameters
+    ----------
+    whole_process : bool
+        The global generators too.
+    """
+    globals_ = None
+    if whole_process:
+        python, legacy, torch = save_globals()
+        globals_ = python, legacy, None if torch is None else torch.numpy().tobytes()
+    return pickle.dumps((_thread.seed, _thread.generator, globals_))
+
+
+def go_on(told):
+    """Put the calling worker's generators where `position` found another's."""
+    _thread.seed, _thread.generator, globals_ = pickle.loads(told)
+    if globals_ is not None:
+        python, legacy, state = globals_
+        torch = _torch()
+        if state is not None and torch is not None:
+            state = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+        restore_globals((python, legacy, None if torch is None else state))
+
+
+def changed_since(states):
+    """Return the names of the generators whose state is not what `save_globals` returned."""
+    now = save_globals()
+    changed = set()
+    if now[0] != states[0]:
+        changed.add("random")
+    if now[1][2:] != states[1][2:] or not np.array_equal(now[1][1], states[1][1]):
+        changed.add("numpy")
+    if now[2] is not None and (states[2] is None or not bool((now[2] == states[2]).all())):
+        changed.add("torch")
+    return changed

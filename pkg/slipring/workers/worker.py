@@ -1,0 +1,423 @@
+"""What a worker does: claim a task, fetch, collate into the slot, publish."""
+
+import contextlib
+import dataclasses
+import pickle
+
+from slipring.codec._encode import (
+    BATCH,
+    END,
+    ERROR,
+    Encoder,
+    lost,
+    publish_range,
+    range_done,
+    range_lost,
+    view,
+)
+from slipring.collate._default import skeleton, write
+from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
+from slipring.ring._check import in_a_handler
+from slipring.ring._ring import DIRECT, FINISH, STAGED, TASK_NEXT, USER_SEEDED, now
+from slipring.workers import remote, seeding
+from slipring.workers._aside import Aside
+from slipring.workers.fetch import MapFetcher, StreamFetcher, load_stream, shorter
+from slipring.workers.info import WorkerInfo, set_worker_info
+
+NO_MEMORY = (SegmentFull, BatchTooLarge, DescriptorClosed)  # not even for what is said of an error
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What every worker of a loader is told; it travels to them as they are started."""
+
+    dataset: object
+    is_stream: bool
+    collate_fn: object
+    worker_init_fn: object
+    num_workers: int
+    batch_size: int | None
+    drop_last: bool
+    rng: str
+    rank: int = 0
+    worker_class: type = None  # `Worker`, or an adapter's own
+    marked: bool = False  # streams: batches go with marks, from which another worker could go on
+    every: int = 1  # which of them, see `slipring.workers.fetch.Every`
+
+    method_argument = "start_method"  # what the adapter calls it
+
+    resume = None  # a place to go on from, of jobs that have one
+
+    def begun_in(self, run):
+        """Return the same job for workers that begin in that run."""
+        return self
+
+    def not_sent(self, error):
+        """Called before the exception is raised that has kept a worker from being started."""
+
+    def worker(self, ring, number, kind, mark=None):
+        """Return the worker of that number; for the parameters see `Worker`."""
+        made = (self.worker_class or Worker)(ring, number, self, kind)
+        made.mark = mark
+        return made
+
+
+class Worker:
+    """Fills slots, in a process of its own, in a thread, or in the consumer itself.
+
+    Parameters
+    ----------
+    ring : Ring
+    number : int
+        From 0; the worker is party ``number + 1`` of the segment.
+    job : Job
+    kind : {'process', 'thread', 'inline'}
+
+    Attributes
+    ----------
+    mark : bytes or None
+        The last one that a worker has published which died, and whose stream this one goes on with; empty:
+        it left none. None: nobody had this number before.
+    """
+
+    mark = None
+    turn = 0  # the batch of its stream that comes next, in this run
+
+    def __init__(self, ring, number, job, kind):
+        self.ring = ring
+        self.number = number
+        self.party = number + 1
+        self.job = job
+        self.kind = kind
+        self.encoder = Encoder()
+        self.fetcher = MapFetcher(job.dataset, job.collate_fn)
+        self.stream = None
+        self.run = None
+        self.base_seed = 0
+        self.left_alone = frozenset()
+        self.states = None  # inline: the generators' states between two batches of a stream
+        self.place = seeding.NOWHERE  # inline: what slipring.rng() goes on with
+        self.errors = {}  # inline: ticket -> the very exception that its error record stands for
+
+    # ---- life
+
+    def begin(self, base_seed):
+        """Introduce the worker to itself, run `worker_init_fn`, and tell the consumer."""
+        flags = 0
+        self._introduce(base_seed)
+        if self.kind == "process":
+            self._seed_process(base_seed)
+        if self.job.worker_init_fn is not None:
+            before = seeding.save_globals()
+            self.job.worker_init_fn(self.number)
+            if self.kind == "process":
+                self.left_alone = frozenset(seeding.changed_since(before))
+                flags = USER_SEEDED if self.left_alone else 0
+        self.ring.serve(self.party, flags)
+
+    def _seed_process(self, base_seed):
+        seeding.seed_globals(base_seed + self.number)
+
+    def _introduce(self, base_seed):
+        self.base_seed = base_seed
+        if self.kind != "inline":
+            info = WorkerInfo(self.number, self.job.num_workers, base_seed + self.number, self.job.dataset)
+            set_worker_info(info, whole_process=self.kind == "process")
+
+    def serve(self):
+        """Work until the segment is closed."""
+        while (fill := self.ring.claim(self.party, -1)) is not None:
+            self.work(fill)
+
+    # ---- one task
+
+    def work(self, fill):
+        """Do one claimed task and publish what came of it."""
+        begun = now()
+        with fill:
+            try:
+                self._enter_run(fill)
+                if fill.range is not None:
+                    self._cooperate(fill, begun)
+                elif fill.kind == TASK_NEXT:
+                    self._stream(fill, begun)
+                else:
+                    self._map(fill, begun)
+            except Exception as error:
+                if self.kind == "inline" and in_a_handler(error):
+                    self.fetcher.failed = None  # whose traceback would be kept
+                    raise  # not the dataset's: the batch is made again, when it is asked for again
+                self._fail(fill, error)
+            except BaseException as error:
+                if self.kind != "thread":
+                    raise  # SystemExit ends a worker's process, Ctrl-C the consumer's loop
+                self._fail(fill, error)
+
+    def give_up(self, fill):
+        """Give back a fill of a run that is over. (Not by an abort: worker code may keep arrays in it.)"""
+        if fill.range in (None, FINISH):
+            fill.rewind()
+            self.encoder.publish(fill, [None], END)
+        else:
+            self.encoder.stage(fill, [None], END)
+
+    def forget_run(self):
+        """Let go of what belongs to the current run."""
+        self.run = self.stream = self.states = None
+        self.turn = 0
+        self.errors = {}
+
+    def _enter_run(self, fill):
+        if fill.run == self.run:
+            return
+        self.forget_run()
+        self._introduce(fill.seed)
+        if self.job.rng == "worker" or self.job.is_stream:
+            # Once per worker and run.
+            seed = fill.seed + self.number
+            with self._guard():
+                seeding.set_batch_seed(seed)
+                if self.kind != "thread":
+                    seeding.seed_globals(seed, self.left_alone)
+                if self.kind == "inline":
+                    self.states = seeding.save_globals()
+        self.run = fill.run  # at last: a handler that raises meanwhile has all of it done again
+
+    def _seed(self, fill, first_row):
+        """Seed what is seeded per range of rows."""
+        if self.job.rng == "batch" and not self.job.is_stream:
+            self._seed_rows(fill, fill.ticket, first_row)
+
+    def _seed_rows(self, fill, ticket, first_row):
+        batch = seed = seeding.batch_seed(fill.seed, fill.epoch, ticket, 0, self.job.rank)
+        if first_row:
+            seed = seeding.batch_seed(fill.seed, fill.epoch, ticket, first_row, self.job.rank)
+        seeding.set_batch_seed(seed, batch, first_row)
+        if self.kind != "thread":
+            seeding.seed_globals(seed, self.left_alone)
+
+    def _guard(self):
+        """In the consumer's own process: use its global generators, and put them back."""
+        return Aside(self) if self.kind == "inline" else contextlib.nullcontext()
+
+    def _map(self, fill, begun):
+        indices = fill.indices()
+        if self.kind == "inline":
+            with self._guard():
+                box, fetched = self._make(fill, indices)
+        else:
+            box, fetched = self._make(fill, indices)
+        self.encoder.publish(fill, box, BATCH, begun, fetched)
+
+    def _make(self, fill, indices):
+        self._seed(fill, 0)
+        fetcher = self.fetcher
+        if fill.single:
+            batch = fetcher.one(indices[0])
+            return [batch], now()
+        if fetcher.into is not None:
+            batch = fetcher.whole(indices)
+            return [batch], now()
+        samples = fetcher.samples(indices)
+        fetched = now()
+        return [fetcher.collate(samples)], fetched
+
+    def _stream(self, fill, begun):
+        self._turn_to(fill)
+        with self._guard():
+            if self.stream is None:
+                self.stream = self._begin_stream(fill)
+            # What was read behind the states that it goes on from; who took over from a dead worker goes
+            # through what that one has published.
+            behind = -self.stream.position
+            while not self.stream.ended and self.stream.position < fill.sequence:
+                self._repeat(fill)
+            if self.stream.position < 0:
+                raise shorter(behind, behind + self.stream.position)
+            self.stream.ticket = fill.ticket
+            # Made already, in the consumer's process: a handler has raised, and it is asked for again.
+            samples = self.stream.samples(again=self.stream.position > fill.sequence)
+            if self.kind != "inline":
+                self.stream.read = []  # nobody else keeps them when the batch is published
+            fetched = now()
+            box = [self.stream.last() if samples is None else self.stream.collate(samples)]
+            if self.job.marked:
+                box = [[box.pop(), self._mark(fill, samples is None)]]
+        if samples is None:
+            self.encoder.publish(fill, box, END)
+        else:
+            del samples
+            self.encoder.publish(fill, box, BATCH, begun, fetched)
+
+    def _turn_to(self, fill):
+        """Refuse to pass over a batch of which nobody has died: it would be lost without a word."""
+        heir = self.turn == 0 and self.mark is not None
+        if fill.sequence > self.turn and not heir:
+            raise SlipringError(
+                f"worker {self.number} got the task for batch {fill.sequence} of its stream where batch "
+                f"{self.turn} comes next: a fault of slipring, please report it"
+            )
+        self.turn = fill.sequence + 1
+
+    def _begin_stream(self, fill):
+        mark, self.mark = self.mark, None
+        if not mark:
+            return self._open_stream(fill, None)
+        run, batches, ended, states, generators = pickle.loads(mark)
+        place = {"batches": batches, "states": pickle.loads(states)}
+        if run != fill.run:  # the dataset is as an earlier run has left it, if that came to its end
+            return self._open_stream(fill, {**place, "ended": True} if ended else None)
+        if ended:
+            load_stream(self.job.dataset, place)
+            stream = _ended()
+        else:
+            stream = self._open_stream(fill, place)
+        stream.position = batches
+        seeding.go_on(generators)
+        return stream
+
+    def _open_stream(self, fill, place):
+        """Return the fetcher of this run; `place`: where it goes on, None at its beginning."""
+        job = self.job
+        return StreamFetcher(
+            *(job.dataset, job.collate_fn, job.batch_size, job.drop_last),
+            *(place, self.kind == "thread", job.every),
+        )
+
+    def _repeat(self, fill):
+        """Read and drop a batch that was published; its errors too, and its draws in collate_fn."""
+        with contextlib.suppress(Exception):
+            samples = self.stream.samples()
+            if samples is not None and self.job.collate_fn is not None:
+                StreamFetcher.collate(self.stream, samples)
+        fill.rewind()
+
+    def _mark(self, fill, last):
+        """What a worker needs to go on behind this batch; None: it goes on from an earlier mark, if any."""
+        stream = self.stream
+        states = stream.mark(last)
+        if states is None:
+            return None
+        generators = seeding.position(self.kind == "process")
+        return pickle.dumps((fill.run, stream.position, stream.ended, states, generators))
+
+    # ---- cooperative batches
+
+    def _cooperate(self, fill, begun):
+        if fill.range == FINISH:
+            return self._finish(fill, begun)
+        first, end = fill.rows_of(fill.range)
+        samples = None
+        try:
+            with self._guard():
+                self._seed(fill, first)
+                samples = self._rows(fill.indices(), end - first)
+            fetched = now()
+            if self.job.collate_fn is None and self._lay_out(fill, samples) == DIRECT:
+                write(view(fill)[1], samples, first)
+                last = range_done(fill, begun, fetched)
+            else:
+                last = self.encoder.stage(fill, [samples], BATCH, begun, fetched)
+        except Exception as error:
+            if self.kind == "inline" and in_a_handler(error):
+                self.fetcher.failed = None
+                raise
+            described, shortage = self._describe(fill, error), remote.shortage(error)
+            del error, samples
+            last = self._stage_error(fill, described, shortage)
+        if last:
+            self._finish(fill, now())
+
+    def _rows(self, indices, n):
+        samples = list(self.fetcher.samples(indices))
+        if len(samples) != n:
+            name = type(self.job.dataset).__name__
+            raise ValueError(f"{name}.__getitems__ returned {len(samples)} samples for {n} indices")
+        return samples
+
+    def _lay_out(self, fill, samples):
+        how = fill.propose_layout()
+        if how == 0:
+            settled = False
+            try:
+                plan = skeleton(samples[0], fill.n_rows)
+                if plan is not None:
+                    self.encoder.settle_direct(fill, plan)
+                    settled, how = True, DIRECT
+            finally:
+                if not settled:
+                    self.encoder.settle_staged(fill)
+                    how = STAGED
+        return how
+
+    def _stage_error(self, fill, described, shortage):
+        for value in (described, remote.shortened(described)):
+            with contextlib.suppress(*NO_MEMORY):
+                return self.encoder.stage(fill, [value], ERROR)
+        # The other ranges have taken even what an error can count on elsewhere.
+        return range_lost(fill, *shortage)
+
+    def _finish(self, fill, begun):
+        """Put the ranges together: this worker did the last one."""
+        staged = []
+        value = None
+        for which in range(fill.n_ranges):
+            if (shortage := lost(fill, which)) is not None:
+                del value, staged
+                fill.indices()
+                raise remote.from_shortage(*shortage, fill.rows_of(which), fill.ring)
+            kind, value = view(fill, which)
+            if kind == ERROR:
+                del value, staged
+                publish_range(fill, which)
+                return
+            staged.append(value)
+        if all(part is None for part in staged):
+            publish_range(fill)
+            return
+        samples = [sample for part in staged for sample in part]
+        del staged, value
+        fill.indices()  # from now on messages are about all rows
+        with self._guard():
+            self._seed(fill, fill.n_rows)
+            box = [self.fetcher.collate(samples)]
+        del samples
+        fill.rewind()  # over the staged rows, unless the batch refers to them
+        self.encoder.publish(fill, box, BATCH, begun, begun)
+
+    # ---- errors
+
+    def _culprit(self, fill, error):
+        """Index and row of the sample that raised an exception; (None, None): it was no single one."""
+        failed, self.fetcher.failed = self.fetcher.failed, None
+        asked = fill.asked_for
+        if failed is None or failed[0] is not error or asked is None or failed[1] >= len(asked):
+            return None, None
+        first = 0 if fill.range in (None, FINISH) else fill.rows_of(fill.range)[0]
+        return asked[failed[1]], first + failed[1]
+
+    def _describe(self, fill, error):
+        culprit = self._culprit(fill, error)
+        if self.kind != "inline":
+            return remote.record(error, self.number, fill.ticket, fill.asked_for, culprit=culprit)
+        # Of several ranges' errors the first rows' counts; a debugger wants the frames as they were.
+        self.errors.setdefault(fill.ticket, error)
+        return remote.record(error, self.number, fill.ticket, fill.asked_for, clear=False, culprit=culprit)
+
+    def _fail(self, fill, error):
+        if fill.kind == TASK_NEXT and self.stream is None:
+            self.stream = _ended()  # it could not begin
+        described = self._describe(fill, error)
+        fill.rewind()
+        try:
+            self.encoder.publish(fill, [described], ERROR)
+        except NO_MEMORY:
+            fill.rewind(hard=True)
+            self.encoder.publish(fill, [remote.shortened(described)], ERROR)
+
+
+def _ended():
+    """A stream that is at its end."""
+    stream = StreamFetcher((), None, None, False)
+    stream.ended = True
+    return stream

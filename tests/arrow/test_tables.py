@@ -1,0 +1,395 @@
+"""TableDataset: rows of Arrow IPC and Parquet files, and record batches that lie in their slots."""
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+import pyarrow.parquet as pq  # noqa: E402
+
+from slipring import Loader  # noqa: E402
+from slipring.arrow import Rows, TableDataset, collate  # noqa: E402
+
+N, GROUP = 103, 10
+FORMS = ("parquet", "file", "stream", "zstd")
+
+
+def table():
+    images = [{"bytes": bytes([i]) * (i + 1), "path": f"{i}.jpg" if i % 7 else None} for i in range(N)]
+    return pa.table({
+        "image": images,
+        "label": pa.array(range(N), pa.int32()),
+        "kind": pa.array([f"k{i % 3}" for i in range(N)]).dictionary_encode(),
+        "boxes": [[float(i)] * (i % 4) for i in range(N)],
+    })  # fmt: skip
+
+
+def write(path, form, rows):
+    if form == "parquet":
+        pq.write_table(rows, path, row_group_size=GROUP)
+        return str(path)
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if form == "zstd" else None)
+    make = pa.ipc.new_stream if form == "stream" else pa.ipc.new_file
+    with pa.OSFile(str(path), "wb") as sink, make(sink, rows.schema, options=options) as writer:
+        writer.write_table(rows, max_chunksize=GROUP)
+    return str(path)
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    return write(tmp_path / "t.parquet", "parquet", table())
+
+
+@pytest.fixture(params=FORMS)
+def path(request, tmp_path):
+    return write(tmp_path / "t", request.param, table())
+
+
+def label_of(row):
+    """A decoder for workers of any kind."""
+    return {"label": row["label"], "size": len(row["image"]["bytes"])}
+
+
+def test_rows_are_those_of_the_table(path):
+    rows = table().to_pylist()
+    dataset = TableDataset(path)
+    assert len(dataset) == N
+    assert [dataset[i] for i in (0, 9, 10, 102, -1, -N, np.int64(3))] == [
+        rows[i] for i in (0, 9, 10, 102, -1, -N, 3)
+    ]
+    wanted = [50, 3, 102, 3, -2, 51, 52]  # over several groups, one row twice
+    assert dataset.__getitems__(wanted) == [rows[i] for i in wanted]
+    assert dataset.take(wanted).to_pylist() == [rows[i] for i in wanted]
+    assert dataset.take([]).num_rows == 0 and dataset.take([]).schema.names == dataset.schema.names
+
+
+def test_rows_are_numbered_through_all_files(tmp_path):
+    rows = table()
+    parts = [rows.slice(0, 40), rows.slice(40, 0), rows.slice(40)]
+    paths = [write(tmp_path / str(i), form, part) for i, (form, part) in enumerate(zip(FORMS, parts))]
+    dataset = TableDataset(paths, columns=["label", "image"])
+    assert len(dataset) == N and dataset.schema.names == ["label", "image"]
+    order = np.random.default_rng(0).permutation(N)
+    assert dataset.take(order).to_pylist() == rows.select(["label", "image"]).take(order).to_pylist()
+
+
+@pytest.mark.parametrize("form", ["parquet", "file"])
+def test_columns_may_have_another_order_and_be_nullable_in_some_files_only(tmp_path, form):
+    strict = pa.schema([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.string())])
+    paths = [
+        write(tmp_path / "1", form, pa.table({"a": [0, 1], "b": ["x", "y"]}, schema=strict)),
+        write(tmp_path / "2", form, pa.table({"b": ["z", "w"], "a": [2, None]})),
+        write(tmp_path / "3", form, pa.table({"a": [4], "b": ["v"]}).replace_schema_metadata({"k": "v"})),
+    ]
+    rows = TableDataset(paths)
+    assert rows.__getitems__([2, 0, 3, 4]) == [
+        {"a": 2, "b": "z"},
+        {"a": 0, "b": "x"},
+        {"a": None, "b": "w"},
+        {"a": 4, "b": "v"},
+    ]
+    together = TableDataset(paths, returns="record_batch")
+    for indices in ([2, 0, 3, 4], [0, 1], [2, 3], [4]):
+        batch = together.take(indices)
+        batch.validate(full=True)
+        assert batch.schema.equals(rows.schema, check_metadata=True)
+        assert batch["a"].to_pylist() == [row["a"] for row in rows.__getitems__(indices)]
+    assert rows.schema.names == ["a", "b"] and rows.schema.field("a").nullable
+
+
+@pytest.mark.parametrize("form", ["file", "stream", "zstd"])
+def test_types_that_pyarrow_has_no_take_for_are_read_too(tmp_path, form):
+    inside = [{"text": f"{i}" * 20} for i in range(50)]
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([4, 50], pa.int32()), pa.array(["a", "b"]))
+    values = pa.table({
+        "text": pa.array([None if i % 7 == 3 else f"{i}" * 20 for i in range(50)], pa.string_view()),
+        "bytes": pa.array([bytes([i]) * 1000 for i in range(50)], pa.binary_view()),
+        "runs": runs,
+        "inside": pa.array(inside, pa.struct([("text", pa.string_view())])),
+    })  # fmt: skip
+    path = write(tmp_path / "t", form, values)
+    expected = values.to_pylist()
+    for indices in ([3, 49, 0, 17, 3], [5, 6, 7], [41]):
+        assert TableDataset(path).__getitems__(indices) == [expected[i] for i in indices]
+        batch = TableDataset(path, returns="record_batch").take(indices)
+        assert batch.to_pylist() == [expected[i] for i in indices]
+        assert batch.schema.field("bytes").type == pa.binary_view()
+        # Of the group that they were taken from nothing comes along.
+        assert batch["bytes"].nbytes < 1100 * len(indices)
+
+
+def test_columns_that_are_not_read_are_not_decompressed(tmp_path):
+    rows = pa.table({"large": np.zeros(1 << 20), "label": np.arange(1 << 20)})
+    with pa.OSFile(str(tmp_path / "t"), "wb") as sink:
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_file(sink, rows.schema, options=options) as writer:
+            writer.write_table(rows)
+    dataset = TableDataset(tmp_path / "t", columns=["label"])
+    assert dataset[7] == {"label": 7}
+    assert dataset._local.files[0].batch(0).schema.names == ["label"]
+
+
+@pytest.mark.parametrize("index", [N, -N - 1, 1 << 70])
+def test_an_index_outside_is_an_index_error(parquet, index):
+    with pytest.raises(IndexError, match=f"index {index} of a TableDataset of {N} rows"):
+        TableDataset(parquet)[index]
+
+
+def test_a_batch_reads_each_row_group_once_and_only_its_columns(parquet, monkeypatch):
+    read = []
+    theirs = pq.ParquetFile.read_row_group
+
+    def counted(self, group, columns=None, **options):
+        read.append((group, tuple(columns)))
+        return theirs(self, group, columns=columns, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    dataset = TableDataset(parquet, columns=["label"], cached_groups=1)
+    assert read == []
+    dataset.__getitems__([95, 3, 91, 4, 3, 99])
+    assert sorted(read) == [(0, ("label",)), (9, ("label",))]
+    dataset.__getitems__([90, 98])  # the last one that was read is kept
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize(("form", "copied"), [("file", False), ("stream", False), ("zstd", True)])
+def test_uncompressed_ipc_is_read_where_it_is_mapped(tmp_path, form, copied):
+    dataset = TableDataset(write(tmp_path / "t", form, table()))
+    label = dataset.take(range(12, 17))["label"]
+    memory = dataset._local.files[0].memory
+    inside = memory.address <= label.buffers()[1].address < memory.address + memory.size
+    assert inside is not copied
+    assert label.to_pylist() == list(range(12, 17))
+
+
+def test_a_pickle_has_paths_and_counts_and_no_rows(path):
+    dataset = TableDataset(path, decode=label_of)
+    dataset[5]
+    data = pickle.dumps(dataset)
+    assert len(data) < 3000
+    assert pickle.loads(data)[5] == dataset[5] == {"label": 5, "size": 6}
+
+
+def test_what_cannot_be_read_is_told(tmp_path, parquet):
+    other = write(tmp_path / "o", "file", pa.table({"label": ["a"]}))
+    (tmp_path / "text").write_text("no table at all")
+    (tmp_path / "cut").write_bytes(b"PAR1 and no more")
+    for wrong, error, text in (
+        (lambda: TableDataset(table()), TypeError, "reads files, not a Table"),
+        (lambda: TableDataset([]), ValueError, "at least one file"),
+        (lambda: TableDataset(parquet, columns=["x"]), ValueError, "0 columns named 'x'"),
+        (lambda: TableDataset(parquet, columns="label"), TypeError, "sequence of names"),
+        (
+            lambda: TableDataset(parquet, columns=[]),
+            ValueError,
+            r"columns must be None .*at least one, not \[\]",
+        ),
+        (
+            lambda: TableDataset(parquet, columns=["label"] * 2),
+            ValueError,
+            "columns.* 'label' is there 2 times",
+        ),
+        (lambda: TableDataset(parquet, columns=["label", 3]), TypeError, "columns must be names, and 3"),
+        (lambda: TableDataset([parquet, other], columns=["label"]), ValueError, "int32 .* has string"),
+        (lambda: TableDataset([parquet, other]), ValueError, "lacks it"),
+        (lambda: TableDataset(tmp_path / "text"), ValueError, "neither Parquet nor Arrow IPC"),
+        (lambda: TableDataset(tmp_path / "cut"), ValueError, "cannot be read"),
+        (lambda: TableDataset(tmp_path / "none"), FileNotFoundError, "none"),
+        (lambda: TableDataset(parquet, returns="x"), ValueError, "'rows', 'record_batch', not 'x'"),
+        (lambda: TableDataset(parquet, cached_groups=0), ValueError, "at least 1, not 0"),
+        (lambda: TableDataset(parquet, decode=3), TypeError, "callable"),
+        (lambda: TableDataset(parquet, decode=id, decode_batch=id), ValueError, "exclude"),
+        (lambda: TableDataset(parquet, decode=id, returns="record_batch"), ValueError, "no samples"),
+        (lambda: TableDataset(parquet, decode_batch=lambda b: [1])[:2], TypeError, "integer"),
+        (
+            lambda: TableDataset(parquet, decode_batch=lambda b: [1]).__getitems__([1, 2]),
+            ValueError,
+            "1 .* 2",
+        ),
+        (lambda: collate([{"a": 1}]), TypeError, "returns='record_batch'"),
+    ):
+        with pytest.raises(error, match=text):
+            wrong()
+
+
+def test_a_file_that_has_changed_is_told(tmp_path):
+    path = write(tmp_path / "t", "parquet", table())
+    dataset = TableDataset(path)
+    write(tmp_path / "t", "parquet", table().slice(3))
+    with pytest.raises(ValueError, match=r"bytes, changed .*; it had \d+, .* when the dataset was made"):
+        dataset[0]
+
+
+def test_a_file_that_has_changed_and_kept_its_size_is_told(tmp_path):
+    path = write(tmp_path / "t", "file", pa.table({"a": [1, 2]}))
+    dataset = TableDataset(path)
+    before = os.stat(path)
+    write(tmp_path / "t", "file", pa.table({"a": [3, 4]}))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert os.stat(path).st_size == before.st_size
+    with pytest.raises(ValueError, match="when the dataset was made"):
+        dataset[0]
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert dataset[0] == {"a": 3}  # nothing tells
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "thread", None])
+@pytest.mark.parametrize("chunk_size", [None, 3])
+def test_every_row_arrives_once_whoever_reads_it(path, method, chunk_size):
+    dataset = TableDataset(path, columns=["image", "label"], decode=label_of)
+    dataset[0]  # open in the parent: its workers must not use what it opened
+    workers = {"num_workers": 2, "start_method": method} if method else {}
+    with Loader(dataset, 8, shuffle=True, seed=3, chunk_size=chunk_size, **workers) as loader:
+        batches = list(loader)
+        assert loader.stats().pickled_leaves == 0
+    labels = np.concatenate([b["label"] for b in batches])
+    assert sorted(labels.tolist()) == list(range(N)) and labels.tolist() != list(range(N))
+    assert all((b["size"] == b["label"] + 1).all() for b in batches)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 3])
+def test_record_batches_lie_in_their_slots(path, chunk_size):
+    dataset = TableDataset(path, returns="record_batch")
+    assert isinstance(dataset.__getitems__([1]), Rows)
+    rows = table().to_pylist()
+    with Loader(dataset, 8, collate_fn=collate, num_workers=2, chunk_size=chunk_size) as loader:
+        n = 0
+        allocated = pa.total_allocated_bytes()
+        for batch in loader:
+            assert type(batch) is pa.RecordBatch
+            assert pa.total_allocated_bytes() == allocated  # its buffers are the slot's
+            assert batch.to_pylist() == rows[n : n + batch.num_rows]
+            n += batch.num_rows
+            del batch
+        assert n == N and loader.stats().pickled_leaves == 0
+
+
+def test_a_column_that_is_kept_keeps_its_slot(path):
+    dataset = TableDataset(path, returns="record_batch")
+    with Loader(dataset, 4, collate_fn=collate, num_workers=2, slots=8) as loader:
+        batches = iter(loader)
+        kept = next(batches)["image"].field("bytes")
+        at = kept.buffers()[2].address
+        content = kept.to_pylist()
+        seen = set()
+        for epoch in range(4):
+            for batch in batches if epoch == 0 else loader:
+                seen.add(batch["image"].field("bytes").buffers()[2].address)
+        assert at not in seen and len(seen) <= 7  # the others went round
+        assert kept.to_pylist() == content == [bytes([i]) * (i + 1) for i in range(4)]
+        assert loader.stats().copied_batches == 0
+        del kept, batch, batches
+    assert content[3] == b"\3" * 4
+
+
+def nested():
+    return pa.array([[[1], None], [], None, [[2, 3]]] * 5)
+
+
+class Celsius(pa.ExtensionType):
+    def __init__(self):
+        super().__init__(pa.float32(), "slipring.test.celsius")
+
+    def __arrow_ext_serialize__(self):
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage, serialized):
+        return cls()
+
+
+@pytest.fixture
+def celsius():
+    pa.register_extension_type(Celsius())
+    yield pa.ExtensionArray.from_storage(Celsius(), pa.array([1.5, None] * 10, pa.float32()))
+    pa.unregister_extension_type("slipring.test.celsius")
+
+
+MAKE = {
+    "nested lists": nested,
+    "dictionary": lambda: pa.array(["a", None, "b", "a"] * 5).dictionary_encode(),
+    "strings": lambda: pa.array(["ü" * 9, "", None, "x"] * 5),
+    "image": lambda: pa.array([{"bytes": b"\xff\xd8" * 9, "path": None}, None] * 10),
+}
+
+
+def addresses(column):
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    found = [b for chunk in chunks for b in chunk.buffers() if b is not None and b.size]
+    if isinstance(column.type, pa.DictionaryType):
+        found += [b for chunk in chunks for b in chunk.dictionary.buffers() if b is not None]
+    return found
+
+
+def lies_in_the_slot(trip, sent):
+    """Send it round; whether all of it was read with no allocation and keeps its slot."""
+    slot = trip.put(sent)
+    allocated = pa.total_allocated_bytes()
+    got = trip.take(slot)
+    assert pa.total_allocated_bytes() == allocated
+    assert got.equals(sent) and trip.free == 3 and trip.ring.meter.pickled_leaves == 0
+    columns = got.columns
+    assert all(addresses(column) for column in columns)
+    kept = columns[0]
+    del got, columns
+    for _ in range(9):
+        trip(np.full(5000, 255, np.uint8))
+    assert trip.free == 3 and kept.equals(sent.column(0))
+    del kept
+    assert trip.free == 4
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "slice"])
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+def test_a_record_batch_is_read_in_place_and_keeps_its_slot(trip, make, cut):
+    batch = pa.RecordBatch.from_arrays([make()], ["c"])
+    lies_in_the_slot(trip, batch.slice(3, 9) if cut else batch)
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+def test_a_table_of_chunks_is_read_in_place_and_keeps_its_slot(trip, make):
+    lies_in_the_slot(trip, pa.concat_tables([pa.table({"c": make()}), pa.table({"c": make()}).slice(1)]))
+
+
+def test_an_extension_type_is_read_in_place_and_keeps_its_slot(trip, celsius):
+    lies_in_the_slot(trip, pa.RecordBatch.from_arrays([celsius], ["c"]))
+
+
+def test_an_extension_type_comes_out_of_a_file(tmp_path, celsius):
+    dataset = TableDataset(write(tmp_path / "t", "file", pa.table({"c": celsius})), returns="record_batch")
+    batch = dataset.take([19, 0, 11])
+    assert batch["c"].type == Celsius() and batch["c"].to_pylist() == [None, 1.5, None]
+
+
+@pytest.mark.parametrize("returns", ["rows", "record_batch"])
+def test_the_torch_adapter_reads_tables_and_resumes(path, returns):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    if returns == "rows":
+        dataset, how = TableDataset(path, decode=label_of), {}
+    else:
+        dataset, how = TableDataset(path, ["label"], returns=returns), {"collate_fn": collate}
+
+    def make():
+        seed = torch.Generator().manual_seed(1)
+        return DataLoader(dataset, 8, shuffle=True, num_workers=2, generator=seed, **how)
+
+    def labels(batch):
+        return np.asarray(batch["label"]).tolist()
+
+    with make() as loader:
+        whole = [labels(batch) for batch in loader]
+    assert sorted(label for batch in whole for label in batch) == list(range(N))
+    with make() as loader:
+        batches = iter(loader)
+        for _ in range(5):
+            next(batches)
+        state = loader.state_dict()
+        del batches
+    with make() as loader:
+        loader.load_state_dict(state)
+        assert [labels(batch) for batch in loader] == whole[5:]

@@ -1,0 +1,381 @@
+/* Who has which number in a push segment: taking one, giving it back, and what the dead held. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "fixture.h"
+
+static void *mmap_shared(size_t bytes)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    return at;
+}
+
+static uint32_t enter(sr_ring *ring)
+{
+    uint32_t party = UINT32_MAX;
+    CHECK_OK(sr_enter(ring, &party));
+    return party;
+}
+
+static uint32_t claim_slot(sr_ring *ring, uint32_t party, uint64_t *gen)
+{
+    uint32_t slot = UINT32_MAX;
+    CHECK_OK(sr_claim_free(ring, party, 0, &slot, gen));
+    return slot;
+}
+
+/* A child that takes a number, does what `body` says, and is killed. */
+static void dead(sr_ring *ring, void (*body)(sr_ring *, void *), void *with)
+{
+    CHECK_EQ(WTERMSIG(wait_for(in_child(body, ring, with))), SIGKILL);
+}
+
+static void claims(sr_ring *ring, void *out)
+{
+    uint64_t gen;
+    *(uint32_t *)out = enter(ring);
+    claim_slot(ring, *(uint32_t *)out, &gen);
+    raise(SIGKILL);
+}
+
+static void only_enters(sr_ring *ring, void *with)
+{
+    (void)with;
+    enter(ring);
+    raise(SIGKILL);
+}
+
+static void every_process_takes_a_number_of_its_own(void)
+{
+    sr_ring *ring = make_ring(1, 4, SR_SEG_PUSH);
+    CHECK_EQ(enter(ring), 1); /* the creator has 0 */
+    CHECK_EQ(enter(ring), 2); /* a second handle of the same process */
+    CHECK_OK(sr_leave(ring, 1));
+    CHECK_EQ(enter(ring), 1);
+    CHECK_EQ(sr_leave(ring, 3), -ESTALE);
+    CHECK_EQ(sr_leave(ring, 4), -EINVAL);
+    sr_destroy(ring);
+}
+
+static void living_processes_may_have_all_numbers(void)
+{
+    sr_ring *ring = make_ring(1, 2, SR_SEG_PUSH);
+    uint32_t party;
+    CHECK_EQ(enter(ring), 1);
+    CHECK_EQ(sr_enter(ring, &party), -EUSERS);
+    CHECK_OK(sr_leave(ring, 0));
+    CHECK_EQ(enter(ring), 0); /* no number is another's better */
+    sr_destroy(ring);
+}
+
+static void pull_segments_have_no_incarnations(void)
+{
+    sr_ring *ring = make_ring(1, 3, 0);
+    uint32_t party;
+    CHECK_EQ(sr_enter(ring, &party), -EINVAL);
+    CHECK_EQ(sr_leave(ring, 0), -EINVAL);
+    CHECK_EQ(sr_recover_dead(ring, true), -EINVAL);
+    sr_destroy(ring);
+}
+
+static void numbers_of_the_dead_are_given_out_again(void)
+{
+    sr_ring *ring = make_ring(1, 2, SR_SEG_PUSH);
+    for (int i = 0; i < 5; i++) {
+        dead(ring, only_enters, NULL);
+        CHECK_EQ(enter(ring), 1);
+        CHECK_OK(sr_leave(ring, 1));
+    }
+    sr_destroy(ring);
+}
+
+static void another_pid_namespace_is_refused(void)
+{
+    sr_ring *ring = make_ring(1, 3, SR_SEG_PUSH);
+    uint32_t party;
+    CHECK_EQ(ring->header->pid_namespace, sr_pid_namespace());
+    ring->header->pid_namespace++;
+    CHECK_EQ(sr_enter(ring, &party), -EXDEV);
+    sr_destroy(ring);
+}
+
+/* The first process of its PID namespace, whose /proc is still that of the machine. */
+static void with_the_machines_proc(sr_ring *unused, void *also_unused)
+{
+    (void)unused, (void)also_unused;
+    uint32_t *party = mmap_shared(sizeof *party);
+    CHECK_EQ(getpid(), 1);
+    CHECK_EQ(sr_start_time(1), 0); /* not that of the machine's first process */
+    sr_ring *ring = make_ring(2, 3, SR_SEG_PUSH);
+    CHECK_EQ(sr_recover_dead(ring, true), 0);
+    dead(ring, claims, party);
+    CHECK_EQ(sr_recover_dead(ring, true), 1);
+    CHECK_EQ(sr_load_relaxed(&ring->parties[*party].incarnation), 0);
+    CHECK_EQ(sr_load_relaxed(&ring->parties[0].incarnation), 1);
+    sr_destroy(ring);
+}
+
+static void in_a_pid_namespace(sr_ring *ring, void *unused)
+{
+    (void)unused;
+    if (unshare(CLONE_NEWPID) != 0)
+        _exit(SKIPPED);
+    CHECK_EQ(wait_for(in_child(with_the_machines_proc, ring, NULL)), 0);
+}
+
+static void another_namespaces_proc_is_not_believed(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    int status = wait_for(in_child(in_a_pid_namespace, ring, NULL));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED)
+        SKIP("a PID namespace cannot be made here");
+    CHECK_EQ(status, 0);
+    sr_destroy(ring);
+}
+
+#ifndef SYS_clone3
+#define SYS_clone3 435
+#endif
+
+/* As fork(), with the same number in this namespace and in the one around it; < 0: that cannot be had here. */
+static pid_t fork_with_one_number(void)
+{
+    for (pid_t number = 30000; number > 20000; number--) {
+        pid_t numbers[] = {number, number};
+        /* struct clone_args of Linux 5.5, which older headers lack. */
+        uint64_t how[10] = {[4] = SIGCHLD, [8] = (uint64_t)(uintptr_t)numbers, [9] = 2};
+        long pid = syscall(SYS_clone3, how, sizeof how);
+        if (pid >= 0 || errno != EEXIST)
+            return (pid_t)pid;
+    }
+    return -1;
+}
+
+/* Its /proc/self is its own pid, and all the others are those of others. */
+static void with_one_number(void)
+{
+    char self[24] = "";
+    CHECK_OP(readlink("/proc/self", self, sizeof self - 1), >, 0);
+    CHECK_EQ(strtol(self, NULL, 10), getpid());
+    CHECK_EQ(sr_start_time(1), 0);
+    CHECK_EQ(sr_start_time((int)getpid()), 0);
+    sr_ring *ring = make_ring(2, 3, SR_SEG_PUSH);
+    sr_store_release(&ring->parties[1].incarnation, 1 | UINT64_C(4711) << 32); /* as its own /proc has told it */
+    CHECK_EQ(sr_recover_dead(ring, true), 0);
+    sr_destroy(ring);
+}
+
+static void begins_one_with_one_number(sr_ring *ring, void *unused)
+{
+    (void)ring, (void)unused;
+    CHECK_EQ(getpid(), 1);
+    fflush(NULL);
+    pid_t pid = fork_with_one_number();
+    if (pid < 0)
+        _exit(SKIPPED);
+    if (pid == 0) {
+        with_one_number();
+        _exit(0);
+    }
+    CHECK_EQ(wait_for(pid), 0);
+}
+
+static void in_another_pid_namespace(sr_ring *ring, void *unused)
+{
+    (void)unused;
+    if (unshare(CLONE_NEWPID) != 0)
+        _exit(SKIPPED);
+    int status = wait_for(in_child(begins_one_with_one_number, ring, NULL));
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
+static void another_namespaces_proc_is_not_believed_for_one_equal_number(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    int status = wait_for(in_child(in_another_pid_namespace, ring, NULL));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED)
+        SKIP("a PID namespace, or a process of a chosen number, cannot be made here");
+    CHECK_EQ(status, 0);
+    sr_destroy(ring);
+}
+
+static void who_holds_something_keeps_its_number(void)
+{
+    sr_ring *ring = make_ring(2, 3, SR_SEG_PUSH);
+    uint32_t me = enter(ring), slot;
+    uint64_t gen;
+    sr_result result;
+    slot = claim_slot(ring, me, &gen);
+    CHECK_EQ(sr_leave(ring, me), -EBUSY);
+    CHECK_OK(publish(ring, me, slot, gen, true));
+    CHECK_EQ(sr_leave(ring, me), -EBUSY); /* its code keeps an array */
+    CHECK_OK(sr_unhold(ring, me, slot, gen));
+    CHECK_OK(sr_leave(ring, me));
+    me = enter(ring);
+    CHECK_OK(sr_take(ring, me, slot, &gen, &result));
+    CHECK_EQ(sr_leave(ring, me), -EBUSY);
+    CHECK_OK(sr_release(ring, slot, gen));
+    CHECK_OK(sr_leave(ring, me));
+    sr_destroy(ring);
+}
+
+static void what_the_dead_held_is_found_without_being_told(void)
+{
+    sr_ring *ring = make_ring(2, 4, SR_SEG_PUSH);
+    uint32_t *party = mmap_shared(sizeof *party);
+    dead(ring, only_enters, NULL);
+    CHECK_EQ(sr_recover_dead(ring, false), 0); /* it holds nothing: nobody needs to look */
+    dead(ring, claims, party);
+    CHECK_EQ(*party, 2);
+    CHECK_EQ(owner_of(ring, 0), 3);
+    CHECK_EQ(sr_recover_dead(ring, false), 1);
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    CHECK_EQ(sr_recover_dead(ring, true), 1);
+    CHECK_EQ(sr_recover_dead(ring, true), 0);
+    CHECK_EQ(sr_load_relaxed(&ring->parties[1].incarnation), 0);
+    CHECK_EQ(sr_load_relaxed(&ring->parties[2].incarnation), 0);
+    sr_destroy(ring);
+}
+
+static void a_zombie_is_dead_and_a_stopped_process_is_not(void)
+{
+    sr_ring *ring = make_ring(2, 4, SR_SEG_PUSH);
+    uint32_t *party = mmap_shared(sizeof *party);
+    int status;
+    *party = UINT32_MAX;
+    pid_t pid = in_child(claims, ring, party);
+    siginfo_t info;
+    CHECK_OK(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT));
+    CHECK_EQ(sr_recover_dead(ring, false), 1);
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    pid = fork();
+    if (pid == 0) {
+        uint64_t gen;
+        sr_after_fork(ring);
+        claim_slot(ring, enter(ring), &gen);
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+    CHECK(WIFSTOPPED(status));
+    CHECK_EQ(sr_recover_dead(ring, true), 0);
+    CHECK_EQ(state_of(ring, 0), SR_CLAIMED);
+    kill(pid, SIGKILL);
+    wait_for(pid);
+    CHECK_EQ(sr_recover_dead(ring, false), 1);
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void a_number_taken_by_another_process_names_the_first_one_dead(void)
+{
+    sr_ring *ring = make_ring(1, 3, SR_SEG_PUSH);
+    uint32_t me = enter(ring);
+    uint64_t gen;
+    claim_slot(ring, me, &gen);
+    /* This pid, but a process that began at another time. */
+    sr_store_relaxed(&ring->parties[me].incarnation, sr_incarnation_of((int)getpid()) + (UINT64_C(1) << 32));
+    CHECK_EQ(sr_recover_dead(ring, false), 1);
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void a_slow_recovery_leaves_the_next_incarnation_alone(void)
+{
+    /* Two survivors find the same death. When one is done a new process takes the number, then the other goes on. */
+    sr_ring *ring = make_ring(4, 4, SR_SEG_PUSH);
+    uint32_t *party = mmap_shared(sizeof *party);
+    dead(ring, claims, party);
+    uint64_t old = sr_load_relaxed(&ring->parties[*party].incarnation), gen[4];
+    sr_result result;
+    CHECK_OP(old, !=, 0);
+    CHECK_EQ(sr_recover_dead(ring, false), 1);
+    CHECK_EQ(enter(ring), *party);
+    sr_store_relaxed(&ring->parties[*party].growing, 7);
+    for (uint32_t i = 0; i < 4; i++)
+        claim_slot(ring, *party, &gen[i]);
+    for (uint32_t i = 1; i < 4; i++) /* claimed, leased and held, parked, ready and held */
+        CHECK_OK(publish(ring, *party, i, gen[i], true));
+    for (uint32_t i = 1; i < 3; i++)
+        CHECK_OK(sr_take(ring, *party, i, &gen[i], &result));
+    CHECK_OK(sr_release(ring, 2, gen[2]));
+    uint64_t before[4];
+    for (uint32_t i = 0; i < 4; i++)
+        before[i] = sr_load_relaxed(&ring->slots[i].state);
+    CHECK_EQ(sr_recover_incarnation(ring, *party, old), 0);
+    for (uint32_t i = 0; i < 4; i++)
+        CHECK_EQ(sr_load_relaxed(&ring->slots[i].state), before[i]);
+    CHECK_EQ(sr_pages_of(sr_load_relaxed(&ring->parties[*party].growing)), 7);
+    CHECK_OP(sr_load_relaxed(&ring->parties[*party].incarnation), !=, 0);
+    sr_destroy(ring);
+}
+
+static void a_slot_given_up_waits_for_the_array_in_it(void)
+{
+    sr_ring *ring = make_ring(1, 3, SR_SEG_PUSH);
+    uint64_t gen;
+    uint32_t slot = claim_slot(ring, 1, &gen), other;
+    CHECK_EQ(sr_park(ring, 2, slot, gen), -ESTALE);
+    CHECK_OK(sr_park(ring, 1, slot, gen));
+    CHECK_EQ(state_of(ring, slot), SR_PARKED);
+    CHECK_EQ(sr_park(ring, 1, slot, gen), -ESTALE);
+    CHECK_EQ(sr_claim_free(ring, 2, 0, &other, &gen), -ETIMEDOUT);
+    CHECK_OK(sr_unhold(ring, 1, slot, gen));
+    CHECK_EQ(state_of(ring, slot), SR_FREE);
+    CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gen));
+    CHECK_OK(sr_park(ring, 1, slot, gen));
+    CHECK_OK(sr_recover(ring, 1));
+    CHECK_EQ(state_of(ring, slot), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void slots_are_counted_and_cold_ones_taken_last(void)
+{
+    sr_ring *ring = make_ring(4, 3, SR_SEG_PUSH);
+    uint32_t ready, free_slots;
+    uint64_t gen;
+    CHECK_EQ(claim_slot(ring, 1, &gen), 0);
+    CHECK_EQ(claim_slot(ring, 1, &gen), 1);
+    CHECK_OK(publish(ring, 1, 1, gen, false));
+    CHECK_OK(sr_count(ring, &ready, &free_slots));
+    CHECK_EQ(ready, 1);
+    CHECK_EQ(free_slots, 2);
+    CHECK_OK(sr_discard(ring, 1));
+    CHECK_EQ(claim_slot(ring, 1, &gen), 1); /* it is warm */
+    CHECK_EQ(claim_slot(ring, 1, &gen), 2);
+    CHECK_EQ(claim_slot(ring, 1, &gen), 3);
+    CHECK_EQ(sr_claim_free(ring, 1, 0, &ready, &gen), -ETIMEDOUT);
+    sr_destroy(ring);
+}
+
+static void whoever_signals_is_told_that_somebody_polls(void)
+{
+    sr_ring *ring = make_ring(1, 3, SR_SEG_PUSH);
+    CHECK(!sr_polled(ring));
+    CHECK_OK(sr_set_polled(ring));
+    CHECK(sr_polled(ring));
+    sr_destroy(ring);
+}
+
+static const struct test tests[] = {
+    T(every_process_takes_a_number_of_its_own),
+    T(living_processes_may_have_all_numbers),
+    T(pull_segments_have_no_incarnations),
+    T(numbers_of_the_dead_are_given_out_again),
+    T(another_pid_namespace_is_refused),
+    T(another_namespaces_proc_is_not_believed),
+    T(another_namespaces_proc_is_not_believed_for_one_equal_number),
+    T(who_holds_something_keeps_its_number),
+    T(what_the_dead_held_is_found_without_being_told),
+    T(a_zombie_is_dead_and_a_stopped_process_is_not),
+    T(a_number_taken_by_another_process_names_the_first_one_dead),
+    T(a_slow_recovery_leaves_the_next_incarnation_alone),
+    T(a_slot_given_up_waits_for_the_array_in_it),
+    T(slots_are_counted_and_cold_ones_taken_last),
+    T(whoever_signals_is_told_that_somebody_polls),
+};
+RUN_TESTS(tests, 30)

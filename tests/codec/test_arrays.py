@@ -1,0 +1,182 @@
+"""Every kind of numpy array comes out of a slot as it went in."""
+
+import numpy as np
+import pytest
+
+from tests.trip import same_array
+
+DTYPES = [
+    *"?bBhHiIlLqQefdgFDG", "S1", "S7", "U1", "U5", "V3", "M8[D]", "M8[ns]", "M8[25s]", "M8", "m8[us]",
+    "m8",
+]  # fmt: skip
+STRUCTURED = [
+    np.dtype([("a", "i4"), ("b", "f8", (2, 3))]),
+    np.dtype([("x", "u1"), ("y", [("deep", "U3"), ("time", "M8[ms]")])]),
+    np.dtype([("a", "i1"), ("b", "f8")], align=True),
+    np.dtype({"names": ["a", "b"], "formats": ["i2", "i4"], "offsets": [2, 8], "itemsize": 24}),
+    np.dtype([(("a title", "a"), "i4")]),
+    np.dtype([("ключ", ">u2")]),
+]
+
+
+def filled(dtype, shape):
+    """An array of that dtype with bytes that differ."""
+    dtype = np.dtype(dtype)
+    n = int(np.prod(shape, dtype=int))
+    if dtype.kind == "U":
+        return np.array([chr(65 + i % 1000) * (i % 5) for i in range(n)], dtype).reshape(shape)
+    if dtype.kind in "SV":
+        return (np.arange(n * dtype.itemsize) % 251).astype(np.uint8).view(dtype).reshape(shape)
+    if dtype.names is not None:
+        out = np.zeros(shape, dtype)
+        for name in dtype.names:
+            field = dtype.fields[name][0]
+            out[name] = filled(field.base, (*shape, *field.shape))
+        return out
+    return (np.arange(n) * 3 - n).astype(np.int64).astype(dtype).reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(d) for d in DTYPES] + STRUCTURED, ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4), (0,), (2, 0, 3)], ids=str)
+def test_an_array_of_every_dtype_arrives_as_it_was(trip, dtype, shape):
+    sent = filled(dtype, shape)
+    assert same_array(sent, trip(sent))
+    assert trip.pickled(sent) == 0
+
+
+@pytest.mark.parametrize("code", [*"hHiIqQefdFD", "U4", "M8[s]", "m8[s]"])
+def test_swapped_bytes_stay_swapped(trip, code):
+    dtype = np.dtype(code).newbyteorder()
+    sent = filled(code, (5,)).astype(dtype)
+    got = trip(sent)
+    assert got.dtype.byteorder == dtype.byteorder
+    assert same_array(sent, got)
+
+
+LAYOUTS = {
+    "fortran": lambda a: np.asfortranarray(a),
+    "transposed": lambda a: a.transpose(2, 0, 1),
+    "every second": lambda a: a[:, ::2],
+    "backwards": lambda a: a[::-1],
+    "backwards and transposed": lambda a: a.T[::-1, :, ::-2],
+    "one repeated": lambda a: np.broadcast_to(a[:1], a.shape),
+    "a window": lambda a: a[1:3, 1:, 2:4],
+    "readonly": lambda a: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape),
+    "misaligned": lambda a: np.frombuffer(b"x" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("dtype", ["i4", "U3", "M8[s]", ">f8", STRUCTURED[0]], ids=str)
+def test_whatever_the_strides_were_an_array_without_gaps_arrives(trip, layout, dtype):
+    sent = layout(filled(dtype, (4, 3, 5)))
+    got = trip(sent)
+    assert same_array(sent, got)
+    assert got.transpose(np.argsort([-stride for stride in got.strides])).flags.c_contiguous
+    assert got.flags.writeable and got.flags.aligned
+
+
+def test_what_arrives_can_be_written(trip):
+    got = trip(np.arange(5))
+    got[2] = 77
+    assert got.tolist() == [0, 1, 77, 3, 4]
+
+
+@pytest.mark.parametrize("ndim", [1, 11, 12, 13, 32])
+def test_arrays_of_many_dimensions_arrive(trip, ndim):
+    sent = filled("i2", (2, *[1] * (ndim - 2), 3)[:ndim])
+    assert same_array(sent, trip(sent))
+    assert trip.pickled(sent) == (1 if ndim > 12 else 0)
+
+
+def test_large_arrays_arrive(trip):
+    # Larger than what is copied without the GIL, and than what is written past the caches.
+    for mebibytes in (1, 5):
+        sent = np.random.default_rng(0).integers(0, 255, mebibytes << 20, np.uint8)
+        assert same_array(sent, trip(sent))
+        assert same_array(sent[::2], trip(sent[::2]))
+
+
+SCALARS = [
+    np.float32(1.5), np.float64("nan"), np.float16(-0.0), np.longdouble("1e400"), np.int8(-5),
+    np.uint64(2**64 - 1), np.bool_(True), np.complex64(1 + 2j), np.str_("ü"), np.bytes_(b"ab\0c"),
+    np.datetime64("2024-02-29T01:02:03"), np.timedelta64(5, "h"), np.datetime64("NaT"),
+    np.array((1, 2.5), [("a", "i4"), ("b", "f8")])[()], np.void(b"abc"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", SCALARS, ids=repr)
+def test_numpy_scalars_stay_scalars_of_their_type(trip, sent):
+    got = trip([sent])[0]
+    assert type(got) is type(sent) and got.dtype == sent.dtype
+    assert np.asarray(got).tobytes() == np.asarray(sent).tobytes()
+
+
+def test_a_memory_map_arrives_as_an_array(trip, tmp_path):
+    sent = np.memmap(tmp_path / "data", np.int16, "w+", shape=(3, 4))
+    sent[:] = np.arange(12).reshape(3, 4)
+    got = trip(sent)
+    assert type(got) is np.ndarray and got.tolist() == sent.tolist()
+    sent._mmap.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        np.ma.array([1, 2, 3], mask=[0, 1, 0], fill_value=9),
+        np.rec.array([(1, 2.0), (3, 4.0)], dtype=[("a", "i4"), ("b", "f8")]),
+        np.char.array(["ab", "c"]),
+    ],
+    ids=lambda a: type(a).__name__,
+)
+def test_subclasses_of_arrays_keep_their_type(trip, sent):
+    got = trip(sent)
+    assert type(got) is type(sent) and got.dtype == sent.dtype
+    assert repr(got) == repr(sent)
+    assert trip.pickled(sent) == 1
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        np.array([{}, 1, "x", None], object),
+        np.array([(1, "a")], [("a", "i4"), ("b", object)]),
+        np.zeros(3, {"names": ["a", "b"], "formats": ["i4", "i2"], "offsets": [0, 2]}),  # fields overlap
+        np.zeros(3, {"names": ["b", "a"], "formats": ["i4", "i2"], "offsets": [4, 0]}),  # fields out of order
+        np.zeros((2, 3), "V0"),
+        np.zeros(2, [("nothing", "U0")])["nothing"],
+    ],
+    ids=["objects", "a field of objects", "overlapping fields", "reordered fields", "no bytes", "no text"],
+)
+def test_arrays_whose_bytes_or_dtype_do_not_say_all_are_pickled(trip, sent):
+    got = trip(sent)
+    assert got.dtype == sent.dtype and got.shape == sent.shape
+    assert got.tolist() == sent.tolist()
+    assert trip.pickled(sent) == 1
+
+
+def test_strings_of_any_length_in_an_array_arrive(trip):
+    if not hasattr(np.dtypes, "StringDType"):
+        pytest.skip("numpy before 2.0 has no StringDType")
+    sent = np.array(["short", "ü" * 300, ""], np.dtypes.StringDType())
+    got = trip(sent)
+    assert got.dtype == sent.dtype and got.tolist() == sent.tolist()
+    assert trip.pickled(sent) == 1
+
+
+def test_dtypes_of_other_packages_keep_their_meaning(trip):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    sent = np.array([1.5, -2], ml_dtypes.bfloat16)
+    got = trip(sent)
+    assert got.dtype == sent.dtype and got.tolist() == sent.tolist()
+
+
+def test_a_dtypes_metadata_raises_no_warning(trip):
+    for dtype in (np.dtype("i4", metadata={"a": 1}), np.dtype([("x", "i4")], metadata={"a": 1})):
+        assert trip(np.zeros(2, dtype)).tolist() == np.zeros(2, dtype).tolist()
+
+
+def test_empty_arrays_do_not_keep_the_slot(trip):
+    kept = trip({"a": np.zeros((0, 3), "f4"), "b": 1})
+    assert trip.free == 4
+    assert kept["a"].shape == (0, 3) and kept["a"].dtype == np.float32

@@ -1,0 +1,167 @@
+"""Ten thousand trips leave nothing behind: no reference, no memory, no slot."""
+
+import collections
+import dataclasses
+import gc
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from slipring.codec._decode import COPY_ALWAYS, COPY_AUTO, probe
+from slipring.collate._default import default_collate
+from slipring.collate._empty import empty
+from slipring.errors import CorruptBatch
+
+Point = collections.namedtuple("Point", "x y")
+
+
+@dataclasses.dataclass
+class Record:
+    a: object
+
+
+CALLS = 2000  # Python 3.10's own caches take up to 15 kB in between
+LITTLE = CALLS * 16  # bytes: less than the smallest object for each
+
+
+class Fails:
+    def __reduce__(self):
+        raise ZeroDivisionError("on purpose")
+
+
+def in_slot():
+    array = empty((10,), np.int64)
+    array[:] = 1
+    return {"a": array, "b": array[2:5], "c": array.reshape(2, 5).T}
+
+
+def collated():
+    return default_collate([(np.zeros(3), i, "t", {"k": i / 2}, Point(i, None)) for i in range(4)])
+
+
+def mismatched():
+    try:
+        return default_collate([np.zeros(2), np.zeros(3)])
+    except ValueError:
+        return None
+
+
+VALUES = {
+    "numbers": lambda: [1, 2.5, True, None, 1 << 62],
+    "text": lambda: ["a", "b", {"s": "text", "b": b"bytes"}],
+    "arrays": lambda: {"a": np.arange(10), "b": np.zeros((2, 3))[:, ::2], "e": np.zeros((0, 2))},
+    "dtypes": lambda: [np.zeros(2, "M8[s]"), np.zeros(2, "i4,f8"), np.zeros(2, ">i4"), np.zeros(2, "U3")],
+    "scalars": lambda: [np.float32(1), np.datetime64(5, "s")],
+    "containers": lambda: (Point(1, [2]), Record((3,)), collections.OrderedDict(a=1), {(1, "k"): 2}),
+    "objects": lambda: [{1, 2}, {frozenset("k"): np.arange(10)}, 1 << 100],
+    "in the slot": lambda: in_slot,
+    "collated": lambda: collated,
+    "mismatched": lambda: mismatched,
+}
+
+
+def grown(function, times):
+    """Bytes by which Python's memory grows over many calls, after as many to warm up."""
+    for _ in range(times):
+        function()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(50):
+            function()
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(times):
+            function()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("make", VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize("copy", [COPY_AUTO, COPY_ALWAYS], ids=["leases", "copies"])
+def test_repeated_trips_do_not_grow(trip, make, copy):
+    assert grown(lambda: trip(make(), copy), CALLS) < LITTLE
+    assert trip.free == 4
+
+
+def resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * 4096
+
+
+@pytest.mark.parametrize("make", VALUES.values(), ids=VALUES)
+def test_ten_thousand_trips_do_not_grow_the_process(trip, make):
+    for _ in range(500):
+        trip(make())
+    before = resident()
+    for _ in range(10_000):
+        trip(make())
+    # Less than 100 bytes per trip: a leaked array, dict or record is more.
+    assert resident() - before < 1_000_000
+    assert trip.free == 4
+
+
+@pytest.mark.parametrize("make", VALUES.values(), ids=VALUES)
+def test_failures_half_way_do_not_grow(trip, make):
+    def fail():
+        fill = trip.claim()
+        with fill:
+            value = make()
+            value = value() if callable(value) else value
+            with pytest.raises(ZeroDivisionError):
+                trip.encoder.publish(fill, [[value, Fails()]])
+            del value
+        fill.abort()
+
+    assert grown(fail, CALLS) < LITTLE
+    assert trip.free == 4
+
+
+def test_references_to_shared_objects_stay_level(trip):
+    array, dtype, text = np.arange(5), np.dtype("i4,f8"), "text of its own"
+    record = Record(np.zeros(2, dtype))
+    shared = [array, dtype, text, record, np.dtype("i8"), None, Point, Record, np.ndarray, trip.ring]
+    value = {"a": array, "s": [text, 1], "p": Point(None, record), "d": np.zeros(2, dtype)}
+    trip(value)
+    before = [sys.getrefcount(o) for o in shared]
+    for _ in range(1000):
+        trip(value)
+        trip(lambda: default_collate([value, value]))
+    gc.collect()
+    after = [sys.getrefcount(o) for o in shared]
+    assert all(abs(a - b) < 50 for a, b in zip(before, after)), list(zip(before, after))
+
+
+def test_refused_payloads_do_not_grow():
+    data = bytearray(4096)
+
+    def refuse():
+        for arguments in ((0, 1, 4000, 50, 4096), (0, 1, 200, 1, 4096), (5000, 1, 0, 1, 4096)):
+            with pytest.raises(CorruptBatch):
+                probe(data, *arguments)
+
+    assert grown(refuse, CALLS) < LITTLE
+
+
+def test_trees_that_never_come_again_are_not_all_kept(trip):
+    """Ragged containers have another tree in every batch; the reader knows it only for a while."""
+    gc.collect()
+    before, blocks = sys.getallocatedblocks(), []
+    for batch in range(600):
+        trip({f"key {batch} {j}": j for j in range(200)})
+        blocks.append(sys.getallocatedblocks() - before)
+    assert max(blocks[300:]) < 1.2 * max(blocks[:300])
+
+
+def test_torch_and_arrow_do_not_grow(trip):
+    torch = pytest.importorskip("torch")
+    pa = pytest.importorskip("pyarrow")
+    value = {"t": torch.ones(5), "b": torch.ones(2, dtype=torch.bfloat16), "a": pa.array([1, None])}
+    assert grown(lambda: trip(value), CALLS) < LITTLE
+    samples = [torch.ones(3)] * 4
+    assert grown(lambda: trip(lambda: default_collate(samples)), CALLS) < LITTLE
+    assert trip.free == 4

@@ -1,0 +1,449 @@
+"""What lies in the slot already is not copied, and what worker code keeps is not overwritten."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from slipring.codec._encode import ERROR, Encoder, publish_range, range_done, view
+from slipring.collate._default import default_collate, skeleton, write
+from slipring.collate._empty import empty
+from slipring.ring._ring import DIRECT, FINISH, STAGED
+from tests.trip import Trip, address
+
+RECORDS = 600  # bytes: what records and definition of a few leaves take at most
+
+
+def test_outside_a_fill_empty_is_numpys(trip):
+    array = empty((2, 3), "i2")
+    assert array.shape == (2, 3) and array.dtype == np.int16 and array.base is None
+    assert empty(3).dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [(5, "f4"), ((2, 3), np.int8), ([4], "M8[s]"), ((), "U3"), ((0, 2), "i4"), ((np.int64(2),), "?")],
+)
+def test_inside_a_fill_it_makes_the_same_arrays_in_the_slot(trip, shape, dtype):
+    def work():
+        array = empty(shape, dtype)
+        like = np.empty(shape, dtype)
+        assert array.shape == like.shape and array.dtype == like.dtype
+        assert array.flags.c_contiguous and array.flags.writeable and array.flags.aligned
+        assert array.base is not None and address(array) % 64 == 0
+        return None
+
+    trip(work)
+
+
+@pytest.mark.parametrize("dtype", [object, [("a", object)], "V0", "S0"], ids=str)
+def test_dtypes_without_bytes_of_their_own_get_ordinary_memory(trip, dtype):
+    def work():
+        assert not in_slot(empty((2,), dtype))
+
+    trip(work)
+
+
+def in_slot(array):
+    return type(array.base).__name__ == "Hold"
+
+
+@pytest.mark.parametrize("shape", [(-1,), (1 << 40, 1 << 40), (1.5,), ("a",), (1,) * 65])
+def test_shapes_that_cannot_be_are_refused(trip, shape):
+    fill = trip.claim()
+    with fill, pytest.raises((ValueError, TypeError)):
+        empty(shape, np.uint8)
+    fill.abort()
+
+
+def test_an_array_in_the_slot_is_not_copied(trip):
+    def work():
+        array = empty((1000, 1000), np.float32)
+        array[:] = 1
+        return array
+
+    assert trip.bytes_of(work) < 4_000_000 + RECORDS
+    assert trip.bytes_of(lambda: np.ones((1000, 1000), np.float32)) < 4_000_000 + RECORDS
+
+
+def test_the_consumer_reads_the_very_bytes_that_the_worker_wrote(trip):
+    addresses = []
+
+    def work():
+        array = empty((5,), np.int64)
+        array[:] = [1, 2, 3, 4, 5]
+        addresses.append(address(array))
+        return array
+
+    # One process, one mapping: the address itself is the same.
+    got = trip(work)
+    assert address(got) == addresses[0] and got.tolist() == [1, 2, 3, 4, 5]
+
+
+VIEWS = {
+    "a slice": lambda a: a[10:20],
+    "a row": lambda a: a[3],
+    "one element": lambda a: a[3, 2:3],
+    "reshaped": lambda a: a.reshape(5, -1),
+    "of another dtype": lambda a: a.view(np.uint16),
+    "misaligned": lambda a: a.view(np.uint8).reshape(-1)[3:1003],
+    "misaligned int": lambda a: a.view(np.uint8).reshape(-1)[3:1003].view(np.int16),
+}
+
+
+@pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
+def test_views_of_arrays_in_the_slot_are_not_copied(trip, make):
+    def work():
+        array = empty((100, 50), np.int32)
+        array[:] = np.arange(5000).reshape(100, 50)
+        return {"whole": array, "view": make(array)}
+
+    wanted = make(np.arange(5000, dtype=np.int32).reshape(100, 50))
+    got = trip(work)
+    assert got["view"].dtype == wanted.dtype and got["view"].tolist() == wanted.tolist()
+    assert got["view"].flags.aligned == wanted.flags.aligned
+    assert np.shares_memory(got["view"], got["whole"])
+    assert trip.bytes_of(work) < 20_000 + RECORDS
+
+
+def test_overlapping_views_share_memory_on_the_other_side_too(trip):
+    def work():
+        array = empty((10,), np.int64)
+        array[:] = 0
+        return array[:7], array[3:], array
+
+    a, b, whole = trip(work)
+    a[5] = 55
+    assert b[2] == 55 and whole[5] == 55
+
+
+def test_strided_views_of_arrays_in_the_slot_are_gathered(trip):
+    def work():
+        array = empty((6, 4), np.int64)
+        array[:] = np.arange(24).reshape(6, 4)
+        return array.T, array[::-2], array[:, 1]
+
+    got = trip(work)
+    base = np.arange(24).reshape(6, 4)
+    assert [g.tolist() for g in got] == [base.T.tolist(), base[::-2].tolist(), base[:, 1].tolist()]
+
+
+def test_an_array_of_another_slot_is_copied_and_keeps_that_slot(trip):
+    first = trip.claim()
+    with first:
+        array = empty((4,), np.int64)
+        array[:] = 9
+    got = trip(lambda: array)
+    assert got.tolist() == [9] * 4 and address(got) != address(array)
+    with first:
+        trip.encoder.publish(first, [array])
+    assert trip.take(first.slot).tolist() == [9] * 4
+
+
+def test_what_worker_code_keeps_parks_the_slot_until_it_lets_go(trip):
+    cache = []
+
+    def work():
+        array = empty((3,), np.int64)
+        array[:] = [1, 2, 3]
+        cache.append(array[1:])
+        return array
+
+    got = trip(work)
+    del got
+    assert trip.free == 3  # parked
+    for i in range(8):
+        trip(np.full(1000, i))
+    assert cache[0].tolist() == [2, 3]
+    cache.clear()
+    assert trip.free == 4
+
+
+KEPT = {
+    "the array": lambda a: (a, a),
+    "a part of it": lambda a: (a[1:], a),
+    "the array, and a part is sent": lambda a: (a, a[1:]),
+    "a tensor of it": lambda a: (pytest.importorskip("torch").from_numpy(a), a),
+    "the array, and a tensor is sent": lambda a: (a, pytest.importorskip("torch").from_numpy(a)),
+}
+
+
+@pytest.mark.parametrize("split", KEPT.values(), ids=KEPT)
+def test_what_worker_code_keeps_and_what_is_delivered_share_no_byte(trip, split):
+    cache = []
+
+    def work():
+        array = empty((3,), np.int64)
+        array[:] = [1, 2, 3]
+        kept, sent = split(array)
+        cache.append(kept)
+        return {"sent": sent, "text": "t", "other": np.arange(5)}
+
+    got = trip(work)
+    sent, kept = got["sent"].tolist(), cache[0].tolist()
+    cache[0][:] = 77
+    assert got["sent"].tolist() == sent and got["text"] == "t" and got["other"].tolist() == [0, 1, 2, 3, 4]
+    got["sent"][:] = 99
+    assert cache[0].tolist() == [77] * len(kept)
+    assert trip.ring.meter.kept_batches == 1
+
+
+def test_leaves_that_share_bytes_go_on_doing_so_when_they_are_set_apart(trip):
+    cache = []
+
+    def work():
+        cache.append(empty((10,), np.int16))
+        cache[0][:] = range(10)
+        return cache[0][3:], cache[0][1:7], empty((0, 3)), 5
+
+    a, b, nothing, five = trip(work)
+    assert a.tolist() == list(range(3, 10)) and b.tolist() == list(range(1, 7)) and five == 5
+    a[0] = 55
+    assert b[2] == 55 and cache[0][3] == 3 and nothing.shape == (0, 3)
+
+
+def test_what_nobody_keeps_is_not_copied_although_others_were(trip):
+    cache = []
+
+    def keeps():
+        cache.append(empty((1000,), np.uint8))
+        return cache[-1]
+
+    def keeps_nothing():
+        return empty((1000,), np.uint8)
+
+    assert trip.bytes_of(keeps) > 2000
+    assert trip.bytes_of(keeps_nothing) < 1000 + RECORDS
+    assert trip.bytes_of(lambda: cache[0]) < 1000 + RECORDS  # it lies in another slot: copied anyhow
+    assert trip.ring.meter.kept_batches == 1
+
+
+def test_what_is_kept_and_has_no_room_twice_is_refused_and_stays():
+    trip, cache = Trip(2, capacity=1 << 16), []
+    fill = trip.claim()
+    with fill:
+        cache.append(empty((40_000,), np.uint8))
+        cache[0][:] = 7
+        with pytest.raises(ValueError, match="does not fit a slot"):
+            trip.encoder.publish(fill, [cache[0]])
+        fill.rewind()
+        trip.encoder.publish(fill, [["an error"]], ERROR)
+    trip.ring.discard(fill.slot)
+    assert (cache[0] == 7).all()
+
+
+def test_a_slot_kept_on_both_sides_is_free_when_both_let_go(trip):
+    cache = []
+
+    def work():
+        cache.append(empty((3,), np.int64))
+        return cache[0]
+
+    got = trip(work)
+    cache.clear()
+    assert trip.free == 3
+    del got
+    assert trip.free == 4
+
+
+def test_what_worker_code_kept_of_a_batch_that_nobody_wanted_parks_the_slot(trip):
+    cache = []
+    slot = trip.put(lambda: cache.append(empty((3,), np.int64)))
+    assert trip.ring.discard(slot)
+    assert trip.free == 3
+    cache.clear()
+    assert trip.free == 4
+
+
+def test_an_error_in_place_of_a_batch_leaves_what_worker_code_keeps(trip):
+    cache = []
+    fill = trip.claim()
+    with fill:
+        cache.append(empty((8,), np.int64))
+        cache[0][:] = 7
+        fill.rewind()
+        trip.encoder.publish(fill, [{"error": "x" * 500}], ERROR)
+    assert cache[0].tolist() == [7] * 8
+    trip.ring.discard(fill.slot)
+    assert trip.free == 3
+    cache.clear()
+    assert trip.free == 4
+
+
+def test_after_a_hard_rewind_an_error_has_a_place_in_a_full_slot():
+    trip = Trip(2, capacity=1 << 16)
+    fill = trip.claim()
+    with fill:
+        cache = [empty(((1 << 16) - 64,), np.uint8)]
+        fill.rewind()
+        with pytest.raises(ValueError, match="does not fit a slot"):
+            trip.encoder.publish(fill, [["an error"] * 9], ERROR)
+        fill.rewind(hard=True)
+        trip.encoder.publish(fill, [["an error"] * 9], ERROR)
+    trip.ring.discard(fill.slot)
+    del cache
+
+
+def test_what_is_allocated_and_not_sent_costs_only_room(trip):
+    def work():
+        empty((1000,), np.uint8)
+        return 5
+
+    assert trip(work) == 5
+    assert trip.free == 4
+
+
+def test_fills_may_nest(trip):
+    outer = trip.claim()
+    with outer:
+        before = empty((2,), np.int64)
+        before[:] = 1
+        assert trip(lambda: empty((2,), np.int64)).shape == (2,)
+        after = empty((2,), np.int64)
+        after[:] = 2
+        assert in_slot(after) and 0 < address(after) - address(before) < 4096
+        trip.encoder.publish(outer, [[before, after]])
+        del before, after
+    assert [a.tolist() for a in trip.take(outer.slot)] == [[1, 1], [2, 2]]
+
+
+def test_each_thread_has_a_fill_of_its_own(trip):
+    fills = [trip.claim(), trip.claim()]
+    barrier = threading.Barrier(2)
+    errors = []
+
+    def work(fill, number):
+        encoder = Encoder()
+        try:
+            with fill:
+                arrays = []
+                for i in range(50):
+                    barrier.wait(30)
+                    arrays.append(empty((100,), np.int64))
+                    arrays[-1][:] = number * 1000 + i
+                encoder.publish(fill, [arrays])
+        except Exception as error:
+            errors.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=work, args=(fill, n)) for n, fill in enumerate(fills)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    for number, fill in enumerate(fills):
+        for i, array in enumerate(trip.take(fill.slot)):
+            assert (array == number * 1000 + i).all()
+
+
+def test_another_threads_arrays_are_ordinary(trip):
+    found = []
+    with trip.claim() as fill:
+        thread = threading.Thread(target=lambda: found.append(in_slot(empty((3,)))))
+        thread.start()
+        thread.join()
+    fill.abort()
+    assert found == [False]
+
+
+# ---- batches that several workers fill
+
+
+def claim_range(trip):
+    fill = trip.ring.claim(1, 5.0)
+    fill.indices()
+    return fill
+
+
+def test_the_rows_of_a_shared_batch_are_written_in_place(trip):
+    samples = [(np.full((2, 3), i, np.float32), i, {"x": i / 2, "y": i % 2 == 0}) for i in range(5)]
+    fill = trip.claim(range(5), chunk=2)
+    last = False
+    while fill is not None:
+        first, end = fill.rows_of(fill.range)
+        with fill:
+            if fill.propose_layout() == 0:
+                trip.encoder.settle_direct(fill, skeleton(samples[first], fill.n_rows))
+            assert fill.propose_layout() == DIRECT
+            write(view(fill)[1], samples[first:end], first)
+            last = range_done(fill, 1, 1)
+            if last:
+                assert fill.range == FINISH
+                publish_range(fill)
+        fill = None if last else claim_range(trip)
+    images, labels, more = trip.take(0)
+    assert images.shape == (5, 2, 3) and images[:, 1, 2].tolist() == [0, 1, 2, 3, 4]
+    assert labels.tolist() == [0, 1, 2, 3, 4]
+    assert more["x"].tolist() == [0, 0.5, 1, 1.5, 2]
+    assert more["y"].tolist() == [True, False, True, False, True]
+    del images, labels, more
+    assert trip.free == 4
+
+
+def test_arrays_from_empty_are_ordinary_while_a_batch_is_shared(trip):
+    # Only one worker can hold a slot; the sample goes to its row by a copy anyhow.
+    with trip.claim(range(4), chunk=2):
+        assert not in_slot(empty((3,)))
+        assert in_slot(skeleton(1.5, 4))
+
+
+def test_staged_samples_are_put_together_by_whoever_is_last(trip):
+    fill = trip.claim(range(3), chunk=2)
+    with fill:
+        assert fill.propose_layout() == 0
+        trip.encoder.settle_staged(fill)
+        assert not trip.encoder.stage(fill, [["a", "bb"]])
+    fill = claim_range(trip)
+    with fill:
+        assert fill.propose_layout() == STAGED
+        assert trip.encoder.stage(fill, [[np.arange(3)]])
+        parts = [view(fill, which)[1] for which in range(2)]
+        assert parts[0] == ["a", "bb"] and parts[1][0].tolist() == [0, 1, 2]
+        trip.encoder.publish(fill, [parts])
+        with pytest.raises(IndexError, match="range 2 of 2"):
+            view(fill, 2)
+    assert trip.free == 4 and trip.ring.wait_ready(0, 0) == 0
+    # The publisher's views of the staged parts outlive the publish.
+    got = trip.take(0)
+    del got
+    assert trip.free == 3
+    del parts
+    gc.collect()
+    assert trip.free == 4
+
+
+def test_samples_that_do_not_fit_the_first_ones_layout_are_named(trip):
+    with trip.claim([70, 71, 72, 73], chunk=2):
+        plan = skeleton({"x": np.zeros((2, 2), "f4"), "n": [1, (2.0,)]}, 4)
+        good = {"x": np.ones((2, 2), "f4"), "n": [1, (2.0,)]}
+        write(plan, [good, good], 0)
+        assert plan["x"][1].tolist() == [[1, 1], [1, 1]] and plan["n"][1][0].tolist()[:2] == [2, 2]
+        wrong = {
+            r"\['x'\].* shape \(2, 2\), index 71 has shape \(3,\)": {**good, "x": np.ones(3, "f4")},
+            r"\['x'\].* dtype float32, index 71 has dtype float64": {**good, "x": np.ones((2, 2))},
+            r"keys \['x', 'n'\], index 71 has keys \['x'\]": {"x": good["x"]},
+            r"index 71 has keys \['x', 'n', 'z'\]": {**good, "z": 1},
+            r"type dict, index 71 has type int": 5,
+            r"\['n'\].* length 2, index 71 has length 1": {**good, "n": [1]},
+            r"\['n'\].* type list, index 71 has type NoneType": {**good, "n": None},
+            r"\['n'\]\[0\].* dtype int64, index 71 has dtype float64": {**good, "n": [1.5, (2.0,)]},
+            r"\['n'\]\[1\]\[0\].* dtype float64, index 71 has dtype int64": {**good, "n": [1, (2,)]},
+            r"\['n'\]\[1\].* type tuple, index 71 has type str": {**good, "n": [1, "ab"]},
+        }
+        for message, sample in wrong.items():
+            with pytest.raises(ValueError, match=message):
+                write(plan, [good, sample], 0)
+
+
+def test_there_is_no_skeleton_of_what_varies_in_size(trip):
+    endless = []
+    endless.append(endless)
+    for sample in ("text", b"b", None, [1, "a"], {"a": np.array([{}])}, {1, 2}, endless):
+        assert skeleton(sample, 3) is None
+
+
+def test_collation_allocates_what_it_returns_and_no_more(trip):
+    samples = [(np.full((100,), i, np.int32), i) for i in range(64)]
+    assert trip.bytes_of(lambda: default_collate(samples)) < 64 * 100 * 4 + 64 * 8 + RECORDS

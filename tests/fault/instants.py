@@ -1,0 +1,363 @@
+"""A signal before every instruction of Python code in iter(), next() and close().
+
+``python -m tests.fault.instants``.
+
+Python's handlers run between two instructions, so this is every place where what a handler raises can come
+out. After it the loader must go on: no batch lost, twice or out of order, no slot held, and another
+iteration as whole as ever; and nothing stays of it. ``--stride`` leaves instructions out, from a random one on.
+"""
+
+import argparse
+import ctypes
+import faulthandler
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import slipring
+from tests.leaks import Snapshot, name_semaphores
+
+SOURCE = Path(__file__).with_suffix(".c")
+ROWS, SIZE = 24, 4
+WHOLE = [list(range(first, first + SIZE)) for first in range(0, ROWS, SIZE)]
+WATCHDOG_S = 110
+LEAK_GRACE_S = 10.0
+
+
+class Raised(Exception):
+    """What the signal's handler raises."""
+
+
+def handler(signum, frame):
+    raise Raised
+
+
+def library(folder):
+    """Compile and load what makes a signal come."""
+    made = Path(folder) / "instants.so"
+    include = sysconfig.get_path("include")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", f"-I{include}", SOURCE, "-o", made], check=True)
+    lib = ctypes.PyDLL(os.fspath(made))
+    lib.slipring_arm.argtypes = [ctypes.c_int, ctypes.c_long]
+    lib.slipring_disarm.restype = ctypes.c_long
+    return lib
+
+
+class Values:
+    """A map dataset; a batch is (values, a dict that comes by pickle)."""
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, i):
+        return np.int64(i)
+
+
+class Stream:
+    """The same, one after the other."""
+
+    def __iter__(self):
+        return iter([np.int64(i) for i in range(ROWS)])
+
+
+class Told(Values):
+    """The same, and can say where it is."""
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Batches:
+    """Batches of indices, one at a time, in Python."""
+
+    def __init__(self):
+        self.next = 0
+
+    def __iter__(self):
+        return Batches()
+
+    def __len__(self):
+        return len(WHOLE)
+
+    def __next__(self):
+        if self.next == len(WHOLE):
+            raise StopIteration
+        made = WHOLE[self.next]
+        self.next += 1
+        return made
+
+
+class ToldBatches(Batches):
+    """The same, and can say where it is."""
+
+    def __iter__(self):
+        return ToldBatches()
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+class Pickled:
+    """Travels as a pickle, and is made in Python."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __setstate__(self, state):
+        self.values = [int(value) for value in state["values"]]
+
+    def tolist(self):
+        return self.values
+
+
+def as_pickle(samples):
+    return Pickled([int(s) for s in samples])
+
+
+def loaders(adapter, workers):
+    """Return {name: function that makes a loader}."""
+    kind = {"num_workers": workers}
+    if adapter == "torch":
+        import torch
+
+        from slipring.torch import DataLoader
+
+        class TorchStream(torch.utils.data.IterableDataset):
+            """A worker's share of the batches."""
+
+            def __iter__(self):
+                info = torch.utils.data.get_worker_info()
+                mine = WHOLE if info is None else WHOLE[info.id :: info.num_workers]
+                return iter([np.int64(i) for batch in mine for i in batch])
+
+        if workers:
+            kind["persistent_workers"] = True
+        return {
+            "map": lambda: DataLoader(Values(), SIZE, **kind),
+            "pickled": lambda: DataLoader(Values(), SIZE, collate_fn=as_pickle, **kind),
+            "sampler": lambda: DataLoader(Values(), batch_sampler=Batches(), **kind),
+            "stream": lambda: DataLoader(TorchStream(), SIZE, **kind),
+            "told": lambda: DataLoader(Told(), SIZE, **kind),
+            "unordered": lambda: DataLoader(Told(), SIZE, in_order=False, **kind),
+            "ahead": lambda: DataLoader(Told(), SIZE, device="cpu", preload=1, **kind),
+            "at once": lambda: DataLoader(Told(), SIZE, device="cpu", preload=0, **kind),
+            "told sampler": lambda: DataLoader(Values(), batch_sampler=ToldBatches(), **kind),
+            "seeded": lambda: DataLoader(Values(), SIZE, rng="batch", **kind),
+        }
+    from slipring import Loader
+
+    return {
+        "map": lambda: Loader(Values(), SIZE, **kind),
+        "pickled": lambda: Loader(Values(), SIZE, collate_fn=as_pickle, **kind),
+        "sampler": lambda: Loader(Values(), batch_sampler=Batches(), **kind),
+        "copied": lambda: Loader(Values(), SIZE, copy="always", **kind),
+        **({} if workers == 2 else {"stream": lambda: Loader(Stream(), SIZE, **kind)}),
+    }
+
+
+def told(loader):
+    """How many batches have been handed out, as a state says it; None: it does not."""
+    if not hasattr(loader, "state_dict"):
+        return None
+    try:
+        state = loader.state_dict()
+    except RuntimeError:  # something Stateful was interrupted in the midst of a batch
+        return None
+    if "yielded" in state:
+        return state["yielded"] + len(state["above"])
+    return sum(place["batches"] for place in state["workers"].values())
+
+
+def unordered(loader):
+    """Whether batches come as they are made."""
+    return not getattr(loader, "in_order", True)
+
+
+class Instants:
+    """Goes through the instants of one loader."""
+
+    def __init__(self, lib, number, kind):
+        self.lib, self.number, self.kind = lib, number, kind
+
+    def interrupted(self, n, what):
+        """Call `what` with the signal at its n-th instruction; (whether it has come, and was raised)."""
+        raised, left = False, -1
+        try:
+            self.lib.slipring_arm(self.number, n)
+            try:
+                what()
+            finally:
+                left = self.lib.slipring_disarm()
+        except self.kind:
+            raised, left = True, -1
+        return left < 0, raised
+
+    def next(self, make, n):
+        """A signal in the third next()."""
+        loader = make()
+        got, box = [], [None]
+        it = iter(loader)
+
+        def one(it=it):
+            for box[0] in it:  # no call comes between the batch and its place
+                break
+
+        came = None
+        while len(got) <= len(WHOLE):
+            box[0], before = None, came
+            if len(got) == 2 and came is None:
+                came, _ = self.interrupted(n, one)
+                assert told(loader) in (None, 2 + (box[0] is not None)), "the state counts other batches"
+            else:
+                one()
+            if box[0] is not None:
+                got.append(box[0].tolist())
+            elif before is came or not came:
+                break
+        box[0] = None
+        assert sorted(got) == WHOLE if unordered(loader) else got == WHOLE, f"delivered {got}"
+        del it, one
+        self.afterwards(loader)
+        return came
+
+    def iter(self, make, n):
+        """A signal in iter()."""
+        loader, box = make(), []
+        came, _ = self.interrupted(n, lambda: box.append(iter(loader)))
+        box.clear()
+        self.afterwards(loader)
+        return came
+
+    def close(self, make, n):
+        """A signal while an iteration is ended half-way."""
+        loader = make()
+        it = iter(loader)
+        for _ in it:
+            break
+        end = it.close if hasattr(it, "close") else None
+        if end is None:
+            loader.close()
+            return False
+        came, _ = self.interrupted(n, end)
+        del it, end, _
+        self.afterwards(loader)
+        return came
+
+    def afterwards(self, loader):
+        """The loader is as good as ever."""
+        again = [batch.tolist() for batch in loader]
+        assert sorted(again) == WHOLE if unordered(loader) else again == WHOLE, (
+            f"the next iteration gave {again}"
+        )
+        engine = getattr(loader, "_engine", None) or getattr(
+            getattr(loader, "_engines", None), "engine", None
+        )
+        if engine is not None:
+            assert engine.ring.circulating == engine.ring.n_slots, "slots are held"
+        loader.close() if hasattr(loader, "close") else None
+
+
+def go_through(lib, adapter, workers, what, name, stride=1, seed=1, kinds=("handler", "ctrl-c")):
+    """Return how many instants were gone through; AssertionError names the one where something was lost."""
+    make, count = loaders(adapter, workers)[name], 0
+    for kind in kinds:
+        number, raised = (signal.SIGUSR1, Raised) if kind == "handler" else (signal.SIGINT, KeyboardInterrupt)
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            instants = Instants(lib, number, raised)
+            n = random.Random(seed).randrange(stride)
+            while True:
+                faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+                try:
+                    came = getattr(instants, what)(make, n)
+                except BaseException as error:
+                    raise AssertionError(
+                        f"{adapter}, {workers} workers, {name}: {kind} at instruction {n} of {what}()"
+                    ) from error
+                if not came:
+                    break
+                n, count = n + stride, count + 1
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            signal.signal(signal.SIGUSR1, before)
+    return count
+
+
+def left_behind(before):
+    """Return what is left, as lines: descriptors, processes, segments, and the generator of a batch."""
+    gc.collect()  # frames that a traceback keeps
+    found = before.leaks(wait_s=LEAK_GRACE_S)
+    try:
+        slipring.rng()
+        found.append("slipring.rng() gives a generator where no batch is being made")
+    except RuntimeError:
+        pass
+    return found
+
+
+def warmed_up(adapter, workers, name):
+    """What is there when a loader of this kind has been used once: some things are opened once, and kept."""
+    loader = loaders(adapter, workers)[name]()
+    assert sorted(batch.tolist() for batch in loader) == WHOLE
+    loader.close()
+    del loader
+    gc.collect()
+    return Snapshot.take()
+
+
+def try_out(lib, adapter, workers, what, name, args):
+    """Go through one case; return (instants, None) or (None, what was wrong)."""
+    before = warmed_up(adapter, workers, name)
+    try:
+        count = go_through(lib, adapter, workers, what, name, args.stride, args.seed)
+    except AssertionError as error:
+        return None, f"{error}: {error.__cause__!r}"
+    left = left_behind(before)
+    return (None, "left behind: " + "; ".join(left)) if left else (count, None)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stride", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--adapter", choices=("numpy", "torch"), nargs="*", default=["numpy", "torch"])
+    parser.add_argument("--workers", type=int, nargs="*", default=[0, 2])
+    parser.add_argument(
+        "--what", choices=("iter", "next", "close"), nargs="*", default=["next", "close", "iter"]
+    )
+    parser.add_argument("--only", nargs="*", default=[])
+    args = parser.parse_args()
+    os.environ.setdefault("SLIPRING_TEST_RUN", f"{os.getpid()}-instants")
+    name_semaphores()
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        lib = library(folder)
+        for what in args.what:
+            for adapter in args.adapter:
+                for workers in args.workers:
+                    for name in loaders(adapter, workers):
+                        if args.only and name not in args.only:
+                            continue
+                        n, wrong = try_out(lib, adapter, workers, what, name, args)
+                        failed += wrong is not None
+                        told = wrong or f"{n} instants"
+                        print(f"{what}() {adapter} {workers} {name}: {told}", flush=True)
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What a signal's handler raises, at any instruction of iter(), next() and close(), loses nothing and leaves nothing.
+
+`python -m tests.fault.instants` goes through all of them; here some, from another one on at each seed. Each case is a
+process of its own: frames that were interrupted are no business of other tests.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.parts import one_fast, slow
+
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+ROOT = Path(__file__).resolve().parents[2]
+SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
+LIMIT_S = 100
+# (what, workers) -> every how many-th instruction
+STRIDES = {
+    ("next", 0): 61,
+    ("next", 2): 5,
+    ("close", 0): 29,
+    ("close", 2): 37,
+    ("iter", 0): 67,
+    ("iter", 2): 997,
+}
+with_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+def go_through(adapter, workers, what, source, stride):
+    """Run one case; fails with what the program says of it."""
+    command = (
+        *(sys.executable, "-m", "tests.fault.instants", "--adapter", adapter, "--workers", workers),
+        *("--what", what, "--only", source, "--stride", stride, "--seed", SEED),
+    )
+    try:
+        done = subprocess.run(
+            [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"not done in {LIMIT_S} s: {error.stdout} {error.stderr}", pytrace=False)
+    if done.returncode or f" {source}: " not in done.stdout:
+        pytest.fail(f"{done.stdout or 'nothing was gone through'}\n{done.stderr}", pytrace=False)
+
+
+@pytest.mark.parametrize("source", ["map", "pickled", "sampler", "stream", "copied"])
+@pytest.mark.parametrize(("what", "workers"), STRIDES)
+def test_what_a_signals_handler_raises_at_any_instruction_loses_no_batch(what, workers, source):
+    if (source, workers) == ("stream", 2):
+        pytest.skip("two workers read the stream in turns")
+    go_through("numpy", workers, what, source, STRIDES[what, workers])
+
+
+@with_torch
+@pytest.mark.parametrize(
+    "source",
+    [
+        *one_fast(("map", "pickled", "sampler", "seeded", "told sampler", "stream", "told", "unordered")),
+        *map(slow, ("ahead", "at once")),
+    ],
+)
+def test_what_a_signals_handler_raises_in_next_of_torchs_drop_in_loses_no_batch(source):
+    go_through("torch", 2, "next", source, 41)
+
+
+@with_torch
+@pytest.mark.parametrize("source", one_fast(["map", "pickled", "sampler", "stream", "seeded", "at once"]))
+def test_what_a_signals_handler_raises_in_next_of_torchs_drop_in_without_workers_loses_none(source):
+    go_through("torch", 0, "next", source, 61)

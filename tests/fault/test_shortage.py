@@ -1,0 +1,128 @@
+"""Less memory than slots times the largest batch: slots give back what they do not use, and workers wait."""
+
+import contextlib
+import subprocess
+
+import numpy as np
+import pytest
+
+from slipring import Loader, SegmentFull
+from tests.fault.procs import kill_worker, until
+from tests.fault.scenes import Sized
+
+pytestmark = pytest.mark.fault
+
+KB, MB = 1 << 10, 1 << 20
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A function that mounts a tmpfs of so many bytes and returns where."""
+    with contextlib.ExitStack() as stack:
+
+        def mount(size):
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(tmp_path)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+            stack.callback(subprocess.run, ["umount", "-l", str(tmp_path)], check=True)
+            return str(tmp_path)
+
+        yield mount
+
+
+def seldom_large(n, usual, seed=0):
+    """Sizes of n batches, of which one in ten is twenty times larger."""
+    large = np.random.default_rng(seed).random(n) < 0.1
+    return np.where(large, 20 * usual, usual).tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"chunk_size": 2}, {"in_order": False}], ids=str)
+@pytest.mark.parametrize("method", ["fork", "thread"])
+def test_batches_of_very_different_sizes_share_what_memory_there_is(small, method, options):
+    sizes = [size for size in seldom_large(400, 128 * KB) for _ in range(4)]
+    workers = {"num_workers": 6, "start_method": method}
+    with Loader(Sized(sizes), 4, backing=small(100 * MB), drop_last=False, **workers, **options) as loader:
+        came = [index for batch in loader for index in batch[1].tolist()]
+        assert sorted(came) == list(range(1600))
+        assert loader.stats().slot_bytes_committed <= 100 * MB
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_workers_killed_while_memory_is_short_lose_and_repeat_nothing(small, chunk_size):
+    sizes = [size for size in seldom_large(200, 64 * KB) for _ in range(4)]
+    options = {"num_workers": 4, "on_worker_death": "respawn", "chunk_size": chunk_size}
+    rng = np.random.default_rng(0)
+    with Loader(Sized(sizes), 4, backing=small(64 * MB), start_method="fork", **options) as loader:
+        came = []
+        for number, batch in enumerate(loader):
+            assert (batch[0][:, -1] == batch[1] % 251).all()
+            came += batch[1].tolist()
+            if number % 8 == 0:
+                kill_worker(loader, int(rng.integers(4)))
+            del batch
+        assert came == list(range(800))
+        assert loader.stats().respawns > 0
+
+
+def test_a_large_batch_takes_what_free_slots_have(small):
+    sizes = [4 * MB] * 12 + [40 * MB, 1]
+    with Loader(Sized(sizes), 1, backing=small(64 * MB), num_workers=1, prefetch_factor=10) as loader:
+        it = iter(loader)
+        for size in sizes:
+            batch = next(it)[0]
+            assert batch.nbytes == size and (batch == batch[0, 0]).all()
+            del batch
+
+
+def test_a_batch_waits_until_others_are_let_go(small):
+    sizes = [10 * MB] * 5 + [20 * MB]
+    options = {"num_workers": 1, "copy": "never", "prefetch_factor": 6}
+    with Loader(Sized(sizes), 1, backing=small(56 * MB), **options) as loader:
+        it = iter(loader)
+        kept = [next(it) for _ in range(5)]
+        until(lambda: loader._engine.ring.is_short(1), "the worker waits for memory")
+        kept.clear()
+        assert next(it)[0].nbytes == 20 * MB
+
+
+def test_batches_that_are_kept_are_refused_memory_and_the_rest_goes_on(small):
+    with Loader(Sized([5 * MB] * 30), 1, backing=small(32 * MB), num_workers=2, copy="never") as loader:
+        kept, refused = [], 0
+        it = iter(loader)
+        for _ in range(30):
+            try:
+                kept.append(next(it))
+            except SegmentFull:
+                refused += 1
+                kept.clear()
+        assert 0 < refused < 12
+
+
+def test_who_makes_its_batches_itself_waits_for_nobody(small):
+    with Loader(Sized([5 * MB] * 12), 1, backing=small(32 * MB), copy="never", num_workers=0) as loader:
+        kept, refused = [], 0
+        it = iter(loader)
+        for _ in range(12):
+            try:
+                kept.append(next(it))
+            except SegmentFull:
+                refused += 1
+                kept.clear()
+        assert refused == 1 or refused == 2
+
+
+def test_a_pinned_slot_keeps_its_memory(small):
+    with Loader(Sized([4 * MB] * 4 + [24 * MB] * 4), 1, backing=small(40 * MB), num_workers=0) as loader:
+        it = iter(loader)
+        next(it)
+        ring = loader._engine.ring
+        for slot in range(ring.n_slots):
+            ring.pin(slot)
+        before = [ring.slot_memory(slot) for slot in range(ring.n_slots)]
+        for _ in range(3):
+            next(it)
+        with contextlib.suppress(SegmentFull):
+            list(it)
+        after = [ring.slot_memory(slot) for slot in range(ring.n_slots)]
+        assert all(old <= new for old, new in zip(before, after, strict=True))

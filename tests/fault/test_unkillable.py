@@ -1,0 +1,126 @@
+"""Who cannot be killed, or whose own children live on, does not keep the consumer from its end."""
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import pathlib
+import signal
+
+import numpy as np
+import pytest
+
+from slipring import Loader
+from slipring.workers import pool
+from tests.fault.procs import alive, until, wait_dead, worker_pids
+from tests.fault.scenes import Rows
+
+pytestmark = pytest.mark.fault
+
+METHODS = ["fork", "spawn", "forkserver"]
+FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")  # of the second version the kernel lets a frozen process die
+
+
+@pytest.fixture
+def frozen():
+    """A cgroup that is frozen: call it with a process to put it there."""
+    place = FREEZER / f"slipring-test-{os.getpid()}"
+    try:
+        place.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup freezer can be made here: {error}")
+    pids = []
+
+    def freeze(pid):
+        pids.append(pid)
+        (place / "cgroup.procs").write_text(str(pid))
+        (place / "freezer.state").write_text("FROZEN")
+        until(lambda: (place / "freezer.state").read_text() == "FROZEN\n", "it is frozen")
+
+    yield freeze
+    (place / "freezer.state").write_text("THAWED")
+    for pid in pids:
+        wait_dead(pid)
+        with contextlib.suppress(ChildProcessError):  # the fork server's
+            os.waitpid(pid, 0)
+    until(lambda: not (place / "cgroup.procs").read_text(), "all have left")
+    place.rmdir()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_close_gives_up_on_a_frozen_worker_with_a_warning(frozen, monkeypatch, caplog, method):
+    for name in ("GRACE_S", "TERM_S", "KILL_S"):
+        monkeypatch.setattr(pool, name, 0.2)
+    loader = Loader(Rows(80), 8, num_workers=2, start_method=method, persistent_workers=False)
+    it = iter(loader)
+    assert len(next(it)[1]) == 8
+    pid = worker_pids(loader)[1]
+    frozen(pid)
+    with caplog.at_level(logging.WARNING, "slipring"):
+        it.close()
+    assert f"worker 1 (pid {pid}) has not ended 0.2 s after SIGKILL" in caplog.text
+    assert pid not in [p.pid for p in multiprocessing.active_children()]
+    assert len(list(loader)) == 10  # with a segment and workers of its own
+    loader.close()
+
+
+class Parent(Rows):
+    """A sample starts a process that outlives its worker."""
+
+    def __init__(self, path):
+        super().__init__(80)
+        self.path = path
+
+    def __getitem__(self, i):
+        if i == 0:
+            if (child := os.fork()) == 0:
+                with open(f"{self.path}.new", "w") as file:
+                    file.write(str(os.getpid()))
+                os.rename(f"{self.path}.new", self.path)
+                signal.pause()
+                os._exit(0)
+            assert child > 0
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_worker_has_started_does_not_keep_its_end_from_being_seen(tmp_path, monkeypatch, method):
+    for name in ("GRACE_S", "TERM_S", "KILL_S"):
+        monkeypatch.setattr(pool, name, 1e6)  # whoever waits for the wrong thing waits for ever
+    path = tmp_path / "pid"
+    with Loader(Parent(os.fspath(path)), 8, num_workers=1, start_method=method) as loader:
+        assert len(list(loader)) == 10
+        until(path.exists, "the child lives")
+    os.kill(int(path.read_text()), signal.SIGKILL)
+
+
+def in_memory(fd):
+    """Bytes of memory that a segment has."""
+    return os.fstat(fd).st_blocks * 512
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_worker_has_started_does_not_keep_the_segments_memory(tmp_path, method):
+    path = tmp_path / "pid"
+    dataset = Parent(os.fspath(path))
+    loader = Loader(dataset, 8, num_workers=2, start_method=method, copy="never", prefetch_factor=4)
+    it = iter(loader)
+    batches = [next(it), next(it)]
+    until(path.exists, "the child lives")
+    held, gone = batches[0], batches.pop()
+    expected = [np.array(part) for part in held]
+    fd = os.dup(loader._engine.ring.fd)
+    controls = 4 * loader._engine.ring.n_slots * 4160
+    try:
+        before = in_memory(fd)
+        loader.close()
+        with_views = in_memory(fd)
+        assert all((part == other).all() for part, other in zip(held, expected, strict=True))
+        del held, gone, it
+        batches.clear()
+        assert alive(int(path.read_text()))
+        assert in_memory(fd) < with_views < before
+        assert in_memory(fd) <= controls
+    finally:
+        os.close(fd)
+        os.kill(int(path.read_text()), signal.SIGKILL)

@@ -1,0 +1,262 @@
+"""Batches that are held, kept in lists, copied, or outlive their loader; arrays that datasets keep."""
+
+import copy
+import gc
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import Loader
+from slipring.errors import SlotsHeld
+from tests.datasets import Squares, flat, numbers
+
+WORKERS = [(0, None), (2, "fork"), (2, "thread")]
+EVERY_KIND = [*WORKERS, (2, "spawn")]
+
+
+def batches_of(n, size):
+    return [list(range(k, min(k + size, n))) for k in range(0, n, size)]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
+def test_batches_live_longer_than_their_loader(num_workers, start_method):
+    loader = Loader(Squares(30), 4, num_workers=num_workers, start_method=start_method)
+    held = list(loader)
+    part = held[0][0][1:3, ::2]
+    loader.close()
+    del loader
+    gc.collect()
+    assert numbers(held) == batches_of(30, 4)
+    del held
+    assert part.tolist() == [[1, 1], [4, 4]]
+    part[:] = 7
+    assert part.sum() == 28
+
+
+def test_a_batch_that_is_held_is_not_overwritten():
+    with Loader(Squares(400), 4, num_workers=2, slots=8) as loader:
+        held = [batch for k, batch in enumerate(loader) if k % 80 == 0]
+        for _ in range(3):
+            for _ in loader:
+                pass
+        assert numbers(held) == batches_of(400, 4)[::80]
+        assert loader.stats().copied_batches == 0
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_all_batches_can_be_kept_in_a_list(num_workers, start_method):
+    with Loader(Squares(400), 4, num_workers=num_workers, start_method=start_method, slots=10) as loader:
+        held = list(loader)
+        assert numbers(held) == batches_of(400, 4)
+        stats = loader.stats()
+        assert stats.slots == 10 and stats.copied_batches == 100 - 8 and stats.copied_bytes > 92 * 4 * 24
+        del held
+        assert len(list(iter(loader))) == 100
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_every_batch_is_copied_on_demand(num_workers):
+    with Loader(Squares(20), 4, num_workers=num_workers, copy="always") as loader:
+        for rows, _ in loader:
+            assert rows.flags.writeable
+        assert loader.stats().copied_batches == loader.stats().batches == 5
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_without_copies_held_batches_are_an_error_instead_of_a_hang(num_workers, start_method):
+    kwargs = {"num_workers": num_workers, "start_method": start_method, "slots": 5, "copy": "never"}
+    with Loader(Squares(28), 4, **kwargs) as loader:
+        held, iterator = [], iter(loader)
+        for _ in range(2):
+            with pytest.raises(SlotsHeld, match=r"all 5 slots.*copy='auto'"):
+                while True:
+                    held.append(next(iterator))
+            assert len(held) == 5
+        first = numbers(held)
+        held.clear()
+        assert first + numbers(iterator) == batches_of(28, 4)
+        assert loader.stats().copied_batches == 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_as_many_batches_as_there_are_slots_can_be_held_without_copies(num_workers):
+    with Loader(Squares(20), 4, num_workers=num_workers, slots=5, copy="never") as loader:
+        assert numbers(list(loader)) == batches_of(20, 4)
+
+
+def test_a_thousand_kept_batches_need_no_file_descriptors():
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
+
+    with Loader(Squares(4000), 4, num_workers=2) as loader:
+        iterator = iter(loader)
+        held = [next(iterator)]
+        before = descriptors()
+        held += iterator
+        assert len(held) == 1000 and descriptors() == before
+        assert loader.stats().copied_batches > 900
+
+
+def test_empty_arrays_and_batches_without_arrays_are_delivered():
+    class Nothing(Squares):
+        def __getitem__(self, i):
+            return np.empty((0, 3), np.float32), None, ()
+
+    with Loader(Nothing(6), 2, num_workers=1) as loader:
+        for rows, none, empty in loader:
+            assert rows.shape == (2, 0, 3) and none is None and empty == ()
+
+
+class Keeping(Squares):
+    """Keeps the last arrays that it has made inside slots, and sees whether they are still what they were."""
+
+    def __init__(self, n, keep):
+        super().__init__(n)
+        self.keep, self.kept = keep, []
+
+    def __getitem__(self, i):
+        for value, array in self.kept:
+            assert (array == value).all(), f"{value} has been overwritten"
+        array = slipring.empty(1000, np.int64)
+        array[:] = i
+        self.kept = [*self.kept, (i, array)][-self.keep :]
+        return array
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+@pytest.mark.parametrize(
+    "kwargs", [{"batch_size": None}, {"batch_size": 2}, {"batch_size": 4, "chunk_size": 2}]
+)
+def test_an_array_that_the_dataset_keeps_is_not_overwritten(num_workers, start_method, kwargs):
+    kwargs = {**kwargs, "num_workers": num_workers, "start_method": start_method, "slots": 16}
+    dataset = Keeping(60, keep=5)
+    if start_method == "thread":
+        dataset = OfThreads(dataset)
+    with Loader(dataset, **kwargs) as loader:
+        for _ in range(3):
+            got = [np.atleast_2d(batch)[:, 0].tolist() for batch in loader]
+            assert flat(got) == list(range(60))
+
+
+class OfThreads:
+    """The same dataset, a copy of it in each thread."""
+
+    def __init__(self, dataset):
+        self.dataset, self.local = dataset, threading.local()
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, i):
+        if not hasattr(self.local, "dataset"):
+            self.local.dataset = copy.copy(self.dataset)
+        return self.local.dataset[i]
+
+
+class Sums:
+    """Keeps the arrays of its first two samples, and has them in the later ones."""
+
+    def __init__(self):
+        self.local = threading.local()
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        if not hasattr(self.local, "kept"):
+            self.local.kept = []
+        if len(self.local.kept) < 2:
+            array = slipring.empty(500, np.int64)
+            array[:] = i
+            self.local.kept.append(array)
+            return array
+        return np.concatenate(self.local.kept)
+
+    def __reduce__(self):
+        return Sums, ()
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread"), (1, "spawn")]
+)
+def test_what_the_consumer_does_to_its_batch_the_dataset_does_not_see(num_workers, start_method):
+    with Loader(Sums(), None, num_workers=num_workers, start_method=start_method) as loader:
+        for i, batch in enumerate(loader):
+            assert sorted(set(batch.tolist())) == ([i] if i < 2 else [0, 1])
+            batch[:] = 77
+        assert loader.stats().kept_batches == 2
+
+
+class Reusing:
+    """A collate_fn with one array for all batches."""
+
+    array = None
+
+    def __call__(self, samples):
+        rows = np.stack([sample[0] for sample in samples])
+        if self.array is None:
+            self.array = slipring.empty(rows.shape, rows.dtype)
+        self.array[:] = rows
+        return self.array
+
+
+class OfEachThread(Reusing):
+    def __init__(self):
+        self.local = threading.local()
+
+    def __reduce__(self):
+        return OfEachThread, ()
+
+    def __call__(self, samples):
+        if not hasattr(self.local, "own"):
+            self.local.own = Reusing()
+        return self.local.own(samples)
+
+
+class KeepingSamples:
+    """A collate_fn whose batch is what it was given, and what it has all the same, and spoils."""
+
+    kept = ()
+
+    def __call__(self, samples):
+        for sample in self.kept:
+            sample[:] = -1
+        self.kept = [sample[0] for sample in samples]
+        return self.kept
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
+@pytest.mark.parametrize("chunk_size", [None, 2])
+@pytest.mark.parametrize("collate_fn", [OfEachThread, KeepingSamples])
+def test_a_collate_fn_that_uses_its_arrays_again_leaves_delivered_batches_alone(
+    num_workers, start_method, chunk_size, collate_fn
+):
+    if start_method == "thread" and collate_fn is KeepingSamples:
+        num_workers = 1  # it has no place for what each thread keeps
+    kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": chunk_size}
+    with Loader(Squares(40), 4, **kwargs, collate_fn=collate_fn(), slots=16) as loader:
+        held = list(loader)
+        assert [[int(row[0]) for row in batch] for batch in held] == [
+            [i * i for i in batch] for batch in batches_of(40, 4)
+        ]
+
+
+def rows_of_a_stream():
+    row = slipring.empty(500, np.int64)
+    for i in range(6):
+        row[:] = i
+        yield row
+
+
+class OneRow:
+    def __iter__(self):
+        return rows_of_a_stream()
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread")])
+def test_a_stream_that_uses_its_array_again_leaves_delivered_batches_alone(num_workers, start_method):
+    with Loader(OneRow(), None, num_workers=num_workers, start_method=start_method, slots=10) as loader:
+        assert [batch[0] for batch in list(loader)] == list(range(6))

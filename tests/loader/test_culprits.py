@@ -1,0 +1,93 @@
+"""Which sample it was that failed: in the message, and as attributes of WorkerError."""
+
+import pytest
+
+import slipring
+
+
+class Corrupt:
+    """A dataset of 1024 samples, one of which cannot be read."""
+
+    def __len__(self):
+        return 1024
+
+    def __getitem__(self, i):
+        if i == 777:
+            raise ValueError("corrupt file")
+        return i
+
+
+class Unshowable:
+    """An index whose repr raises."""
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+KINDS = {
+    "a worker": {"num_workers": 1},
+    "ranges": {"num_workers": 2, "chunk_size": 32},
+    "threads": {"num_workers": 1, "start_method": "thread"},
+    "none": {"num_workers": 0},
+}
+
+
+def failure(iterator):
+    with pytest.raises(ValueError, match="corrupt file") as caught:
+        list(iterator)
+    return caught.value.__cause__
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sample_that_failed_is_named_with_its_row(kind):
+    with slipring.Loader(Corrupt(), 256, **KINDS[kind]) as loader:
+        cause = failure(loader)
+    assert isinstance(cause, slipring.WorkerError)
+    assert (cause.index, cause.row, cause.ticket) == (777, 9, 3)
+    assert "index 777 (row 9 of batch 3)" in str(cause)
+
+
+def test_the_sample_that_failed_is_named_behind_torchs_text():
+    torch_adapter = pytest.importorskip("slipring.torch")
+    cause = failure(torch_adapter.DataLoader(Corrupt(), 256, num_workers=1))
+    assert (cause.index, cause.row) == (777, 9)
+    assert "index 777 (row 9 of batch 3)" in str(cause)
+
+
+def test_what_fails_for_all_samples_names_none():
+    def collate(samples):
+        raise ValueError("corrupt file")
+
+    with slipring.Loader(Corrupt(), 8, collate_fn=collate) as loader:
+        cause = failure(loader)
+    assert (cause.index, cause.row, cause.indices) == (None, None, list(range(8)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_index_whose_repr_raises_does_not_hide_the_datasets_error(workers):
+    class Bad(Corrupt):
+        def __getitem__(self, i):
+            raise ValueError("corrupt file")
+
+    with slipring.Loader(Bad(), batch_sampler=[[Unshowable()]], num_workers=workers) as loader:
+        cause = failure(loader)
+    assert cause.row == 0
+    assert "Unshowable whose repr raises RuntimeError" in cause.index
+
+
+class Local(Unshowable):
+    """Cannot be pickled either, and the exception that says so has no text."""
+
+    class Unsaid(TypeError):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    def __reduce__(self):
+        raise self.Unsaid
+
+
+def test_an_index_that_can_be_neither_pickled_nor_shown_is_refused_by_its_type():
+    loader = slipring.Loader(Corrupt(), batch_sampler=[[Local()]], num_workers=1)
+    said = "Local whose repr raises RuntimeError> cannot be pickled"
+    with loader, pytest.raises(Exception, match=said):
+        list(loader)

@@ -1,0 +1,235 @@
+"""num_workers=0: the caller's own thread makes the batches, and nobody else notices."""
+
+import random
+import threading
+
+import pytest
+
+import slipring
+
+
+class Draws:
+    """An iterable dataset of random numbers."""
+
+    def __iter__(self):
+        for _ in range(6):
+            yield float(slipring.rng().random())
+
+
+class InterruptedOnce:
+    def __init__(self):
+        self.armed = True
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        if i == 2 and self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        return i
+
+
+class HeldUp:
+    def __init__(self):
+        self.came, self.go_on = threading.Event(), threading.Event()
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        if i == 2:
+            self.came.set()
+            assert self.go_on.wait(60)
+        return i
+
+
+class Slow:
+    """An iterable dataset whose worker 0 waits until all of worker 1's samples are made."""
+
+    def __init__(self, event):
+        self.event = event
+
+    def __iter__(self):
+        worker = slipring.get_worker_info().id
+        if worker == 0 and not self.event.wait(60):
+            raise RuntimeError("the other worker has not been given all of its tasks")
+        for i in range(20):
+            yield worker, i
+        self.event.set()
+
+
+def values(loader):
+    return [batch.tolist() for batch in loader]
+
+
+def test_two_streams_in_turn_draw_what_each_draws_alone():
+    alone = [values(slipring.Loader(Draws(), 2, seed=seed)) for seed in (1, 2)]
+    in_turn = zip(slipring.Loader(Draws(), 2, seed=1), slipring.Loader(Draws(), 2, seed=2))
+    assert [list(side) for side in zip(*[(a.tolist(), b.tolist()) for a, b in in_turn])] == alone
+    assert alone[0] == values(slipring.Loader(Draws(), 2, seed=1, num_workers=1))
+
+
+def test_a_batch_leaves_no_generator_behind_in_the_caller():
+    next(iter(slipring.Loader(Draws(), 2)))
+    with pytest.raises(RuntimeError, match="generator of the batch being made"):
+        slipring.rng()
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1])
+def test_after_ctrl_c_the_interrupted_batch_is_made_again(chunk_size):
+    iterator = iter(slipring.Loader(InterruptedOnce(), 2, chunk_size=chunk_size))
+    assert next(iterator).tolist() == [0, 1]
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert [b.tolist() for b in iterator] == [[2, 3]]
+
+
+def test_out_of_order_a_slow_worker_does_not_end_up_with_all_tasks():
+    import multiprocessing
+
+    event = multiprocessing.get_context("fork").Event()
+    with slipring.Loader(Slow(event), 2, num_workers=2, in_order=False, start_method="fork") as loader:
+        workers = [int(batch[0][0]) for batch in loader]
+    assert sorted(workers) == [0] * 10 + [1] * 10
+
+
+class Keeping:
+    """Keeps every array that it has made inside a slot."""
+
+    def __init__(self):
+        self.kept = []
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        array = slipring.empty(100, int)
+        array[:] = len(self.kept)
+        self.kept.append(array)
+        return array
+
+
+def test_an_array_that_the_dataset_keeps_is_not_overwritten():
+    dataset = Keeping()
+    with slipring.Loader(dataset, None) as loader:
+        for _ in range(3):
+            for _ in loader:
+                pass
+        for _ in loader:
+            break
+    assert [set(array.tolist()) for array in dataset.kept] == [{k} for k in range(13)]
+
+
+class KeepingThenInterrupted(Keeping):
+    def __getitem__(self, i):
+        array = super().__getitem__(i)
+        if len(self.kept) == 2:
+            raise KeyboardInterrupt
+        return array
+
+
+@pytest.mark.parametrize("go_on", [True, False])
+def test_an_array_kept_by_an_interrupted_batch_is_not_overwritten(go_on):
+    dataset = KeepingThenInterrupted()
+    with slipring.Loader(dataset, None) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        if go_on:
+            assert len(list(iterator)) == 3
+        for _ in range(2):
+            list(loader)
+    assert [set(array.tolist()) for array in dataset.kept] == [{k} for k in range(len(dataset.kept))]
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1])
+def test_after_ctrl_c_the_next_epoch_is_whole_and_no_slot_is_lost(chunk_size):
+    dataset = InterruptedOnce()
+    with slipring.Loader(dataset, 2, chunk_size=chunk_size, slots=2) as loader:
+        for _ in range(5):
+            dataset.armed = True
+            with pytest.raises(KeyboardInterrupt):
+                list(loader)
+
+
+class Closing:
+    """An iterable dataset that notes when its generator is closed."""
+
+    def __init__(self):
+        self.closed = 0
+
+    def __iter__(self):
+        try:
+            yield from range(10)
+        finally:
+            self.closed += 1
+
+
+def test_an_iterator_of_the_dataset_goes_with_the_iteration():
+    dataset = Closing()
+    loader = slipring.Loader(dataset, 2)
+    for _ in loader:
+        break
+    assert dataset.closed == 1
+    for _ in loader:
+        pass
+    assert dataset.closed == 2
+
+
+class FailsOnce:
+    """An iterable dataset that draws random numbers, before an error and after."""
+
+    def __iter__(self):
+        return self
+
+    def __init__(self):
+        self.n = 0
+
+    def __next__(self):
+        self.n += 1
+        drawn = float(slipring.rng().random()) + random.random()
+        if self.n == 3:
+            raise ValueError(drawn)
+        if self.n > 5:
+            raise StopIteration
+        return drawn
+
+
+def test_an_error_does_not_set_the_generators_back():
+    def outcome(num_workers):
+        out, iterator = [], iter(slipring.Loader(FailsOnce(), 1, seed=1, num_workers=num_workers))
+        while True:
+            try:
+                out.append(next(iterator).item())
+            except ValueError as error:
+                out.append(error.args[0])
+            except StopIteration:
+                return out
+
+    assert outcome(0) == outcome(1)
+    assert len(set(outcome(0))) == 5
+
+
+@pytest.mark.parametrize("end", ["close the loader", "end the iteration"])
+def test_who_closes_while_another_thread_makes_a_batch_leaves_it_to_that(end):
+    dataset, raised = HeldUp(), []
+    loader = slipring.Loader(dataset, 2)
+    iterator = iter(loader)
+
+    def read():
+        try:
+            list(iterator)
+        except slipring.SlipringError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert dataset.came.wait(60)
+    (loader if end == "close the loader" else iterator).close()
+    dataset.go_on.set()
+    thread.join()
+    if end == "end the iteration":
+        assert values(loader) == [[0, 1], [2, 3]]
+    assert [type(error) for error in raised] == [slipring.Closed]

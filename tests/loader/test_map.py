@@ -1,0 +1,373 @@
+"""Map datasets: which samples come, in which batches, and how the dataset is asked for them."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import Loader
+from slipring.workers.info import process_worker_info
+from tests.datasets import (
+    Counting,
+    Echo,
+    Fetched,
+    Informed,
+    Into,
+    NoPickle,
+    Opaque,
+    Squares,
+    Values,
+    Waiting,
+    Where,
+    as_list,
+    flat,
+    ids,
+    numbers,
+)
+
+WORKERS = [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), (2, "thread")]
+EVERY_KIND = [*WORKERS, (2, "forkserver"), (2, "spawn")]
+
+
+def load(dataset, *args, **kwargs):
+    with Loader(dataset, *args, **kwargs) as loader:
+        return list(loader)
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
+@pytest.mark.parametrize("kind", [Squares, Fetched, Into])
+def test_every_sample_comes_once_and_in_order(kind, num_workers, start_method):
+    with Loader(kind(103), 10, num_workers=num_workers, start_method=start_method) as loader:
+        assert len(loader) == 11
+        for _ in range(2):
+            assert flat(numbers(loader)) == list(range(103))
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_a_last_batch_that_is_not_full_is_dropped_on_demand(num_workers, start_method):
+    kwargs = {"num_workers": num_workers, "start_method": start_method}
+    assert [len(b) for b in numbers(load(Squares(23), 5, **kwargs))] == [5, 5, 5, 5, 3]
+    with Loader(Squares(23), 5, drop_last=True, **kwargs) as loader:
+        assert len(loader) == 4
+        assert numbers(loader) == [list(range(k, k + 5)) for k in range(0, 20, 5)]
+    with Loader(Squares(4), 5, drop_last=True, **kwargs) as loader:
+        assert len(loader) == 0 and list(loader) == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_empty_dataset_has_no_batches(num_workers):
+    with Loader([], 4, num_workers=num_workers, shuffle=True) as loader:
+        assert len(loader) == 0
+        assert list(loader) == [] and list(loader) == []
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_without_batching_each_sample_is_delivered_as_it_is(num_workers, start_method):
+    values = [np.arange(3), {"a": 1}, "text", None, 0, (), [], b"", False, Opaque(3)]
+    kwargs = {"num_workers": num_workers, "start_method": start_method}
+    with Loader(Values(values), None, **kwargs) as loader:
+        assert len(loader) == len(values)
+        got = list(loader)
+    assert [type(v) for v in got] == [type(v) for v in values]
+    assert got[0].tolist() == [0, 1, 2] and got[1:] == values[1:]
+    assert load(Values([1, 2]), None, collate_fn=str, **kwargs) == ["1", "2"]
+
+
+def test_without_batching_the_order_is_the_samplers():
+    assert load(Values([5, 6, 7]), None, sampler=[2, 0], num_workers=1) == [7, 5]
+    shuffled = load(Values(list(range(50))), None, shuffle=True, seed=1)
+    assert sorted(shuffled) == list(range(50)) != shuffled
+
+
+# ---- shuffle ----
+
+
+def test_a_seed_repeats_the_order_and_every_epoch_has_its_own():
+    def epochs(**kwargs):
+        with Loader(Squares(60), 7, shuffle=True, **kwargs) as loader:
+            return [flat(numbers(loader)) for _ in range(3)]
+
+    first = epochs(seed=5)
+    assert all(sorted(e) == list(range(60)) for e in first)
+    assert first[0] != first[1] != first[2] != first[0]
+    for kwargs in ({}, {"num_workers": 1}, {"num_workers": 3}, {"num_workers": 2, "start_method": "thread"}):
+        assert epochs(seed=5, **kwargs) == first
+    assert epochs(seed=6)[0] != first[0]
+    assert epochs()[0] != epochs()[0]
+
+
+def test_the_callers_generators_do_not_set_the_order():
+    def order():
+        np.random.seed(0)
+        return numbers(load(Squares(60), 60, shuffle=True))
+
+    assert order() != order()
+
+
+# ---- samplers ----
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    ("indices", "pickled"),
+    [
+        ([3, 1, 2, -5], 0),
+        ([np.int64(3), np.int64(1)], 1),
+        ([np.uint8(3), 1], 1),
+        ([True, 1], 1),
+        (["a", "b"], 1),
+        ([(0, "x"), (1, "y")], 1),
+        ([[0], [1]], 1),
+        ([1 << 70, -(1 << 63)], 1),
+        ([(1 << 63) - 1, -(1 << 63)], 0),
+        ([None, 1.5], 1),
+        ([slice(1, 2), frozenset({1})], 1),
+    ],
+)
+def test_indices_arrive_as_the_very_type_they_are(num_workers, indices, pickled):
+    with Loader(Echo(), len(indices), sampler=indices, num_workers=num_workers) as loader:
+        [(types, texts)] = list(loader)
+        assert types == [f"{type(i).__module__}.{type(i).__name__}" for i in indices]
+        assert texts == [repr(i) for i in indices]
+        assert loader.stats().pickled_tasks == pickled
+
+
+def test_indices_that_are_tensors_arrive_as_tensors():
+    torch = pytest.importorskip("torch")
+    [(types, texts)] = load(Echo(), 2, sampler=torch.arange(2), num_workers=1)
+    assert types == ["torch.Tensor"] * 2 and texts == ["tensor(0)", "tensor(1)"]
+
+
+def test_a_sampler_may_be_anything_iterable():
+    expected = [[4, 2], [0]]
+    for sampler in (
+        [4, 2, 0],
+        (4, 2, 0),
+        range(4, -1, -2),
+        np.array([4, 2, 0]),
+        iter([4, 2, 0]),
+        {4: 1, 2: 1, 0: 1},
+    ):
+        assert numbers(load(Squares(), 2, sampler=sampler)) == expected, sampler
+
+
+def test_a_sampler_is_asked_anew_in_each_epoch():
+    class Rotating:
+        epoch = 0
+
+        def __iter__(self):
+            self.epoch += 1
+            return iter([self.epoch, self.epoch + 1])
+
+        def __len__(self):
+            return 2
+
+    with Loader(Squares(), 2, sampler=Rotating(), num_workers=2) as loader:
+        assert [numbers(loader) for _ in range(3)] == [[[1, 2]], [[2, 3]], [[3, 4]]]
+
+
+def test_a_sampler_is_asked_no_further_than_batches_may_be_under_way():
+    asked = []
+
+    def endless():
+        i = 0
+        while True:
+            asked.append(i)
+            yield i % 50
+            i += 1
+
+    with Loader(Squares(50), 2, sampler=endless(), num_workers=2, prefetch_factor=3) as loader:
+        iterator = iter(loader)
+        for received in range(1, 20):
+            next(iterator)
+            assert len(asked) <= 2 * (received - 1 + 2 * 3)
+    with pytest.raises(TypeError):
+        len(loader)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_batch_sampler_makes_the_batches(num_workers):
+    batches = [[3], [1, 2, 9], (5, 4), range(3), np.array([7, 8])]
+    with Loader(Squares(), batch_sampler=batches, num_workers=num_workers) as loader:
+        assert len(loader) == 5
+        for _ in range(2):
+            assert numbers(loader) == [[3], [1, 2, 9], [5, 4], [0, 1, 2], [7, 8]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_empty_batch_is_an_error_at_its_turn(num_workers):
+    with Loader(Squares(), batch_sampler=[[1], [], [2]], num_workers=num_workers) as loader:
+        iterator = iter(loader)
+        assert numbers([next(iterator)]) == [[1]]
+        with pytest.raises(ValueError, match="empty batch"):
+            next(iterator)
+        assert numbers(iterator) == [[2]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_lists_of_indices_may_be_huge(num_workers):
+    n = 100_000
+    with Loader(Values(range(n)), n, num_workers=num_workers, shuffle=True) as loader:
+        for _ in range(3):
+            [batch] = list(loader)
+            assert np.array_equal(np.sort(batch), np.arange(n))
+        assert loader.stats().pickled_tasks == 0
+
+
+def test_pickled_lists_of_indices_may_be_huge_too():
+    names = [f"sample-{i:06d}" for i in range(50_000)]
+    [(types, texts)] = load(Echo(), len(names), sampler=names, num_workers=1)
+    assert texts == [repr(n) for n in names] and set(types) == {"builtins.str"}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_index_that_cannot_be_pickled_is_an_error_at_its_turn(num_workers):
+    with Loader(Squares(), sampler=[0, 1, NoPickle(), 3], num_workers=num_workers) as loader:
+        for _ in range(2):
+            iterator = iter(loader)
+            assert numbers([next(iterator), next(iterator)]) == [[0], [1]]
+            with pytest.raises(TypeError, match="stays at home"):
+                next(iterator)
+            assert list(iterator) == []
+
+
+# ---- collate ----
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "spawn"), (2, "thread")]
+)
+def test_a_collate_fn_makes_the_batch(num_workers, start_method):
+    kwargs = {"num_workers": num_workers, "start_method": start_method}
+    assert load(Squares(10), 4, collate_fn=ids, **kwargs) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_arrays_from_empty_are_not_copied(num_workers):
+    """What is made inside the slot lies there: the batch is no larger than its arrays."""
+    with Loader(Into(64), 64, num_workers=num_workers) as loader:
+        [(rows, which)] = list(loader)
+        exact = rows.nbytes + which.nbytes
+        assert exact <= loader.stats().bytes < exact + 1024
+        assert not rows.flags.owndata and rows.flags.writeable and rows.flags.aligned
+
+
+def collate_into_slot(samples):
+    out = slipring.empty((len(samples), 1000), np.float64)
+    out[:] = samples[0][1]
+    return {"rows": out}
+
+
+def test_a_collate_fn_can_make_its_batch_inside_the_slot():
+    with Loader(Squares(8), 4, collate_fn=collate_into_slot, num_workers=1) as loader:
+        got = [batch["rows"][:, 0].tolist() for batch in loader]
+        assert got == [[0.0] * 4, [4.0] * 4]
+        assert loader.stats().bytes < 2 * (4 * 8000 + 1024)
+
+
+def test_what_has_no_form_of_its_own_is_pickled_and_counted():
+    with Loader(Values([Opaque(1), Opaque(2)]), 2, collate_fn=as_list, num_workers=1) as loader:
+        assert list(loader) == [[Opaque(1), Opaque(2)]]
+        assert loader.stats().pickled_leaves == 2
+
+
+# ---- who makes what ----
+
+
+def test_batches_are_made_by_the_workers():
+    import os
+
+    batches = load(Where(40), 2, num_workers=2, collate_fn=as_list)
+    rows = [row for batch in batches for row in batch]
+    assert [r[0] for r in rows] == list(range(40))
+    assert {r[1] for r in rows} <= {0, 1} and os.getpid() not in {r[2] for r in rows}
+    [(_, worker, process), _] = load(Where(2), None, num_workers=0)
+    assert (worker, process) == (-1, os.getpid())
+
+
+def test_static_dispatch_gives_each_worker_its_turn():
+    with Loader(Where(30), 2, num_workers=3, dispatch="static") as loader:
+        for _ in range(2):
+            assert [set(batch[1].tolist()) for batch in loader] == [{k % 3} for k in range(15)]
+
+
+def test_one_slow_batch_does_not_keep_the_other_workers_from_going_on(tmp_path):
+    """All other batches are there before the slow one is let go: each worker takes what is next."""
+    gate = tmp_path / "gate"
+    with Loader(Waiting(gate, at=3, n=8), num_workers=2, prefetch_factor=4, in_order=False) as loader:
+        iterator = iter(loader)
+        first = [next(iterator)[1].item() for _ in range(7)]
+        assert 3 not in first
+        gate.touch()
+        assert [*first, next(iterator)[1].item()][-1] == 3
+        assert list(iterator) == []
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_out_of_order_delivers_each_batch_once(num_workers, start_method):
+    kwargs = {"num_workers": num_workers, "start_method": start_method}
+    with Loader(Squares(200), 3, in_order=False, shuffle=True, **kwargs) as loader:
+        for _ in range(3):
+            assert sorted(flat(numbers(loader))) == list(range(200))
+
+
+def test_in_order_waits_for_the_slow_batch(tmp_path):
+    gate = tmp_path / "gate"
+    with Loader(Waiting(gate, at=0, n=8), num_workers=2, prefetch_factor=2) as loader:
+        iterator = iter(loader)
+        threading.Timer(0.05, gate.touch).start()
+        assert numbers(iterator) == [[k] for k in range(8)]
+
+
+def test_no_more_is_read_ahead_than_prefetch_factor_says(tmp_path):
+    path = tmp_path / "read"
+    with Loader(Counting(path, 100), 2, num_workers=2, prefetch_factor=2) as loader:
+        iterator = iter(loader)
+        kept = []
+        for received in range(1, 8):
+            kept.append(next(iterator))
+            assert len(path.read_text().split()) <= 2 * (received + 2 * 2)
+        del iterator
+
+
+@pytest.mark.parametrize("start_method", ["fork", "thread", "spawn"])
+def test_workers_know_who_they_are(start_method):
+    with Loader(Informed(12), 2, num_workers=2, start_method=start_method, dispatch="static") as loader:
+        seeds = []
+        for _ in range(2):
+            batches = [batch.tolist() for batch in loader]
+            assert [row[:2] for batch in batches for row in batch] == [[k // 2 % 2, 2] for k in range(12)]
+            assert {row[3] for batch in batches for row in batch} == {12}
+            seeds.append([batches[0][0][2], batches[1][0][2]])
+            assert seeds[-1][1] == seeds[-1][0] + 1
+        assert seeds[0] != seeds[1], "every epoch has a seed of its own"
+        assert slipring.get_worker_info() is None
+
+
+@pytest.mark.parametrize("start_method", ["fork", "thread"])
+def test_only_a_worker_process_has_an_info_of_its_process(start_method):
+    def told(samples):
+        return slipring.get_worker_info().id, process_worker_info() is not None
+
+    assert process_worker_info() is None
+    with Loader(Squares(4), 4, collate_fn=told, num_workers=1, start_method=start_method) as loader:
+        assert list(loader) == [(0, start_method == "fork")]
+
+
+def environment(samples):
+    import os
+
+    return os.environ["WORKER"], os.environ["NUM_WORKERS"]
+
+
+def test_workers_find_their_number_in_the_environment():
+    got = load(Squares(4), 2, collate_fn=environment, num_workers=2, dispatch="static")
+    assert got == [("0", "2"), ("1", "2")]
+
+
+def test_a_dataset_may_be_longer_than_memory():
+    with Loader(Values(range(1 << 50)), 4, num_workers=1) as loader:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1, 2, 3]
+        assert len(loader) == 1 << 48

@@ -1,0 +1,379 @@
+"""What workers have of their own: measured on real processes, and the warning before it is too much."""
+
+import contextlib
+import mmap
+import os
+import signal
+import warnings
+
+import numpy as np
+import pytest
+
+from slipring import Loader, WorkerMemoryWarning
+from slipring.ring._segment import room_left
+from slipring.workers import memory as growth
+from tests.fault.procs import state, until
+
+MB = 1 << 20
+
+
+@contextlib.contextmanager
+def forked(function):
+    """A forked process that has called `function` and then waits; yields its pid."""
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            kept = [function()]  # until the process is killed
+            os.write(tell, b"." * len(kept))
+            signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        os.close(tell)
+        assert os.read(ready, 1) == b"."
+        yield pid
+    finally:
+        os.close(ready)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def pages(array):
+    """A view of one byte of each page."""
+    return array[:: mmap.PAGESIZE]
+
+
+@pytest.fixture(scope="module")
+def inherited():
+    return np.ones(256 * MB, np.uint8)
+
+
+def test_what_a_forked_process_only_reads_stays_its_parents(inherited):
+    with forked(inherited.sum) as pid:
+        assert growth.private_bytes(pid) < 16 * MB
+
+
+@pytest.mark.parametrize("every", [1, 2, 16])
+def test_pages_that_a_forked_process_writes_become_its_own(inherited, every):
+    def write():
+        pages(inherited)[::every] = 2
+
+    with forked(write) as pid:
+        own = growth.private_bytes(pid)
+    assert abs(own - 256 * MB // every) < 24 * MB, own
+
+
+def test_what_a_process_allocates_is_its_own(inherited):
+    with forked(lambda: np.ones(100 * MB, np.uint8)) as pid:
+        assert abs(growth.private_bytes(pid) - 100 * MB) < 24 * MB
+
+
+def test_shared_memory_does_not_count_whoever_wrote_it(inherited):
+    def write():
+        shared = mmap.mmap(-1, 100 * MB)
+        pages(np.frombuffer(shared, np.uint8))[:] = 1
+        return shared
+
+    with forked(write) as pid:
+        assert growth.private_bytes(pid) < 16 * MB
+
+
+def test_a_reserve_of_addresses_does_not_blur_the_estimate(inherited):
+    def reserve():
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+        holes = mmap.mmap(-1, 1 << 40, flags)
+        holes[0] = 1
+        return holes, np.ones(100 * MB, np.uint8)
+
+    with forked(reserve) as pid:
+        assert abs(growth.private_bytes(pid) - 100 * MB) < 24 * MB
+
+
+def test_a_process_that_has_gone_has_nothing_to_tell():
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    until(lambda: state(pid) == "Z", "it has ended")
+    assert growth.private_bytes(pid) is None
+    os.waitpid(pid, 0)
+    assert growth.private_bytes(pid) is None
+
+
+@pytest.mark.parametrize("lengths", [[1], [5, 1, 1, 90], [31, 1, 32, 33, 64], [100] * 7])
+@pytest.mark.parametrize("runs", [3, 512])
+def test_a_sample_is_of_all_pages_or_of_runs_evenly_spread(monkeypatch, lengths, runs):
+    """In a stand-in for pagemap whose entries are the numbers of their pages."""
+    monkeypatch.setattr(growth, "RUNS", runs)
+    monkeypatch.setattr(
+        growth.os, "pread", lambda fd, n, at: np.arange(at // 8, (at + n) // 8, dtype="u8").tobytes()
+    )
+    spans, begin = [], 1000
+    for length in lengths:
+        spans.append((begin, begin + length))
+        begin += length + 7
+    wanted = [page for first, last in spans for page in range(first, last)]
+    got = growth._sample(os.getpid(), spans).tolist()
+    assert len(set(got)) == len(got) and set(got) <= set(wanted) and got == sorted(got)
+    if len(wanted) <= runs * growth.RUN:
+        assert got == wanted
+    else:
+        assert runs * growth.RUN - growth.RUN <= len(got) <= runs * growth.RUN
+        assert got[0] - 1000 < len(wanted) / runs
+
+
+# ---- loaders
+
+
+class Hoard:
+    """Reading a sample makes the worker keep so many MB more; a sample is its own number."""
+
+    def __init__(self, n, megabytes):
+        self.n, self.megabytes, self.kept = n, megabytes, []
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        self.kept.append(np.ones(self.megabytes * MB, np.uint8))
+        return i
+
+
+def grown(loader, least):
+    """stats() when each worker has at least so many bytes: it does not measure at every call."""
+
+    def measured():
+        stats = loader.stats()
+        return stats if min(stats.worker_private_bytes, default=0) >= least else None
+
+    return until(measured, f"{least} bytes in each worker")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_stats_tell_what_each_worker_has_of_its_own(method):
+    with Loader(Hoard(12, 10), 1, num_workers=2, start_method=method, dispatch="static") as loader:
+        assert loader.stats().worker_private_bytes == ()
+        assert [batch.item() for batch in loader] == list(range(12))
+        stats = grown(loader, 60 * MB)
+        assert len(stats.worker_private_bytes) == 2
+        assert max(stats.worker_private_bytes) < 60 * MB + 100 * MB  # an interpreter of its own, with spawn
+    assert loader.stats().worker_private_bytes == stats.worker_private_bytes
+
+
+def test_workers_that_end_with_their_iteration_are_measured_before():
+    options = {"num_workers": 2, "start_method": "fork", "persistent_workers": False, "dispatch": "static"}
+    with Loader(Hoard(8, 10), 1, **options) as loader:
+        list(loader)
+        assert min(loader.stats().worker_private_bytes) >= 40 * MB
+    assert loader._engines.tally.memory.pools == []  # those that have been ended are not kept
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 0}, {"num_workers": 2, "start_method": "thread"}], ids=str
+)
+def test_what_is_no_process_has_nothing_of_its_own(options):
+    with Loader(Hoard(4, 1), 1, **options) as loader:
+        list(loader)
+        assert loader.stats().worker_private_bytes == ()
+
+
+def test_a_forked_child_tells_of_its_own_workers():
+    with Loader(Hoard(4, 10), 1, num_workers=2, start_method="fork", dispatch="static") as loader:
+        list(loader)
+        grown(loader, 20 * MB)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                list(loader)
+                loader.stats()
+                ours = grown(loader, 20 * MB).worker_private_bytes
+                loader.close()
+                os._exit(0 if len(ours) == 2 else 2)
+            finally:
+                os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_stats_are_not_measured_at_every_call(monkeypatch):
+    calls = []
+    monkeypatch.setattr(growth, "private_bytes", lambda pid: calls.append(pid) or MB)
+    monkeypatch.setattr(growth, "SHARE", 1e9)
+    with Loader(Hoard(4, 1), 1, num_workers=2, start_method="fork") as loader:
+        list(loader)
+        assert [loader.stats().worker_private_bytes for _ in range(5)] == [(MB, MB)] * 5
+    assert len(calls) == 2
+
+
+def test_stats_are_measured_again_after_a_while(monkeypatch):
+    calls = []
+    monkeypatch.setattr(growth, "private_bytes", lambda pid: calls.append(pid) or MB)
+    monkeypatch.setattr(growth, "SHARE", 1.0)  # after as long as it took, which is not long
+    with Loader(Hoard(4, 1), 1, num_workers=2, start_method="fork") as loader:
+        list(loader)
+        until(lambda: loader.stats().worker_private_bytes and len(calls) > 2, "measured again")
+
+
+# ---- the warning
+
+
+class Tree:
+    """A made-up /proc and /sys with one memory cgroup, whose limit and usage the test sets."""
+
+    def __init__(self, root, version):
+        self.root, self.v2 = root, version == 2
+        kind, lines = ("cgroup2", "0::/job/worker\n") if self.v2 else ("cgroup", "5:memory:/job/worker\n")
+        self.mount = "/sys/fs/cgroup" if self.v2 else "/sys/fs/cgroup/memory"
+        self.write("/proc/self/cgroup", lines)
+        self.write("/proc/self/mountinfo", f"30 23 0:26 / {self.mount} rw - {kind} {kind} rw,memory\n")
+        self.write("/proc/meminfo", "MemTotal: 100000000 kB\nMemAvailable: 90000000 kB\n")
+
+    def write(self, path, text):
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # In one step: a loader may be reading.
+        new = file.with_suffix(".new")
+        new.write_text(text)
+        new.rename(file)
+
+    def set(self, limit, used, group="/job/worker"):
+        names = (
+            ("memory.max", "memory.current")
+            if self.v2
+            else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        )
+        for name, value in zip(names, (limit, used)):
+            self.write(f"{self.mount}{group}/{name}", f"{value}\n")
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def tree(request, tmp_path, monkeypatch):
+    made = Tree(tmp_path, request.param)
+    monkeypatch.setattr(growth, "ROOT", str(tmp_path))
+    monkeypatch.setattr(growth, "LOOK_S", 0.0)
+    return made
+
+
+@contextlib.contextmanager
+def hoarding(**options):
+    """A loader of workers that keep 30 MB per batch; yields (it, an iterator of it)."""
+    options = {"num_workers": 2, "start_method": "fork", "dispatch": "static", **options}
+    with Loader(Hoard(12, 30), 1, **options) as loader:
+        yield loader, iter(loader)
+
+
+def test_copies_of_this_process_in_all_workers_that_would_not_fit_are_told_to_the_log(tree, caplog):
+    tree.write("/proc/self/statm", f"0 {100 * MB // mmap.PAGESIZE} 0 0 0 0 0\n")
+    tree.set(350 * MB, 100 * MB)
+    for workers in (0, 1, 2):  # 3 × 100 MB
+        growth.check_copies(workers)
+    assert not caplog.records
+    growth.check_copies(3)
+    assert "419.4 MB" in caplog.text and "367.0 MB" in caplog.text
+    assert ("memory.max" if tree.v2 else "memory.limit_in_bytes") in caplog.text
+
+
+def test_what_is_left_is_the_narrowest_groups(tree):
+    tree.set(900 * MB, 300 * MB)
+    tree.set(800 * MB, 300 * MB, "/job")
+    free, size, limit, file = room_left(str(tree.root))
+    assert (free, size) == (484 * MB, 800 * MB)  # 16 MB are a margin
+    assert (
+        "cgroup" in limit
+        and file == f"{tree.mount}/job/{'memory.max' if tree.v2 else 'memory.limit_in_bytes'}"
+    )
+
+
+def test_without_a_group_what_is_left_is_the_machines(tmp_path):
+    tree = Tree(tmp_path, 2)
+    assert room_left(tmp_path)[1:] == (102_400_000_000, "the machine's available memory", "/proc/meminfo")
+    tree.write("/proc/meminfo", "")
+    assert room_left(tmp_path) is None
+
+
+@pytest.mark.parametrize("group", ["/job/worker", "/job"])
+def test_workers_that_could_not_grow_as_much_again_are_named_once(tree, group):
+    tree.set(1000 * MB, 100 * MB, group)
+    with hoarding() as (loader, it), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(6):  # 90 MB in each worker, and up to 60 more ahead
+            next(it)
+        assert caught == []
+        tree.set(1000 * MB, 900 * MB, group)
+        assert len(list(it)) == 6
+        tree.set(1000 * MB, 970 * MB, group)  # more than half of the rest has gone, too
+        assert len(list(loader)) == 12
+    (warning,) = caught
+    assert warning.category is WorkerMemoryWarning and warning.filename == __file__
+    text = str(warning.message)
+    for part in (
+        "2 workers",
+        "worker 0: ",
+        "worker 1: ",
+        "1,048.6 MB in all",
+        f"{tree.mount}{group}/memory.",
+        "segment",
+    ):
+        assert part in text, (part, text)
+    for remedy in ("StringList", "arrays", "fewer workers", "raise the limit", "docs/guide.md"):
+        assert remedy in text, (remedy, text)
+
+
+def test_memory_that_others_take_is_not_the_workers(tree):
+    tree.set(100_000 * MB, 10_000 * MB)
+    with hoarding() as (_, it), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(it)
+        tree.set(100_000 * MB, 99_900 * MB)  # 84 MB left: less than they have grown by, but it was not they
+        assert len(list(it)) == 11
+
+
+def test_workers_that_have_grown_little_of_what_is_left_are_not_named(tree):
+    tree.set(4000 * MB, 100 * MB)
+    with hoarding() as (_, it), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(it)
+        tree.set(4000 * MB, 2500 * MB)
+        assert len(list(it)) == 11
+
+
+def test_what_spawned_workers_begin_with_is_not_growth(tree):
+    tree.set(400 * MB, 10 * MB)
+    with (
+        hoarding(start_method="spawn", slots=4, prefetch_factor=1) as (loader, it),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error")
+        first = next(it)
+        until(lambda: all(serving for _, _, serving in loader._engine.pool.pids()), "all workers have begun")
+        next(it)
+        memory = loader._engine.memory
+        assert set(memory._begun) == {pid for _, pid, _ in loader._engine.pool.pids()}
+        assert min(memory._begun.values()) > 5 * MB  # at least numpy and the interpreter
+        assert first.item() == 0
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_warning_made_an_error_costs_no_batch(tree, persistent):
+    tree.set(1000 * MB, 100 * MB)
+    with hoarding(persistent_workers=persistent) as (loader, it), warnings.catch_warnings():
+        warnings.simplefilter("error", WorkerMemoryWarning)
+        came = [next(it).item() for _ in range(6)]
+        tree.set(1000 * MB, 900 * MB)
+        with pytest.raises(WorkerMemoryWarning):
+            next(it)
+        assert came + [batch.item() for batch in it] == list(range(12))
+        assert len(list(loader)) == 12
+
+
+@pytest.mark.parametrize("preload", [0, 1])
+def test_torchs_loader_warns_too(tree, preload):
+    torch_loader = pytest.importorskip("slipring.torch").DataLoader
+    tree.set(1000 * MB, 100 * MB)
+    with torch_loader(Hoard(12, 30), 1, num_workers=2, preload=preload) as loader:
+        it = iter(loader)
+        for _ in range(6):
+            next(it)
+        assert loader.stats().worker_private_bytes
+        tree.set(1000 * MB, 900 * MB)
+        with pytest.warns(WorkerMemoryWarning, match="2 workers"):
+            assert len(list(it)) == 6

@@ -1,0 +1,295 @@
+"""What is read ahead by a thread, and samplers that have to wait for their batches."""
+
+import gc
+import os
+import queue
+import threading
+
+import pytest
+
+import slipring.iterate.prefetch
+from slipring import Closed, Loader, LoaderTimeout
+from slipring.iterate.prefetch import Handed, Prefetcher, ReadHere
+from slipring.workers.fetch import Given
+from tests.datasets import Squares, numbers
+
+
+class Stream:
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return iter(range(self.n))
+
+
+def with_pid(samples):
+    return [i * i for i in samples], os.getpid()
+
+
+def threads():
+    return [t for t in threading.enumerate() if t.name == "slipring-prefetch"]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    gc.collect()
+    for thread in threads():
+        thread.join(10)
+    assert not threads()
+
+
+class Gated:
+    """Gives what is put into it; counts how often it was asked."""
+
+    def __init__(self):
+        self.queue, self.asked = queue.Queue(), threading.Semaphore(0)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.asked.release()
+        item = self.queue.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+
+def test_items_come_in_order_to_the_end():
+    assert list(Prefetcher(iter(range(100)), 4)) == list(range(100))
+    empty = Prefetcher(iter([]), 4)
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(empty)
+    assert not empty.would_wait()
+
+
+def test_no_more_than_so_many_are_taken_before_they_are_asked_for():
+    taken = []
+    ahead = Prefetcher((taken.append(i) or i for i in range(50)), 3)
+    for i in range(10):
+        assert next(ahead) == i
+        assert len(taken) <= i + 4
+    ahead.close()
+    assert len(taken) <= 13
+
+
+def test_an_exception_comes_in_its_turn_and_others_behind_it():
+    source = Gated()
+    for item in (1, ValueError("two"), 3):
+        source.queue.put(item)
+    ahead = Prefetcher(source, 8)
+    assert next(ahead) == 1
+    with pytest.raises(ValueError, match="two"):
+        next(ahead)
+    assert next(ahead) == 3
+    source.queue.put(StopIteration())
+    with pytest.raises(StopIteration):
+        next(ahead)
+
+
+def test_a_source_that_always_fails_is_asked_only_when_somebody_waits():
+    source = Gated()
+    for _ in range(9):
+        source.queue.put(OSError("again"))
+    ahead = Prefetcher(source, 8)
+    for _ in range(3):
+        with pytest.raises(OSError, match="again"):
+            next(ahead)
+    assert source.queue.qsize() >= 5
+    source.queue.put(StopIteration())
+    ahead.close()
+
+
+def test_a_wait_ends_after_timeout_and_can_be_repeated():
+    source = Gated()
+    ahead = Prefetcher(source, 1, timeout=0.05)
+    for _ in range(2):
+        with pytest.raises(LoaderTimeout, match=r"timeout=0\.05"):
+            next(ahead)
+    source.queue.put("late")
+    while True:
+        try:
+            assert next(ahead) == "late"
+            break
+        except LoaderTimeout:
+            continue
+    source.queue.put(StopIteration())
+
+
+def test_closing_ends_a_wait():
+    source = Gated()
+    ahead = Prefetcher(source, 1)
+    closer = threading.Thread(target=lambda: (source.asked.acquire(), ahead.close()))
+    closer.start()
+    with pytest.raises(Closed):
+        next(ahead)
+    source.queue.put(0)
+    closer.join()
+
+
+def test_closing_has_an_iterator_that_waits_give_up():
+    source = Gated()
+    ahead = Prefetcher(source, 1, interrupt=lambda: source.queue.put(Closed("told to")))
+    ahead.begin()
+    source.asked.acquire()
+    ahead.close()
+    assert not threads()
+
+
+def test_a_forked_child_is_told_to_make_its_own():
+    ahead = Prefetcher(iter(range(5)), 2)
+    assert next(ahead) == 0
+    pid = os.fork()
+    if pid == 0:
+        try:
+            next(ahead)
+        except Closed:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert next(ahead) == 1
+
+
+def test_a_forked_child_ends_although_a_thread_was_at_work_when_it_was_forked():
+    ahead = Prefetcher(iter(range(5)), 2)
+    assert next(ahead) == 0
+    held, forked = threading.Event(), threading.Event()
+
+    def work():
+        with ahead._line.changed:
+            held.set()
+            forked.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    held.wait()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            slipring.iterate.prefetch._stop_all()
+        finally:
+            os._exit(3)
+    forked.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    ahead.close()
+
+
+class Slow:
+    """A batch sampler whose second batch is there only when the first has been delivered."""
+
+    def __init__(self):
+        self.delivered = threading.Event()
+
+    def __iter__(self):
+        return Prefetcher(self.batches(), 4)
+
+    def batches(self):
+        yield [1, 2]
+        assert self.delivered.wait(60)
+        yield [3]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_batch_is_not_held_up_by_a_sampler_that_waits(num_workers):
+    sampler = Slow()
+    with Loader(Squares(), batch_sampler=sampler, num_workers=num_workers) as loader:
+        batches = iter(loader)
+        assert numbers([next(batches)]) == [[1, 2]]
+        sampler.delivered.set()
+        assert numbers(batches) == [[3]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("how", ["close", "close the loader", "to the end", "fail"])
+def test_an_iteration_that_is_over_ends_the_thread_of_its_sampler_though_it_is_held(num_workers, how):
+    class Endless(Slow):
+        def batches(self):
+            while True:
+                yield [1, 2]
+                if how == "to the end":
+                    return
+                if how == "fail":
+                    yield [lambda: 1]
+
+    with Loader(Squares(), batch_sampler=Endless(), num_workers=num_workers) as loader:
+        batches = iter(loader)
+        assert numbers([next(batches)]) == [[1, 2]]
+        if how == "close":
+            batches.close()
+        elif how == "close the loader":
+            loader.close()
+        elif how == "to the end":
+            assert list(batches) == []
+        else:
+            with pytest.raises(Exception, match="cannot be pickled"):
+                list(batches)
+        for thread in threads():
+            thread.join(60)
+        assert not threads()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_waiting_samplers_exception_comes_behind_the_batches_before_it(num_workers):
+    class Breaks(Slow):
+        def batches(self):
+            yield [1, 2]
+            raise KeyError("no more")
+
+    with Loader(Squares(), batch_sampler=Breaks(), num_workers=num_workers) as loader:
+        batches = iter(loader)
+        assert numbers([next(batches)]) == [[1, 2]]
+        with pytest.raises(KeyError, match="no more"):
+            next(batches)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_stream_that_this_process_reads_is_worked_on_by_workers(num_workers):
+    read = ReadHere(Stream(7), 3, 2)
+    with Loader(Given(), batch_sampler=read, num_workers=num_workers, collate_fn=with_pid) as loader:
+        for _ in range(2):
+            got = list(loader)
+            assert [squares for squares, _ in got] == [[0, 1, 4], [9, 16, 25], [36]]
+            assert (os.getpid() in {pid for _, pid in got}) == (num_workers == 0)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_can_be_handed_in_while_the_iteration_goes_on(num_workers):
+    handed = Handed()
+    with Loader(Squares(), batch_sampler=handed, num_workers=num_workers) as loader:
+        batches = iter(loader)
+        for n in range(1, 4):  # more and more at a time
+            given = [[10 * n + k, k] for k in range(n)]
+            for batch in given:
+                handed.hand(batch)
+            assert numbers(next(batches) for _ in given) == given
+        with pytest.raises(IndexError):
+            next(batches)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_index_that_cannot_be_pickled_is_named(num_workers):
+    with Loader(Squares(), batch_sampler=[[1, 2], [3, lambda: 4]], num_workers=num_workers) as loader:
+        batches = iter(loader)
+        assert numbers([next(batches)]) == [[1, 2]]
+        with pytest.raises(Exception, match=r"<lambda>.* cannot be pickled.*top level"):
+            next(batches)
+
+
+def test_close_waits_for_an_item_that_is_being_read():
+    reading, may_end = threading.Event(), threading.Event()
+
+    def items():
+        yield 0
+        reading.set()
+        may_end.wait(60)
+        yield 1
+
+    ahead = Prefetcher(items(), 2)
+    assert next(ahead) == 0
+    assert reading.wait(60)
+    threading.Timer(0.2, may_end.set).start()
+    ahead.close()
+    assert may_end.is_set() and not threads()

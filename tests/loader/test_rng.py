@@ -1,0 +1,296 @@
+"""Random numbers: the same whoever makes a batch, and the caller's own generators as they were."""
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import Loader
+from slipring.workers import seeding
+from tests.datasets import (
+    Random,
+    RandomStream,
+    Squares,
+    Where,
+    as_list,
+    leave_be,
+    seed_numpy,
+    seed_random,
+)
+
+
+def draws(dataset=None, batch_size=4, epochs=2, **kwargs):
+    """Batches as nested lists, per epoch."""
+    dataset = Random() if dataset is None else dataset
+    with Loader(dataset, batch_size, **{"seed": 11, **kwargs}) as loader:
+        return [[[part.tolist() for part in batch] for batch in loader] for _ in range(epochs)]
+
+
+def only_rng(epochs):
+    """Without what came from the global generators."""
+    return [[batch[:2] for batch in epoch] for epoch in epochs]
+
+
+# ---- rng="batch" ----
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "start_method"), [(1, "fork"), (2, "fork"), (3, "fork"), (2, "forkserver"), (2, "spawn")]
+)
+def test_random_numbers_do_not_depend_on_the_workers(num_workers, start_method):
+    expected = draws(shuffle=True)
+    assert draws(shuffle=True, num_workers=num_workers, start_method=start_method) == expected
+    drawn = [tuple(x) for epoch in expected for batch in epoch for x in batch[2]]
+    assert len(set(drawn)) == len(drawn), "no number comes twice"
+
+
+def test_thread_workers_draw_the_same_through_slipring_rng():
+    expected = only_rng(draws())
+    assert draws(Random(use_globals=False), num_workers=3, start_method="thread") == expected
+    assert draws(Random(use_globals=False), num_workers=0) == expected
+
+
+def test_neither_order_nor_persistence_nor_look_ahead_matter():
+    expected = draws()
+    for kwargs in (
+        {"in_order": False, "num_workers": 1},
+        {"persistent_workers": False},
+        {"prefetch_factor": 7},
+        {"dispatch": "static"},
+        {"slots": 3},
+    ):
+        assert draws(**{"num_workers": 2, **kwargs}) == expected, kwargs
+
+
+def test_epochs_differ_and_seeds_differ():
+    first, second = draws()
+    assert first != second
+    assert draws(seed=12)[0] != first
+    assert draws(seed=None) != draws(seed=None)
+    assert draws(seed=-1) == draws(seed=-1) != draws(seed=2**63)
+
+
+def test_an_abandoned_epoch_counts():
+    expected = draws(epochs=3)[2]
+    with Loader(Random(), 4, seed=11, num_workers=2) as loader:
+        for _ in range(2):
+            for _ in loader:
+                break
+        assert [[part.tolist() for part in batch] for batch in loader] == expected
+
+
+class DrawsInCollate:
+    def __call__(self, samples):
+        return np.array([slipring.rng().random(), random.random(), np.random.random()])
+
+
+@pytest.mark.parametrize("chunk_size", [None, 3])
+def test_collate_fn_draws_the_same_too(chunk_size):
+    def batches(num_workers):
+        kwargs = {
+            "chunk_size": chunk_size,
+            "collate_fn": DrawsInCollate(),
+            "seed": 1,
+            "num_workers": num_workers,
+        }
+        with Loader(Squares(20), 5, **kwargs) as loader:
+            return [batch.tolist() for batch in loader]
+
+    assert batches(0) == batches(2)
+    assert len({tuple(b) for b in batches(0)}) == 4
+
+
+def test_torch_draws_the_same():
+    pytest.importorskip("torch")
+    expected = draws(Random(12, torch=True))
+    assert draws(Random(12, torch=True), num_workers=2, start_method="fork") == expected
+    assert len({x[2] for epoch in expected for batch in epoch for x in batch[2]}) == 24
+
+
+# ---- the caller's generators ----
+
+
+def states():
+    torch = sys.modules.get("torch")
+    kind, keys, *rest = np.random.get_state()
+    return random.getstate(), kind, keys.tolist(), rest, torch and torch.get_rng_state().tolist()
+
+
+@pytest.mark.parametrize("rng", ["batch", "worker"])
+@pytest.mark.parametrize(
+    ("dataset", "num_workers", "start_method"),
+    [
+        (Random(), 0, None),
+        (RandomStream(), 0, None),
+        (Random(), 2, "fork"),
+        (Random(use_globals=False), 2, "thread"),
+    ],
+)
+def test_the_callers_generators_stay_as_they_were(dataset, rng, num_workers, start_method):
+    pytest.importorskip("torch")
+    before = states()
+    with Loader(dataset, 3, num_workers=num_workers, start_method=start_method, rng=rng, seed=1) as loader:
+        for _ in loader:
+            assert states() == before
+        for _ in loader:
+            break
+    assert states() == before
+
+
+def test_a_failing_dataset_leaves_the_callers_generators_as_they_were():
+    def fail(samples):
+        random.random()
+        raise ValueError
+
+    before = states()
+    with Loader(Random(), 3, collate_fn=fail) as loader, pytest.raises(ValueError):
+        next(iter(loader))
+    assert states() == before
+
+
+# ---- rng="worker" ----
+
+
+def test_with_rng_worker_generators_are_seeded_once_per_worker_and_epoch():
+    first, second = draws(Random(16), rng="worker", num_workers=2)
+    assert first != second
+    assert [first, second] == draws(Random(16), rng="worker", num_workers=2, persistent_workers=False)
+    assert first[0] != first[1], "workers differ"
+    # Each worker draws on: worker 0 made batches 0 and 2.
+    alone = draws(Random(8), rng="worker", num_workers=1)[0]
+    assert [batch[2] for batch in alone] == [batch[2] for batch in first[::2]]
+    assert draws(Random(8), rng="worker", num_workers=0)[0] == alone
+
+
+def test_with_rng_worker_dispatch_is_static():
+    with Loader(Where(12), 2, num_workers=3, rng="worker") as loader:
+        assert [set(batch[1].tolist()) for batch in loader] == [{0}, {1}, {2}] * 2
+
+
+# ---- streams ----
+
+
+def test_streams_draw_on_per_worker_and_epoch():
+    first, second = draws(RandomStream(), num_workers=2)
+    assert first != second and [first, second] == draws(RandomStream(), num_workers=2)
+    assert [first, second] == draws(RandomStream(), num_workers=2, persistent_workers=False)
+    assert draws(RandomStream(), num_workers=0) == draws(RandomStream(), num_workers=1)
+    values = [value for batch in first for value in batch[0]]
+    assert len(set(values)) == len(values) == 40
+
+
+# ---- worker_init_fn ----
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_generator_that_worker_init_fn_seeds_is_left_alone(start_method):
+    kwargs = {"num_workers": 2, "start_method": start_method}
+    seeded = draws(Random(24), worker_init_fn=seed_random, **kwargs)
+    plain = draws(Random(24), **kwargs)
+    expected = [random.Random(1000 + w) for w in range(2)]
+    for epoch, batches in enumerate(seeded):
+        for k, batch in enumerate(batches):
+            assert [x[0] for x in batch[2]] == [expected[k % 2].random() for _ in range(4)]
+            assert [x[1] for x in batch[2]] == [x[1] for x in plain[epoch][k][2]], "numpy is seeded as ever"
+            assert batch[1] == plain[epoch][k][1]
+
+
+def test_with_a_generator_of_the_users_dispatch_is_static():
+    def workers(init):
+        with Loader(Where(24), 2, num_workers=2, worker_init_fn=init, start_method="fork") as loader:
+            return [[set(b[1].tolist()) for b in loader] for _ in range(2)]
+
+    assert workers(seed_numpy) == [[{0}, {1}] * 6] * 2
+
+
+@pytest.mark.parametrize("start_method", ["fork", "thread"])
+def test_a_worker_init_fn_that_seeds_nothing_changes_nothing(start_method):
+    dataset = Random(use_globals=start_method == "fork")
+    expected = draws(dataset, num_workers=2, start_method=start_method)
+    assert draws(dataset, num_workers=2, start_method=start_method, worker_init_fn=leave_be) == expected
+
+
+# ---- slipring.rng() ----
+
+
+def test_outside_of_a_worker_there_is_no_generator_of_a_batch():
+    with pytest.raises(RuntimeError, match="generator of the batch being made"):
+        slipring.rng()
+    with Loader(Random(), 4) as loader:
+        next(iter(loader))
+    with pytest.raises(RuntimeError, match=r"default_rng"):
+        slipring.rng()
+
+
+class SameGenerator(Squares):
+    def __getitem__(self, i):
+        return slipring.rng() is slipring.rng(), isinstance(slipring.rng(), np.random.Generator)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "thread"])
+def test_the_generator_is_one_numpy_generator_per_batch(start_method):
+    with Loader(SameGenerator(4), 2, num_workers=2, start_method=start_method, collate_fn=as_list) as loader:
+        assert list(loader) == [[(True, True)] * 2] * 2
+
+
+# ---- without torch ----
+
+WITHOUT_TORCH = """
+import sys
+import slipring
+from tests.datasets import Random
+for num_workers, start_method in ((0, None), (1, "fork"), (1, "thread")):
+    dataset = Random(use_globals=start_method != "thread")
+    with slipring.Loader(dataset, 4, num_workers=num_workers, start_method=start_method) as loader:
+        for _ in range(2):
+            assert len(list(loader)) == 10
+heavy = {"torch", "pyarrow", "pandas", "scipy"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def run(program):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    ).stdout.split("\n")
+
+
+def test_a_loader_imports_no_torch():
+    run(WITHOUT_TORCH)
+
+
+# ---- seeds ----
+
+
+def test_seeds_of_ranges_are_all_different():
+    seeds = {
+        seeding.batch_seed(seed, epoch, ticket, row, rank)
+        for seed in range(3)
+        for epoch in range(3)
+        for ticket in range(20)
+        for row in range(0, 40, 8)
+        for rank in range(3)
+    }
+    assert len(seeds) == 3 * 3 * 20 * 5 * 3
+    assert all(0 <= seed < 1 << 64 for seed in seeds)
+
+
+def test_a_seed_is_the_same_on_every_machine():
+    assert seeding.batch_seed(1, 2, 3, 4, 5) == 12850494180072361784
+
+
+def test_nothing_is_imported_when_a_worker_draws_first():
+    """numpy imports its random module lazily; a worker that is forked in that instant would wait for ever."""
+    run(
+        "import sys, slipring\n"
+        "with slipring.Loader(range(2), 2, num_workers=1) as loader:\n"
+        "    batches = iter(loader)\n"
+        "    assert 'numpy.random' in sys.modules\n"
+    )

@@ -1,0 +1,236 @@
+"""stats(): what has been done, how long it took, where the memory is."""
+
+import contextlib
+import dataclasses
+import os
+import time
+import types
+
+import numpy as np
+import pytest
+
+from slipring import Loader, Stats, stats
+from tests.datasets import Echo, Opaque, Squares, Values, as_list
+
+NAMES = {
+    "batches",
+    "bytes",
+    "copied_batches",
+    "copied_bytes",
+    "pickled_leaves",
+    "pickled_tasks",
+    "backing",
+    "backing_reason",
+    "slots",
+    "slot_bytes",
+    "slot_bytes_limited_by",
+    "slot_bytes_committed",
+    "fetch_s",
+    "collate_s",
+    "slot_wait_s",
+    "consumer_wait_s",
+    "respawns",
+}
+
+
+def test_the_figures_have_these_names_and_cannot_be_changed():
+    stats = Loader(Squares()).stats()
+    assert isinstance(stats, Stats)
+    assert {field.name for field in dataclasses.fields(stats)} >= NAMES
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        stats.batches = 1
+
+
+def test_every_figure_is_documented():
+    for field in dataclasses.fields(Stats):
+        assert field.name in Stats.__doc__, field.name
+
+
+def test_before_the_first_iteration_nothing_has_been_done():
+    assert Loader(Squares(), num_workers=2).stats() == Stats()
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "thread")])
+@pytest.mark.parametrize("persistent_workers", [True, False])
+def test_batches_and_bytes_add_up_over_epochs(num_workers, start_method, persistent_workers):
+    kwargs = {
+        "num_workers": num_workers,
+        "start_method": start_method,
+        "persistent_workers": persistent_workers,
+    }
+    with Loader(Values([np.zeros(1000)] * 10), 2, **kwargs) as loader:
+        for epoch in range(1, 4):
+            list(loader)
+            stats = loader.stats()
+            assert stats.batches == 5 * epoch
+            assert 5 * epoch * 16_000 <= stats.bytes < 5 * epoch * 17_000
+    after = loader.stats()
+    assert (after.batches, after.bytes) == (stats.batches, stats.bytes), "figures outlive the segment"
+
+
+def test_a_second_iterators_batches_count_too():
+    with Loader(Squares(8), 2, num_workers=1) as loader:
+        for _ in zip(loader, loader, strict=True):
+            pass
+        assert loader.stats().batches == 8
+
+
+def test_an_error_is_no_batch():
+    with Loader(Squares(4), 2, sampler=[0, 1, 99, 2]) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(IndexError):
+            next(iterator)
+        assert loader.stats().batches == 1
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_went_through_pickle_is_counted(num_workers):
+    with Loader(
+        Values([Opaque(i) for i in range(6)]), 3, collate_fn=as_list, num_workers=num_workers
+    ) as loader:
+        list(loader)
+        assert (loader.stats().pickled_leaves, loader.stats().pickled_tasks) == (6, 0)
+    with Loader(Echo(), 2, sampler=["a", "b", "c"], num_workers=num_workers) as loader:
+        list(loader)
+        assert (loader.stats().pickled_leaves, loader.stats().pickled_tasks) == (0, 2)
+
+
+class Slow(Squares):
+    def __getitem__(self, i):
+        time.sleep(0.01)
+        return super().__getitem__(i)
+
+
+def slow_collate(samples):
+    time.sleep(0.02)
+    return len(samples)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_times_are_summed_where_they_were_spent(num_workers, chunk_size):
+    with Loader(
+        Slow(8), 4, collate_fn=slow_collate, num_workers=num_workers, chunk_size=chunk_size
+    ) as loader:
+        assert list(loader) == [4, 4]
+        stats = loader.stats()
+    assert stats.fetch_s >= 8 * 0.01
+    assert stats.collate_s >= 2 * 0.02
+    if num_workers:
+        assert stats.consumer_wait_s > 0
+
+
+def test_a_slow_consumer_makes_workers_wait():
+    with Loader(Squares(20), 1, num_workers=1, prefetch_factor=1) as loader:
+        for _ in loader:
+            time.sleep(0.01)
+        assert loader.stats().slot_wait_s > 10 * 0.01
+
+
+def test_memory_is_told():
+    with Loader(Squares(8), 2, num_workers=1, slots=5, slot_bytes=1 << 20) as loader:
+        assert loader.stats().backing is None
+        list(loader)
+        stats = loader.stats()
+    assert loader.stats() == stats  # after the end, too
+    assert (stats.slots, stats.slot_bytes, stats.slot_bytes_limited_by) == (5, 1 << 20, None)
+    assert 0 < stats.slot_bytes_committed < 5 * (1 << 20)
+    assert stats.backing in ("shm", "memfd") and stats.backing_reason
+
+
+def test_committed_memory_follows_the_batches_not_the_reserve():
+    size = 4 << 20
+    with Loader(Values([np.zeros(size, np.uint8)] * 30), None, num_workers=2, slots=4) as loader:
+        for _ in range(2):
+            for _ in loader:
+                pass
+        stats = loader.stats()
+        assert stats.slot_bytes > 10 * size
+        assert stats.slot_bytes_committed <= 4 * (size + (2 << 20))
+
+
+@pytest.mark.parametrize("backing", ["shm", "memfd", "/dev/shm"])
+def test_a_backing_that_was_asked_for_is_used(backing):
+    if not os.path.isdir("/dev/shm"):
+        pytest.skip("no /dev/shm here")
+    with Loader(Squares(8), 2, num_workers=1, backing=backing) as loader:
+        list(loader)
+        assert loader.stats().backing == ("dir" if backing.startswith("/") else backing)
+        assert loader.stats().backing_reason
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_nothing_needs_memory_or_descriptors_per_batch(num_workers):
+    """In the steady state no segment grows, and no descriptor is opened."""
+    with Loader(Squares(200), 2, num_workers=num_workers) as loader:
+        list(iter(loader))
+        committed, descriptors = loader.stats().slot_bytes_committed, len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            for _ in loader:
+                pass
+        assert loader.stats().slot_bytes_committed == committed
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_pace_tells_what_steps_wait_and_take(monkeypatch):
+    clock = iter([0.0, 1.0, 3.0, 10.0, 11.0, 20.0, 21.0, 29.0, 50.0, 60.0, 61.0])
+    monkeypatch.setattr(stats, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
+    pace = stats.Pace()
+    assert (pace.steps, pace.wait_s, pace.step_s) == (0, 0, 0)
+    pace.begin()  # 0
+    with pace.step():  # 1 to 3
+        pass
+    with pace.step():  # 10 to 11
+        pass
+    with contextlib.suppress(StopIteration), pace.step():  # 20
+        raise StopIteration
+    pace.begin()  # 21: another pass
+    with pace.step():  # 29 to 50
+        pass
+    assert pace.steps == 3
+    assert pace.wait_s == (2 + 1 + 21) / 3 and pace.step_s == (3 + 8 + 29) / 3
+
+
+class Spending:
+    """Reading and collating take a while each, which `took` notes."""
+
+    def __init__(self):
+        self.took = {"fetch_s": 0.0, "collate_s": 0.0}
+
+    def spend(self, name, seconds):
+        begun = time.perf_counter()
+        time.sleep(seconds)
+        self.took[name] += time.perf_counter() - begun
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        self.spend("fetch_s", 0.004)
+        return i
+
+    def __iter__(self):
+        return (self[i] for i in range(6))
+
+    def collate(self, samples):
+        self.spend("collate_s", 0.002)
+        return samples
+
+
+@pytest.mark.parametrize("rng", ["worker", "batch"])
+@pytest.mark.parametrize("batch_size", [2, None])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_torchs_drop_in_tells_the_same_times_without_workers(rng, batch_size, is_stream):
+    data = pytest.importorskip("torch").utils.data
+    from slipring.torch import DataLoader
+
+    slow = type("Stream", (Spending, data.IterableDataset), {"__len__": None})() if is_stream else Spending()
+    loader = DataLoader(slow, batch_size, collate_fn=slow.collate, rng=rng)
+    for epochs in 1, 2:
+        batches = len(list(loader))
+        stats = loader.stats()
+        assert stats.batches == epochs * batches
+        for name, least in slow.took.items():
+            assert getattr(stats, name) >= least
+        assert stats.consumer_wait_s == stats.slot_wait_s == 0

@@ -1,0 +1,84 @@
+/* incarnations.c - party numbers of a push segment: a process dies; a survivor and a newcomer recover what it held at the
+ * same time, and the newcomer takes its number as soon as it can. Or one of these two dies.
+ */
+#include "model.h"
+
+enum { VICTIM = 1, SURVIVOR = 2, NEWCOMER = 3, NUMBER = 1 }; /* all numbers but this one are party 0's */
+
+static uint32_t take_number(uint32_t me)
+{
+    uint32_t number = UINT32_MAX;
+    MUST(sr_enter(ring, &number) == 0 && number == NUMBER);
+    books.number[me] = (uint8_t)(number + 1);
+    return number;
+}
+
+/* Takes a slot, gives it up, and leaves. */
+static void come_and_go(uint32_t me)
+{
+    uint32_t number = take_number(me), slot;
+    uint64_t gen;
+    MUST(sr_claim_free(ring, number, SR_FOREVER, &slot, &gen) == 0);
+    MUST(books.fills[slot] == 0);
+    books.fills[slot] = (uint8_t)(me + 1);
+    if (plan->grows)
+        MUST(sr_commit(ring, number, slot, SR_PAGE, NULL) == 0);
+    put(slot, WHOLE_OBJECT, 0, me);
+    MUST(get(slot, WHOLE_OBJECT, 0) == me);
+    MUST(ring->parties[number].status == SR_PARTY_JOINED);
+    MUST(me == VICTIM || sr_leave(ring, number) == -EBUSY);
+    books.fills[slot] = 0;
+    if (plan->holds)
+        MUST(sr_park(ring, number, slot, gen) == 0 && sr_unhold(ring, number, slot, gen) == 0);
+    else
+        MUST(sr_abort(ring, number, slot, gen) == 0);
+    MUST(sr_leave(ring, number) == 0);
+}
+
+static bool victim_has_gone(uint32_t me)
+{
+    (void)me;
+    return books.life[VICTIM] == ENDED || books.life[VICTIM] == DEAD;
+}
+
+static bool all_have_gone(uint32_t me)
+{
+    (void)me;
+    for (uint32_t p = SURVIVOR; p <= NEWCOMER; p++)
+        if (books.life[p] != ENDED && books.life[p] != DEAD)
+            return false;
+    return true;
+}
+
+void incarnations(uint32_t me);
+void incarnations(uint32_t me)
+{
+    if (me == VICTIM || me == NEWCOMER) {
+        come_and_go(me);
+        return;
+    }
+    if (me == SURVIVOR) {
+        MUST(sr_recover_dead(ring, true) >= 0);
+        return;
+    }
+    for (uint32_t p = 0; p < ring->n_parties; p++)
+        if (p != NUMBER)
+            ring->parties[p].incarnation = FIRST_PID;
+    spawn(VICTIM);
+    wait_until(victim_has_gone);
+    if (books.life[VICTIM] == DEAD)
+        confirm_death(VICTIM);
+    spawn(SURVIVOR);
+    spawn(NEWCOMER);
+    wait_until(all_have_gone);
+    for (uint32_t p = SURVIVOR; p <= NEWCOMER; p++)
+        if (books.life[p] == DEAD)
+            confirm_death(p);
+    MUST(sr_recover_dead(ring, true) >= 0);
+    for (uint32_t p = 0; p < ring->n_parties; p++)
+        if (p != NUMBER)
+            ring->parties[p].incarnation = 0;
+    for (uint32_t i = 0; i < plan->slots; i++)
+        MUST(sr_state_of(ring->slots[i].state) == SR_FREE);
+    MUST(ring->parties[NUMBER].incarnation == 0 && sr_pages_of(ring->parties[NUMBER].growing) == 0);
+}

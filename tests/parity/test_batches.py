@@ -1,0 +1,304 @@
+"""Map datasets: the batches of torch's DataLoader, in type, layout and value."""
+
+import collections
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils import data  # noqa: E402
+from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
+
+from tests.parity.common import (  # noqa: E402
+    Custom,
+    Fetched,
+    Made,
+    Pair,
+    Record,
+    Special,
+    Values,
+    as_custom,
+    as_is,
+    assert_as_torch,
+    assert_same,
+    batches,
+    raises,
+    torchs_and_more,
+)
+from tests.parts import slow  # noqa: E402
+
+WORKERS = [0, 2]
+DTYPES = [
+    dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
+    and dtype in {
+        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16,
+        torch.uint32, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
+        torch.complex32, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
+        torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
+    }
+]  # fmt: skip
+
+
+def grid(i):
+    return torch.arange(12, dtype=torch.float32).reshape(3, 4) + i
+
+
+KINDS = {
+    "tensors": grid,
+    "tensors without dimensions": lambda i: torch.tensor(i),
+    "empty tensors": lambda i: torch.empty(0, 3),
+    "transposed tensors": lambda i: grid(i).t(),
+    "strided tensors": lambda i: grid(i)[:, ::2],
+    "expanded tensors": lambda i: torch.tensor([i]).expand(5),
+    "channels last": lambda i: torch.arange(24.0).reshape(2, 3, 4).permute(1, 2, 0) + i,
+    "arrays": lambda i: np.arange(6, dtype=np.int16).reshape(2, 3) + i,
+    "arrays without dimensions": lambda i: np.array(float(i)),
+    "empty arrays": lambda i: np.empty((2, 0)),
+    "strided arrays": lambda i: np.arange(12)[::3] + i,
+    "numpy numbers": lambda i: np.float32(i) / 3,
+    "numpy booleans": lambda i: np.bool_(i % 2),
+    "numpy halves": lambda i: np.float16(i),
+    "numpy unsigned": lambda i: np.uint16(i),
+    "integers": lambda i: i,
+    "huge integers": lambda i: 2**62 + i,
+    "negative integers": lambda i: -i,
+    "floats": lambda i: i / 7,
+    "odd floats": lambda i: (float("nan"), float("inf"), -0.0)[i % 3],
+    "booleans": lambda i: i % 2 == 0,
+    "integers and floats": lambda i: i if i % 2 else i / 2,
+    "text": lambda i: f"né {i} \x00",
+    "bytes": lambda i: b"\x00" * i,
+    "dicts": lambda i: {"a": i, "b": torch.ones(2) * i, 3: "text"},
+    "ordered dicts": lambda i: collections.OrderedDict([("z", i), ("a", [i, i])]),
+    "default dicts": lambda i: collections.defaultdict(list, {"a": i}),
+    "lists": lambda i: [i, float(i), str(i)],
+    "tuples": lambda i: (i, np.ones(2) * i, (i, {"x": i})),
+    "namedtuples": lambda i: Pair(i, Pair(torch.ones(1), "x")),
+    "deep nests": lambda i: {"a": [{"b": (i, [torch.tensor([i])])}], "c": Pair([i], {})},
+    "empty lists": lambda i: [],
+    "empty tuples": lambda i: (),
+    "empty dicts": lambda i: {},
+    "ranges": lambda i: range(i, i + 3),
+    "tensor subclasses": lambda i: (torch.ones(2) * i).as_subclass(Special),
+    "parameters": lambda i: torch.nn.Parameter(torch.ones(2) * i).detach(),
+    "a dict in half of the positions": lambda i: (i, {"only": i}),
+    "more samples than a byte counts": lambda i: [i] * 300,
+}
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_of_any_kind_make_torchs_batches(make, kind, num_workers):
+    assert_as_torch(make, Made(KINDS[kind], 5), batch_size=2, num_workers=num_workers)
+
+
+SINGLE = {name: kind for name, kind in KINDS.items() if name not in ("tensor subclasses",)} | {
+    "objects": lambda i: Custom(i),
+    "dataclasses": lambda i: Record(torch.ones(1) * i),
+    "none": lambda i: None,
+    "complex numbers": lambda i: complex(i, 1),
+    "sets": lambda i: {i, "x"},
+    "big integers": lambda i: 2**80 + i,
+    "text arrays": lambda i: np.array(["a", "bc"]),
+    "compressed rows": lambda i: torch.eye(3).to_sparse_csr(),
+    "quantities of text": lambda i: {"a": None, "b": ["x", b"y", i, {"t": torch.ones(i)}]},
+}
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("kind", SINGLE)
+@pytest.mark.filterwarnings("ignore:Sparse ")
+def test_samples_without_batching_are_torchs(make, kind, num_workers):
+    assert_as_torch(make, Made(SINGLE[kind], 3), batch_size=None, num_workers=num_workers)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("batch_size", [2, None])
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_every_dtype_of_torchs_is_kept(make, batch_size, num_workers):
+    def sample(i):
+        raw = torch.arange(64, dtype=torch.uint8).reshape(4, 16) % 2
+        return {str(dtype): raw.clone().view(dtype) for dtype in DTYPES}
+
+    assert_as_torch(make, Made(sample, 3), batch_size=batch_size, num_workers=num_workers)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_every_dtype_of_numpys_is_kept(make, num_workers):
+    codes = "?bBhHiIlLefdFD"  # not q and Q: torch knows but one of the types of 64 bits
+    dataset = Made(lambda i: {code: np.full(3, i % 2, code) for code in codes}, 3)
+    assert_as_torch(make, dataset, batch_size=2, num_workers=num_workers)
+
+
+def test_a_leaf_that_requires_grad_is_torchs_without_workers(make):
+    dataset = Made(lambda i: torch.ones(2, requires_grad=True), 2)
+    assert_as_torch(make, dataset, batch_size=2)
+
+
+def test_a_leaf_that_requires_grad_comes_from_a_worker_as_torchs(make):
+    dataset = Made(lambda i: torch.ones(2, requires_grad=True), 2)
+    assert_as_torch(make, dataset, batch_size=None, num_workers=1)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_handed_on(make, num_workers):
+    def nest(samples):
+        return torch.nested.nested_tensor(samples, layout=torch.strided)
+
+    dataset = Made(lambda i: torch.ones(i + 1), 4)
+    if num_workers and make is data.DataLoader:
+        pytest.skip("torch cannot share nested tensors between processes")
+    ours = batches(make, dataset, batch_size=2, num_workers=num_workers, collate_fn=nest)
+    assert_same(ours, [nest([torch.ones(i + 1), torch.ones(i + 2)]) for i in (0, 2)])
+
+
+REFUSED = {
+    "dataclasses": lambda i: Record(i),
+    "none": lambda i: None,
+    "objects": lambda i: Custom(i),
+    "sets": lambda i: {i},
+    "text arrays": lambda i: np.array(["a"]),
+    "object arrays": lambda i: np.array([None]),
+    "tensors of two shapes": lambda i: torch.ones(i + 1),
+    "lists of two lengths": lambda i: [0] * (i + 1),
+    "keys that are missing": lambda i: {i: 0},
+    "complex numbers": lambda i: complex(i, 1),
+    "sparse tensors": lambda i: torch.eye(3).to_sparse(),
+}
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_torch_refuses_to_collate_is_refused_alike(make, kind, num_workers):
+    raised = []
+    for cls in (data.DataLoader, make):
+        with raises(Exception) as info:
+            batches(cls, Made(REFUSED[kind], 2), batch_size=2, num_workers=num_workers)
+        raised.append(info.value)
+    theirs, ours = raised
+    assert type(ours) is type(theirs)
+    assert (
+        str(ours).strip().splitlines()[-1].split("at entry")[0]
+        == (str(theirs).strip().splitlines()[-1].split("at entry")[0])
+    )
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("batch_size", [3, None])
+@pytest.mark.parametrize("collate_fn", [as_is, as_custom, torchs_and_more, lambda samples: None])
+def test_what_a_collate_fn_makes_is_what_comes(make, collate_fn, batch_size, num_workers):
+    if batch_size is None and collate_fn in (as_custom, torchs_and_more):
+        pytest.skip("these take lists")
+    dataset = Made(lambda i: (grid(i), i), 7)
+    assert_as_torch(make, dataset, batch_size=batch_size, collate_fn=collate_fn, num_workers=num_workers)
+
+
+def channels_last(samples):
+    return torch.stack(samples).contiguous(memory_format=torch.channels_last)
+
+
+LAYOUTS = {
+    "channels last": channels_last,
+    "channels last of one channel": lambda samples: channels_last([image[:1] for image in samples]),
+    "channels last of one pixel": lambda samples: channels_last([image[:, :1, :1] for image in samples]),
+    "channels last, halves": lambda samples: channels_last(samples).half(),
+    "channels last, bfloat16": lambda samples: channels_last(samples).bfloat16(),
+    "channels last of films": lambda samples: torch.stack(
+        [torch.stack([image] * 2, 1) for image in samples]
+    ).contiguous(memory_format=torch.channels_last_3d),
+    "channels last, every second row": lambda samples: channels_last(samples)[:, :, ::2],
+    "samples as they lie": list,
+    "a dict of both": lambda samples: {
+        "a": channels_last(samples),
+        "b": [image.numpy() for image in samples],
+    },
+    "stacked by torch": torch.stack,
+    "stacked by torch's default": torch.utils.data.default_collate,
+    "transposed": lambda samples: torch.stack(samples).transpose(0, 1),
+    "expanded": lambda samples: samples[0].expand(4, *samples[0].shape),
+    "empty": lambda samples: torch.stack(samples)[:0],
+}
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_images_lie_in_memory_as_torchs(make, layout, num_workers):
+    def image(i):
+        return (torch.arange(60.0).reshape(4, 5, 3) + i).permute(2, 0, 1)  # as decoders give them
+
+    assert_as_torch(make, Made(image, 4), batch_size=2, collate_fn=LAYOUTS[layout], num_workers=num_workers)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_batches_of_more_dimensions_than_a_record_has_come(make, num_workers):
+    for kind in (np.ones, torch.ones):
+        dataset = Made(lambda i, kind=kind: kind([1] * 12 + [2]) * i, 4)
+        assert_as_torch(make, dataset, batch_size=2, num_workers=num_workers)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_registered_types_are_collated_by_their_function(make, num_workers, monkeypatch):
+    def collate(batch, *, collate_fn_map=None):
+        return Custom([sample.value for sample in batch])
+
+    monkeypatch.setitem(default_collate_fn_map, Custom, collate)
+    dataset = Made(lambda i: {"x": Custom(i), "y": i}, 5)
+    assert_as_torch(make, dataset, batch_size=2, num_workers=num_workers)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("batch_size", [2, None])
+def test_datasets_may_be_torchs_own(make, batch_size, num_workers):
+    rows = data.TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10))
+    for dataset in (
+        rows,
+        data.Subset(rows, [3, 1, 1, 9]),
+        data.ConcatDataset([rows, rows]),
+        data.StackDataset(rows, Values(list(range(10)))),
+        data.StackDataset(a=rows, b=Values(list("abcdefghij"))),
+        data.random_split(rows, [7, 3], torch.Generator().manual_seed(1))[0],
+        list(range(5)),
+        {i: str(i) for i in range(5)},
+    ):
+        assert_as_torch(make, dataset, batch_size=batch_size, num_workers=num_workers)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("batch_size", [3, None])
+def test_getitems_is_called_where_torch_calls_it(make, batch_size, num_workers):
+    assert_as_torch(make, Fetched(list(range(8))), batch_size=batch_size, num_workers=num_workers)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
+def test_the_start_method_changes_no_batch(make, method):
+    values = [{"x": torch.ones(3) * i, "y": Pair(i, f"{i}")} for i in range(6)]
+    ours = batches(
+        make, Values(values), batch_size=2, shuffle=True, num_workers=1, multiprocessing_context=method
+    )
+    assert_same(ours, batches(data.DataLoader, Values(values), batch_size=2, shuffle=True, num_workers=1))
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_batches_can_be_written_to_and_kept(make, num_workers):
+    kept = list(make(Made(grid, 12), batch_size=2, num_workers=num_workers))
+    for i, batch in enumerate(kept):
+        batch += 100 * i
+    for i, batch in enumerate(kept):
+        assert_same(batch, torch.stack([grid(2 * i), grid(2 * i + 1)]) + 100 * i)
+
+
+def test_out_of_order_the_same_batches_come(make):
+    ours = batches(make, Values(list(range(20))), batch_size=2, num_workers=2, in_order=False)
+    assert sorted(batch.tolist() for batch in ours) == [[i, i + 1] for i in range(0, 20, 2)]
+
+
+LAZY = {"conjugated": lambda x: x.conj(), "negated": lambda x: x.conj().imag}
+
+
+@pytest.mark.parametrize("kind", LAZY)
+def test_tensors_whose_sign_is_put_off_are_collated_without_workers(make, kind):
+    assert_as_torch(make, Made(lambda i: LAZY[kind](torch.tensor([1 + 2j * i])), 4), batch_size=2)

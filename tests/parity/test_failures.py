@@ -1,0 +1,189 @@
+"""What goes wrong in a worker is told as torch tells it, and the loader goes on as torch's does."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils import data  # noqa: E402
+
+from tests.parity.common import (  # noqa: E402
+    Dying,
+    Failing,
+    FailingSampler,
+    FailingStream,
+    Values,
+    bad_begin,
+    bad_collate,
+    ended,
+    fragile_error,
+    key_error,
+    killed,
+    odd_error,
+    raises,
+    tuple_key_error,
+    value_error,
+)
+
+WORKERS = [0, 2]
+
+
+@pytest.mark.parametrize("error", [value_error, key_error, tuple_key_error])
+@pytest.mark.parametrize("batch_size", [2, None])
+def test_an_exception_keeps_its_type_and_names_its_worker(make, error, batch_size):
+    with raises(Exception) as theirs:
+        error()
+    with raises(type(theirs.value)) as ours:
+        list(make(Failing(error), batch_size=batch_size, num_workers=2))
+    number = 3 // (batch_size or 1) % 2
+    text = str(ours.value)
+    assert text.startswith(f"Caught {type(theirs.value).__name__} in DataLoader worker process {number}.\n")
+    assert "Original Traceback (most recent call last):" in text
+    assert f"in {error.__name__}" in text
+    assert str(theirs.value) in text
+
+
+@pytest.mark.parametrize("error", [value_error, key_error, odd_error, fragile_error])
+def test_without_workers_an_exception_arrives_as_it_is(make, error):
+    with raises(Exception) as theirs:
+        error()
+    with raises(type(theirs.value)) as ours:
+        list(make(Failing(error), batch_size=2))
+    assert type(ours.value) is type(theirs.value) and str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize("which", [0, 2])
+def test_a_worker_cannot_collate_samples_that_require_grad(make, which):
+    samples = [torch.zeros(3, requires_grad=i == which) for i in range(4)]
+    with raises(RuntimeError, match="one of the arguments requires grad"):
+        list(make(Values(samples), batch_size=4, num_workers=1))
+
+
+@pytest.mark.parametrize("error", [odd_error, fragile_error])
+def test_an_exception_that_cannot_be_rebuilt_is_still_told(make, error):
+    with raises(Exception) as theirs:
+        error()
+    kinds = (RuntimeError, type(theirs.value))
+    with raises(kinds, match=r"Caught .* in DataLoader worker process 1") as ours:
+        list(make(Failing(error), batch_size=2, num_workers=2))
+    assert str(theirs.value) in str(ours.value)
+
+
+def test_the_place_of_an_exception_is_told(make):
+    places = [
+        (FailingStream(), {}, OverflowError),
+        (Values([1, 2]), {"collate_fn": bad_collate}, ArithmeticError),
+        (Values([1, 2]), {"worker_init_fn": bad_begin}, LookupError),
+    ]
+    for dataset, options, kind in places:
+        pattern = f"Caught {kind.__name__} in DataLoader worker process 0."
+        with raises(kind, match=re.escape(pattern)):
+            list(make(dataset, batch_size=3, num_workers=1, **options))
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_an_exception_of_a_sampler_arrives_as_it_is(make, num_workers):
+    loader = make(Values(list(range(6))), sampler=FailingSampler(), num_workers=num_workers)
+    with raises(LookupError, match=r"^'no more indices'$|^no more indices$"):
+        list(loader)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_after_an_exception_the_iteration_goes_on(make, num_workers):
+    iterator = iter(make(Failing(value_error), batch_size=2, num_workers=num_workers))
+    assert next(iterator).tolist() == [0, 1]
+    with raises(ValueError, match="no such value"):
+        next(iterator)
+    assert [batch.tolist() for batch in iterator] == [[4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_after_an_exception_the_loader_can_be_used_again(make, persistent):
+    loader = make(Failing(value_error), batch_size=2, num_workers=2, persistent_workers=persistent)
+    for _ in range(2):
+        seen = []
+        with raises(ValueError, match="no such value"):
+            for batch in loader:
+                seen += batch.tolist()
+        assert seen == [0, 1]
+
+
+def test_a_stream_that_raised_has_ended(make):
+    iterator = iter(make(FailingStream(), batch_size=2, num_workers=1))
+    assert next(iterator).tolist() == [0, 1]
+    with raises(OverflowError):
+        next(iterator)
+    assert list(iterator) == []
+
+
+@pytest.mark.parametrize("how", [killed, ended])
+def test_the_death_of_a_worker_is_told_with_its_number(make, how):
+    with raises(RuntimeError, match=r"DataLoader worker \(pid(\(s\))? [0-9, ]+\)") as info:
+        list(make(Dying(how), batch_size=2, num_workers=2))
+    if how is killed:
+        assert "killed by signal" in str(info.value) or "exited unexpectedly" in str(info.value)
+    else:
+        assert "exited unexpectedly" in str(info.value)
+
+
+def test_a_loader_can_be_used_again_after_a_death(make):
+    loader = make(Dying(killed), batch_size=2, num_workers=1)
+    for _ in range(2):
+        with raises(RuntimeError, match="DataLoader worker"):
+            list(loader)
+
+
+class Stuck(data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        if i == 2:
+            threading.Event().wait()
+        return i
+
+
+def test_a_timeout_is_told_in_torchs_words(make):
+    iterator = iter(make(Stuck(), batch_size=2, num_workers=1, timeout=2))
+    assert next(iterator).tolist() == [0, 1]
+    with raises(RuntimeError, match="DataLoader timed out after 2 seconds"):
+        next(iterator)
+
+
+@pytest.mark.parametrize("which", ["torch.utils.data", "slipring.torch"])
+def test_ctrl_c_ends_the_program_and_its_workers(which, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        textwrap.dedent(f"""
+        import threading
+        from {which} import DataLoader
+
+        class Slow:
+            def __len__(self):
+                return 10
+            def __getitem__(self, i):
+                if i > 1:
+                    threading.Event().wait()
+                return i
+
+        try:
+            for batch in DataLoader(Slow(), num_workers=2):
+                print("one", flush=True)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """)
+    )
+    with subprocess.Popen(
+        [sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as program:
+        assert program.stdout.readline() == program.stdout.readline() == b"one\n"
+        os.killpg(program.pid, signal.SIGINT)  # as a terminal does: workers get it too
+        assert program.stdout.read() == b"interrupted\n"
+        assert program.wait() == 0

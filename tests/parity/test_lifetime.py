@@ -1,0 +1,171 @@
+"""Loaders and iterators may be kept, dropped, copied and left in any order."""
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils import data  # noqa: E402
+
+from slipring.torch import DataLoader  # noqa: E402
+from tests.datasets import Values  # noqa: E402
+from tests.parity.common import Made, seed_by_worker  # noqa: E402
+from tests.parts import one_fast  # noqa: E402
+
+NUMBERS = Values(list(range(12)))
+SETTINGS = [(0, False), (2, False), (2, True)]
+
+
+def workers(setting):
+    return {"num_workers": setting[0], "persistent_workers": setting[1]}
+
+
+def as_list(batches):
+    return [batch.tolist() for batch in batches]
+
+
+ALL = [[i, i + 1, i + 2] for i in range(0, 12, 3)]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_loader_may_go_before_its_iterator(make, setting):
+    loader = make(NUMBERS, batch_size=3, **workers(setting))
+    iterator = iter(loader)
+    assert next(iterator).tolist() == ALL[0]
+    del loader
+    gc.collect()
+    assert as_list(iterator) == ALL[1:]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_iterator_may_go_before_its_loader(make, setting):
+    loader = make(NUMBERS, batch_size=3, **workers(setting))
+    iterator = iter(loader)
+    next(iterator)
+    del iterator
+    assert as_list(loader) == ALL
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_an_epoch_may_be_broken_off(make, setting):
+    loader = make(NUMBERS, batch_size=3, **workers(setting))
+    for _ in range(3):
+        for batch in loader:
+            assert batch.tolist() == ALL[0]
+            break
+    assert as_list(loader) == ALL
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_two_iterators_do_not_disturb_each_other(make, num_workers):
+    loader = make(NUMBERS, batch_size=3, num_workers=num_workers)
+    one, other = iter(loader), iter(loader)
+    assert [(a.tolist(), b.tolist()) for a, b in zip(one, other)] == [(x, x) for x in ALL]
+
+
+def test_with_persistent_workers_a_second_iterator_is_the_first_begun_anew(make):
+    loader = make(NUMBERS, batch_size=3, num_workers=2, persistent_workers=True)
+    one = iter(loader)
+    next(one)
+    assert iter(loader) is one
+    assert as_list(one) == ALL
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_after_the_end_there_is_nothing_more(make, setting):
+    iterator = iter(make(NUMBERS, batch_size=3, **workers(setting)))
+    assert len(iterator) == 4
+    assert as_list(iterator) == ALL
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(iterator)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_thread_may_iterate(make, setting):
+    seen = []
+    loader = make(NUMBERS, batch_size=3, **workers(setting))
+    thread = threading.Thread(target=lambda: seen.extend(as_list(loader)))
+    thread.start()
+    thread.join()
+    assert seen == ALL
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_loader_can_be_copied_before_its_first_epoch(make, duplicate):
+    loader = make(NUMBERS, batch_size=3, num_workers=2, worker_init_fn=seed_by_worker)
+    assert as_list(duplicate(loader)) == as_list(loader) == ALL
+
+
+def test_a_dataset_may_read_from_a_loader(make):
+    inner = make(NUMBERS, batch_size=4)
+    outer = make(Made(lambda i: sum(batch.sum() for batch in inner) + i, 4), batch_size=2, num_workers=2)
+    assert as_list(outer) == [[66, 67], [68, 69]]
+
+
+ENDS = {
+    "in mid-epoch": "iterator = iter(loader); next(iterator)",
+    "before the first batch": "iterator = iter(loader)",
+    "after an epoch": "list(loader)",
+    "with the loader gone": "iterator = iter(loader); next(iterator); del loader",
+    "with a cycle": "iterator = iter(loader); next(iterator); cycle = [iterator]; cycle.append(cycle)",
+    "with sys keeping it": "iterator = iter(loader); next(iterator); import sys; sys.kept = iterator",
+    "with an exception": "iterator = iter(loader); next(iterator); raise SystemExit(0)",
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:])
+@pytest.mark.parametrize("end", one_fast(ENDS))
+@pytest.mark.parametrize("which", ["slipring.torch"])
+def test_a_program_may_end_anywhere(which, end, setting, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        textwrap.dedent(f"""
+        from {which} import DataLoader
+        loader = DataLoader(list(range(20)), batch_size=2, **{workers(setting)!r})
+        {ENDS[end]}
+        """)
+    )
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_torchs_class_is_derived_from_as_before(make):
+    class Own(make):
+        def __iter__(self):
+            for batch in super().__iter__():
+                yield batch + 1
+
+    assert as_list(Own(NUMBERS, batch_size=3, num_workers=1))[0] == [1, 2, 3]
+    assert issubclass(Own, data.DataLoader)
+
+
+@pytest.mark.parametrize("options", [{}, {"preload": 2}, {"rng": "batch"}, {"rng": "batch", "preload": 1}])
+def test_threads_that_begin_epochs_of_one_persistent_loader_do_not_close_it(options):
+    loader = DataLoader(range(10_000), num_workers=1, persistent_workers=True, **options)
+    raised, begun = [], threading.Barrier(2)
+
+    def read():
+        begun.wait()
+        try:
+            for _ in range(10):
+                for _ in zip(range(30), loader):
+                    pass
+        except Exception as error:
+            raised.append(error)
+
+    next(iter(loader))
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    loader.close()
+    assert raised == []

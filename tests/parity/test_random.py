@@ -1,0 +1,127 @@
+"""Random numbers: bit by bit those of torch's DataLoader, whatever draws them."""
+
+import random
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils import data  # noqa: E402
+
+from tests.parity.common import (  # noqa: E402
+    Augmented,
+    AugmentedStream,
+    Informed,
+    Values,
+    assert_as_torch,
+    assert_same,
+    batches,
+    drawing_collate,
+    seed_by_worker,
+)
+from tests.parts import slow  # noqa: E402
+
+SETTINGS = [(0, False), (1, False), (2, False), (2, True)]
+MAP = {"batch_size": 5, "shuffle": True}
+
+
+def workers(setting):
+    return {"num_workers": setting[0], "persistent_workers": setting[1]}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_generator_draws_the_same_in_samples(make, setting):
+    assert_as_torch(make, Augmented(), **MAP, epochs=2, **workers(setting))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_generator_draws_the_same_in_a_collate_fn(make, setting):
+    assert_as_torch(make, Augmented(), **MAP, epochs=2, collate_fn=drawing_collate, **workers(setting))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_generator_draws_the_same_in_a_stream(make, setting):
+    assert_as_torch(make, AugmentedStream(), batch_size=4, epochs=2, **workers(setting))
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:])
+def test_a_worker_init_fn_may_seed(make, setting):
+    assert_as_torch(make, Augmented(), **MAP, epochs=2, worker_init_fn=seed_by_worker, **workers(setting))
+
+
+@pytest.mark.parametrize("method", ["fork", slow("spawn")])
+def test_a_started_worker_draws_the_same(make, method):
+    options = {"num_workers": 1, "multiprocessing_context": method}
+    assert_as_torch(make, Augmented(), **MAP, **options)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_workers_know_the_same_about_themselves(make, setting):
+    assert_as_torch(make, Informed(), epochs=2, batch_size=2, **workers(setting))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("own", [False, True], ids=["global generator", "own generator"])
+def test_the_consumers_generators_are_left_as_torch_leaves_them(make, setting, own):
+    def ends(cls):
+        options = {"generator": torch.Generator().manual_seed(5)} if own else {}
+        seen = batches(cls, Values(list(range(9))), **MAP, **options, epochs=2, **workers(setting))
+        left = [torch.rand(2), random.random(), np.random.rand(2)]
+        return seen, left, [options["generator"].get_state()] if own else []
+
+    assert_same(ends(make), ends(data.DataLoader))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_consumer_may_draw_between_batches(make, setting):
+    def drawn(cls):
+        torch.manual_seed(3)
+        loader = cls(Values(list(range(20))), batch_size=2, shuffle=True, **workers(setting))
+        return [(batch, torch.rand(1)) for _ in range(2) for batch in loader]
+
+    assert_same(drawn(make), drawn(data.DataLoader))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_broken_off_epoch_leaves_the_generator_as_torch_does(make, setting):
+    def drawn(cls):
+        torch.manual_seed(3)
+        random.seed(3)
+        np.random.seed(3)
+        loader = cls(Augmented(), **MAP, **workers(setting))
+        firsts = [next(iter(loader)) for _ in range(3)]
+        return firsts, torch.rand(1), list(loader)
+
+    assert_same(drawn(make), drawn(data.DataLoader))
+
+
+class Moved(Augmented):
+    """A regression problem with random augmentation."""
+
+    def __getitem__(self, i):
+        x = torch.linspace(-1, 1, 8) * (i + 1) / self.n
+        noise = random.gauss(0, 0.1) + np.random.randn() * 0.1
+        return x + noise + torch.randn(8) * 0.1, x.sum().reshape(1)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_training_reaches_the_same_loss_to_the_last_bit(make, setting):
+    def losses(cls):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        loader = cls(Moved(40), batch_size=6, shuffle=True, drop_last=True, **workers(setting))
+        seen = []
+        for _ in range(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = torch.nn.functional.mse_loss(model(x), y)
+                loss.backward()
+                optimizer.step()
+                seen.append(loss.detach())
+        return seen, [p.detach() for p in model.parameters()]
+
+    assert_same(losses(make), losses(data.DataLoader))

@@ -1,0 +1,156 @@
+"""Samplers, streams and data pipes: which samples come, in which order, in which batch."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils import data  # noqa: E402
+from torch.utils.data.datapipes.iter import IterableWrapper  # noqa: E402
+from torch.utils.data.datapipes.map import SequenceWrapper  # noqa: E402
+
+from tests.datasets import Values  # noqa: E402
+from tests.parity.common import Sized, Stream, assert_as_torch, batches  # noqa: E402
+
+WORKERS = [0, 2]
+NUMBERS = Values(list(range(11)))
+
+
+def seeded():
+    return torch.Generator().manual_seed(9)
+
+
+SAMPLING = {
+    "in order": {},
+    "shuffled": {"shuffle": True},
+    "shuffled by a generator": {"shuffle": True, "make_generator": seeded},
+    "sequential": {"make_sampler": lambda: data.SequentialSampler(NUMBERS)},
+    "with replacement": {"make_sampler": lambda: data.RandomSampler(NUMBERS, True, 30)},
+    "some at random": {"make_sampler": lambda: data.RandomSampler(NUMBERS, num_samples=25)},
+    "by a generator of its own": {"make_sampler": lambda: data.RandomSampler(NUMBERS, generator=seeded())},
+    "weighted": {"make_sampler": lambda: data.WeightedRandomSampler([1.0, 2, 3, 0, 5], 40)},
+    "a subset": {"make_sampler": lambda: data.SubsetRandomSampler([3, 1, 4, 9])},
+    "a list": {"make_sampler": lambda: [3, 1, 4, 1, 5]},
+    "distributed": {"make_sampler": lambda: data.DistributedSampler(NUMBERS, 3, 1, seed=4)},
+}
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("how", SAMPLING)
+def test_samples_come_in_torchs_order(make, how, num_workers):
+    for batch in ({"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}):
+        options = {**SAMPLING[how], **batch, "num_workers": num_workers, "epochs": 2}
+        assert_as_torch(make, NUMBERS, **options)
+
+
+BATCHING = {
+    "torch's batches": lambda: data.BatchSampler(data.RandomSampler(NUMBERS), 3, False),
+    "torch's full batches": lambda: data.BatchSampler(data.RandomSampler(NUMBERS), 3, True),
+    "lists": lambda: [[0, 1], [5], [3, 3, 3]],
+    "tuples": lambda: [(0, 1), (5,)],
+    "tensors": lambda: [torch.tensor([0, 1]), torch.tensor([4])],
+    "no batch": lambda: [],
+}
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("how", BATCHING)
+@pytest.mark.leaks_ok("once it is sent a tensor, torch's worker has a server for it that stays")
+def test_a_batch_sampler_says_what_is_together(make, how, num_workers):
+    assert_as_torch(make, NUMBERS, make_batch_sampler=BATCHING[how], num_workers=num_workers, epochs=2)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_a_sampler_of_batches_without_batching_gives_torchs_samples(make, num_workers):
+    rows = data.TensorDataset(torch.arange(22).reshape(11, 2))
+    sampler = [[0, 1], [5, 5, 5]]
+    assert_as_torch(make, rows, sampler=sampler, batch_size=None, num_workers=num_workers)
+
+
+STREAMS = {
+    "sharded": lambda: Stream(13),
+    "the same in each worker": lambda: Stream(13, sharded=False),
+    "one shorter": lambda: Stream(lengths=(7, 2)),
+    "one empty": lambda: Stream(lengths=(4, 0)),
+    "all empty": lambda: Stream(lengths=(0, 0)),
+    "sized": lambda: Sized(13, length=13),
+    "chained": lambda: data.ChainDataset([Stream(5), Stream(4)]),
+    "data pipe": lambda: IterableWrapper(range(13)),
+    "sharded data pipe": lambda: IterableWrapper(range(13)).sharding_filter(),
+    "shuffled data pipe": lambda: IterableWrapper(range(13)).shuffle().sharding_filter(),
+    "long data pipe": lambda: IterableWrapper(range(13)).shuffle().sharding_filter().batch(2).map(sum),
+}
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("how", STREAMS)
+def test_streams_come_as_torchs(make, how, num_workers):
+    for batch in ({"batch_size": 3}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}):
+        assert_as_torch(make, STREAMS[how], **batch, num_workers=num_workers, epochs=2)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_stream_begins_anew_in_each_epoch(make, persistent):
+    options = {"batch_size": 3, "num_workers": 2, "persistent_workers": persistent, "epochs": 3}
+    assert_as_torch(make, lambda: Stream(lengths=(7, 2)), **options)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_shuffled_data_pipe_has_another_order_in_each_epoch(make, persistent):
+    options = {"batch_size": 3, "num_workers": 2, "persistent_workers": persistent, "epochs": 3}
+    assert_as_torch(make, STREAMS["shuffled data pipe"], **options)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("shuffle", [None, False, True])
+def test_shuffle_switches_a_data_pipes_own_shuffling(make, shuffle, num_workers):
+    pipe = STREAMS["shuffled data pipe"]
+    assert_as_torch(make, pipe, batch_size=3, shuffle=shuffle, num_workers=num_workers, epochs=2)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_map_data_pipes_are_map_datasets(make, num_workers):
+    def pipe():
+        return SequenceWrapper(list(range(9))).map(str)
+
+    assert_as_torch(make, pipe, batch_size=2, shuffle=True, num_workers=num_workers, epochs=2)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_an_empty_dataset_has_no_batch(make, num_workers):
+    assert batches(make, Values([]), num_workers=num_workers) == []
+    assert batches(make, Values([]), batch_size=None, num_workers=num_workers) == []
+    assert batches(make, Values([1]), batch_size=2, drop_last=True, num_workers=num_workers) == []
+
+
+def test_out_of_order_a_stream_loses_nothing(make):
+    dataset = Stream(lengths=(9, 4))
+    ours = batches(make, dataset, batch_size=2, num_workers=2, in_order=False)
+    theirs = batches(data.DataLoader, dataset, batch_size=2, num_workers=2)
+    assert sorted(batch.tolist() for batch in ours) == sorted(batch.tolist() for batch in theirs)
+
+
+def test_more_workers_than_batches_change_nothing(make):
+    for dataset in (Values([1, 2, 3]), Stream(3)):
+        assert_as_torch(make, dataset, batch_size=2, num_workers=2, prefetch_factor=7)
+
+
+def test_any_prefetch_factor_gives_the_same(make):
+    for factor in (1, 5):
+        assert_as_torch(make, NUMBERS, batch_size=1, num_workers=2, prefetch_factor=factor, shuffle=True)
+
+
+@pytest.mark.parametrize("prefetch_factor", [1, 3])
+def test_the_sampler_is_read_as_far_ahead_as_by_torch(make, prefetch_factor):
+    def asked_after_each_batch(cls):
+        asked = 0
+
+        def sampler():
+            nonlocal asked
+            for i in range(11):
+                asked += 1
+                yield i
+
+        loader = cls(NUMBERS, sampler=sampler(), num_workers=2, prefetch_factor=prefetch_factor)
+        return [asked for _ in loader]
+
+    assert asked_after_each_batch(make) == asked_after_each_batch(data.DataLoader)

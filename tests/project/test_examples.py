@@ -1,0 +1,135 @@
+"""The examples in the docstrings of public names run and print what they say. Compiled modules' too."""
+
+import doctest
+import importlib
+import inspect
+import io
+import re
+import tarfile
+import warnings
+from pathlib import Path
+
+import pytest
+
+import slipring
+
+# Public module -> what it needs besides numpy.
+MODULES = {
+    "slipring": ["pyarrow"],
+    "slipring.queue": [],
+    "slipring.errors": [],
+    "slipring.images": ["PIL", "pyarrow"],
+    "slipring.arrow": ["pyarrow", "PIL"],
+    "slipring.torch": ["torch"],
+    "slipring.compat.di_engine": ["torch"],
+    "slipring.compat.megengine": [],
+    "slipring.compat.paddle": [],
+    "slipring.compat.torchdata": ["torch"],
+    "slipring.compat.webdataset": [],
+}
+
+
+def public(module):
+    """(name, object) of each public name of an imported module, and of its classes' own members."""
+    for name in module.__all__:
+        value = getattr(module, name)
+        yield f"{module.__name__}.{name}", value
+        if inspect.isclass(value):
+            for kind in value.__mro__:
+                if kind.__module__.startswith("slipring"):
+                    for member, inner in vars(kind).items():
+                        if not member.startswith("_"):
+                            yield f"{module.__name__}.{name}.{member}", inner
+
+
+def examples(module):
+    """The doctests of a module's public names, and its own."""
+    parser, found = doctest.DocTestParser(), []
+    for name, value in [(module.__name__, module), *public(module)]:
+        text = inspect.getdoc(value) if not isinstance(value, (str, int, tuple)) else None
+        if text and ">>>" in text:
+            found.append(parser.get_doctest(text, {"__name__": "__main__"}, name, None, None))
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a few images as files, in a tar file and in a table: what the examples read."""
+    folder = tmp_path_factory.mktemp("examples")
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+        from PIL import Image
+    except ImportError:
+        return folder
+    rows = []
+    with tarfile.open(folder / "train.tar", "w") as tar:
+        for number, (kind, label) in enumerate([("cat", 0), ("cat", 0), ("dog", 1), ("dog", 1)]):
+            path = folder / "train" / kind / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (40, 30), (60 * number, 90, 120)).save(path)
+            rows.append({"image": path.read_bytes(), "label": label})
+            for ending, contents in (("jpg", rows[-1]["image"]), ("cls", str(label).encode())):
+                entry = tarfile.TarInfo(f"{kind}/{number}.{ending}")
+                entry.size = len(contents)
+                tar.addfile(entry, io.BytesIO(contents))
+    pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
+    return folder
+
+
+def imported(name):
+    for needed in MODULES[name]:
+        pytest.importorskip(needed)
+    return importlib.import_module(name)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_the_docstrings_print_what_they_say(name, folder, monkeypatch):
+    module = imported(name)
+    monkeypatch.chdir(folder)
+    told = []
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    for example in examples(module):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
+            warnings.filterwarnings(
+                "ignore", "derived from torch's DataLoader before"
+            )  # by other tests, here
+            runner.run(example, out=told.append)
+    assert not told, "".join(told)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_class_has_an_example(name):
+    """But the exceptions: `slipring.errors` has one for all of them."""
+    module = imported(name)
+    classes = {
+        f"{name}.{public_name}": getattr(module, public_name)
+        for public_name in module.__all__
+        if inspect.isclass(getattr(module, public_name))
+        and not issubclass(getattr(module, public_name), Exception)
+    }
+    without = [full for full, kind in classes.items() if ">>>" not in (kind.__doc__ or "")]
+    assert not without, f"these have no example: {', '.join(without)}"
+
+
+def test_the_functions_made_by_the_compiler_have_their_examples_too():
+    found = {example.name for example in examples(slipring)}
+    assert {"slipring.empty", "slipring.default_collate"} <= found
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_reference_has_every_public_name(name):
+    module = imported(name)
+    text = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    whole = re.search(rf"automodule:: {name}\n   :members:", text)
+    named = set(re.findall(r"auto(?:class|function|data):: ([\w.]+)", text))
+    elsewhere = {"__version__", *(slipring.errors.__all__ if name != "slipring.errors" else ())}
+    names = [] if whole else [public_name for public_name in module.__all__ if public_name not in elsewhere]
+    missing = [public_name for public_name in names if not named & {public_name, f"{name}.{public_name}"}]
+    assert not missing, f"add to docs/reference: {', '.join(missing)}"

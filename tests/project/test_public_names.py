@@ -1,0 +1,101 @@
+"""The public names are exactly these."""
+
+import inspect
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import slipring
+from slipring import errors
+
+
+def test_the_public_names_are_these():
+    assert slipring.__all__ == sorted(slipring.__all__)
+    assert set(slipring.__all__) == {
+        "BatchSampler",
+        "Loader",
+        "LoaderTimeout",
+        "Queue",
+        "QueueStats",
+        "SegmentFull",
+        "SlipringError",
+        "Stats",
+        "StringList",
+        "WorkerDied",
+        "WorkerError",
+        "WorkerInfo",
+        "__version__",
+        "default_collate",
+        "empty",
+        "get_worker_info",
+        "rng",
+    }
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in slipring.__all__:
+        value = getattr(slipring, name)
+        assert name == "__version__" or (value.__doc__ or "").strip(), name
+
+
+def test_every_error_is_in_errors_and_drawn_in_its_tree():
+    raised = {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
+    assert set(errors.__all__) == raised
+    assert errors.__all__ == sorted(errors.__all__)
+    for name in raised - {"WorkerMemoryWarning"}:
+        assert name in errors.__doc__, name
+
+
+OLD = [
+    "BatchTooLarge",
+    "Closed",
+    "CorruptBatch",
+    "DescriptorClosed",
+    "ShutDown",
+    "SlotsExhausted",
+    "TooManyProcesses",
+    "WorkerMemoryWarning",
+]
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_an_error_that_was_a_name_of_slipring_is_still_found_there(name):
+    assert getattr(slipring, name) is getattr(errors, name)
+    code = f"import warnings; warnings.simplefilter('error'); from slipring import {name}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_name_that_never_was_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'slipring' has no attribute 'Lodaer'"):
+        slipring.Lodaer  # noqa: B018
+    with pytest.raises(ImportError):
+        from slipring import Lodaer  # noqa: F401
+
+
+def test_the_exceptions_can_be_caught_as_what_users_expect():
+    assert issubclass(errors.LoaderTimeout, TimeoutError) and issubclass(errors.LoaderTimeout, RuntimeError)
+    for name in ("LoaderTimeout", "WorkerError", "WorkerDied", "SlotsExhausted", "Closed"):
+        assert issubclass(getattr(errors, name), RuntimeError), name
+    assert issubclass(errors.BatchTooLarge, ValueError)
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if not issubclass(kind, Warning):
+            assert issubclass(kind, errors.SlipringError), name
+
+
+def test_both_ways_to_be_without_a_slot_are_caught_by_the_name_they_once_shared():
+    assert issubclass(errors.SlotsHeld, errors.SlotsExhausted)
+    assert issubclass(errors.SlotLost, errors.SlotsExhausted)
+    assert not issubclass(errors.SlotLost, errors.SlotsHeld) and not issubclass(
+        errors.SlotsHeld, errors.SlotLost
+    )
+    held = pickle.loads(pickle.dumps(errors.slots_held(18, 0)))
+    assert type(held) is errors.SlotsHeld and (held.slots, held.held) == (18, 18)
+
+
+def test_what_a_queue_returns_has_a_public_type():
+    queue = slipring.Queue(2)
+    assert type(queue.stats()) is slipring.QueueStats
+    queue.close()

@@ -1,0 +1,87 @@
+"""`python -m slipring` tells what is here, and fails with a sentence where batches do not arrive."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+import slipring
+from slipring import _selfcheck
+
+
+def command(*arguments, limit=""):
+    """Run `python -m slipring`, under a limit of the shell's if one is given."""
+    script = f'{limit or ":"} && exec "$0" -m slipring "$@"'
+    return subprocess.run(["sh", "-c", script, sys.executable, *arguments], capture_output=True, text=True)
+
+
+def test_the_command_tells_versions_limits_and_memory_and_that_batches_arrive():
+    done = command()
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = [line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")]
+    wanted = "slipring build Python numpy torch pyarrow pillow kernel limits /dev/shm memory check"
+    assert names == wanted.split()
+    assert slipring.__version__ in done.stdout
+    assert re.search(r"^check +ok: 16 batches from 2 worker processes", done.stdout, re.M)
+
+
+def test_the_command_prints_one_object_for_machines():
+    done = command("--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["slipring"] == slipring.__version__
+    assert told["check"]["ok"] is True
+    assert told["build"]["kind"] in ("release", "debug", "asan", "tsan", "fuzz")
+    assert told["limits"]["workers"] == 4093 and told["limits"]["slots"] == 65536
+    assert told["packages"].keys() == {"numpy", "torch", "pyarrow", "pillow"}
+    assert told["packages"]["numpy"]
+
+
+def test_the_command_imports_neither_torch_nor_pyarrow():
+    code = (
+        "import sys; from slipring.__main__ import main; assert main(['--json']) == 0; "
+        "print(sorted({'torch', 'pyarrow'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip() == "[]"
+
+
+def test_with_torch_the_drop_in_is_checked():
+    pytest.importorskip("torch")
+    done = command("--torch", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "slipring.torch.DataLoader" in json.loads(done.stdout)["check"]["sentence"]
+
+
+def test_where_no_memory_can_be_had_the_command_fails_with_the_remedy():
+    done = command(limit="ulimit -f 8")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "check      FAILED: SegmentFull" in done.stdout and "raise that limit" in done.stdout
+    assert "Traceback" not in done.stderr
+    told = json.loads(command("--json", limit="ulimit -f 8").stdout)
+    assert told["check"]["ok"] is False and told["limits"]["file_size"] is not None
+
+
+def test_a_batch_that_differs_is_a_failure_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(_selfcheck.Numbers, "__getitem__", lambda self, i: (_selfcheck.np.zeros(1000), i, ""))
+    told = _selfcheck.check()
+    assert not told["ok"]
+    assert told["sentence"].startswith("16 of 16 batches are not") and "pip install" in told["sentence"]
+
+
+def test_missing_batches_are_a_failure(monkeypatch):
+    monkeypatch.setattr(_selfcheck.Numbers, "__len__", lambda self: 60)
+    assert _selfcheck.check()["sentence"].startswith("0 of 15 batches are not")
+
+
+def test_an_error_that_is_not_ours_is_to_be_reported(monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(_selfcheck, "Loader", fail)
+    told = _selfcheck.check()
+    assert not told["ok"]
+    assert "Operation not permitted; if that names nothing you can change, report it" in told["sentence"]

@@ -1,0 +1,311 @@
+"""The end of a queue, and its processes: forks, numbers, signals, threads."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from slipring import Queue, ShutDown, TooManyProcesses
+from tests.loader.test_forks import in_child
+
+# ---- the end
+
+
+def test_after_a_shutdown_what_was_put_can_be_got():
+    q = Queue(3)
+    q.put(1)
+    q.put(2)
+    q.shutdown()
+    for put in (lambda: q.put(3), lambda: q.put_nowait(3), lambda: q.slot().__enter__()):
+        with pytest.raises(ShutDown, match="nothing can be put"):
+            put()
+    assert [q.get(), q.get_nowait()] == [1, 2]
+    for get in (lambda: q.get(), lambda: q.get_nowait(), lambda: q.get(timeout=1)):
+        with pytest.raises(ShutDown, match="all that was in it"):
+            get()
+    assert "shut down" in repr(q)
+
+
+def test_an_immediate_shutdown_throws_away_what_was_put():
+    q = Queue(3)
+    q.put(np.arange(3))
+    q.put(2)
+    q.shutdown(immediate=True)
+    with pytest.raises(ShutDown):
+        q.get()
+    assert q.qsize() == 0
+
+
+@pytest.mark.parametrize("waits", ["get", "put"])
+@pytest.mark.parametrize("end", ["shutdown", "close"])
+def test_who_waits_is_woken_by_the_end(waits, end):
+    q = Queue(1)
+    if waits == "put":
+        q.put(0)
+    raised = []
+
+    def wait():
+        try:
+            q.get() if waits == "get" else q.put(1)
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.05)  # most likely it sleeps by now; either way it must end
+    getattr(q, end)()
+    thread.join()
+    assert type(raised[0]) is (ShutDown if end == "shutdown" else ValueError)
+
+
+def get_all(q, out):
+    try:
+        while True:
+            out.put(q.get())
+    except ShutDown:
+        pass
+
+
+@pytest.mark.parametrize("call", [lambda q: q.shutdown(immediate=True), lambda q: q.fileno()])
+def test_a_queue_may_be_closed_in_the_middle_of_any_call(call, monkeypatch):
+    write = os.eventfd_write
+
+    def write_and_close(fd, value):  # as another thread may, while this one writes
+        write(fd, value)
+        q.close()
+
+    def child():
+        q.put(1)
+        q.fileno()
+        monkeypatch.setattr(os, "eventfd_write", write_and_close)
+        call(q)
+        with pytest.raises(ValueError, match="closed"):
+            q.get()
+        return q.ring is None
+
+    q = Queue(3)
+    assert in_child(child)
+
+
+def test_a_shutdown_ends_the_consumers_in_other_processes():
+    q, out = Queue(4), Queue(20)
+    consumers = [multiprocessing.Process(target=get_all, args=(q, out)) for _ in range(2)]
+    for process in consumers:
+        process.start()
+    for i in range(10):
+        q.put(i)
+    q.shutdown()
+    for process in consumers:
+        process.join()
+        assert process.exitcode == 0
+    assert sorted(out.get() for _ in range(10)) == list(range(10)) and out.empty()
+
+
+# ---- processes
+
+
+def has_closed_descriptors(q):
+    assert not os.get_inheritable(q.event.fd)
+    assert not os.get_inheritable(q.ring.fd)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_a_process_executes_does_not_get_the_queues_descriptors(method):
+    process = multiprocessing.get_context(method).Process(target=has_closed_descriptors, args=(Queue(2),))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_a_forked_child_has_a_number_of_its_own_and_leaves_its_parents_views_alone():
+    q = Queue(4)
+    q.put(np.arange(3))
+    kept = q.get()
+
+    def child():
+        nonlocal kept
+        q.put("from the child")
+        value = kept.tolist()
+        kept = None
+        gc.collect()
+        return value, q._count()
+
+    assert in_child(child) == ([0, 1, 2], (1, 2))
+    assert q.get() == "from the child" and kept.tolist() == [0, 1, 2]
+    assert q._count() == (0, 3)
+
+
+def test_a_child_forked_inside_a_slots_block_leaves_it_to_its_parent():
+    q = Queue(2)
+    with q.slot() as s:
+        a = s.empty(3)
+
+        def child():
+            with pytest.raises(RuntimeError, match="has forked"):
+                s.put(1)
+            s.__exit__(None, None, None)
+            return q._count()
+
+        assert in_child(child) == (0, 1)
+        a[:] = 4
+        s.put(a)
+    assert q.get().tolist() == [4, 4, 4]
+
+
+class Forks:
+    """Its pickling forks, and both processes go on."""
+
+    pid = None
+
+    def __reduce__(self):
+        self.pid = os.fork()
+        return str, ("pickled",)
+
+
+def put(q, message):
+    q.put(message)
+
+
+def put_in_a_slot(q, message):
+    with q.slot() as s:
+        s.put({**message, "inside": s.empty(3)})
+
+
+@pytest.mark.parametrize("way", [put, put_in_a_slot])
+@pytest.mark.parametrize("behind", [None, np.zeros(20_000)])
+def test_a_child_forked_while_a_message_is_pickled_leaves_it_to_its_parent(way, behind):
+    q, value, error = Queue(3), Forks(), None
+    reader, writer = os.pipe()
+    try:
+        way(q, {"before": np.arange(3), "value": value, "behind": behind})
+    except BaseException as raised:
+        error = raised
+    if value.pid == 0:
+        try:
+            q.put("from the child")
+            q.close()
+            os.write(writer, f"{q.closed} {q.ring} {error!r}".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(value.pid, 0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        assert said.read().startswith('True None RuntimeError("this process has been forked while')
+    assert error is None
+    got = [q.get(), q.get()]
+    got.remove("from the child")
+    assert q._count()[0] == 0 and got[0]["value"] == "pickled"
+
+
+def test_more_processes_than_numbers_are_told_so_and_the_dead_make_room():
+    q = Queue(4, max_processes=2)
+    with q.slot() as s:
+        s.put(os.getpid())
+
+    def second():
+        q.put("second")
+
+        def third():
+            with pytest.raises(
+                TooManyProcesses, match=r"2 living processes .* raise max_processes= \(now 2\)"
+            ):
+                q.put("third")
+
+        return in_child(third)
+
+    for _ in range(3):  # each takes the number of the one that died before
+        in_child(second)
+    assert [q.get() for _ in range(4)] == [os.getpid(), *["second"] * 3]
+
+
+def test_a_shutdown_needs_no_number_and_a_child_counts_for_itself():
+    q = Queue(4, max_processes=2)
+    q.put(1)
+    q.get()
+
+    def second():
+        assert q.stats().got == 0
+        q.put(2)
+        q.get()
+        in_child(q.shutdown)
+        return q.stats().got
+
+    assert in_child(second) == 1 and q.stats().got == 1
+    with pytest.raises(ShutDown):
+        q.get()
+
+
+def test_a_disconnected_process_gives_its_number_to_another():
+    q = Queue(4, max_processes=2)
+
+    def child():
+        q.put("child")
+        assert in_child(lambda: q.disconnect_client()) is None
+
+        def grandchild():
+            with pytest.raises(TooManyProcesses):
+                q.put("grandchild")
+
+        in_child(grandchild)
+        q.disconnect_client()
+        in_child(lambda: q.put("grandchild"))
+        q.put("child again")
+
+    in_child(child)
+    assert [q.get() for _ in range(3)] == ["child", "grandchild", "child again"]
+
+
+def test_a_process_that_holds_something_keeps_its_number():
+    q = Queue(4, max_processes=2)
+    q.put(np.arange(3))
+    kept = q.get()
+    q.disconnect_client()
+    in_child(lambda: q.put("child"))
+    assert q.get() == "child" and kept.tolist() == [0, 1, 2] and q._count() == (0, 3)
+
+
+@pytest.mark.parametrize("waits", ["get", "put"])
+def test_ctrl_c_ends_a_wait_with_one_clean_exception(waits):
+    q = Queue(1)
+    if waits == "put":
+        q.put(0)
+    for after in (0.05, 0.1, 0.1003, 0.1006, 0.2001):  # in the middle of a wait, and between two
+        timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt) as caught:
+            q.get() if waits == "get" else q.put(1)
+        timer.join()
+        assert caught.value.__context__ is None
+    assert q._count() == ((0, 1) if waits == "get" else (1, 0))
+
+
+def test_threads_share_one_end():
+    q = Queue(3)
+    got, lock = [], threading.Lock()
+
+    def produce(k):
+        for i in range(200):
+            q.put((k, i, np.full(10, i)))
+
+    def consume():
+        while (message := q.get()) is not None:
+            assert (message[2] == message[1]).all()
+            with lock:
+                got.append(message[:2])
+
+    producers = [threading.Thread(target=produce, args=(k,)) for k in range(3)]
+    consumers = [threading.Thread(target=consume) for _ in range(2)]
+    for thread in producers + consumers:
+        thread.start()
+    for thread in producers:
+        thread.join()
+    for _ in consumers:
+        q.put(None)
+    for thread in consumers:
+        thread.join()
+    assert sorted(got) == [(k, i) for k in range(3) for i in range(200)]

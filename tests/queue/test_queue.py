@@ -1,0 +1,346 @@
+"""slipring.Queue beyond multiprocessing's: arguments, views and copies, sizes, slots."""
+
+import gc
+import queue
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import BatchTooLarge, Closed, Queue, SegmentFull, ShutDown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ((0,), ValueError, "maxsize must be from 1 to 65536, not 0 .*without bound"),
+        ((-1,), ValueError, "maxsize must be from 1 to 65536, not -1"),
+        ((65537,), ValueError, "maxsize .* not 65537"),
+        ((1.5,), TypeError, "maxsize must be an int, not 1.5"),
+        ((True,), TypeError, "maxsize must be an int"),
+        ((2, 0), ValueError, "slot_bytes must be from 1"),
+    ],
+)
+def test_arguments_that_make_no_queue_are_refused(arguments, error, says):
+    with pytest.raises(error, match=says):
+        Queue(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"copy": "sometimes"}, "copy must be one of 'auto', 'always', 'never', not 'sometimes'"),
+        ({"max_processes": 1}, "max_processes must be from 2 to 4094, not 1"),
+        ({"max_processes": 5000}, "max_processes .* not 5000"),
+        ({"backing": "tape"}, "backing must be 'auto', 'shm', 'memfd' or an absolute path, not 'tape'"),
+    ],
+)
+def test_options_that_make_no_queue_are_refused(options, says):
+    with pytest.raises(ValueError, match=says):
+        Queue(2, **options)
+
+
+@pytest.mark.parametrize("copy", ["sometimes", True, []])
+def test_copying_that_there_is_not_is_refused_by_get_too(copy):
+    q = Queue(2)
+    q.put(1)
+    with pytest.raises(ValueError, match="copy must be one of 'auto', 'always', 'never', not "):
+        q.get(copy=copy)
+    assert q.get() == 1
+
+
+@pytest.mark.timeout(20)
+def test_a_timeout_that_is_no_number_is_refused():
+    q = Queue(1)
+    for wait in (
+        lambda t: q.get(timeout=t),
+        lambda t: q.put(1, timeout=t),
+        lambda t: q.slot(timeout=t).__enter__(),
+    ):
+        with pytest.raises(ValueError, match="not NaN"):
+            wait(float("nan"))
+        with pytest.raises(TypeError, match="real number"):
+            wait("1")
+    assert q._count() == (0, 1)
+
+
+def test_the_names_of_errors_are_those_that_the_standard_library_has():
+    assert issubclass(ShutDown, Closed)
+    assert not hasattr(queue, "ShutDown") or issubclass(ShutDown, queue.ShutDown)
+
+
+# ---- views and copies
+
+
+def test_what_is_got_is_a_view_whose_end_frees_its_slot():
+    q = Queue(4)
+    q.put({"a": np.arange(5), "b": np.ones(3)})
+    got = q.get()
+    a = got["a"][1:]
+    assert q._count() == (0, 3) and type(got["a"].base).__name__ == "Lease" and q.stats().copied == 0
+    del got
+    assert q._count() == (0, 3)
+    del a
+    assert q._count() == (0, 4)
+
+
+def test_results_that_are_kept_do_not_lock_the_queue():
+    q = Queue(3)
+    kept = []
+    for i in range(50):
+        q.put(np.full(4, i), timeout=60)
+        kept.append(q.get(timeout=60))
+    assert [int(k[0]) for k in kept] == list(range(50))
+    assert q.stats().copied == 49 and q.stats().got == 50
+
+
+@pytest.mark.parametrize("per", ["queue", "get"])
+def test_copies_can_be_had_always_or_never(per):
+    for copy, free in (("always", 4), ("never", 3)):
+        q = Queue(4, copy=copy if per == "queue" else "auto")
+        q.put(np.arange(3))
+        kept = q.get() if per == "queue" else q.get(copy=copy)
+        assert q._count() == (0, free) and kept.tolist() == [0, 1, 2]
+        assert kept.flags.writeable
+
+
+def test_never_copying_fills_the_queue_with_what_is_kept():
+    q = Queue(2, copy="never")
+    kept = []
+    for _ in range(2):
+        q.put(np.arange(3))
+        kept.append(q.get())
+    assert q.full() and q.empty()
+    with pytest.raises(queue.Full, match=r"no slot of 2 is free: 0 have messages .* 2 are being filled"):
+        q.put_nowait(1)
+    with pytest.raises(queue.Full, match=r"became free within 0.01 s: .* raise maxsize \(now 2\)"):
+        q.put(1, timeout=0.01)
+    kept.pop()
+    q.put_nowait(1)
+
+
+def test_views_outlive_the_queue():
+    q = Queue(4)
+    q.put(np.arange(1000))
+    got = q.get()
+    q.close()
+    del q
+    gc.collect()
+    assert got.sum() == 499500
+
+
+def test_what_the_producer_changes_after_the_put_is_its_own():
+    q, array = Queue(2), np.zeros(3)
+    q.put(array)
+    array += 1
+    assert q.get().tolist() == [0, 0, 0]
+
+
+# ---- sizes and failures
+
+
+def test_a_message_larger_than_a_slot_is_refused_with_the_numbers():
+    q = Queue(2, 65536)
+    with pytest.raises(
+        BatchTooLarge, match=r"does not fit a slot of .*raise slot_bytes= to at least 1000000"
+    ) as caught:
+        q.put(np.zeros(1_000_000, np.uint8))
+    assert caught.value.needed >= 1_000_000
+    assert q._count() == (0, 2)
+    q.put(np.zeros(60_000, np.uint8))
+
+
+def test_no_memory_for_a_message_is_said_with_the_numbers():
+    q = Queue(7, 1 << 42)
+    assert q.stats().slot_bytes == 1 << 42
+    with pytest.raises(
+        SegmentFull, match=r"no memory for a message: .* more are needed, .*maxsize \(now 7\)"
+    ) as caught:
+        q.put(np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (1 << 41,), (0,)))
+    assert caught.value.needed > caught.value.free
+    assert q._count() == (0, 7)
+    q.put(1)
+    assert q.get() == 1
+
+
+class Bomb:
+    def __reduce__(self):
+        raise ZeroDivisionError("cannot be pickled")
+
+
+class Trap:
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+def test_what_cannot_be_encoded_is_not_put():
+    q = Queue(2)
+    for _ in range(5):
+        with pytest.raises(ZeroDivisionError):
+            q.put([np.zeros(10), Bomb()])
+    assert q._count() == (0, 2)
+    q.put("fine")
+    assert q.get() == "fine"
+
+
+def test_what_cannot_be_rebuilt_is_lost_and_said():
+    q = Queue(2)
+    q.put(Trap())
+    q.put("fine")
+    with pytest.raises(slipring.CorruptBatch, match="cannot be unpickled here: ValueError"):
+        q.get()
+    assert q.get() == "fine" and q._count() == (0, 2)
+
+
+class Puts:
+    """Its pickling puts into the same queue."""
+
+    def __init__(self, q):
+        self.q = q
+
+    def __reduce__(self):
+        self.q.put("from inside")
+        return str, ("outside",)
+
+
+def test_a_put_inside_a_put_works():
+    q = Queue(3)
+    q.put(Puts(q))
+    assert [q.get(), q.get()] == ["from inside", "outside"]
+
+
+def test_pickled_values_are_counted():
+    q = Queue(4)
+    for message in ({1, 2}, "text", [1j, {3}]):
+        q.put(message)
+        q.get()
+    assert q.stats().pickled_leaves == 3 and q.stats().got == 3
+
+
+def test_tensors_and_arrow_data_arrive_without_pickle():
+    torch, pyarrow = pytest.importorskip("torch"), pytest.importorskip("pyarrow")
+    q = Queue(8)
+    q.put({"t": torch.arange(6, dtype=torch.bfloat16), "a": pyarrow.array(["x", None, "z"])})
+    got = q.get()
+    assert got["t"].dtype == torch.bfloat16 and got["t"].tolist() == list(range(6))
+    assert got["a"].to_pylist() == ["x", None, "z"]
+    assert q.stats().pickled_leaves == 0 and q._count() == (0, 7)
+
+
+# ---- slots
+
+
+def test_a_message_is_its_consumers_alone_whatever_its_maker_keeps():
+    q = Queue(4)
+    with q.slot() as s:
+        a = s.empty((2, 3), "f4")
+        a[:] = 7
+        s.put({"a": a, "again": a[1], "n": 1})
+        a[0, 0] = 8
+    got = q.get()
+    assert got["n"] == 1 and got["a"].tolist() == [[7, 7, 7], [7, 7, 7]]
+    got["a"][:] = 5
+    assert a.tolist() == [[8, 7, 7], [7, 7, 7]]
+    assert np.shares_memory(got["a"], got["again"])
+    assert q.stats().kept == 1
+
+
+def test_an_array_that_moves_with_its_slot_is_not_copied():
+    q = Queue(4)
+    with q.slot() as s:
+        a = s.empty((2, 3), "f4")
+        a[:] = 7
+        where = a.ctypes.data
+        s.put({"a": a, "n": 1}, move=True)
+        del a
+    got = q.get()
+    assert got["n"] == 1 and got["a"].tolist() == [[7, 7, 7], [7, 7, 7]] and got["a"].ctypes.data == where
+    assert q.stats().kept == 0
+
+
+def test_a_slot_does_not_circulate_while_its_maker_keeps_the_array():
+    q = Queue(2)
+    with q.slot() as s:
+        kept = s.empty(4)
+        kept[:] = 5
+        s.put(kept, move=True)
+    q.get()
+    assert q._count() == (0, 1)
+    for i in range(5):
+        q.put(np.full(4, i))
+        assert q.get()[0] == i
+    assert kept.tolist() == [5] * 4
+    del kept
+    assert q._count() == (0, 2)
+
+
+@pytest.mark.parametrize("how", ["exception", "nothing put"])
+def test_a_slot_that_is_not_put_was_never_there(how):
+    q = Queue(1)
+    for _ in range(3):
+        try:
+            with q.slot() as s:
+                kept = s.empty(10)
+                kept[:] = 1
+                if how == "exception":
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+        assert q._count() == (0, 0)  # its maker still has the array
+        assert kept.tolist() == [1] * 10
+        del kept
+        assert q._count() == (0, 1)
+
+
+def test_a_slot_is_put_once_and_only_inside_its_block():
+    q = Queue(3)
+    with q.slot() as s:
+        s.put(1)
+        for call in (lambda: s.put(2), lambda: s.empty(3)):
+            with pytest.raises(RuntimeError, match="not this block's any more"):
+                call()
+    with pytest.raises(RuntimeError, match="not this block's any more"):
+        s.put(3)
+    with q.slot() as s, pytest.raises(TypeError, match="no fixed size"):
+        s.empty(3, object)
+    assert q.get() == 1 and q.empty()
+
+
+def test_a_message_too_large_for_its_slot_can_be_replaced_by_nothing():
+    q = Queue(1, 65536)
+    with pytest.raises(BatchTooLarge), q.slot() as s:
+        s.empty(1 << 20, np.uint8)
+    with pytest.raises(BatchTooLarge), q.slot() as s:
+        s.put(np.zeros(1 << 20, np.uint8))
+    assert q._count() == (0, 1)
+
+
+def test_a_slot_waits_and_gives_up_as_put_does():
+    q = Queue(1)
+    q.put(1)
+    for options in ({"block": False}, {"timeout": 0.01}):
+        with pytest.raises(queue.Full), q.slot(**options):
+            pass
+
+
+class Unsaid(Exception):
+    def __repr__(self):
+        raise ZeroDivisionError
+
+
+def refuse():
+    raise Unsaid
+
+
+class Silent:
+    def __reduce__(self):
+        return refuse, ()
+
+
+def test_what_cannot_be_rebuilt_is_said_where_the_repr_of_the_reason_raises():
+    q = Queue(2)
+    q.put(Silent())
+    with pytest.raises(
+        slipring.CorruptBatch, match="unpickled here: <a Unsaid whose repr raises ZeroDivision"
+    ):
+        q.get()

@@ -1,0 +1,397 @@
+"""A forked child sees the batches that it inherits as they were, for as long as it lives."""
+
+import gc
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import Loader, Queue
+from tests.datasets import Squares, numbers
+from tests.loader.test_forks import in_child
+from tests.trip import address
+
+fork = multiprocessing.get_context("fork")
+
+
+class Meeting:
+    """A child that looks when its parent has gone on, and tells what it saw."""
+
+    def __init__(self, look):
+        self.gate, self.opened = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                os.read(self.gate, 1)
+                code = 0 if look() else 2
+            finally:
+                os._exit(code)
+
+    def ends_well(self):
+        os.write(self.opened, b"x")
+        os.close(self.gate)
+        os.close(self.opened)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == 0
+
+
+def private(at):
+    """Whether an array's first byte, or that at an address, lies in memory that no file is behind."""
+    at = at if isinstance(at, int) else address(at)
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            first, end = (int(number, 16) for number in line.split()[0].split("-"))
+            if first <= at < end:
+                return line.split()[1].endswith("p") and line.split()[4] == "0"
+    raise AssertionError("the array is not mapped")
+
+
+WORKERS = [(0, None), (2, "fork"), (2, "thread"), (2, "spawn")]
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_a_batch_that_its_parent_drops_stays_what_it_was(num_workers, start_method):
+    with Loader(Squares(400), 4, num_workers=num_workers, start_method=start_method) as loader:
+        iterator = iter(loader)
+        children = []
+        for k in range(9):
+            batch = next(iterator)
+            wanted = [i * i for i in range(4 * k, 4 * k + 4)]
+            children.append(Meeting(lambda batch=batch, wanted=wanted: batch[0][:, 0].tolist() == wanted))
+        del batch
+        assert len(numbers(iterator)) == 91
+        assert numbers(loader) == [list(range(k, k + 4)) for k in range(0, 400, 4)]  # and no slot is lost
+        assert loader._engine.ring.circulating == loader.stats().slots
+        assert all([child.ends_well() for child in children])
+
+
+def shows(batch, told, sender):
+    told.wait()
+    sender.send(batch[0][:, 0].tolist())
+
+
+def test_a_batch_given_to_a_process_is_that_processs():
+    told = fork.Event()
+    with Loader(Squares(100), 4, num_workers=2) as loader:
+        iterator = iter(loader)
+        batch = next(iterator)
+        receiver, sender = fork.Pipe(False)
+        process = fork.Process(target=shows, args=(batch, told, sender))
+        process.start()
+        del batch
+        for _ in iterator:
+            pass
+        told.set()
+        assert receiver.recv() == [0, 1, 4, 9]
+        process.join()
+        process.close()
+        receiver.close()
+        sender.close()
+
+
+def test_tensors_and_parts_of_batches_too():
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    with DataLoader(Squares(100), 4, num_workers=2) as loader:
+        iterator = iter(loader)
+        kept = [next(iterator)[0][1:3]]
+        child = Meeting(lambda: torch.equal(kept[0], torch.tensor([[1.0] * 4, [4.0] * 4])))
+        kept.clear()
+        for _ in iterator:
+            pass
+        assert child.ends_well()
+
+
+def test_child_and_parent_do_not_see_what_the_other_writes():
+    with Loader(Squares(100), 4, num_workers=2) as loader:
+        rows, which = next(iter(loader))
+
+        def child():
+            fine = private(rows) and which.tolist() == [0, 1, 2, 3]
+            rows[:] = 55
+            return fine
+
+        meeting = Meeting(child)
+        which[:] = 77
+        assert not private(rows)
+        assert meeting.ends_well()
+        assert rows[:, 0].tolist() == [0, 1, 4, 9]
+
+
+def test_a_grandchild_sees_it_when_both_have_gone():
+    with Loader(Squares(100), 4, num_workers=2) as loader:
+        iterator = iter(loader)
+        kept = [next(iterator)[1]]
+        reader, writer = os.pipe()
+
+        def child():
+            gate, opened = os.pipe()
+            if os.fork() == 0:
+                os.close(opened)
+                os.read(gate, 1)  # its parent has gone
+                os.write(writer, bytes(kept[0].tolist()))
+                os._exit(0)
+            kept[0][:] = 9
+            return True
+
+        meeting = Meeting(child)
+        kept.clear()
+        for _ in iterator:
+            pass
+        assert meeting.ends_well()
+        os.close(writer)
+        with os.fdopen(reader, "rb") as said:
+            assert said.read() == bytes([0, 1, 2, 3])
+
+
+def test_a_batch_copied_out_of_its_slot_needs_no_copy():
+    with Loader(Squares(100), 4, num_workers=2, copy="always") as loader:
+        batch = next(iter(loader))
+        child = Meeting(lambda: batch[1].tolist() == [0, 1, 2, 3])
+        assert child.ends_well()
+
+
+def test_a_child_that_ends_at_once_or_is_stopped_holds_up_nobody():
+    with Loader(Squares(100), 4, num_workers=2, slots=5) as loader:
+        for _ in range(20):
+            batch = next(iter(loader))
+            stopped = os.fork()
+            if stopped == 0:
+                os.kill(os.getpid(), signal.SIGSTOP)
+                os._exit(0 if batch[1].tolist() == [0, 1, 2, 3] else 1)
+            os.waitpid(stopped, os.WUNTRACED)
+            gone = os.fork()
+            if gone == 0:
+                os._exit(0)
+            os.waitpid(gone, 0)
+            del batch
+            assert len(list(loader)) == 25
+            os.kill(stopped, signal.SIGCONT)
+            assert os.waitstatus_to_exitcode(os.waitpid(stopped, 0)[1]) == 0
+
+
+class Large(Squares):
+    """Samples of 8 MiB."""
+
+    def __getitem__(self, i):
+        array = slipring.empty(1 << 20)
+        array[:] = i
+        if i == self.forks_at:
+            self.child = without_address_space(lambda: (array == i).all())
+        if i == self.n - 1 and self.child is not None:
+            assert self.child.ends_well()
+        return array
+
+    forks_at = child = None
+
+
+def without_address_space(look):
+    """A `Meeting` with a child that is forked where there is no room for a copy of 8 MiB."""
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), hard))
+    try:
+        return Meeting(look)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+def test_where_there_is_no_memory_for_a_copy_the_slot_stays_as_it_is(num_workers, start_method):
+    kwargs = {"num_workers": num_workers, "start_method": start_method, "slots": 5}
+    with Loader(Large(20), None, **kwargs) as loader:
+        iterator = iter(loader)
+        kept = [next(iterator)]
+        child = without_address_space(lambda: not private(kept[0]) and (kept[0] == 0).all())
+        kept.clear()
+        assert [int(batch[0]) for batch in iterator] == list(range(1, 20))
+        under_way = 2 if start_method == "thread" else 0  # what the threads were filling stays too, perhaps
+        assert 4 - under_way <= loader._engine.ring.circulating <= 4
+        assert child.ends_well()
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork")])
+def test_so_does_a_slot_that_a_worker_was_filling(num_workers, start_method):
+    dataset = Large(12)
+    dataset.forks_at = 3
+    with Loader(dataset, None, num_workers=num_workers, start_method=start_method, slots=5) as loader:
+        assert [int(batch[0]) for batch in loader] == list(range(12))
+        # Without workers it is this process that is forked, which has batch 2 still.
+        assert loader._engine.ring.circulating == (3 if num_workers == 0 else 4)
+
+
+# ---- at no cost where it is not needed
+
+
+def test_where_nothing_is_held_nothing_is_copied():
+    with Loader(Squares(100), 4, num_workers=2) as loader:
+        batch = next(iter(loader))
+        where = address(batch[0])
+        del batch
+
+        assert in_child(lambda: private(where)) is False
+
+
+def test_our_own_workers_have_no_copies(tmp_path):
+    with Loader(Squares(100), 4, num_workers=2) as loader:
+        held = next(iter(loader))
+
+        class Looks(Squares):
+            def __getitem__(self, i):
+                assert not private(held[0])
+                return i
+
+        with Loader(Looks(8), 4, num_workers=2, start_method="fork") as other:
+            assert [batch.tolist() for batch in other] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("how", ["run", "spawn", "system", "preexec"])
+def test_what_executes_another_program_goes_on_as_ever(how):
+    with Loader(Squares(100), 4, num_workers=2) as loader:
+        batch = next(iter(loader))
+        program = [sys.executable, "-c", "print(5)"]
+        if how == "run":
+            assert subprocess.run(program, capture_output=True, text=True).stdout == "5\n"
+        elif how == "preexec":
+            done = subprocess.run(program, capture_output=True, text=True, preexec_fn=os.getpid)
+            assert done.stdout == "5\n"
+        elif how == "spawn":
+            pid = os.posix_spawn(sys.executable, [*program[:2], "pass"], os.environ)
+            assert os.waitpid(pid, 0)[1] == 0
+        else:
+            assert os.system("true") == 0
+        assert batch[1].tolist() == [0, 1, 2, 3]
+
+
+# ---- the other ways to have an array in a slot
+
+
+def test_what_was_got_from_a_queue_too_and_the_child_can_use_the_queue():
+    q = Queue(3)
+    q.put(np.full(5000, 7))
+    kept = [q.get()]
+
+    def child():
+        got = kept[0]
+        assert private(got)
+        first = q.get()
+        assert (first == 8).all() and not private(first)
+        q.put(np.full(5000, 9))
+        del first
+        for i in range(6):  # every slot, also the one that the child has a copy of
+            q.put(np.full(5000, i))
+            assert (q.get(timeout=60)[[0, -1]] == (9 if i == 0 else i - 1)).all()
+        return (got == 7).all()
+
+    child_in = Meeting(child)
+    kept.clear()
+    for i in range(6):
+        q.put(i)
+        assert q.get() == i
+    q.put(np.full(5000, 8))
+    assert child_in.ends_well()
+    assert (q.get() == 5).all()
+    assert q._count() == (0, 3)
+
+
+def test_what_a_slot_of_a_queue_has_before_and_after_it_is_put():
+    q = Queue(2)
+    kept = []
+    with q.slot() as s:
+        kept.append(s.empty(5000))
+        kept[0][:] = 3
+        before = Meeting(lambda: private(kept[0]) and (kept[0] == 3).all())
+        kept[0][:] = 4
+        s.put(kept[0], move=True)
+    after = Meeting(lambda: private(kept[0]) and (kept[0] == 4).all())
+    kept.clear()
+    q.get()
+    for i in range(4):
+        q.put(np.full(5000, i))
+        q.get()
+    assert before.ends_well() and after.ends_well()
+
+
+class Forks(Squares):
+    """Sample 1 forks a child, which tells what it sees of its parent's array when the last sample is made."""
+
+    def __init__(self, fds):
+        super().__init__(40)
+        self.fds = fds
+
+    def __getitem__(self, i):
+        array = slipring.empty(5000)
+        array[:] = i
+        if i == 1:
+            gate, self.opened = os.pipe()
+            if os.fork() == 0:
+                os.close(self.opened)
+                os.read(gate, 1)
+                os.write(self.fds[1], b"fine" if private(array) and (array == 1).all() else b"spoiled")
+                os._exit(0)
+            os.close(gate)
+        if i == 39:
+            os.close(self.opened)
+        return array
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread")])
+def test_what_a_worker_is_making_too(num_workers, start_method):
+    fds = os.pipe()
+    with Loader(Forks(fds), None, num_workers=num_workers, start_method=start_method, slots=4) as loader:
+        assert [int(batch[0]) for batch in loader] == list(range(40))
+    os.close(fds[1])
+    with os.fdopen(fds[0], "rb") as said:
+        assert said.read() == b"fine"
+    if num_workers != 1 or start_method == "thread":
+        os.wait()
+
+
+def test_forks_while_another_thread_iterates():
+    """Whatever the forking thread holds, and whatever the other drops at that moment."""
+    with Loader(Squares(4000), 4, num_workers=2, slots=6) as loader:
+        kept = [next(iter(loader))]
+        stop = threading.Event()
+
+        def iterate():
+            while not stop.is_set():
+                for batch in loader:
+                    if stop.is_set():
+                        break
+                    del batch
+
+        thread = threading.Thread(target=iterate)
+        thread.start()
+        try:
+            children = [Meeting(lambda: kept[0][1].tolist() == [0, 1, 2, 3]) for _ in range(20)]
+            kept.clear()
+        finally:
+            stop.set()
+            thread.join()
+        assert all([child.ends_well() for child in children])
+        assert len(list(loader)) == 1000
+
+
+def test_a_child_may_end_its_loader_and_keep_the_batch():
+    loader = Loader(Squares(100), 4, num_workers=2)
+    iterator = iter(loader)
+    batch = next(iterator)
+
+    def child():
+        nonlocal loader, iterator
+        loader = iterator = None
+        gc.collect()
+        return batch[1].tolist()
+
+    assert in_child(child) == [0, 1, 2, 3]
+    assert len(list(iterator)) == 24
+    loader.close()

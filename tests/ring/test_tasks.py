@@ -1,0 +1,135 @@
+"""Tasks: what the consumer dispatches is what a worker reads."""
+
+import errno
+
+import numpy as np
+import pytest
+
+from slipring.ring import _ring
+from slipring.ring._ring import FINISH, MAX_RANGES
+from slipring.ring._slices import Slices
+
+
+def indices_of(trip, indices, chunk=0):
+    """What a worker reads of a task."""
+    slot = trip.ring.pick_free()
+    trip.ring.dispatch(slot, indices, 0, 0, 0, 0, 0, 0, chunk, False)
+    fill = trip.ring.claim(1, 5)
+    found = fill.indices()
+    trip.ring.begin_run(0)
+    if chunk == 0:
+        fill.abort()
+    return found
+
+
+class Number(int):
+    pass
+
+
+INDICES = [
+    [0, 1, 2], [], [-1, 2**63 - 1, -(2**63)], [2**63], [10**30, 1], [True, False], [np.int64(3)],
+    ["key", "ключ"], [(1, "a"), None], [1.5], [Number(4), 5], [[1, 2], [3]], list(range(5000)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("indices", INDICES, ids=lambda i: repr(i)[:30])
+def test_indices_arrive_as_the_very_types_they_were(trip, indices):
+    found = indices_of(trip, indices)
+    assert found == indices and [type(i) for i in found] == [type(i) for i in indices]
+    binary = all(type(i) is int and -(2**63) <= i < 2**63 for i in indices)
+    assert trip.ring.meter.pickled_tasks == (0 if binary else 1)
+
+
+def slices_of(trip, *arguments):
+    """What workers read of each slice."""
+    slices, found = Slices(*arguments), []
+    while slices.advance():
+        found.append(indices_of(trip, slices))
+    assert not slices.advance()
+    return found
+
+
+def test_slices_of_the_indices_arrive_as_ints(trip):
+    assert slices_of(trip, 7, 3) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert slices_of(trip, 7, 3, True) == slices_of(trip, 6, 3) == [[0, 1, 2], [3, 4, 5]]
+    assert slices_of(trip, 0, 3) == slices_of(trip, 2, 3, True) == []
+    (found,) = slices_of(trip, 2, 1 << 40)
+    assert found == [0, 1] and {type(i) for i in found} == {int}
+    assert trip.ring.meter.pickled_tasks == 0
+
+
+def test_slices_of_a_permutation_arrive_as_ints(trip):
+    order = np.array([4, 2, 0, 3, 1])
+    found = slices_of(trip, 5, 2, False, order)
+    assert found == [[4, 2], [0, 3], [1]] and {type(i) for indices in found for i in indices} == {int}
+    assert slices_of(trip, 5, 2, True, order) == [[4, 2], [0, 3]]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [np.arange(5, dtype=np.int32), np.arange(6).reshape(2, 3), np.arange(10)[::2], np.arange(4), [0] * 5],
+    ids=["int32", "two dimensions", "strided", "short", "a list"],
+)
+def test_an_order_that_is_no_array_of_so_many_int64_is_refused(order):
+    with pytest.raises(TypeError, match="array of 5 int64"):
+        Slices(5, 2, False, order)
+
+
+@pytest.mark.parametrize("indices", [range(5), np.arange(5), (1, 2)])
+def test_indices_that_are_no_list_are_refused(trip, indices):
+    with pytest.raises(TypeError, match="list, Slices or None"):
+        indices_of(trip, indices)
+    assert trip.free == 4
+
+
+def test_a_task_carries_what_the_dispatcher_said(trip):
+    big = 2**64 - 1
+    slot = trip.ring.pick_free()
+    trip.ring.begin_run(7)
+    trip.ring.dispatch(slot, [5], 7, 3, big, 99, 12, 2, 0, True)  # addressed to party 1
+    assert trip.ring.claim(2, 0) is None
+    fill = trip.ring.claim(1, 5)
+    assert (fill.run, fill.epoch, fill.ticket, fill.seed, fill.sequence) == (7, 3, big, 99, 12)
+    assert fill.single and fill.n_rows == 1 and fill.n_ranges == 0 and fill.range is None
+    assert fill.asked_for is None and fill.indices() == [5] == fill.asked_for
+    assert (fill.slot, fill.party, fill.ring) == (slot, 1, trip.ring)
+    fill.abort()
+
+
+def test_a_stream_has_no_indices(trip):
+    trip.ring.dispatch(trip.ring.pick_free(), None, 0, 0, 0, 0, 0, 0, 0, False)
+    fill = trip.ring.claim(1, 5)
+    assert fill.kind == _ring.TASK_NEXT and fill.indices() == []
+    fill.abort()
+
+
+@pytest.mark.parametrize("indices", [list(range(10)), [str(i) for i in range(10)]], ids=["ints", "texts"])
+def test_a_shared_task_gives_each_range_its_rows(trip, indices):
+    trip.ring.dispatch(trip.ring.pick_free(), indices, 0, 0, 0, 0, 0, 0, 4, False)
+    fills = [trip.ring.claim(1, 5) for _ in range(3)]
+    assert [f.range for f in fills] == [0, 1, 2] and fills[0].n_ranges == 3
+    assert [f.rows_of(f.range) for f in fills] == [(0, 4), (4, 8), (8, 10)]
+    assert [f.indices() for f in fills] == [indices[:4], indices[4:8], indices[8:]]
+    assert FINISH not in (0, 1, 2)
+
+
+def test_more_ranges_than_a_slot_has_are_refused(trip):
+    with pytest.raises(OSError) as caught:
+        trip.ring.dispatch(trip.ring.pick_free(), list(range(MAX_RANGES + 1)), 0, 0, 0, 0, 0, 0, 1, False)
+    assert caught.value.errno == errno.EINVAL
+    assert trip.free == 4
+
+
+def test_what_a_dead_worker_left_undone_can_be_named(trip):
+    trip.ring.dispatch(trip.ring.pick_free(), [1, 2], 0, 0, 8, 0, 0, 0, 0, False)
+    trip.ring.claim(1, 5)
+    trip.ring.dispatch(trip.ring.pick_free(), ["x"], 0, 0, 7, 0, 0, 2, 0, False)  # addressed, not claimed
+    trip.ring.dispatch(trip.ring.pick_free(), None, 0, 0, 9, 0, 0, 2, 0, False)
+    assert trip.ring.in_flight(1) == [(7, ["x"]), (8, [1, 2]), (9, None)]
+    assert trip.ring.in_flight(2) == []
+    assert trip.ring.recover(1) == 1
+    assert trip.ring.claim(2, 5).ticket == 8  # anybody's
+    assert trip.ring.claim(1, 5).ticket == 7  # its successor's
+
+
+# ---- refusals, with their numbers

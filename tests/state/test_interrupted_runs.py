@@ -1,0 +1,263 @@
+"""Interrupted runs next to uninterrupted ones: stopped, saved and gone on with at random."""
+
+import io
+import json
+import pickle
+import random
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: E402
+
+from slipring.torch import DataLoader  # noqa: E402
+from tests.parity import samplers  # noqa: E402
+
+CASES = 40
+EPOCHS = 6  # more than any case begins
+
+
+class Numbers(Dataset):
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return i
+
+
+class Reads(Numbers):
+    """Counts what it has read, and says so."""
+
+    reads = 0
+
+    def __getitem__(self, i):
+        self.reads += 1
+        return 1000 * self.reads + i
+
+    def state_dict(self):
+        return {"reads": self.reads}
+
+    def load_state_dict(self, state):
+        self.reads = state["reads"]
+
+
+class Draws(Numbers):
+    """What the generators draw for each sample."""
+
+    def __getitem__(self, i):
+        return torch.tensor([i, torch.rand(()), random.random()], dtype=torch.float64)
+
+
+class Stream(IterableDataset):
+    """Cannot say where it is. Workers have unequal shares."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def share(self):
+        info = get_worker_info()
+        worker = 0 if info is None else info.id
+        return range(1000 * worker, 1000 * worker + self.n // (worker + 1))
+
+    def __iter__(self):
+        return iter(self.share())
+
+
+class Laps(Stream):
+    """Says where it is, and how often it was read; at its end it is at its beginning."""
+
+    at = laps = 0
+
+    def __iter__(self):
+        while self.at < len(self.share()):
+            self.at += 1
+            yield 10000 * self.laps + self.share()[self.at - 1]
+        self.at, self.laps = 0, self.laps + 1
+
+    def state_dict(self):
+        return {"at": self.at, "laps": self.laps}
+
+    def load_state_dict(self, state):
+        self.at, self.laps = state["at"], state["laps"]
+
+
+class OwnIterator(Stream):
+    """Is its own iterator, and can say where that is."""
+
+    def __iter__(self):
+        self.left = list(self.share())
+        return self
+
+    def __next__(self):
+        if not self.left:
+            raise StopIteration
+        return self.left.pop(0)
+
+    def state_dict(self):
+        return {"left": list(self.left)}
+
+    def load_state_dict(self, state):
+        self.left = list(state["left"])
+
+
+class Told(Stream):
+    """Dataset and iterator both say something."""
+
+    passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return Place([10000 * self.passes + i for i in self.share()])
+
+    def state_dict(self):
+        return {"passes": self.passes}
+
+    def load_state_dict(self, state):
+        self.passes = state["passes"] - 1
+
+
+class Place:
+    def __init__(self, values):
+        self.values, self.at = values, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == len(self.values):
+            raise StopIteration
+        self.at += 1
+        return self.values[self.at - 1]
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+SAMPLERS = [None, "shuffle", samplers.Passes, samplers.Counted, samplers.OfItsIterator, samplers.Both]
+
+
+def through_torch(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+WAYS = [
+    lambda state: state,
+    lambda state: pickle.loads(pickle.dumps(state)),
+    lambda state: json.loads(json.dumps(state)),
+    through_torch,
+]
+
+
+class Case:
+    """A loader's settings, and where its run is interrupted."""
+
+    def __init__(self, seed):
+        self.pick = random.Random(seed)
+        choice = self.pick.choice
+        self.stream = choice([False, True])
+        self.dataset = choice([Stream, Laps, OwnIterator, Told] if self.stream else [Numbers, Numbers, Reads])
+        self.sampler = None if self.stream else choice(SAMPLERS)
+        self.n = choice([5, 12, 13])
+        batch_size, workers = choice([None, 1, 2, 4]), choice([0, 0, 1, 2, 3])
+        self.options = {
+            "batch_size": batch_size,
+            "drop_last": batch_size is not None and choice([False, False, True]),
+            "num_workers": workers,
+            "persistent_workers": workers > 0 and choice([False, True]),
+            "prefetch_factor": choice([1, 2, 3]) if workers else None,
+            "in_order": choice([True, True, False]),
+            "snapshot_every_n_steps": choice([1, 3]),
+            "rng": choice(["worker", "batch"]),
+            "preload": choice([None, None, 1]),
+        }
+        # With its generator in the state, and seeds per batch, neither workers nor resumes change a bit.
+        self.free = self.dataset is Numbers and self.sampler == "shuffle" and self.options["rng"] == "batch"
+        if self.free:
+            self.dataset = Draws
+        self.stops = [
+            (choice(["none", "iter", "some", "some", "all", "end"]), self.pick.randint(1, 6), choice(WAYS))
+            for _ in range(choice([1, 2, 3]))
+        ]
+
+    def loader(self, seed=1):
+        options = dict(self.options)
+        if self.free and seed > 1:
+            workers = self.pick.choice([0, 1, 2])
+            keep = workers > 0 and self.pick.choice([False, True])
+            options.update(num_workers=workers, persistent_workers=keep, prefetch_factor=None)
+        if self.sampler == "shuffle":
+            options.update(shuffle=True, generator=torch.Generator().manual_seed(seed))
+        elif self.sampler is not None:
+            options["sampler"] = self.sampler(self.n)
+        return DataLoader(self.dataset(self.n), **options)
+
+    def whole(self):
+        with self.loader() as loader:
+            return [[torch.as_tensor(batch).tolist() for batch in loader] for _ in range(EPOCHS)]
+
+    def comparable(self, epochs):
+        """Out of order, only what came counts; and not which worker has read it."""
+        if self.options["in_order"] or (self.options["num_workers"] < 2 and not self.free):
+            return epochs
+        if self.dataset is Reads:
+            epochs = [[(torch.as_tensor(batch) % 1000).tolist() for batch in epoch] for epoch in epochs]
+        return [sorted(epoch, key=json.dumps) for epoch in epochs]
+
+    def interrupted(self, batches):
+        """The same by loaders that go on from each other's states; `batches`: how many an epoch has."""
+        loader, seen = self.loader(), Seen()
+        for seed, (where, few, way) in enumerate(self.stops, start=2):
+            left = batches - len(seen.epochs[-1])
+            if where != "none":
+                seen.take(loader, {"iter": 0, "some": min(few, left), "all": left}.get(where))
+            state, older, seen.iterator = loader.state_dict(), loader, None
+            if self.pick.random() < 0.5:
+                loader = self.loader(seed)
+            loader.load_state_dict(way(state))
+            if self.pick.random() < 0.2:  # once more, before anything is read
+                loader.load_state_dict(loader.state_dict())
+            if older is not loader:
+                older.close()
+        for _ in range(2):
+            seen.take(loader, None)
+        loader.close()
+        return seen.epochs[:-1]
+
+
+class Seen:
+    def __init__(self):
+        self.epochs, self.iterator = [[]], None
+
+    def take(self, loader, batches):
+        """Take so many of an epoch that is under way, or None: all, and its end."""
+        self.iterator = self.iterator or iter(loader)
+        while batches is None or batches > 0:
+            batch = next(self.iterator, None)
+            if batch is None:
+                self.epochs.append([])
+                self.iterator = None
+                return
+            self.epochs[-1].append(torch.as_tensor(batch).tolist())
+            batches = None if batches is None else batches - 1
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_an_interrupted_run_gives_what_an_uninterrupted_one_does(seed):
+    case = Case(seed)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        warnings.filterwarnings("ignore", message="the iterable dataset has no state_dict")
+        whole = case.whole()
+        got = case.interrupted(len(whole[0]))
+    assert case.comparable(got) == case.comparable(whole[: len(got)]), vars(case)

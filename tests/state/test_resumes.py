@@ -1,0 +1,309 @@
+"""Resumes behind which something repeats itself: a seed, an exception, an order that is skipped."""
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import IterableDataset, Sampler, get_worker_info  # noqa: E402
+
+from tests.parity.common import Made  # noqa: E402
+
+
+@pytest.fixture
+def make(make):
+    """The same, one sample a ticket."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the iterable dataset has no state_dict")
+        yield lambda *args, **kwargs: make(*args, **{"batch_size": None, **kwargs})
+
+
+def given(iterator, most=100):
+    """What it gives, exceptions among it."""
+    got = []
+    while len(got) < most:
+        try:
+            got.append(int(next(iterator)))
+        except StopIteration:
+            break
+        except ValueError as error:
+            got.append(str(error))
+    return got
+
+
+class Numbers(IterableDataset):
+    """Its iterator goes on behind an exception."""
+
+    def __init__(self, bad=()):
+        self.bad = bad
+
+    def __iter__(self):
+        info = get_worker_info()
+        return Iterator(0 if info is None else info.id, self.bad)
+
+
+class Iterator:
+    def __init__(self, worker, bad):
+        self.worker, self.bad, self.at = worker, bad, -1
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.at += 1
+        if self.at == 6:
+            raise StopIteration
+        if (self.worker, self.at) in self.bad:
+            raise ValueError(f"bad {self.worker} {self.at}")
+        return 100 * self.worker + self.at
+
+
+@pytest.mark.parametrize("rng", ["batch", "worker"])
+def test_an_epoch_of_the_same_seed_as_the_resumed_one_is_whole(make, rng):
+    """Workers that persist are told where to go on in one run, not in all that have its seed."""
+    first, second = (make(Numbers(), num_workers=2, persistent_workers=True, rng=rng) for _ in range(2))
+    torch.manual_seed(1)
+    whole = given(iter(first))
+    torch.manual_seed(1)
+    iterator = iter(first)
+    assert given(iterator, 5) == whole[:5]
+    second.load_state_dict(first.state_dict())
+    torch.manual_seed(1)
+    assert given(iter(second)) == whole[5:]
+    for _ in range(2):
+        torch.manual_seed(1)
+        assert given(iter(second)) == whole
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("rng", ["batch", "worker"])
+def test_an_epoch_after_a_resume_at_the_end_of_one_has_its_own_seed_and_order(make, rng, persistent):
+    def loader(seed):
+        return make(
+            Made(draw, 8),
+            shuffle=True,
+            generator=torch.Generator().manual_seed(seed),
+            num_workers=2,
+            persistent_workers=persistent,
+            rng=rng,
+        )
+
+    first, resumed = loader(1), loader(2)
+    epochs = [[tuple(sample.tolist()) for sample in first]]
+    resumed.load_state_dict(first.state_dict())
+    epochs += [[tuple(sample.tolist()) for sample in first] for _ in range(2)]
+    again = [[tuple(sample.tolist()) for sample in resumed] for _ in range(2)]
+    if rng == "worker":  # draws of workers that persist cannot go on
+        epochs, again = ([[i for i, _ in epoch] for epoch in run] for run in (epochs, again))
+    assert again == epochs[1:]
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def draw(i):
+    return torch.tensor([i, torch.rand(())])
+
+
+@pytest.mark.parametrize("preload", [None, 1])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("taken", [2, 3, 4, 5])
+def test_a_stream_goes_on_behind_its_exceptions(make, num_workers, taken, preload):
+    dataset = Numbers([(0, 1), (0, 2), (1, 1)])
+    whole = given(iter(make(dataset, num_workers=num_workers)))
+    loader = make(dataset, num_workers=num_workers, preload=preload)
+    head = given(iter(loader), taken)
+    resumed = make(dataset, num_workers=num_workers, preload=preload)
+    resumed.load_state_dict(loader.state_dict())
+    assert head + given(iter(resumed)) == whole
+
+
+class Shuffled(Sampler):
+    """An order of its own, which only its state tells."""
+
+    def __init__(self, seed):
+        self.order = torch.randperm(20, generator=torch.Generator().manual_seed(seed)).tolist()
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < len(self.order):
+            self.at += 1
+            yield self.order[self.at - 1]
+        self.at = 0
+
+    def __len__(self):
+        return len(self.order)
+
+    def state_dict(self):
+        return {"order": self.order, "at": self.at}
+
+    def load_state_dict(self, state):
+        self.order, self.at = state["order"], state["at"]
+
+
+@pytest.mark.parametrize("look_ahead", [{"num_workers": 0}, {"num_workers": 1, "prefetch_factor": 1}])
+def test_a_state_is_exact_before_what_is_skipped_has_been_drawn(make, look_ahead):
+    data = Made(int, 20)
+    loader = make(data, sampler=Shuffled(1), num_workers=2, in_order=False)
+    iterator = iter(loader)
+    got = given(iterator, 1)
+    state = loader.state_dict()
+    # As if four of later tickets had come before.
+    got += [state["sampler"]["order"][ticket] for ticket in range(2, 6)]
+    state["above"] = [2, 3, 4, 5]
+    for seed in range(2, 5):
+        loader = make(data, sampler=Shuffled(seed), in_order=False, **look_ahead)
+        loader.load_state_dict(state)
+        iterator = iter(loader)
+        got += given(iterator, 1)
+        state = loader.state_dict()
+    assert sorted(got + given(iterator)) == list(range(20))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_what_came_out_of_order_does_not_come_again(make, num_workers):
+    data = Made(int, 20)
+    state = make(data, num_workers=1).state_dict()
+    state.update(finished=False, yielded=3, above=[4, 6, 7], rng=None, sampler=None)
+    resumed = make(data, num_workers=num_workers, in_order=False)
+    resumed.load_state_dict(state)
+    assert sorted(given(iter(resumed))) == [3, 5, *range(8, 20)]
+
+
+class Short(IterableDataset):
+    """At its end it is at its beginning again."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        while self.at < (3 if info is None or info.id == 0 else 8):
+            self.at += 1
+            yield self.at + (0 if info is None else 100 * info.id)
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("num_workers", "taken"), [(0, 2), (1, 2), (2, 3), (2, 4)])
+def test_a_stream_does_not_begin_again_behind_a_last_batch_that_was_not_full(
+    make, num_workers, taken, persistent
+):
+    def loader():
+        return make(
+            Short(), batch_size=2, num_workers=num_workers, persistent_workers=persistent and num_workers > 0
+        )
+
+    whole = [batch.tolist() for batch in loader()]
+    first, resumed = loader(), loader()
+    iterator = iter(first)
+    head = [next(iterator).tolist() for _ in range(taken)]
+    resumed.load_state_dict(first.state_dict())
+    assert head + [batch.tolist() for batch in resumed] == whole
+    assert [batch.tolist() for batch in resumed] == whole
+
+
+class Reads(Made):
+    """A map dataset that counts what it has read, and says so."""
+
+    def __init__(self, n, bad=()):
+        super().__init__(int, n)
+        self.reads, self.bad = 0, bad
+
+    def __getitem__(self, i):
+        self.reads += 1
+        if i in self.bad:
+            raise ValueError(f"bad {i}")
+        return 100 * self.reads + i
+
+    def state_dict(self):
+        return {"reads": self.reads}
+
+    def load_state_dict(self, state):
+        self.reads = state["reads"]
+
+
+@pytest.mark.parametrize("taken", [5, 6, 7])
+def test_a_worker_that_has_no_task_left_is_told_in_the_next_epoch(make, taken):
+    """Seven samples for three workers that persist."""
+    first, resumed = (make(Reads(7), num_workers=3, persistent_workers=True) for _ in range(2))
+    whole = [given(iter(first)) for _ in range(2)]
+    first.load_state_dict({})
+    iterator = iter(first)
+    head = given(iterator, taken)
+    resumed.load_state_dict(first.state_dict())
+    assert [head + given(iter(resumed)), given(iter(resumed))] == whole
+
+
+class Laps(Short):
+    """Counts its passes."""
+
+    laps = 0
+
+    def __iter__(self):
+        yield from (1000 * self.laps + value for value in super().__iter__())
+        self.laps += 1
+
+    def state_dict(self):
+        return {"at": self.at, "laps": self.laps}
+
+    def load_state_dict(self, state):
+        self.at, self.laps = state["at"], state["laps"]
+
+
+@pytest.mark.parametrize("dataset", [lambda: Reads(7), Laps])
+@pytest.mark.parametrize("taken", [0, 1, 2, 5])
+def test_a_state_early_in_an_epoch_knows_workers_from_the_epoch_before(make, dataset, taken):
+    """Those of which nothing has been delivered since."""
+    first, resumed = (make(dataset(), num_workers=3, persistent_workers=True) for _ in range(2))
+    whole = [given(iter(first)) for _ in range(2)]
+    first.load_state_dict({})
+    assert given(iter(first)) == whole[0]
+    iterator = iter(first)
+    head = given(iterator, taken)
+    resumed.load_state_dict(first.state_dict())
+    assert head + given(iter(resumed)) == whole[1]
+
+
+def test_without_workers_a_stateful_dataset_is_as_its_exceptions_have_left_it(make):
+    first, resumed = make(Reads(6, [2])), make(Reads(6, [2]))
+    iterator = iter(first)
+    head = given(iterator, 3)
+    resumed.load_state_dict(first.state_dict())
+    assert head[-1] == "bad 2"
+    assert given(iter(resumed)) == [403, 504, 605]
+
+
+def test_without_workers_a_state_from_before_the_first_epoch_takes_a_dataset_back_there(make):
+    loader = make(Reads(3))
+    state = loader.state_dict()
+    whole = [given(iter(loader)) for _ in range(2)]
+    loader.load_state_dict(state)
+    assert [given(iter(loader)) for _ in range(2)] == whole
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_dataset_that_has_learnt_to_say_where_it_is_takes_an_older_state(make, num_workers):
+    older = make(Made(int, 6), num_workers=num_workers)
+    given(iter(older), 4)
+    resumed = make(Reads(6), num_workers=num_workers)
+    resumed.load_state_dict(older.state_dict())
+    assert [value % 100 for value in given(iter(resumed))] == [4, 5]
+
+
+def test_a_resumed_stream_counts_its_exceptions_for_the_next_resume(make):
+    dataset = Numbers([(0, 3), (1, 4)])
+    whole = given(iter(make(dataset, num_workers=2)))
+    got, loader = [], make(dataset, num_workers=2)
+    for taken in (6, 1, 2):
+        iterator = iter(loader)
+        got += given(iterator, taken)
+        state = loader.state_dict()
+        loader = make(dataset, num_workers=2)
+        loader.load_state_dict(state)
+    assert got + given(iter(loader)) == whole

@@ -1,0 +1,136 @@
+"""Resumes of samplers: those that say where they are, and those that do not."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import Sampler  # noqa: E402
+
+from tests.parity.common import Made  # noqa: E402
+from tests.parity.samplers import Both, Counted, OfItsIterator, Passes  # noqa: E402
+
+WORKERS = [0, 2]
+
+
+SAMPLERS = [Passes, Counted, OfItsIterator, Both]
+
+
+def numbers(batches):
+    return [torch.as_tensor(batch).tolist() for batch in batches]
+
+
+def after(loader, epochs, taken, exhausted=False):
+    """What is delivered in so many epochs, `taken` batches of the next, and its end."""
+    got = [numbers(loader) for _ in range(epochs)]
+    iterator = iter(loader)
+    got.append(numbers(next(iterator) for _ in range(taken)))
+    if exhausted:
+        assert next(iterator, None) is None
+    return got
+
+
+@pytest.mark.parametrize(("num_workers", "batch_size"), [(0, None), (0, 4), (0, 11), (2, 4)])
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("taken", ["none", "some", "all", "end"])
+def test_a_stateful_sampler_goes_on_into_later_epochs(make, kind, num_workers, batch_size, taken):
+    def loader():
+        return make(range(11), batch_size=batch_size, sampler=kind(11), num_workers=num_workers)
+
+    whole = loader()
+    want = [numbers(whole) for _ in range(4)]
+    first, resumed = loader(), loader()
+    n = min({"none": 0, "some": 2}.get(taken, 11), len(want[0]))
+    got = after(first, 1, n, taken == "end")
+    resumed.load_state_dict(first.state_dict())
+    if taken != "end":
+        got[-1] += numbers(resumed)
+    while len(got) < 4:
+        got.append(numbers(resumed))
+    assert got == want
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_state_from_the_beginning_takes_the_same_sampler_back_there(make, kind, num_workers):
+    loader = make(range(11), batch_size=4, sampler=kind(11), num_workers=num_workers)
+    iterator = iter(loader)
+    state = loader.state_dict()
+    first = numbers(iterator)
+    loader.load_state_dict(state)
+    assert numbers(loader) == first
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_a_state_from_before_the_first_epoch_takes_the_same_loader_back_there(make, num_workers):
+    loader = make(range(11), batch_size=4, sampler=Passes(11), num_workers=num_workers)
+    state = loader.state_dict()
+    epochs = [numbers(loader) for _ in range(2)]
+    loader.load_state_dict(state)
+    assert [numbers(loader) for _ in range(2)] == epochs
+
+
+class DrawsAtOnce(Sampler):
+    """Draws its order from torch's global generator as soon as it is iterated."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __iter__(self):
+        return iter(torch.randperm(self.n).tolist())
+
+
+class BatchesAtOnce(DrawsAtOnce):
+    def __iter__(self):
+        return iter(torch.randperm(self.n).reshape(-1, 2).tolist())
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("taken", [0, 3, 5])
+@pytest.mark.parametrize("how", ["sampler", "batched", "batch_sampler"])
+def test_an_order_that_iter_draws_goes_on(make, how, taken, num_workers):
+    options = {
+        "sampler": {"batch_size": None, "sampler": DrawsAtOnce(10)},
+        "batched": {"batch_size": 2, "sampler": DrawsAtOnce(10)},
+        "batch_sampler": {"batch_sampler": BatchesAtOnce(10)},
+    }[how]
+    torch.manual_seed(1)
+    loader = make(range(10), num_workers=num_workers, **options)
+    iterator = iter(loader)
+    numbers(next(iterator) for _ in range(taken))
+    state = loader.state_dict()
+    rest = numbers(iterator)
+    torch.manual_seed(2)
+    resumed = make(range(10), num_workers=num_workers, **options)
+    resumed.load_state_dict(state)
+    assert numbers(resumed) == rest
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_what_came_out_of_order_does_not_come_again_in_order(make, num_workers):
+    data = Made(int, 20)
+    state = make(data, batch_size=None, num_workers=1).state_dict()
+    state.update(finished=False, yielded=3, above=[5, 7, 9], rng=None, sampler=None)
+    resumed = make(data, batch_size=None, num_workers=num_workers)
+    resumed.load_state_dict(state)
+    assert [int(i) for i in resumed] == [3, 4, 6, 8, *range(10, 20)]
+
+
+@pytest.mark.parametrize("preload", [None, 1])
+def test_a_state_before_the_first_batch_counts_nothing_that_was_asked_for_ahead(make, preload):
+    loader = make(range(8), batch_size=2, num_workers=2, preload=preload)
+    iterator = iter(loader)
+    assert loader.state_dict()["yielded"] == 0
+    assert len(numbers(iterator)) == 4
+
+
+def test_an_older_iterator_that_is_dropped_last_leaves_no_state(make):
+    loader = make(range(8), batch_size=2)
+    older, newer = iter(loader), iter(loader)
+    numbers(next(older) for _ in range(3))
+    next(newer)
+    del newer
+    del older
+    assert loader.state_dict()["yielded"] == 1

@@ -1,0 +1,255 @@
+"""When what is Stateful is asked for its state, and that every state is exact all the same."""
+
+import signal
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils import data  # noqa: E402
+
+from slipring.torch import DataLoader  # noqa: E402
+
+
+class Counted:
+    """Counts how often it is asked; its state is a place."""
+
+    at = calls = 0
+
+    def state_dict(self):
+        self.calls += 1
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Stream(Counted, data.IterableDataset):
+    """Each worker's share of the numbers, each with how often this worker's copy has been asked."""
+
+    def __init__(self, n=40):
+        self.n = n
+
+    def __iter__(self):
+        info = data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        while (value := first + self.at * step) < self.n:
+            self.at += 1
+            yield value, self.calls
+        self.at = 0
+
+
+class Rows(Counted, data.Dataset):
+    """Its state is how many rows this copy has read, which are part of each row."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        self.at += 1
+        return i, self.at
+
+
+class Backwards(Counted):
+    """A sampler."""
+
+    def __iter__(self):
+        while self.at < 40:
+            self.at += 1
+            yield 40 - self.at
+        self.at = 0
+
+    def __len__(self):
+        return 40
+
+
+def as_is(samples):
+    return samples
+
+
+def made(dataset, num_workers, every=1, **options):
+    options.setdefault("collate_fn", as_is)
+    return DataLoader(dataset, 2, num_workers=num_workers, snapshot_every_n_steps=every, **options)
+
+
+def after(loader, n):
+    """(the state after `n` batches, the batches that follow)."""
+    iterator = iter(loader)
+    for _ in range(n):
+        next(iterator)
+    state = loader.state_dict()
+    return state, list(iterator)
+
+
+@pytest.mark.parametrize("dataset", [Stream, Rows])
+def test_without_workers_a_dataset_is_asked_only_when_the_loader_is(dataset):
+    one = dataset()
+    loader = made(one, 0)
+    iterator = iter(loader)
+    for _ in range(10):
+        next(iterator)
+    assert one.calls == 0
+    loader.state_dict()
+    assert one.calls == 1
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_sampler_is_asked_only_when_the_loader_is(num_workers):
+    sampler = Backwards()
+    loader = made(range(40), num_workers, sampler=sampler)
+    iterator = iter(loader)
+    for _ in range(10):
+        next(iterator)
+    before = sampler.calls
+    assert before <= 1  # where it begins
+    loader.state_dict()
+    assert sampler.calls == before + 1
+
+
+@pytest.mark.parametrize(("every", "least", "most"), [(0, 1, 1), (1, 9, 10), (4, 3, 6), (100, 1, 1)])
+def test_workers_ask_as_often_as_they_are_told_to(every, least, most):
+    asked = {}
+    for batch in made(Stream(), 2, every):  # ten of each worker
+        for value, calls in batch:
+            asked[value % 2] = calls
+    assert all(least <= calls <= most for calls in asked.values()), asked
+
+
+@pytest.mark.parametrize("every", [0, 1, 3, 4, 100])
+@pytest.mark.parametrize("taken", [1, 2, 5, 12, 19])
+@pytest.mark.parametrize("dataset", [Stream, Rows])
+def test_a_state_between_two_snapshots_is_exact(dataset, taken, every):
+    state, rest = after(made(dataset(), 2, every), taken)
+    other = made(dataset(), 2, every)
+    other.load_state_dict(state)
+    found = list(other)
+    if dataset is Stream:  # (how often it was asked is no part of the stream)
+        found, rest = ([[value for value, _ in batch] for batch in run] for run in (found, rest))
+    assert found == rest
+
+
+def test_a_state_of_a_resumed_iteration_between_two_snapshots_is_exact():
+    state, rest = after(made(Stream(), 2, 4), 5)
+    other = made(Stream(), 2, 4)
+    other.load_state_dict(state)
+    state, _ = after(other, 2)
+    third = made(Stream(), 2, 7)
+    third.load_state_dict(state)
+    numbers = [[value for value, _ in batch] for batch in third]
+    assert numbers == [[value for value, _ in batch] for batch in rest[2:]]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_sampler_and_a_dataset_that_are_both_stateful_go_on_together(every):
+    def loader():
+        return made(Rows(), 2, every, sampler=Backwards())
+
+    state, rest = after(loader(), 7)
+    other = loader()
+    other.load_state_dict(state)
+    assert list(other) == rest
+
+
+class Locked(Stream):
+    def state_dict(self):
+        return {"at": self.at, "lock": threading.Lock()}
+
+
+def test_a_state_that_cannot_be_pickled_costs_no_batch():
+    loader = made(Locked(), 2)
+    iterator = iter(loader)
+    got = [value for value, _ in next(iterator)]
+    with pytest.raises(RuntimeError, match="could not say where it is") as raised:
+        loader.state_dict()
+    assert "cannot pickle '_thread.lock'" in str(raised.value)
+    got += [value for batch in iterator for value, _ in batch]
+    assert sorted(got) == list(range(40))
+
+
+def test_without_workers_a_state_may_be_anything():
+    state, rest = after(made(Locked(), 0), 5)
+    other = made(Locked(), 0)
+    other.load_state_dict(state)
+    assert list(other) == rest
+
+
+class Refusing(Stream):
+    def state_dict(self):
+        raise OSError("no place")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_state_dict_that_raises_is_raised_where_the_state_is_asked_for(num_workers):
+    loader = made(Refusing(), num_workers)
+    iterator = iter(loader)
+    assert len(next(iterator)) == 2
+    for _ in range(2):  # of the iterator, and of one that is dropped
+        with pytest.raises((OSError, RuntimeError), match="no place"):
+            loader.state_dict()
+        iterator = None
+
+
+class Signalling(Stream):
+    def __iter__(self):
+        signal.raise_signal(signal.SIGUSR1)
+        yield from super().__iter__()
+
+
+def test_a_state_in_the_middle_of_a_step_is_refused():
+    loader, raised = made(Signalling(), 0), []
+
+    def save(number, frame):
+        try:
+            loader.state_dict()
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    iterator = iter(loader)
+    before = signal.signal(signal.SIGUSR1, save)
+    try:
+        assert len(next(iterator)) == 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert "ask between two batches" in raised[0]
+    assert loader.state_dict()["workers"][0]["states"] == {"dataset": {"at": 2}}
+
+
+class Plain(data.IterableDataset):
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        info = data.get_worker_info()
+        yield from range(info.id if info else 0, self.n, info.num_workers if info else 1)
+
+
+@pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stream_that_has_become_shorter_than_its_state_is_noticed(num_workers):
+    state, _ = after(made(Plain(40), num_workers), 8)
+    shorter = made(Plain(9), num_workers)
+    shorter.load_state_dict(state)
+    with pytest.raises(ValueError, match="the dataset may have changed"):
+        list(shorter)
+
+
+def test_a_stream_that_is_shorter_than_what_came_behind_its_snapshot_is_noticed():
+    state, _ = after(made(Stream(40), 2, 100), 12)
+    shorter = made(Stream(12), 2, 100)
+    shorter.load_state_dict(state)
+    with pytest.raises(ValueError, match="the dataset may have changed"):
+        list(shorter)
+
+
+def test_a_state_of_a_sampler_that_was_asked_with_every_batch_can_be_loaded():
+    """As states were, before samplers were asked on demand."""
+    state, rest = after(made(range(40), 2, sampler=Backwards()), 19)
+    assert rest == [[1, 0]]
+    state.pop("ahead", None)
+    state.pop("sampler_over", None)
+    state.update(sampler={"at": 36}, sampler_beyond=2)
+    other = made(range(40), 2, sampler=Backwards())
+    other.load_state_dict(state)
+    assert list(other) == rest
+    assert len(list(other)) == 20

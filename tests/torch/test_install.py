@@ -1,0 +1,305 @@
+"""slipring's DataLoader in torch's place, and torch's there again."""
+
+import abc
+import copy
+import functools
+import inspect
+import pickle
+import subprocess
+import sys
+import threading
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from slipring.torch import DataLoader, install, uninstall  # noqa: E402
+
+# Those of this file.
+pytestmark = pytest.mark.filterwarnings("ignore:derived from torch's DataLoader before install")
+
+
+class Torchs:
+    """Keeps torch's class where no search finds it: globals of this module are replaced, too."""
+
+    DataLoader = torch.utils.data.DataLoader
+
+
+Imported = torch.utils.data.DataLoader
+
+
+class Named(torch.utils.data.DataLoader):
+    """Derived from torch's class before anything was installed; calls it by name, as older code does."""
+
+    def __init__(self, dataset, extra):
+        torch.utils.data.DataLoader.__init__(self, dataset, batch_size=2)
+        self.extra = extra
+
+    def __iter__(self):
+        return torch.utils.data.DataLoader.__iter__(self)
+
+
+class Child(Named):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def torchs_again():
+    """Nothing is installed after a test, however it ended."""
+    yield
+    while torch.utils.data.DataLoader is DataLoader:
+        uninstall()
+
+
+@pytest.fixture
+def imported(monkeypatch):
+    """A function that makes a module of these globals and has it in sys.modules for this test."""
+
+    def make(kind=types.ModuleType, **names):
+        made = kind("a_client")
+        object.__getattribute__(made, "__dict__").update(names)
+        monkeypatch.setitem(sys.modules, "a_client", made)
+        return made
+
+    return make
+
+
+def test_torchs_names_are_ours_while_installed():
+    with install():
+        assert torch.utils.data.DataLoader is torch.utils.data.dataloader.DataLoader is DataLoader
+        assert Imported is DataLoader
+    assert torch.utils.data.DataLoader is torch.utils.data.dataloader.DataLoader is Torchs.DataLoader
+    assert Imported is Torchs.DataLoader
+
+
+def test_ours_is_derived_from_torchs_also_while_installed():
+    with install():
+        assert DataLoader.__mro__[1] is Torchs.DataLoader
+        loader = torch.utils.data.DataLoader([1, 2], chunk_size=1)
+        assert isinstance(loader, Torchs.DataLoader) and loader.chunk_size == 1
+        assert [batch.tolist() for batch in loader] == [[1], [2]]
+        assert loader.stats().batches == 2
+
+
+def test_a_module_has_ours_under_every_name_that_was_torchs(imported):
+    client = imported(one=Torchs.DataLoader, two=Torchs.DataLoader, three=Named)
+    with install():
+        assert client.one is client.two is DataLoader
+        assert client.three is Named
+    assert client.one is client.two is Torchs.DataLoader
+
+
+def test_what_was_ours_before_stays_ours_after(imported):
+    client = imported(DataLoader=DataLoader)
+    with install():
+        pass
+    assert client.DataLoader is DataLoader
+
+
+def test_what_somebody_else_changed_meanwhile_is_left_alone(imported):
+    client = imported(one=Torchs.DataLoader, two=Torchs.DataLoader)
+    with install():
+        client.one = Named
+        del client.two
+    assert vars(client)["one"] is Named
+    assert "two" not in vars(client)
+
+
+def test_a_module_that_loads_on_first_use_is_not_woken(imported):
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name):
+            raise AssertionError(f"{name} was asked for")
+
+    imported(Lazy, late=Torchs.DataLoader)
+    with install():
+        names = object.__getattribute__(sys.modules["a_client"], "__dict__")
+        assert names["late"] is DataLoader
+    assert names["late"] is Torchs.DataLoader
+
+
+def test_things_in_sys_modules_that_are_no_modules_do_no_harm(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nothing", None)
+    monkeypatch.setitem(sys.modules, "an_object", types.SimpleNamespace(DataLoader=Torchs.DataLoader))
+    with install():
+        assert torch.utils.data.DataLoader is DataLoader
+
+
+def test_calls_nest():
+    with install():
+        with install():
+            pass
+        assert torch.utils.data.DataLoader is DataLoader
+    assert torch.utils.data.DataLoader is Torchs.DataLoader
+
+
+def test_a_second_call_finds_what_was_imported_since(imported):
+    with install():
+        client = imported(DataLoader=Torchs.DataLoader)
+        with install():
+            assert client.DataLoader is DataLoader
+    assert client.DataLoader is Torchs.DataLoader
+
+
+def test_taking_back_what_was_not_installed_is_an_error():
+    with pytest.raises(RuntimeError, match="not installed"):
+        uninstall()
+
+
+def test_many_threads_may_install_at_once():
+    torchs_meanwhile = []
+
+    def one():
+        for _ in range(5):
+            with install():
+                torchs_meanwhile.append(torch.utils.data.DataLoader is not DataLoader)
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(torchs_meanwhile) == 20 and not any(torchs_meanwhile)
+    assert torch.utils.data.DataLoader is Torchs.DataLoader
+
+
+def test_torchs_loaders_are_instances_of_what_is_in_their_place():
+    stock, named = Torchs.DataLoader([1]), Named([1], "x")
+    with install():
+        assert isinstance(stock, torch.utils.data.DataLoader)
+        assert isinstance(named, torch.utils.data.DataLoader)
+        assert issubclass(Named, torch.utils.data.DataLoader)
+        assert issubclass(Torchs.DataLoader, torch.utils.data.DataLoader)
+        assert not isinstance([1], torch.utils.data.DataLoader)
+        assert not issubclass(list, torch.utils.data.DataLoader)
+    assert not isinstance(stock, DataLoader)
+    assert not issubclass(Named, DataLoader)
+
+
+def test_only_our_own_class_takes_torchs_loaders_for_its_own():
+    class Mine(DataLoader):
+        pass
+
+    with install():
+        assert not isinstance(Torchs.DataLoader([1]), Mine)
+        assert isinstance(Mine([1]), torch.utils.data.DataLoader)
+
+
+def test_classes_derived_from_torchs_before_still_work():
+    with install():
+        loader = Child(range(4), extra=3)
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+        assert len(loader) == 2 and loader.extra == 3
+        with pytest.raises(ValueError, match="should not be set after"):
+            loader.batch_size = 3
+
+
+def test_a_module_that_asks_super_for_torchs_class_keeps_it(imported):
+    source = """
+class Old(DataLoader):
+    def __len__(self):
+        return super(DataLoader, self).__len__()
+    """
+    client = imported(DataLoader=Torchs.DataLoader)
+    exec(source, vars(client))
+    with install():
+        with pytest.raises(AttributeError, match=r"'super' object has no attribute '__len__'"):
+            len(client.Old([1]))
+        assert client.DataLoader is Torchs.DataLoader
+
+
+def test_classes_made_meanwhile_are_derived_from_ours():
+    with install():
+
+        class Mine(torch.utils.data.DataLoader):
+            pass
+
+        class Abstract(abc.ABC):
+            @abc.abstractmethod
+            def one(self): ...
+
+        class Both(torch.utils.data.DataLoader[int], Abstract):
+            def one(self):
+                return 1
+
+    assert issubclass(Mine, DataLoader) and len(Mine([1, 2])) == 2
+    assert isinstance(Both([1]), Abstract)
+
+
+def test_walking_the_subclasses_finds_those_of_torchs_class():
+    with install():
+        below = torch.utils.data.DataLoader.__subclasses__()
+        assert Named in below and DataLoader not in below
+    assert Named not in DataLoader.__subclasses__()
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize("made", [lambda: Torchs.DataLoader(range(5), 2), lambda: Named(range(5), 3)])
+def test_torchs_loaders_are_copied_and_pickled_while_installed(duplicate, made):
+    before = made()
+    with install():
+        inside = duplicate(before)
+        assert type(inside) is type(before)
+        assert [batch.tolist() for batch in inside] == [[0, 1], [2, 3], [4]]
+    after = duplicate(before)
+    assert type(after) is type(before) and len(after) == 3
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_what_was_pickled_while_installed_can_be_read_after(protocol):
+    stock = Torchs.DataLoader(range(5), 2)
+    with install():
+        ours = torch.utils.data.DataLoader(range(5), 2, chunk_size=4)
+        data = pickle.dumps((stock, ours), protocol)
+    for loader, cls in zip(pickle.loads(data), (Torchs.DataLoader, DataLoader)):
+        assert type(loader) is cls
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+    assert pickle.loads(data)[1].chunk_size == 4
+
+
+def test_what_was_pickled_before_can_be_read_while_installed():
+    data = pickle.dumps(Torchs.DataLoader(range(5), 2))
+    with install():
+        loader = pickle.loads(data)
+        assert type(loader) is DataLoader
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+
+
+def test_references_that_no_search_finds_go_on_making_torchs_loaders():
+    make = functools.partial(Torchs.DataLoader, batch_size=2)
+    with install():
+        assert type(make([1])) is Torchs.DataLoader
+
+
+def test_the_signature_is_ours():
+    with install():
+        parameters = inspect.signature(torch.utils.data.DataLoader).parameters
+    assert list(inspect.signature(Torchs.DataLoader).parameters) == list(parameters)[:17]
+    assert "chunk_size" in parameters and "kwargs" not in parameters
+
+
+SCRIPT = """
+import slipring.torch
+slipring.torch.install()
+import client, star
+from slipring.torch import DataLoader as Ours
+from torch.utils.data import DataLoader
+assert DataLoader is Ours is client.DataLoader is client.Wanted is star.DataLoader
+slipring.torch.uninstall()
+import torch
+assert DataLoader is torch.utils.data.DataLoader is client.DataLoader is star.DataLoader is not Ours
+assert client.Wanted is Ours is slipring.torch.DataLoader
+print("well")
+"""
+
+
+def test_what_was_imported_by_torchs_name_meanwhile_is_torchs_after(tmp_path):
+    client = """
+    from slipring.torch import DataLoader as Wanted
+    from torch.utils.data import Dataset, DataLoader
+    """
+    (tmp_path / "client.py").write_text(inspect.cleandoc(client))
+    (tmp_path / "star.py").write_text("from torch.utils.data.dataloader import *")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
+    assert done.stdout == "well\n", done.stderr

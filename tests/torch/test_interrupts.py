@@ -1,0 +1,233 @@
+"""slipring.torch where a signal's handler raises, several threads ask, or an iteration does not begin."""
+
+import signal
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from slipring import Loader  # noqa: E402
+from slipring.torch import DataLoader, iterators  # noqa: E402
+
+
+class Raised(Exception):
+    """What the handler raises."""
+
+
+@pytest.fixture
+def interrupt():
+    """A function at whose call a signal's handler raises."""
+
+    def handler(number, frame):
+        raise Raised
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield lambda: signal.raise_signal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+class Numbers(torch.utils.data.Dataset):
+    """Numbers; `act` is called once, at one of them."""
+
+    def __init__(self, n=12, at=None, act=None):
+        self.n, self.at, self.act = n, at, act
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        if i == self.at:
+            self.at = None
+            self.act()
+        return np.int64(i)
+
+
+class Told(Numbers):
+    """The same, and can say where it is."""
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Counting(torch.utils.data.IterableDataset):
+    """Is its own iterator, and says where it is."""
+
+    def __init__(self, at=None, act=None):
+        self.i, self.at, self.act = 0, at, act
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.i == self.at:
+            self.at = None
+            self.act()
+        if self.i == 12:
+            raise StopIteration
+        self.i += 1
+        return self.i - 1
+
+    def state_dict(self):
+        return {"i": self.i}
+
+    def load_state_dict(self, state):
+        self.i = state["i"]
+
+
+def rest(iterator):
+    return [batch.tolist() for batch in iterator]
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [
+        (Numbers, {}),
+        (Numbers, {"rng": "batch"}),
+        (Numbers, {"device": "cpu"}),
+        (Told, {}),
+        (Told, {"num_workers": 2}),
+        (Told, {"num_workers": 2, "device": "cpu", "preload": 0}),
+        (Told, {"num_workers": 2, "device": "cpu", "preload": 1}),
+    ],
+)
+def test_each_batch_goes_to_one_of_the_threads_that_ask(make, arguments):
+    n, got = 1200, []
+    with DataLoader(make(n), 2, **arguments) as loader:
+        it = iter(loader)
+
+        def ask(it):
+            mine = []
+            for batch in it:
+                mine += batch.tolist()
+            got.extend(mine)
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            threads = [threading.Thread(target=ask, args=(it,)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+        assert sorted(got) == list(range(n))
+        del it, threads
+
+
+def test_a_state_is_refused_behind_a_next_that_was_interrupted_and_given_behind_the_one_after(interrupt):
+    loader = DataLoader(Counting(at=6, act=interrupt), 4)
+    it = iter(loader)
+    assert next(it).tolist() == [0, 1, 2, 3]
+    with pytest.raises(Raised):
+        next(it)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        loader.state_dict()
+    assert next(it).tolist() == [4, 5, 6, 7]
+    state = loader.state_dict()
+    resumed = DataLoader(Counting(), 4)
+    resumed.load_state_dict(state)
+    assert rest(resumed) == rest(it) == [[8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_batch_that_cannot_be_brought_to_a_device_is_not_brought_again(num_workers):
+    def refuse(batch):
+        if batch[0] == 4:
+            raise ZeroDivisionError
+        return batch
+
+    with DataLoader(Numbers(), 4, device="cpu", transform_device=refuse, num_workers=num_workers) as loader:
+        it = iter(loader)
+        assert next(it).tolist() == [0, 1, 2, 3]
+        with pytest.raises(ZeroDivisionError):
+            next(it)
+        state = loader.state_dict()
+        assert rest(it) == [[8, 9, 10, 11]]
+        del it
+        loader.load_state_dict(state)
+        assert rest(loader) == [[8, 9, 10, 11]]
+
+
+def test_a_batch_that_a_handler_has_interrupted_on_its_way_to_a_device_is_brought_again(interrupt):
+    left = [interrupt]
+
+    def transform(batch):
+        if batch[0] == 4 and left:
+            left.pop()()
+        return batch
+
+    for arguments in ({}, {"num_workers": 2, "preload": 0}):
+        left[:] = [interrupt]
+        with DataLoader(Numbers(), 4, device="cpu", transform_device=transform, **arguments) as loader:
+            it = iter(loader)
+            assert next(it).tolist() == [0, 1, 2, 3]
+            with pytest.raises(Raised):
+                next(it)
+            assert rest(it) == [[4, 5, 6, 7], [8, 9, 10, 11]]
+            del it
+
+
+def test_a_range_of_rows_that_a_handler_has_interrupted_is_made_again(interrupt):
+    with Loader(Numbers(at=6, act=interrupt), 4, num_workers=0, chunk_size=2) as loader:
+        it = iter(loader)
+        assert next(it).tolist() == [0, 1, 2, 3]
+        with pytest.raises(Raised):
+            next(it)
+        assert loader._engine.pool.worker.fetcher.failed is None  # it would keep the frames
+        assert rest(it) == [[4, 5, 6, 7], [8, 9, 10, 11]]
+        del it
+
+
+class FailingSource(Counting):
+    """Its next iter() fails, if `fails`."""
+
+    fails = False
+
+    def __iter__(self):
+        if self.fails:
+            self.fails = False
+            raise ZeroDivisionError
+        return self
+
+
+def test_a_state_that_was_loaded_still_holds_where_iter_has_failed():
+    first = DataLoader(Counting(), 4)
+    next(iter(first))
+    source = FailingSource()
+    loader = DataLoader(source, 4)
+    loader.load_state_dict(first.state_dict())
+    source.fails = True
+    with pytest.raises(ZeroDivisionError):
+        iter(loader)
+    assert rest(loader) == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_the_kept_workers_are_lent_again_where_an_iteration_did_not_begin(monkeypatch):
+    def refuse(*what, **more):
+        raise KeyboardInterrupt
+
+    with DataLoader(Numbers(), 4, num_workers=1, persistent_workers=True) as loader:
+        with monkeypatch.context() as patched:
+            patched.setattr(iterators, "LoaderIterator", refuse)
+            with pytest.raises(KeyboardInterrupt):
+                iter(loader)
+        it = iter(loader)
+        assert it._core._engine is loader._engines.engine
+        assert len(rest(it)) == 3
+        del it
+
+
+def test_indices_that_come_as_an_iterator_are_drawn_once():
+    lists = [iter([0, 1]), iter([2, 3])]
+    it = iter(DataLoader(Numbers(), batch_sampler=lists))
+    order = it._order
+    order.open()
+    assert order._draw() == order._draw() == [0, 1]  # as where a handler raises behind the first
+    assert rest(it) == [[0, 1], [2, 3]]

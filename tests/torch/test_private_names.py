@@ -1,0 +1,109 @@
+"""The canary: what slipring needs of torch without torch's promise. A release that changes it fails here first."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from torch.utils.data import DataLoader  # noqa: E402
+
+from slipring.torch import private  # noqa: E402
+
+PACKAGE = Path(private.__file__).resolve().parents[1]
+# Who else may touch one: below the layer of torch.
+ELSEWHERE = {"codec/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"]}
+
+
+def parameters(function):
+    return list(inspect.signature(function).parameters)
+
+
+def test_every_iterator_of_torchs_is_one_of_the_base_class():
+    assert issubclass(private.SingleProcessIterator, private.BaseIterator)
+    assert type(iter(DataLoader(range(2)))) is private.SingleProcessIterator
+
+
+def test_the_base_class_takes_a_loader_and_has_what_an_epoch_begins_with():
+    assert parameters(private.BaseIterator.__init__) == ["self", "loader"]
+    made = iter(DataLoader(range(4), 2))
+    needed = (
+        "_dataset",
+        "_dataset_kind",
+        "_index_sampler",
+        "_sampler_iter",
+        "_base_seed",
+        "_num_yielded",
+        "_pin_memory",
+    )
+    assert [name for name in needed if not hasattr(made, name)] == []
+    assert callable(made._next_data) and callable(made._next_index) and callable(made._reset)
+
+
+def test_the_kinds_of_datasets_are_two_and_make_their_fetchers():
+    assert private.DatasetKind.Map != private.DatasetKind.Iterable
+    fetcher = private.DatasetKind.create_fetcher(private.DatasetKind.Map, range(9), True, list, False)
+    assert fetcher.fetch([1, 2]) == [1, 2]
+    assert isinstance(
+        private.DatasetKind.create_fetcher(private.DatasetKind.Iterable, [1, 2], True, list, False),
+        private.StreamFetcher,
+    )
+
+
+def test_shared_seeds_and_shards_have_the_same_arguments():
+    assert parameters(private.share_dist_seed) == ["generator", "pg"]
+    assert parameters(private.sharding_worker_init_fn) == [
+        *("worker_init_fn", "world_size", "rank_id", "worker_id"),
+    ]
+
+
+def test_a_worker_is_seeded_from_the_base_seed_and_its_number():
+    assert parameters(private.generate_state) == ["base_seed", "worker_id"]
+    assert all(0 <= word < 1 << 32 for word in private.generate_state(3, 1))
+
+
+def test_worker_info_is_a_module_variable_of_a_class_that_takes_keywords():
+    assert private.worker._worker_info is None
+    made = private.worker.WorkerInfo(id=0, num_workers=2, seed=3, dataset=None)
+    assert (made.id, made.num_workers, made.seed) == (0, 2, 3)
+
+
+def test_collation_has_a_function_for_each_kind_of_value():
+    named = ("tensor", "numpy_array", "numpy_scalar", "float", "int", "str")
+    assert [kind for kind in named if not hasattr(private.collate, f"collate_{kind}_fn")] == []
+    assert private.collate.default_collate_fn_map[torch.Tensor] is private.collate.collate_tensor_fn
+    assert private.collate.default_collate is torch.utils.data.default_collate
+
+
+def test_the_text_of_a_key_error_shows_its_lines():
+    assert repr(private.KeyErrorMessage("two\nlines")) == "two\nlines"
+
+
+def test_what_the_codec_needs_of_torch_is_there():
+    assert callable(torch._C.DisableTorchFunctionSubclass) and callable(torch._nested_view_from_buffer)
+
+
+def test_pinning_takes_the_data_and_a_device():
+    assert parameters(private.pin_memory.pin_memory) == ["data", "device"]
+
+
+def test_a_profiler_that_runs_is_seen():
+    assert not private.profiler_enabled()
+    with torch.autograd.profiler.profile():
+        assert private.profiler_enabled()
+
+
+def test_no_other_module_touches_a_private_name_of_torch():
+    touching = re.compile(
+        r"torch\.utils\.data\._utils|torch\.utils\.data\.dataloader\b|\btorch\.(?:\w+\.)*_[A-Za-z]\w*"
+    )
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py*")):
+        if path.suffix in (".py", ".pyx") and path != Path(private.__file__):
+            code = re.sub(r'"""[\s\S]*?"""|#[^\n]*', "", path.read_text())
+            names = [name for name in touching.findall(code) if not name.startswith("torch.__")]
+            if names:
+                found[str(path.relative_to(PACKAGE))] = names
+    assert found == ELSEWHERE

@@ -1,0 +1,268 @@
+"""Tensors from slipring.torch lie in the slots: made there by the worker, seen there by the consumer."""
+
+import collections
+import gc
+import os
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import Dataset, default_collate  # noqa: E402
+from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
+
+import slipring.torch.collate  # noqa: E402
+from slipring.collate._as_torch import ODD, collate_plain  # noqa: E402
+from slipring.torch import DataLoader  # noqa: E402
+from tests.datasets import Values  # noqa: E402
+from tests.leaks import started_by_us  # noqa: E402
+
+Point = collections.namedtuple("Point", "x y")
+
+
+def of_the_segment(tensor):
+    """Whether a tensor's memory is that of a mapped segment of this process."""
+    at = tensor.data_ptr()
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            first, last = (int(x, 16) for x in line.split(None, 1)[0].split("-"))
+            if first <= at < last:
+                return "/dev/shm/" in line or "/memfd:" in line
+    return False
+
+
+def first_batch(values, **options):
+    with DataLoader(Values(values), batch_size=4, num_workers=1, **options) as loader:
+        return next(iter(loader)), loader.stats()
+
+
+SAMPLES = {
+    "arrays": lambda i: np.full((3, 5), i, np.float32),
+    "tensors": lambda i: torch.full((3, 5), i, dtype=torch.float32),
+    "bytes": lambda i: torch.full((7,), i, dtype=torch.uint8),
+    "ints": lambda i: i,
+    "floats": lambda i: float(i),
+    "bools": lambda i: i % 2 == 0,
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_a_batch_is_a_view_on_its_slot(kind):
+    values = [SAMPLES[kind](i) for i in range(8)]
+    got, stats = first_batch(values)
+    assert type(got) is torch.Tensor and of_the_segment(got)
+    want = default_collate(values[:4])
+    assert got.dtype is want.dtype and torch.equal(got, want)
+    assert stats.copied_batches == stats.pickled_leaves == 0
+    got += got  # writable
+    assert torch.equal(got, want + want)
+
+
+def test_what_a_view_shows_stays_while_anything_refers_to_it():
+    values = [np.full(1000, i) for i in range(400)]
+    with DataLoader(Values(values), batch_size=4, num_workers=2) as loader:
+        iterator = iter(loader)
+        row = next(iterator)[2]  # only a row of the batch is kept
+        kept = row.numpy()
+        del row
+        for _ in range(60):
+            next(iterator)
+        assert kept.tolist() == [2] * 1000
+    gc.collect()
+    assert kept.tolist() == [2] * 1000
+
+
+class InSlot:
+    """A collate_fn that notes whether what torch's default_collate returns lies in the slot already."""
+
+    def __init__(self, path):
+        self.path = os.fspath(path)
+
+    def __call__(self, samples):
+        batch = default_collate(samples)
+        with open(self.path, "a") as file:
+            file.write("".join("y" if of_the_segment(leaf) else "n" for leaf in batch))
+        return batch
+
+
+def test_torchs_collation_inside_a_collate_fn_writes_to_the_slot(tmp_path):
+    values = [(np.full((8, 8), i, np.float32), torch.full((3,), i)) for i in range(16)]
+    with DataLoader(
+        Values(values), batch_size=4, num_workers=1, collate_fn=InSlot(tmp_path / "said")
+    ) as loader:
+        for got, start in zip(loader, range(0, 16, 4)):
+            want = default_collate(values[start : start + 4])
+            assert all(torch.equal(a, b) and of_the_segment(a) for a, b in zip(got, want))
+        committed = loader.stats().bytes
+    assert (tmp_path / "said").read_text() == "yy" * 4
+    # Had anything been copied from elsewhere, it would have been written twice.
+    assert committed < 4 * (4 * (256 + 24) + 1024)
+
+
+def test_a_registered_type_is_collated_as_its_user_says(monkeypatch):
+    monkeypatch.setitem(default_collate_fn_map, Point, lambda batch, *, collate_fn_map=None: "points")
+    got, _ = first_batch([(Point(i, i), i) for i in range(4)])
+    assert got[0] == "points" and torch.equal(got[1], torch.arange(4))
+
+
+def test_collation_elsewhere_than_in_a_worker_is_torchs_own():
+    assert default_collate_fn_map[torch.Tensor].__module__.startswith("torch.")
+    with DataLoader(Values(list(range(8))), batch_size=4, num_workers=1) as loader:
+        next(iter(loader))
+    assert default_collate_fn_map[torch.Tensor].__module__.startswith("torch.")
+
+
+PLAIN = {
+    "nested": lambda i: {"a": [np.ones(2) * i, (i, "x")], "b": Point(1.5, True)},
+    "text": lambda i: ("a" * i, b"b" * i),
+    "list of text": lambda i: ["a", "b"],
+    "empty containers": lambda i: (),
+    "empty arrays": lambda i: np.zeros((0, 3), np.int16),
+    "arrays of no dimension": lambda i: np.array(i),
+    "strided": lambda i: np.arange(20).reshape(4, 5)[:, ::2],
+    "complex": lambda i: np.array([i + 1j], np.complex64),
+    "half": lambda i: np.float16([i]),
+    "unsigned": lambda i: np.uint32([i]),
+}
+
+
+def same(a, b):
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.dtype is b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_what_is_collated_in_c_is_what_torch_makes(kind):
+    values = [PLAIN[kind](i) for i in range(4)]
+    assert collate_plain(values) is not ODD
+    got, _ = first_batch(values)
+    assert same(got, default_collate(values))
+
+
+TENSORS = {
+    "negative by a flag": [torch.tensor([1 + 2j, 3 + 4j]).conj().imag] * 2,
+    "one number, negative by a flag": [torch.tensor([1 + 2j]).conj().imag] * 2,
+    "conjugate by a flag": [torch.tensor([1 + 2j]).conj()] * 2,
+    "transposed": [torch.arange(6).view(2, 3).t(), torch.arange(6, 12).view(2, 3).t()],
+    "parts of others": list(torch.arange(12).view(4, 3)),
+    "columns of others": list(torch.arange(12).view(4, 3).t()),
+    "expanded": [torch.ones(1).expand(3)] * 2,
+    "without elements": [torch.zeros(0, 3)] * 2,
+    "without dimensions": [torch.tensor(1.5), torch.tensor(2.5)],
+    "in several dtypes": [torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float32)],
+    **{str(dtype): [torch.ones(3).to(dtype)] * 2 for dtype in (torch.bool, torch.uint8, torch.bfloat16)},
+    "16 bits": [torch.ones(3, dtype=torch.float16)] * 2,
+    "of float8": [torch.ones(3).to(torch.float8_e5m2)] * 2,
+}
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_tensors_are_stacked_as_by_torch(kind):
+    values = TENSORS[kind]
+    want = default_collate(values)
+    with DataLoader(Values(values), batch_size=len(values), num_workers=1) as loader:
+        (got,) = loader
+    assert got.dtype is want.dtype and got.shape == want.shape
+    as_numbers = [(t if t.is_complex() else t.double()).tolist() for t in (got, want)]
+    assert as_numbers[0] == as_numbers[1]
+
+
+REFUSED = {
+    "equal size": [torch.zeros(2), torch.zeros(3)],
+    "don't support automatic differentiation": [torch.zeros(2, requires_grad=True), torch.zeros(2)],
+    "sparse tensors are not currently supported": [torch.eye(2).to_sparse()] * 2,
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_tensors_that_torch_refuses_are_refused_in_its_words(text):
+    loader = DataLoader(Values(REFUSED[text]), batch_size=2, num_workers=1)
+    with loader, pytest.raises(RuntimeError, match=text):
+        list(loader)
+
+
+NOT_PLAIN = {
+    "a subclass": [collections.OrderedDict(a=1)] * 2,
+    "dtypes differ": [np.zeros(2, np.int32), np.zeros(2, np.int64)],
+    "shapes differ": [np.zeros(2), np.zeros(3)],
+    "kinds of number": [1, 2.5],
+    "a large int": [1 << 70, 1],
+    "text in arrays": [np.array(["a"]), np.array(["b"])],
+    "objects": [np.array([None]), np.array([None])],
+    "numpy numbers": [np.float32(1), np.float32(2)],
+    "big-endian": [np.zeros(2, ">i4")] * 2,
+    "lengths differ": [(1, 2), (1,)],
+    "a key that is missing": [{"a": 1}, {"b": 1}],
+    "None": [None, None],
+    "anything": [object()] * 2,
+    "none at all": [],
+}
+
+
+@pytest.mark.parametrize("kind", NOT_PLAIN)
+def test_everything_else_is_torchs_to_collate_or_refuse(kind):
+    values = NOT_PLAIN[kind]
+    assert collate_plain(values) is ODD
+    try:
+        want = default_collate(values)
+    except Exception as error:
+        with pytest.raises(type(error)) as caught:
+            slipring.torch.collate.default_collate(values)
+        assert str(caught.value) == str(error)
+    else:
+        assert same(slipring.torch.collate.default_collate(values), want)
+
+
+class OnDevice(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return Fake()
+
+
+class Fake(torch.Tensor):
+    """Stands for a tensor on an accelerator, which few machines have."""
+
+    @staticmethod
+    def __new__(cls):
+        return torch.Tensor._make_subclass(cls, torch.zeros(2))
+
+    @property
+    def device(self):
+        return torch.device("cuda:0")
+
+
+def first_of(samples):
+    return samples[0]
+
+
+def test_a_tensor_on_a_device_is_refused_with_the_remedy():
+    loader = DataLoader(OnDevice(), batch_size=2, num_workers=1, collate_fn=first_of)
+    with loader, pytest.raises(TypeError, match="tensor on cuda:0; return CPU tensors"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_a_loader_that_is_dropped_takes_its_workers_with_it(persistent_workers):
+    loader = DataLoader(
+        Values(list(range(40))), batch_size=4, num_workers=2, persistent_workers=persistent_workers
+    )
+    iterator = iter(loader)
+    batch = next(iterator)
+    assert len(started_by_us()) == 2
+    gc.disable()  # references alone must do it
+    try:
+        del loader, iterator
+        assert not started_by_us()
+    finally:
+        gc.enable()
+    assert batch.tolist() == [0, 1, 2, 3]

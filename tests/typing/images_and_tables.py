@@ -1,0 +1,44 @@
+"""Datasets of images and of tables, to a type checker. (Nothing here is run.)"""
+
+# pyarrow says nothing of its types:
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import assert_type
+
+from slipring import Loader, StringList, arrow, images
+
+crop = images.RandomResizedCrop(224, scale=(0.5, 1), flip=0)
+folder = images.Folder(Path("train"), crop, dtype=np.float32, mean=(0.5, 0.5, 0.5), std=[1, 1, 1])
+assert_type(folder[0], tuple[Any, Any])
+assert_type(len(folder), int)
+assert_type(folder.class_to_idx, dict[str, int])
+assert_type(folder.targets, NDArray[np.int64])
+images.Tar(["a.tar"], [images.Resize(256), images.CenterCrop((224, 192))], index="beside", on_error="skip")
+assert_type(images.Tar("a.tar").keys, StringList)
+images.Parquet("a.parquet", target=["x", "y"], exif=True)
+images.Bytes([(b"", 1)], layout="NCHW")
+assert_type(images.size(b""), tuple[int, int])
+assert_type(images.backend().library, str | None)
+images.decode_into(bytearray(), np.empty((2, 3, 3), np.uint8), box=(0, 0, 2, 3))
+assert_type(Loader(folder, 256), Loader[tuple[Any, Any]])
+
+images.Folder("train", layout="CHW")  # type: ignore[arg-type]
+images.Folder("train", 224)  # type: ignore[arg-type]
+images.Folder("train", on_errors="skip")  # type: ignore[call-arg]
+images.RandomResizedCrop()  # type: ignore[call-arg]
+images.Resize(224, interpolation="nearest")  # type: ignore[arg-type]
+images.decode_into("a.jpg", np.empty((2, 3, 3), np.uint8))  # type: ignore[arg-type]
+floats: NDArray[np.float32] = np.empty((2, 3, 3), np.float32)
+images.decode_into(b"", floats)  # type: ignore[arg-type]
+
+rows = arrow.TableDataset([Path("a.parquet"), "b.arrow"], columns=["x"], returns="record_batch")
+assert_type(len(rows), int)
+assert_type(rows.paths, list[str])
+Loader(rows, 8, collate_fn=arrow.collate)
+arrow.TableDataset("a.parquet", returns="batches")  # type: ignore[arg-type]
+arrow.TableDataset("a.parquet", cached_groups="4")  # type: ignore[arg-type]
