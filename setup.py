@@ -58,6 +58,7 @@ EXTENSIONS = {
     "iterate._iterator": [],
     "queue._event": [],
     "queue._queue": [],
+    "images._decode": sorted(glob.glob("csrc/images/*.c")),
 }
 
 HEADERS = glob.glob("csrc/*.h")

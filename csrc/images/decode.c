@@ -1,0 +1,416 @@
+/* decode.c - libjpeg driven row by row, with the resize behind it. */
+#define _GNU_SOURCE
+#include "decode.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static_assert(SR_NOT_A_JPEG_FOR_US == -ENOTSUP && SR_BAD_PICTURE == -EINVAL && SR_BAD_BOX == -EDOM
+                  && SR_TOO_LARGE == -EFBIG && SR_TRUNCATED == -ENODATA,
+              "decode.h gives the numbers for readers that have no errno.h");
+
+#define MOST_SCANS 1000 /* a file of many empty scans would be decoded for hours */
+#define SPARE 2         /* pixels at each side that smooth upsampling of colour looks at */
+
+struct sr_decoder {
+    lj_decoder jpeg; /* first: libjpeg's callbacks get it, and mean the whole */
+    lj_errors errors;
+    lj_source source;
+    lj_progress progress;
+    const lj_library *library;
+    jmp_buf failed; /* back into `decode_rows` or `bind`; between there and libjpeg nothing is held */
+    bool ran_out;   /* libjpeg asked for bytes behind the end */
+    char message[LJ_MESSAGE_ROOM];
+    sr_scratch scratch;
+};
+
+/* ---- what libjpeg calls ----------------------------------------------------------------------------------------- */
+
+static sr_decoder *ours(lj_decoder *jpeg) { return (sr_decoder *)jpeg; }
+
+static void fail(lj_decoder *jpeg)
+{
+    sr_decoder *decoder = ours(jpeg);
+    decoder->errors.format_message(jpeg, decoder->message);
+    longjmp(decoder->failed, 1);
+}
+
+static void note(lj_decoder *jpeg, int level)
+{
+    sr_decoder *decoder = ours(jpeg);
+    if (level < 0 && decoder->errors.warnings++ == 0)
+        decoder->errors.format_message(jpeg, decoder->message);
+}
+
+static void say_nothing(lj_decoder *jpeg) { (void)jpeg; }
+
+static void watch(lj_decoder *jpeg)
+{
+    sr_decoder *decoder = ours(jpeg);
+    if (jpeg->scan > MOST_SCANS) {
+        snprintf(decoder->message, sizeof decoder->message, "more than %d scans", MOST_SCANS);
+        longjmp(decoder->failed, 1);
+    }
+}
+
+static int fill(lj_decoder *jpeg)
+{
+    static const uint8_t end_of_image[2] = {0xff, LJ_MARKER_EOI};
+    ours(jpeg)->ran_out = true;
+    ours(jpeg)->source.next = end_of_image;
+    ours(jpeg)->source.left = sizeof end_of_image;
+    return 1;
+}
+
+static void skip(lj_decoder *jpeg, long bytes)
+{
+    lj_source *source = &ours(jpeg)->source;
+    if (bytes <= 0)
+        return;
+    if ((size_t)bytes >= source->left) {
+        (void)fill(jpeg);
+        return;
+    }
+    source->next += bytes;
+    source->left -= (size_t)bytes;
+}
+
+/* ---- making one -------------------------------------------------------------------------------------------------- */
+
+/* Creates decoder->jpeg; -EPROTO if the library wants another version or size of the structure. */
+static int create(sr_decoder *decoder)
+{
+    const lj_library *library = decoder->library;
+    decoder->jpeg.errors = library->std_error(&decoder->errors);
+    decoder->errors.error_exit = fail;
+    decoder->errors.emit_message = note;
+    decoder->errors.output_message = say_nothing;
+    if (setjmp(decoder->failed))
+        return -EPROTO;
+    library->create(&decoder->jpeg, LJ_VERSION, sizeof decoder->jpeg);
+    decoder->jpeg.source = &decoder->source;
+    decoder->jpeg.progress = &decoder->progress;
+    decoder->progress.monitor = watch;
+    decoder->source = (lj_source){.begin = say_nothing, .fill = fill, .skip = skip, .resync = library->resync,
+                                  .end = say_nothing};
+    return 0;
+}
+
+int sr_library_bind(void *handle, lj_library *library, char why[LJ_MESSAGE_ROOM])
+{
+    struct { void **to; const char *name; } wanted[] = {
+        {(void **)&library->std_error, "jpeg_std_error"},
+        {(void **)&library->create, "jpeg_CreateDecompress"},
+        {(void **)&library->destroy, "jpeg_destroy_decompress"},
+        {(void **)&library->read_header, "jpeg_read_header"},
+        {(void **)&library->start, "jpeg_start_decompress"},
+        {(void **)&library->crop, "jpeg_crop_scanline"},
+        {(void **)&library->skip, "jpeg_skip_scanlines"},
+        {(void **)&library->read, "jpeg_read_scanlines"},
+        {(void **)&library->abort, "jpeg_abort_decompress"},
+        {(void **)&library->resync, "jpeg_resync_to_restart"},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        *wanted[i].to = dlsym(handle, wanted[i].name);
+        if (!*wanted[i].to) {
+            snprintf(why, LJ_MESSAGE_ROOM, "it has no %s", wanted[i].name);
+            return -ENOENT;
+        }
+    }
+    sr_decoder probe = {.library = library};
+    int rc = create(&probe);
+    if (rc == 0)
+        library->destroy(&probe.jpeg);
+    else
+        snprintf(why, LJ_MESSAGE_ROOM, "%.*s", LJ_MESSAGE_ROOM - 1, probe.message);
+    return rc;
+}
+
+int sr_decoder_make(const lj_library *library, sr_decoder **out)
+{
+    sr_decoder *decoder = calloc(1, sizeof *decoder);
+    if (!decoder)
+        return -ENOMEM;
+    decoder->library = library;
+    int rc = library ? create(decoder) : 0;
+    if (rc)
+        free(decoder);
+    else
+        *out = decoder;
+    return rc;
+}
+
+void sr_decoder_free(sr_decoder *decoder)
+{
+    if (!decoder)
+        return;
+    if (decoder->library)
+        decoder->library->destroy(&decoder->jpeg);
+    sr_scratch_free(&decoder->scratch);
+    free(decoder);
+}
+
+const char *sr_decoder_message(const sr_decoder *decoder) { return decoder->message; }
+long sr_decoder_warnings(const sr_decoder *decoder) { return decoder->errors.warnings; }
+
+/* ---- from what is wanted to what is stored ----------------------------------------------------------------------- */
+
+/* What is wanted, in terms of the picture as it is stored. */
+typedef struct job {
+    sr_crop crop;
+    sr_target target;
+    bool mirrored; /* rows of the result are to be filled from right to left */
+} job;
+
+static void exchange(int *a, int *b)
+{
+    int c = *a;
+    *a = *b, *b = c;
+}
+
+/* EXIF's orientations are: exchange rows and columns, then turn upside down, then mirror. The filters are symmetric,
+ * so all of it is done by the place where a value is written: exchanged and negative strides. */
+static void orient(job *job, int orientation, int width, int height)
+{
+    sr_crop *c = &job->crop;
+    sr_target *to = &job->target;
+    if (c->flip) {
+        to->data += (to->width - 1) * to->pixel;
+        to->pixel = -to->pixel;
+    }
+    if (orientation >= 5) {
+        exchange(&c->top, &c->left);
+        exchange(&c->height, &c->width);
+        exchange(&c->to_height, &c->to_width);
+        exchange(&c->window_top, &c->window_left);
+        exchange(&to->width, &to->height);
+        int64_t row = to->row;
+        to->row = to->pixel, to->pixel = row;
+    }
+    if (orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8) {
+        c->left = width - c->left - c->width;
+        c->window_left = c->to_width - c->window_left - to->width;
+        to->data += (to->width - 1) * to->pixel;
+        to->pixel = -to->pixel;
+    }
+    if (orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7) {
+        c->top = height - c->top - c->height;
+        c->window_top = c->to_height - c->window_top - to->height;
+        to->data += (to->height - 1) * to->row;
+        to->row = -to->row;
+    }
+    /* A mirrored row of plain bytes is better written forwards, with its filters in reverse order. */
+    job->mirrored = to->pixel == -3 && to->channel == 1 && to->bytes == 1 && !to->table;
+    if (job->mirrored) {
+        to->data += (to->width - 1) * to->pixel;
+        to->pixel = 3;
+    }
+}
+
+/* Fills in what was left open, and checks it against a picture of this size (as it is stored). */
+static int settle(job *job, const sr_crop *crop, const sr_target *target, const sr_picture *picture)
+{
+    bool exchanged = crop->orientation ? crop->orientation >= 5 : picture->orientation >= 5;
+    int width = exchanged ? picture->height : picture->width, height = exchanged ? picture->width : picture->height;
+    job->crop = *crop, job->target = *target;
+    sr_crop *c = &job->crop;
+    if (c->width == 0)
+        c->top = 0, c->left = 0, c->height = height, c->width = width;
+    if (c->to_width == 0)
+        c->to_height = target->height, c->to_width = target->width;
+    if (c->top < 0 || c->left < 0 || c->height < 1 || c->width < 1 || c->height > height - c->top
+        || c->width > width - c->left || c->window_top < 0 || c->window_left < 0
+        || target->height > c->to_height - c->window_top || target->width > c->to_width - c->window_left)
+        return SR_BAD_BOX;
+    orient(job, crop->orientation ? crop->orientation : picture->orientation, picture->width, picture->height);
+    return 0;
+}
+
+/* One direction of a box of which every `halved`th pixel is there; *at: the first of these. */
+static sr_span span_of(int begin, int length, int halved, int to, int first, int count, int *at)
+{
+    int end = begin + length, last = (end + halved - 1) / halved;
+    *at = begin / halved;
+    return (sr_span){.start = (double)begin / halved - *at, .end = (double)end / halved - *at, .from = last - *at,
+                     .to = to, .first = first, .count = count};
+}
+
+/* Plans the resize of a picture decoded at 1/`halved`; *top, *left: where the box begins there. */
+static int plan_of(sr_plan *plan, const job *job, int halved, int *top, int *left, sr_scratch *scratch)
+{
+    const sr_crop *c = &job->crop;
+    sr_span x = span_of(c->left, c->width, halved, c->to_width, c->window_left, job->target.width, left);
+    sr_span y = span_of(c->top, c->height, halved, c->to_height, c->window_top, job->target.height, top);
+    x.mirrored = job->mirrored;
+    return sr_plan_make(plan, &x, &y, c->filter, scratch);
+}
+
+/* ---- rows of a JPEG ---------------------------------------------------------------------------------------------- */
+
+typedef struct rows {
+    sr_source source; /* first: the resize gives it back */
+    sr_decoder *decoder;
+    uint8_t *kept; /* rows origin to `have` */
+    size_t lead;   /* bytes of a row before the first pixel that is wanted */
+    int have, end, room;
+} rows;
+
+static int need(sr_source *source, int first, int end)
+{
+    rows *r = (rows *)source;
+    if (end <= r->have)
+        return 0;
+    if (end - source->origin > r->room) {
+        int drop = first - source->origin;
+        memmove(r->kept, r->kept + (size_t)drop * source->stride, (size_t)(r->have - first) * source->stride);
+        source->origin = first;
+    }
+    while (r->have < end) {
+        uint8_t *lines[16];
+        int most = source->origin + r->room - r->have;
+        if (most > r->end - r->have)
+            most = r->end - r->have;
+        if (most > (int)(sizeof lines / sizeof *lines))
+            most = sizeof lines / sizeof *lines;
+        for (int i = 0; i < most; i++)
+            lines[i] = r->kept + (size_t)(r->have - source->origin + i) * source->stride;
+        uint32_t got = r->decoder->library->read(&r->decoder->jpeg, lines, (uint32_t)most);
+        if (got == 0)
+            return SR_BAD_PICTURE;
+        r->have += (int)got;
+    }
+    return 0;
+}
+
+/* Whether the image ends: an EOI behind the first scan's header. In a scan's bytes no marker can come by chance. */
+static bool is_ended(const uint8_t *from, const uint8_t *end)
+{
+    while (end - from >= 2) {
+        const uint8_t *last = memrchr(from + 1, LJ_MARKER_EOI, (size_t)(end - from - 1));
+        if (!last)
+            return false;
+        if (last[-1] == 0xff)
+            return true;
+        end = last;
+    }
+    return false;
+}
+
+/* How far a file is to be halved on the way, so that the rest is still `gap` times larger than what is wanted. */
+static int halving(const job *job)
+{
+    const sr_crop *c = &job->crop;
+    int halved = 1;
+    while (c->reducing_gap > 0 && halved < 8 && c->width >= 2.0 * halved * c->reducing_gap * c->to_width
+           && c->height >= 2.0 * halved * c->reducing_gap * c->to_height)
+        halved *= 2;
+    return halved;
+}
+
+/* Everything between jpeg_read_header and jpeg_abort_decompress. libjpeg may leave it by `fail`: nothing is held here. */
+static int decode_rows(sr_decoder *decoder, const job *job)
+{
+    lj_decoder *jpeg = &decoder->jpeg;
+    const lj_library *library = decoder->library;
+    sr_plan plan;
+    int top, left, halved = halving(job), rc = plan_of(&plan, job, halved, &top, &left, &decoder->scratch);
+    if (rc)
+        return rc;
+    jpeg->out_color = LJ_RGB;
+    jpeg->scale_num = 1;
+    jpeg->scale_denom = (uint32_t)halved;
+    if (!library->start(jpeg))
+        return SR_BAD_PICTURE;
+
+    int width = (int)jpeg->out_width, begin = left + plan.x.begin, end = left + plan.x.end;
+    int from = begin > SPARE ? begin - SPARE : 0, upto = end + SPARE < width ? end + SPARE : width;
+    uint32_t crop_left = (uint32_t)from, crop_width = (uint32_t)(upto - from);
+    if (from > 0 || upto < width)
+        library->crop(jpeg, &crop_left, &crop_width);
+    if (top + plan.y.begin > 0)
+        (void)library->skip(jpeg, (uint32_t)(top + plan.y.begin));
+
+    rows r = {.decoder = decoder, .lead = 3 * (size_t)(begin - (int)crop_left), .have = plan.y.begin,
+              .end = plan.y.end, .room = sr_plan_window(&plan) + 32};
+    r.source = (sr_source){.need = need, .stride = ((size_t)jpeg->out_width * 3 + 63 + 32) / 32 * 32,
+                           .origin = plan.y.begin, .padded = true};
+    r.kept = sr_buffer_need(&decoder->scratch.rows, (size_t)r.room * r.source.stride);
+    if (!r.kept)
+        return -ENOMEM;
+    r.source.data = r.kept + r.lead;
+    return sr_resize(&plan, &r.source, &job->target, &decoder->scratch);
+}
+
+static int decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
+                  sr_picture *picture)
+{
+    lj_decoder *jpeg = &decoder->jpeg;
+    if (setjmp(decoder->failed))
+        return SR_BAD_PICTURE;
+    decoder->source.next = data;
+    decoder->source.left = bytes;
+    if (decoder->library->read_header(jpeg, 1) != LJ_HEADER_OK)
+        return SR_BAD_PICTURE;
+    picture->width = (int)jpeg->width, picture->height = (int)jpeg->height;
+    if ((uint64_t)jpeg->width * jpeg->height > crop->most_pixels)
+        return SR_TOO_LARGE;
+    if (jpeg->precision != 8
+        || !((jpeg->components == 1 && jpeg->color == LJ_GRAY)
+             || (jpeg->components == 3 && (jpeg->color == LJ_YCC || jpeg->color == LJ_RGB))))
+        return SR_NOT_A_JPEG_FOR_US;
+    if (!crop->fill_truncated && (decoder->ran_out || !is_ended(decoder->source.next, data + bytes)))
+        return SR_TRUNCATED;
+    job job;
+    int rc = settle(&job, crop, target, picture);
+    return rc ? rc : decode_rows(decoder, &job);
+}
+
+int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
+              sr_picture *picture)
+{
+    *picture = (sr_picture){.orientation = 1};
+    decoder->message[0] = '\0';
+    if (bytes < 3 || data[0] != 0xff || data[1] != 0xd8 || data[2] != 0xff || !decoder->library)
+        return SR_NOT_A_JPEG_FOR_US;
+    if (crop->orientation == 0) {
+        int rc = sr_jpeg_look(data, bytes, picture);
+        if (rc) {
+            snprintf(decoder->message, sizeof decoder->message, "no size in its header");
+            return SR_BAD_PICTURE;
+        }
+    }
+    decoder->errors.warnings = 0;
+    decoder->ran_out = false;
+    int rc = decode(decoder, data, bytes, crop, target, picture);
+    decoder->library->abort(&decoder->jpeg); /* frees what the image took; cannot fail */
+    return rc;
+}
+
+/* ---- pixels in memory -------------------------------------------------------------------------------------------- */
+
+static int all_there(sr_source *source, int first, int end)
+{
+    (void)source, (void)first, (void)end;
+    return 0;
+}
+
+int sr_crop_pixels(sr_decoder *decoder, const uint8_t *pixels, size_t stride, int width, int height, const sr_crop *crop,
+                   const sr_target *target)
+{
+    sr_picture picture = {width, height, 1};
+    job job;
+    sr_plan plan;
+    int top, left, rc = settle(&job, crop, target, &picture);
+    if (rc)
+        return rc;
+    rc = plan_of(&plan, &job, 1, &top, &left, &decoder->scratch);
+    if (rc)
+        return rc;
+    sr_source source = {.need = all_there, .stride = stride,
+                        .data = pixels + (size_t)top * stride + 3 * (size_t)(left + plan.x.begin)};
+    return sr_resize(&plan, &source, &job.target, &decoder->scratch);
+}

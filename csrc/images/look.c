@@ -1,0 +1,89 @@
+/* look.c - what a JPEG says of itself before its first scan. */
+#include <errno.h>
+
+#include "decode.h"
+
+typedef struct bytes {
+    const uint8_t *at, *end;
+} bytes;
+
+static unsigned be16(const uint8_t *p) { return (unsigned)p[0] << 8 | p[1]; }
+
+/* TIFF numbers, in the order of bytes that the header names. */
+static uint32_t number(const uint8_t *p, int n, bool little)
+{
+    uint32_t v = 0;
+    for (int i = 0; i < n; i++)
+        v |= (uint32_t)p[i] << 8 * (little ? i : n - 1 - i);
+    return v;
+}
+
+/* The orientation in an APP1 segment; 0: it tells none. */
+static int orientation_of(bytes segment)
+{
+    static const uint8_t signature[6] = {'E', 'x', 'i', 'f', 0, 0};
+    if (segment.end - segment.at < 14)
+        return 0;
+    for (int i = 0; i < 6; i++)
+        if (segment.at[i] != signature[i])
+            return 0;
+    const uint8_t *tiff = segment.at + 6;
+    size_t room = (size_t)(segment.end - tiff);
+    bool little = tiff[0] == 'I';
+    if (tiff[0] != tiff[1] || (tiff[0] != 'I' && tiff[0] != 'M') || number(tiff + 2, 2, little) != 42)
+        return 0;
+    size_t directory = number(tiff + 4, 4, little);
+    if (directory > room - 2 || room < 10)
+        return 0;
+    unsigned entries = number(tiff + directory, 2, little);
+    for (size_t i = 0, at = directory + 2; i < entries && at + 12 <= room; i++, at += 12) {
+        if (number(tiff + at, 2, little) == 0x0112 && number(tiff + at + 2, 2, little) == 3) {
+            uint32_t value = number(tiff + at + 8, 2, little);
+            return value >= 1 && value <= 8 ? (int)value : 0;
+        }
+    }
+    return 0;
+}
+
+int sr_jpeg_look(const uint8_t *data, size_t length, sr_picture *out)
+{
+    bytes in = {data, data + length};
+    *out = (sr_picture){.orientation = 1};
+    if (length < 3 || in.at[0] != 0xff || in.at[1] != 0xd8 || in.at[2] != 0xff)
+        return -ENOTSUP;
+    bool oriented = false;
+    in.at += 2;
+    for (;;) {
+        while (in.at < in.end && *in.at != 0xff) /* libjpeg, too, passes over what is between segments */
+            in.at++;
+        while (in.at < in.end && *in.at == 0xff)
+            in.at++;
+        if (in.at >= in.end)
+            return -EINVAL;
+        unsigned marker = *in.at++;
+        if (marker == 0 || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8))
+            continue; /* without a length */
+        if (marker == 0xd9 || in.end - in.at < 2)
+            return -EINVAL;
+        unsigned room = be16(in.at);
+        if (room < 2 || (size_t)(in.end - in.at) < room)
+            return -EINVAL;
+        bytes segment = {in.at + 2, in.at + room};
+        bool frame = marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc;
+        if (frame) {
+            if (segment.end - segment.at < 6)
+                return -EINVAL;
+            out->height = (int)be16(segment.at + 1);
+            out->width = (int)be16(segment.at + 3);
+            return out->width && out->height ? 0 : -EINVAL;
+        }
+        if (marker == 0xda)
+            return -EINVAL;
+        if (marker == 0xe1 && !oriented) {
+            int value = orientation_of(segment);
+            oriented = value != 0;
+            out->orientation = value ? value : 1;
+        }
+        in.at = segment.end;
+    }
+}

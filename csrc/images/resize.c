@@ -1,0 +1,275 @@
+/* resize.c - plans of a resize, and the walk over rows that carries it out. */
+#include "resize.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels.h"
+
+#define MOST_PIXELS (1 << 24) /* of one direction: products of it and a weight's place stay far from overflow */
+#define PADDING 64            /* bytes behind a buffer that vectors may read */
+
+void *sr_buffer_need(sr_buffer *buffer, size_t bytes)
+{
+    if (buffer->room < bytes) {
+        size_t room = (bytes + bytes / 4 + PADDING + 63) / 64 * 64;
+        char *data = room < bytes ? NULL : aligned_alloc(64, room);
+        if (!data)
+            return NULL;
+        free(buffer->data);
+        memset(data, 0, room); /* what vectors read of it before it was written is at least the same each time */
+        *buffer = (sr_buffer){data, room - PADDING};
+    }
+    return buffer->data;
+}
+
+void sr_scratch_free(sr_scratch *scratch)
+{
+    sr_buffer *all[] = {&scratch->axes[0], &scratch->axes[1], &scratch->rows, &scratch->middle, &scratch->line};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        free(all[i]->data);
+        *all[i] = (sr_buffer){NULL, 0};
+    }
+}
+
+/* ---- the filters ------------------------------------------------------------------------------------------------ */
+
+static double triangle(double x) { return x < 1 ? 1 - x : 0; }
+
+static double cubic(double x) /* a = -0.5 */
+{
+    if (x < 1)
+        return (1.5 * x - 2.5) * x * x + 1;
+    return x < 2 ? ((-0.5 * x + 2.5) * x - 4) * x + 2 : 0;
+}
+
+/* The weights of one output pixel, as integers whose sum is exact: each is what the running sum, rounded, grows by. */
+static void weigh(double centre, double widening, int low, int n, enum sr_filter filter, double *exact, int16_t *to)
+{
+    double sum = 0, run = 0;
+    for (int i = 0; i < n; i++) {
+        double x = fabs((low + i - centre + 0.5) / widening);
+        exact[i] = filter == SR_BICUBIC ? cubic(x) : triangle(x);
+        sum += exact[i];
+    }
+    int before = 0;
+    for (int i = 0; i < n; i++) {
+        run += exact[i];
+        int upto = i + 1 < n ? (int)lrint(run / sum * (1 << SR_PRECISION)) : 1 << SR_PRECISION;
+        to[i] = (int16_t)(upto - before);
+        before = upto;
+    }
+}
+
+static int axis_make(sr_axis *axis, const sr_span *span, enum sr_filter filter, sr_buffer *buffer)
+{
+    if (span->from < 1 || span->to < 1 || span->count < 1 || span->first < 0 || span->from > MOST_PIXELS
+        || span->to > MOST_PIXELS || span->count > span->to - span->first || !(span->start >= 0)
+        || !(span->end > span->start) || !(span->end <= span->from))
+        return -EINVAL;
+    double scale = (span->end - span->start) / span->to, widening = scale < 1 ? 1 : scale;
+    double support = (filter == SR_BICUBIC ? 2.0 : 1.0) * widening;
+    /* As many taps as any pixel may have; even, so that two at a time come out, unless the box is narrower than that. */
+    int taps = 2 * (int)ceil(support) + 1;
+    taps += taps & 1;
+    if (taps > span->from)
+        taps = span->from;
+    size_t n = (size_t)span->count;
+    size_t exact_at = (n * sizeof(int32_t) + 63) / 64 * 64, weights_at = exact_at + (size_t)taps * sizeof(double);
+    char *memory = sr_buffer_need(buffer, weights_at + n * (size_t)taps * sizeof(int16_t));
+    if (!memory)
+        return -ENOMEM;
+    int32_t *at = (int32_t *)memory;
+    double *exact = (double *)(memory + exact_at);
+    int16_t *weights = (int16_t *)(memory + weights_at);
+    memset(weights, 0, n * (size_t)taps * sizeof(int16_t));
+    int widest = 1;
+    for (int x = 0; x < span->count; x++) {
+        int i = span->mirrored ? span->count - 1 - x : x;
+        double centre = span->start + (span->first + x + 0.5) * scale;
+        int low = (int)(centre - support + 0.5), high = (int)(centre + support + 0.5);
+        low = low < 0 ? 0 : low;
+        high = high > span->from ? span->from : high;
+        if (high - low > taps) /* cannot be, but for a rounding of the last bit */
+            high = low + taps;
+        at[i] = low;
+        weigh(centre, widening, low, high - low, filter, exact, weights + (size_t)i * taps);
+        int used = high - low;
+        while (used > 1 && weights[(size_t)i * taps + used - 1] == 0)
+            used--;
+        widest = used > widest ? used : widest;
+    }
+    /* Most have fewer taps than they might: closer together, and none reaches beyond the box. */
+    int keep = widest + (widest & 1);
+    if (keep > span->from)
+        keep = span->from;
+    int begin = span->from, end = 0;
+    for (int i = 0; i < span->count; i++) {
+        int16_t *to = weights + (size_t)i * keep;
+        int shift = at[i] + keep > span->from ? at[i] + keep - span->from : 0;
+        memmove(to, weights + (size_t)i * taps, (size_t)(keep - shift) * sizeof *to);
+        if (shift) {
+            memmove(to + shift, to, (size_t)(keep - shift) * sizeof *to);
+            memset(to, 0, (size_t)shift * sizeof *to);
+            at[i] -= shift;
+        }
+        begin = at[i] < begin ? at[i] : begin;
+        end = at[i] + keep > end ? at[i] + keep : end;
+    }
+    *axis = (sr_axis){span->count, keep, begin, end, at, weights};
+    return 0;
+}
+
+int sr_plan_make(sr_plan *plan, const sr_span *x, const sr_span *y, enum sr_filter filter, sr_scratch *scratch)
+{
+    plan->filter = filter;
+    int rc = axis_make(&plan->x, x, filter, &scratch->axes[0]);
+    return rc == 0 ? axis_make(&plan->y, y, filter, &scratch->axes[1]) : rc;
+}
+
+/* ---- rows of the result ----------------------------------------------------------------------------------------- */
+
+#define WRITE_VALUES(TYPE)                                                                        \
+    do {                                                                                          \
+        const TYPE *values = (const TYPE *)target->table;                                         \
+        for (int c = 0; c < 3; c++, values = values ? values + 256 : values) {                    \
+            char *to = row + c * target->channel;                                                 \
+            for (int x = 0; x < target->width; x++, to += target->pixel) {                        \
+                uint8_t level = levels[3 * x + c];                                                \
+                TYPE value = values ? values[level] : (TYPE)level;                                \
+                memcpy(to, &value, sizeof value);                                                 \
+            }                                                                                     \
+        }                                                                                         \
+    } while (0)
+
+static void write_row(const sr_target *target, int y, const uint8_t *levels)
+{
+    char *row = target->data + y * target->row;
+    if (target->bytes == 1)
+        WRITE_VALUES(uint8_t);
+    else if (target->bytes == 2)
+        WRITE_VALUES(uint16_t);
+    else
+        WRITE_VALUES(uint32_t);
+}
+
+static bool is_plain(const sr_target *target)
+{
+    return target->bytes == 1 && !target->table && target->pixel == 3 && target->channel == 1;
+}
+
+/* Where the levels of row `y` are to be written: into the target itself if that is how it wants them. */
+static uint8_t *row_at(const sr_target *target, int y, uint8_t *line)
+{
+    return line ? line : (uint8_t *)target->data + y * target->row;
+}
+
+/* ---- the two orders --------------------------------------------------------------------------------------------- */
+
+/* Down first, then across: where rows become fewer, most of the work is on long runs of bytes. */
+static int down_then_across(const sr_kernels *k, const sr_plan *plan, sr_source *source, const sr_target *target,
+                            sr_scratch *scratch)
+{
+    const sr_axis *down = &plan->y;
+    const sr_kernels *across = plan->x.taps & 1 ? &sr_kernels_c : k; /* a box narrower than two taps */
+    int values = 3 * (plan->x.end - plan->x.begin);
+    size_t room = ((size_t)values + 63) / 32 * 32, line_room = (size_t)target->width * 3 + 64;
+    int16_t *middle = sr_buffer_need(&scratch->middle, 2 * room * sizeof *middle);
+    uint8_t *line = is_plain(target) ? NULL : sr_buffer_need(&scratch->line, 2 * line_room);
+    if (!middle || (!line && !is_plain(target)))
+        return -ENOMEM;
+    for (int y = 0; y < down->count; y += 2) {
+        int pair = y + 1 < down->count ? 2 : 1;
+        for (int i = 0; i < pair; i++) {
+            int at = down->at[y + i];
+            int rc = source->need(source, at, at + down->taps);
+            if (rc)
+                return rc;
+            k->down8(source->data + (size_t)(at - source->origin) * source->stride, source->stride, values,
+                     down->weights + (size_t)(y + i) * down->taps, down->taps, middle + (size_t)i * room);
+        }
+        const int16_t *second = middle + (size_t)(pair - 1) * room;
+        uint8_t *to = row_at(target, y, line);
+        uint8_t *to_second = row_at(target, y + pair - 1, line ? line + (size_t)(pair - 1) * line_room : NULL);
+        across->across16(middle, second, &plan->x, to, to_second);
+        for (int i = 0; line && i < pair; i++)
+            write_row(target, y + i, line + (size_t)i * line_room);
+    }
+    return 0;
+}
+
+/* Across first, as Pillow does: where rows become more, and where a filter overshoots (it is cut between the passes). */
+static int across_then_down(const sr_kernels *k, const sr_plan *plan, sr_source *source, const sr_target *target,
+                            sr_scratch *scratch)
+{
+    const sr_axis *down = &plan->y;
+    const sr_kernels *across = plan->x.taps & 1 ? &sr_kernels_c : k;
+    size_t stride = ((size_t)target->width * 3 + 63) / 32 * 32;
+    size_t length = 3 * (size_t)(plan->x.end - plan->x.begin), padded = length + 64;
+    int most = down->taps + 16; /* rows that are kept; what has been used is dropped when they are full */
+    int16_t *kept = sr_buffer_need(&scratch->middle, (size_t)most * stride * sizeof *kept);
+    uint8_t *line = sr_buffer_need(&scratch->line, stride + 2 * padded), *copies = line + stride;
+    if (!kept || !line)
+        return -ENOMEM;
+    int origin = down->begin, have = down->begin;
+    for (int y = 0; y < down->count; y++) {
+        int at = down->at[y], upto = at + down->taps;
+        if (upto - origin > most) {
+            int drop = at - origin;
+            memmove(kept, kept + (size_t)drop * stride, (size_t)(have - at) * stride * sizeof *kept);
+            origin = at;
+        }
+        while (have < upto) {
+            int second = have + 1 < down->end && have + 2 - origin <= most ? have + 1 : have;
+            int rc = source->need(source, have, second + 1);
+            if (rc)
+                return rc;
+            const uint8_t *a = source->data + (size_t)(have - source->origin) * source->stride;
+            const uint8_t *b = source->data + (size_t)(second - source->origin) * source->stride;
+            if (!source->padded) {
+                a = memcpy(copies, a, length);
+                b = memcpy(copies + padded, b, length);
+            }
+            across->across8(a, b, &plan->x, kept + (size_t)(have - origin) * stride,
+                            kept + (size_t)(second - origin) * stride);
+            have = second + 1;
+        }
+        bool plain = is_plain(target);
+        k->down16(kept + (size_t)(at - origin) * stride, stride, 3 * target->width,
+                  down->weights + (size_t)y * down->taps, down->taps, row_at(target, y, plain ? NULL : line));
+        if (!plain)
+            write_row(target, y, line);
+    }
+    return 0;
+}
+
+static const sr_kernels *chosen(void)
+{
+    static const sr_kernels *_Atomic kernels; /* whoever comes first decides, and all decide alike */
+    if (!kernels) {
+        const sr_kernels *best = &sr_kernels_c;
+#ifdef __x86_64__
+        const char *forced = getenv("SLIPRING_IMAGES_KERNELS");
+        if (sr_has_avx2() && !(forced && strcmp(forced, "c") == 0))
+            best = &sr_kernels_avx2;
+#endif
+        kernels = best;
+    }
+    return kernels;
+}
+
+const char *sr_resize_kernels(void) { return chosen()->name; }
+
+static bool down_first(const sr_plan *plan)
+{
+    return plan->filter == SR_BILINEAR && plan->y.end - plan->y.begin >= plan->y.count;
+}
+
+int sr_plan_window(const sr_plan *plan) { return down_first(plan) ? plan->y.taps : 2; }
+
+int sr_resize(const sr_plan *plan, sr_source *source, const sr_target *target, sr_scratch *scratch)
+{
+    return (down_first(plan) ? down_then_across : across_then_down)(chosen(), plan, source, target, scratch);
+}

@@ -1,0 +1,29 @@
+"""Images: from encoded bytes to the training crop, written straight into the batch."""
+
+from slipring.images._backend import Backend, backend
+from slipring.images.dataset import ImageDataset
+from slipring.images.decode import MAX_PIXELS, decode_into, size
+from slipring.images.folder import Folder
+from slipring.images.parquet import Parquet
+from slipring.images.tar import Tar
+from slipring.images.torchvision import from_torchvision
+from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from slipring.images.wrapped import Bytes
+
+__all__ = [
+    "MAX_PIXELS",
+    "Backend",
+    "Bytes",
+    "CenterCrop",
+    "Folder",
+    "ImageDataset",
+    "Parquet",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "Resize",
+    "Tar",
+    "backend",
+    "decode_into",
+    "from_torchvision",
+    "size",
+]

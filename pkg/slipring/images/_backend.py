@@ -1,0 +1,132 @@
+"""Which libjpeg decodes: found at run time, because a machine that has only Python has no libjpeg to link to."""
+
+import dataclasses
+import glob
+import os
+import threading
+
+from slipring.images import _decode
+
+_lock = threading.Lock()
+_chosen = None
+
+
+def _renew_lock():
+    """In a forked child: who held the lock is not there."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """What decodes images, and why.
+
+    Attributes
+    ----------
+    jpeg : str
+        "libjpeg-turbo" with its version, or "Pillow" where no library could be used.
+    library : str or None
+        The file of the library.
+    reason : str
+        Why this one; where it is Pillow, what was tried and refused.
+    kernels : str
+        The resize's inner loops: "avx2", or "c".
+    others : str
+        What decodes all other formats.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> chosen = images.backend()
+    >>> print(chosen)  # doctest: +ELLIPSIS
+    JPEG: ...
+    """
+
+    jpeg: str
+    library: str | None
+    reason: str
+    kernels: str
+    others: str
+
+    def __str__(self) -> str:
+        where = f" ({self.library})" if self.library else ""
+        return (
+            f"JPEG: {self.jpeg}{where}, {self.reason}; resize: {self.kernels}; other formats: {self.others}"
+        )
+
+
+def pillow():
+    """Return the module PIL.Image.
+
+    Raises
+    ------
+    ImportError
+        Pillow is not installed; the message says how to get it.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("slipring.images needs Pillow: pip install 'slipring[images]'") from error
+    return Image
+
+
+def _candidates():
+    """Yield (path, why this one), best first."""
+    import PIL
+    from PIL import _imaging  # noqa: F401 - loads the library that it is linked to
+
+    beside = os.path.join(os.path.dirname(os.path.dirname(PIL.__file__)), "pillow.libs")
+    for path in sorted(glob.glob(os.path.join(beside, "libjpeg*.so*"))):
+        yield path, "Pillow's own, so its pixels are Pillow's"
+    with open("/proc/self/maps") as maps:
+        mapped = {line.split(maxsplit=5)[5].strip() for line in maps if "libjpeg" in line}
+    for path in sorted(mapped):
+        yield path, "the one that Pillow is linked to, so its pixels are Pillow's"
+    yield "libjpeg.so.62", "the system's"
+
+
+def _choose():
+    Image = pillow()
+    from PIL import features
+
+    others = f"Pillow {Image.__version__}"
+    wanted = os.environ.get("SLIPRING_IMAGES_JPEG")
+    refused = []
+    if wanted == "pillow":
+        candidates = []
+        refused.append("SLIPRING_IMAGES_JPEG=pillow")
+    elif wanted:
+        candidates = [(wanted, "named by SLIPRING_IMAGES_JPEG")]
+    else:
+        candidates = _candidates()
+    for path, reason in candidates:
+        why = _decode.bind(path)
+        if why is None:
+            version = features.version_feature("libjpeg_turbo") if "Pillow" in reason else None
+            name = f"libjpeg-turbo {version}" if version else "libjpeg-turbo"
+            return Backend(name, path, reason, _decode.kernels(), others)
+        refused.append(f"{path}: {why}")
+    return Backend(others, None, "; ".join(refused), _decode.kernels(), others)
+
+
+def backend() -> Backend:
+    """Return what decodes images in this process, and why.
+
+    Returns
+    -------
+    Backend
+
+    Notes
+    -----
+    The first call, or the first image, chooses: the libjpeg-turbo of Pillow's wheel, the one that Pillow is linked
+    to, the system's. ``SLIPRING_IMAGES_JPEG`` in the environment names another library, or "pillow" for none.
+    """
+    global _chosen
+    if _chosen is None:
+        with _lock:
+            if _chosen is None:
+                _chosen = _choose()
+    return _chosen

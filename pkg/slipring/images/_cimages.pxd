@@ -1,0 +1,63 @@
+# The mirror of csrc/images/decode.h. Nothing of it needs the GIL.
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+cdef extern from "decode.h" nogil:
+    enum:
+        LJ_MESSAGE_ROOM
+        SR_BILINEAR
+        SR_BICUBIC
+        SR_NOT_A_JPEG_FOR_US
+        SR_BAD_PICTURE
+        SR_BAD_BOX
+        SR_TOO_LARGE
+        SR_TRUNCATED
+
+    ctypedef struct lj_library:
+        pass
+
+    ctypedef struct sr_target:
+        char *data
+        int64_t row
+        int64_t pixel
+        int64_t channel
+        int width
+        int height
+        int bytes
+        const void *table
+
+    ctypedef struct sr_decoder:
+        pass
+
+    ctypedef struct sr_picture:
+        int width
+        int height
+        int orientation
+
+    ctypedef struct sr_crop:
+        int top
+        int left
+        int height
+        int width
+        int to_height
+        int to_width
+        int window_top
+        int window_left
+        int filter
+        int orientation
+        bint flip
+        bint fill_truncated
+        double reducing_gap
+        uint64_t most_pixels
+
+    int sr_library_bind(void *handle, lj_library *library, char *why)
+    int sr_decoder_make(const lj_library *library, sr_decoder **out)
+    void sr_decoder_free(sr_decoder *decoder)
+    const char *sr_decoder_message(const sr_decoder *decoder)
+    long sr_decoder_warnings(const sr_decoder *decoder)
+    int sr_jpeg_look(const uint8_t *data, size_t bytes, sr_picture *out)
+    int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
+                  sr_picture *picture)
+    int sr_crop_pixels(sr_decoder *decoder, const uint8_t *pixels, size_t stride, int width, int height,
+                       const sr_crop *crop, const sr_target *target)
+    const char *sr_resize_kernels()

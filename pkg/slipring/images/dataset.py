@@ -1,0 +1,263 @@
+"""What all datasets of images share: a transform, the kind of values, and a batch made where it will be read."""
+
+from __future__ import annotations
+
+import abc
+import logging
+import random
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import numpy as np
+
+from slipring.collate._default import default_collate
+from slipring.errors import ImageError
+from slipring.images.decode import MAX_PIXELS, Reading, look, render, too_large
+from slipring.images.transforms import Draws, View, chain, final_size
+from slipring.workers import seeding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from numpy.typing import ArrayLike, DTypeLike
+    from typing_extensions import Buffer
+
+    from slipring.images.transforms import Transform
+    from slipring.typing import Empty
+
+_log = logging.getLogger("slipring")
+_LAYOUTS = ("NHWC", "NCHW")
+_DTYPES = ("uint8", "float32", "float16", "bfloat16")
+
+
+class ImageOptions(TypedDict, total=False):
+    """What all datasets of images can be asked for by name; see `ImageDataset`."""
+
+    layout: Literal["NHWC", "NCHW"]
+    dtype: DTypeLike | torch.dtype
+    mean: ArrayLike | None
+    std: ArrayLike | None
+    reducing_gap: float | None
+    exif: bool
+    truncated: Literal["raise", "fill"]
+    max_pixels: int
+    on_error: Literal["raise", "skip"]
+
+
+class ImageDataset(abc.ABC):
+    """A map dataset of encoded images. Subclasses say where bytes and targets come from.
+
+    Parameters
+    ----------
+    transform : Transform or list of Transform, optional
+        RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip. None: the picture as it is.
+    layout : {'NHWC', 'NCHW'}
+        Channels last or first.
+    dtype : {'uint8', 'float32', 'float16', 'bfloat16'}
+        uint8 are the levels, 0 to 255; the others are (level / 255 - mean) / std. bfloat16 needs torch, and gives its
+        tensors.
+    mean, std : sequence of 3 floats, optional
+        Of red, green and blue, where levels are 0 to 1. For the dtypes that are no integers.
+    reducing_gap, exif, truncated, max_pixels
+        As of `decode_into`.
+    on_error : {'raise', 'skip'}
+        What becomes of an image that cannot be read: an `~slipring.errors.ImageError` with its path and index, or
+        the next one that can, by index, in its place. A warning of the logger "slipring" names each one that is
+        passed over.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from slipring import images
+    >>> class Files(images.ImageDataset):
+    ...     def __init__(self, paths, transform=None, **options):
+    ...         super().__init__(transform, **options)
+    ...         self.paths = paths
+    ...     def __len__(self):
+    ...         return len(self.paths)
+    ...     def read(self, index):
+    ...         return Path(self.paths[index]).read_bytes(), self.paths[index]
+    ...     def name(self, index):
+    ...         return self.paths[index]
+    >>> image, path = Files(["train/cat/0.jpg"], images.CenterCrop(24))[0]
+    >>> image.shape
+    (24, 24, 3)
+    """
+
+    transform: Transform | Sequence[Transform] | None
+    layout: Literal["NHWC", "NCHW"]
+    dtype: str
+    on_error: Literal["raise", "skip"]
+
+    def __init__(
+        self,
+        transform: Transform | Sequence[Transform] | None = None,
+        *,
+        layout: Literal["NHWC", "NCHW"] = "NHWC",
+        dtype: DTypeLike | torch.dtype = "uint8",
+        mean: ArrayLike | None = None,
+        std: ArrayLike | None = None,
+        reducing_gap: float | None = None,
+        exif: bool = False,
+        truncated: Literal["raise", "fill"] = "raise",
+        max_pixels: int = MAX_PIXELS,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> None:
+        self.transform = transform
+        self._steps = chain(transform)
+        way = next((step.interpolation for step in self._steps if step.resizes), "bilinear")
+        self._reading = Reading(way, reducing_gap, exif, truncated, max_pixels)
+        if layout not in _LAYOUTS:
+            raise ValueError(f"layout must be 'NHWC' or 'NCHW', not {layout!r}")
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
+        self.layout = layout
+        self.dtype = _dtype_name(dtype)
+        self.on_error = on_error
+        self._table = _table(self.dtype, mean, std)
+        self._size = final_size(self._steps)
+        if self._size is None:
+            self.fetch_into = None  # samples of different sizes are not one array
+
+    # ---- what a subclass is
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def read(self, index: int) -> tuple[Buffer, Any]:
+        """Return (bytes of the image, target) at `index`."""
+
+    def read_many(self, indices: list[int]) -> list[tuple[Buffer, Any]] | None:
+        """Return the same of several, where reading them at once is cheaper; None: one by one."""
+        return None
+
+    def name(self, index: int) -> str | None:
+        """Return where it comes from: a path, for messages."""
+        return None
+
+    # ---- samples
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Return (image, target), as an ordinary dataset does.
+
+        Outside of a slipring worker the transform's numbers come from Python's ``random``, which other loaders seed in
+        each worker.
+        """
+        index = self._checked(index)
+        seed = seeding.sample_seed()
+        image, target = self._one(index, None, random.getrandbits(64) if seed is None else seed)
+        return self._shown(image), target
+
+    def fetch_into(self, indices: Sequence[int], empty: Empty) -> tuple[Any, Any]:
+        """Return a batch of (images, targets), decoded into arrays that `empty` makes in the slot."""
+        height, width = self._size
+        shape = (height, width, 3) if self.layout == "NHWC" else (3, height, width)
+        images = empty((len(indices), *shape), self._storage)
+        indices = [self._checked(index) for index in indices]
+        samples = self.read_many(indices) or [None] * len(indices)
+        targets = []
+        for row, index, sample in zip(images, indices, samples):
+            seed = seeding.sample_seed()
+            _, target = self._one(index, row, random.getrandbits(64) if seed is None else seed, sample)
+            targets.append(target)
+        return self._shown(images), default_collate(targets)
+
+    def _one(self, index, out, seed, sample=None):
+        """Decode the image at `index`, or the next that can be; returns (array, target)."""
+        for used in range(index, index + len(self)):
+            used %= len(self)
+            try:
+                data, target = self.read(used) if sample is None else sample
+                return self._decode(data, out, Draws(seed)), target
+            except (ImageError, OSError) as error:
+                path = self.name(used)
+                where = f"{path} (index {used})" if path else f"index {used}"
+                if self.on_error == "raise":
+                    raise ImageError(f"{where}: {error}", path=path, index=used) from error
+                sample = None
+                _log.warning("skipped %s: %s", where, str(error))  # a handler may keep what it is given
+        raise ImageError(f"none of the {len(self)} images can be read, from index {index} on", index=index)
+
+    def _decode(self, data, out, draws):
+        reading = self._reading
+        width, height, orientation = look(data, reading.exif)
+        if width * height > reading.max_pixels:  # before an array of that size is made
+            raise too_large(width, height, reading.max_pixels)
+        view = View.whole(width, height) if reading.exif and orientation >= 5 else View.whole(height, width)
+        for step in self._steps:
+            step.apply(view, draws)
+        if out is None:
+            rows, columns = view.window[2:]
+            shape = (rows, columns, 3) if self.layout == "NHWC" else (3, rows, columns)
+            out = np.empty(shape, self._storage)
+        pixels = out if self.layout == "NHWC" else out.transpose(1, 2, 0)
+        _render(data, pixels, self._table, view, reading)
+        return out
+
+    def _checked(self, index):
+        n = len(self)
+        if not -n <= index < n:
+            raise IndexError(f"index {index} is out of range: the dataset has {n} images")
+        return index + n if index < 0 else index
+
+    # ---- values
+
+    @property
+    def _storage(self):
+        """The dtype of the bytes: numpy has no bfloat16."""
+        return "uint16" if self.dtype == "bfloat16" else self.dtype
+
+    def _shown(self, array):
+        if self.dtype != "bfloat16":
+            return array
+        import torch
+
+        return torch.from_numpy(array).view(torch.bfloat16)
+
+
+def _render(data, pixels, table, view, reading):
+    """Decode a view; what of its window lies beyond the picture is black."""
+    top, left, height, width = view.window
+    first, last = max(0, -top), min(height, view.to[0] - top)
+    begin, end = max(0, -left), min(width, view.to[1] - left)
+    if last - first < height or end - begin < width:
+        pixels[...] = 0 if table is None else table[:, 0]
+        columns = slice(width - end, width - begin) if view.flip else slice(begin, end)
+        pixels = pixels[first:last, columns]
+    render(data, pixels, table, view.box, view.to, (top + first, left + begin), view.flip, reading)
+
+
+def _dtype_name(dtype):
+    name = str(dtype).removeprefix("torch.") if not isinstance(dtype, type) else np.dtype(dtype).name
+    if name not in _DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
+    return name
+
+
+def _table(dtype, mean, std):
+    """Return the values that stand for the 256 levels of each channel, or None for the levels themselves."""
+    if dtype == "uint8":
+        if mean is not None or std is not None:
+            raise ValueError(
+                "mean and std are for dtype='float32', 'float16' or 'bfloat16'; with uint8 normalise on the device"
+            )
+        return None
+    mean, std = _channels("mean", mean, 0.0), _channels("std", std, 1.0)
+    if not (std > 0).all():
+        raise ValueError(f"std must be above 0, not {std.tolist()}")
+    levels = np.arange(256, dtype=np.float32) / np.float32(255)
+    values = ((levels[None] - mean[:, None]) / std[:, None]).astype(np.float32)
+    if dtype == "bfloat16":  # the upper half of a float32, rounded to even
+        bits = values.view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return values.astype(dtype)
+
+
+def _channels(name, value, default):
+    if value is None:
+        value = (default,) * 3
+    array = np.asarray(value, np.float32)
+    if array.shape != (3,) or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be three numbers, of red, green and blue, not {value!r}")
+    return array

@@ -1,0 +1,286 @@
+"""One image: from encoded bytes to a resized crop in an array."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from slipring.errors import ImageError
+from slipring.images import _decode
+from slipring.images._backend import backend, pillow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+MAX_PIXELS = 178_956_970  # where Pillow, too, refuses: a bomb of a few kB would take all memory, or hours
+_FILTERS = {"bilinear": False, "bicubic": True}
+_ORIENTATION = 0x0112  # the tag of EXIF
+_LONGEST = 1 << 24  # side of a picture, before and after scaling
+
+
+def size(data: Buffer, exif: bool = False) -> tuple[int, int]:
+    """Return the size of an encoded image, without decoding it.
+
+    Parameters
+    ----------
+    data : bytes-like
+    exif : bool
+        As it is to be shown: width and height exchanged where EXIF's orientation says so.
+
+    Returns
+    -------
+    (int, int)
+        Height and width, in pixels.
+
+    Raises
+    ------
+    ImageError
+        It is no image that can be read.
+    """
+    width, height, orientation = look(data, exif)
+    return (width, height) if exif and orientation >= 5 else (height, width)
+
+
+def look(data, exif):
+    """Return (width, height, orientation) as stored, of an image of any format; orientation 1 unless `exif`."""
+    try:
+        found = _decode.look(data)
+    except ValueError as error:
+        raise ImageError(str(error)) from None
+    if found is not None:
+        return found
+    with _open(data) as image:
+        # Pillow itself turns a TIFF, and its releases differ in when they turn the size.
+        if image.format == "TIFF":
+            stored = image.tag_v2[256], image.tag_v2[257]
+            return (*stored[:: -1 if _orientation(image) >= 5 else 1], 1)
+        return *image.size, _orientation(image) if exif else 1
+
+
+def _orientation(image):
+    """Return EXIF's orientation; 1 where there is none, or none that can be read."""
+    try:
+        value = image.getexif().get(_ORIENTATION, 1)
+    except (OSError, SyntaxError, ValueError, TypeError, KeyError, EOFError, struct.error):
+        return 1
+    return value if value in range(1, 9) else 1
+
+
+def decode_into(
+    data: Buffer,
+    out: NDArray[np.uint8],
+    box: Sequence[int] | None = None,
+    flip: bool = False,
+    reducing_gap: float | None = None,
+    exif: bool = False,
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear",
+    truncated: Literal["raise", "fill"] = "raise",
+    max_pixels: int = MAX_PIXELS,
+) -> None:
+    """Decode a box of an encoded image, scale it to the size of `out`, and write it there.
+
+    What is outside of the box is not decoded. The result is that of Pillow's ``crop`` and ``resize``, each value at
+    most one level away. The GIL is released for the whole of a JPEG.
+
+    Parameters
+    ----------
+    data : bytes-like
+        A JPEG, or any format that Pillow reads; looked at, not named.
+    out : numpy.ndarray
+        Writable, uint8, height × width × 3 (RGB); rows, pixels and channels may be strided.
+    box : (top, left, height, width), optional
+        In pixels; the whole image if None.
+    flip : bool
+        Exchange left and right.
+    reducing_gap : float, optional
+        Allow a JPEG to be decoded at 1/2, 1/4 or 1/8, as long as it stays this many times larger than the
+        result: faster for large pictures, and no longer exact. At least 1; the larger, the nearer.
+    exif : bool
+        Apply EXIF's orientation; `box` is then in the picture as it is shown.
+    interpolation : {'bilinear', 'bicubic'}
+        Both are antialiased, as Pillow's.
+    truncated : {'raise', 'fill'}
+        Refuse a JPEG whose end is missing, as Pillow does, or have grey in its place.
+    max_pixels : int
+        The largest picture that is read.
+
+    Raises
+    ------
+    ImageError
+        The bytes are no image, broken, truncated or larger than `max_pixels`; the box lies outside of the picture.
+    ValueError
+        `out` is not such an array, or an option is not one of those above.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from slipring import Loader, images
+    >>> class Thumbnails:
+    ...     paths = ["train/cat/0.jpg", "train/dog/2.jpg"]
+    ...     def __len__(self):
+    ...         return len(self.paths)
+    ...     def fetch_into(self, indices, empty):  # the batch is decoded where it will be read
+    ...         batch = empty((len(indices), 16, 16, 3), "uint8")
+    ...         for row, index in zip(batch, indices):
+    ...             images.decode_into(Path(self.paths[index]).read_bytes(), row)
+    ...         return batch
+    >>> with Loader(Thumbnails(), batch_size=2, num_workers=1) as loader:
+    ...     print(next(iter(loader)).shape)
+    (2, 16, 16, 3)
+    """
+    if not isinstance(out, np.ndarray) or out.dtype != np.uint8:
+        kind = f"an array of {out.dtype}" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
+        raise ValueError(f"out must be a numpy array of uint8, not {kind}")
+    if not out.flags.writeable:
+        raise ValueError("out must be writable")
+    if box is not None:
+        box = _box(box)
+    render(
+        data, out, None, box, None, (0, 0), flip,
+        Reading(interpolation, reducing_gap, exif, truncated, max_pixels),
+    )  # fmt: skip
+
+
+class Reading:
+    """How images are read, checked once.
+
+    Parameters
+    ----------
+    interpolation, reducing_gap, exif, truncated, max_pixels
+        As `decode_into`'s.
+    """
+
+    def __init__(
+        self,
+        interpolation="bilinear",
+        reducing_gap=None,
+        exif=False,
+        truncated="raise",
+        max_pixels=MAX_PIXELS,
+    ):
+        if interpolation not in _FILTERS:
+            raise ValueError(f"interpolation must be 'bilinear' or 'bicubic', not {interpolation!r}")
+        if truncated not in ("raise", "fill"):
+            raise ValueError(f"truncated must be 'raise' or 'fill', not {truncated!r}")
+        if reducing_gap is not None and not reducing_gap >= 1:
+            raise ValueError(f"reducing_gap must be at least 1, or None, not {reducing_gap!r}")
+        if isinstance(max_pixels, bool) or not isinstance(max_pixels, int) or not 1 <= max_pixels < 1 << 62:
+            raise ValueError(f"max_pixels must be a number of pixels from 1 on, not {max_pixels!r}")
+        self.bicubic = _FILTERS[interpolation]
+        self.gap = float(reducing_gap or 0)
+        self.exif = bool(exif)
+        self.fill = truncated == "fill"
+        self.max_pixels = max_pixels
+
+
+def render(data, out, table, box, to, window, flip, reading):
+    """Decode, scale `box` to the size `to`, and write the window of that which begins at `window`.
+
+    Parameters
+    ----------
+    out : numpy.ndarray
+        Of any strides.
+    table : numpy.ndarray or None
+        3 × 256 values of out's dtype for the levels of each channel.
+    to : (height, width) or None
+        None: the size of `out`.
+    reading : Reading
+    """
+    backend()
+    if to is not None and max(to) > _LONGEST:
+        raise ImageError(f"the image would be scaled to {to[0]} x {to[1]} pixels, a side may have {_LONGEST}")
+    code, message, width, height = _decode.decode(
+        data, out, table, box, to, window, reading.bicubic, 0 if reading.exif else 1, flip, reading.fill,
+        reading.gap, reading.max_pixels,
+    )  # fmt: skip
+    if code == 0:
+        return
+    if code in (_decode.NOT_FOR_US, _decode.TRUNCATED):
+        try:
+            _by_pillow(data, out, table, box, to, window, flip, reading)
+        except ImageError as error:
+            if code == _decode.NOT_FOR_US or "truncated" not in str(error):
+                raise
+            # (Where only the mark of the end is missing Pillow may have read it.)
+            raise ImageError(
+                "the JPEG is truncated: its end is missing; truncated='fill' has grey in its place"
+            ) from error
+    elif code == _decode.TOO_LARGE:
+        raise too_large(width, height, reading.max_pixels)
+    elif code == _decode.BAD_BOX:
+        raise _outside(box, width, height)
+    else:
+        raise ImageError(f"the JPEG is broken: {message or 'it ends too early'}")
+
+
+def _by_pillow(data, out, table, box, to, window, flip, reading):
+    """Do the same of a format that is not for libjpeg: Pillow decodes all of it."""
+    with _open(data) as image:
+        width, height = image.size
+        if width * height > reading.max_pixels or max(width, height) > _LONGEST:
+            raise too_large(width, height, reading.max_pixels)
+        try:
+            pixels = np.asarray(image.convert("RGB"))
+        except MemoryError:
+            raise
+        except Exception as error:  # each format's reader has its own
+            raise ImageError(f"the {image.format} image is broken: {error}") from error
+        orientation = (
+            _orientation(image) if reading.exif else 1
+        )  # behind the pixels: a TIFF is turned by then
+    code = _decode.crop_pixels(
+        np.ascontiguousarray(pixels), out, table, box, to, window, reading.bicubic, orientation, flip
+    )
+    if code == _decode.BAD_BOX:
+        raise _outside(box, width, height)
+
+
+def _open(data):
+    Image = pillow()
+    try:
+        return Image.open(io.BytesIO(data))
+    except Image.DecompressionBombError as error:
+        raise ImageError(
+            f"the image is larger than Pillow reads: {error}; see PIL.Image.MAX_IMAGE_PIXELS"
+        ) from None
+    except Image.UnidentifiedImageError:
+        if not len(data):
+            raise ImageError("there are no bytes: the image is empty") from None
+        start = bytes(memoryview(data)[:12])
+        raise ImageError(f"no format that can be read: the {len(data)} bytes begin with {start!r}") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # each format's reader has its own
+        raise ImageError(f"the image cannot be read: {error}") from error
+
+
+def too_large(width, height, most):
+    return ImageError(
+        f"the image claims {width} x {height} = {width * height:,} pixels, the limit is {most:,}; "
+        f"raise max_pixels if you trust it"
+    )
+
+
+def _outside(box, width, height):
+    return ImageError(
+        f"the box (top, left, height, width) = {box} is not inside the image of {height} x {width} pixels"
+    )
+
+
+def _box(box):
+    try:
+        top, left, height, width = (int(value) for value in box)
+        exact = all(int(value) == value for value in box)
+    except (TypeError, ValueError):
+        exact = False
+    if not exact or not all(-(1 << 31) < value < 1 << 31 for value in (top, left, height, width)):
+        raise ValueError(f"box must be four whole numbers (top, left, height, width), not {box!r}")
+    if height < 1 or width < 1:
+        raise ValueError(f"box must have a height and a width of at least 1, not {height} x {width}")
+    return top, left, height, width

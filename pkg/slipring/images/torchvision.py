@@ -1,0 +1,189 @@
+"""Programs that have torchvision: an ImageFolder and its transforms, as a `Folder` that draws the same crops.
+
+Torchvision's classes are known by their names and attributes, those of v1 and of v2, so it need not be installed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from slipring.images.folder import Folder
+from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from slipring.images.dataset import ImageOptions
+
+_KNOWN = (
+    "Compose, Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip, ToTensor, PILToTensor, ToImage, ToDtype, "
+    "ConvertImageDtype, Normalize, Identity"
+)
+
+
+def from_torchvision(dataset: Any, **options: Unpack[ImageOptions]) -> Folder:
+    """Return a `Folder` that gives what a torchvision ``ImageFolder`` gives, decoded by slipring.
+
+    Crops have the same distribution, not the same random numbers. The images are arrays of the shape, dtype and
+    normalisation that the transforms end with.
+
+    Parameters
+    ----------
+    dataset : torchvision.datasets.ImageFolder
+        Its transform is one of torchvision's, or a ``Compose`` of several: Resize, CenterCrop, RandomResizedCrop,
+        RandomHorizontalFlip, then ToTensor, PILToTensor, ToImage or ToDtype, then Normalize.
+    **options
+        Of `ImageDataset`, beside those that the transforms say: ``on_error="skip"``, for example.
+
+    Returns
+    -------
+    Folder
+
+    Raises
+    ------
+    TypeError
+        Something else is in the place of the dataset, its loader or a transform; it is named.
+    ValueError
+        A transform has an argument that slipring does not have, or comes in an order that it does not.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> import torchvision  # doctest: +SKIP
+    >>> theirs = torchvision.datasets.ImageFolder("train/", transform)  # doctest: +SKIP
+    >>> data = images.from_torchvision(theirs)  # doctest: +SKIP
+    """
+    kind = type(dataset)
+    if not any(c.__name__ == "ImageFolder" for c in kind.__mro__) or not hasattr(dataset, "samples"):
+        raise TypeError(f"dataset must be a torchvision.datasets.ImageFolder, not {kind.__name__}")
+    reads = next((c.__name__ for c in kind.__mro__ if "__getitem__" in vars(c)), "ImageFolder")
+    if reads not in ("ImageFolder", "DatasetFolder"):
+        raise TypeError(f"{reads} has a __getitem__ of its own, which slipring would not call")
+    loader = getattr(dataset, "loader", None)
+    if getattr(loader, "__name__", None) not in ("default_loader", "pil_loader"):
+        raise TypeError(f"the dataset has a loader of its own, {loader!r}, which slipring would not call")
+    chain = _Chain()
+    if dataset.transform is not None:
+        chain.add(dataset.transform)
+    return Folder.of(
+        dataset.root,
+        list(dataset.classes),
+        dict(dataset.class_to_idx),
+        dataset.samples,
+        chain.steps,
+        target_transform=dataset.target_transform,
+        **{**chain.options(), **options},
+    )
+
+
+class _Chain:
+    """What a list of torchvision's transforms comes to."""
+
+    def __init__(self):
+        self.steps = []
+        self.dtype = None  # as long as it is a picture of Pillow's
+        self.scaled = False  # levels are 0 to 1
+        self.mean = self.std = None
+
+    def options(self):
+        if self.dtype is None:
+            return {}
+        if self.dtype != "uint8" and not self.scaled:
+            raise ValueError(
+                "ToDtype(scale=False) gives levels from 0 to 255 as floats: use scale=True, or uint8"
+            )
+        return {"layout": "NCHW", "dtype": self.dtype, "mean": self.mean, "std": self.std}
+
+    def add(self, step):
+        name = type(step).__name__
+        add = getattr(self, f"_add_{name}", None)
+        if add is None:
+            raise TypeError(
+                f"slipring has no {name}: of torchvision's transforms it knows {_KNOWN}; got {step!r}"
+            )
+        if self.mean is not None:
+            raise ValueError(f"{name} comes after Normalize, which must be the last")
+        add(step)
+
+    def _geometry(self, step):
+        if self.dtype not in (None, "uint8"):
+            raise ValueError(
+                f"{type(step).__name__} comes after the picture has become {self.dtype}: crop and resize first"
+            )
+        self.steps.append(step)
+
+    def _add_Compose(self, step):
+        for part in step.transforms:
+            self.add(part)
+
+    def _add_Identity(self, step):
+        pass
+
+    def _add_Resize(self, step):
+        if getattr(step, "max_size", None) is not None:
+            raise ValueError(f"Resize has max_size={step.max_size}, which slipring does not have")
+        self._geometry(Resize(_size(step.size), _interpolation(step)))
+
+    def _add_CenterCrop(self, step):
+        self._geometry(CenterCrop(_size(step.size)))
+
+    def _add_RandomResizedCrop(self, step):
+        self._geometry(
+            RandomResizedCrop(
+                _size(step.size), step.scale, step.ratio, flip=0, interpolation=_interpolation(step)
+            )
+        )
+
+    def _add_RandomHorizontalFlip(self, step):
+        self._geometry(RandomHorizontalFlip(step.p))
+
+    def _add_ToTensor(self, step):
+        self.dtype, self.scaled = "float32", True
+
+    def _add_PILToTensor(self, step):
+        self.dtype = "uint8"
+
+    _add_ToImage = _add_PILToTensor
+
+    def _add_ToDtype(self, step):
+        if isinstance(step.dtype, dict):
+            raise ValueError("ToDtype has a dtype for each kind of value; slipring knows one for images")
+        self._convert(step.dtype, bool(step.scale))
+
+    def _add_ConvertImageDtype(self, step):
+        self._convert(step.dtype, True)
+
+    def _convert(self, dtype, scale):
+        if self.dtype is None:
+            raise ValueError(
+                "a picture becomes a tensor first: ToImage, PILToTensor or ToTensor before the dtype"
+            )
+        name = str(dtype).removeprefix("torch.")
+        if self.dtype != "uint8" and name == "uint8":
+            raise ValueError("floats are not turned back to uint8")
+        self.scaled = self.scaled or (scale and name != "uint8")
+        self.dtype = name
+
+    def _add_Normalize(self, step):
+        if self.dtype in (None, "uint8"):
+            raise ValueError(
+                "Normalize needs floats: ToTensor, or ToDtype(torch.float32, scale=True), before it"
+            )
+        self.mean, self.std = tuple(map(float, step.mean)), tuple(map(float, step.std))
+
+
+def _size(size):
+    """Return a size as slipring has it: torchvision may have a single number in a list."""
+    if isinstance(size, (tuple, list)):
+        size = tuple(size)
+        return size[0] if len(size) == 1 else size
+    return size
+
+
+def _interpolation(step):
+    name = getattr(step.interpolation, "value", step.interpolation)
+    if name not in ("bilinear", "bicubic"):
+        raise ValueError(
+            f"{type(step).__name__} has interpolation {name!r}; slipring has 'bilinear' and 'bicubic'"
+        )
+    return name

@@ -1,0 +1,345 @@
+"""Which part of a picture becomes the sample, and how large: drawn before anything is decoded.
+
+The transforms are torchvision's, but do not touch pixels. They narrow a `View`: a box of the picture, the size to which
+the box is scaled, and the window of that which is wanted. So a chain of them costs one pass over the last window.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BITS = 1 << 64
+_ODD = 0x9E3779B97F4A7C15
+
+
+class Draws:
+    """Uniform numbers from 64 random bits, the same on every machine (splitmix64)."""
+
+    state: int
+
+    def __init__(self, seed: int) -> None:
+        self.state = seed
+
+    def uniform(self, low: float, high: float) -> float:
+        """Return a number from [low, high)."""
+        self.state = z = (self.state + _ODD) % _BITS
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % _BITS
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % _BITS
+        return low + (high - low) * (((z ^ (z >> 31)) >> 11) / (1 << 53))
+
+    def below(self, n: int) -> int:
+        """Return a whole number from 0 to n - 1."""
+        return min(int(self.uniform(0, n)), n - 1)
+
+
+@dataclasses.dataclass(slots=True)
+class View:
+    """What is wanted of a picture. All sizes are (height, width), all places (top, left), in pixels.
+
+    Attributes
+    ----------
+    box : (top, left, height, width)
+        Of the picture.
+    to : (int, int)
+        What the box is scaled to.
+    window : (top, left, height, width)
+        The part of the scaled box that is wanted. It may reach beyond it: there the sample is black.
+    flip : bool
+        Left and right are exchanged, in the end.
+    """
+
+    box: tuple[int, int, int, int]
+    to: tuple[int, int]
+    window: tuple[int, int, int, int]
+    flip: bool = False
+
+    @classmethod
+    def whole(cls, height: int, width: int) -> View:
+        """The picture as it is."""
+        return cls((0, 0, height, width), (height, width), (0, 0, height, width))
+
+    @property
+    def scaled(self) -> bool:
+        return self.to != self.box[2:]
+
+    def crop(self, top: int, left: int, height: int, width: int) -> None:
+        """Narrow it to a part of what is seen now."""
+        if self.flip:  # what is seen is mirrored in the end
+            left = self.window[3] - left - width
+        self.window = self.window[0] + top, self.window[1] + left, height, width
+
+    def resize(self, height: int, width: int) -> None:
+        """Scale what is seen now. Only once: a second time would need a second pass."""
+        top, left, rows, columns = self.window
+        if top < 0 or left < 0 or top + rows > self.to[0] or left + columns > self.to[1]:
+            raise ValueError(
+                "a picture that was padded cannot be resized in the same pass: resize first, then crop"
+            )
+        if self.scaled:
+            raise ValueError("a picture can be resized once; leave out one of the two transforms")
+        self.box = self.box[0] + top, self.box[1] + left, rows, columns
+        self.to = height, width
+        self.window = 0, 0, height, width
+
+
+class Transform(abc.ABC):
+    """One step; `size` is what comes out of it, or None where that depends on the picture."""
+
+    size: tuple[int, int] | None = None
+    resizes: bool = False
+
+    @abc.abstractmethod
+    def apply(self, view: View, draws: Draws) -> None:
+        """Narrow `view`, with random numbers from `draws`."""
+
+
+class RandomResizedCrop(Transform):
+    """A box of random area and aspect, scaled to one size: torchvision's, and so the usual one for training.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Of the result: height and width, or both.
+    scale : (float, float)
+        Share of the picture's area, from which the box's is drawn uniformly.
+    ratio : (float, float)
+        Width by height, from which the box's is drawn, uniformly in its logarithm.
+    flip : float
+        Probability that left and right are exchanged.
+    interpolation : {'bilinear', 'bicubic'}
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> pixels, label = images.Folder("train/", images.RandomResizedCrop(24, scale=(0.5, 1.0), flip=0))[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    size: tuple[int, int]
+    resizes = True
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    flip: float
+    interpolation: Literal["bilinear", "bicubic"]
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        flip: float = 0.5,
+        interpolation: Literal["bilinear", "bicubic"] = "bilinear",
+    ) -> None:
+        self.size = _pair("size", size)
+        self.scale = _range("scale", scale)
+        self.ratio = _range("ratio", ratio)
+        self.flip = _probability("flip", flip)
+        self.interpolation = interpolation
+
+    def apply(self, view: View, draws: Draws) -> None:
+        height, width = view.window[2:]
+        view.crop(*self._box(height, width, draws))
+        view.resize(*self.size)
+        if draws.uniform(0, 1) < self.flip:
+            view.flip = not view.flip
+
+    def _box(self, height, width, draws):
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        for _ in range(10):
+            area = height * width * draws.uniform(*self.scale)
+            ratio = math.exp(draws.uniform(low, high))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                return draws.below(height - h + 1), draws.below(width - w + 1), h, w
+        # None of them fitted: the largest box of an allowed aspect, in the middle.
+        w, h = width, height
+        if width < self.ratio[0] * height:
+            h = max(1, round(width / self.ratio[0]))
+        elif width > self.ratio[1] * height:
+            w = max(1, round(height * self.ratio[1]))
+        return (height - h) // 2, (width - w) // 2, h, w
+
+    def __repr__(self) -> str:
+        return (
+            f"RandomResizedCrop({self.size}, scale={self.scale}, ratio={self.ratio}, flip={self.flip}, "
+            f"interpolation={self.interpolation!r})"
+        )
+
+
+class Resize(Transform):
+    """Scale the picture.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        A number: that becomes the shorter side, the aspect stays. Two: height and width.
+    interpolation : {'bilinear', 'bicubic'}
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> pixels, label = images.Folder("train/", images.Resize((24, 24)))[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    size: tuple[int, int] | None = None
+    resizes = True
+    shorter: int | None
+    interpolation: Literal["bilinear", "bicubic"]
+
+    def __init__(
+        self, size: int | Sequence[int], interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    ) -> None:
+        self.shorter = None if isinstance(size, (tuple, list)) else _count("size", size)
+        if self.shorter is None:
+            self.size = _pair("size", size)
+        self.interpolation = interpolation
+
+    def apply(self, view: View, draws: Draws) -> None:
+        if self.shorter is None:
+            view.resize(*self.size)
+            return
+        height, width = view.window[2:]
+        longer = int(self.shorter * max(height, width) / min(height, width))
+        view.resize(*((longer, self.shorter) if height > width else (self.shorter, longer)))
+
+    def __repr__(self) -> str:
+        return f"Resize({self.shorter or self.size}, interpolation={self.interpolation!r})"
+
+
+class CenterCrop(Transform):
+    """The middle of the picture; where it is smaller than that, black is put around it.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Height and width, or both.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> pixels, label = images.Folder("train/", images.CenterCrop(24))[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    size: tuple[int, int]
+
+    def __init__(self, size: int | Sequence[int]) -> None:
+        self.size = _pair("size", size)
+
+    def apply(self, view: View, draws: Draws) -> None:
+        height, width = self.size
+        seen_height, seen_width = view.window[2:]
+        # Torchvision pads first, the smaller half before; then the crop's place is rounded.
+        top = -((height - seen_height) // 2) if height > seen_height else round((seen_height - height) / 2.0)
+        left = -((width - seen_width) // 2) if width > seen_width else round((seen_width - width) / 2.0)
+        view.crop(top, left, height, width)
+
+    def __repr__(self) -> str:
+        return f"CenterCrop({self.size})"
+
+
+class RandomHorizontalFlip(Transform):
+    """Exchange left and right with probability `p`.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> steps = [images.Resize((24, 24)), images.RandomHorizontalFlip(p=0.5)]
+    >>> pixels, label = images.Folder("train/", steps)[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    p: float
+
+    def __init__(self, p: float = 0.5) -> None:
+        self.p = _probability("p", p)
+
+    def apply(self, view: View, draws: Draws) -> None:
+        if draws.uniform(0, 1) < self.p:
+            view.flip = not view.flip
+
+    def __repr__(self) -> str:
+        return f"RandomHorizontalFlip(p={self.p})"
+
+
+def chain(transform: Transform | Sequence[Transform] | None) -> tuple[Transform, ...]:
+    """Return a tuple of the steps of `transform`: one, several, or None for none.
+
+    Raises
+    ------
+    TypeError
+        Something else is among them.
+    ValueError
+        More than one of them resizes.
+    """
+    steps = (
+        ()
+        if transform is None
+        else tuple(transform)
+        if isinstance(transform, (tuple, list))
+        else (transform,)
+    )
+    for step in steps:
+        if not isinstance(step, Transform):
+            raise TypeError(
+                f"transform must be of slipring.images (RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip) "
+                f"or a list of these, not {step!r}; do what else is to be done in a dataset around this one"
+            )
+    resizing = [step for step in steps if step.resizes]
+    if len(resizing) > 1:
+        raise ValueError(f"a picture is resized in one pass: leave out {resizing[0]} or {resizing[1]}")
+    return steps
+
+
+def final_size(steps: Sequence[Transform]) -> tuple[int, int] | None:
+    """Return the size that all samples have, or None where it depends on the picture."""
+    for step in reversed(steps):
+        if step.size is not None:
+            return step.size
+        if step.resizes:
+            return None
+    return None
+
+
+def _count(name, value):
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= value.__index__() <= 1 << 20:
+        raise ValueError(f"{name} must be a number of pixels from 1 to {1 << 20}, not {value!r}")
+    return value.__index__()
+
+
+def _pair(name, value):
+    if isinstance(value, (tuple, list)):
+        if len(value) == 1:
+            value = value[0]
+        elif len(value) == 2:
+            return _count(name, value[0]), _count(name, value[1])
+        else:
+            raise ValueError(f"{name} must be a number, or height and width, not {value!r}")
+    return (_count(name, value),) * 2
+
+
+def _range(name, value):
+    try:
+        low, high = (float(number) for number in value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be two numbers, not {value!r}") from None
+    if not 0 < low <= high < math.inf:
+        raise ValueError(f"{name} must be two numbers above 0, the smaller first, not {value!r}")
+    return low, high
+
+
+def _probability(name, value):
+    if isinstance(value, str) or not 0 <= value <= 1:
+        raise ValueError(f"{name} must be a probability from 0 to 1, not {value!r}")
+    return float(value)

@@ -1,0 +1,109 @@
+"""Encoded images that another dataset gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from slipring.images.dataset import ImageDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer, Unpack
+
+    from slipring.images.dataset import ImageOptions
+    from slipring.images.transforms import Transform
+    from slipring.typing import MapDataset
+
+
+class Bytes(ImageDataset):
+    """A map dataset whose samples hold encoded images: (image, target).
+
+    Parameters
+    ----------
+    dataset : map dataset
+        Its samples are sequences or mappings. The encoded image in them is bytes-like, or a mapping with these under
+        "bytes" and perhaps a file's name under "path", as Hugging Face's datasets have it.
+    transform : Transform or list of Transform, optional
+    image, target : int or str
+        Where image and target are in a sample. A sequence's first two, if not given.
+    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error
+        As `ImageDataset` has them.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from slipring import images
+    >>> rows = [{"image": Path("train/cat/0.jpg").read_bytes(), "label": 0}]
+    >>> data = images.Bytes(rows, images.CenterCrop(24), image="image", target="label")
+    >>> pixels, label = data[0]
+    >>> pixels.shape, label
+    ((24, 24, 3), 0)
+    """
+
+    dataset: Any
+    image: int | str
+    target: int | str
+
+    def __init__(
+        self,
+        dataset: MapDataset[Any],
+        transform: Transform | Sequence[Transform] | None = None,
+        *,
+        image: int | str = 0,
+        target: int | str = 1,
+        **options: Unpack[ImageOptions],
+    ) -> None:
+        super().__init__(transform, **options)
+        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            raise TypeError(f"dataset must have __getitem__ and __len__; {type(dataset).__name__} has not")
+        self.dataset = dataset
+        self.image = image
+        self.target = target
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def read(self, index: int) -> tuple[Buffer, Any]:
+        return self._parts(index, self.dataset[index])
+
+    def read_many(self, indices: list[int]) -> list[tuple[Buffer, Any]] | None:
+        read = getattr(self.dataset, "__getitems__", None)
+        return None if read is None else [self._parts(i, sample) for i, sample in zip(indices, read(indices))]
+
+    def _parts(self, index, sample):
+        try:
+            image, target = sample[self.image], sample[self.target]
+        except (KeyError, IndexError, TypeError) as error:
+            has = (
+                f"the keys {', '.join(map(str, sample))}"
+                if isinstance(sample, dict)
+                else f"{type(sample).__name__}"
+            )
+            raise TypeError(
+                f"sample {index} has no {self.image!r} or no {self.target!r}: it has {has}; say where "
+                f"they are by image= and target="
+            ) from error
+        return encoded_bytes(image, index), target
+
+    def __repr__(self) -> str:
+        return f"Bytes({type(self.dataset).__name__}, {self.transform}): {len(self)} images"
+
+
+def encoded_bytes(image: object, index: int) -> Buffer:
+    """Return the bytes of what a sample or a table has for an image."""
+    if isinstance(image, dict):
+        data = image.get("bytes")
+        if data is None and image.get("path"):
+            from slipring.images.folder import read_file
+
+            return read_file(image["path"])
+        image = data
+    try:
+        memoryview(image)
+    except TypeError:
+        raise TypeError(
+            f"the image of sample {index} must be encoded bytes, not {type(image).__name__}; a Hugging Face "
+            f"dataset gives them after cast_column(..., Image(decode=False))"
+        ) from None
+    return image

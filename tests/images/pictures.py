@@ -1,0 +1,97 @@
+"""Pictures for the tests: smooth ones with sharp edges, noise, and what Pillow makes of them."""
+
+import io
+import random
+
+import numpy as np
+from PIL import Image
+
+SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1")
+
+
+def pixels(height, width, seed=0, noise=False):
+    """Return height × width × 3 levels: waves of all lengths with hard edges, or noise, which is worst for rounding."""
+    draw = np.random.RandomState(seed)
+    if noise:
+        return draw.randint(0, 256, (height, width, 3), dtype=np.uint8)
+    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+    planes = []
+    for _ in range(3):
+        a, b, c = draw.uniform(0.005, 0.4, 3)
+        plane = 127 + 80 * np.sin(a * x + b * y) + 60 * np.sin(c * x - a * y)
+        plane[(y // 17 + x // 29) % 5 == 0] += 120  # edges, and levels that are cut off
+        planes.append(plane)
+    return np.clip(np.stack(planes, axis=-1), 0, 255).astype(np.uint8)
+
+
+def encoded(array, format="JPEG", **options):
+    """Return an image file's bytes; an H × W array is grey."""
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, format, **options)
+    return file.getvalue()
+
+
+def by_pillow(data, box=None, size=None, flip=False, bicubic=False):
+    """Return what Pillow makes of it: crop, then resize across, then down (what it does unless that is slower)."""
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    if box is not None:
+        top, left, height, width = box
+        image = image.crop((left, top, left + width, top + height))
+    if size is not None:
+        how = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+        if bicubic:
+            image = image.resize((size[1], image.height), how)
+        image = image.resize((size[1], size[0]), how)
+    if flip:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return np.asarray(image)
+
+
+def error(ours, theirs):
+    """Return the largest difference in levels."""
+    return int(np.abs(ours.astype(int) - theirs).max())
+
+
+def box_in(draw, height, width):
+    """Draw a box, often at a border, sometimes the whole."""
+    if draw.random() < 0.15:
+        return 0, 0, height, width
+    h, w = draw.randint(1, height), draw.randint(1, width)
+    return (
+        draw.choice([0, height - h, draw.randint(0, height - h)]),
+        draw.choice([0, width - w, draw.randint(0, width - w)]),
+        h,
+        w,
+    )
+
+
+def any_jpeg(draw):
+    """Draw a JPEG of any kind: (bytes, height, width, what it is)."""
+    height, width = draw.choice(
+        [
+            (1, 1),
+            (draw.randint(1, 40), draw.randint(1, 40)),
+            (375, 500),
+            (draw.randint(1, 900), draw.randint(1, 900)),
+        ]
+    )
+    array = pixels(height, width, draw.randrange(1 << 30), noise=draw.random() < 0.3)
+    options = {
+        "quality": draw.randint(10, 100),
+        "optimize": draw.random() < 0.3,
+        "progressive": draw.random() < 0.25,
+    }
+    if draw.random() < 0.12:
+        array = array[..., 0]
+    else:
+        options["subsampling"] = draw.choice(SUBSAMPLINGS[:3])
+    if draw.random() < 0.2:
+        options["restart_marker_blocks"] = draw.randint(1, 20)
+    try:
+        return encoded(array, **options), height, width, options
+    except OSError:  # Pillow's buffer is too small for some noise; another picture does as well
+        return any_jpeg(draw)
+
+
+def rng(seed):
+    return random.Random(seed)

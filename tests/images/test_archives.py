@@ -1,0 +1,199 @@
+"""Images in tar shards and in tables."""
+
+import io
+import os
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import images
+from slipring.errors import ImageError
+from tests.images.pictures import encoded, pixels
+
+FIT = images.Resize((12, 16))
+
+
+def files(n, first=0):
+    """(name, bytes) of the files of `n` samples."""
+    for number in range(first, first + n):
+        format = ["JPEG", "PNG"][number % 3 == 0]
+        yield f"a/{number:04}.{'jpg' if format == 'JPEG' else 'png'}", encoded(pixels(30, 40, number), format)
+        yield f"a/{number:04}.cls", str(number % 7).encode()
+        yield f"a/{number:04}.json", b'{"number": %d}' % number
+
+
+def shard(path, content, mode="w"):
+    with tarfile.open(path, mode) as file:
+        for name, data in content:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            file.addfile(member, io.BytesIO(data))
+    return path
+
+
+@pytest.fixture
+def shards(tmp_path):
+    return [shard(tmp_path / f"{k}.tar", files(10, 10 * k)) for k in range(3)]
+
+
+def plain(number):
+    data = dict(files(1, number))
+    image = next(value for name, value in data.items() if not name.endswith(("cls", "json")))
+    return images.Bytes([(image, 0)], FIT)[0][0]
+
+
+def test_samples_of_shards_can_be_had_in_any_order(shards):
+    data = images.Tar(shards, FIT)
+    assert len(data) == 30 and data.keys[13] == "a/0013"
+    for number in (29, 0, 13, 9, 10):
+        image, label = data[number]
+        assert label == number % 7 and np.array_equal(image, plain(number))
+
+
+def test_a_loader_shuffles_over_all_shards(shards):
+    with slipring.Loader(images.Tar(shards, FIT), 8, shuffle=True, num_workers=2, seed=1) as loader:
+        got = [
+            (row.tobytes(), label) for batch, labels in loader for row, label in zip(batch, labels.tolist())
+        ]
+    assert sorted(got) == sorted((plain(n).tobytes(), n % 7) for n in range(30))
+    assert got != sorted(got)
+
+
+@pytest.mark.parametrize(
+    ("target", "want"), [("json", {"number": 4}), ("txt;json", {"number": 4}), (None, "a/0004"), ("cls", 4)]
+)
+def test_targets_are_what_their_ending_says(shards, target, want):
+    assert images.Tar(shards, FIT, target=target)[4][1] == want
+
+
+def test_an_index_is_kept_beside_the_shard_and_made_anew_with_it(shards):
+    first = images.Tar(shards, FIT, index="beside")
+    kept = [path.with_name(path.name + ".index.npz") for path in shards]
+    assert all(path.exists() for path in kept)
+    stamps = [path.stat().st_mtime_ns for path in kept]
+    again = images.Tar(shards, FIT, index="beside")
+    assert [path.stat().st_mtime_ns for path in kept] == stamps
+    assert again[17][1] == first[17][1]
+    shard(shards[0], files(4))
+    assert len(images.Tar(shards, FIT, index="beside")) == 24
+    for damaged in (b"rubbish", kept[1].read_bytes()[:-3], b""):
+        kept[1].write_bytes(damaged)
+        assert len(images.Tar(shards, FIT, index="beside")) == 24
+    assert sorted(path.name for path in shards[0].parent.iterdir()) == sorted(
+        name for path in shards for name in (path.name, path.name + ".index.npz")
+    )
+
+
+def test_files_of_no_sample_are_passed_over(tmp_path):
+    more = [("README", b"text"), ("a/.DS_Store", b""), ("__meta__.json", b"{}")]
+    data = images.Tar(shard(tmp_path / "more.tar", [*more, *files(3)]), FIT)
+    assert list(data.keys) == ["a/0000", "a/0001", "a/0002"]
+
+
+def test_a_shard_that_has_changed_since_is_noticed(shards):
+    data = images.Tar(shards, FIT)
+    shard(shards[1], files(12, 10))
+    with pytest.raises(ImageError, match="has changed since its index was made"):
+        data[12]
+
+
+def test_a_pickled_copy_reads_the_same(shards):
+    data = images.Tar(shards, images.RandomResizedCrop(8))
+    copy = pickle.loads(pickle.dumps(data))
+    assert len(copy) == 30 and copy[5][1] == data[5][1]
+
+
+def test_what_is_no_shard_is_refused(tmp_path):
+    text = tmp_path / "text.tar"
+    text.write_text("no archive" * 1000)
+    packed = shard(tmp_path / "packed.tar.gz", files(2), "w:gz")
+    for path in (text, packed):
+        with pytest.raises(ValueError, match=f"{path.name} is no tar file, or a compressed one"):
+            images.Tar(path)
+    with pytest.raises(FileNotFoundError):
+        images.Tar(tmp_path / "none.tar")
+    with pytest.raises(ValueError, match="at least one shard"):
+        images.Tar([])
+    lacking = shard(tmp_path / "lacking.tar", [("a.jpg", b""), ("b.cls", b"3")])
+    with pytest.raises(ValueError, match=r"sample a of .* has no target: it has jpg, wanted is cls"):
+        images.Tar(lacking)
+    with pytest.raises(ValueError, match=r"has no image: it has cls"):
+        images.Tar(shard(tmp_path / "other.tar", [("b.cls", b"3")]))
+
+
+def test_a_bad_image_is_named_with_its_shard(tmp_path):
+    path = shard(tmp_path / "bad.tar", [("x.jpg", b"\xff\xd8\xff\xe0"), ("x.cls", b"3")])
+    with pytest.raises(ImageError) as caught:
+        images.Tar(path, FIT)[0]
+    assert caught.value.path == f"x in {path}" and caught.value.index == 0
+
+
+# ---- tables
+
+
+@pytest.fixture
+def rows():
+    return [(encoded(pixels(30, 40, n), "JPEG"), n % 7) for n in range(25)]
+
+
+def table(path, rows, struct=False):
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    column = (
+        [{"bytes": data, "path": f"{n}.jpg"} for n, (data, _) in enumerate(rows)]
+        if struct
+        else [d for d, _ in rows]
+    )
+    made = pa.table({"label": [label for _, label in rows], "image": column, "more": list(range(len(rows)))})
+    pq.write_table(made, path, row_group_size=8)
+    return path
+
+
+@pytest.mark.parametrize("struct", [False, True], ids=["bytes", "Hugging Face"])
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "chunk_size": 3}], ids=str
+)
+def test_columns_of_images_are_decoded_in_batches(tmp_path, rows, struct, options):
+    data = images.Parquet(table(tmp_path / "rows.parquet", rows, struct), FIT)
+    want = images.Bytes(rows, FIT)
+    with (
+        slipring.Loader(data, 6, shuffle=True, seed=2, **options) as ours,
+        slipring.Loader(want, 6, shuffle=True, seed=2, num_workers=0) as theirs,
+    ):
+        for (x, y), (a, b) in zip(ours, theirs, strict=True):
+            assert np.array_equal(x, a) and y.tolist() == b.tolist()
+
+
+def test_several_columns_are_a_dict_of_targets(tmp_path, rows):
+    data = images.Parquet(table(tmp_path / "rows.parquet", rows), FIT, target=["label", "more"])
+    assert data[9][1] == {"label": 2, "more": 9}
+
+
+def test_a_bad_row_is_named_or_passed_over(tmp_path, rows):
+    rows[4] = (b"rubbish", 0)
+    path = table(tmp_path / "rows.parquet", rows)
+    with pytest.raises(ImageError, match=r"row 4 of .*rows.parquet \(index 4\)"):
+        images.Parquet(path, FIT)[4]
+    data = images.Parquet(path, FIT, on_error="skip")
+    with slipring.Loader(data, 25, num_workers=1) as loader:
+        x, y = next(iter(loader))
+        assert np.array_equal(x[4], x[5]) and y[4] == y[5]
+
+
+def test_a_column_that_holds_no_bytes_is_refused(tmp_path, rows):
+    path = table(tmp_path / "rows.parquet", rows)
+    with pytest.raises(TypeError, match=r"column 'more' must hold encoded images as bytes, not int64"):
+        images.Parquet(path, FIT, image="more")[0]
+    with pytest.raises(ValueError, match="picture"):
+        images.Parquet(path, FIT, image="picture")
+
+
+def test_files_are_read_without_leaving_descriptors(shards):
+    data = images.Tar(shards, FIT)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(30):
+        data[number]
+    assert len(os.listdir("/proc/self/fd")) == before

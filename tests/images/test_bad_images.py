@@ -1,0 +1,174 @@
+"""Bytes that are no image, and calls that make no sense: an error that names what, the limit and the remedy."""
+
+import pickle
+import struct
+
+import numpy as np
+import pytest
+
+from slipring import images
+from slipring.errors import ImageError, SlipringError
+from tests.images.pictures import by_pillow, encoded, error, pixels
+
+GOOD = encoded(pixels(375, 500), quality=90)
+
+
+def decode(data, *args, **options):
+    out = np.empty((32, 32, 3), np.uint8)
+    images.decode_into(data, out, *args, **options)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "empty"),
+        (b"hello, I am a text\n" * 20, "begin with b'hello, I am"),
+        (bytes(range(256)) * 8, "no format that can be read"),
+        (b"\xff\xd8\xff", "broken"),
+        (GOOD[:2], "no format"),
+        (GOOD[:100], "broken"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "cannot be read|no format"),
+    ],
+    ids=["empty", "text", "noise", "three bytes", "two bytes", "header alone", "broken PNG"],
+)
+def test_what_is_no_image_is_refused_with_what_it_is(data, text):
+    with pytest.raises(ImageError, match=text):
+        decode(data)
+    with pytest.raises(ImageError):
+        images.size(data)
+
+
+def test_an_image_error_is_a_value_error_and_travels():
+    with pytest.raises(ImageError) as caught:
+        decode(b"")
+    assert isinstance(caught.value, (ValueError, SlipringError))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is ImageError and again.args == caught.value.args
+
+
+@pytest.mark.parametrize("part", [0.15, 0.5, 0.9, 0.999])
+def test_a_truncated_jpeg_is_refused_as_by_pillow_wherever_the_box_lies(part):
+    data = GOOD[: int(len(GOOD) * part)]
+    with pytest.raises(OSError, match="truncated"):
+        by_pillow(data)
+    for box in (None, (0, 0, 10, 10), (300, 400, 10, 10)):
+        with pytest.raises(ImageError, match="truncated"):
+            decode(data, box)
+
+
+def test_a_jpeg_that_only_lacks_the_mark_of_its_end_is_read_where_pillow_reads_it():
+    data = GOOD[:-2] + bytes(50)
+    assert error(decode(data, (3, 5, 100, 90)), by_pillow(data, (3, 5, 100, 90), (32, 32))) <= 1
+
+
+def test_a_side_that_no_picture_has_is_refused():
+    class Long(images.ImageDataset):
+        def __len__(self):
+            return 1
+
+        def read(self, index):
+            return encoded(pixels(1, 70000), "PNG"), 0
+
+    with pytest.raises(ImageError, match=r"scaled to 256 x 17920000 pixels"):
+        Long([images.Resize(256), images.CenterCrop(224)])[0]
+
+
+def test_what_is_there_of_a_truncated_jpeg_can_be_had():
+    data = GOOD[: len(GOOD) // 2]
+    out = decode(data, (0, 0, 100, 100), truncated="fill")
+    assert error(out, by_pillow(GOOD, (0, 0, 100, 100), (32, 32))) <= 1
+    grey = decode(data, (340, 400, 30, 30), truncated="fill")
+    assert np.ptp(grey) <= 2, "what is missing has one colour"
+
+
+def with_size(data, height, width):
+    at = data.index(b"\xff\xc0")
+    return data[: at + 5] + struct.pack(">HH", height, width) + data[at + 9 :]
+
+
+def test_a_jpeg_that_claims_too_many_pixels_is_refused_with_the_limit_and_the_remedy():
+    bomb = with_size(GOOD, 65500, 65500)
+    with pytest.raises(
+        ImageError, match=r"65500 x 65500 = 4,290,250,000 pixels, the limit is 178,956,970; raise max_pixels"
+    ):
+        decode(bomb)
+    with pytest.raises(ImageError, match="the limit is 1,000"):
+        decode(GOOD, max_pixels=1000)
+
+
+@pytest.mark.parametrize(
+    "box", [(0, 0, 376, 10), (0, 0, 10, 501), (370, 0, 6, 10), (-1, 0, 10, 10), (0, 491, 10, 10)]
+)
+def test_a_box_outside_of_the_picture_is_refused(box):
+    with pytest.raises(ImageError, match=r"not inside the image of 375 x 500 pixels"):
+        decode(GOOD, box)
+    with pytest.raises(ImageError, match=r"not inside the image of 375 x 500 pixels"):
+        decode(encoded(pixels(375, 500), "BMP"), box)
+
+
+@pytest.mark.parametrize(
+    "box", [(0, 0, 0, 5), (0, 0, 5, -1), (0, 0, 5), (0, 0, 1.5, 3), "abcd", (0, 0, 1 << 40, 1), 7]
+)
+def test_a_box_that_is_none_is_refused(box):
+    with pytest.raises(ValueError, match="box must"):
+        decode(GOOD, box)
+
+
+@pytest.mark.parametrize(
+    ("out", "text"),
+    [
+        (np.empty((4, 4, 3), np.float32), "uint8, not an array of float32"),
+        (np.empty((4, 4), np.uint8), "shape"),
+        (np.empty((4, 4, 4), np.uint8), "shape"),
+        (np.empty((0, 4, 3), np.uint8), "1 to"),
+        ([[1, 2, 3]], "not a list"),
+        (bytearray(48), "not a bytearray"),
+    ],
+)
+def test_an_out_that_cannot_take_it_is_refused(out, text):
+    with pytest.raises(ValueError, match=text):
+        images.decode_into(GOOD, out)
+
+
+def test_an_out_that_cannot_be_written_is_refused():
+    out = np.empty((4, 4, 3), np.uint8)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="writable"):
+        images.decode_into(GOOD, out)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"interpolation": "nearest"}, "'bilinear' or 'bicubic', not 'nearest'"),
+        ({"truncated": "ignore"}, "'raise' or 'fill', not 'ignore'"),
+        ({"reducing_gap": 0.5}, "at least 1"),
+        ({"reducing_gap": float("nan")}, "at least 1"),
+        ({"max_pixels": 0}, "max_pixels"),
+        ({"max_pixels": True}, "max_pixels"),
+    ],
+)
+def test_options_that_are_none_are_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        decode(GOOD, **options)
+
+
+def test_a_scan_that_is_repeated_for_ever_is_given_up():
+    data = encoded(pixels(16, 16), progressive=True)
+    start = data.index(b"\xff\xda")
+    end = data.index(b"\xff", start + 14)
+    while data[end + 1] == 0:
+        end = data.index(b"\xff", end + 1)
+    with pytest.raises(ImageError, match="more than 1000 scans"):
+        decode(data[:start] + data[start:end] * 1500 + b"\xff\xd9")
+
+
+def test_a_failure_leaves_the_decoder_as_it_was():
+    want = decode(GOOD)
+    for _ in range(50):
+        with pytest.raises(ImageError):
+            decode(GOOD[:5000])
+        with pytest.raises(ImageError):
+            decode(GOOD, (0, 0, 999, 999))
+        assert np.array_equal(decode(GOOD), want)

@@ -1,0 +1,277 @@
+"""decode_into: at most one level from Pillow, whatever the file, the box and the size."""
+
+import io
+import os
+import random
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from slipring import images
+from tests.images.pictures import any_jpeg, box_in, by_pillow, encoded, error, pixels
+from tests.parts import slow
+
+SEEDS = [0, 1, *map(slow, range(2, 6))]
+ORIENTATION = 0x0112
+
+
+@pytest.mark.parametrize("bicubic", [False, True], ids=["bilinear", "bicubic"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_box_of_any_jpeg_is_at_most_one_level_from_pillow(seed, bicubic):
+    draw = random.Random(1000 * bicubic + seed)
+    for _ in range(40):
+        data, height, width, what = any_jpeg(draw)
+        box = box_in(draw, height, width)
+        size = draw.choice([(224, 224), (draw.randint(1, 300), draw.randint(1, 300)), box[2:]])
+        flip = draw.random() < 0.5
+        out = np.full((*size, 3), 77, np.uint8)
+        images.decode_into(data, out, box, flip, interpolation="bicubic" if bicubic else "bilinear")
+        assert error(out, by_pillow(data, box, size, flip, bicubic)) <= 1, (what, (height, width), box, size)
+
+
+def jpeg_with_sampling(height, width, h, v):
+    """A JPEG whose luma is sampled h × v times as often as its colour; Pillow writes only some of these."""
+    return encoded(pixels(height, width, 3), subsampling={(1, 1): 0, (2, 1): 1, (2, 2): 2}[h, v], quality=85)
+
+
+@pytest.mark.parametrize("sampling", [(1, 1), (2, 1), (2, 2)])
+def test_no_column_or_row_of_a_box_depends_on_where_it_lies_between_blocks(sampling):
+    data = jpeg_with_sampling(97, 131, *sampling)
+    whole = by_pillow(data)
+    for top in (0, 1, 7, 8, 15, 16, 17, 31, 33, 95):
+        for left in (0, 1, 2, 7, 8, 15, 16, 17, 63, 64, 65, 129):
+            out = np.empty((2, 2, 3), np.uint8)
+            images.decode_into(data, out, (top, left, 2, 2))
+            assert np.array_equal(out, whole[top : top + 2, left : left + 2]), (top, left)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (1200, 1600), (3000, 4000)])
+def test_a_picture_of_any_size_becomes_a_row_of_any_size(size):
+    data = encoded(pixels(*size), quality=80)
+    for wanted in ((1, 1), (224, 224), (5, 300)):
+        out = np.empty((*wanted, 3), np.uint8)
+        images.decode_into(data, out)
+        assert error(out, by_pillow(data, None, wanted)) <= 1
+
+
+def test_without_a_change_of_size_every_pixel_is_pillows():
+    data = encoded(pixels(375, 500), quality=92)
+    out = np.empty((375, 500, 3), np.uint8)
+    images.decode_into(data, out)
+    assert np.array_equal(out, by_pillow(data))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+def test_exif_turns_the_picture_and_the_box_is_meant_as_it_is_shown(orientation, flip, format):
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    data = encoded(pixels(60, 90), format, exif=exif)
+    shown = ImageOps.exif_transpose(Image.open(io.BytesIO(data)).convert("RGB"))
+    assert images.size(data, exif=True) == (shown.height, shown.width)
+    assert images.size(data) == (60, 90)
+    top, left, height, width = box = (5, 11, shown.height - 20, shown.width - 30)
+    theirs = shown.crop((left, top, left + width, top + height)).resize((37, 41), Image.Resampling.BILINEAR)
+    if flip:
+        theirs = theirs.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    out = np.empty((41, 37, 3), np.uint8)
+    images.decode_into(data, out, box, flip, exif=True)
+    assert error(out, np.asarray(theirs)) <= 1
+
+
+def test_a_tiff_that_pillow_turns_itself_is_turned_once():
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    data = encoded(pixels(60, 90), "TIFF", exif=exif)
+    turned = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    for asked in (False, True):
+        assert images.size(data, exif=asked) == turned.shape[:2] == (90, 60)
+        out = np.empty((90, 60, 3), np.uint8)
+        images.decode_into(data, out, exif=asked)
+        assert np.array_equal(out, turned)
+
+
+@pytest.mark.parametrize("value", [0, 9, 77])
+def test_an_orientation_that_is_none_turns_nothing(value):
+    exif = Image.Exif()
+    exif[ORIENTATION] = value
+    data = encoded(pixels(60, 90), "PNG", exif=exif)
+    assert images.size(data, exif=True) == (60, 90)
+    out = np.empty((60, 90, 3), np.uint8)
+    images.decode_into(data, out, exif=True)
+    assert np.array_equal(out, pixels(60, 90))
+
+
+def test_exif_that_is_rubbish_turns_nothing():
+    data = encoded(pixels(60, 90), "PNG", exif=b"Exif\0\0rubbish that is no directory")
+    out = np.empty((60, 90, 3), np.uint8)
+    for asked in (False, True):
+        assert images.size(data, exif=asked) == (60, 90)
+        images.decode_into(data, out, exif=asked)
+        assert np.array_equal(out, pixels(60, 90))
+
+
+@pytest.mark.parametrize(
+    ("format", "mode", "options"),
+    [
+        ("PNG", "RGB", {}),
+        ("PNG", "L", {}),
+        ("PNG", "RGBA", {}),
+        ("PNG", "P", {}),
+        ("PNG", "I;16", {}),
+        ("PNG", "1", {}),
+        ("GIF", "P", {}),
+        ("BMP", "RGB", {}),
+        ("TIFF", "RGB", {}),
+        ("TIFF", "CMYK", {}),
+        ("WEBP", "RGB", {"lossless": True}),
+        ("JPEG", "CMYK", {}),
+    ],
+)
+def test_other_formats_and_colours_go_through_pillow_into_the_same_row(format, mode, options):
+    if mode == "I;16":
+        image = Image.fromarray(pixels(50, 70)[..., 0].astype(np.uint16) * 257)
+    else:
+        image = Image.fromarray(pixels(50, 70)).convert(mode)
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    out = np.empty((24, 32, 3), np.uint8)
+    images.decode_into(file.getvalue(), out, (3, 4, 40, 60), flip=True)
+    assert error(out, by_pillow(file.getvalue(), (3, 4, 40, 60), (24, 32), flip=True)) <= 1
+    assert images.size(file.getvalue()) == (50, 70)
+
+
+def test_a_reducing_gap_decodes_less_and_stays_near():
+    data = encoded(pixels(1200, 1600), quality=90)
+    exact, gapped = np.empty((2, 100, 100, 3), np.uint8)
+    images.decode_into(data, exact)
+    images.decode_into(data, gapped, reducing_gap=2.0)
+    difference = np.abs(exact.astype(int) - gapped)
+    assert 0 < difference.mean() < 6
+
+
+@pytest.mark.parametrize("view", ["rows", "mirrored", "channels first", "reversed channels"])
+def test_out_may_be_strided(view):
+    data = encoded(pixels(60, 80))
+    plain = np.empty((20, 30, 3), np.uint8)
+    images.decode_into(data, plain)
+    room = np.full((40, 40, 40, 3), 9, np.uint8)
+    out = {
+        "rows": room[0, :20, 5:35],
+        "mirrored": room[0, :20, 34:4:-1],
+        "channels first": room.reshape(-1)[: 3 * 20 * 30].reshape(3, 20, 30).transpose(1, 2, 0),
+        "reversed channels": room[0, :20, 5:35, ::-1],
+    }[view]
+    before = room.copy()
+    images.decode_into(data, out)
+    assert np.array_equal(out, plain)
+    out[...] = 9
+    assert np.array_equal(room, before), "bytes beside the view have changed"
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, np.frombuffer])
+def test_any_buffer_can_be_decoded(kind):
+    data = encoded(pixels(30, 40))
+    source = np.frombuffer(data, np.uint8) if kind is np.frombuffer else kind(data)
+    out, plain = np.empty((2, 10, 10, 3), np.uint8)
+    images.decode_into(source, out)
+    images.decode_into(data, plain)
+    assert np.array_equal(out, plain)
+    assert images.size(source) == (30, 40)
+
+
+PROGRAM = """
+import sys, random, zlib
+import numpy as np
+from slipring import images
+from tests.images.pictures import any_jpeg, box_in
+from tests.parts import slow
+from tests.parts import slow
+draw, total = random.Random(5), 0
+for number in range(60):
+    data, height, width, _ = any_jpeg(draw)
+    out = np.empty((draw.randint(1, 230), draw.randint(1, 230), 3), np.uint8)
+    how = ["bilinear", "bicubic"][number % 3 == 0]
+    images.decode_into(data, out, box_in(draw, height, width), number % 2, interpolation=how)
+    total = zlib.crc32(out, total)
+print(images.backend().kernels, total)
+"""
+
+
+def test_the_vector_kernels_run_where_the_processor_has_them():
+    """Some compilers' own look at the processor finds nothing, and all is done by the slow loops."""
+    with open("/proc/cpuinfo") as file:
+        flags = next((line.split() for line in file if line.startswith("flags")), [])
+    code = "from slipring import images; print(images.backend().kernels)"
+    environment = {k: v for k, v in os.environ.items() if k != "SLIPRING_IMAGES_KERNELS"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == ("avx2" if "avx2" in flags else "c"), done.stderr
+
+
+def test_vectors_and_plain_c_give_the_same_bytes():
+    found = {}
+    for kernels in ("", "c"):
+        env = {
+            **os.environ,
+            "SLIPRING_IMAGES_KERNELS": kernels,
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True
+        )
+        name, total = done.stdout.split()
+        found[name] = total
+    if len(found) == 1:
+        pytest.skip(f"this processor has only the kernels {', '.join(found)}")
+    assert len(set(found.values())) == 1, found
+
+
+def test_threads_decode_at_the_same_time_and_do_not_mix():
+    datas = [encoded(pixels(200 + 10 * i, 300, seed=i)) for i in range(8)]
+    wanted = [by_pillow(data, None, (50, 60)) for data in datas]
+    wrong = []
+
+    def work(i):
+        out = np.empty((50, 60, 3), np.uint8)
+        for _ in range(30):
+            images.decode_into(datas[i], out)
+            if error(out, wanted[i]) > 1:
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_the_backend_says_what_decodes_and_why():
+    told = images.backend()
+    assert told.jpeg.startswith(("libjpeg-turbo", "Pillow"))
+    assert told.reason and told.others.startswith("Pillow")
+    assert told.reason in str(told)
+
+
+@pytest.mark.parametrize("library", ["pillow", "/nowhere/libjpeg.so", "libm.so.6"])
+def test_without_a_library_pillow_decodes_jpegs_too(library):
+    program = (
+        "import numpy as np; from slipring import images; from tests.images.pictures import *\n"
+        "data = encoded(pixels(120, 160)); out = np.empty((50, 60, 3), np.uint8)\n"
+        "images.decode_into(data, out, (3, 5, 100, 90), flip=True)\n"
+        "assert error(out, by_pillow(data, (3, 5, 100, 90), (50, 60), flip=True)) <= 1\n"
+        "print(images.backend())"
+    )
+    env = {
+        **os.environ,
+        "SLIPRING_IMAGES_JPEG": library,
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "JPEG: Pillow" in done.stdout and library in done.stdout

@@ -1,0 +1,286 @@
+"""Datasets of images in loaders: the same bytes whoever makes them, and errors that name the file."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import images
+from slipring.errors import ImageError
+from tests.images.pictures import encoded, pixels
+
+N = 37
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Class folders with files of several formats, sizes and depths."""
+    root = tmp_path_factory.mktemp("train")
+    draw = random.Random(3)
+    for number in range(N):
+        folder = root / ["cat", "dog", "Zebra"][number % 3] / ["", "deep/er"][number % 4 == 0]
+        folder.mkdir(parents=True, exist_ok=True)
+        array = pixels(draw.randint(20, 90), draw.randint(20, 90), number)
+        format = ["JPEG", "JPEG", "JPEG", "PNG"][number % 4]
+        ending = (
+            {"JPEG": ".JPG", "PNG": ".png"}[format] if number % 5 else ".jpeg"
+        )  # some bear the wrong name
+        (folder / f"{number:03}{ending}").write_bytes(encoded(array, format))
+    (root / "cat" / "notes.txt").write_text("no image")
+    (root / "list.csv").write_text("no folder")
+    return root
+
+
+def crops(root, **options):
+    return images.Folder(root, images.RandomResizedCrop((16, 20)), **options)
+
+
+def test_classes_and_samples_are_those_of_imagefolder(root):
+    data = images.Folder(root)
+    assert data.classes == ["Zebra", "cat", "dog"]
+    assert data.class_to_idx == {"Zebra": 0, "cat": 1, "dog": 2}
+    expected = []
+    for number, name in enumerate(data.classes):
+        for folder, _, files in sorted(os.walk(root / name)):
+            expected += [
+                (os.path.join(folder, file), number) for file in sorted(files) if not file.endswith(".txt")
+            ]
+    assert data.samples == expected and len(data) == N
+    assert data.targets.tolist() == [target for _, target in expected]
+
+
+def test_imagefolder_itself_has_the_same(root):
+    folder = pytest.importorskip("torchvision.datasets", reason="torchvision does not load here").ImageFolder(
+        root
+    )
+    data = images.Folder(root)
+    assert (data.classes, data.class_to_idx, data.samples) == (
+        folder.classes,
+        folder.class_to_idx,
+        folder.samples,
+    )
+
+
+def test_one_ending_may_be_given_as_text(root):
+    assert {path[-4:] for path, _ in images.Folder(root, extensions=".png").samples} == {".png"}
+
+
+def test_a_folder_without_classes_or_images_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="one per class"):
+        images.Folder(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"class folders empty .* allow_empty=True"):
+        images.Folder(tmp_path)
+    assert len(images.Folder(tmp_path, allow_empty=True)) == 0
+
+
+def epochs(data, n=2, **options):
+    """Every batch of some epochs, as bytes."""
+    options = {"batch_size": 8, "shuffle": True, "seed": 5, **options}
+    with slipring.Loader(data, **options) as loader:
+        return [[(x.tobytes(), y.tolist()) for x, y in loader] for _ in range(n)]
+
+
+@pytest.fixture(scope="module")
+def plain(root):
+    return epochs(crops(root), num_workers=0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 1},
+        {"num_workers": 3},
+        {"num_workers": 2, "start_method": "thread"},
+        {"num_workers": 2, "start_method": "spawn"},
+        {"num_workers": 2, "chunk_size": 3},
+        {"num_workers": 0, "chunk_size": 3},
+        {"num_workers": 2, "chunk_size": 3, "start_method": "thread"},
+    ],
+    ids=str,
+)
+def test_batches_are_the_same_whoever_makes_them(root, plain, options):
+    assert epochs(crops(root), **options) == plain
+
+
+def test_epochs_and_rows_have_crops_of_their_own(root):
+    data = images.Folder(root, images.RandomResizedCrop(16))
+    first, second = epochs(data, batch_size=1, shuffle=False, num_workers=2)
+    assert sum(a == b for a, b in zip(first, second)) < N / 4
+    twice = slipring.Loader(data, sampler=[5, 5, 5, 5], batch_size=4, seed=1)
+    with twice:
+        ((batch, _),) = twice
+        assert len({row.tobytes() for row in batch}) == 4
+
+
+def test_a_batch_is_decoded_in_its_slot(root):
+    with slipring.Loader(crops(root), 8, num_workers=1) as loader:
+        for _ in loader:
+            pass
+        told = loader.stats()
+    assert told.pickled_leaves == 0
+
+
+def test_torchs_loader_has_the_same_bytes_for_the_same_seeds(root, plain):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    runs = []
+    for workers in (0, 2):
+        torch.manual_seed(11)
+        loader = DataLoader(crops(root), batch_size=8, shuffle=True, num_workers=workers, rng="batch")
+        runs.append([(x.numpy().tobytes(), y.tolist()) for x, y in loader])
+        loader.close() if hasattr(loader, "close") else None
+    assert runs[0] == runs[1]
+
+
+def test_another_loader_reads_it_sample_by_sample(root):
+    torch = pytest.importorskip("torch")
+
+    loader = torch.utils.data.DataLoader(crops(root), batch_size=8, num_workers=2)
+    shapes = [tuple(x.shape) for x, _ in loader]
+    assert shapes == [(8, 16, 20, 3)] * 4 + [(5, 16, 20, 3)]
+
+
+def test_after_a_resume_the_crops_are_the_same(root):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    def make():
+        torch.manual_seed(3)
+        return DataLoader(crops(root), batch_size=4, shuffle=True, num_workers=2, rng="batch")
+
+    loader = make()
+    it = iter(loader)
+    for _ in range(3):
+        next(it)
+    state = loader.state_dict()
+    rest = [x.numpy().tobytes() for x, _ in it]
+    again = make()
+    again.load_state_dict(state)
+    assert [x.numpy().tobytes() for x, _ in again] == rest
+
+
+def test_pictures_of_different_sizes_come_as_samples(root):
+    data = images.Folder(root, images.Resize(16))
+    assert min(data[0][0].shape[:2]) == 16
+    with slipring.Loader(data, None, num_workers=1) as loader:
+        assert sorted(x.shape for x, _ in loader) == sorted(data[i][0].shape for i in range(N))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_other_dtypes_lie_in_the_slot_as_well(root, dtype):
+    pytest.importorskip("torch")
+    data = crops(root, dtype=dtype, layout="NCHW")
+    with slipring.Loader(data, 8, num_workers=1) as loader:
+        x, _ = next(iter(loader))
+        assert tuple(x.shape) == (8, 3, 16, 20) and str(x.dtype).removeprefix("torch.") == dtype
+
+
+@pytest.fixture
+def spoiled(root, tmp_path):
+    """The same folder with two files that cannot be read."""
+    import shutil
+
+    shutil.copytree(root, tmp_path / "spoiled")
+    paths = [path for path, _ in images.Folder(tmp_path / "spoiled").samples]
+    with open(paths[4], "r+b") as file:
+        file.truncate(os.path.getsize(paths[4]) // 2)
+    open(paths[5], "wb").close()
+    return tmp_path / "spoiled", paths
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_file_is_named_with_path_and_index(spoiled, workers):
+    root, paths = spoiled
+    with slipring.Loader(crops(root), 8, num_workers=workers) as loader, pytest.raises(ImageError) as caught:
+        next(iter(loader))
+    assert caught.value.index == 4 and caught.value.path == paths[4]
+    assert paths[4] in str(caught.value) and "index 4" in str(caught.value)
+
+
+def test_bad_files_are_passed_over_for_the_next_good_one(spoiled):
+    root, _ = spoiled
+    data = images.Folder(root, images.Resize((8, 8)), on_error="skip")
+    for i in (4, 5):
+        assert np.array_equal(data[i][0], data[6][0]) and data[i][1] == data[6][1]
+    want = epochs(crops(root, on_error="skip"), num_workers=0)
+    assert epochs(crops(root, on_error="skip"), num_workers=3) == want
+
+
+def test_where_no_file_can_be_read_the_search_ends(tmp_path):
+    (tmp_path / "a").mkdir()
+    for number in range(3):
+        (tmp_path / "a" / f"{number}.jpg").write_bytes(b"nothing")
+    with pytest.raises(ImageError, match="none of the 3 images"):
+        images.Folder(tmp_path, on_error="skip")[1]
+
+
+def test_a_file_that_has_gone_is_named(root, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").write_bytes(encoded(pixels(8, 8)))
+    data = images.Folder(tmp_path)
+    os.unlink(tmp_path / "a" / "1.jpg")
+    with pytest.raises(ImageError, match=r"1\.jpg \(index 0\): .*No such file"):
+        data[0]
+
+
+# ---- samples that hold bytes
+
+
+@pytest.mark.parametrize(
+    ("samples", "where"),
+    [
+        (lambda d: [(d, 3)], {}),
+        (lambda d: [[3, d]], {"image": 1, "target": 0}),
+        (lambda d: [{"jpg": d, "cls": 3}], {"image": "jpg", "target": "cls"}),
+        (
+            lambda d: [{"image": {"bytes": d, "path": None}, "label": 3}],
+            {"image": "image", "target": "label"},
+        ),
+        (lambda d: [(memoryview(d), 3)], {}),
+        (lambda d: [(np.frombuffer(d, np.uint8), 3)], {}),
+    ],
+)
+def test_bytes_are_found_wherever_a_sample_has_them(samples, where):
+    data = encoded(pixels(30, 40))
+    x, y = images.Bytes(samples(data), images.Resize((10, 12)), **where)[0]
+    want, _ = images.Bytes([(data, 3)], images.Resize((10, 12)))[0]
+    assert y == 3 and np.array_equal(x, want)
+
+
+def test_targets_of_any_kind_pass_through():
+    data = encoded(pixels(30, 40))
+    samples = [(data, {"text": f"number {i}", "box": np.arange(4) + i}) for i in range(6)]
+    with slipring.Loader(images.Bytes(samples, images.Resize((8, 8))), 6, num_workers=1) as loader:
+        _, target = next(iter(loader))
+        assert list(target["text"]) == [f"number {i}" for i in range(6)]
+        assert target["box"][:, 0].tolist() == list(range(6))
+
+
+def test_a_sample_without_bytes_is_refused_with_what_it_has():
+    with pytest.raises(TypeError, match=r"sample 0 has no 'jpg' .* the keys png, cls"):
+        images.Bytes([{"png": b"", "cls": 1}], image="jpg", target="cls")[0]
+    with pytest.raises(TypeError, match=r"must be encoded bytes, not int"):
+        images.Bytes([(3, 4)])[0]
+    with pytest.raises(TypeError, match="__len__"):
+        images.Bytes(iter([]))
+
+
+def test_an_index_out_of_range_is_an_index_error(root):
+    data = crops(root)
+    for index in (N, -N - 1):
+        with pytest.raises(IndexError, match=f"has {N} images"):
+            data[index]
+    assert data[-1][1] == data[N - 1][1]
+
+
+def test_a_source_of_ones_own_must_say_how_many_there_are_and_read_one():
+    class Half(images.ImageDataset):
+        def __len__(self):
+            return 3
+
+    with pytest.raises(TypeError, match=r"abstract.*read"):
+        Half()

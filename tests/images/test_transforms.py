@@ -1,0 +1,191 @@
+"""Transforms: the boxes that torchvision would draw, and one pass over the pixels."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from slipring import images
+from slipring.images.transforms import Draws, View
+from tests.images.pictures import encoded, error, pixels
+
+
+class One(images.ImageDataset):
+    """A dataset of one picture."""
+
+    def __init__(self, data, transform, **options):
+        super().__init__(transform, **options)
+        self.data = data
+
+    def __len__(self):
+        return 1
+
+    def read(self, index):
+        return self.data, 7
+
+
+def sample(data, transform, **options):
+    image, target = One(data, transform, **options)[0]
+    assert target == 7
+    return image
+
+
+def validated(data, resize, crop):
+    """The usual recipe of validation as torchvision does it with Pillow: Resize, then CenterCrop with black around."""
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    width, height = image.size
+    longer = int(resize * max(width, height) / min(width, height))
+    size = (resize, longer) if height > width else (longer, resize)
+    image = image.resize(size, Image.Resampling.BILINEAR)
+    if image.width < crop or image.height < crop:
+        left, top = max(0, (crop - image.width) // 2), max(0, (crop - image.height) // 2)
+        room = Image.new("RGB", (max(crop, image.width), max(crop, image.height)))
+        room.paste(image, (left, top))
+        image = room
+    top, left = round((image.height - crop) / 2.0), round((image.width - crop) / 2.0)
+    return np.asarray(image.crop((left, top, left + crop, top + crop)))
+
+
+@pytest.mark.parametrize(
+    "size", [(375, 500), (500, 375), (333, 500), (256, 256), (100, 1000), (64, 64), (1, 1)]
+)
+@pytest.mark.parametrize(("resize", "crop"), [(256, 224), (232, 224), (64, 64), (50, 64)])
+def test_resize_then_center_crop_is_the_validation_recipe(size, resize, crop):
+    data = encoded(pixels(*size), quality=90)
+    ours = sample(data, [images.Resize(resize), images.CenterCrop(crop)])
+    assert ours.shape == (crop, crop, 3)
+    assert error(ours, validated(data, resize, crop)) <= 1
+
+
+def test_a_center_crop_before_a_resize_scales_the_crop_alone():
+    data = encoded(pixels(300, 400))
+    ours = sample(data, [images.CenterCrop(200), images.Resize((50, 60))])
+    image = Image.open(io.BytesIO(data)).convert("RGB").crop((100, 50, 300, 250))
+    assert error(ours, np.asarray(image.resize((60, 50), Image.Resampling.BILINEAR))) <= 1
+
+
+@pytest.mark.parametrize("size", [(30, 40), (20, 100), (100, 20), (21, 33)])
+def test_a_crop_larger_than_the_picture_has_black_around_it(size):
+    data = encoded(pixels(*size))
+    ours = sample(data, images.CenterCrop(64))
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    assert error(ours, validated(data, min(size), 64)) <= 1 and image.size == size[::-1]
+
+
+def test_a_padded_picture_is_flipped_with_its_border():
+    data = encoded(pixels(21, 33), "PNG")
+    plain = sample(data, images.CenterCrop(40))
+    for steps in (
+        [images.CenterCrop(40), images.RandomHorizontalFlip(1)],
+        [images.RandomHorizontalFlip(1), images.CenterCrop((40, 41))],
+    ):
+        flipped = sample(data, steps)
+        if flipped.shape == plain.shape:
+            assert np.array_equal(flipped, plain[:, ::-1])
+
+
+def test_a_flip_before_a_crop_crops_what_was_mirrored():
+    data = encoded(pixels(40, 51), "PNG")
+    mirrored = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))[:, ::-1]
+    ours = sample(data, [images.RandomHorizontalFlip(1), images.CenterCrop((40, 10))])
+    left = round((51 - 10) / 2.0)
+    assert np.array_equal(ours, mirrored[:, left : left + 10])
+
+
+def views(transform, size, n=2000):
+    for seed in range(n):
+        view = View.whole(*size)
+        transform.apply(view, Draws(seed * 0x1234567 + 99))
+        yield view
+
+
+def test_random_boxes_have_the_areas_and_aspects_that_were_asked_for():
+    scale, ratio, size = (0.2, 0.5), (0.5, 2.0), (400, 600)
+    areas, ratios, flips = [], [], 0
+    for view in views(images.RandomResizedCrop(32, scale, ratio, flip=0.25), size):
+        top, left, height, width = view.box
+        assert top >= 0 and top + height <= size[0] and left >= 0 and left + width <= size[1]
+        assert view.to == (32, 32) and view.window == (0, 0, 32, 32)
+        areas.append(height * width / (size[0] * size[1]))
+        ratios.append(width / height)
+        flips += view.flip
+    assert min(areas) > 0.19 and max(areas) < 0.51
+    assert abs(np.mean(areas) - 0.35) < 0.02
+    assert min(ratios) > 0.48 and max(ratios) < 2.05
+    assert abs(np.mean(np.log(ratios))) < 0.06
+    assert 0.2 < flips / 2000 < 0.3
+
+
+def test_boxes_lie_everywhere():
+    crop = images.RandomResizedCrop(32, (0.1, 0.1), (1, 1))
+    places = [
+        (view.box[0] / (300 - view.box[2]), view.box[1] / (300 - view.box[3]))
+        for view in views(crop, (300, 300))
+    ]
+    for axis in zip(*places):
+        counts, _ = np.histogram(axis, 10, (0, 1))
+        assert counts.min() > 120, counts
+
+
+@pytest.mark.parametrize(("size", "box"), [((10, 100), (0, 43, 10, 13)), ((100, 10), (43, 0, 13, 10))])
+def test_where_no_box_fits_the_middle_is_taken(size, box):
+    view = View.whole(*size)
+    images.RandomResizedCrop(8, scale=(1, 1)).apply(view, Draws(1))
+    assert view.box == box
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("flip", [0, 1])
+def test_channels_first_are_the_same_values(layout, flip):
+    data = encoded(pixels(60, 80))
+    steps = [images.Resize((24, 30)), images.RandomHorizontalFlip(flip)]
+    plain, ours = sample(data, steps), sample(data, steps, layout=layout)
+    assert np.array_equal(ours if layout == "NHWC" else ours.transpose(1, 2, 0), plain)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_normalised_values_are_torchvisions_to_the_bit(dtype):
+    torch = pytest.importorskip("torch")
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    data = encoded(pixels(60, 80))
+    plain = sample(data, images.Resize((24, 30)))
+    tensor = torch.from_numpy(plain).permute(2, 0, 1).to(torch.float32).div(255)
+    tensor = tensor.sub(torch.tensor(mean).view(3, 1, 1)).div(torch.tensor(std).view(3, 1, 1))
+    ours = sample(data, images.Resize((24, 30)), layout="NCHW", dtype=dtype, mean=mean, std=std)
+    ours = ours if dtype == "bfloat16" else torch.from_numpy(ours)
+    assert ours.dtype == getattr(torch, dtype)
+    assert torch.equal(ours, tensor.to(ours.dtype))
+
+
+def test_black_around_a_normalised_picture_is_the_value_of_black():
+    ours = sample(
+        encoded(pixels(4, 4)), images.CenterCrop(8), dtype="float32", mean=(0.5, 0.25, 0), std=(0.5, 0.5, 1)
+    )
+    assert ours[0, 0].tolist() == [-1.0, -0.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "error_type", "text"),
+    [
+        (lambda: images.Resize(0), ValueError, "size must be"),
+        (lambda: images.Resize(True), ValueError, "size must be"),
+        (lambda: images.CenterCrop((1, 2, 3)), ValueError, "size must be"),
+        (lambda: images.CenterCrop("224"), ValueError, "size must be"),
+        (lambda: images.RandomResizedCrop(4, scale=(1, 0.5)), ValueError, "the smaller first"),
+        (lambda: images.RandomResizedCrop(4, ratio=3), ValueError, "two numbers"),
+        (lambda: images.RandomResizedCrop(4, flip=2), ValueError, "probability"),
+        (lambda: One(b"", lambda x: x), TypeError, "transform must be of slipring.images"),
+        (lambda: One(b"", [images.Resize(4), images.RandomResizedCrop(4)]), ValueError, "leave out Resize"),
+        (lambda: One(b"", None, layout="CHW"), ValueError, "'NHWC' or 'NCHW'"),
+        (lambda: One(b"", None, dtype="float64"), ValueError, "float16"),
+        (lambda: One(b"", None, mean=(0, 0, 0)), ValueError, "uint8"),
+        (lambda: One(b"", None, dtype="float32", std=(0, 1, 1)), ValueError, "above 0"),
+        (lambda: One(b"", None, dtype="float32", mean=(0, 1)), ValueError, "three numbers"),
+        (lambda: One(b"", None, on_error="ignore"), ValueError, "'raise' or 'skip'"),
+        (lambda: One(b"", images.Resize(4, interpolation="nearest")), ValueError, "'bilinear' or 'bicubic'"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_when_they_are_given(make, error_type, text):
+    with pytest.raises(error_type, match=text):
+        make()
