@@ -42,6 +42,28 @@ def flat(lists):
     return list(itertools.chain.from_iterable(lists))
 
 
+def outcomes(iterator, limit=50):
+    """All that an iterator gives, exceptions included; one that goes on and on fails the test."""
+    out = []
+    for _ in range(limit):
+        try:
+            out.append(next(iterator))
+        except StopIteration:
+            return out
+        except Exception as error:
+            out.append(error)
+    raise AssertionError(f"no end within {limit}: {out}")
+
+
+def after(loader, n):
+    """(the state after `n` batches, the batches that follow)."""
+    iterator = iter(loader)
+    for _ in range(n):
+        next(iterator)
+    state = loader.state_dict()
+    return state, list(iterator)
+
+
 class Fetched(Squares):
     """Reads all samples of a batch in one call, and says how it was asked."""
 
@@ -340,6 +362,11 @@ class Unsendable(Exception):
 
 
 # ---- functions for the loader ----
+
+
+def as_is(samples):
+    """A collate_fn that gives what it gets."""
+    return samples
 
 
 def as_list(samples):

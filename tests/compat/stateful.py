@@ -3,6 +3,8 @@
 import torch
 from torch.utils import data
 
+from tests.datasets import as_is
+
 
 class Drawing(data.Dataset):
     """Sample i is (i, what torch's generator draws); its state is that generator's."""
@@ -75,21 +77,8 @@ class Numbers(data.Dataset):
         return i
 
 
-def as_is(samples):
-    return samples
-
-
 def made(cls, dataset, setting=(0, False), seed=None, **options):
     if seed is not None:
         torch.manual_seed(seed)
     options.setdefault("collate_fn", as_is)
     return cls(dataset, num_workers=setting[0], persistent_workers=setting[1], **options)
-
-
-def after(loader, n):
-    """(the state after `n` batches, the batches that follow)."""
-    iterator = iter(loader)
-    for _ in range(n):
-        next(iterator)
-    state = loader.state_dict()
-    return state, list(iterator)

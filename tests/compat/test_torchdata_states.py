@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402
 
 from slipring.compat import torchdata as adapter  # noqa: E402
-from tests.compat.stateful import CountsEpochs, Drawing, Numbers, Own, after, made  # noqa: E402
+from tests.compat.stateful import CountsEpochs, Drawing, Numbers, Own, made  # noqa: E402
+from tests.datasets import after  # noqa: E402
 
 # torchdata's own use of torch warns, and so does fast-forwarding, there as here.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")

@@ -92,6 +92,17 @@ def told(module, *args):
     return run.returncode, json.loads(said.splitlines()[-1])
 
 
+def run(module, *args, seconds=100):
+    """Run `python -m tests.fault.module args`; fails the test with what it says. Returns its standard output."""
+    command = [sys.executable, "-m", f"tests.fault.{module}", *map(str, args)]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"not done in {seconds} s: {error.stdout} {error.stderr}") from None
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
 class Program:
     """A function of tests.fault.programs in a process (and session) of its own."""
 

@@ -6,36 +6,21 @@ some of both, others at each seed.
 
 import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+
+from tests.fault.procs import run
 
 pytestmark = [
     pytest.mark.fault,
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
 ]
-ROOT = Path(__file__).resolve().parents[2]
 SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
-LIMIT_S = 100
-
-
-def run(module, *args):
-    """Run a program of this folder; fails with what it says. Returns its last line."""
-    command = [sys.executable, "-m", f"tests.fault.{module}", *map(str, args)]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired as error:
-        pytest.fail(f"not done in {LIMIT_S} s: {error.stdout} {error.stderr}", pytrace=False)
-    if done.returncode:
-        pytest.fail(f"{done.stdout}\n{done.stderr}", pytrace=False)
-    return done.stdout.splitlines()[-1]
 
 
 def test_a_worker_that_cannot_be_watched_is_not_kept_and_what_failed_is_said_at_once():
-    told = run("calls", "--operation", "iter fork", "--function", "epoll_ctl")
-    assert told == "4 calls failed, 0 findings"
+    said = run("calls", "--operation", "iter fork", "--function", "epoll_ctl")
+    assert said.splitlines()[-1] == "4 calls failed, 0 findings"
 
 
 @pytest.mark.slow
@@ -49,8 +34,9 @@ def test_a_worker_that_cannot_be_watched_is_not_kept_and_what_failed_is_said_at_
     ids=" ".join,
 )
 def test_a_system_call_that_fails_once_is_survived_or_said_and_leaves_nothing(operations):
-    told = run("calls", "--errors", 1, "--stride", 13, "--seed", SEED, "--operation", *operations)
-    assert told.endswith(", 0 findings") and not told.startswith("0 ")
+    said = run("calls", "--errors", 1, "--stride", 13, "--seed", SEED, "--operation", *operations)
+    counted = said.splitlines()[-1]
+    assert counted.endswith(", 0 findings") and not counted.startswith("0 ")
 
 
 @pytest.mark.parametrize("torch", [pytest.param(True, marks=pytest.mark.slow), False], ids=["torch", "numpy"])

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import subprocess
 
 import pytest
 
@@ -16,24 +15,6 @@ KB, MB = 1 << 10, 1 << 20
 WORKERS = [{"num_workers": 0}] + [
     {"num_workers": 2, "start_method": method} for method in ("fork", "spawn", "forkserver", "thread")
 ]
-
-
-@pytest.fixture
-def small(tmp_path):
-    """A function that mounts a tmpfs of so many bytes and returns where."""
-    with contextlib.ExitStack() as stack:
-
-        def mount(size, name="small"):
-            place = tmp_path / name
-            place.mkdir()
-            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
-            stack.callback(subprocess.run, ["umount", "-l", str(place)], check=True)
-            return str(place)
-
-        yield mount
 
 
 def fill(place):

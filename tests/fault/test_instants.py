@@ -7,21 +7,17 @@ process of its own: frames that were interrupted are no business of other tests.
 import importlib.util
 import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.fault.procs import run
 from tests.parts import one_fast, slow
 
 pytestmark = [
     pytest.mark.fault,
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
 ]
-ROOT = Path(__file__).resolve().parents[2]
 SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
-LIMIT_S = 100
 # (what, workers) -> every how many-th instruction
 STRIDES = {
     ("next", 0): 61,
@@ -36,18 +32,16 @@ with_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 
 def go_through(adapter, workers, what, source, stride):
     """Run one case; fails with what the program says of it."""
-    command = (
-        *(sys.executable, "-m", "tests.fault.instants", "--adapter", adapter, "--workers", workers),
-        *("--what", what, "--only", source, "--stride", stride, "--seed", SEED),
-    )
-    try:
-        done = subprocess.run(
-            [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
-        )
-    except subprocess.TimeoutExpired as error:
-        pytest.fail(f"not done in {LIMIT_S} s: {error.stdout} {error.stderr}", pytrace=False)
-    if done.returncode or f" {source}: " not in done.stdout:
-        pytest.fail(f"{done.stdout or 'nothing was gone through'}\n{done.stderr}", pytrace=False)
+    options = {
+        "adapter": adapter,
+        "workers": workers,
+        "what": what,
+        "only": source,
+        "stride": stride,
+        "seed": SEED,
+    }
+    said = run("instants", *(part for name, value in options.items() for part in (f"--{name}", value)))
+    assert f" {source}: " in said, "nothing was gone through"
 
 
 @pytest.mark.parametrize("source", ["map", "pickled", "sampler", "stream", "copied"])

@@ -1,7 +1,6 @@
 """Less memory than slots times the largest batch: slots give back what they do not use, and workers wait."""
 
 import contextlib
-import subprocess
 
 import numpy as np
 import pytest
@@ -13,22 +12,6 @@ from tests.fault.scenes import Sized
 pytestmark = pytest.mark.fault
 
 KB, MB = 1 << 10, 1 << 20
-
-
-@pytest.fixture
-def small(tmp_path):
-    """A function that mounts a tmpfs of so many bytes and returns where."""
-    with contextlib.ExitStack() as stack:
-
-        def mount(size):
-            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(tmp_path)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
-            stack.callback(subprocess.run, ["umount", "-l", str(tmp_path)], check=True)
-            return str(tmp_path)
-
-        yield mount
 
 
 def seldom_large(n, usual, seed=0):

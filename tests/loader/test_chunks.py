@@ -24,6 +24,7 @@ from tests.datasets import (
     fail_to_begin,
     ids,
     numbers,
+    outcomes,
 )
 
 WORKERS = [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), (2, "thread")]
@@ -32,18 +33,6 @@ WORKERS = [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), (2, "thread")]
 def load(dataset, *args, **kwargs):
     with Loader(dataset, *args, **kwargs) as loader:
         return list(loader)
-
-
-def outcomes(loader):
-    """All that one iteration gives, exceptions included."""
-    out, iterator = [], iter(loader)
-    while True:
-        try:
-            out.append(next(iterator))
-        except StopIteration:
-            return out
-        except Exception as error:
-            out.append(error)
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), [*WORKERS, (2, "spawn")])
@@ -171,7 +160,7 @@ def test_an_error_in_one_range_is_the_batchs_error(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": 2}
     with Loader(Failing({5, 13}), 8, **kwargs) as loader:
         for _ in range(2):
-            first, second, third = outcomes(loader)
+            first, second, third = outcomes(iter(loader))
             assert type(first) is ValueError and first.args == ("no sample 5",)
             assert first.__cause__.indices == [4, 5] and first.__cause__.ticket == 0
             assert type(second) is ValueError and second.args == ("no sample 13",)
@@ -182,7 +171,7 @@ def test_an_error_in_one_range_is_the_batchs_error(num_workers, start_method):
 def test_of_several_errors_the_first_rows_one_is_raised(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": 1}
     with Loader(Failing({2, 3, 6}), 8, **kwargs) as loader:
-        first, second, third = outcomes(loader)
+        first, second, third = outcomes(iter(loader))
         assert first.args == ("no sample 2",) and first.__cause__.indices == [2]
         assert numbers([second, third]) == [list(range(8, 16)), list(range(16, 20))]
 
@@ -191,7 +180,7 @@ def test_of_several_errors_the_first_rows_one_is_raised(num_workers, start_metho
 def test_an_error_in_collate_fn_names_all_indices(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": 2}
     with Loader(Squares(12), 4, collate_fn=fail_on_five, **kwargs) as loader:
-        first, second, third = outcomes(loader)
+        first, second, third = outcomes(iter(loader))
         assert numbers([first, third]) == [[0, 1, 2, 3], [8, 9, 10, 11]]
         assert type(second) is ArithmeticError and second.__cause__.indices == [4, 5, 6, 7]
 
@@ -203,7 +192,7 @@ def test_samples_that_cannot_be_sent_are_an_error(num_workers, start_method):
     dataset = Values([1, 2, NoPickle(), 3, 4, 5])
     with Loader(dataset, 3, collate_fn=as_list, **kwargs) as loader:
         for _ in range(2):
-            first, second = outcomes(loader)
+            first, second = outcomes(iter(loader))
             assert type(first) is TypeError and "stays at home" in str(first)
             assert second == [3, 4, 5]
 
@@ -212,7 +201,7 @@ def test_samples_that_cannot_be_sent_are_an_error(num_workers, start_method):
 @pytest.mark.parametrize("first", [1, 2, 4, 5])
 def test_shapes_that_differ_are_an_error_with_both_and_the_index(num_workers, first):
     with Loader(Ragged(first, 12), 6, chunk_size=2, num_workers=num_workers) as loader:
-        error, whole = outcomes(loader)
+        error, whole = outcomes(iter(loader))
         assert type(error) is ValueError, error
         assert "(3,)" in str(error) and "(5,)" in str(error) and "index" in str(error)
         assert whole.shape == (6, 5)
@@ -222,7 +211,7 @@ def test_shapes_that_differ_are_an_error_with_both_and_the_index(num_workers, fi
 def test_mismatches_among_staged_samples_name_the_right_indices(num_workers):
     samples = [("text", np.zeros(3 if i < 5 else 4)) for i in range(6)]
     with Loader(Values(samples), 6, chunk_size=2, num_workers=num_workers) as loader:
-        [error] = outcomes(loader)
+        [error] = outcomes(iter(loader))
         assert "index 0 has shape (3,), index 5 has shape (4,)" in str(error)
 
 
@@ -244,7 +233,7 @@ class Short:
 @pytest.mark.parametrize("collate_fn", [None, as_list])
 def test_a_wrong_number_of_samples_is_an_error(num_workers, n, collate_fn):
     with Loader(Short(n), 6, chunk_size=2, num_workers=num_workers, collate_fn=collate_fn) as loader:
-        for error in outcomes(loader):
+        for error in outcomes(iter(loader)):
             assert type(error) is ValueError
             assert f"{4 if n > 0 else 1} samples for 2 indices" in str(error)
 
@@ -274,7 +263,7 @@ def test_a_batch_of_too_many_ranges_is_an_error_at_its_turn(num_workers):
 def test_a_worker_that_could_not_begin_fails_each_batch(start_method):
     kwargs = {"num_workers": 2, "start_method": start_method, "worker_init_fn": fail_to_begin}
     with Loader(Squares(16), 8, chunk_size=2, **kwargs) as loader:
-        assert [type(error) for error in outcomes(loader)] == [LookupError] * 2
+        assert [type(error) for error in outcomes(iter(loader))] == [LookupError] * 2
 
 
 def test_batches_that_are_abandoned_half_way_leave_the_next_epoch_whole():

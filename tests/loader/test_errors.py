@@ -25,23 +25,12 @@ from tests.datasets import (
     fail_on_five,
     fail_to_begin,
     numbers,
+    outcomes,
     raise_stop,
 )
 
 WORKERS = [(0, None), (1, "fork"), (2, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "spawn")]
-
-
-def outcomes(iterator):
-    """All that an iterator gives, exceptions included."""
-    out = []
-    while True:
-        try:
-            out.append(next(iterator))
-        except StopIteration:
-            return out
-        except Exception as error:
-            out.append(error)
 
 
 def kinds(found):

@@ -129,10 +129,6 @@ def use_one_thread(worker):
     torch.set_num_threads(1)
 
 
-def as_is(samples):
-    return samples
-
-
 def as_custom(samples):
     return Custom(data.default_collate(samples))
 

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 
+from tests.datasets import as_is  # noqa: E402
 from tests.parity.common import (  # noqa: E402
     Custom,
     Fetched,
@@ -19,7 +20,6 @@ from tests.parity.common import (  # noqa: E402
     Special,
     Values,
     as_custom,
-    as_is,
     assert_as_torch,
     assert_same,
     batches,

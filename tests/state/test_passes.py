@@ -13,6 +13,7 @@ from torch.utils import data  # noqa: E402
 
 from slipring.compat.torchdata import StatefulDataLoader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
+from tests.datasets import as_is  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 
@@ -80,10 +81,6 @@ class Counting(data.Dataset):
     def __getitem__(self, i):
         self.read.append(i)
         return i
-
-
-def as_is(samples):
-    return samples
 
 
 KINDS = {

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
+from tests.datasets import after, as_is  # noqa: E402
 
 
 class Counted:
@@ -64,22 +65,9 @@ class Backwards(Counted):
         return 40
 
 
-def as_is(samples):
-    return samples
-
-
 def made(dataset, num_workers, every=1, **options):
     options.setdefault("collate_fn", as_is)
     return DataLoader(dataset, 2, num_workers=num_workers, snapshot_every_n_steps=every, **options)
-
-
-def after(loader, n):
-    """(the state after `n` batches, the batches that follow)."""
-    iterator = iter(loader)
-    for _ in range(n):
-        next(iterator)
-    state = loader.state_dict()
-    return state, list(iterator)
 
 
 @pytest.mark.parametrize("dataset", [Stream, Rows])

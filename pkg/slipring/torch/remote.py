@@ -3,9 +3,9 @@
 import pickle
 import signal
 
-from slipring.errors import LoaderTimeout, WorkerDied, WorkerError, brief
+from slipring.errors import LoaderTimeout, WorkerDied
 from slipring.torch.private import KeyErrorMessage
-from slipring.workers.remote import SIGNALS, at_fault, caught
+from slipring.workers.remote import SIGNALS, caught, where, worker_error
 
 
 def rebuild(described, original=None):
@@ -15,20 +15,8 @@ def rebuild(described, original=None):
     The cause is a `WorkerError` that has worker, batch number and indices.
     """
     error = _made(_class(described), caught(described))
-    indices = described["indices"]
-    if isinstance(indices, bytes):
-        indices = memoryview(indices).cast("q").tolist()
-    error.__cause__ = WorkerError(
-        f"worker {described['worker']} (pid {described['pid']}), batch {described['ticket']}, "
-        + ("a stream" if indices is None else f"indices {brief(indices)}")
-        + at_fault(described),
-        worker=described["worker"],
-        ticket=described["ticket"],
-        indices=indices,
-        index=described["index"],
-        row=described["row"],
-        traceback=described["traceback"],
-    )
+    who = f"worker {described['worker']} (pid {described['pid']})"
+    error.__cause__ = worker_error(where(described, who), described)
     return error
 
 

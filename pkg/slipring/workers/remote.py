@@ -165,6 +165,30 @@ def caught(described):
     return f"Caught {kind} in {who}.\nOriginal {described['traceback']}"
 
 
+def where(described, who):
+    """Say of an error's record who met it, and what had been asked for."""
+    indices = described["indices"]
+    asked = "a stream" if indices is None else f"indices {brief(_integers(indices))}"
+    return f"{who}, batch {described['ticket']}, {asked}{at_fault(described)}"
+
+
+def worker_error(text, described):
+    """Return a `WorkerError` with this text and what an error's record has."""
+    return WorkerError(
+        text,
+        worker=described["worker"],
+        ticket=described["ticket"],
+        indices=_integers(described["indices"]),
+        index=described["index"],
+        row=described["row"],
+        traceback=described["traceback"],
+    )
+
+
+def _integers(indices):
+    return memoryview(indices).cast("q").tolist() if isinstance(indices, bytes) else indices
+
+
 def rebuild(described, original=None):
     """Return the exception to raise in the consumer.
 
@@ -178,29 +202,16 @@ def rebuild(described, original=None):
     original : BaseException, optional
         The exception itself, where it was raised in this process.
     """
-    indices = described["indices"]
-    if isinstance(indices, bytes):
-        indices = memoryview(indices).cast("q").tolist()
-    asked = "a stream" if indices is None else f"indices {brief(indices)}"
-    asked += at_fault(described)
-    who = f"worker {described['worker']} (pid {described['pid']})" if original is None else "this process"
-    where = f"in {who}, batch {described['ticket']}, {asked}"
-    text = f"{where}\n\n{described['traceback'].rstrip()}" if original is None else where
-    cause = WorkerError(
-        text,
-        worker=described["worker"],
-        ticket=described["ticket"],
-        indices=indices,
-        index=described["index"],
-        row=described["row"],
-        traceback=described["traceback"],
-    )
-    if original is not None:
+    if original is None:
+        who = f"worker {described['worker']} (pid {described['pid']})"
+        cause = worker_error(f"in {where(described, who)}\n\n{described['traceback'].rstrip()}", described)
+    else:
+        cause = worker_error(f"in {where(described, 'this process')}", described)
         # Where it came from itself stays in the chain.
         cause.__context__ = original.__context__
         if original.__suppress_context__:
             cause.__cause__ = original.__cause__
-    elif described["pickle"] is not None:
+    if original is None and described["pickle"] is not None:
         try:
             original = pickle.loads(described["pickle"])
         except Exception as error:
