@@ -1,5 +1,6 @@
 """The interpreter's exit with loaders in use: exit code 0, nothing on stderr, nobody left."""
 
+import os
 import subprocess
 import sys
 
@@ -130,9 +131,28 @@ def test_a_program_ends_without_a_word(tmp_path, kind, scene):
     path.write_text(program(kind, scene))
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", str(path)],
-        env={**__import__("os").environ, "PYTHONPATH": ":".join(p for p in sys.path if p)},
+        env={**os.environ, "PYTHONPATH": ":".join(p for p in sys.path if p)},
         capture_output=True,
         text=True,
         timeout=100,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_at_exit_workers_end_by_themselves_and_are_not_terminated(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        """
+from slipring import Loader
+
+def begin(worker):  # what terminates a worker leaves its finalizers out
+    import multiprocessing.util  # at the top it would register its end before slipring
+    multiprocessing.util.Finalize(None, print, args=("ended",), kwargs={"flush": True}, exitpriority=0)
+
+if __name__ == "__main__":
+    iterator = iter(Loader(range(1000), 4, num_workers=2, start_method="fork", worker_init_fn=begin))
+    next(iterator), next(iterator)
+"""
+    )
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\nended\n", "")

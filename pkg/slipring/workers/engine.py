@@ -50,12 +50,12 @@ class Engine:
         _live.add(self)
 
     def _pool(self, job):
-        from slipring.workers.pool import (
-            InlinePool,
-            ProcessPool,
-            ThreadPool,
-        )  # half of the time to import slipring
+        # Half of the time to import slipring, so not before it is needed.
+        from slipring.workers.pool import InlinePool, ProcessPool, ThreadPool
 
+        # It brings multiprocessing, whose own end terminates workers: what is registered last is called first.
+        atexit.unregister(_shut_down_all)
+        atexit.register(_shut_down_all)
         options = self.options
         if self.inline:
             return InlinePool(self.ring, job)
