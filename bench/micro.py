@@ -46,8 +46,7 @@ def round_trip() -> float:
     """Dispatch, claim, publish and take an empty batch."""
     from slipring.codec._decode import receive
     from slipring.codec._encode import Encoder
-    from slipring.ring._ring import Ring
-    from slipring.ring._slices import Slices
+    from slipring.ring._ring import Ring, Slices
 
     ring, encoder, indices = Ring(20, 3), Encoder(), Slices(64, 64)
     indices.advance()

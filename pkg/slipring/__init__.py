@@ -8,8 +8,8 @@ _platform.check()
 
 from slipring import errors
 from slipring._version import __version__
+from slipring.collate._arrays import empty
 from slipring.collate._default import default_collate
-from slipring.collate._empty import empty
 from slipring.errors import LoaderTimeout, SegmentFull, SlipringError, WorkerDied, WorkerError
 from slipring.loader import Loader
 from slipring.queue import Queue, QueueStats

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from slipring.codec._decode import COPY_ALWAYS, COPY_AUTO, probe
+from slipring.collate._arrays import empty
 from slipring.collate._default import default_collate
-from slipring.collate._empty import empty
 from slipring.errors import CorruptBatch
 
 Point = collections.namedtuple("Point", "x y")

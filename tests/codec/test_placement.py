@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from slipring.codec._encode import ERROR, Encoder, publish_range, range_done, view
+from slipring.collate._arrays import empty
 from slipring.collate._default import default_collate, skeleton, write
-from slipring.collate._empty import empty
 from slipring.ring._ring import DIRECT, FINISH, STAGED
 from tests.trip import Trip, address
 

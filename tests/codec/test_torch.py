@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from slipring.collate._arrays import empty
 from slipring.collate._default import default_collate
-from slipring.collate._empty import empty
 
 torch = pytest.importorskip("torch")
 

@@ -12,8 +12,7 @@ import time
 import pytest
 
 from slipring import DescriptorClosed, Loader, WorkerDied
-from slipring.queue._event import Event
-from slipring.ring.descriptors import Descriptor, Poll
+from slipring.ring._descriptors import Descriptor, Event, Poll
 from tests.fault.procs import ROOT, Program, alive, state, until, wait_dead, worker_pids
 from tests.fault.scenes import MARK, Closing, Rows, contents
 
@@ -109,7 +108,7 @@ def test_a_poll_needs_no_further_descriptor():
 def test_a_descriptor_of_which_nothing_could_be_asked_is_closed_all_the_same(monkeypatch):
     reader, writer = os.pipe()
     with monkeypatch.context() as patch:
-        patch.setattr("slipring.ring.descriptors.identity", lambda fd: None)  # fstat: no memory
+        patch.setattr("slipring.ring._descriptors.identity", lambda fd: None)  # fstat: no memory
         held = Descriptor(reader)
     assert held.intact() and held.seems_intact()
     held.close()

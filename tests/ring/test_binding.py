@@ -52,7 +52,7 @@ def test_indices_larger_than_the_task_area_say_so():
 
 
 def test_the_largest_possible_request_is_refused_in_numbers(trip):
-    from slipring.collate._empty import empty
+    from slipring.collate._arrays import empty
 
     fill = trip.claim()
     with fill, pytest.raises(BatchTooLarge) as caught:

@@ -229,7 +229,7 @@ POISONED = """
 import numpy as np
 from tests.trip import Trip, address
 import ctypes
-from slipring.collate._empty import empty
+from slipring.collate._arrays import empty
 trip = Trip()
 array = trip(np.arange(100, dtype=np.uint8))
 where = address(array)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from slipring.ring import _ring
-from slipring.ring._ring import FINISH, MAX_RANGES
-from slipring.ring._slices import Slices
+from slipring.ring._ring import FINISH, MAX_RANGES, Slices
 
 
 def indices_of(trip, indices, chunk=0):

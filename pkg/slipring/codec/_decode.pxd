@@ -30,6 +30,33 @@ cdef enum:
 cdef enum:
     REQUIRES_GRAD = 1  # LEAF_TENSOR
 
+# Kinds of nodes: as tree.py has them.
+cdef enum:
+    NODE_LEAF = 0
+    NODE_NONE = 1
+    NODE_DICT = 2
+    NODE_ODICT = 3
+    NODE_LIST = 4
+    NODE_TUPLE = 5
+    NODE_NAMED = 6
+    NODE_DATACLASS = 7
+
+
+cdef class Node:
+    cdef int kind
+    cdef object data     # see tree.py
+    cdef tuple children  # nodes; None: a leaf
+
+
+cdef class Tree:
+    cdef bytes definition
+    cdef uint64_t key    # its hash
+    cdef Node root
+    cdef uint32_t leaves
+    cdef bint has(self, const char *data, uint64_t n)
+
+
+cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil
 cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base)
 cdef object unpack(Lease lease, int copy)
 cdef object receive_kind(Ring ring, uint32_t slot, int copy, int *kind)

@@ -1,6 +1,6 @@
 """The definition of a batch's tree: its containers, in bytes that any process can read back.
 
-The encoder (_define.pyx) writes definitions, this module reads them; docs/codec.md has the format. A
+The encoder (_encode.pyx) writes definitions, this module reads them; docs/codec.md has the format. A
 definition is read once and then found by its hash, so this is off the path of a batch.
 
 A node is a tuple ``(kind, data, children)``:

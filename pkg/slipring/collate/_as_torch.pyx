@@ -10,8 +10,8 @@ from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from slipring.collate._empty cimport NPY_HALF, AsTensor, copy_rows
-from slipring.collate._stack cimport all_of, stack_numbers, write_rows
+from slipring.collate._arrays cimport NPY_HALF, AsTensor, all_of, copy_rows
+from slipring.collate._default cimport stack_numbers, write_rows
 
 import sys
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from slipring.codec import _decode as _codec
 from slipring.codec import tree as _tree
-from slipring.collate._empty import empty
+from slipring.collate._arrays import empty
 
 cnp.import_array()
 

@@ -10,14 +10,10 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from slipring.ring._check cimport forget_handlers, raised_by_a_handler
 from slipring.codec._decode cimport unpack
-from slipring.iterate._snapshots cimport Snapshots
-from slipring.iterate._plans cimport StreamPlan
-from slipring.ring._ring cimport Ring
+from slipring.iterate._progress cimport InFlight, ReentrantLock, Snapshots, StreamPlan, Task
+from slipring.ring._ring cimport Ring, Slices
 from slipring.ring._segment cimport NOT_FREE, SR_BATCH, SR_CONSUMER, SR_ERROR, SR_FOREVER, clock
-from slipring.ring._slices cimport Slices
 from slipring.ring._slot cimport Lease, take
-from slipring.iterate._lock cimport ReentrantLock
-from slipring.iterate._in_flight cimport Task, InFlight
 
 from slipring.workers import remote
 from slipring.codec._decode import COPY

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from slipring.iterate._plans import Grouped as grouped
-from slipring.iterate._plans import Listed, StreamPlan
-from slipring.ring._ring import mix
-from slipring.ring._slices import Slices
+from slipring.iterate._progress import Grouped as grouped
+from slipring.iterate._progress import Listed, StreamPlan
+from slipring.ring._ring import Slices, mix
 
 __all__ = ["StreamPlan", "grouped", "map_plan"]
 

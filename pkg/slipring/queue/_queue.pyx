@@ -6,7 +6,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint32_t, uint64_t
 
 from slipring.codec._decode cimport unpack
-from slipring.collate._empty cimport in_slot, is_fixed
+from slipring.collate._arrays cimport in_slot, is_fixed
 from slipring.ring._segment cimport SR_FOREVER, SR_WHOLE, Meter, Segment, clock, forks
 from slipring.ring._slot cimport Fill, Lease, make_fill, take
 
@@ -56,7 +56,7 @@ cdef class Core:
     cdef readonly Segment ring
     cdef list encoders       # those at rest: an encoder makes one message at a time
     cdef int copy
-    cdef readonly object event  # _event.Event
+    cdef readonly object event  # ring._descriptors.Event
     cdef int inside          # calls that wait or hold a slot
     cdef readonly bint closed
     cdef uint64_t generation, looked_at  # of forks; when this process has last looked for the dead

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from slipring.errors import SegmentFull, message_refused
 from slipring.options import MAX_SLOTS, integer
-from slipring.queue._event import Event
 from slipring.queue._queue import Core, Slot, how_to_copy
+from slipring.ring._descriptors import Event
 from slipring.ring._ring import MAX_WORKERS
 from slipring.ring._segment import Segment
 

@@ -1,7 +1,15 @@
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from slipring.ring._segment cimport Segment, sr_task
-from slipring.ring._slices cimport Slices
+
+
+cdef class Slices:
+    cdef uint64_t size, end
+    cdef object order
+    cdef const int64_t *data  # of `order`; NULL: each index is its place
+    cdef uint64_t first, n    # the present slice
+    cpdef bint advance(self) noexcept
+    cdef void write(self, int64_t *out) noexcept
 
 
 cdef class Ring(Segment):

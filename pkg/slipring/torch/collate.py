@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from slipring.codec.tensors import stack_alike
+from slipring.collate._arrays import empty
 from slipring.collate._as_torch import ODD, collate_plain, is_stock
-from slipring.collate._empty import empty
 from slipring.ring._ring import current
 from slipring.torch.private import collate as _theirs
 

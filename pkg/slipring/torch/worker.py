@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import IterDataPipe, default_convert
 from torch.utils.data.graph_settings import apply_random_seed
 
-from slipring.collate._empty import empty
+from slipring.collate._arrays import empty
 from slipring.ring._ring import mix
 from slipring.torch import private
 from slipring.torch.collate import collate_in_slot, default_collate

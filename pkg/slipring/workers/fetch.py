@@ -6,8 +6,8 @@ import operator
 import pickle
 import traceback
 
+from slipring.collate._arrays import empty
 from slipring.collate._default import default_collate
-from slipring.collate._empty import empty
 from slipring.errors import SlipringError
 from slipring.ring._check import in_a_handler
 

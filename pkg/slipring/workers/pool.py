@@ -22,8 +22,8 @@ from typing import Protocol
 import numpy.random  # noqa: F401  by numpy at its first use: a fork in that instant would hang the worker
 
 from slipring.errors import WorkerDied, shown
+from slipring.ring._descriptors import Descriptor, Poll, standard_taken
 from slipring.ring._ring import SERVING, Own, forking_worker, start_time
-from slipring.ring.descriptors import Descriptor, Poll, standard_taken
 from slipring.workers.deferred import no_collection, no_interrupt
 from slipring.workers.main import process_main, run
 from slipring.workers.restarts import left_behind, likely, manner, task_text
