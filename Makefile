@@ -18,6 +18,7 @@ REQUIREMENTS := $(if $(filter 0,$(TORCH)),requirements-core.txt,requirements-dev
 VENV_STAMP := $(VENV)/.stamp-created
 DEPS_STAMP := $(VENV)/.stamp-$(REQUIREMENTS)
 BENCH_STAMP := $(VENV)/.stamp-bench
+BENCH_IMAGES_STAMP := $(VENV)/.stamp-bench-images
 CLIENTS_STAMP := $(VENV)/.stamp-clients
 DOCS_STAMP := $(VENV)/.stamp-docs
 BUILD_STAMPS := build/.stamp-$(subst /,_,$(VENV))
@@ -49,6 +50,11 @@ $(DEPS_STAMP): $(VENV_STAMP) requirements-core.txt $(REQUIREMENTS)
 $(BENCH_STAMP): $(DEPS_STAMP) $(wildcard bench/requirements.txt)
 	@$(PIP_INSTALL) -r bench/requirements.txt
 	@touch $@
+
+# What question (f) is also asked of. Whatever cannot be had is a row with the reason.
+$(BENCH_IMAGES_STAMP): $(BENCH_STAMP) $(wildcard bench/requirements-images.txt)
+	@if $(PIP_INSTALL) -r bench/requirements-images.txt; then touch $@; \
+	else echo "bench/requirements-images.txt cannot be installed: some rivals of question (f) will be missing"; fi
 
 $(DOCS_STAMP): $(DEPS_STAMP) requirements-docs.txt
 	@$(PIP_INSTALL) -r requirements-docs.txt
@@ -192,7 +198,7 @@ tsan-pytest: $(DEPS_STAMP) ## thread workers under the thread sanitizer (minutes
 asan: ## the ring's tests in C under the address and undefined behaviour sanitizers
 	$(MAKE) --no-print-directory -C tests/c run-asan
 
-bench: build $(BENCH_STAMP) ## the benchmarks; QUICK=1, DATA=/path/to/images, ARGS='...'
+bench: build $(BENCH_IMAGES_STAMP) ## the benchmarks; QUICK=1, DATA=/path/to/images, ARGS='...'
 	$(PY) -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(if $(DATA),--data "$(DATA)") $(ARGS)
 
 bench-queue: build $(BENCH_STAMP) ## slipring.Queue and other queues; ARGS='--rounds 9 arrays'

@@ -11,9 +11,12 @@ what is measured, how, and with which bias.
 ``child.py``           the process in which one rival lives
 ``runner.py``          starts the children in turn, watches over them, collects
 ``summary.py``         ratios round by round, medians, targets met or not
+``decoders.py``        from a JPEG to a crop, in the rivals' ways
+``exact.py``           how far a way is from Pillow's result
+``libraries.py``       a wheel's libraries, lent to another
 ``report.py``          tables
 ``chart.py``           the picture
-``photos.py``          makes a folder of JPEGs out of real photographs
+``photos.py``          makes folders of JPEGs, and tar files of them, out of real photographs
 ``machine.py``         what ran, on what
 =====================  ======================================================================
 """

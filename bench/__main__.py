@@ -11,9 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import chart, machine, photos, report, runner, summary
+from bench import chart, machine, report, runner, summary
 from bench.questions import QUESTIONS
 from bench.rivals import RIVALS
+from bench.rivals.images import IMAGES
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -30,13 +31,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m bench",
         description="Compare slipring with other loaders, each in a process of its own, in turn.",
-        epilog=f"questions:\n{asked}\n\nloaders: {', '.join(RIVALS)}",
+        epilog=f"questions:\n{asked}\n\nloaders: {', '.join(RIVALS)}\nof (f): {', '.join(IMAGES)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("questions", nargs="*", default=list(QUESTIONS), metavar="question", help="which; all by default")
-    add("--quick", action="store_true", help="shorter and coarser: less than two minutes")
-    add("--data", metavar="DIR", help="class folders of your own JPEGs, for question a")
+    add("--quick", action="store_true", help="shorter and coarser: a few minutes")
+    add("--data", metavar="DIR", help="class folders of your own JPEGs, for questions a and f")
     add("--rivals", metavar="LIST", help="only these loaders, separated by commas")
     add("--workers", type=int, default=2, metavar="N", help="processes per loader (2)")
     add("--repeats", type=int, metavar="N", help=f"rounds ({FULL[0]}; quick: {QUICK[0]})")
@@ -47,12 +48,10 @@ def arguments() -> argparse.Namespace:
     for key in options.questions:
         if key not in QUESTIONS:
             parser.error(f"no question {key!r}; there are {', '.join(QUESTIONS)}")
-    options.rivals = (
-        options.rivals.split(",") if options.rivals else [k for k in RIVALS if not RIVALS[k].by_name]
-    )
-    for key in options.rivals:
-        if key not in RIVALS:
-            parser.error(f"no loader {key!r}; there are {', '.join(RIVALS)}")
+    options.rivals = tuple(options.rivals.split(",")) if options.rivals else None
+    for key in options.rivals or ():
+        if key not in RIVALS | IMAGES:
+            parser.error(f"no loader {key!r}; there are {', '.join(RIVALS | IMAGES)}")
     if options.workers < 1 or (options.repeats is not None and options.repeats < 1):
         parser.error("--workers and --repeats must be at least 1")
     if options.data and not Path(options.data).is_dir():
@@ -61,11 +60,16 @@ def arguments() -> argparse.Namespace:
 
 
 def plan(options: argparse.Namespace) -> runner.Plan:
-    """ReentrantLock options into a plan."""
+    """Turn options into a plan; (f) is asked twice, but of the user's files."""
     repeats, warm_s, window_s, limit_s, budget_s = QUICK if options.quick else FULL
+    asked = [
+        part
+        for key in options.questions
+        for part in QUESTIONS
+        if part == key or (part == f"{key}-large" and not options.data)
+    ]
     return runner.Plan(
-        questions=tuple(QUESTIONS[key] for key in dict.fromkeys(options.questions)),
-        rivals=tuple(RIVALS[key] for key in dict.fromkeys(options.rivals)),
+        questions=tuple(QUESTIONS[key] for key in dict.fromkeys(asked)),
         workers=options.workers,
         repeats=options.repeats or repeats,
         warm_s=warm_s,
@@ -73,22 +77,24 @@ def plan(options: argparse.Namespace) -> runner.Plan:
         limit_s=limit_s,
         data=str(Path(options.data).resolve()) if options.data else None,
         budget_s=None if options.repeats else budget_s,
+        only=options.rivals,
+        quick=options.quick,
     )
 
 
 def main() -> None:
     options = arguments()
     steps = plan(options)
-    about = machine.describe()
+    about = machine.describe(steps.rivals)
     progress = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         console=Console(stderr=True), transient=True,
     )  # fmt: skip
     with progress:
-        if not options.data and "a" in options.questions:
-            waiting = progress.add_task("cutting photographs (once)", total=None)
-            photos.ensure()
-            progress.remove_task(waiting)
+        waiting = progress.add_task("cutting photographs (once)", total=None)
+        for question in steps.questions:
+            question.prepare(steps.data)
+        progress.remove_task(waiting)
         task = progress.add_task("starting", total=steps.steps)
 
         def step(what: str) -> None:

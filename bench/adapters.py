@@ -18,6 +18,7 @@ import argparse
 import json
 import statistics
 import sys
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
@@ -44,12 +45,11 @@ def main() -> None:
     if unknown := set(options.adapters) - set(ADAPTERS):
         parser.error(f"no adapter {', '.join(sorted(unknown))}; there are {', '.join(ADAPTERS)}")
     adapters = [ADAPTERS[key] for key in dict.fromkeys(options.adapters)]
-    question = QUESTIONS[options.question]
     rivals = [rival for adapter in adapters for rival in (adapter.ours, adapter.theirs)]
+    question = replace(QUESTIONS[options.question], rivals=tuple(rival.key for rival in rivals))
     about = machine.describe(rivals, "bench.adapters")
     plan = runner.Plan(
         questions=(question,),
-        rivals=tuple(rivals),
         workers=options.workers,
         repeats=options.repeats,
         warm_s=1.0,

@@ -14,13 +14,12 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from bench.question import Question
+from bench.question import EXACT, Question
 from bench.report import number
-from bench.rivals import RIVALS
-from bench.summary import OURS, Row
+from bench.rivals import find
+from bench.summary import Row
 
-COLOURS = {OURS: "#d1495b", "roofline": "#c3c9d1"}
-OTHER = "#3b6e96"
+OURS, ROOFLINE, OTHER = "#d1495b", "#c3c9d1", "#3b6e96"
 INK, PALE, GRID = "#1f2933", "#6b7580", "#e4e8ec"
 STYLE = {
     "font.size": 9,
@@ -84,7 +83,9 @@ def _small_print(machine: dict[str, Any]) -> tuple[str, str]:
 
 def _panel(axes: Axes, question: Question, table: list[Row]) -> None:
     measured = [row for row in table if row.rate is not None]
-    measured.sort(key=lambda row: (row.rival == "roofline", row.rate.median))
+    roles = question.roles
+    measured.sort(key=lambda row: (row.rival in roles.roofline, row.rate.median))
+    colours = {roles.ours: OURS, **dict.fromkeys(roles.roofline, ROOFLINE)}
     axes.set_title(f"({question.key})  {question.title}", loc="left", fontsize=10.5, pad=8)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
@@ -94,18 +95,18 @@ def _panel(axes: Axes, question: Question, table: list[Row]) -> None:
         return
     rates = [row.rate for row in measured]
     bars = axes.barh(
-        [RIVALS[row.rival].label for row in measured],
+        [find(row.rival).label for row in measured],
         [rate.median for rate in rates],
         height=0.7,
-        color=[COLOURS.get(row.rival, OTHER) for row in measured],
+        color=[colours.get(row.rival, OTHER) for row in measured],
         xerr=[[rate.median - rate.low for rate in rates], [rate.high - rate.median for rate in rates]],
         error_kw={"ecolor": INK, "elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
     )
     for bar, row, name in zip(bars, measured, axes.get_yticklabels()):
-        weight = "bold" if row.rival == OURS else "normal"
+        weight = "bold" if row.rival == roles.ours else "normal"
         name.set_fontweight(weight)
         axes.annotate(
-            _label(row),
+            _label(row, row.rival == roles.ours),
             (row.rate.high, bar.get_y() + bar.get_height() / 2),
             xytext=(5, 0),
             textcoords="offset points",
@@ -113,7 +114,7 @@ def _panel(axes: Axes, question: Question, table: list[Row]) -> None:
             fontweight=weight,
         )
     # From zero and linear, so that a bar twice as long is twice as fast; labels tell the short ones apart.
-    axes.set_xlim(0, max(rate.high for rate in rates) * 1.3)
+    axes.set_xlim(0, max(rate.high for rate in rates) * (1.5 if question.crops else 1.3))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.tick_params(axis="x", labelsize=8)
@@ -121,9 +122,11 @@ def _panel(axes: Axes, question: Question, table: list[Row]) -> None:
     axes.set_axisbelow(True)
 
 
-def _label(row: Row) -> str:
-    """Write the rate, and for ours how it compares with torch's."""
+def _label(row: Row, ours: bool) -> str:
+    """Write the rate, for ours how it compares with torch's, and how far from exact one is that is not."""
     text = number(row.rate.median)
-    if row.rival == OURS and row.to_torch:
+    if row.error_max is not None and row.error_max > EXACT:
+        text += f"  (off by up to {row.error_max})"
+    if ours and row.to_torch:
         text += f"  ({number(row.to_torch.median, 2)} × torch)"
     return text

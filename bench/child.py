@@ -16,13 +16,16 @@ import signal
 import sys
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from bench.exact import error
 from bench.measure import Timing, measure
 from bench.questions import QUESTIONS
 from bench.rivals import find
+from bench.rivals.rival import Rival
 
 EXIT_S = 5.0
 """How long a measurement may take to end after it has reported."""
@@ -34,7 +37,10 @@ def main() -> None:
     os.dup2(2, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     rival = find(sys.argv[1])
-    print(json.dumps({"missing": rival.missing()}), file=answers)
+    missing = rival.missing()
+    print(json.dumps({"missing": missing}), file=answers)
+    if missing:
+        return
     module = importlib.import_module(f"bench.rivals.{rival.module}")
     for line in sys.stdin:
         request = json.loads(line)
@@ -44,7 +50,7 @@ def main() -> None:
             os.setpgid(0, 0)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.close(receiver)
-            os.write(sender, json.dumps(_measure(module, request)).encode())
+            os.write(sender, json.dumps(_measure(rival, module, request)).encode())
             os.close(sender)
             # As an orderly exit, but for taking down every module, which takes torch most of a second.
             atexit._run_exitfuncs()
@@ -62,20 +68,26 @@ def main() -> None:
         print(json.dumps(answer), file=answers)
 
 
-def _measure(module: Any, request: dict[str, Any]) -> dict[str, Any]:
+def _measure(rival: Rival, module: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Measure, in the fork; errors become answers."""
-    question = QUESTIONS[request["question"]]
+    size, workers, expected = request["batch_size"], request["workers"], request["expected"]
+    question = replace(QUESTIONS[request["question"]], batch_size=size)
     _same_malloc_for_all()
-    timing = Timing(request["warm_s"], request["window_s"] * question.window_scale)
+    timing = Timing(request["warm_s"], request["window_s"] * question.window_scale, workers)
     try:
-        dataset = question.dataset(request["data"])
-        with closing(module.batches(question, dataset, request["workers"])) as batches:
-            return measure(batches, set(request["expected"]), timing)
-    except Exception as error:
+        dataset: Any = question.dataset(request["data"])
+        with closing(module.batches(question, dataset, workers)) as batches:
+            answer = measure(batches, None if expected is None else set(expected), timing, size)
+        if question.crops:
+            answer["error_mean"], answer["error_max"] = error(
+                module.decoder(), dataset.files, whole=rival.whole
+            )
+        return answer
+    except Exception as failure:
         import traceback
 
         traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {error}"}
+        return {"error": f"{type(failure).__name__}: {failure}"}
 
 
 def _same_malloc_for_all() -> None:

@@ -15,97 +15,37 @@ from __future__ import annotations
 
 import argparse
 import io
-import math
 import random
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from bench.decoders import (
+    Decoder,
+    Pick,
+    crop_box,
+    with_opencv,
+    with_pillow,
+    with_simplejpeg,
+    with_slipring,
+    with_torchvision,
+)
 from bench.machine import describe
 from bench.photos import ensure, image_files
 
-SIDE = 224
-Job = tuple[bytes, tuple[int, int, int, int], bool]
-Decoder = Callable[[bytes, tuple[int, int, int, int], bool], Any]
-
-
-def with_pillow() -> Decoder:
-    """What torchvision's ImageFolder and RandomResizedCrop do."""
-    from PIL import Image
-
-    def decode(data: bytes, box: tuple[int, int, int, int], flip: bool) -> Any:
-        top, left, height, width = box
-        image = Image.open(io.BytesIO(data)).convert("RGB").crop((left, top, left + width, top + height))
-        image = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-        return np.array(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image)
-
-    return decode
-
-
-def with_slipring(gap: float | None = None) -> Decoder:
-    from slipring import images
-
-    out = np.empty((SIDE, SIDE, 3), np.uint8)
-
-    def decode(data: bytes, box: tuple[int, int, int, int], flip: bool) -> Any:
-        images.decode_into(data, out, box, flip, reducing_gap=gap)
-        return out
-
-    return decode
-
-
-def with_simplejpeg() -> Decoder:
-    """The whole picture by libjpeg-turbo, the fast inexact DCT, then OpenCV's area filter: FFCV's way."""
-    import cv2
-    import simplejpeg
-
-    cv2.setNumThreads(1)
-
-    def decode(data: bytes, box: tuple[int, int, int, int], flip: bool) -> Any:
-        top, left, height, width = box
-        pixels = simplejpeg.decode_jpeg(data, fastdct=True, fastupsample=False)
-        crop = pixels[top : top + height, left : left + width]
-        out = cv2.resize(crop, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
-        return cv2.flip(out, 1) if flip else out
-
-    return decode
-
-
-def with_torchvision() -> Decoder:
-    import torch
-    from torchvision.io import decode_jpeg
-    from torchvision.transforms.v2 import functional
-
-    torch.set_num_threads(1)
-
-    def decode(data: bytes, box: tuple[int, int, int, int], flip: bool) -> Any:
-        pixels = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        crop = functional.resized_crop(pixels, *box, [SIDE, SIDE], antialias=True)
-        return (crop.flip(-1) if flip else crop).permute(1, 2, 0).numpy()
-
-    return decode
-
+Job = tuple[bytes, Pick]
 
 WAYS: dict[str, Callable[[], Decoder]] = {
     "Pillow": with_pillow,
     "slipring": with_slipring,
     "slipring, reducing_gap=2": lambda: with_slipring(2.0),
     "simplejpeg + OpenCV INTER_AREA": with_simplejpeg,
+    "the same, inexact DCT (FFCV's way)": lambda: with_simplejpeg(fast=True),
+    "OpenCV + INTER_AREA": with_opencv,
     "torchvision decode_jpeg + antialias": with_torchvision,
 }
-
-
-def crop_box(draw: random.Random, height: int, width: int) -> tuple[int, int, int, int]:
-    """Draw a box as RandomResizedCrop does."""
-    while True:
-        area = height * width * draw.uniform(0.08, 1)
-        ratio = math.exp(draw.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            return draw.randint(0, height - h), draw.randint(0, width - w), h, w
 
 
 def jobs(height: int, width: int, n: int, centre: bool = False) -> list[Job]:
@@ -125,8 +65,13 @@ def jobs(height: int, width: int, n: int, centre: bool = False) -> list[Job]:
             if centre
             else crop_box(draw, height, width)
         )
-        made.append((file.getvalue(), box, not centre and draw.random() < 0.5))
+        made.append((file.getvalue(), fixed(box, not centre and draw.random() < 0.5)))
     return made
+
+
+def fixed(box: tuple[int, int, int, int], flip: bool) -> Pick:
+    """Return what picks this box, whatever the picture."""
+    return lambda height, width: (box, flip)
 
 
 def measure(title: str, made: list[Job], rounds: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.collate import as_array, digest, leaves, nbytes
+from bench.exact import check_form
 
 CHECKED = 3
 """Batches compared with the expected bytes, before the clock starts."""
@@ -25,17 +26,23 @@ class Progress:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long to warm up (at most) and to measure, in seconds."""
+    """How long to warm up (at most) and to measure, in seconds; and of how many batches to measure a multiple.
+
+    Workers that began together finish together: a window that ends between them counts too much or too little.
+    """
 
     warm_s: float
     window_s: float
+    multiple: int = 1
 
 
 class WrongBatch(Exception):
     """A rival delivered other bytes than the dataset holds."""
 
 
-def measure(batches: Iterator[Any], expected: set[int], timing: Timing) -> dict[str, float]:
+def measure(
+    batches: Iterator[Any], expected: set[int] | None, timing: Timing, batch_size: int
+) -> dict[str, Any]:
     """Measure one rival on one question.
 
     Parameters
@@ -43,9 +50,12 @@ def measure(batches: Iterator[Any], expected: set[int], timing: Timing) -> dict[
     batches
         The rival's batches, without end.
     expected
-        The digests that its first batches may have (which one comes first is up to the rival).
+        The digests that its first batches may have (which one comes first is up to the rival); None: they
+        are random crops, of which only the form is known.
     timing
         How long.
+    batch_size
+        Samples in a batch.
 
     Returns
     -------
@@ -53,32 +63,45 @@ def measure(batches: Iterator[Any], expected: set[int], timing: Timing) -> dict[
         ``rate`` (batches/s), ``batches``, ``seconds``, ``nbytes`` of a batch; ``cpu_us``, the CPU time of
         this process per batch; ``touch_us``, how much of that goes into reading one element of each leaf.
     """
-    size = _check(batches, expected)
+    size = _check(batches, expected, batch_size)
     _run(batches, timing.warm_s, WARM_BATCHES)
     cpu = time.process_time()
-    count, seconds, last = _run(batches, timing.window_s)
+    count, seconds, last = _run(batches, timing.window_s, multiple=timing.multiple)
     cpu = time.process_time() - cpu
-    result = {"rate": count / seconds, "batches": count, "seconds": seconds, "nbytes": size}
+    result: dict[str, Any] = {
+        "batch_size": batch_size,
+        "rate": count / seconds,
+        "batches": count,
+        "seconds": seconds,
+        "nbytes": size,
+    }
     if not isinstance(last, Progress):
         result["cpu_us"] = cpu / count * 1e6
         result["touch_us"] = _touch_cost(last)
     return result
 
 
-def _check(batches: Iterator[Any], expected: set[int]) -> int:
+def _check(batches: Iterator[Any], expected: set[int] | None, batch_size: int) -> int:
     """Compare the first batches with what they must be; return the bytes of one."""
     for number in range(CHECKED):
         batch = next(batches)
         size = nbytes(batch)
-        if digest(batch) not in expected:
+        if expected is None:
+            if wrong := check_form([as_array(leaf) for leaf in leaves(batch)], batch_size):
+                raise WrongBatch(f"batch {number}: {wrong}")
+        elif digest(batch) not in expected:
             what = ", ".join(f"{as_array(leaf).dtype}{as_array(leaf).shape}" for leaf in leaves(batch)[:3])
             raise WrongBatch(f"batch {number} is not one of the dataset's: {what}")
         del batch
     return size
 
 
-def _run(batches: Iterator[Any], seconds: float, enough: float = float("inf")) -> tuple[float, float, Any]:
+def _run(
+    batches: Iterator[Any], seconds: float, enough: float = float("inf"), multiple: int = 1
+) -> tuple[float, float, Any]:
     """Take batches for some time, or until there were enough; start and end with the arrival of a batch.
+
+    Their number is a `multiple`, where they are counted one by one.
 
     Returns
     -------
@@ -97,7 +120,7 @@ def _run(batches: Iterator[Any], seconds: float, enough: float = float("inf")) -
             _touch(batch)
             count += 1
         now = clock()
-        if now >= end or count >= enough:
+        if (now >= end and (type(batch) is Progress or count % multiple == 0)) or count >= enough:
             break
         # Not held while waiting for the next one, as in a training loop that has moved it to the device.
         batch = None

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 EPOCH = 1 << 20
 """Samples in an epoch, about: so long that the ends of epochs do not show in a short window."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which rivals, by key, stand for what in ratios and targets; of several the fastest counts."""
+
+    ours: str = "slipring"
+    drop_in: str = "slipring_torch"
+    torch: tuple[str, ...] = ("torch_numpy", "torch_tensor")
+    spdl: tuple[str, ...] = ("spdl",)
+    roofline: tuple[str, ...] = ("roofline",)
+    threads: str | None = None
+
+
+EXACT = 2
+"""Levels that an exact decoder may be off by."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +35,8 @@ class Target:
     against
         ``"roofline"``, ``"torch"`` or ``"spdl"``: slipring's rate divided by theirs must be at least `bound`.
         ``"drop_in"``: the same for slipring.torch's rate and torch's.
+        ``"exact"``: the same for slipring's rate and the best one's of those that are as exact as `EXACT` asks.
+        ``"threads"``: the same for slipring's rate with thread workers and with processes.
         ``"cpu"``: the consumer's CPU time per batch, in microseconds, must be at most `bound`.
     bound
         The figure.
@@ -35,17 +53,28 @@ class Question:
     Parameters
     ----------
     key, title, asks
-        A letter, a short name and the question itself.
+        A letter, a short name and the question itself. ``f-large`` belongs to ``f``.
     batch_size
         Samples per batch.
     dataset
         Makes the dataset; called with the user's data folder or None.
+    prepare
+        Makes the files, if they are not there; called likewise, once, before anything is measured.
     targets
         What slipring wants to reach here.
     decode_only
         The roofline makes samples and drops them, instead of also writing them to shared memory.
     window_scale
         The timed window is this many times the usual one (for slow batches).
+    quick_batch_size
+        Samples per batch with ``--quick``, where others.
+    rivals
+        The keys of those that it is asked of; None: of those that load any dataset.
+    roles
+        Which of them stand for what.
+    crops
+        Batches are random crops, different each time: they are checked by their form, and each rival's decoder is
+        compared with Pillow's.
     """
 
     key: str
@@ -53,9 +82,14 @@ class Question:
     asks: str
     batch_size: int
     dataset: Callable[[str | None], Dataset]
+    prepare: Callable[[str | None], object] = lambda data: None
     targets: tuple[Target, ...] = ()
     decode_only: bool = False
     window_scale: float = 1.0
+    quick_batch_size: int | None = None
+    rivals: tuple[str, ...] | None = None
+    roles: Roles = field(default_factory=Roles)
+    crops: bool = False
 
 
 class Dataset:

@@ -9,16 +9,27 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.question import Question, Target
-from bench.rivals import RIVALS
-from bench.summary import OURS, Row, Spread, Verdict
+from bench.rivals import find
+from bench.summary import Row, Spread, Verdict
 
 COLUMNS = ("batches/s", "min – max", "MB/s", "× torch", "× SPDL", "of roofline", "consumer CPU\nµs/batch")
+CROPS = (
+    "batches/s",
+    "min – max",
+    "images/s",
+    "× torch",
+    "error\nmean (max)",
+    "of roofline",
+    "consumer CPU\nµs/batch",
+)
 
 AGAINST = {
     "roofline": "of the roofline, at least",
-    "torch": "× the better of torch's two, at least",
+    "torch": "× torch (the better, where there are two), at least",
     "spdl": "× SPDL, at least",
-    "drop_in": "× the better of torch's two by slipring.torch, at least",
+    "exact": "× the best that is at most 2 levels off, at least",
+    "threads": "by thread workers, of that by processes, at least",
+    "drop_in": "× torch (the better of two) by slipring.torch, at least",
     "cpu": "µs of the consumer's CPU per batch, at most",
 }
 
@@ -31,7 +42,7 @@ def show(
         console.print(_table(question, summary["tables"][question.key]))
         for row in summary["tables"][question.key]:
             for note in row.notes:
-                console.print(f"  {RIVALS[row.rival].label}: {note}", style="yellow", markup=False)
+                console.print(f"  {find(row.rival).label}: {note}", style="yellow", markup=False)
     if summary["targets"]:
         console.print(_targets(summary["targets"]))
     names = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
@@ -48,21 +59,25 @@ def show(
 def _table(question: Question, table: list[Row]) -> Table:
     result = Table(title=f"({question.key}) {question.title}", caption=question.asks, title_justify="left")
     result.add_column("loader", no_wrap=True)
-    for name in COLUMNS:
+    for name in CROPS if question.crops else COLUMNS:
         result.add_column(name, justify="right", no_wrap=True)
     for row in table:
         result.add_row(
-            RIVALS[row.rival].label,
+            find(row.rival).label,
             number(row.rate and row.rate.median),
             f"{number(row.rate.low)} – {number(row.rate.high)}" if row.rate else "",
-            number(row.mb_per_s),
+            number(row.images_per_s if question.crops else row.mb_per_s),
             number(row.to_torch and row.to_torch.median, 2),
-            number(row.to_spdl and row.to_spdl.median, 2),
+            _error(row) if question.crops else number(row.to_spdl and row.to_spdl.median, 2),
             f"{row.to_roofline.median:.0%}" if row.to_roofline else "–",
             number(row.cpu_us and row.cpu_us.median),
-            style="bold" if row.rival == OURS else "",
+            style="bold" if row.rival == question.roles.ours else "",
         )
     return result
+
+
+def _error(row: Row) -> str:
+    return "–" if row.error_mean is None else f"{row.error_mean:.2f} ({row.error_max})"
 
 
 def _targets(verdicts: list[Verdict]) -> Table:
@@ -90,7 +105,7 @@ def _measured(target: Target, spread: Spread | None) -> str:
 
 
 def _figure(target: Target, value: float) -> str:
-    return f"{value * 100:.3g} %" if target.against == "roofline" else number(value, 3)
+    return f"{value * 100:.3g} %" if target.against in ("roofline", "threads") else number(value, 3)
 
 
 def number(value: float | None, digits: int = 3) -> str:

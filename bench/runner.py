@@ -1,4 +1,4 @@
-"""StartupWatchdog one child per rival, asks each in turn, and never waits for one for ever."""
+"""Starts one child per rival, asks each in turn, and never waits for one for ever."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.collate import digest, numbered
+from bench.libraries import search_path
 from bench.measure import CHECKED
 from bench.question import Question
-from bench.rivals import Rival
+from bench.rivals import RIVALS, find
+from bench.rivals.rival import Rival
 
 START_S = 60.0
 GRACE_S = 15.0
@@ -30,7 +32,6 @@ class Plan:
     """What to measure, and for how long."""
 
     questions: tuple[Question, ...]
-    rivals: tuple[Rival, ...]
     workers: int
     repeats: int
     warm_s: float
@@ -38,11 +39,30 @@ class Plan:
     limit_s: float
     data: str | None = None
     budget_s: float | None = None
+    only: tuple[str, ...] | None = None
+    quick: bool = False
+
+    def rivals_of(self, question: Question) -> tuple[Rival, ...]:
+        """Whom to ask it: all that it is meant for, but those that run by name, or those that were named."""
+        keys = question.rivals or tuple(RIVALS)
+        if self.only is None:
+            return tuple(find(key) for key in keys if not find(key).by_name)
+        return tuple(find(key) for key in keys if key in self.only)
+
+    @property
+    def rivals(self) -> tuple[Rival, ...]:
+        """All who are asked anything."""
+        asked = (rival for question in self.questions for rival in self.rivals_of(question))
+        return tuple({rival.key: rival for rival in asked}.values())
 
     @property
     def steps(self) -> int:
         """How often `run` calls `step`, where no rival is missing and the budget suffices."""
-        return 1 + len(self.rivals) + len(self.questions) * len(self.rivals) * self.repeats
+        return 1 + len(self.rivals) + self.repeats * sum(len(self.rivals_of(q)) for q in self.questions)
+
+    def batch_size(self, question: Question) -> int:
+        """Samples per batch."""
+        return (self.quick and question.quick_batch_size) or question.batch_size
 
 
 class Child:
@@ -69,8 +89,13 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,  # so that Ctrl-C reaches it through stop(), once
+            env=self._environment(),
             cwd=Path(__file__).parent.parent,
         )
+
+    def _environment(self) -> dict[str, str]:
+        lent = search_path(self.rival.libraries_of) if self.rival.libraries_of else None
+        return {**os.environ, "LD_LIBRARY_PATH": lent} if lent else dict(os.environ)
 
     def missing(self) -> str | None:
         """Wait until it has imported its rival; say why that is not available, or None."""
@@ -144,7 +169,7 @@ def run(plan: Plan, step: Callable[[str], None] = lambda _: None) -> dict[str, A
     """
     begin = time.monotonic()
     rounds: dict[str, dict[str, list[Any]]] = {
-        question.key: {rival.key: [] for rival in plan.rivals} for question in plan.questions
+        question.key: {rival.key: [] for rival in plan.rivals_of(question)} for question in plan.questions
     }
     missing: dict[str, str] = {}
     with ExitStack() as stack:
@@ -162,7 +187,8 @@ def run(plan: Plan, step: Callable[[str], None] = lambda _: None) -> dict[str, A
                 started = time.monotonic()
                 if plan.budget_s and started - begin + took.get(question.key, 0) > plan.budget_s:
                     continue
-                for child in _rotated(present, number):
+                asked = [child for child in present if child.rival.key in rounds[question.key]]
+                for child in _rotated(asked, number):
                     step(f"round {number + 1}  ({question.key}) {child.rival.label}")
                     answers = rounds[question.key][child.rival.key]
                     if answers and "hung" in answers[-1]:
@@ -175,19 +201,22 @@ def run(plan: Plan, step: Callable[[str], None] = lambda _: None) -> dict[str, A
 
 def _request(plan: Plan, question: Question) -> dict[str, Any]:
     """Write down what a child needs to know, with the digests that the first batches may have."""
-    dataset = question.dataset(plan.data)
+    dataset, size = question.dataset(plan.data), plan.batch_size(question)
     # Unordered rivals may deliver one worker's batches before another's first.
     count = plan.workers * (CHECKED + 1)
-    if dataset.distinct % question.batch_size == 0:
-        count = min(count, dataset.distinct // question.batch_size)
+    if dataset.distinct % size == 0:
+        count = min(count, dataset.distinct // size)
     return {
         "question": question.key,
         "data": plan.data,
+        "batch_size": size,
         "workers": plan.workers,
         "warm_s": plan.warm_s,
         "window_s": plan.window_s,
         "limit_s": plan.limit_s + question.window_scale * plan.window_s,
-        "expected": [digest(numbered(dataset, question.batch_size, number)) for number in range(count)],
+        "expected": None
+        if question.crops
+        else [digest(numbered(dataset, size, number)) for number in range(count)],
     }
 
 

@@ -7,12 +7,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from bench.question import Question, Target
-from bench.rivals import RIVALS
-
-OURS = "slipring"
-DROP_IN = "slipring_torch"
-TORCH = ("torch_numpy", "torch_tensor")
+from bench.question import EXACT, Question, Roles, Target
+from bench.rivals import find
 
 Rounds = dict[str, list[dict[str, Any]]]
 
@@ -43,6 +39,9 @@ class Row:
     to_roofline: Spread | None = None
     cpu_us: Spread | None = None
     touch_us: float | None = None
+    images_per_s: float | None = None
+    error_mean: float | None = None
+    error_max: int | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -56,12 +55,12 @@ class Verdict:
     met: bool | None
 
 
-def rows(rounds: Rounds, missing: dict[str, str]) -> list[Row]:
+def rows(rounds: Rounds, missing: dict[str, str], roles: Roles) -> list[Row]:
     """Sum up one question."""
-    return [_row(key, rounds, missing.get(key)) for key in rounds]
+    return [_row(key, rounds, missing.get(key), roles) for key in rounds]
 
 
-def _row(key: str, rounds: Rounds, missing: str | None) -> Row:
+def _row(key: str, rounds: Rounds, missing: str | None, roles: Roles) -> Row:
     answers = rounds[key]
     good = [answer for answer in answers if "rate" in answer]
     notes = [f"not available: {missing}"] if missing else []
@@ -77,11 +76,14 @@ def _row(key: str, rounds: Rounds, missing: str | None) -> Row:
         rival=key,
         rate=rate,
         mb_per_s=rate.median * good[0]["nbytes"] / 1e6,
-        to_torch=_ratio(rounds, key, TORCH),
-        to_spdl=_ratio(rounds, key, ("spdl",)),
-        to_roofline=_ratio(rounds, key, ("roofline",)),
+        to_torch=_ratio(rounds, key, roles.torch),
+        to_spdl=_ratio(rounds, key, roles.spdl),
+        to_roofline=_ratio(rounds, key, roles.roofline),
         cpu_us=Spread.of(answer["cpu_us"] for answer in good if "cpu_us" in answer),
         touch_us=median(answer["touch_us"] for answer in good) if "touch_us" in good[0] else None,
+        images_per_s=rate.median * good[0]["batch_size"],
+        error_mean=good[0].get("error_mean"),
+        error_max=good[0].get("error_max"),
         notes=tuple(notes),
     )
 
@@ -100,15 +102,24 @@ def _ratio(rounds: Rounds, key: str, others: tuple[str, ...]) -> Spread | None:
     return Spread.of(ratios)
 
 
-def verdicts(question: Question, table: list[Row]) -> list[Verdict]:
+def verdicts(question: Question, table: list[Row], rounds: Rounds) -> list[Verdict]:
     """Compare our row with the question's targets, by the medians."""
-    ours = next((row for row in table if row.rival == OURS), Row(OURS))
+    roles = question.roles
+    ours = next((row for row in table if row.rival == roles.ours), Row(roles.ours))
+    own = (roles.ours, roles.threads, *roles.roofline)
+    exact = tuple(
+        row.rival
+        for row in table
+        if row.rival not in own and row.error_max is not None and row.error_max <= EXACT
+    )
     measured = {
+        "exact": _ratio(rounds, roles.ours, exact) if roles.ours in rounds else None,
+        "threads": _ratio(rounds, roles.threads, (roles.ours,)) if roles.threads in rounds else None,
         "roofline": ours.to_roofline,
         "torch": ours.to_torch,
         "spdl": ours.to_spdl,
         "cpu": ours.cpu_us,
-        "drop_in": next((row.to_torch for row in table if row.rival == DROP_IN), None),
+        "drop_in": next((row.to_torch for row in table if row.rival == roles.drop_in), None),
     }
     result = []
     for target in question.targets:
@@ -124,16 +135,17 @@ def summarize(questions: Iterable[Question], outcome: dict[str, Any]) -> dict[st
     """Sum up a run: ``tables`` (rows per question) and ``targets``."""
     tables, targets = {}, []
     for question in questions:
-        tables[question.key] = rows(outcome["rounds"][question.key], outcome["missing"])
-        targets += verdicts(question, tables[question.key])
+        rounds = outcome["rounds"][question.key]
+        tables[question.key] = rows(rounds, outcome["missing"], question.roles)
+        targets += verdicts(question, tables[question.key], rounds)
     return {"tables": tables, "targets": targets}
 
 
 def as_json(summary: dict[str, Any]) -> dict[str, Any]:
-    """ReentrantLock a summary into what JSON can hold."""
+    """Turn a summary into what JSON can hold."""
     return {
         "tables": {
-            key: [asdict(row) | {"label": RIVALS[row.rival].label} for row in table]
+            key: [asdict(row) | {"label": find(row.rival).label} for row in table]
             for key, table in summary["tables"].items()
         },
         "targets": [asdict(verdict) for verdict in summary["targets"]],

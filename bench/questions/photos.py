@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.photos import image_files
+from bench.photos import ensure, image_files
 from bench.question import Dataset, Question, Target
 
 SIDE = 224
@@ -50,12 +50,18 @@ def dataset(data: str | None) -> Photos:
     return Photos(image_files(data))
 
 
+def prepare(data: str | None) -> None:
+    if data is None:
+        ensure()
+
+
 QUESTION = Question(
     key="a",
     title="JPEG photographs to 32 × 224 × 224 × 3 uint8, label",
     asks="Does the loader cost anything next to decoding?",
     batch_size=32,
     dataset=dataset,
+    prepare=prepare,
     targets=(Target("roofline", 0.97), Target("cpu", 20)),
     decode_only=True,
     window_scale=2.0,

@@ -1,4 +1,4 @@
-"""The rivals: one file each, each with the same function.
+"""The rivals: one file each, each with the same function; those of question (f) are in ``images/``.
 
 ``batches(question, dataset, workers)``
     A generator of batches without end. Closing it stops the rival's workers.
@@ -6,43 +6,10 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Rival:
-    """One rival.
-
-    Parameters
-    ----------
-    key, label
-        Its name; its name in reports.
-    module
-        Its file in this folder.
-    needs
-        The modules that it imports.
-    packages
-        The distributions whose versions matter.
-    by_name
-        Whether it runs only if ``--rivals`` names it.
-    """
-
-    key: str
-    label: str
-    module: str
-    needs: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-    by_name: bool = False
-
-    def missing(self) -> str | None:
-        """Import what it needs; say why that cannot be done, or None."""
-        try:
-            for name in self.needs:
-                importlib.import_module(name)
-        except ImportError as error:
-            return str(error)
-        return None
+from bench.rivals.images import IMAGES
+from bench.rivals.rival import Rival
 
 
 @dataclass(frozen=True)
@@ -150,4 +117,4 @@ ADAPTERS: dict[str, Adapter] = {
 def find(key: str) -> Rival:
     """Return the rival of that key, in the comparison of loaders or behind an adapter."""
     adapters = {rival.key: rival for adapter in ADAPTERS.values() for rival in (adapter.ours, adapter.theirs)}
-    return (RIVALS | adapters)[key]
+    return (RIVALS | IMAGES | adapters)[key]

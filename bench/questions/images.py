@@ -1,0 +1,86 @@
+"""(f) Images end to end: how fast do training crops come out of a folder of JPEGs?
+
+Data
+    The user's class folders (``--data``), or a folder of JPEGs of ImageNet's sizes (that of (a)) and one of
+    1600 x 1200, both cut from real photographs. RandomResizedCrop and a random flip to 224 x 224 uint8, batches of
+    256 (64 of the large ones, which take as long), in random order, each with its class number.
+Machine, command, result
+    In the file that ``python -m bench f`` writes to ``bench/results/``.
+Bias
+    Unlike (a) to (e), each rival decodes and loads in the way that its own documentation calls the fastest, so the
+    work is the same and the pixels are not: the column "error" says how far a rival's decoder is from Pillow's crop
+    and resize, over the same files and boxes. The files stay in the page cache. Those who read tar files get one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.photos import DATA, LARGE, ensure, image_files, shard
+from bench.question import Dataset, Question, Roles, Target
+from bench.rivals.images import IMAGES
+
+EPOCH = 1 << 16
+
+
+class Pictures(Dataset):
+    """Class folders of JPEGs: an epoch goes round them many times.
+
+    Attributes
+    ----------
+    files
+        (path, label) of each, once.
+    shard
+        The same as a tar file.
+    """
+
+    def __init__(self, files: list[tuple[str, int]]) -> None:
+        self.files = files
+        self.distinct = len(files)
+        self.sources = files * max(1, EPOCH // len(files))
+
+    @property
+    def shard(self) -> Path:
+        return shard(self.files)
+
+
+def _folder(key: str, title: str, own: Path, batch_size: int, quick: int) -> Question:
+    def root(data: str | None) -> str:
+        return data if data and own == DATA else str(own)
+
+    def prepare(data: str | None) -> None:
+        if root(data) == str(own):
+            ensure(own)
+        shard(image_files(root(data)))
+
+    return Question(
+        key=key,
+        title=title,
+        asks="How fast do training crops come out of a folder?",
+        batch_size=batch_size,
+        quick_batch_size=quick,
+        dataset=lambda data: Pictures(image_files(root(data))),
+        prepare=prepare,
+        targets=(
+            Target("torch", 2.2),
+            Target("exact", 1.4),
+            Target("roofline", 0.95),
+            Target("threads", 0.9),
+        ),
+        window_scale=4.0,
+        rivals=tuple(IMAGES),
+        roles=Roles(
+            ours="images",
+            torch=("images_torch",),
+            spdl=("images_spdl",),
+            roofline=("images_alone",),
+            threads="images_threads",
+        ),
+        crops=True,
+    )
+
+
+QUESTIONS = (
+    _folder("f", "images end to end: random crops of JPEG photographs", DATA, 256, 64),
+    _folder("f-large", "images end to end: random crops of 1600 × 1200", LARGE, 64, 16),
+)

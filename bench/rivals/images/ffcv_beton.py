@@ -1,0 +1,59 @@
+"""FFCV, from a file of its own that holds the JPEGs, written when the question begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.decoders import SIDE, with_simplejpeg
+from bench.question import Question
+from bench.rivals._torch import endless
+
+decoder = partial(with_simplejpeg, fast=True)  # the same calls of the same libraries
+
+
+class _Decoded:
+    """What FFCV's writer takes: pictures as Pillow's images, and numbers."""
+
+    def __init__(self, files: list[tuple[str, int]]) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        from PIL import Image
+
+        path, label = self.files[index]
+        return Image.open(path).convert("RGB"), label
+
+
+def batches(question: Question, dataset: Any, workers: int) -> Iterator[Any]:
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import RandomHorizontalFlip, ToTensor
+    from ffcv.writer import DatasetWriter
+
+    with TemporaryDirectory() as folder:
+        file = str(Path(folder) / "pictures.beton")
+        fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=90), "label": IntField()}
+        DatasetWriter(file, fields, num_workers=workers).from_indexed_dataset(_Decoded(dataset.files))
+        crop = RandomResizedCropRGBImageDecoder((SIDE, SIDE))
+        pipelines = {
+            "image": [crop, RandomHorizontalFlip(), ToTensor()],
+            "label": [IntDecoder(), ToTensor()],
+        }
+        yield from endless(
+            Loader(
+                file,
+                question.batch_size,
+                workers,
+                order=OrderOption.RANDOM,
+                pipelines=pipelines,
+                drop_last=True,
+            )
+        )

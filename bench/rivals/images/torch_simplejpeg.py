@@ -1,0 +1,16 @@
+"""torch's DataLoader; simplejpeg decodes a picture, OpenCV scales the crop by its one filter that antialiases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.decoders import with_simplejpeg
+from bench.question import Question
+from bench.rivals.images import torch_pillow
+
+decoder = with_simplejpeg
+
+
+def batches(question: Question, dataset: Any, workers: int) -> Iterator[Any]:
+    return torch_pillow.batches(question, dataset, workers, decoder())

@@ -1,0 +1,30 @@
+"""webdataset's WebLoader over a tar shard, decoded by Pillow; batches are made in the workers, as it advises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.decoders import with_pillow
+from bench.question import Question
+from bench.rivals.images.torch_pillow import pick
+
+decoder = with_pillow
+AHEAD = 100  # samples, still encoded, that are shuffled
+
+
+def batches(question: Question, dataset: Any, workers: int) -> Iterator[Any]:
+    import webdataset
+    from torch.utils.data import default_collate
+
+    decode = decoder()
+    samples = (
+        webdataset.WebDataset(str(dataset.shard), resampled=True)
+        .shuffle(AHEAD)
+        .to_tuple("jpg", "cls")
+        .map_tuple(lambda data: decode(data, pick), int)
+        .batched(question.batch_size, collation_fn=default_collate)  # tensors go through shared memory
+    )
+    loader = webdataset.WebLoader(samples, batch_size=None, num_workers=workers)
+    while True:
+        yield from loader
