@@ -6,7 +6,7 @@
  *
  * There a slow survivor may still be at it when another has finished, and a new process has taken the number. So
  * each step reads a slot's word, then makes sure that the number still is the dead one's, then swaps: a word that
- * the next incarnation has written cannot be read before its tenancy can [N2].
+ * the next incarnation has written cannot be read before its incarnation can [N2].
  */
 #include "handle.h"
 

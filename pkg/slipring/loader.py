@@ -52,7 +52,7 @@ class Loader(Generic[_Batch]):
         The same seed gives the same epochs. None: a new one, from the system. The `rank` of a sampler that
         has one (`BatchSampler`, torch's DistributedSampler) gives each rank random numbers of its own.
     prefetch_factor : int
-        Batches under way per worker.
+        Batches in flight per worker.
     persistent_workers : bool
         Keep the workers between epochs.
     in_order : bool
@@ -204,7 +204,7 @@ class Loader(Generic[_Batch]):
             rng=o.rng,
             rank=rank_of(o.batch_sampler, o.sampler),
             worker_class=self._worker_class,
-            marked=o.respawns,
+            snapshots=o.respawns,
             every=o.snapshot_every_n_steps or 0,
         )
 

@@ -294,5 +294,5 @@ class Options:
 
     @property
     def look_ahead(self) -> int:
-        """int: tasks that may be under way at once."""
+        """int: tasks that may be in flight at once."""
         return self.prefetch_factor * max(1, self.num_workers)

@@ -18,7 +18,7 @@ import pytest
 from slipring import WorkerDied
 from slipring.compat.webdataset import MultiLoader
 
-AHEAD = 2  # samples under way per worker, by default
+AHEAD = 2  # samples in flight per worker, by default
 
 
 class Shard:

@@ -435,7 +435,7 @@ def closing(method, directory):
 
 
 def becomes(method, what):
-    """Become another program while batches are under way: `sleep`, or this one once more."""
+    """Become another program while batches are in flight: `sleep`, or this one once more."""
     if os.environ.get("BECAME"):
         say("became")
         signal.pause()

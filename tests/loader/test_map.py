@@ -167,7 +167,7 @@ def test_a_sampler_is_asked_anew_in_each_epoch():
         assert [numbers(loader) for _ in range(3)] == [[[1, 2]], [[2, 3]], [[3, 4]]]
 
 
-def test_a_sampler_is_asked_no_further_than_batches_may_be_under_way():
+def test_a_sampler_is_asked_no_further_than_batches_may_be_in_flight():
     asked = []
 
     def endless():

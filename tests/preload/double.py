@@ -91,7 +91,7 @@ class Lab:
         self.main = threading.local()
         self.quick, self.refuse, self.fail_at = False, None, set()
         self.capturing = False
-        self.broken = False  # copies under way are lost
+        self.broken = False  # copies in flight are lost
         self.copies = self.staged = self.queries = self.synchronized = self.streams = 0
         self.idle = []  # streams to copy on that nobody copies on
         self.registered, self.registrations = {}, []
@@ -221,6 +221,6 @@ class Double:
     def unregister(self, address):
         ctypes.string_at(address, 1)  # it is still mapped, or this test run ends here
         end = address + self.lab.registered[address]
-        under_way = [1 for a, _ in self.lab.pending if address <= a < end]
-        assert self.lab.broken or not under_way, "a copy from there is under way"
+        in_flight = [1 for a, _ in self.lab.pending if address <= a < end]
+        assert self.lab.broken or not in_flight, "a copy from there is in flight"
         del self.lab.registered[address]

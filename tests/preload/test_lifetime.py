@@ -240,7 +240,7 @@ EXITS = {
         "import threading\n"
         "threading.Thread(target=lambda: [time.sleep(0.01) for _ in batches], daemon=True).start()"
     ),
-    "with a slow sample under way": (
+    "with a slow sample in flight": (
         "next(batches); another = DataLoader(Slow(), num_workers=1, device='cpu'); waiting = iter(another)"
     ),
 }

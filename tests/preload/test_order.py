@@ -271,7 +271,7 @@ def test_what_the_caller_has_queued_before_comes_before_the_copies(lab, num_work
         assert [lab.read(batch).item() for batch in loader] == [0, 10, 20, 30, 40, 50]
 
 
-def test_a_copy_under_way_is_waited_for_although_the_next_of_its_batch_has_failed(lab):
+def test_a_copy_in_flight_is_waited_for_although_the_next_of_its_batch_has_failed(lab):
     lab.fail_at = {5}  # the second leaf of the third batch
     with DataLoader(Made(image, 40), 4, num_workers=2, slots=4, device=DEVICE) as loader:
         batches, firsts = iter(loader), []
@@ -280,7 +280,7 @@ def test_a_copy_under_way_is_waited_for_although_the_next_of_its_batch_has_faile
                 images, labels = next(batches)
                 firsts.append((lab.read(images)[:, 0] == lab.read(labels) % 251).all().item())
             except MemoryError:
-                assert len(loader._engines.engine.attachment.under_way) >= 1
+                assert len(loader._engines.engine.attachment.in_flight) >= 1
             except StopIteration:
                 break
         assert firsts == [True] * 9

@@ -28,17 +28,20 @@ LAYERS = {
         ("loader", "queue.*", "sampler"),
         ("ground", "ring", "options", "codec", "workers", "iterate"),
     ),
-    "face": (("__init__",), ("ground", "ring", "codec", "workers", "iterate", "loader")),
+    "package": (("__init__",), ("ground", "ring", "codec", "workers", "iterate", "loader")),
     "cimages": (("images._cimages",), ()),
     "images": (("images.*",), ("ground", "cimages", "codec", "workers")),
-    "torch": (("torch.*",), ("ground", "ring", "options", "codec", "workers", "iterate", "loader", "face")),
+    "torch": (
+        ("torch.*",),
+        ("ground", "ring", "options", "codec", "workers", "iterate", "loader", "package"),
+    ),
     "command": (
         ("__main__", "_selfcheck"),
-        ("ground", "ring", "options", "codec", "workers", "iterate", "loader", "face", "torch"),
+        ("ground", "ring", "options", "codec", "workers", "iterate", "loader", "package", "torch"),
     ),
     "compat": (
         ("compat.*",),
-        ("ground", "ring", "options", "codec", "workers", "iterate", "loader", "face", "torch"),
+        ("ground", "ring", "options", "codec", "workers", "iterate", "loader", "package", "torch"),
     ),
 }
 ALONE = "ground"  # its modules may not even use one another

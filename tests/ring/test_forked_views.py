@@ -214,8 +214,8 @@ def test_where_there_is_no_memory_for_a_copy_the_slot_stays_as_it_is(num_workers
         child = without_address_space(lambda: not private(kept[0]) and (kept[0] == 0).all())
         kept.clear()
         assert [int(batch[0]) for batch in iterator] == list(range(1, 20))
-        under_way = 2 if start_method == "thread" else 0  # what the threads were filling stays too, perhaps
-        assert 4 - under_way <= loader._engine.ring.circulating <= 4
+        in_flight = 2 if start_method == "thread" else 0  # what the threads were filling stays too, perhaps
+        assert 4 - in_flight <= loader._engine.ring.circulating <= 4
         assert child.ends_well()
 
 

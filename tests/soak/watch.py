@@ -1,4 +1,4 @@
-"""What the soak looks at when nothing is under way: its own process, and the workers that live as long."""
+"""What the soak looks at when nothing is in flight: its own process, and the workers that live as long."""
 
 import ctypes
 import gc

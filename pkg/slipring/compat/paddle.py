@@ -63,7 +63,7 @@ class DataLoader:
     use_buffer_reader : bool
         With ``num_workers=0``: a thread prepares batches. (Workers always do.)
     prefetch_factor : int
-        Batches under way: at most this many for each worker, or for each place if there are more of them.
+        Batches in flight: at most this many for each worker, or for each place if there are more of them.
     use_shared_memory : bool
         Accepted; it is always used.
 

@@ -46,7 +46,7 @@ class MultiLoader:
     prefix : str
         Has no meaning here: there is no socket.
     **slipring
-        `slipring.Loader`'s further arguments, by name: ``prefetch_factor`` (samples under way per worker),
+        `slipring.Loader`'s further arguments, by name: ``prefetch_factor`` (samples in flight per worker),
         ``on_worker_death``, ``timeout``, ``start_method``, ``seed``, ``slots``, ``copy``, ...
 
     Raises

@@ -29,7 +29,7 @@ cdef object _exiting = exiting  # see there
 @cython.final
 @cython.auto_pickle(False)
 cdef class LoaderIterator:
-    """What ``iter(loader)`` returns; the first tasks are under way with it.
+    """What ``iter(loader)`` returns; the first tasks are in flight with it.
 
     Several threads may call next(): each batch goes to one of them. Not for use in a forked child.
 
@@ -67,10 +67,10 @@ cdef class LoaderIterator:
     cdef uint64_t memory_at  # when next
     cdef set done
     cdef readonly Ring ring
-    cdef Snapshots marks    # None: batches come without
+    cdef Snapshots snapshots  # None: batches come without
     cdef InFlight tasks
     cdef Task task      # the one that is being delivered, until nothing can come between it and the caller
-    cdef Lease lease    # on what it has brought, until `value` is made of that
+    cdef Lease lease    # on what has come of it, until `value` is made of that
     cdef object value
     cdef bint made
     cdef object draw    # where the next task comes from
@@ -118,7 +118,7 @@ cdef class LoaderIterator:
             self.run = engine.begin_run(seed)
             self.n_static = options.num_workers if engine.static else 0
             if self.streams is not None and options.respawns and not self.inline:
-                self.marks = Snapshots(engine, self.run, self.streams)
+                self.snapshots = Snapshots(engine, self.run, self.streams)
             if not self.inline:  # workers begin now: the caller may have much to do before the first next()
                 self.dispatch(False)
         except BaseException:
@@ -169,7 +169,7 @@ cdef class LoaderIterator:
                     self.task = self.lease = self.value = None
                 if not made:
                     value = unpack(lease, self.copy)
-                    if lease.result.kind != SR_BATCH or self.marks is not None:
+                    if lease.result.kind != SR_BATCH or self.snapshots is not None:
                         value = self.make(engine, task, lease, value)
                     made = True
                 if self.eager:
@@ -199,8 +199,8 @@ cdef class LoaderIterator:
         """Make what is to be delivered of what was sent. It can be done again."""
         if lease.result.kind == SR_ERROR:
             return self.rebuild(value, engine.pool.error_of(task.ticket) if self.inline else None)
-        if self.marks is not None:
-            value = self.marks.keep(task.worker, task.sequence, value)
+        if self.snapshots is not None:
+            value = self.snapshots.keep(task.worker, task.sequence, value)
         if lease.result.kind != SR_BATCH:
             self.streams.ended(task.worker, value)
         return value
@@ -425,14 +425,14 @@ cdef class LoaderIterator:
 
     cdef int check(self, engine) except -1:
         """See whether all workers live."""
-        engine.pool.check(None if self.marks is None else self.mark_of)
+        engine.pool.check(None if self.snapshots is None else self.snapshot_of)
         self.watched = engine.pool.watched  # another one, if code of the program has closed it
         return 0
 
     @cython.nonecheck(True)
-    def mark_of(self, number):
-        """Return what the worker that takes a dead one's place is told."""
-        return self.marks.of(number, self.tasks.all())
+    def snapshot_of(self, number):
+        """Return the snapshot that a dead worker's successor goes on from."""
+        return self.snapshots.of(number, self.tasks.all())
 
     # ---- the end
 
@@ -454,7 +454,7 @@ cdef class LoaderIterator:
         self.ring.interrupt(on)
 
     def drain(self, int64_t upto=0):
-        """Have the workers make everything that is under way, and all tickets below `upto`; throw it away."""
+        """Have the workers make everything that is in flight, and all tickets below `upto`; throw it away."""
         cdef Task task
         if self._engine is None:
             return
@@ -482,7 +482,7 @@ cdef class LoaderIterator:
             self.turn.give(before)
 
     def close(self):
-        """End the iteration; what is under way is thrown away. Safe to call twice, and again after Ctrl-C."""
+        """End the iteration; what is in flight is thrown away. Safe to call twice, and again after Ctrl-C."""
         if self._engine is not None:
             self.ending, self._engine = self._engine, None
         engine = self.ending

@@ -30,7 +30,7 @@ cdef class Snapshots:
     cdef Ring ring
     cdef uint64_t run
     cdef object streams, tally
-    cdef dict kept  # worker -> (run, batches, the mark behind them)
+    cdef dict kept  # worker -> (run, batches, the snapshot behind them)
     cdef object keep(self, worker, uint64_t sequence, value)
     cdef object peek(self, uint32_t slot)
 

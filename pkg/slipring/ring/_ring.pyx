@@ -1,4 +1,4 @@
-"""The whole handle on a segment, and the face of this layer: Python modules import from here."""
+"""The whole handle on a segment, and this layer's interface: Python modules import from here."""
 
 import os
 import pickle

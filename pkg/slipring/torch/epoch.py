@@ -67,7 +67,7 @@ class Epoch:
     def _begin_as_torch(self, loader, resume):
         """torch's own beginning of an epoch, which also calls iter(sampler).
 
-        Where that is to go on, `Order` does so, when it has been told and the generator is where it was: a
+        Where that is to go on, `Order` does so, when the state is loaded and the generator is where it was: a
         second call might begin another pass.
         """
         begun = loader if resume is None else _SamplerUntouched(loader)
@@ -164,7 +164,7 @@ class Epoch:
         if self._finished and isinstance(self._plan, state.TrackedPlan):
             for number, states in self._plan.ends.items():
                 self._positions.put(number, states)
-        told = {
+        state_now = {
             **self._header,
             "base_seed": self._base_seed,
             "finished": self._finished,
@@ -172,9 +172,9 @@ class Epoch:
             **(self._order.state() if self._order is not None else {}),
         }
         if self._finished:
-            told["rng_next"] = state.next_epochs_rng(self._generator)
-            told["seeded"] = self._keeps_seed
-        return told
+            state_now["rng_next"] = state.next_epochs_rng(self._generator)
+            state_now["seeded"] = self._keeps_seed
+        return state_now
 
     def _catch_up(self):
         """Bring the place up to date where that was put off."""

@@ -52,12 +52,12 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
     What is Stateful is asked where it is by `state_dict` itself: it stands behind the last batch.
     """
 
-    _asks = False  # what was read since, or could be, holds in place of what a state has told
+    _asks = False  # what was read since, or could be, holds in place of what a saved state says
 
     def __init__(self, loader):
         resume = self._go_on(loader)
         if self._before.get(0):
-            self._tell_of_epoch_before(loader)
+            self._load_epoch_before(loader)
         self._begin_as_torch(loader, resume)
         if self._timeout != 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
@@ -68,7 +68,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         self._timed = Timed(self._collate_fn, self._meter)
         place = None if resume is None else state.places_of(resume).get(0)
         self._dataset_fetcher, skip = self._open(place)
-        self._index = None  # what is under way, in a list
+        self._index = None  # what is in flight, in a list
         self._generator, self._rank_drawn = generator_of(loader), self._drawn_as(loader)
         self._mover, self._several = loader._mover(), loader.devices is not None
         self._part = None  # a batch on its way to a device, in a list
@@ -90,7 +90,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         skip_batches(self._read_once_more, skip)
         self._read_again(resume)
 
-    def _tell_of_epoch_before(self, loader):
+    def _load_epoch_before(self, loader):
         """Before torch draws from the generators: a state may have put them where that epoch ended."""
         if loader._dataset_kind == private.DatasetKind.Map:
             load_dataset(loader.dataset, self._before[0])
@@ -100,7 +100,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
     def _open(self, place):
         """torch's fetcher at a place, and how many batches of it are to be skipped.
 
-        Its own beginning would call iter(dataset) before the dataset is told where it was.
+        Its own beginning would call iter(dataset) before the dataset has loaded its state.
         """
         load_dataset(self._dataset, place)
         what = self._dataset, self._auto_collation, self._timed, self._drop_last
@@ -214,9 +214,9 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
     def _states(self):
         """What is noted of a batch's states: asked for later, but for a step of several that may yet fail."""
         self._asks = not self._several
-        return copied(self._told_now()) if self._several else None
+        return copied(self._state_now()) if self._several else None
 
-    def _told_now(self):
+    def _state_now(self):
         """What dataset and iterator say of themselves now; None if neither can."""
         dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
         states = states_of(self._dataset, dataset_iter)
@@ -237,7 +237,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
                     "which gives that batch, and ask then"
                 )
             if self._asks:
-                self._positions.put(0, copied(self._told_now()))
+                self._positions.put(0, copied(self._state_now()))
 
     def _is_halfway(self):
         """Whether something was read of a batch that has not been handed out."""
@@ -253,7 +253,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
                 self._part, self._ready = self._ready, None
             try:
                 self._mover.follow_caller()
-                part = self._mover.bring(len(parts), self._part[0], -1)
+                part = self._mover.copy_to_device(len(parts), self._part[0], -1)
             except Exception as error:
                 if not in_a_handler(error):
                     self._part = None  # it is what there was to deliver: the next batch comes next

@@ -134,8 +134,8 @@ class WorkersIterator(Epoch, private.BaseIterator):
             self._read_ahead += loader._ahead * len(mover.places)
             preload = Preload(Steps(Feed(core, tracked), mover), loader._ahead, options.timeout or None)
         self._pin_memory = self._pin_memory and mover is None
-        told = tracked or self._pin_memory or preload is not None
-        self._simple = is_map and not (told or self._order.must_be_told)
+        needs_every = tracked or self._pin_memory or preload is not None
+        self._simple = is_map and not (needs_every or self._order.needs_every_delivery)
         self._came = self._ready = None
         # At last: a thread that reads on meanwhile gets at what is closed, and waits for its turn.
         self._preload = preload
@@ -157,7 +157,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
             rank=self._drawn_as(loader),
             worker_class=TorchWorker,
             tracked=tracked,
-            marked=options.respawns,
+            snapshots=options.respawns,
             every=options.snapshot_every_n_steps or 0,
         )
 
@@ -210,7 +210,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
     def _note_end(self, error):
         """What an exception of next() means for the place; deaths and timeouts get torch's words.
 
-        Those without a cause: of another loader's, which the dataset uses, the worker has told already.
+        Those without a cause: of another loader's, which the dataset uses, the worker has reported already.
         """
         if isinstance(error, StopIteration) or in_a_handler(error):
             return
@@ -230,15 +230,15 @@ class WorkersIterator(Epoch, private.BaseIterator):
         self._delivered(ticket)
 
     def _delivered(self, ticket):
-        if self._order is not None and self._order.must_be_told and ticket >= 0:
+        if self._order is not None and self._order.needs_every_delivery and ticket >= 0:
             self._order.delivered(ticket)
 
     def _catch_up(self):
         self._settle()
         order = self._order
-        if order is not None and not order.must_be_told:
+        if order is not None and not order.needs_every_delivery:
             last = self._core.last_ticket if self._simple else self._last_ticket
-            order.low = max(order.low, last + 1)
+            order.low_water = max(order.low_water, last + 1)
 
     def _asked_for(self):
         """Tickets that count as asked for when an epoch is broken off, however far the thread has got."""

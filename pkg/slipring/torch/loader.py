@@ -230,7 +230,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         return torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps"
 
     def _mover(self, engine=None):
-        """What brings batches from an engine's slots to the devices; None if they stay where they are."""
+        """What copies batches from an engine's slots to the devices; None if they stay where they are."""
         if self.device is None and self.devices is None and not self._ahead:
             _unpin(engine)
             return None

@@ -58,7 +58,7 @@ class Feed:
         return batch, self.core.last_slot, (self.core.last_ticket, worker, states)
 
     def notes_of(self, error):
-        """Return what is to be noted when a call's exception is raised: it may be what a ticket brought."""
+        """Return what is to be noted when a call's exception is raised: it may be what a ticket gave."""
         if isinstance(error, (StopIteration, WorkerDied, Closed)):
             return []
         return [(self.core.last_ticket, self.core.last_worker, FAILED)]
@@ -108,10 +108,10 @@ class Steps:
                 self.mover.make_room()
                 batch, slot, note = self.feed()
                 notes = [note]
-                part = self.mover.bring(len(self.parts), batch, slot)
+                part = self.mover.copy_to_device(len(self.parts), batch, slot)
             except Exception as error:
                 if in_a_handler(error):
-                    raise  # the same batch is brought again
+                    raise  # the same batch is copied again
                 batch = self.feed.held = None
                 _forget_batches(error)
                 # In no variable of this frame, which the error's traceback refers to.
@@ -229,7 +229,7 @@ class Preload:
         ----------
         to : object
             Gets it in a list as ``_ready``; and at the end of ``_made``, a list, what there is to note of each
-            batch, also if an exception is all it brought.
+            batch, also if an exception is all that came.
         whole : bool
             The list, or its first.
 

@@ -36,7 +36,7 @@ class RingCollate:
     collate_fn : callable, optional
         What makes the batch, in the worker; torch's ``default_collate`` by default.
     slots : int
-        Batches that may be under way or kept as views; at least 3. When few are left, a batch is copied out.
+        Batches that may be in flight or kept as views; at least 3. When few are left, a batch is copied out.
         Each process that starts workers has so many.
     slot_bytes : int, optional
         As `slipring.Queue`.
@@ -44,7 +44,7 @@ class RingCollate:
     Notes
     -----
     Iterators that are alive at once share the slots, and each has ``prefetch_factor * num_workers`` batches
-    under way. Those of one that nobody asks for at the moment would keep all slots from the others. So a
+    in flight. Those of one that nobody asks for at the moment would keep all slots from the others. So a
     batch that finds no slot for a second (and then, in that worker, for 50 ms) goes torch's own way, and the
     logger "slipring" says so once per worker.
 

@@ -22,7 +22,7 @@ from slipring.workers.worker import Job, Worker
 
 @dataclasses.dataclass(frozen=True)
 class TorchJob(Job):
-    """What every worker is told.
+    """What every worker has to know.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class TorchJob(Job):
 class TorchWorker(Worker):
     """See `slipring.workers.worker.Worker`."""
 
-    told = False  # its map dataset was told where to go on
+    loaded = False  # its map dataset has loaded the state that it goes on from
 
     ticket = 0  # of the batch that is being made
 
@@ -79,7 +79,7 @@ class TorchWorker(Worker):
             self.fetcher.whole = self._whole  # as torch's default collation: tensors, over the same bytes
         if self.job.tracked and not self.job.is_stream:
             for makes_a_batch in ("collate", "one", "whole"):
-                setattr(self.fetcher, makes_a_batch, self._telling(getattr(self.fetcher, makes_a_batch)))
+                setattr(self.fetcher, makes_a_batch, self._with_states(getattr(self.fetcher, makes_a_batch)))
         super().begin(base_seed)
 
     def work(self, fill):
@@ -120,15 +120,15 @@ class TorchWorker(Worker):
             shared = torch.Generator()
             shared.manual_seed(fill.epoch)  # the same in all workers
             apply_random_seed(self.job.dataset, shared)
-        if not (self.told or self.job.is_stream or self.job.resume is None):
+        if not (self.loaded or self.job.is_stream or self.job.resume is None):
             # In the first run that has a task for this worker: few may be left in the resumed one.
-            self.told = True
+            self.loaded = True
             place = self.job.resume.get(self.number) or {}
             load_dataset(self.job.dataset, place)
             self._make_again(fill, place.get("again", ()))
 
     def _make_again(self, fill, batches):
-        """Make once more, and drop, what a Stateful map dataset made behind the states it was told."""
+        """Make once more, and drop, what a Stateful map dataset made behind the states it has loaded."""
         if not batches:
             return
         fill.__exit__()  # the slot is for the batch that is due
@@ -154,13 +154,13 @@ class TorchWorker(Worker):
 
     # ---- the dataset's state, with the batches that it is due with
 
-    def _telling(self, make):
-        def told(what):
+    def _with_states(self, make):
+        def with_states(what):
             batch = make(what)
             due = self.every.due(self.ticket)
             return [self.number, batch, pickled_states(self.job.dataset, None)[0] if due else None]
 
-        return told
+        return with_states
 
     def _open_stream(self, fill, place):
         return _TrackedStream(self.number, self.job, place or self.job.place(fill, self.number))

@@ -37,9 +37,9 @@ class Engine:
         self.memory = None  # of worker processes
         self.pool = self._pool(job)
         self.started = False
-        self.marks = {}  # of streams that are resumed: worker -> (run, batches, where it was then as bytes)
+        self.snapshots = {}  # of streams that are resumed: worker -> (run, batches, where it was then as bytes)
         self.running = 0  # the current run's number
-        self.under_way = None  # the same, until that run has ended
+        self.unfinished = None  # the same, until that run has ended
         self.static = options.dispatch == "static" or options.rng == "worker"
         self.left_behind = -1  # a slot that a worker was at, when the last run ended
         self.overdue = False  # the last run was left because its batch had not come in time
@@ -87,7 +87,7 @@ class Engine:
         if not self.started:
             if self.ring.closed:
                 self.ring.reopen()
-            self.marks.clear()
+            self.snapshots.clear()
             try:
                 self.started = True  # from here on: what is interrupted is ended again
                 self.pool.start(base_seed)
@@ -98,7 +98,7 @@ class Engine:
                 if self.pool.stuck:
                     self.shut_down()
                 raise
-        self.under_way = self.running
+        self.unfinished = self.running
         return self.running
 
     def _wait_for_init(self):
@@ -116,11 +116,11 @@ class Engine:
             self.static = self.static or bool(self.ring.party(number + 1)[2] & USER_SEEDED)
 
     def end_run(self, run, tasks):
-        """Take back what is under way; workers stay if they are persistent.
+        """Take back what is in flight; workers stay if they are persistent.
 
         It can be done again when it was interrupted; not when another run has begun.
         """
-        if self.ring.closed or self.under_way != run:
+        if self.ring.closed or self.unfinished != run:
             return
         self.running += 1
         self.ring.begin_run(self.running)
@@ -135,7 +135,7 @@ class Engine:
             self.stop_workers()
             if self.pool.stuck:
                 self.shut_down()  # they would serve the next run as well, beside its own
-        self.under_way = None
+        self.unfinished = None
 
     def stop_workers(self):
         """End the workers; the segment stays for the next ones."""

@@ -94,7 +94,7 @@ class MapFetcher:
 
 
 def is_stateful(thing):
-    """Whether it can say where it is, and be told: torchdata's protocol."""
+    """Whether it can save and load where it is: torchdata's protocol."""
     return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
 
 
@@ -105,7 +105,7 @@ def states_of(dataset, iterator):
 
 
 class Unsaid:
-    """What a worker sends in place of a state that could not be told or pickled; raised when it is wanted.
+    """What a worker sends in place of a state that could not be asked or pickled; raised when it is wanted.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ class StreamFetcher:
         self.read, self.cut_off = [], None
         self.dataset = None if shared else dataset
         self.every = Every(every)
-        self.told = None, None, False
+        self.saved_state = None, None, False  # position, the states there as bytes, whether they are there
         self.collate_fn = collate_fn
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -305,17 +305,17 @@ class StreamFetcher:
         last : bool
             With the end of the stream they are always due.
         """
-        if self.told[0] != self.position:
+        if self.saved_state[0] != self.position:
             due = self.every.due(self.ticket) or last
             # A last batch that is not full: the dataset may be at its beginning again.
-            told = pickled_states(self.dataset, self.iterator, self.ended) if due else (None, False)
-            self.told = self.position, *told
-        return self.told[1]
+            states = pickled_states(self.dataset, self.iterator, self.ended) if due else (None, False)
+            self.saved_state = self.position, *states
+        return self.saved_state[1]
 
-    def mark(self, last=False):
-        """Return the same as `states`, but None as well if they could not be told."""
-        told = self.states(last)
-        return told if self.told[2] else None
+    def snapshot(self, last=False):
+        """Return the same as `states`, but None as well if they could not be asked or pickled."""
+        states = self.states(last)
+        return states if self.saved_state[2] else None
 
     def samples(self, again=False):
         """Return the next batch's samples (without batching: the next sample in a list); None at the end.

@@ -43,7 +43,7 @@ class Pool(Protocol):
     Attributes
     ----------
     job : Job
-        What a worker that begins is told.
+        What a worker that begins has to know.
     watched : int
         A descriptor that is readable as long as there is a dead worker to `check`; -1: nobody can die.
     stuck : bool
@@ -60,13 +60,13 @@ class Pool(Protocol):
     def begin_run(self) -> None:
         """Another pass over the data begins."""
 
-    def check(self, mark_of: Callable[[int], bytes] | None = None) -> None:
+    def check(self, snapshot_of: Callable[[int], bytes] | None = None) -> None:
         """Look for dead workers; replace them or raise `WorkerDied`.
 
         Parameters
         ----------
-        mark_of : callable, optional
-            Called with a dead worker's number: returns what its replacement is told (see `Worker`).
+        snapshot_of : callable, optional
+            Called with a dead worker's number: returns the snapshot that its replacement goes on from (see `Worker`).
         """
 
     def stop(self, overdue: bool = False) -> None:
@@ -147,10 +147,10 @@ class ThreadPool(Pool):
         for number in range(self.job.num_workers):
             self.threads.append(self._started(number))
 
-    def _started(self, number, mark=None):
+    def _started(self, number, snapshot=None):
         thread = threading.Thread(
             target=_thread_main,
-            args=(self.ring, number, self.job, self.base_seed, mark),
+            args=(self.ring, number, self.job, self.base_seed, snapshot),
             name=f"slipring-worker-{number}",
             daemon=True,
         )
@@ -166,13 +166,13 @@ class ThreadPool(Pool):
         """See `Restarts`."""
         self.restarts.begin_run()
 
-    def check(self, mark_of=None):
+    def check(self, snapshot_of=None):
         """Look for threads that have ended although nobody told them to; see `Pool.check`."""
         for number, thread in enumerate(self.threads):
             if not thread.is_alive() and not self.ring.closed:
-                self._ended(number, mark_of)
+                self._ended(number, snapshot_of)
 
-    def _ended(self, number, mark_of):
+    def _ended(self, number, snapshot_of):
         party = number + 1
         serving, in_flight = self.ring.party(party)[1] == SERVING, self.ring.in_flight(party)
         had, asked = task_text(in_flight)
@@ -186,7 +186,7 @@ class ThreadPool(Pool):
         )
         self.restarts.allow(number, serving, in_flight, error)
         self.ring.recover(party, thread=True)
-        self.threads[number] = self._started(number, None if mark_of is None else mark_of(number))
+        self.threads[number] = self._started(number, None if snapshot_of is None else snapshot_of(number))
 
     def stop(self, overdue=False):
         """Wait for all threads to end their batch; see `Pool.stop`."""
@@ -198,8 +198,8 @@ class ThreadPool(Pool):
         self.threads = [t for t in self.threads if t.is_alive()]
 
 
-def _thread_main(ring, number, job, base_seed, mark):
-    run(job.worker(ring, number, "thread", mark), base_seed)
+def _thread_main(ring, number, job, base_seed, snapshot):
+    run(job.worker(ring, number, "thread", snapshot), base_seed)
 
 
 class ProcessPool(Pool):
@@ -241,12 +241,12 @@ class ProcessPool(Pool):
             with no_interrupt(self.forks) as mask:
                 self._start_one(number, mask)
 
-    def _start_one(self, number, mask, mark_of=None):
-        mark = None if mark_of is None else mark_of(number)
+    def _start_one(self, number, mask, snapshot_of=None):
+        snapshot = None if snapshot_of is None else snapshot_of(number)
         # With SIGINT blocked: between fork and the worker's handler it would print a second traceback.
         process = self.context.Process(
             target=process_main,
-            args=(self.ring, number, self.job, self.base_seed, mask, mark, gc.isenabled()),
+            args=(self.ring, number, self.job, self.base_seed, mask, snapshot, gc.isenabled()),
             name=f"slipring-worker-{number}",
             daemon=True,
         )
@@ -259,9 +259,9 @@ class ProcessPool(Pool):
             if explained is None:
                 raise
             raise explained from error
-        self._watch(number, process, mask, mark_of)
+        self._watch(number, process, mask, snapshot_of)
 
-    def _watch(self, number, process, mask, mark_of):
+    def _watch(self, number, process, mask, snapshot_of):
         try:
             fd = Descriptor(os.pidfd_open(process.pid))
             try:
@@ -271,7 +271,7 @@ class ProcessPool(Pool):
                 raise
         except ProcessLookupError:  # it has died already, and somebody (the forkserver) has waited for it
             self.processes[number] = process
-            self._died(number, mask, mark_of)
+            self._died(number, mask, snapshot_of)
             return
         except OSError:  # no descriptor left, or no place in the epoll: what cannot be watched is not kept
             process.kill()
@@ -302,7 +302,7 @@ class ProcessPool(Pool):
 
     # ---- death
 
-    def check(self, mark_of=None):
+    def check(self, snapshot_of=None):
         """Look for dead workers; see `Pool.check`."""
         if not self.pidfds:
             return
@@ -313,7 +313,7 @@ class ProcessPool(Pool):
         for number in [n for n, fd in self.pidfds.items() if fd.fd in ready or fd.fd < 0]:
             # A worker that is neither here nor replaced would be waited for.
             with no_interrupt(self.forks) as mask:
-                self._died(number, mask, mark_of)
+                self._died(number, mask, snapshot_of)
         self.starts.look()
 
     def _reopen(self):
@@ -336,7 +336,7 @@ class ProcessPool(Pool):
                 new.close()  # seen at the next look, which tries again
                 raise
 
-    def _died(self, number, mask, mark_of):
+    def _died(self, number, mask, snapshot_of):
         process = self.processes.pop(number)
         self._forget(number)
         self._join(process, GRACE_S)
@@ -347,7 +347,7 @@ class ProcessPool(Pool):
         error = self._error(number, process, in_flight, serving)
         _close(process)
         self.restarts.allow(number, serving, in_flight, error)
-        self._start_one(number, mask, mark_of)
+        self._start_one(number, mask, snapshot_of)
 
     def begin_run(self):
         """See `Restarts`."""

@@ -63,7 +63,7 @@ class Restarts:
         return False
 
 
-def told_of_replay(number, batches, by_state):
+def log_replay(number, batches, by_state):
     """Log that a stream's new worker reads so many batches again."""
     if batches:
         import logging

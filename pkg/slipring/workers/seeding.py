@@ -182,9 +182,9 @@ def position(whole_process):
     return pickle.dumps((_thread.seed, _thread.generator, globals_))
 
 
-def go_on(told):
+def go_on(saved_state):
     """Put the calling worker's generators where `position` found another's."""
-    _thread.seed, _thread.generator, globals_ = pickle.loads(told)
+    _thread.seed, _thread.generator, globals_ = pickle.loads(saved_state)
     if globals_ is not None:
         python, legacy, state = globals_
         torch = _torch()

@@ -29,7 +29,7 @@ NO_MEMORY = (SegmentFull, BatchTooLarge, DescriptorClosed)  # not even for what 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What every worker of a loader is told; it travels to them as they are started."""
+    """What every worker of a loader has to know; it travels to them as they are started."""
 
     dataset: object
     is_stream: bool
@@ -41,7 +41,7 @@ class Job:
     rng: str
     rank: int = 0
     worker_class: type = None  # `Worker`, or an adapter's own
-    marked: bool = False  # streams: batches go with marks, from which another worker could go on
+    snapshots: bool = False  # streams: batches go with snapshots, from which another worker could go on
     every: int = 1  # which of them, see `slipring.workers.fetch.Every`
 
     method_argument = "start_method"  # what the adapter calls it
@@ -55,10 +55,10 @@ class Job:
     def not_sent(self, error):
         """Called before the exception is raised that has kept a worker from being started."""
 
-    def worker(self, ring, number, kind, mark=None):
+    def worker(self, ring, number, kind, snapshot=None):
         """Return the worker of that number; for the parameters see `Worker`."""
         made = (self.worker_class or Worker)(ring, number, self, kind)
-        made.mark = mark
+        made.snapshot = snapshot
         return made
 
 
@@ -75,12 +75,12 @@ class Worker:
 
     Attributes
     ----------
-    mark : bytes or None
+    snapshot : bytes or None
         The last one that a worker has published which died, and whose stream this one goes on with; empty:
         it left none. None: nobody had this number before.
     """
 
-    mark = None
+    snapshot = None
     turn = 0  # the batch of its stream that comes next, in this run
 
     def __init__(self, ring, number, job, kind):
@@ -241,8 +241,8 @@ class Worker:
                 self.stream.read = []  # nobody else keeps them when the batch is published
             fetched = now()
             box = [self.stream.last() if samples is None else self.stream.collate(samples)]
-            if self.job.marked:
-                box = [[box.pop(), self._mark(fill, samples is None)]]
+            if self.job.snapshots:
+                box = [[box.pop(), self._snapshot(fill, samples is None)]]
         if samples is None:
             self.encoder.publish(fill, box, END)
         else:
@@ -251,7 +251,7 @@ class Worker:
 
     def _turn_to(self, fill):
         """Refuse to pass over a batch of which nobody has died: it would be lost without a word."""
-        heir = self.turn == 0 and self.mark is not None
+        heir = self.turn == 0 and self.snapshot is not None
         if fill.sequence > self.turn and not heir:
             raise SlipringError(
                 f"worker {self.number} got the task for batch {fill.sequence} of its stream where batch "
@@ -260,10 +260,10 @@ class Worker:
         self.turn = fill.sequence + 1
 
     def _begin_stream(self, fill):
-        mark, self.mark = self.mark, None
-        if not mark:
+        snapshot, self.snapshot = self.snapshot, None
+        if not snapshot:
             return self._open_stream(fill, None)
-        run, batches, ended, states, generators = pickle.loads(mark)
+        run, batches, ended, states, generators = pickle.loads(snapshot)
         place = {"batches": batches, "states": pickle.loads(states)}
         if run != fill.run:  # the dataset is as an earlier run has left it, if that came to its end
             return self._open_stream(fill, {**place, "ended": True} if ended else None)
@@ -292,10 +292,10 @@ class Worker:
                 StreamFetcher.collate(self.stream, samples)
         fill.rewind()
 
-    def _mark(self, fill, last):
-        """What a worker needs to go on behind this batch; None: it goes on from an earlier mark, if any."""
+    def _snapshot(self, fill, last):
+        """What a worker needs to go on behind this batch; None: it goes on from an earlier snapshot, if any."""
         stream = self.stream
-        states = stream.mark(last)
+        states = stream.snapshot(last)
         if states is None:
             return None
         generators = seeding.position(self.kind == "process")

@@ -83,7 +83,7 @@ class Mover:
             if stream is not None:
                 stream.wait_stream(place.current_stream())
 
-    def bring(self, number, value, slot):
+    def copy_to_device(self, number, value, slot):
         """Return a batch as `Moved` to that one of the places; it lies in `slot`, -1 for elsewhere."""
         place, stream = self.places[number], self.streams[number]
         if not place.copies:
@@ -98,7 +98,7 @@ class Mover:
                 moved = each_leaf(value, lambda leaf: self._moved(leaf, place, stream, pinned, staged))
                 if self.transform is not None:
                     moved = self.transform(moved)
-        finally:  # also where it failed in the midst: copies may be under way all the same
+        finally:  # also where it failed in the midst: copies may be in flight all the same
             event.record(stream)
             if pinned:
                 self.pins.hold(event, value)

@@ -25,7 +25,7 @@ class RegisteredSlots:
         self.ring, self.host = ring, host
         self.registered = {}  # slot -> (address, bytes)
         self.refused = None  # why a slot is not
-        self.under_way = collections.deque()  # (event, what lies in slots), oldest first
+        self.in_flight = collections.deque()  # (event, what lies in slots), oldest first
         self.closed = False
         # A thread that hangs in transform_device at an epoch's end is left behind, and may come back.
         self.lock = threading.RLock()
@@ -59,7 +59,7 @@ class RegisteredSlots:
     def hold(self, event, value):
         """Keep a batch, whose slots are leased, until the copies before `event` are done."""
         with self.lock:
-            self.under_way.append((event, value))
+            self.in_flight.append((event, value))
             if self.closed:
                 self.let_go(0)
 
@@ -68,11 +68,11 @@ class RegisteredSlots:
         self.let_go(min(COPIES * devices - 1, max(0, self.ring.n_slots - 3)))
 
     def let_go(self, keep):
-        """Give up what has been copied; wait until no more than `keep` batches are under way."""
+        """Give up what has been copied; wait until no more than `keep` batches are in flight."""
         with self.lock:
-            while self.under_way and (len(self.under_way) > keep or self.under_way[0][0].query()):
-                self.under_way[0][0].synchronize()
-                self.under_way.popleft()
+            while self.in_flight and (len(self.in_flight) > keep or self.in_flight[0][0].query()):
+                self.in_flight[0][0].synchronize()
+                self.in_flight.popleft()
 
     def finish(self):
         """Wait for all copies, and give up what they read. In any thread: captures of graphs stand."""
@@ -86,7 +86,7 @@ class RegisteredSlots:
             # A device that has failed says so at every call; what it was told last has been raised already.
             with contextlib.suppress(RuntimeError):
                 self.finish()
-            self.under_way.clear()
+            self.in_flight.clear()
             for slot in list(self.registered):
                 with contextlib.suppress(RuntimeError):
                     self._take_back(slot)

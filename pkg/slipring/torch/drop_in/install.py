@@ -15,7 +15,7 @@ from slipring.torch.drop_in import for_accelerate
 from slipring.torch.drop_in.standin import StandIn, Stock
 from slipring.torch.loader import DataLoader
 
-_told = weakref.WeakSet()  # classes that were warned of
+_warned = weakref.WeakSet()  # classes that were warned of
 _lock = threading.RLock()
 _depth = 0
 _changed = []  # (namespace, name) where Stock was, and DataLoader is now
@@ -136,9 +136,9 @@ def _tell_of_derived():
         for cls in _all_below(Stock)
         if not isinstance(cls, StandIn)
         and cls.__module__.partition(".")[0] not in ("torch", "torchdata")
-        and cls not in _told
+        and cls not in _warned
     ]
-    _told.update(derived)
+    _warned.update(derived)
     if derived:
         names = ", ".join(sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in derived))
         warnings.warn(

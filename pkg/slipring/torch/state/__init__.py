@@ -1,1 +1,1 @@
-"""Where an iteration is: saved, loaded, and told to samplers and streams."""
+"""Where an iteration is: saved, and loaded by samplers and streams."""

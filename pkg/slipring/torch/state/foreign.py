@@ -62,7 +62,7 @@ def _places(workers):
     for worker in workers:
         fetcher = worker.get("fetcher_state") or {}
         found = {"dataset": worker.get("dataset_state"), "iterator": fetcher.get("dataset_iter_state")}
-        states = {name: told for name, told in found.items() if told is not None}
+        states = {name: state for name, state in found.items() if state is not None}
         if states and fetcher.get("fetcher_ended"):
             states["last"] = True  # torchdata's own workers read it once more
         if states:
@@ -72,12 +72,15 @@ def _places(workers):
 
 def _order(loader, main, lag, finished):
     """What the state says about the sampler, or about the generator of torchdata's own random one."""
-    told, over = main.get("_sampler_iter_state"), finished
-    if isinstance(told, dict) and "samples_yielded" in told:  # of torchdata's batching
-        over = finished or bool(told["samples_yielded"] % (source_of(loader)[1] or 1))
-        parts = {"sampler": told.get("sampler_state"), "sampler_iterator": told.get("sampler_iter_state")}
+    saved_state, over = main.get("_sampler_iter_state"), finished
+    if isinstance(saved_state, dict) and "samples_yielded" in saved_state:  # of torchdata's batching
+        over = finished or bool(saved_state["samples_yielded"] % (source_of(loader)[1] or 1))
+        parts = {
+            "sampler": saved_state.get("sampler_state"),
+            "sampler_iterator": saved_state.get("sampler_iter_state"),
+        }
     else:
-        parts = {"sampler": main.get("_index_sampler_state"), "sampler_iterator": told}
+        parts = {"sampler": main.get("_index_sampler_state"), "sampler_iterator": saved_state}
     inner = parts["sampler_iterator"]
     if isinstance(inner, dict) and set(inner) == {"yielded", "generator"}:
         if finished:

@@ -16,10 +16,10 @@ from slipring.torch.state.asking import copied
 from slipring.torch.state.order import (
     as_state,
     as_text,
+    end_epoch_before,
     generator_of,
     source_of,
     state_of,
-    tell_of_epoch_before,
 )
 from slipring.workers.fetch import Unsaid, is_stateful
 
@@ -53,7 +53,7 @@ class Place:
 
     Parameters
     ----------
-    told : dict, optional
+    saved_state : dict, optional
         What a state says of it.
 
     Attributes
@@ -68,15 +68,15 @@ class Place:
     since, missed : int
         Batches delivered since then; exceptions delivered behind the last of those.
     again, missed_lists : list
-        The same of a map dataset, whose worker must be told what to read again: [ticket, indices] of each.
+        The same of a map dataset, whose worker must read again: [ticket, indices] of each.
     """
 
-    def __init__(self, told=None):
-        told = told or {}
-        self.batches = told.get("batches", 0)
-        self.ended = bool(told.get("ended"))
-        self.put(copied(told.get("states")))
-        self.since, self.again = told.get("since", 0), list(told.get("again", ()))
+    def __init__(self, saved_state=None):
+        saved_state = saved_state or {}
+        self.batches = saved_state.get("batches", 0)
+        self.ended = bool(saved_state.get("ended"))
+        self.put(copied(saved_state.get("states")))
+        self.since, self.again = saved_state.get("since", 0), list(saved_state.get("again", ()))
 
     def put(self, states):
         """Have these be the latest states."""
@@ -85,24 +85,24 @@ class Place:
         self.again, self.missed_lists = [], []
 
     def passed(self, asked):
-        """Note a batch that brought no states; `asked`: [ticket, indices] of a map dataset."""
+        """Note a batch that came without states; `asked`: [ticket, indices] of a map dataset."""
         self.since, self.missed = self.since + self.missed + 1, 0
         if asked is not None:
             self.again = [*self.again, *self.missed_lists, asked]  # another list: see `Positions.after`
             self.missed_lists = []
 
-    def told(self):
+    def plain(self):
         """Return it as plain values."""
         return {
             "batches": self.batches,
-            "states": _told(self.states),
+            "states": _unpickled(self.states),
             **({"ended": True} if self.ended else {}),
             **({"since": self.since} if self.since and self.states is not None and not self.again else {}),
             **({"again": list(self.again)} if self.again else {}),
         }
 
 
-def _told(states):
+def _unpickled(states):
     if not isinstance(states, bytes):
         return states
     states = pickle.loads(states)
@@ -138,7 +138,7 @@ class Positions:
         return self.workers.setdefault(number, Place())
 
     def after(self, number, states, asked=None):
-        """Return a worker's Place behind one more batch, which has brought `states` or None.
+        """Return a worker's Place behind one more batch, which came with `states` or None.
 
         What is here stays as it is: a handler that raises leaves nothing half done. `asked`: see `Place.passed`.
         """
@@ -172,7 +172,7 @@ class Positions:
         """Return the workers' part of the state."""
         return {
             "last_worker": self.last,
-            "workers": {number: place.told() for number, place in sorted(self.workers.items())},
+            "workers": {number: place.plain() for number, place in sorted(self.workers.items())},
         }
 
 
@@ -182,7 +182,7 @@ class Positions:
 def initial(loader):
     """Return the state of an iteration that has not begun; what is Stateful says how it begins."""
     source = source_of(loader)[0]
-    told = {
+    state = {
         **header(loader),
         "base_seed": None,
         "finished": True,
@@ -190,7 +190,7 @@ def initial(loader):
         **({"sampler": source.state_dict()} if _says_how_it_begins(source) else {}),
         **({"workers": _own_place(loader.dataset)} if loader.num_workers == 0 else {}),
     }
-    return copied(told)
+    return copied(state)
 
 
 def _says_how_it_begins(thing):
@@ -219,8 +219,8 @@ def next_epochs_rng(generator):
 
 
 def begin_next_epoch(loader, state):
-    """Put the generator where a finished epoch has left it, and tell a Stateful sampler of that epoch."""
-    tell_of_epoch_before(loader, state)
+    """Put the generator where a finished epoch has left it, and have a Stateful sampler end that epoch."""
+    end_epoch_before(loader, state)
     text = state.get("rng_next")
     if text is None:
         return
@@ -239,7 +239,7 @@ def places_of(state):
 def ended_places(loader, state):
     """Return {number: place} of the workers at the end of an epoch, where the state is one of that kind.
 
-    Datasets that live on from epoch to epoch are told it, as they know it without an interruption. With
+    Datasets that live on from epoch to epoch load it, as they have it without an interruption. With
     another number of workers nothing of it can hold.
     """
     if state is None or not state["finished"] or state["num_workers"] != loader.num_workers:

@@ -13,7 +13,7 @@ from slipring.ring._check import in_a_handler
 from slipring.torch.state.asking import Making, copied
 from slipring.workers.fetch import cut_off, generator_ended, is_stateful
 
-TOLD = ("sampler", "sampler_iterator", "sampler_beyond", "sampler_over")
+SAVED = ("sampler", "sampler_iterator", "sampler_beyond", "sampler_over")
 _END = object()
 
 
@@ -62,47 +62,47 @@ def source_of(loader):
     return sampler, 0, False
 
 
-def told_of(state):
+def saved_state_of(state):
     """Return what a state holds of a Stateful sampler and its iterator; empty: nothing."""
-    return {name: state[name] for name in TOLD if state.get(name) is not None}
+    return {name: state[name] for name in SAVED if state.get(name) is not None}
 
 
-def opened(source, told, generator):
-    """Return (a sampler's iterator that goes on where a state says, whether anybody could be told).
+def opened(source, saved_state, generator):
+    """Return (a sampler's iterator that goes on where a state says, whether anybody took the state).
 
     Parameters
     ----------
     source : iterable
-    told : dict
+    saved_state : dict
         "sampler", "sampler_iterator": what they said of themselves; "sampler_beyond": how many indices had
         been drawn since; "sampler_over": the sampler was at its end, and says perhaps where its next pass
         begins.
     generator : Generator or None
         What the sampler may draw from.
     """
-    made, done = _told(source, told)
-    if done and told.get("sampler_over"):
+    made, loaded = _loaded(source, saved_state)
+    if loaded and saved_state.get("sampler_over"):
         drawn_from = state_of(generator)
         if next(made, _END) is not _END:  # it has begun the next pass, which is not its turn yet
             put_to(generator, drawn_from)
-            _told(source, told)
+            _loaded(source, saved_state)
             made = iter(())
-    if done:
-        for _ in range(told.get("sampler_beyond", 0)):
+    if loaded:
+        for _ in range(saved_state.get("sampler_beyond", 0)):
             next(made, None)
-    return made, done
+    return made, loaded
 
 
-def _told(source, told):
-    told = copied(told)
-    done = "sampler" in told and is_stateful(source)
-    if done:
-        source.load_state_dict(told["sampler"])
+def _loaded(source, saved_state):
+    saved_state = copied(saved_state)
+    loaded = "sampler" in saved_state and is_stateful(source)
+    if loaded:
+        source.load_state_dict(saved_state["sampler"])
     made = iter(source)
-    if "sampler_iterator" in told and is_stateful(made):
-        made.load_state_dict(told["sampler_iterator"])
-        done = True
-    return made, done
+    if "sampler_iterator" in saved_state and is_stateful(made):
+        made.load_state_dict(saved_state["sampler_iterator"])
+        loaded = True
+    return made, loaded
 
 
 def _draws(iterator):
@@ -110,13 +110,13 @@ def _draws(iterator):
     return iterator if type(iterator).__module__ == "builtins" else map(next, itertools.repeat(iterator))
 
 
-def tell_of_epoch_before(loader, state):
+def end_epoch_before(loader, state):
     """Have a Stateful sampler end the epoch that a state is of, as it did then."""
-    told = told_of(state)
-    if not told:
+    saved_state = saved_state_of(state)
+    if not saved_state:
         return
-    made, done = opened(source_of(loader)[0], told, generator_of(loader))
-    if done and "yielded" in state:  # else that epoch has not begun
+    made, loaded = opened(source_of(loader)[0], saved_state, generator_of(loader))
+    if loaded and "yielded" in state:  # else that epoch has not begun
         with contextlib.suppress(Exception):  # it was raised then
             collections.deque(_draws(made), 0)
 
@@ -145,21 +145,21 @@ class Order:
         self.generator = generator_of(loader)
         self.resume = resume
         self.ticket = 0 if resume is None else resume["yielded"]
-        self.low = self.ticket  # every ticket before it has been delivered
+        self.low_water = self.ticket  # every ticket before it has been delivered
         self.above = set() if resume is None else set(resume["above"])  # delivered beyond that
         self.began = None  # the generator's state before the first draw
         self.before = before  # and before iter(), for samplers that draw there
         # A state of torchdata's has that of a generator which torch's sampler would make by itself.
         self.samplers_rng = resume is not None and bool(resume.get("rng_is_the_samplers"))
         self.made = None if self.group or resume is not None else made
-        self.tells = None  # whether the sampler or its iterator is Stateful
-        self.told = {} if resume is None else told_of(resume)
+        self.is_stateful = None  # whether the sampler or its iterator is Stateful
+        self.saved_state = {} if resume is None else saved_state_of(resume)
         # Lists that were drawn ahead of the delivery when the state was taken: they come first.
         self.given = collections.deque(() if resume is None else resume.get("ahead", ()))
         self.keep, self.kept = keep, {}  # ticket -> its list, until it has been delivered
         # Whether the sampler has been drawn from: until then it may say what an earlier pass has left.
         self.asked = self.over = False
-        self.at = self.told or None  # what holds of the sampler until then
+        self.at = self.saved_state or None  # what holds of the sampler until then
         self.making = Making()
         self.drawn = []  # the next list, as far as it is drawn: what a handler raises meanwhile loses nothing
         self.first = True  # nothing has been drawn yet in this iteration
@@ -169,9 +169,9 @@ class Order:
         self._texts = {}
 
     @property
-    def must_be_told(self):
-        """bool: whether `delivered` must be called for every ticket; else `low` alone says it all."""
-        return self.keep or self.tells or not self.in_order or bool(self.above)
+    def needs_every_delivery(self):
+        """bool: whether `delivered` must be called for every ticket; else `low_water` alone says it all."""
+        return self.keep or self.is_stateful or not self.in_order or bool(self.above)
 
     def lists(self):
         """Return an iterator with a list of indices per ticket. It goes on behind what a handler raises."""
@@ -191,7 +191,7 @@ class Order:
                 self.drawn = []
                 return drawn
             self.swift, self.over = False, True
-        if self.tells is False and not self.keep:
+        if self.is_stateful is False and not self.keep:
             indices = self._first() if self.first else self._draw()
             if self.check is not None:
                 self.check(len(indices))
@@ -206,7 +206,7 @@ class Order:
                 finally:
                     making.busy = False
         # No call from here on: a handler cannot raise, and the list is given once.
-        if self.tells or self.keep:
+        if self.is_stateful or self.keep:
             self.kept[self.ticket] = indices
         self.ticket += 1
         self.first = False
@@ -214,11 +214,11 @@ class Order:
             del self.given[0]
         else:
             self.drawn = []
-            kept = self.tells is not False or self.keep
+            kept = self.is_stateful is not False or self.keep
             self.swift = not (kept or self.over or self.cut_off or self.check or not self.group)
         return indices
 
-    def _told_now(self):
+    def _state_now(self):
         """What sampler and iterator say of themselves; None if neither can."""
         parts = (
             ("sampler", None if self.source is self.made else self.source),
@@ -230,21 +230,21 @@ class Order:
 
     def open(self):
         """Begin with the sampler, of which nothing is drawn yet."""
-        if self.tells is not None:
+        if self.is_stateful is not None:
             return
-        told = False
+        loaded = False
         if self.made is None:
             self.before = state_of(self.generator)
-            self.made, told = opened(self.source, self.told, self.generator)
+            self.made, loaded = opened(self.source, self.saved_state, self.generator)
         self.draws = _draws(self.made)
-        self.to_skip = 0 if told else self.ticket
-        if not told:
+        self.to_skip = 0 if loaded else self.ticket
+        if not loaded:
             self.given.clear()  # they are drawn again
-        self.tells = is_stateful(self.source) or is_stateful(self.made)
-        if self.tells or inspect.isgenerator(self.made):
-            self.before = None  # it will be told, or has drawn nothing
-        if not told:
-            self.at = None if self.to_skip else self._told_now()
+        self.is_stateful = is_stateful(self.source) or is_stateful(self.made)
+        if self.is_stateful or inspect.isgenerator(self.made):
+            self.before = None  # it loads its state, or has drawn nothing
+        if not loaded:
+            self.at = None if self.to_skip else self._state_now()
 
     def _first(self):
         """The first draw of the epoch: here samplers ask their generator for the whole order."""
@@ -284,7 +284,7 @@ class Order:
             try:
                 yield torch.set_rng_state
             finally:
-                if self.low or self.above:
+                if self.low_water or self.above:
                     torch.set_rng_state(now)
 
     def _skip(self):
@@ -295,10 +295,10 @@ class Order:
         try:
             return self._draw()
         except StopIteration:
-            if self.ticket or not self.told:
+            if self.ticket or not self.saved_state:
                 raise
         # Nothing had been drawn then: what the sampler said of itself was of the end of the pass before.
-        self.made, self.told, self.over, self.drawn = iter(self.source), {}, False, []
+        self.made, self.saved_state, self.over, self.drawn = iter(self.source), {}, False, []
         self.draws = _draws(self.made)
         return self._draw()
 
@@ -341,15 +341,14 @@ class Order:
 
     def delivered(self, ticket):
         """Note that a ticket's batch has been handed out."""
-        if ticket < self.low:
+        if ticket < self.low_water:
             return  # an exception that was no batch's came behind it
         self.above.add(ticket)
         # Not past what is yet to be drawn, and skipped: the sampler is asked behind it.
-        kept = self.tells or self.keep
-        while (low := self.low) in self.above and (not kept or low in self.kept):
-            self.low = (
-                low + 1
-            )  # first: a handler that raises leaves what is behind us, which counts for nothing
+        kept = self.is_stateful or self.keep
+        while (low := self.low_water) in self.above and (not kept or low in self.kept):
+            # First: a handler that raises leaves what is behind us, which counts for nothing.
+            self.low_water = low + 1
             self.above.discard(low)
             self.kept.pop(low, None)
 
@@ -363,8 +362,8 @@ class Order:
             if self.resume is None:
                 self.open()
             return {
-                "yielded": self.low,
-                "above": sorted(ticket for ticket in self.above if ticket >= self.low),
+                "yielded": self.low_water,
+                "above": sorted(ticket for ticket in self.above if ticket >= self.low_water),
                 **self._generators(),
                 "sampler": None,
                 **self._samplers(),
@@ -374,14 +373,16 @@ class Order:
     def _samplers(self):
         """What a Stateful sampler and its iterator say, and what was drawn from them and not delivered."""
         at, drawn = self.at, []
-        if self.tells and self.drawn and not self.given:  # it was interrupted: what was drawn comes first
+        if self.is_stateful and self.drawn and not self.given:
+            # It was interrupted: what was drawn comes first.
             with contextlib.suppress(StopIteration):
                 drawn = [self._draw()]
-        if self.tells and self.asked and not self.told.get("sampler_over"):
-            at = {**(self._told_now() or {}), **({"sampler_over": True} if self.over else {})}
+        if self.is_stateful and self.asked and not self.saved_state.get("sampler_over"):
+            at = {**(self._state_now() or {}), **({"sampler_over": True} if self.over else {})}
         if not at:
             return {}
-        kept = [self.kept[ticket] for ticket in range(self.low, self.ticket)] if self.tells else []
+        tickets = range(self.low_water, self.ticket) if self.is_stateful else ()
+        kept = [self.kept[ticket] for ticket in tickets]
         ahead = [*kept, *drawn, *self.given]
         return {**at, **({"ahead": ahead} if ahead else {})}
 
