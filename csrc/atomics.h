@@ -14,7 +14,8 @@
 #define sr_load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
 #define sr_load_acquire(p) atomic_load_explicit((p), memory_order_acquire)
 /* The seq_cst accesses form the store-then-look pairs of sleepers and wakers: each side writes its own
- * word, then reads the other's; at least one of them sees the other. */
+ * word, then reads the other's; at least one of them sees the other. That is how Dekker's algorithm begins, and
+ * what store buffers break (the litmus test SB): release and acquire do not suffice for it, on x86 neither. */
 #define sr_load_ordered(p) atomic_load_explicit((p), memory_order_seq_cst)
 
 #define sr_store_relaxed(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)

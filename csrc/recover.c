@@ -1,5 +1,8 @@
 /* recover.c - what a dead party held goes back to the living.
  *
+ * The owner's number lies in the word itself, as in the kernel's robust futexes; but a survivor undoes what was held,
+ * not the kernel, which knows nothing of half-filled slots.
+ *
  * The caller has confirmed the death (a pidfd, or pid and start time), so nobody but the recovering party
  * changes words that name the dead one as owner: each step is still a CAS, because the words also carry
  * what others may change (HELD), and because several survivors may recover at once in push mode.

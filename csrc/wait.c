@@ -1,4 +1,8 @@
-/* wait.c - clocks, futexes, parties: who sleeps, who wakes, who is who. */
+/* wait.c - clocks, futexes, parties: who sleeps, who wakes, who is who.
+ *
+ * Sleeping is by eventcounts: announce, look once more, sleep on a word read before the look (docs/protocol.md, Waiting
+ * and waking, names the sources).
+ */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <limits.h>

@@ -52,7 +52,10 @@ def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, bint stre
 
 
 def mix(*words):
-    """Return a 64-bit hash of integers (splitmix64 chained): the seed of a range of rows.
+    """Return a 64-bit hash of integers: the seed of a range of rows.
+
+    Steps of splitmix64, chained (G. L. Steele, D. Lea and C. H. Flood, Fast splittable pseudorandom number generators,
+    OOPSLA 2014).
 
     Same words, same seed, on every machine and in every process.
     """
