@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-import slipring.iterate.prefetch
+import slipring.workers.engine
 from slipring import Closed, Loader, LoaderTimeout
 from slipring.iterate.prefetch import Handed, Prefetcher, ReadHere
 from slipring.workers.fetch import Given
@@ -168,7 +168,7 @@ def test_a_forked_child_ends_although_a_thread_was_at_work_when_it_was_forked():
     pid = os.fork()
     if pid == 0:
         try:
-            slipring.iterate.prefetch._stop_all()
+            slipring.workers.engine._shut_down_all()
         finally:
             os._exit(3)
     forked.set()

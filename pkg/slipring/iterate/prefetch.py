@@ -3,14 +3,12 @@
 import collections
 import os
 import threading
-import weakref
 
 from slipring.errors import Closed, LoaderTimeout
 from slipring.iterate.dispatch import grouped
-from slipring.workers.engine import before_exit
+from slipring.workers.engine import stop_at_exit
 
 GRACE_S = 1.0  # at the end, for an iterator that is being asked; what waits for ever is left behind
-_live = weakref.WeakSet()
 
 
 class Prefetcher:
@@ -69,7 +67,7 @@ class Prefetcher:
                 thread = threading.Thread(
                     target=_run, args=(self._line,), name="slipring-prefetch", daemon=True
                 )
-                _live.add(self._line)
+                stop_at_exit(self._line)
                 thread.start()
                 self._thread = thread
 
@@ -181,21 +179,6 @@ def _timed_out(seconds):
         f"nothing came within timeout={seconds} s from what is read ahead in this process; raise timeout, or "
         "look at what it waits for"
     )
-
-
-@before_exit
-def _stop_all():
-    for line in list(_live):
-        line.stop()
-
-
-def _forget():
-    """In a forked child there are no such threads, and one of them may have held its line's lock."""
-    global _live
-    _live = weakref.WeakSet()
-
-
-os.register_at_fork(after_in_child=_forget)
 
 
 def _run(line):

@@ -12,17 +12,15 @@ import os
 import sys
 import threading
 import traceback
-import weakref
 
 from slipring.errors import Closed, WorkerDied
 from slipring.ring._check import in_a_handler
-from slipring.workers.engine import before_exit, exiting, stay_if_exiting
+from slipring.workers.engine import exiting, stay_if_exiting, stop_at_exit
 
 log = logging.getLogger("slipring")
 
 FAILED = object()  # in a note, where the worker's states would be
 TRANSFORM_S = 5.0  # at the end, for a transform_device that hangs
-_live = weakref.WeakSet()
 
 
 class Feed:
@@ -219,7 +217,7 @@ class Preload:
             self.thread = threading.Thread(
                 target=_run, args=(steps, self.line), name="slipring-preload", daemon=True
             )
-            _live.add(self)
+            stop_at_exit(self)
             self.thread.start()
 
     def next(self, to, whole=True):
@@ -364,9 +362,3 @@ def _forget_batches(error):
 
 def _closed():
     return Closed("the loader was closed while a batch was waited for")
-
-
-@before_exit
-def _stop_all():
-    for preload in list(_live):
-        preload.stop()

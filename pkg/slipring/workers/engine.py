@@ -168,23 +168,22 @@ class Engine:
 
 
 _exit_begun = threading.Event()
-_before_exit = []
+_with_threads = weakref.WeakSet()  # what has a thread that asks an engine, and ends it by `stop`
 
 # Whether all has been ended. A __del__ has it as a default argument: the modules may have gone by then.
 exiting = _exit_begun.is_set
 
 
-def before_exit(function):
-    """Have a function called at the interpreter's exit, before all engines are shut down."""
-    _before_exit.append(function)
-    return function
+def stop_at_exit(thing):
+    """Have its `stop` called at the interpreter's exit, before all engines are shut down."""
+    _with_threads.add(thing)
 
 
 @atexit.register
 def _shut_down_all():
     _exit_begun.set()
-    for function in _before_exit:
-        function()
+    for thing in list(_with_threads):
+        thing.stop()
     for engine in list(_live):
         engine.shut_down()
 
@@ -196,6 +195,8 @@ def stay_if_exiting():
 
 
 def _abandon_all():
+    global _with_threads
+    _with_threads = weakref.WeakSet()  # the parent's, and one of those threads may have held its lock
     for engine in list(_live):
         engine.pool.abandon()
 
