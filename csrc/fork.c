@@ -25,7 +25,7 @@ typedef struct copy {
     size_t bytes;
 } copy;
 
-static _Atomic uint64_t generation;
+_Atomic uint64_t sr_forks;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list of handles; a fork holds it */
 static sr_ring *handles;
 static copy *copies;
@@ -37,8 +37,6 @@ static int errno_before = -1; /* this fork: -1 if there was nothing to copy */
 #define load(p) atomic_load_explicit((p), memory_order_relaxed)
 #define store(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
 #define add(p, v) atomic_fetch_add_explicit((p), (v), memory_order_relaxed)
-
-uint64_t sr_fork_generation(void) { return load(&generation); }
 
 void sr_enlist(sr_ring *ring)
 {
@@ -61,18 +59,24 @@ void sr_delist(sr_ring *ring)
 
 void sr_use(sr_ring *ring, uint32_t slot) { add(&ring->in_use[slot], 1); }
 
+bool sr_stays(const sr_ring *ring, uint32_t slot) { return load(&ring->in_use[slot]) & STAYS; }
+
+/* The same when another thread's fork has come to its end. Apart: sr_unuse runs once per batch, and saves no registers. */
+__attribute__((noinline)) static bool stays_in_the_end(sr_ring *ring, uint32_t slot)
+{
+    pthread_mutex_lock(&lock);
+    bool stays = sr_stays(ring, slot);
+    pthread_mutex_unlock(&lock);
+    return stays;
+}
+
 bool sr_unuse(sr_ring *ring, uint32_t slot)
 {
     uint32_t had = add(&ring->in_use[slot], UINT32_MAX);
-    if (!(had & JUST))
-        return !(had & STAYS);
-    pthread_mutex_lock(&lock); /* until another thread's fork has come to its end */
-    had = load(&ring->in_use[slot]);
-    pthread_mutex_unlock(&lock);
-    return !(had & STAYS);
+    if (!(had & (STAYS | JUST)))
+        return true;
+    return had & JUST ? !stays_in_the_end(ring, slot) : false;
 }
-
-bool sr_stays(const sr_ring *ring, uint32_t slot) { return load(&ring->in_use[slot]) & STAYS; }
 
 void sr_fork_of_worker(bool on) { of_a_worker = on; }
 
@@ -172,7 +176,7 @@ static void give_up(void)
 /* Only system calls: any lock of the parent's may be closed for ever. */
 static void in_child(void)
 {
-    add(&generation, 1);
+    add(&sr_forks, 1);
     if (errno_before >= 0)
         errno = errno_before;
     errno_before = -1;

@@ -436,6 +436,8 @@ int sr_commit_task(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes,
     sr_slot *s = sr_slot_checked(ring, slot);
     if (!s)
         return -EINVAL;
+    if (bytes <= sr_load_acquire(&s->task_committed)) /* as nearly always: [C1] */
+        return 0;
     return grow(ring, party, slot, ring->data_off + slot * ring->stride, &s->task_committed, ring->task_capacity,
                 bytes, why);
 }
@@ -450,16 +452,10 @@ int sr_commit(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_s
     return rc == 0 ? sr_populate(ring, slot, bytes) : rc;
 }
 
-int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes)
+/* Apart from sr_populate, which runs once per batch and seldom comes here. */
+__attribute__((noinline)) static int map_more(sr_ring *ring, uint32_t slot, uint64_t bytes, uint64_t upto)
 {
-    sr_slot *s = sr_slot_checked(ring, slot);
-    if (!s)
-        return -EINVAL;
-    uint64_t upto = sr_load_acquire(&s->committed), done = sr_load_relaxed(&ring->populated[slot]);
-    if (bytes > upto || bytes > ring->capacity)
-        return -EINVAL;
-    if (bytes <= done) /* the slot may have given back and got again what lies there: pages fault singly then */
-        return 0;
+    uint64_t done = sr_load_relaxed(&ring->populated[slot]);
     if (upto > ring->capacity) /* whoever wrote that is not to make this process commit the rest of the machine */
         upto = ring->capacity;
     /* No more than the batch needs: the mark may have been written over, and what lies behind it not be there. */
@@ -469,6 +465,19 @@ int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes)
     (void)madvise(sr_payload(ring, slot) + done, upto - done, MADV_POPULATE_WRITE);
     sr_raise(&ring->populated[slot], upto);
     return 0;
+}
+
+int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    uint64_t upto = sr_load_acquire(&s->committed);
+    if (bytes > upto || bytes > ring->capacity)
+        return -EINVAL;
+    if (bytes <= sr_load_relaxed(&ring->populated[slot]))
+        return 0; /* the slot may have given back and got again what lies there: pages fault singly then */
+    return map_more(ring, slot, bytes, upto);
 }
 
 int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint64_t align, uint64_t *offset,

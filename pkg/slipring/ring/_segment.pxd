@@ -42,6 +42,7 @@ cdef class Segment:
     cdef int own_number  # push mode: this process's party number, -1: none yet
     cdef int made(self) except -1
     cdef int usable(self) except -1
+    cdef int refuse_use(self) except -1
     cpdef int pick_free(self) except -2
     cdef int in_circulation(self) noexcept
     cdef int await_ready(self, int slot, uint64_t deadline, int watched) except -2

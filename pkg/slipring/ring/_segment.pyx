@@ -106,6 +106,11 @@ cdef class Meter:
     """What the consumer has taken so far; stats() reads it."""
 
 
+cdef inline bint is_usable(Segment ring) noexcept:
+    """Whether it has been made, in this process. What runs once per batch asks so, without a call."""
+    return ring.ptr != NULL and ring.fork_generation == c.sr_fork_generation()
+
+
 cdef class Segment:
     """One process's handle on a segment.
 
@@ -193,10 +198,11 @@ cdef class Segment:
         return 0
 
     cdef int usable(self) except -1:
+        return 0 if is_usable(self) else self.refuse_use()
+
+    cdef int refuse_use(self) except -1:
         self.made()
-        if self.fork_generation != c.sr_fork_generation():
-            raise Closed("this iterator belongs to the parent process; make a new one after fork")
-        return 0
+        raise Closed("this iterator belongs to the parent process; make a new one after fork")
 
     def in_child(self):
         """Take over the inherited handle after a fork: the worker calls it once."""
@@ -363,7 +369,8 @@ cdef class Segment:
         """The same until a time of `clock` (0: only look), or until the descriptor `watched` is readable."""
         cdef uint32_t found = 0, wanted = c.SR_ANY if slot < 0 else <uint32_t> slot
         cdef int rc = -EINTR
-        self.usable()
+        if not is_usable(self):
+            self.refuse_use()
         if deadline == 0:
             rc = c.sr_wait_ready(self.ptr, wanted, 0, &found)
         while rc == -EINTR:
@@ -427,7 +434,8 @@ cdef class Segment:
         """READY -> LEASED; adds the batch to the meter. Push mode: 0 if another was faster."""
         cdef c.sr_stamps stamps
         cdef Meter meter = self.meter
-        self.usable()
+        if not is_usable(self):
+            self.refuse_use()
         cdef int rc = c.sr_take(self.ptr, party, slot, gen, result)
         if rc == -EBUSY and self.own_number >= 0:
             return 0

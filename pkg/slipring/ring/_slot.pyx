@@ -50,7 +50,7 @@ cdef Lease take(Segment ring, uint32_t party, uint32_t slot):
     lease.ring, lease.slot = ring, slot
     if not ring.take(party, slot, &lease.gen, &lease.result):
         return None
-    lease.fork_generation = forks()
+    lease.fork_generation = ring.fork_generation  # this process's, or it could not have taken
     lease.active = True
     lease.payload = ring.payload(slot)
     lease.limit = ring.committed(slot)
