@@ -22,6 +22,7 @@ typedef struct sr_ring sr_ring;
 #define SR_FOREVER UINT64_MAX
 #define SR_ANY UINT32_MAX
 #define SR_CONSUMER 0u
+#define SR_TASK_DEFAULT (UINT64_C(64) << 20) /* bytes reserved for each slot's task, where limits allow */
 
 /* sr_claim's *range */
 #define SR_WHOLE UINT32_MAX        /* the whole slot */
@@ -44,8 +45,8 @@ typedef struct sr_info {
     int backing;            /* what was chosen; on an attached handle SR_BACKING_AUTO */
     const char *reason;     /* why, a static text */
     uint64_t capacity;      /* reserved per slot */
-    uint64_t wanted;        /* capacity that was asked for; larger than capacity if reserving had to halve it */
-    const char *limited_by; /* what made it halve, or NULL */
+    uint64_t wanted;        /* capacity that was asked for; larger than capacity where a limit was in the way */
+    const char *limited_by; /* that limit, or NULL */
     uint64_t total;
 } sr_info;
 

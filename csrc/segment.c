@@ -20,7 +20,6 @@
 #define GIB (UINT64_C(1) << 30)
 #define MIB (UINT64_C(1) << 20)
 #define DEFAULT_CAPACITY (16 * GIB)
-#define DEFAULT_TASK_CAPACITY (64 * MIB)
 #define SMALLEST_CAPACITY (64 * UINT64_C(1024))
 #define LARGEST_CAPACITY (UINT64_C(1) << 46) /* no sum over SR_MAX_SLOTS slots overflows */
 #define TMPFS_MAGIC_NUMBER 0x01021994
@@ -115,7 +114,7 @@ static void lay_out(sr_header *h, const sr_options *o, uint64_t capacity)
     h->parties_off = SR_PAGE;
     h->slots_off = round_up(h->parties_off + sizeof(sr_party) * o->n_parties, SR_PAGE);
     h->data_off = round_up(h->slots_off + sizeof(sr_slot) * o->n_slots, SR_PAGE);
-    h->task_capacity = round_up(o->task_capacity ? o->task_capacity : DEFAULT_TASK_CAPACITY, SR_PAGE);
+    h->task_capacity = round_up(o->task_capacity ? o->task_capacity : SR_TASK_DEFAULT, SR_PAGE);
     if (h->task_capacity > capacity && !o->task_capacity)
         h->task_capacity = round_up(capacity, SR_PAGE);
     if (h->task_capacity < SR_TASK_COMMIT)
@@ -166,7 +165,8 @@ struct bound {
 };
 
 /* The most that a segment may reserve of this process's address space: half of it, times the share that nobody
- * has taken yet, twice. So one more always fits, and with each one the program keeps room of its own. */
+ * has taken yet, twice. So one more always fits, and with each one the program keeps room of its own. And a third at
+ * most: as a rule there are two loaders, and the second's batches are no smaller. */
 static uint64_t share_of_addresses(struct bound *why)
 {
     uint64_t size = sr_address_space(), used = sr_mapped_bytes();
@@ -178,7 +178,8 @@ static uint64_t share_of_addresses(struct bound *why)
         *why = (struct bound){SR_LIMIT_ADDRESS, "the limit on address space (RLIMIT_AS, ulimit -v)", 0};
     }
     double left = used < size ? (double)(size - used) : 0;
-    return why->free = (uint64_t)(left * left / (double)size / 2);
+    uint64_t share = (uint64_t)(left * left / (double)size / 2);
+    return why->free = share < size / 3 ? share : size / 3;
 }
 
 static const struct bound MAPPINGS = {SR_LIMIT_MAPPINGS, "the number of mappings (vm.max_map_count)", 0};
@@ -186,38 +187,55 @@ static const struct bound LOCKED = {SR_LIMIT_LOCKED, "the limit on locked memory
 static const struct bound FILE_SIZE = {SR_LIMIT_FILESIZE, "the limit on file size (RLIMIT_FSIZE, ulimit -f)", 0};
 static const struct bound FILE_LENGTH = {SR_LIMIT_FILESYSTEM, "the file system's limit on a file's length", 0};
 
-/* Reserves the file's length and its mapping, halving the capacity as long as the system refuses; *why tells what
- * did so last. */
-static int reserve(int fd, const sr_options *o, sr_header *h, sr_info *info, char **base, struct bound *why)
+/* Where `most` bytes are all that may be reserved: the capacity that fits, at most `capacity`; 0: none does. Tasks have
+ * an eighth, unless their capacity was asked for: 64 MiB each would be most of a small reserve. */
+static uint64_t fit(sr_options *o, const sr_header *h, uint64_t most, uint64_t capacity)
+{
+    uint64_t each = most > h->data_off ? (most - h->data_off) / o->n_slots / SR_PAGE * SR_PAGE : 0;
+    if (!o->task_capacity && each / 8 < h->task_capacity)
+        o->task_capacity = each / 8 < SR_TASK_COMMIT ? SR_TASK_COMMIT : each / 8;
+    uint64_t tasks = round_up(o->task_capacity ? o->task_capacity : h->task_capacity, SR_PAGE);
+    uint64_t fits = each > tasks ? each - tasks : 0;
+    return fits < capacity ? fits : capacity;
+}
+
+/* Reserves the file's length and its mapping: as much as known limits allow, and half as long as the system refuses;
+ * *why tells what did so last. */
+static int reserve(int fd, const sr_options *asked, sr_header *h, sr_info *info, char **base, struct bound *why)
 {
     struct rlimit limit;
     struct bound addresses;
-    uint64_t capacity = o->capacity ? o->capacity : DEFAULT_CAPACITY, most = share_of_addresses(&addresses);
+    sr_options o = *asked;
+    uint64_t capacity = o.capacity ? o.capacity : DEFAULT_CAPACITY, most = share_of_addresses(&addresses);
     bool unlimited = getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY;
     int rc = -ENOMEM;
 
     info->wanted = capacity;
-    for (; capacity >= SMALLEST_CAPACITY || capacity == info->wanted; capacity /= 2) {
-        lay_out(h, o, capacity);
+    do {
+        lay_out(h, &o, capacity);
         /* Asked, not tried: ftruncate beyond the limit raises SIGXFSZ, which kills plain C programs. */
         if (!unlimited && h->total > limit.rlim_cur) {
             *why = FILE_SIZE;
             rc = -EFBIG;
+            capacity = fit(&o, h, limit.rlim_cur, capacity);
         } else if (h->total > most) {
             *why = addresses;
             rc = -ENOMEM;
+            capacity = fit(&o, h, most, capacity);
         } else if (ftruncate(fd, (off_t)h->total) != 0) {
             *why = FILE_LENGTH;
             rc = -errno;
+            capacity /= 2;
         } else {
             rc = map_segment(fd, h->total, base);
             if (rc == 0)
                 return 0;
             /* There were addresses: what is short is the mappings' number, or the memory that may be locked. */
             *why = rc == -EAGAIN ? LOCKED : rc == -ENOMEM ? MAPPINGS : addresses;
+            capacity /= 2;
         }
         info->limited_by = why->text;
-    }
+    } while (capacity >= SMALLEST_CAPACITY);
     return rc;
 }
 
@@ -326,7 +344,7 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
         sr_store_relaxed(&(*out)->slots[i].task_committed, SR_TASK_COMMIT);
         sr_store_relaxed(&(*out)->slots[i].committed, SR_PAYLOAD_COMMIT);
     }
-    return sr_join(*out, SR_CONSUMER);
+    return sr_join(*out, SR_CONSUMER); /* it refuses numbers that are too large, and nothing else */
 }
 
 int sr_attach(int given, sr_ring **out)

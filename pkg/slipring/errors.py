@@ -305,10 +305,13 @@ def segment_refused(needed: int, free: int, limit: str, slots: int) -> SegmentFu
 
 def batch_too_large(needed: int, capacity: int, limited_by: str | None) -> BatchTooLarge:
     """Return the BatchTooLarge for a slot of `capacity` bytes; `limited_by` made it smaller than wanted."""
-    shrunk = f" (reserved less than asked for because of {limited_by})" if limited_by else ""
+    shrunk, remedy = "", f"raise slot_bytes= to at least {needed}"
+    if limited_by:
+        shrunk = f" (reserved less than asked for because of {limited_by})"
+        remedy = "raise that limit, use fewer slots (slots=)"
     return BatchTooLarge(
         f"a batch of at least {megabytes(needed)} does not fit a slot of {megabytes(capacity)}{shrunk}; "
-        f"raise slot_bytes= to at least {needed}, or make the batch smaller",
+        f"{remedy}, or make the batch smaller",
         needed=needed,
         limit=capacity,
     )
@@ -317,9 +320,9 @@ def batch_too_large(needed: int, capacity: int, limited_by: str | None) -> Batch
 def task_too_large(needed: int, room: int, slot_bytes: int, limited_by: str | None) -> BatchTooLarge:
     """Return the BatchTooLarge for indices that do not fit the `room` that a slot has for them."""
     remedy = f"use a smaller batch_size (at most {room // 8} whole numbers)"
-    if room == slot_bytes and limited_by:  # no more than for the batch itself
+    if limited_by:
         remedy += f", or raise {limited_by}, because of which less was reserved"
-    elif room == slot_bytes:
+    elif room == slot_bytes:  # no more than for the batch itself
         remedy += ", or raise slot_bytes="
     return BatchTooLarge(
         f"the indices of a batch take {megabytes(needed)} ({needed} bytes); a slot has room for "

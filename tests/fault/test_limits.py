@@ -44,7 +44,7 @@ def workers(method):
 
 
 @pytest.mark.parametrize("method", ["none", "fork", "spawn"])
-def test_a_limit_on_file_size_halves_the_reserve_and_says_so(method):
+def test_a_limit_on_file_size_lowers_the_reserve_and_says_so(method):
     limit = {"RLIMIT_FSIZE": (64 * MB, -1)}
     told = fill_up(100 * KB, limits=limit, slots=8, **workers(method))
     assert "RLIMIT_FSIZE" in told["stats"]["slot_bytes_limited_by"]
@@ -54,7 +54,7 @@ def test_a_limit_on_file_size_halves_the_reserve_and_says_so(method):
     error = told["came"][0]
     assert error["type"] == "BatchTooLarge" and error["needed"] >= 20 * MB
     assert error["limit"] == told["stats"]["slot_bytes"]
-    assert "slot_bytes=" in error["text"] and "RLIMIT_FSIZE" in error["text"]
+    assert "fewer slots (slots=)" in error["text"] and "RLIMIT_FSIZE" in error["text"]
 
 
 def test_a_limit_on_file_size_that_leaves_nothing_refuses_the_segment():
@@ -65,7 +65,7 @@ def test_a_limit_on_file_size_that_leaves_nothing_refuses_the_segment():
 
 @pytest.mark.parametrize("method", ["none", *METHODS, "thread"])
 @pytest.mark.parametrize("limit", [3 * GB, slow(5 * GB), slow(8 * GB)])
-def test_a_limit_on_address_space_halves_the_reserve_and_leaves_room_for_the_rest(method, limit):
+def test_a_limit_on_address_space_lowers_the_reserve_and_leaves_room_for_the_rest(method, limit):
     told = fill_up(MB, limits={"RLIMIT_AS": (limit, -1)}, batch_size=4, **workers(method))
     assert told["at"] == "end", told
     assert "RLIMIT_AS" in told["stats"]["slot_bytes_limited_by"]

@@ -64,6 +64,7 @@ cdef extern from "ring.h" nogil:
     const uint64_t SR_FOREVER
     const uint32_t SR_ANY
     const uint32_t SR_CONSUMER
+    const uint64_t SR_TASK_DEFAULT
     const uint32_t SR_WHOLE
     const uint32_t SR_FINISH
 

@@ -393,7 +393,8 @@ cdef class Segment:
         cdef int rc = c.sr_commit_task(self.ptr, c.SR_CONSUMER, slot, nbytes, &why)
         if rc < 0:
             if why.limit == c.SR_LIMIT_CAPACITY:
-                raise task_too_large(why.needed, why.free, self.capacity, self.limited_by)
+                limited_by = self.limited_by if why.free < c.SR_TASK_DEFAULT else None
+                raise task_too_large(why.needed, why.free, self.capacity, limited_by)
             refuse(rc, &why, self.n_slots)
         return c.sr_task_area(self.ptr, slot)
 
