@@ -7,6 +7,7 @@
  * docs/architecture.md says why.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -31,7 +32,8 @@ static sr_ring *handles;
 static copy *copies;
 static size_t page;
 static __thread bool of_a_worker;
-static int errno_before = -1; /* this fork: -1 if there was nothing to copy */
+static bool some_stay;        /* this fork: a slot could not be copied */
+static int tie[2] = {-1, -1}; /* then a pipe, if one was to be had */
 
 /* This process's own words, and none of the verbs for shared ones: nobody else sees a step of theirs. */
 #define load(p) atomic_load_explicit((p), memory_order_relaxed)
@@ -131,14 +133,35 @@ static void before_fork(void)
     bool fits = sr_room_left("", &room) != 0 || need <= room.free;
     for (sr_ring *ring = handles; ring; ring = ring->next)
         for (uint32_t i = 0; i < ring->n_slots; i++)
-            if (to_copy(ring, i) && !(fits && make_copy(ring, i)) && !sr_stays(ring, i))
+            if (to_copy(ring, i) && !(fits && make_copy(ring, i)) && !sr_stays(ring, i)) {
                 add(&ring->in_use[i], STAYS | JUST);
-    errno_before = errno;
-    errno = 0;
+                some_stay = true;
+            }
+    if (some_stay && pipe2(tie, O_CLOEXEC | O_NONBLOCK) != 0)
+        tie[0] = tie[1] = -1;
 }
 
-/* Whether the fork has failed: no handler is told, but this one is the first to run behind the system call. */
-static bool has_failed(void) { return errno == EAGAIN || errno == ENOMEM; }
+static void untie(void)
+{
+    for (int i = 0; i < 2; i++)
+        if (tie[i] >= 0)
+            (void)close(tie[i]);
+    tie[0] = tie[1] = -1;
+    some_stay = false;
+}
+
+/* Whether there is no child. No handler is told, and errno may be that of another library's handler, which ran before.
+ * But a child has the pipe's other end until it has written a byte; without both it has never come to life, or is dead.
+ * Where no pipe was to be had there may be one: then the slot stays. */
+static bool has_failed(void)
+{
+    char byte;
+    if (tie[0] < 0)
+        return false;
+    (void)close(tie[1]);
+    tie[1] = -1;
+    return read(tie[0], &byte, 1) == 0;
+}
 
 static void settle_what_stays(bool failed)
 {
@@ -150,18 +173,17 @@ static void settle_what_stays(bool failed)
 
 static void in_parent(void)
 {
-    if (errno_before >= 0) {
-        int now = errno;
+    int before = errno; /* of the fork, if that has failed */
+    if (some_stay)
         settle_what_stays(has_failed());
-        errno = has_failed() ? now : errno_before;
-        errno_before = -1;
-    }
+    untie();
     while (copies) {
         copy *c = copies;
         copies = c->next;
         (void)munmap(c, page + c->bytes);
     }
     pthread_mutex_unlock(&lock);
+    errno = before;
 }
 
 /* The kernel has no room for another mapping. To read another batch without a word would be worse. */
@@ -177,9 +199,9 @@ static void give_up(void)
 static void in_child(void)
 {
     add(&sr_forks, 1);
-    if (errno_before >= 0)
-        errno = errno_before;
-    errno_before = -1;
+    if (tie[1] >= 0)
+        (void)!write(tie[1], "", 1); /* its own other end is open: no SIGPIPE */
+    untie();
     of_a_worker = false;
     for (sr_ring *ring = handles; ring; ring = ring->next)
         for (uint32_t i = 0; i < ring->n_slots; i++)

@@ -178,11 +178,28 @@ static void a_workers_fork_copies_nothing_and_its_own_children_have_copies(void)
     sr_destroy(ring);
 }
 
-static void a_slot_that_cannot_be_copied_stays_with_its_parent(void)
+/* Another library's handlers, which run before those of the ring: they were registered before. */
+static int left_in_errno;
+static void leave_errno(void)
+{
+    if (left_in_errno)
+        errno = left_in_errno;
+}
+__attribute__((constructor(101))) static void register_first(void) { pthread_atfork(NULL, leave_errno, NULL); }
+
+static int lowest_descriptor(void)
+{
+    int fd = dup(STDERR_FILENO);
+    close(fd);
+    return fd;
+}
+
+static void slot_stays_with_its_parent(void)
 {
     struct rlimit had, none;
     sr_ring *ring = make_ring(2, 2, 0);
     lease(ring, 0, 11);
+    int lowest = lowest_descriptor();
     CHECK_OK(getrlimit(RLIMIT_AS, &had));
     none = had;
     none.rlim_cur = 0;
@@ -196,7 +213,16 @@ static void a_slot_that_cannot_be_copied_stays_with_its_parent(void)
     CHECK(sr_stays(ring, 0));
     CHECK(!sr_unuse(ring, 0)); /* the caller does not release it */
     CHECK(!sr_stays(ring, 1));
+    CHECK_EQ(lowest_descriptor(), lowest); /* none is left open */
     sr_destroy(ring);
+}
+
+static void a_slot_that_cannot_be_copied_stays_with_its_parent(void) { slot_stays_with_its_parent(); }
+
+static void a_slot_that_cannot_be_copied_stays_whatever_other_handlers_leave_in_errno(void)
+{
+    left_in_errno = EAGAIN;
+    slot_stays_with_its_parent();
 }
 
 /* From now on this process has no child any more, and threads as before. */
@@ -218,7 +244,7 @@ static bool forbid_forks(void)
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-static void a_slot_circulates_again_when_a_fork_has_failed(void)
+static void slot_circulates_again(int told)
 {
     struct rlimit had, none;
     sr_ring *ring = make_ring(2, 2, 0);
@@ -232,13 +258,21 @@ static void a_slot_circulates_again_when_a_fork_has_failed(void)
     CHECK_OK(setrlimit(RLIMIT_AS, &none));
     errno = EINVAL;
     CHECK_EQ(fork(), -1);
-    CHECK_EQ(errno, EAGAIN);
+    CHECK_EQ(errno, told);
     CHECK_OK(setrlimit(RLIMIT_AS, &had));
     CHECK(!sr_stays(ring, 0));
     CHECK(sr_unuse(ring, 0));
     CHECK_OK(sr_release(ring, 0, gen));
     sr_destroy(ring);
     _exit(0); /* not by exit: the leak checker would want a child, which cannot be had any more */
+}
+
+static void a_slot_circulates_again_when_a_fork_has_failed(void) { slot_circulates_again(EAGAIN); }
+
+static void a_slot_circulates_again_after_a_failed_fork_whatever_other_handlers_leave_in_errno(void)
+{
+    left_in_errno = EINVAL;
+    slot_circulates_again(EAGAIN);
 }
 
 static void a_rings_end_ends_what_a_fork_does_for_it(void)
@@ -297,7 +331,9 @@ static const struct test tests[] = {
     T(what_nobody_has_is_shared_as_before),
     T(a_workers_fork_copies_nothing_and_its_own_children_have_copies),
     T(a_slot_that_cannot_be_copied_stays_with_its_parent),
+    T(a_slot_that_cannot_be_copied_stays_whatever_other_handlers_leave_in_errno),
     T(a_slot_circulates_again_when_a_fork_has_failed),
+    T(a_slot_circulates_again_after_a_failed_fork_whatever_other_handlers_leave_in_errno),
     T(a_rings_end_ends_what_a_fork_does_for_it),
     T(forks_and_leases_of_two_threads_do_not_meet),
 };
