@@ -124,5 +124,7 @@ class StringList(Sequence[str]):
 def _checked(strings):
     for number, value in enumerate(strings):
         if not isinstance(value, str):
-            raise TypeError(f"element {number} of a StringList is no string: {value!r}")
+            raise TypeError(
+                f"element {number} of a StringList is no string, but of type {type(value).__name__}"
+            )
     return strings

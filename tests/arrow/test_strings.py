@@ -46,8 +46,8 @@ def test_an_index_outside_is_an_index_error(index):
 
 def test_what_is_no_string_is_told():
     for bad, text in (
-        ([1], "element 0 .* 1"),
-        (["a", None], "element 1 .* None"),
+        ([1], "element 0 .* of type int"),
+        (["a", None], "element 1 .* of type NoneType"),
         (["a", b"b"], "element 1"),
         ([["a"]], "element 0"),
     ):

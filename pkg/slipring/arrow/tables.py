@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from slipring.arrow.files import digest, open_table
+from slipring.errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -114,13 +115,15 @@ class TableDataset:
         if not self.paths:
             raise ValueError("TableDataset needs at least one file; paths is empty")
         if self.returns not in RETURNS:
-            raise ValueError(f"returns must be one of {', '.join(map(repr, RETURNS))}, not {self.returns!r}")
+            raise ValueError(
+                f"returns must be one of {', '.join(map(repr, RETURNS))}, not {shown(self.returns)}"
+            )
         if self.cached_groups < 1:
             raise ValueError(f"cached_groups must be at least 1, not {self.cached_groups}")
         for name in ("decode", "decode_batch"):
             value = getattr(self, name)
             if value is not None and not callable(value):
-                raise TypeError(f"{name} must be callable or None, not {value!r}")
+                raise TypeError(f"{name} must be callable or None, not {shown(value)}")
         if self.decode is not None and self.decode_batch is not None:
             raise ValueError("decode and decode_batch exclude each other: both make the samples")
         if self.returns == "record_batch" and (self.decode or self.decode_batch):
@@ -131,10 +134,12 @@ class TableDataset:
             raise ValueError("columns must be None (all of them) or name at least one, not []")
         for name in self.columns:
             if not isinstance(name, str):
-                raise TypeError(f"columns must be names, and {name!r} is none")
+                raise TypeError(f"columns must be names, and {shown(name)} is none")
             times = self.columns.count(name)
             if times > 1:
-                raise ValueError(f"columns must name each column once, and {name!r} is there {times} times")
+                raise ValueError(
+                    f"columns must name each column once, and {shown(name)} is there {times} times"
+                )
 
     def _survey(self):
         """Count rows and compare schemas; nothing stays open."""

@@ -125,17 +125,19 @@ class _Reader:
         if tag in (b"l", b"t"):
             return LIST if tag == b"l" else TUPLE, None, self.children(self.count(), depth)
         if tag == b"n":
-            cls = find_class(self.text(), self.text())
+            module, name = self.text(), self.text()
+            cls = find_class(module, name)
             n = self.count()
             if not is_plain_namedtuple(cls) or len(cls._fields) != n:
-                raise BadDefinition(f"{cls!r} is not a namedtuple of {n} fields")
+                raise BadDefinition(f"{module}.{name} is not a namedtuple of {n} fields")
             return NAMED, cls, self.children(n, depth)
         if tag == b"c":
-            cls = find_class(self.text(), self.text())
+            module, name = self.text(), self.text()
+            cls = find_class(module, name)
             n = self.count()
             names = tuple(self.text() for _ in range(n))
             if not is_plain_dataclass(cls) or names != field_names(cls):
-                raise BadDefinition(f"{cls!r} is not a dataclass of the fields {names}")
+                raise BadDefinition(f"{module}.{name} is not a dataclass of the fields {names}")
             return DATACLASS, (cls, names), self.children(n, depth)
         raise BadDefinition(f"{tag!r} is not a node")
 
@@ -237,8 +239,15 @@ def find_class(module, qualname):
         for part in qualname.split("."):
             found = getattr(found, part)
     except Exception as error:  # whatever the module does when it is imported
-        raise BadDefinition(f"class {module}.{qualname}: {error!r}") from None
+        raise BadDefinition(f"class {module}.{qualname}: {_repr(error)}") from None
     return found
+
+
+def _repr(error):
+    try:
+        return repr(error)
+    except Exception:  # an exception of the program's; what it was is what counts
+        return f"a {type(error).__name__}, whose repr raises"
 
 
 def can_be_found(cls):

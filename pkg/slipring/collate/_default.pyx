@@ -18,6 +18,7 @@ import numpy as np
 from slipring.codec import _decode as _codec
 from slipring.codec import tree as _tree
 from slipring.collate._arrays import empty, reserve
+from slipring.errors import shown
 
 cnp.import_array()
 
@@ -73,7 +74,7 @@ cdef object collate(list values, str path, int depth):
         return values
     if kind is dict or kind is OrderedDict:
         return kind([
-            (k, collate(column(values, k, first, path), f"{path}[{k!r}]", depth + 1)) for k in first
+            (k, collate(column(values, k, first, path), within(path, k), depth + 1)) for k in first
         ])
     if isinstance(first, tuple) or kind is list:
         return collate_sequence(values, kind, path, depth)
@@ -107,7 +108,7 @@ cdef list column(list values, key, first, str path):
 
 cdef object collate_mapping(list values, first, str path, int depth):
     """Other mappings: filled copies of the first, as torch makes them."""
-    parts = {k: collate(column(values, k, first, path), f"{path}[{k!r}]", depth + 1) for k in first}
+    parts = {k: collate(column(values, k, first, path), within(path, k), depth + 1) for k in first}
     try:
         if isinstance(first, MutableMapping):
             made = copy.copy(first)
@@ -236,7 +237,7 @@ def write(target, list samples, Py_ssize_t first, str path=""):
             if samples[i].keys() != target.keys():
                 raise mismatch_layout(path, "keys", list(target), i, list(samples[i]))
         for k in target:
-            write(target[k], part_of(samples, k), first, f"{path}[{k!r}]")
+            write(target[k], part_of(samples, k), first, within(path, k))
     else:
         for i in range(len(samples)):
             if not isinstance(samples[i], (tuple, list)):
@@ -263,15 +264,25 @@ cdef object where(Py_ssize_t i):
     """How to name a sample in a message: by its index in the dataset where that is known."""
     cdef Fill fill = current_fill()
     if fill is not None and fill.rows is not None and i < len(fill.rows):
-        return f"index {fill.rows[i]!r}"
+        return f"index {shown(fill.rows[i])}"
     return f"sample {i}"
+
+
+cdef str within(str path, key):
+    """How to name what a mapping has for a key: nearly always a string, whose repr cannot raise."""
+    return f"{path}[{key!r}]" if type(key) is str else f"{path}[{shown(key)}]"
+
+
+cdef str said(what):
+    """A mapping's keys as `shown` has them; numbers, shapes and the names of types as they are."""
+    return shown(what) if type(what) is list else str(what)
 
 
 cdef object mismatch(str path, str what, Py_ssize_t i, a, Py_ssize_t j, b):
     at = f" at {path}" if path else ""
     return ValueError(
-        f"samples cannot be put together{at}: {where(i)} has {what} {a}, {where(j)} has {what} {b}; "
-        "make them alike in the dataset, or give a collate_fn"
+        f"samples cannot be put together{at}: {where(i)} has {what} {said(a)}, {where(j)} has "
+        f"{what} {said(b)}; make them alike in the dataset, or give a collate_fn"
     )
 
 
@@ -282,8 +293,8 @@ cdef object mismatch_type(str path, list values, Py_ssize_t i):
 cdef object mismatch_layout(str path, str what, a, Py_ssize_t i, b):
     at = f" at {path}" if path else ""
     return ValueError(
-        f"samples cannot be put together{at}: the batch's first rows have {what} {a}, {where(i)} has "
-        f"{what} {b}; make them alike in the dataset, or give a collate_fn"
+        f"samples cannot be put together{at}: the batch's first rows have {what} {said(a)}, {where(i)} "
+        f"has {what} {said(b)}; make them alike in the dataset, or give a collate_fn"
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from slipring import Loader, empty
 from slipring.codec.tensors import stack
 from slipring.codec.tree import is_namedtuple
-from slipring.errors import Closed
+from slipring.errors import Closed, shown
 from slipring.iterate.prefetch import Handed, Prefetcher
 from slipring.options import MAX_RANGES, function, integer
 from slipring.torch.device.cuda import checked
@@ -90,7 +90,7 @@ class AsyncDataLoader:
         num_workers: int = 0,
     ) -> None:
         if not callable(data_source) and not isinstance(data_source, Mapping):
-            raise TypeError(f"data_source must be callable or a dict, not {data_source!r}")
+            raise TypeError(f"data_source must be callable or a dict, not {shown(data_source)}")
         integer("batch_size", batch_size, 1)
         integer("num_workers", num_workers, 0, hint="; 0 and 1 use one process for all")
         integer("chunk_size", chunk_size, optional=True)

@@ -28,7 +28,7 @@ from slipring.compat.megengine_sampler import (
     SequentialSampler,
     StreamSampler,
 )
-from slipring.errors import LoaderTimeout, WorkerDied
+from slipring.errors import LoaderTimeout, WorkerDied, shown
 from slipring.iterate.prefetch import Prefetcher, ReadHere
 from slipring.options import flag, integer
 from slipring.ring._ring import current, now
@@ -257,7 +257,7 @@ def _method(argument, thing, name):
     """A method that an argument must have."""
     method = getattr(thing, name, None)
     if not callable(method):
-        raise TypeError(f"{argument} must have a method {name}, which {thing!r} has not")
+        raise TypeError(f"{argument} must have a method {name}, which {shown(thing)} has not")
     return method
 
 

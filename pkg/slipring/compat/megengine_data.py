@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from slipring import default_collate
+from slipring.errors import shown
 from slipring.options import flag
 
 # What a transform can be told of the parts of a sample; besides names that end with "category" or "info".
@@ -59,7 +60,7 @@ class StreamDataset(Dataset):
         """Return an iterator of samples."""
 
     def __getitem__(self, index: Any) -> Any:
-        raise _NotOfStreams(f"a stream cannot be asked for sample {index!r}: iterate it")
+        raise _NotOfStreams(f"a stream cannot be asked for sample {shown(index)}: iterate it")
 
     def __len__(self) -> int:
         raise _NotOfStreams("a stream has no length: iterate it")
@@ -240,7 +241,7 @@ class Compose(Transform):
             raise ValueError("shuffle_indices draws for each sample, batch_compose=True transforms batches")
         self.order = ("image",) if order is None else order
         if not isinstance(self.order, Sequence):
-            raise ValueError(f"order must be a sequence of names, not {order!r}")
+            raise ValueError(f"order must be a sequence of names, not {shown(order)}")
         for name in self.order:
             self._check_part(name)
         self.transforms, self.batch_compose = transforms, batch_compose
@@ -252,7 +253,9 @@ class Compose(Transform):
             raise ValueError("order must name parts of a sample, and 'batch' is none")
         known = name in _PARTS or name.endswith(("category", "info")) or hasattr(self, f"_apply_{name}")
         if not known:
-            raise NotImplementedError(f"order must name parts that are known, not {name!r}: {sorted(_PARTS)}")
+            raise NotImplementedError(
+                f"order must name parts that are known, not {shown(name)}: {sorted(_PARTS)}"
+            )
 
     def _set_order(self):
         for transform in self.transforms:

@@ -10,7 +10,7 @@ import numpy as np
 
 from slipring import Loader
 from slipring.codec.tree import map_leaves
-from slipring.errors import WorkerError
+from slipring.errors import WorkerError, shown
 from slipring.workers import remote
 from slipring.workers.info import process_worker_info
 from slipring.workers.worker import Worker
@@ -67,7 +67,7 @@ class WorkerInfo:
         self.__dict__.update(idx=idx, worker=worker, seed=seed)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise RuntimeError(f"{type(self).__name__} can only be read: {name} cannot become {value!r}")
+        raise RuntimeError(f"{type(self).__name__} can only be read: {name} cannot become {shown(value)}")
 
     def __delattr__(self, name: str) -> None:
         raise RuntimeError(f"{type(self).__name__} can only be read: {name} cannot be deleted")

@@ -12,6 +12,7 @@ import numpy as np
 from slipring import BatchSampler
 from slipring.compat import megengine_own as own
 from slipring.compat.refusals import refusing_by
+from slipring.errors import shown
 from slipring.iterate.dispatch import grouped
 from slipring.options import integer
 
@@ -100,7 +101,7 @@ class MapSampler(Sampler):
         integer("world_size", self.world_size, 1)
         integer("rank", self.rank, 0, self.world_size - 1)
         if not isinstance(drop_last, bool):
-            raise TypeError(f"drop_last must be True or False, not {drop_last!r}")
+            raise TypeError(f"drop_last must be True or False, not {shown(drop_last)}")
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self._share(len(dataset) if num_samples is None else num_samples)
         if self.num_samples < batch_size:
@@ -113,7 +114,7 @@ class MapSampler(Sampler):
     def _take(self, indices):
         """Sample these instead of all."""
         if indices is not None and not isinstance(indices, Sequence):
-            raise ValueError(f"indices must be a list, or another sequence, or None, not {indices!r}")
+            raise ValueError(f"indices must be a list, or another sequence, or None, not {shown(indices)}")
         self.indices = indices
         if indices is not None:
             self._share(len(indices))
@@ -226,7 +227,7 @@ class ReplacementSampler(MapSampler):
     ) -> None:
         super().__init__(dataset, batch_size, drop_last, num_samples, world_size, rank, seed)
         if weights is not None and not isinstance(weights, Sequence):
-            raise TypeError(f"weights must be a list, or another sequence, or None, not {weights!r}")
+            raise TypeError(f"weights must be a list, or another sequence, or None, not {shown(weights)}")
         self.weights = BatchSampler(len(dataset), weights=weights).weights
 
     def sample(self) -> Sequence[Any]:

@@ -14,7 +14,7 @@ from slipring.compat import paddle_own as own
 from slipring.compat.paddle_sampler import BatchSampler, EndlessSampler, NoLength
 from slipring.compat.paddle_tuning import fastest
 from slipring.compat.refusals import refusing_by
-from slipring.errors import WorkerDied
+from slipring.errors import WorkerDied, shown
 from slipring.iterate.dispatch import grouped
 from slipring.options import flag, function, integer
 from slipring.stats import Pace
@@ -131,7 +131,7 @@ class DataLoader:
         if feed_list is None and not return_list and not dynamic:
             raise ValueError("return_list=False makes dicts: feed_list must name their keys")
         if feed_list is not None and not isinstance(feed_list, (list, tuple)):
-            raise TypeError(f"feed_list must be a list of names, not {feed_list!r}")
+            raise TypeError(f"feed_list must be a list of names, not {shown(feed_list)}")
         self.is_stream = fetch.is_stream(dataset)
         if self.is_stream and (shuffle or batch_sampler is not None):
             given = "batch_sampler" if batch_sampler is not None else f"shuffle={shuffle}"

@@ -8,6 +8,7 @@ import numpy as np
 
 from slipring import default_collate, get_worker_info
 from slipring.codec.tree import leaves_of, map_leaves
+from slipring.errors import shown
 
 
 def installed():
@@ -19,10 +20,10 @@ def places(paddle, wanted):
     """Return a list of the places that an argument names; without paddle the only one is 'cpu'."""
     listed = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
     if not listed:
-        raise ValueError(f"places must be one place or more, not {wanted!r}")
+        raise ValueError(f"places must be one place or more, not {shown(wanted)}")
     if paddle is None:
         if any(place not in (None, "cpu") for place in listed):
-            raise ValueError(f"places must be 'cpu' where paddle is not installed, not {wanted!r}")
+            raise ValueError(f"places must be 'cpu' where paddle is not installed, not {shown(wanted)}")
         return listed
     from paddle.base.framework import _current_expected_place, _get_paddle_place
 

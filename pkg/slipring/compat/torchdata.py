@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch.utils.data import IterableDataset
 
+from slipring.errors import shown
 from slipring.torch import DataLoader
 
 __all__ = ["RandomSampler", "Stateful", "StatefulDataLoader", "StatefulDistributedSampler"]
@@ -123,7 +124,7 @@ class StatefulDistributedSampler(torch.utils.data.distributed.DistributedSampler
             It is no such state.
         """
         if "yielded" not in state_dict:
-            raise ValueError(f"this is no state of a StatefulDistributedSampler: {state_dict!r}")
+            raise ValueError(f"this is no state of a StatefulDistributedSampler: {shown(state_dict)}")
         if state_dict["yielded"] < 0:
             raise ValueError(f"yielded must be at least 0, not {state_dict['yielded']}")
         self.next_yielded = state_dict["yielded"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import numpy as np
 
 from slipring.collate._default import default_collate
-from slipring.errors import ImageError
+from slipring.errors import ImageError, shown
 from slipring.images.decode import MAX_PIXELS, Reading, look, render, too_large
 from slipring.images.transforms import Draws, View, chain, final_size
 from slipring.workers import seeding
@@ -108,9 +108,9 @@ class ImageDataset(abc.ABC):
         way = next((step.interpolation for step in self._steps if step.resizes), "bilinear")
         self._reading = Reading(way, reducing_gap, exif, truncated, max_pixels)
         if layout not in _LAYOUTS:
-            raise ValueError(f"layout must be 'NHWC' or 'NCHW', not {layout!r}")
+            raise ValueError(f"layout must be 'NHWC' or 'NCHW', not {shown(layout)}")
         if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
+            raise ValueError(f"on_error must be 'raise' or 'skip', not {shown(on_error)}")
         self.layout = layout
         self.dtype = _dtype_name(dtype)
         self.on_error = on_error
@@ -231,7 +231,7 @@ def _render(data, pixels, table, view, reading):
 def _dtype_name(dtype):
     name = str(dtype).removeprefix("torch.") if not isinstance(dtype, type) else np.dtype(dtype).name
     if name not in _DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
+        raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {shown(dtype)}")
     return name
 
 
@@ -259,5 +259,5 @@ def _channels(name, value, default):
         value = (default,) * 3
     array = np.asarray(value, np.float32)
     if array.shape != (3,) or not np.isfinite(array).all():
-        raise ValueError(f"{name} must be three numbers, of red, green and blue, not {value!r}")
+        raise ValueError(f"{name} must be three numbers, of red, green and blue, not {shown(value)}")
     return array

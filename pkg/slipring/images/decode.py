@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from slipring.errors import ImageError
+from slipring.errors import ImageError, shown
 from slipring.images import _decode
 from slipring.images._backend import backend, pillow
 
@@ -165,13 +165,13 @@ class Reading:
         max_pixels=MAX_PIXELS,
     ):
         if interpolation not in _FILTERS:
-            raise ValueError(f"interpolation must be 'bilinear' or 'bicubic', not {interpolation!r}")
+            raise ValueError(f"interpolation must be 'bilinear' or 'bicubic', not {shown(interpolation)}")
         if truncated not in ("raise", "fill"):
-            raise ValueError(f"truncated must be 'raise' or 'fill', not {truncated!r}")
+            raise ValueError(f"truncated must be 'raise' or 'fill', not {shown(truncated)}")
         if reducing_gap is not None and not reducing_gap >= 1:
-            raise ValueError(f"reducing_gap must be at least 1, or None, not {reducing_gap!r}")
+            raise ValueError(f"reducing_gap must be at least 1, or None, not {shown(reducing_gap)}")
         if isinstance(max_pixels, bool) or not isinstance(max_pixels, int) or not 1 <= max_pixels < 1 << 62:
-            raise ValueError(f"max_pixels must be a number of pixels from 1 on, not {max_pixels!r}")
+            raise ValueError(f"max_pixels must be a number of pixels from 1 on, not {shown(max_pixels)}")
         self.bicubic = _FILTERS[interpolation]
         self.gap = float(reducing_gap or 0)
         self.exif = bool(exif)
@@ -280,7 +280,7 @@ def _box(box):
     except (TypeError, ValueError):
         exact = False
     if not exact or not all(-(1 << 31) < value < 1 << 31 for value in (top, left, height, width)):
-        raise ValueError(f"box must be four whole numbers (top, left, height, width), not {box!r}")
+        raise ValueError(f"box must be four whole numbers (top, left, height, width), not {shown(box)}")
     if height < 1 or width < 1:
         raise ValueError(f"box must have a height and a width of at least 1, not {height} x {width}")
     return top, left, height, width

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from slipring.errors import ImageError
+from slipring.errors import ImageError, shown
 from slipring.images.dataset import ImageDataset
 from slipring.strings import StringList
 
@@ -93,7 +93,7 @@ class Tar(ImageDataset):
     ) -> None:
         super().__init__(transform, **options)
         if index not in ("memory", "beside"):
-            raise ValueError(f"index must be 'memory' or 'beside', not {index!r}")
+            raise ValueError(f"index must be 'memory' or 'beside', not {shown(index)}")
         shards = [shards] if isinstance(shards, (str, bytes, os.PathLike)) else list(shards)
         if not shards:
             raise ValueError("Tar needs at least one shard; shards is empty")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from slipring.errors import shown
 from slipring.images.folder import Folder
 from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
@@ -61,7 +62,9 @@ def from_torchvision(dataset: Any, **options: Unpack[ImageOptions]) -> Folder:
         raise TypeError(f"{reads} has a __getitem__ of its own, which slipring would not call")
     loader = getattr(dataset, "loader", None)
     if getattr(loader, "__name__", None) not in ("default_loader", "pil_loader"):
-        raise TypeError(f"the dataset has a loader of its own, {loader!r}, which slipring would not call")
+        raise TypeError(
+            f"the dataset has a loader of its own, {shown(loader)}, which slipring would not call"
+        )
     chain = _Chain()
     if dataset.transform is not None:
         chain.add(dataset.transform)
@@ -99,7 +102,7 @@ class _Chain:
         add = getattr(self, f"_add_{name}", None)
         if add is None:
             raise TypeError(
-                f"slipring has no {name}: of torchvision's transforms it knows {_KNOWN}; got {step!r}"
+                f"slipring has no {name}: of torchvision's transforms it knows {_KNOWN}; got {shown(step)}"
             )
         if self.mean is not None:
             raise ValueError(f"{name} comes after Normalize, which must be the last")

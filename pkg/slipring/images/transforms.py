@@ -11,6 +11,8 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Literal
 
+from slipring.errors import shown
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -294,7 +296,7 @@ def chain(transform: Transform | Sequence[Transform] | None) -> tuple[Transform,
         if not isinstance(step, Transform):
             raise TypeError(
                 f"transform must be of slipring.images (RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip) "
-                f"or a list of these, not {step!r}; do what else is to be done in a dataset around this one"
+                f"or a list of these, not {shown(step)}; do what else is to be done in a dataset around this one"
             )
     resizing = [step for step in steps if step.resizes]
     if len(resizing) > 1:
@@ -314,7 +316,7 @@ def final_size(steps: Sequence[Transform]) -> tuple[int, int] | None:
 
 def _count(name, value):
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= value.__index__() <= 1 << 20:
-        raise ValueError(f"{name} must be a number of pixels from 1 to {1 << 20}, not {value!r}")
+        raise ValueError(f"{name} must be a number of pixels from 1 to {1 << 20}, not {shown(value)}")
     return value.__index__()
 
 
@@ -325,7 +327,7 @@ def _pair(name, value):
         elif len(value) == 2:
             return _count(name, value[0]), _count(name, value[1])
         else:
-            raise ValueError(f"{name} must be a number, or height and width, not {value!r}")
+            raise ValueError(f"{name} must be a number, or height and width, not {shown(value)}")
     return (_count(name, value),) * 2
 
 
@@ -333,13 +335,13 @@ def _range(name, value):
     try:
         low, high = (float(number) for number in value)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be two numbers, not {value!r}") from None
+        raise ValueError(f"{name} must be two numbers, not {shown(value)}") from None
     if not 0 < low <= high < math.inf:
-        raise ValueError(f"{name} must be two numbers above 0, the smaller first, not {value!r}")
+        raise ValueError(f"{name} must be two numbers above 0, the smaller first, not {shown(value)}")
     return low, high
 
 
 def _probability(name, value):
     if isinstance(value, str) or not 0 <= value <= 1:
-        raise ValueError(f"{name} must be a probability from 0 to 1, not {value!r}")
+        raise ValueError(f"{name} must be a probability from 0 to 1, not {shown(value)}")
     return float(value)

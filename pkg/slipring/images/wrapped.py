@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from slipring.errors import shown
 from slipring.images.dataset import ImageDataset
 
 if TYPE_CHECKING:
@@ -76,12 +77,12 @@ class Bytes(ImageDataset):
             image, target = sample[self.image], sample[self.target]
         except (KeyError, IndexError, TypeError) as error:
             has = (
-                f"the keys {', '.join(map(str, sample))}"
+                f"the keys {', '.join(k if type(k) is str else shown(k) for k in sample)}"
                 if isinstance(sample, dict)
                 else f"{type(sample).__name__}"
             )
             raise TypeError(
-                f"sample {index} has no {self.image!r} or no {self.target!r}: it has {has}; say where "
+                f"sample {index} has no {shown(self.image)} or no {shown(self.target)}: it has {has}; say where "
                 f"they are by image= and target="
             ) from error
         return encoded_bytes(image, index), target

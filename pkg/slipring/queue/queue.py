@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import Any, Literal
 
-from slipring.errors import SegmentFull, message_refused
+from slipring.errors import SegmentFull, message_refused, shown
 from slipring.options import MAX_SLOTS, integer
 from slipring.queue._queue import Core, Slot, how_to_copy
 from slipring.ring._descriptors import Event
@@ -121,7 +121,9 @@ class Queue(Core):
         if not isinstance(backing, str) or not (
             backing in ("auto", "shm", "memfd") or os.path.isabs(backing)
         ):
-            raise ValueError(f"backing must be 'auto', 'shm', 'memfd' or an absolute path, not {backing!r}")
+            raise ValueError(
+                f"backing must be 'auto', 'shm', 'memfd' or an absolute path, not {shown(backing)}"
+            )
         try:
             ring = Segment(maxsize, max_processes, backing, slot_bytes or 0, push=True)
         except SegmentFull as refused:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipring.errors import SlipringError
+from slipring.errors import SlipringError, shown
 from slipring.queue import Queue
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class RingCollate:
         slot_bytes: int | None = None,
     ) -> None:
         if isinstance(slots, bool) or not isinstance(slots, int) or slots < 3:
-            raise ValueError(f"slots must be an int of at least 3, not {slots!r}")
+            raise ValueError(f"slots must be an int of at least 3, not {shown(slots)}")
         self.collate_fn = torch.utils.data.default_collate if collate_fn is None else collate_fn
         self._size = slots, slot_bytes
         self._queue = Queue(slots, slot_bytes)

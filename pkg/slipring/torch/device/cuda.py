@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
+from slipring.errors import shown
+
 _idle = collections.defaultdict(list)  # device -> streams that nobody copies on
 
 
@@ -221,7 +223,7 @@ def checked(name, value):
     ):
         return device
     there = "no accelerator" if here is None else f"{count} of type {here.type!r}"
-    raise ValueError(f"{name}={value!r}: torch {torch.__version__} finds {there} here, and the CPU")
+    raise ValueError(f"{name}={shown(value)}: torch {torch.__version__} finds {there} here, and the CPU")
 
 
 def accelerator():
@@ -253,13 +255,15 @@ def check(loader):
         loader.devices = _checked_all(loader.devices)
     ahead = loader.preload
     if ahead is not None and (isinstance(ahead, bool) or not isinstance(ahead, int)):
-        raise TypeError(f"preload must be an int or None, not {ahead!r}")
+        raise TypeError(f"preload must be an int or None, not {shown(ahead)}")
     if ahead is not None and not 0 <= ahead <= 64:
         raise ValueError(f"preload must be from 0 to 64 steps, not {ahead}: each takes memory of the device")
     if loader.memory_format is not None and not isinstance(loader.memory_format, torch.memory_format):
-        raise TypeError(f"memory_format must be a torch.memory_format or None, not {loader.memory_format!r}")
+        raise TypeError(
+            f"memory_format must be a torch.memory_format or None, not {shown(loader.memory_format)}"
+        )
     if loader.transform_device is not None and not callable(loader.transform_device):
-        raise TypeError(f"transform_device must be callable or None, not {loader.transform_device!r}")
+        raise TypeError(f"transform_device must be callable or None, not {shown(loader.transform_device)}")
     for name in ("memory_format", "transform_device"):
         if getattr(loader, name) is not None and loader.device is None and loader.devices is None:
             raise ValueError(f"{name} is for batches on a device: give device= (it may be 'cpu') or devices=")
@@ -267,7 +271,7 @@ def check(loader):
 
 def _checked_all(devices):
     if isinstance(devices, (str, torch.device)) or not isinstance(devices, Sequence):
-        raise TypeError(f"devices must be a list of devices, not {devices!r}; one alone is device=")
+        raise TypeError(f"devices must be a list of devices, not {shown(devices)}; one alone is device=")
     found = [checked("devices", one) for one in devices]
     if not found:
         raise ValueError("devices must name at least one device, not none")

@@ -1,0 +1,107 @@
+"""A repr that raises hides no error: what is wrong with a user's object is said all the same."""
+
+import re
+import struct
+
+import pytest
+
+import slipring
+from slipring import images
+from slipring.codec import tree
+
+
+class Unshowable:
+    """Its repr raises, and its text."""
+
+    def __repr__(self):
+        raise ZeroDivisionError("no repr")
+
+    def __hash__(self):
+        return 7
+
+    def __eq__(self, other):
+        return isinstance(other, Unshowable)
+
+
+class UnshowableKind(type):
+    """A class whose repr raises."""
+
+    def __repr__(cls):
+        raise ZeroDivisionError("no repr")
+
+
+class Other(metaclass=UnshowableKind):
+    """Neither a namedtuple nor a dataclass."""
+
+
+class Unsaid(Exception):
+    """What a module raises when a class is looked for in it."""
+
+    def __repr__(self):
+        raise ZeroDivisionError("no repr")
+
+
+class Refusing:
+    """Its attributes cannot be had."""
+
+    def __getattr__(self, name):
+        raise Unsaid
+
+
+refusing = Refusing()
+SAID = "whose repr raises ZeroDivisionError"
+
+
+WRONG = {
+    "a transform": (lambda: images.Bytes([], Unshowable()), "transform must be of slipring.images"),
+    "a size": (lambda: images.Resize(Unshowable()), "must be a number of pixels"),
+    "a range": (lambda: images.RandomResizedCrop(8, scale=Unshowable()), "scale must be two numbers"),
+    "a layout": (lambda: images.Bytes([], layout=Unshowable()), "layout must be"),
+    "what to do": (lambda: images.Bytes([], on_error=Unshowable()), "on_error must be"),
+    "how to read": (lambda: images.Bytes([], truncated=Unshowable()), "truncated must be"),
+    "a key": (lambda: images.Bytes([{Unshowable(): 1}], image=Unshowable(), target=2)[0], "has no"),
+    "a queue's place": (lambda: slipring.Queue(1, backing=Unshowable()), "backing must be"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_argument_is_named_though_its_repr_raises(wrong, message):
+    with pytest.raises((TypeError, ValueError), match=f"{re.escape(message)}.*{SAID}"):
+        wrong()
+
+
+def test_columns_of_a_table_are_named_though_their_reprs_raise(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from slipring.arrow import TableDataset
+
+    path = tmp_path / "a.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, pa.schema([("a", pa.int64())])) as out:
+        out.write_table(pa.table({"a": [1, 2]}))
+    for wrong in ({"columns": [Unshowable()]}, {"returns": Unshowable()}, {"decode": Unshowable()}):
+        with pytest.raises((TypeError, ValueError), match=SAID):
+            TableDataset(path, **wrong)
+
+
+def test_an_element_that_is_no_string_is_named_by_its_type():
+    pytest.importorskip("pyarrow")
+    with pytest.raises(TypeError, match="element 1 of a StringList is no string, but of type Unshowable"):
+        slipring.StringList(["a", Unshowable()])
+
+
+def test_a_class_that_a_tree_cannot_name_is_a_bad_definition():
+    with pytest.raises(tree.BadDefinition, match=r"refusing\.x: a Unsaid, whose repr raises"):
+        tree.find_class(__name__, "refusing.x")
+    names = [struct.pack("<I", len(text)) + text for text in (__name__.encode(), b"Other")]
+    with pytest.raises(tree.BadDefinition, match=r"test_reprs\.Other is not a namedtuple of 0 fields"):
+        tree.parse(b"n" + b"".join(names) + struct.pack("<I", 0))
+
+
+def test_samples_are_collated_though_a_keys_repr_raises():
+    key = Unshowable()
+    batch = slipring.default_collate([{key: 1}, {key: 2}])
+    assert batch[key].tolist() == [1, 2]
+    where = rf"at \[<a Unshowable {SAID}>\]: sample 0 has type int, sample 1 has type str"
+    with pytest.raises(ValueError, match=where):
+        slipring.default_collate([{key: 1}, {key: "x"}])
+    with pytest.raises(ValueError, match=r"sample 0 has keys .*sample 1 has keys"):
+        slipring.default_collate([{key: 1}, {3: 2}])
