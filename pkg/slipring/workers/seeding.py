@@ -4,6 +4,8 @@ With ``rng="batch"`` the generators are seeded before each range of rows from (s
 rank), so the number of workers, their speed and a resume do not matter.
 """
 
+from __future__ import annotations
+
 import ctypes
 import pickle
 import random
