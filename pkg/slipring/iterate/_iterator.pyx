@@ -62,7 +62,7 @@ cdef class LoaderIterator:
     cdef readonly object _engine  # None: the iteration is over
     cdef object ending        # the engine, while close() takes leave of it
     cdef object options, on_end, rebuild, error
-    cdef ReentrantLock turn  # to be in next(); close() does not ask, to end a wait
+    cdef ReentrantLock lock  # of who is in next(); close() does not ask, to end a wait
     cdef object memory  # what the workers' growth is watched by; None: it is not
     cdef uint64_t memory_at  # when next
     cdef set done
@@ -94,7 +94,7 @@ cdef class LoaderIterator:
     def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=remote.rebuild, first_ticket=0,
                  done=(), eager=False, patient=False):
         self.options, self.on_end, self.rebuild = options, on_end, rebuild
-        self.turn = ReentrantLock()
+        self.lock = ReentrantLock()
         self.ring = engine.ring
         self.tasks = InFlight(self.ring.n_slots)
         self.seed, self.epoch = seed, epoch
@@ -131,12 +131,12 @@ cdef class LoaderIterator:
     def __next__(self):
         if self._engine is None:
             self.raise_end()
-        self.ring.usable()  # first: in a forked child another thread's turn would last for ever
-        cdef unsigned long before = self.turn.take()
+        self.ring.usable()  # first: in a forked child another thread would hold the lock for ever
+        cdef unsigned long before = self.lock.acquire()
         try:
             return self.next_batch()
         finally:
-            self.turn.give(before)
+            self.lock.release(before)
 
     cdef int raise_end(self) except -1:
         error, self.last_error = self.last_error, None
@@ -461,7 +461,7 @@ cdef class LoaderIterator:
         cdef unsigned long before
         self.interrupt()  # another thread's next() gives up its turn
         try:
-            before = self.turn.take()
+            before = self.lock.acquire()
         finally:
             self.interrupt(False)
         try:
@@ -479,7 +479,7 @@ cdef class LoaderIterator:
             self.fail(error)
             raise
         finally:
-            self.turn.give(before)
+            self.lock.release(before)
 
     def close(self):
         """End the iteration; what is in flight is thrown away. Safe to call twice, and again after Ctrl-C."""

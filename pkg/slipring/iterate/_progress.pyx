@@ -343,8 +343,8 @@ cdef class Snapshots:
 
 # ---- which thread may go on, of those that ask one iterator
 #
-# Not a lock of the system's: the thread that asks in the midst of its own turn (a signal's handler does) goes on, and
-# where nobody else asks, which is nearly always, a turn costs two words.
+# A reentrant lock, but not the system's: the thread that holds it already (a signal's handler asks in the midst) goes
+# on, and where nobody else asks, which is nearly always, it costs two words.
 
 
 @cython.final
@@ -355,8 +355,8 @@ cdef class ReentrantLock:
     def __init__(self):
         self.queue = queue.SimpleQueue()  # in C: nothing comes between its steps
 
-    cdef unsigned long take(self) except? 1:
-        """Wait until no other thread has the turn; returns what `give` is to be called with."""
+    cdef unsigned long acquire(self) except? 1:
+        """Wait until no other thread holds it; returns what `release` is to be called with."""
         cdef unsigned long before = self.holder, me = PyThread_get_thread_ident()
         if before != 0 and before != me:
             self.wait()
@@ -364,7 +364,7 @@ cdef class ReentrantLock:
         self.holder = me
         return before
 
-    cdef int give(self, unsigned long before) except -1:
+    cdef int release(self, unsigned long before) except -1:
         """Let another have it."""
         self.holder = before
         if before == 0 and self.waiting > 0:
@@ -376,7 +376,7 @@ cdef class ReentrantLock:
         try:
             while self.holder != 0:
                 self.queue.get()
-        except BaseException:  # Ctrl-C may have come with a turn that is another's now
+        except BaseException:  # Ctrl-C may have come with a wake-up that is another's now
             self.queue.put(None)
             raise
         finally:

@@ -95,9 +95,9 @@ cdef class Core:
         if self.inside > 0:  # a child forked during the call, which has used the queue meanwhile, is in none
             self.inside -= 1
         if self.closed and self.inside == 0:
-            self.let_go()
+            self.dispose()
 
-    cdef void let_go(self) noexcept:
+    cdef void dispose(self) noexcept:
         self.ring = self.event = None
 
     def close(self):
@@ -108,7 +108,7 @@ cdef class Core:
         """
         self.closed = True
         if self.inside == 0 or self.generation != forks():
-            self.let_go()
+            self.dispose()
 
     def disconnect_client(self):
         """Give this process's place among `max_processes` to others; its next use takes one again."""
@@ -186,7 +186,7 @@ cdef class Core:
     # ---- put
 
     cdef Fill claim(self, bint block, timeout):
-        """Wait for a free slot; the caller has come in."""
+        """Wait for a free slot; the caller has entered."""
         cdef uint64_t give_up = deadline_of(block, timeout), gen = 0
         cdef uint32_t party, slot = 0
         party = self.ring.number()

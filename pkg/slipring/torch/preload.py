@@ -208,7 +208,7 @@ class Preload:
         self.steps = steps
         self.timeout = None if timeout is None else min(timeout, 1e9)
         self.owner, self.thread, self.patience = os.getpid(), None, TRANSFORM_S
-        self.turn = threading.RLock()  # of threads that ask
+        self.lock = threading.RLock()  # of threads that ask
         self.line = Line(ahead)
         self.held = None  # what has been made without a thread, and not handed out
         self.over = not ahead  # nothing comes from a thread (any more): the feed itself says what there is
@@ -240,7 +240,7 @@ class Preload:
         """
         if self.owner != os.getpid():
             raise Closed("this iterator belongs to the parent process; make a new one after fork")
-        with self.turn:  # not before: a fork copies it as another thread holds it
+        with self.lock:  # not before: a fork copies it as another thread holds it
             if to._ready is not None:
                 return  # what another thread has asked for
             if self.steps.feed.stopped:
