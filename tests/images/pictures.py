@@ -2,11 +2,21 @@
 
 import io
 import random
+import struct
 
 import numpy as np
 from PIL import Image
 
-SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1")
+# What Pillow is asked to write, and how the luma's blocks are arranged anew.
+SAMPLINGS = {
+    "4:4:4": ("4:4:4", None),
+    "4:2:2": ("4:2:2", None),
+    "4:2:0": ("4:2:0", None),
+    "4:4:0": ("4:2:2", (1, 2)),
+    "4:1:1": ("4:2:0", (4, 1)),
+    "4:1:0 upright": ("4:2:0", (1, 4)),
+    "grey": (None, None),
+}
 
 
 def pixels(height, width, seed=0, noise=False):
@@ -65,7 +75,30 @@ def box_in(draw, height, width):
     )
 
 
-def any_jpeg(draw):
+def resampled(data, sampling, exact):
+    """Return a JPEG with the same blocks in another arrangement, and its (height, width): what Pillow does not write.
+
+    A unit of 4:2:2 has two blocks of luma, one beside the other; of 4:4:0 one above the other. Likewise with the four
+    of 4:2:0. So the blocks of a valid file make another valid one, of another size and with more edges. `exact`: no
+    block is cut off, as the separate scans of a progressive file need it.
+    """
+    at = 2
+    while data[at + 1] not in (0xC0, 0xC1, 0xC2):
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+    h, v = divmod(data[at + 11], 16)
+    assert h * v == sampling[0] * sampling[1], "the units must have as many blocks"
+    down, across = -(-height // (8 * v)), -(-width // (8 * h))
+    height, width = down * 8 * sampling[1], across * 8 * sampling[0]
+    if not exact:
+        height, width = height - 3 % (8 * sampling[1]), width - 5 % (8 * sampling[0])
+    made = bytearray(data)
+    made[at + 5 : at + 9] = struct.pack(">HH", height, width)
+    made[at + 11] = sampling[0] * 16 + sampling[1]
+    return bytes(made), (height, width)
+
+
+def any_jpeg(draw, large=False):
     """Draw a JPEG of any kind: (bytes, height, width, what it is)."""
     height, width = draw.choice(
         [
@@ -75,22 +108,32 @@ def any_jpeg(draw):
             (draw.randint(1, 900), draw.randint(1, 900)),
         ]
     )
-    array = pixels(height, width, draw.randrange(1 << 30), noise=draw.random() < 0.3)
+    if large:
+        height, width = draw.choice([(3000, 4000), (draw.randint(900, 3000), draw.randint(900, 4000))])
+    sampling = draw.choice(list(SAMPLINGS))
+    written, blocks = SAMPLINGS[sampling]
     options = {
         "quality": draw.randint(10, 100),
         "optimize": draw.random() < 0.3,
         "progressive": draw.random() < 0.25,
     }
-    if draw.random() < 0.12:
+    exact = options["progressive"]
+    if blocks is not None and exact:
+        height, width = -(-height // 16) * 16, -(-width // 16) * 16
+    array = pixels(height, width, draw.randrange(1 << 30), noise=draw.random() < 0.3)
+    if sampling == "grey":
         array = array[..., 0]
     else:
-        options["subsampling"] = draw.choice(SUBSAMPLINGS[:3])
+        options["subsampling"] = written
     if draw.random() < 0.2:
         options["restart_marker_blocks"] = draw.randint(1, 20)
     try:
-        return encoded(array, **options), height, width, options
+        data = encoded(array, **options)
     except OSError:  # Pillow's buffer is too small for some noise; another picture does as well
-        return any_jpeg(draw)
+        return any_jpeg(draw, large)
+    if blocks is not None:
+        data, (height, width) = resampled(data, blocks, exact)
+    return data, height, width, options | {"sampling": sampling}
 
 
 def rng(seed):

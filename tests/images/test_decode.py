@@ -12,7 +12,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from slipring import images
-from tests.images.pictures import any_jpeg, box_in, by_pillow, encoded, error, pixels
+from tests.images.exact import off, worst
+from tests.images.pictures import SAMPLINGS, by_pillow, encoded, error, pixels, resampled
 from tests.parts import slow
 
 SEEDS = [0, 1, *map(slow, range(2, 6))]
@@ -24,26 +25,35 @@ ORIENTATION = 0x0112
 def test_any_box_of_any_jpeg_is_at_most_one_level_from_pillow(seed, bicubic):
     draw = random.Random(1000 * bicubic + seed)
     for _ in range(40):
-        data, height, width, what = any_jpeg(draw)
-        box = box_in(draw, height, width)
-        size = draw.choice([(224, 224), (draw.randint(1, 300), draw.randint(1, 300)), box[2:]])
-        flip = draw.random() < 0.5
-        out = np.full((*size, 3), 77, np.uint8)
-        images.decode_into(data, out, box, flip, interpolation="bicubic" if bicubic else "bilinear")
-        assert error(out, by_pillow(data, box, size, flip, bicubic)) <= 1, (what, (height, width), box, size)
+        levels, _, what = off(draw, bicubic)
+        assert levels <= 1, what
 
 
-def jpeg_with_sampling(height, width, h, v):
-    """A JPEG whose luma is sampled h × v times as often as its colour; Pillow writes only some of these."""
-    return encoded(pixels(height, width, 3), subsampling={(1, 1): 0, (2, 1): 1, (2, 2): 2}[h, v], quality=85)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_thousands_of_files_are_at_most_one_level_from_pillow(seed):
+    most, where, kinds = worst(1000, seed)
+    assert most <= 1, where
+    assert len(kinds) == 2 * len(SAMPLINGS), "each with and without progressive scans"
 
 
-@pytest.mark.parametrize("sampling", [(1, 1), (2, 1), (2, 2)])
-def test_no_column_or_row_of_a_box_depends_on_where_it_lies_between_blocks(sampling):
-    data = jpeg_with_sampling(97, 131, *sampling)
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_no_column_or_row_of_a_box_depends_on_where_it_lies_between_blocks(sampling, progressive):
+    written, blocks = SAMPLINGS[sampling]
+    array = pixels(112, 144, 3) if blocks else pixels(97, 131, 3)
+    if sampling == "grey":
+        data = encoded(array[..., 0], quality=85, progressive=progressive)
+    else:
+        data = encoded(array, subsampling=written, quality=85, progressive=progressive)
+    if blocks:
+        data, _ = resampled(data, blocks, progressive)
     whole = by_pillow(data)
-    for top in (0, 1, 7, 8, 15, 16, 17, 31, 33, 95):
-        for left in (0, 1, 2, 7, 8, 15, 16, 17, 63, 64, 65, 129):
+    height, width = whole.shape[:2]
+    for top in (0, 1, 7, 8, 15, 16, 17, 31, 33, height - 2):
+        for left in (0, 1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, width - 2):
+            if left > width - 2:
+                continue
             out = np.empty((2, 2, 3), np.uint8)
             images.decode_into(data, out, (top, left, 2, 2))
             assert np.array_equal(out, whole[top : top + 2, left : left + 2]), (top, left)
