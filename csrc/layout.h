@@ -17,7 +17,7 @@
 #endif
 
 #define SR_MAGIC UINT64_C(0x474e495250494c53) /* "SLIPRING" read as little-endian bytes */
-#define SR_VERSION 3u
+#define SR_VERSION 4u
 
 #define SR_LINE 64u           /* one cache line: words that different parties write lie on different ones */
 #define SR_PAGE 4096u         /* payloads start on such a boundary */
@@ -119,7 +119,8 @@ typedef struct sr_slot {
     uint64_t pad1[7];
     /* line 3 */
     sr_result result;
-    uint64_t pad2[2];
+    _Atomic uint64_t skipped; /* samples that the dataset passed over, summed over ranges */
+    uint64_t pad2;
     /* line 4 */
     _Atomic uint64_t cursor;         /* payload bytes handed out by sr_alloc */
     _Atomic uint64_t committed;      /* payload bytes backed by memory, from offset 0; falls by give_back alone */

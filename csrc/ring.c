@@ -72,6 +72,7 @@ void sr_reset_slot(sr_slot *s, const sr_task *task)
     sr_store_relaxed(&s->fetch_ns, 0);
     sr_store_relaxed(&s->collate_ns, 0);
     sr_store_relaxed(&s->idle_ns, 0);
+    sr_store_relaxed(&s->skipped, 0);
     memset(&s->result, 0, sizeof s->result);
 }
 
@@ -263,13 +264,14 @@ int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_resu
     }
 }
 
-int sr_note_times(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns)
+int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped)
 {
     sr_slot *s = sr_slot_checked(ring, slot);
     if (!s)
         return -EINVAL;
     sr_add_relaxed(&s->fetch_ns, fetch_ns);
     sr_add_relaxed(&s->collate_ns, collate_ns);
+    sr_add_relaxed(&s->skipped, skipped);
     sr_store_relaxed(&s->fetched_at, sr_now() - collate_ns);
     return 0;
 }
@@ -288,6 +290,7 @@ int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
         .fetch_ns = sr_load_relaxed(&s->fetch_ns),
         .collate_ns = sr_load_relaxed(&s->collate_ns),
         .idle_ns = sr_load_relaxed(&s->idle_ns),
+        .skipped = sr_load_relaxed(&s->skipped),
     };
     return 0;
 }

@@ -263,11 +263,12 @@ int sr_circulating(const sr_ring *ring);
 /* LEASED -> FREE (PARKED while worker code holds an array in it). -ESTALE: not this lease. */
 int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen);
 
-/* Adds to the durations of the batch being made; the owner of the slot, or of one of its ranges, calls it. */
-int sr_note_times(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns);
+/* Adds to the durations of the batch being made, and to the count of samples that were passed over; the owner of the
+ * slot, or of one of its ranges, calls it. */
+int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped);
 /* The slot's stamps and durations; they belong to one batch only while the caller holds the slot. */
 typedef struct sr_stamps {
-    uint64_t dispatched_at, claimed_at, fetched_at, published_at, taken_at, fetch_ns, collate_ns, idle_ns;
+    uint64_t dispatched_at, claimed_at, fetched_at, published_at, taken_at, fetch_ns, collate_ns, idle_ns, skipped;
 } sr_stamps;
 int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out);
 

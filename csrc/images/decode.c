@@ -387,6 +387,10 @@ int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_c
     decoder->ran_out = false;
     int rc = decode(decoder, data, bytes, crop, target, picture);
     decoder->library->abort(&decoder->jpeg); /* frees what the image took; cannot fail */
+    /* Of a lossless one libjpeg neither crops nor makes colours, and says so when it is asked. */
+    sr_picture told;
+    if (rc == SR_BAD_PICTURE && sr_jpeg_look(data, bytes, &told) == 0 && told.lossless)
+        return SR_NOT_A_JPEG_FOR_US;
     return rc;
 }
 
@@ -401,7 +405,7 @@ static int all_there(sr_source *source, int first, int end)
 int sr_crop_pixels(sr_decoder *decoder, const uint8_t *pixels, size_t stride, int width, int height, const sr_crop *crop,
                    const sr_target *target)
 {
-    sr_picture picture = {width, height, 1};
+    sr_picture picture = {.width = width, .height = height, .orientation = 1};
     job job;
     sr_plan plan;
     int top, left, rc = settle(&job, crop, target, &picture);

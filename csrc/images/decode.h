@@ -24,6 +24,7 @@ long sr_decoder_warnings(const sr_decoder *decoder);       /* libjpeg's, of the 
 typedef struct sr_picture {
     int width, height;
     int orientation; /* EXIF's, 1 to 8; 1 where there is none */
+    bool lossless;   /* a JPEG of its own kind, which libjpeg neither crops nor colours */
 } sr_picture;
 
 /* -ENOTSUP: no JPEG; -EINVAL: a JPEG without a size. */

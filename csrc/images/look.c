@@ -75,6 +75,7 @@ int sr_jpeg_look(const uint8_t *data, size_t length, sr_picture *out)
                 return -EINVAL;
             out->height = (int)be16(segment.at + 1);
             out->width = (int)be16(segment.at + 3);
+            out->lossless = (marker & 3) == 3;
             return out->width && out->height ? 0 : -EINVAL;
         }
         if (marker == 0xda)

@@ -26,6 +26,9 @@ class Stats:
         Values that no leaf kind describes and that went through pickle.
     pickled_tasks : int
         Index lists that were not exact ints and went to the worker through pickle.
+    skipped_samples : int
+        Samples of the batches delivered that the dataset has passed over (`slipring.images`,
+        ``on_error="skip"``).
     backing, backing_reason : str or None
         Where the segment's memory comes from and why; None before the first iteration. Of the last
         segment, where there is none now.
@@ -81,6 +84,7 @@ class Stats:
     kept_batches: int = 0
     pickled_leaves: int = 0
     pickled_tasks: int = 0
+    skipped_samples: int = 0
     backing: str | None = None
     backing_reason: str | None = None
     slots: int = 0
@@ -148,6 +152,7 @@ _COUNTERS = (
     "kept_batches",
     "pickled_leaves",
     "pickled_tasks",
+    "skipped_samples",
 )
 _TIMES = {
     "fetch_s": "fetch_ns",

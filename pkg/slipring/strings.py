@@ -56,7 +56,7 @@ class StringList(Sequence[str]):
         if isinstance(strings, StringList):
             strings = strings._array
         elif not isinstance(strings, (pa.Array, pa.ChunkedArray)):
-            strings = pa.array(_checked(list(strings)), kind)
+            strings = _array(_checked(list(strings)))
         if isinstance(strings, pa.ChunkedArray):
             strings = strings.combine_chunks()
         if strings.type != kind:
@@ -96,7 +96,7 @@ class StringList(Sequence[str]):
             position += len(self._array)
         if not 0 <= position < len(self._array):
             raise IndexError(f"index {index} of a StringList of {len(self._array)}")
-        return str(self._text[self._ends[position] : self._ends[position + 1]], "utf-8")
+        return str(self._text[self._ends[position] : self._ends[position + 1]], "utf-8", "surrogatepass")
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, StringList):
@@ -119,6 +119,17 @@ class StringList(Sequence[str]):
     def nbytes(self) -> int:
         """int: bytes of memory that the strings take."""
         return self._array.nbytes
+
+
+def _array(strings):
+    """Return an Arrow array of them. File names that are no UTF-8 have surrogates, which Arrow takes only as bytes."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(strings, pa.large_string())
+    except UnicodeEncodeError:
+        encoded = [string.encode("utf-8", "surrogatepass") for string in strings]
+        return pa.array(encoded, pa.large_binary()).view(pa.large_string())
 
 
 def _checked(strings):

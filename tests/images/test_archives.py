@@ -53,6 +53,17 @@ def test_samples_of_shards_can_be_had_in_any_order(shards):
         assert label == number % 7 and np.array_equal(image, plain(number))
 
 
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [("cls", b"seven"), ("json", b"{broken"), ("txt", b"\xff")],
+    ids=["cls", "json", "txt"],
+)
+def test_a_target_that_cannot_be_read_is_named(tmp_path, ending, content):
+    path = shard(tmp_path / "0.tar", [("a/7.jpg", encoded(pixels(8, 8))), (f"a/7.{ending}", content)])
+    with pytest.raises(ImageError, match=rf"a/7 in .*0\.tar \(index 0\): the target \.{ending} is broken"):
+        images.Tar(path, target=ending)[0]
+
+
 def test_a_loader_shuffles_over_all_shards(shards):
     with slipring.Loader(images.Tar(shards, FIT), 8, shuffle=True, num_workers=2, seed=1) as loader:
         got = [

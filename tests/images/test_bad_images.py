@@ -82,6 +82,25 @@ def test_what_is_there_of_a_truncated_jpeg_can_be_had():
     assert np.ptp(grey) <= 2, "what is missing has one colour"
 
 
+@pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF"])
+def test_what_is_there_of_a_truncated_file_of_another_format_can_be_had(format):
+    whole = encoded(pixels(200, 100), format)
+    data = whole[: len(whole) // 2]
+    with pytest.raises(ImageError, match="truncated"):
+        decode(data)
+    # (A BMP begins at its foot.)
+    there, missing = ((180, 0, 20, 100), (0, 0, 20, 100))[:: 1 if format == "BMP" else -1]
+    assert error(decode(data, there, truncated="fill"), by_pillow(whole, there, (32, 32))) <= 1
+    assert not decode(data, missing, truncated="fill").any(), "what is missing is black"
+    assert error(decode(whole, truncated="fill"), by_pillow(whole, None, (32, 32))) <= 1
+
+
+def test_a_truncated_webp_is_refused_because_pillow_gives_no_part_of_it():
+    whole = encoded(pixels(200, 100), "WEBP")
+    with pytest.raises(ImageError):
+        decode(whole[: len(whole) // 2], truncated="fill")
+
+
 def with_size(data, height, width):
     at = data.index(b"\xff\xc0")
     return data[: at + 5] + struct.pack(">HH", height, width) + data[at + 9 :]

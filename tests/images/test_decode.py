@@ -13,6 +13,7 @@ from PIL import Image, ImageOps
 
 from slipring import images
 from tests.images.exact import off, worst
+from tests.images.lossless import lossless
 from tests.images.pictures import SAMPLINGS, by_pillow, encoded, error, pixels, resampled
 from tests.parts import slow
 
@@ -154,6 +155,17 @@ def test_other_formats_and_colours_go_through_pillow_into_the_same_row(format, m
     images.decode_into(file.getvalue(), out, (3, 4, 40, 60), flip=True)
     assert error(out, by_pillow(file.getvalue(), (3, 4, 40, 60), (24, 32), flip=True)) <= 1
     assert images.size(file.getvalue()) == (50, 70)
+
+
+def test_a_lossless_jpeg_goes_through_pillow():
+    array = pixels(40, 50)[..., 0]
+    data = lossless(array)
+    assert images.size(data) == (40, 50)
+    assert np.array_equal(by_pillow(data)[..., 0], array), "the test's own file"
+    for box in (None, (3, 5, 20, 30)):
+        out = np.empty((24, 32, 3), np.uint8)
+        images.decode_into(data, out, box, flip=True)
+        assert error(out, by_pillow(data, box, (24, 32), flip=True)) <= 1
 
 
 def test_a_reducing_gap_decodes_less_and_stays_near():

@@ -1,7 +1,9 @@
 """Datasets of images in loaders: the same bytes whoever makes them, and errors that name the file."""
 
+import errno
 import os
 import random
+import resource
 
 import numpy as np
 import pytest
@@ -208,6 +210,87 @@ def test_bad_files_are_passed_over_for_the_next_good_one(spoiled):
         assert np.array_equal(data[i][0], data[6][0]) and data[i][1] == data[6][1]
     want = epochs(crops(root, on_error="skip"), num_workers=0)
     assert epochs(crops(root, on_error="skip"), num_workers=3) == want
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"num_workers": 0},
+        {"num_workers": 2},
+        {"num_workers": 2, "start_method": "thread"},
+        {"num_workers": 2, "chunk_size": 3},
+        {"num_workers": 1, "collate_fn": slipring.default_collate},
+    ],
+    ids=["inline", "processes", "threads", "chunks", "one by one"],
+)
+def test_files_that_are_passed_over_are_counted(spoiled, how):
+    root, _ = spoiled
+    with slipring.Loader(crops(root, on_error="skip"), 8, **how) as loader:
+        for epoch in (1, 2):
+            for _ in loader:
+                pass
+            assert (
+                loader.stats().skipped_samples == 3 * epoch
+            )  # the fourth is followed by the fifth, another bad one
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_files_that_are_passed_over_are_counted_in_torchs_loader_too(spoiled, workers):
+    pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    root, _ = spoiled
+    loader = DataLoader(crops(root, on_error="skip"), 8, num_workers=workers)
+    for _ in loader:
+        pass
+    assert loader.stats().skipped_samples == 3
+    loader.close()
+
+
+def test_without_a_descriptor_left_no_file_is_bad(root):
+    data = crops(root, on_error="skip")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(2)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(ImageError, match="Too many open files") as caught:
+            data[7]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert caught.value.index == 7 and caught.value.path == data.samples[7][0]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM, errno.ENFILE, errno.ESTALE])
+def test_what_is_the_machines_fault_passes_over_no_file(number):
+    class Failing(images.ImageDataset):
+        def __len__(self):
+            return 2
+
+        def read(self, index):
+            if index == 0:
+                raise OSError(number, os.strerror(number))
+            return encoded(pixels(8, 8)), index
+
+    with pytest.raises(ImageError, match=os.strerror(number)):
+        Failing(on_error="skip")[0]
+
+
+def test_names_that_are_no_utf_8_are_names_like_others(tmp_path):
+    folder = os.path.join(os.fsencode(tmp_path), b"cl\xe4ss")
+    os.mkdir(folder)
+    for number in range(3):
+        with open(os.path.join(folder, b"\xff%d.jpg" % number), "wb") as file:
+            file.write(encoded(pixels(20, 30)) if number else b"")
+    data = images.Folder(tmp_path, images.Resize((8, 8)), on_error="skip")
+    assert data.classes == [os.fsdecode(b"cl\xe4ss")]
+    assert os.fsencode(data.samples[2][0]) == os.path.join(folder, b"\xff2.jpg")
+    with slipring.Loader(data, 3, num_workers=1) as loader:
+        assert next(iter(loader))[0].shape == (3, 8, 8, 3)
+    data.on_error = "raise"
+    with slipring.Loader(data, 3, num_workers=1) as loader, pytest.raises(ImageError) as caught:
+        next(iter(loader))
+    assert caught.value.path == data.samples[0][0]
 
 
 def test_where_no_file_can_be_read_the_search_ends(tmp_path):

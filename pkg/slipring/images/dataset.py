@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import errno
 import logging
 import random
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -13,7 +14,7 @@ from slipring.collate._default import default_collate
 from slipring.errors import ImageError, shown
 from slipring.images.decode import MAX_PIXELS, Reading, look, render, too_large
 from slipring.images.transforms import Draws, View, chain, final_size
-from slipring.workers import seeding
+from slipring.workers import seeding, skipping
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,19 @@ if TYPE_CHECKING:
     from slipring.typing import Empty
 
 _log = logging.getLogger("slipring")
+# What an error of the system says of the one file. All else (no descriptor, no memory, a failing disk) is the
+# machine's, and would hit the next file as well.
+_OF_THE_FILE = {
+    None,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ELOOP,
+    errno.EINVAL,
+}
+_OF_THE_FILE |= {errno.ENAMETOOLONG, errno.ENXIO, errno.EOVERFLOW}
 _LAYOUTS = ("NHWC", "NCHW")
 _DTYPES = ("uint8", "float32", "float16", "bfloat16")
 
@@ -63,7 +77,8 @@ class ImageDataset(abc.ABC):
     on_error : {'raise', 'skip'}
         What becomes of an image that cannot be read: an `~slipring.errors.ImageError` with its path and index, or
         the next one that can, by index, in its place. A warning of the logger "slipring" names each one that is
-        passed over.
+        passed over, ``stats().skipped_samples`` counts them. What is the machine's fault, not the file's (no
+        descriptor or memory left, a failing disk), raises in any case.
 
     Examples
     --------
@@ -173,9 +188,11 @@ class ImageDataset(abc.ABC):
             except (ImageError, OSError) as error:
                 path = self.name(used)
                 where = f"{path} (index {used})" if path else f"index {used}"
-                if self.on_error == "raise":
+                of_the_file = isinstance(error, ImageError) or error.errno in _OF_THE_FILE
+                if self.on_error == "raise" or not of_the_file:
                     raise ImageError(f"{where}: {error}", path=path, index=used) from error
                 sample = None
+                skipping.skipped()
                 _log.warning("skipped %s: %s", where, str(error))  # a handler may keep what it is given
         raise ImageError(f"none of the {len(self)} images can be read, from index {index} on", index=index)
 

@@ -106,7 +106,8 @@ def decode_into(
     interpolation : {'bilinear', 'bicubic'}
         Both are antialiased, as Pillow's.
     truncated : {'raise', 'fill'}
-        Refuse a JPEG whose end is missing, as Pillow does, or have grey in its place.
+        Refuse an image whose end is missing, as Pillow does, or have grey in its place; in other formats than
+        JPEG what Pillow leaves there, mostly black. WebP is refused in any case: Pillow gives no part of it.
     max_pixels : int
         The largest picture that is read.
 
@@ -226,6 +227,8 @@ def _by_pillow(data, out, table, box, to, window, flip, reading):
         if width * height > reading.max_pixels or max(width, height) > _LONGEST:
             raise too_large(width, height, reading.max_pixels)
         try:
+            if reading.fill:
+                _load_what_is_there(image)
             pixels = np.asarray(image.convert("RGB"))
         except MemoryError:
             raise
@@ -239,6 +242,16 @@ def _by_pillow(data, out, table, box, to, window, flip, reading):
     )
     if code == _decode.BAD_BOX:
         raise _outside(box, width, height)
+
+
+def _load_what_is_there(image):
+    """Decode an image that may be truncated. (Pillow's own switch for that would be all threads'.)"""
+    try:
+        image.load()
+    except OSError as error:
+        if "truncated" not in str(error):
+            raise
+        image.tile = []  # nothing more to decode: what has been is the image
 
 
 def _open(data):

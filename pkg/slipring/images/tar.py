@@ -179,7 +179,11 @@ class Tar(ImageDataset):
             data = _read(descriptor, at, size)
             if not self._endings:
                 return data, self.keys[index]
-            return data, _decoded(self._endings[ending], _read(descriptor, target_at, target_size))
+            raw = _read(descriptor, target_at, target_size)
+            try:
+                return data, _decoded(self._endings[ending], raw)
+            except ValueError as error:
+                raise ImageError(f"the target .{self._endings[ending]} is broken: {error}") from error
         finally:
             os.close(descriptor)
 

@@ -124,6 +124,7 @@ cdef extern from "ring.h" nogil:
         uint64_t fetch_ns
         uint64_t collate_ns
         uint64_t idle_ns
+        uint64_t skipped
 
     int sr_create(const sr_options *options, sr_ring **out, sr_shortage *why)
     int sr_attach(int fd, sr_ring **out)
@@ -174,7 +175,7 @@ cdef extern from "ring.h" nogil:
     int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *found)
     int sr_wait_watching(sr_ring *ring, uint32_t slot, uint64_t deadline, int watched, uint32_t *found)
     int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_result *result)
-    int sr_note_times(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns)
+    int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped)
     int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
     int sr_circulating(const sr_ring *ring)
     int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen)

@@ -25,7 +25,7 @@ cdef enum:
 
 cdef class Meter:
     cdef public uint64_t batches, bytes, copied_batches, copied_bytes, pickled_leaves, pickled_tasks
-    cdef public uint64_t kept_batches
+    cdef public uint64_t kept_batches, skipped_samples
     cdef public uint64_t fetch_ns, collate_ns, idle_ns, wait_ns
     cdef public uint64_t last_ready_ns  # how long the batch taken last had lain ready
     cdef uint64_t taken_at  # when; ns of `clock`
@@ -71,7 +71,7 @@ cdef class Segment:
     cdef uint64_t alloc(self, uint32_t party, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1
     cdef int commit_later(self, uint32_t party, uint32_t slot, uint64_t nbytes, sr_shortage *why) except 1
     cdef int rewind(self, uint32_t party, uint32_t slot, uint64_t gen) except -1
-    cdef void note_times(self, uint32_t slot, uint64_t begun, uint64_t fetched) noexcept
+    cdef void note(self, uint32_t slot, uint64_t begun, uint64_t fetched, uint64_t skipped) noexcept
     cdef int publish(self, uint32_t party, uint32_t slot, uint64_t gen, const sr_result *result,
                      bint held) except -1
     cdef int abort(self, uint32_t party, uint32_t slot, uint64_t gen) except -1

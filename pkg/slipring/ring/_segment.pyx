@@ -447,6 +447,7 @@ cdef class Segment:
         meter.fetch_ns += stamps.fetch_ns
         meter.collate_ns += stamps.collate_ns
         meter.idle_ns += stamps.idle_ns
+        meter.skipped_samples += stamps.skipped
         meter.last_ready_ns, meter.taken_at = stamps.taken_at - stamps.published_at, stamps.taken_at
         if result.kind == c.SR_BATCH:
             meter.batches += 1
@@ -554,8 +555,8 @@ cdef class Segment:
     cdef int rewind(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
         return check(c.sr_rewind(self.ptr, party, slot, gen))
 
-    cdef void note_times(self, uint32_t slot, uint64_t begun, uint64_t fetched) noexcept:
-        c.sr_note_times(self.ptr, slot, fetched - begun, c.sr_now() - fetched)
+    cdef void note(self, uint32_t slot, uint64_t begun, uint64_t fetched, uint64_t skipped) noexcept:
+        c.sr_note(self.ptr, slot, fetched - begun, c.sr_now() - fetched, skipped)
 
     cdef int publish(self, uint32_t party, uint32_t slot, uint64_t gen, const c.sr_result *result,
                      bint held) except -1:

@@ -24,7 +24,7 @@ cdef class Fill:
     cdef readonly uint32_t party, slot
     cdef uint32_t range
     cdef readonly uint64_t gen
-    cdef uint64_t fork_generation, end
+    cdef uint64_t fork_generation, end, skipped
     cdef const sr_task *task
     cdef char *payload
     cdef Hold hold

@@ -240,8 +240,8 @@ cdef class Fill:
             self.end = 0
 
     cdef void note(self, uint64_t begun, uint64_t fetched) noexcept:
-        """Add the times of fetching and collating, up to now, to the slot's."""
-        self.ring.note_times(self.slot, begun, fetched)
+        """Add the times of fetching and collating, up to now, and the skipped samples to the slot's."""
+        self.ring.note(self.slot, begun, fetched, self.skipped)
 
     # ---- the end of a fill
 
@@ -320,6 +320,15 @@ cdef Fill current_fill():
         return None
     fill = <Fill> slipring_current_fill
     return fill if fill.fork_generation == forks() else None
+
+
+def skip():
+    """Count a sample that the dataset passes over, for the batch that this thread makes; False where it makes none."""
+    cdef Fill fill = current_fill()
+    if fill is None:
+        return False
+    fill.skipped += 1
+    return True
 
 
 def current():

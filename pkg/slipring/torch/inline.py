@@ -13,7 +13,7 @@ from slipring.torch.preload import FAILED
 from slipring.torch.state import iteration as state
 from slipring.torch.state.asking import Making, copied
 from slipring.torch.state.order import Order, generator_of
-from slipring.workers import seeding
+from slipring.workers import seeding, skipping
 from slipring.workers._aside import Aside
 from slipring.workers.fetch import (
     cut_off,
@@ -28,19 +28,20 @@ from slipring.workers.fetch import (
 
 
 class Timed:
-    """A collate function that counts what it takes, and what reading its samples has taken since `begin`."""
+    """A collate function that counts what it takes, and what reading its samples took and skipped since `begin`."""
 
-    __slots__ = ("begun", "collate_fn", "meter")
+    __slots__ = ("begun", "collate_fn", "meter", "skipped")
 
     def __init__(self, collate_fn, meter):
         self.collate_fn, self.meter = collate_fn, meter
 
     def begin(self):
-        self.begun = time.perf_counter_ns()
+        self.begun, self.skipped = time.perf_counter_ns(), skipping.apart.skipped
 
     def __call__(self, samples):
         read = time.perf_counter_ns()
         self.meter.fetch_ns += read - self.begun
+        self.meter.skipped_samples += skipping.apart.skipped - self.skipped
         batch = self.collate_fn(samples)
         self.meter.collate_ns += time.perf_counter_ns() - read
         return batch
