@@ -97,9 +97,7 @@ def collating() -> float:
     return per_call(lambda: default_collate(samples))
 
 
-def copying(
-    streaming: bool, workers: int = 2, row: int = 3 * 224 * 224, rows: int = 256, slots: int = 5
-) -> float:
+def copying(way: str, workers: int = 2, row: int = 3 * 224 * 224, rows: int = 256, slots: int = 5) -> float:
     """Copy batches of ready images into shared memory; return batches per second of all processes."""
     from slipring.ring._ring import copy_bytes
 
@@ -108,7 +106,7 @@ def copying(
     for _ in range(workers):
         if os.fork() == 0:
             try:
-                rate = _copy_for_a_second(copy_bytes, source, streaming, rows, slots)
+                rate = _copy_for_a_second(copy_bytes, source, way, rows, slots)
                 os.write(sender, struct.pack("d", rate))
             except BaseException:
                 traceback.print_exc()
@@ -121,7 +119,7 @@ def copying(
 
 
 def _copy_for_a_second(
-    copy: Callable[..., None], source: np.ndarray, streaming: bool, rows: int, slots: int
+    copy: Callable[..., None], source: np.ndarray, way: str, rows: int, slots: int
 ) -> float:
     shared = mmap.mmap(-1, slots * rows * source.shape[1])
     target = np.frombuffer(shared, np.uint8).reshape(slots, rows, source.shape[1])
@@ -129,9 +127,21 @@ def _copy_for_a_second(
     done, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < 1.0:
         for i in range(rows):
-            copy(target[done % slots, i], source[(done * rows + i) % len(source)], streaming)
+            copy(target[done % slots, i], source[(done * rows + i) % len(source)], way)
         done += 1
     return done / (time.perf_counter() - begin)
+
+
+def chosen(workers: int = 2) -> str | None:
+    """Let a loader of ready images choose its way of copying; return what it tells."""
+    from slipring import Loader
+
+    question = QUESTIONS["b"]
+    with Loader(question.dataset(None), question.batch_size, num_workers=workers) as loader:
+        for _ in loader:
+            if (told := loader.stats().large_copies) is not None:
+                return told
+    return None
 
 
 def without_loader(key: str, rate: float, workers: int = 2, seconds: float = 2.0) -> float:
@@ -172,13 +182,17 @@ def without_loader(key: str, rate: float, workers: int = 2, seconds: float = 2.0
 
 def main() -> None:
     """Measure and print."""
+    from slipring.ring._ring import copy_ways
+
     for name, value in describe().items():
         print(f"{name}: {value}")
     print()
     trip, collate, (without, with_torch) = round_trip(), collating(), seeding()
     floors = [(key, without_loader(key, rate)) for key, rate in (("a", 33), ("b", 600), ("c", 400))]
-    pairs = [(copying(False), copying(True)) for _ in range(ROUNDS)]
-    ratios = [b / a for a, b in pairs]
+    ways = copy_ways()
+    rates = [[copying(way) for way in ways] for _ in range(ROUNDS)]
+    copies = [(f"copying 38.5 MB batches, {way}", [rate[i] for rate in rates]) for i, way in enumerate(ways)]
+    ratios = [(f"{way} ÷ memcpy", [rate[i] / rate[0] for rate in rates]) for i, way in enumerate(ways) if i]
     for what, figure in (
         ("one trip round the ring", f"{trip:.2f} µs"),
         *((f"a message, queue of {n} slots", f"{queueing(n):.2f} µs") for n in (8, 64, 1000)),
@@ -186,11 +200,11 @@ def main() -> None:
         ("seeding random and numpy", f"{without:.2f} µs"),
         ("seeding random, numpy and torch", f"{with_torch:.2f} µs"),
         *((f"a consumer without a loader, ({key}) (CPU)", f"{floor:.1f} µs") for key, floor in floors),
-        ("copying 38.5 MB batches, memcpy", f"{statistics.median(a for a, _ in pairs):.0f}/s"),
-        ("copying 38.5 MB batches, streaming", f"{statistics.median(b for _, b in pairs):.0f}/s"),
-        ("streaming ÷ memcpy", f"{statistics.median(ratios):.2f} ({min(ratios):.2f} – {max(ratios):.2f})"),
+        *((what, f"{statistics.median(rate):.0f}/s") for what, rate in copies),
+        *((what, f"{statistics.median(r):.2f} ({min(r):.2f} – {max(r):.2f})") for what, r in ratios),
+        ("what a loader has chosen here", str(chosen())),
     ):
-        print(f"{what:42}{figure}")
+        print(f"{what:44}{figure}")
 
 
 if __name__ == "__main__":

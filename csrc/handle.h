@@ -67,6 +67,9 @@ void sr_enlist(sr_ring *ring);
 void sr_delist(sr_ring *ring);
 /* In a forked child that takes part: the segment is mapped at another address, where no copies lie. */
 int sr_move_from_copies(sr_ring *ring);
+/* copy.c: tells the others of the segment how this process copies, if it knows. */
+void sr_copy_tell(sr_header *header);
+
 /* files.c: moves a new descriptor away from the standard streams' numbers; -1 with errno, as what made it. */
 int sr_beyond_standard(int fd);
 /* The descriptor is the handle's from now on. */

@@ -17,7 +17,7 @@
 #endif
 
 #define SR_MAGIC UINT64_C(0x474e495250494c53) /* "SLIPRING" read as little-endian bytes */
-#define SR_VERSION 4u
+#define SR_VERSION 5u
 
 #define SR_LINE 64u           /* one cache line: words that different parties write lie on different ones */
 #define SR_PAGE 4096u         /* payloads start on such a boundary */
@@ -189,7 +189,8 @@ typedef struct sr_header {
     _Atomic uint32_t closed;
     _Atomic uint32_t high_water; /* slots used so far: scans stop there */
     _Atomic uint32_t tight;      /* 1: less memory is left than the segment has */
-    uint32_t pad1[11];
+    _Atomic uint32_t copies;     /* enum sr_copy, as a worker has measured it; 0: nobody has */
+    uint32_t pad1[10];
     /* line 3: those who wait for READY */
     _Atomic uint32_t ready;
     _Atomic uint32_t ready_waiters;

@@ -272,6 +272,11 @@ int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns
     sr_add_relaxed(&s->fetch_ns, fetch_ns);
     sr_add_relaxed(&s->collate_ns, collate_ns);
     sr_add_relaxed(&s->skipped, skipped);
+    uint32_t copies = sr_load_relaxed(&ring->header->copies);
+    if (copies)
+        sr_copy_choose(copies);
+    else
+        sr_copy_tell(ring->header);
     sr_store_relaxed(&s->fetched_at, sr_now() - collate_ns);
     return 0;
 }

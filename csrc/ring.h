@@ -48,6 +48,7 @@ typedef struct sr_info {
     uint64_t wanted;        /* capacity that was asked for; larger than capacity where a limit was in the way */
     const char *limited_by; /* that limit, or NULL */
     uint64_t total;
+    uint32_t copies;        /* enum sr_copy: as the header has it */
 } sr_info;
 
 /* Why memory could not be committed. */
@@ -319,8 +320,20 @@ int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *sl
 
 /* ---- copy.c -------------------------------------------------------------------------------------------------- */
 
-/* memcpy past the caches, for what is larger than they are. All of it is visible to whoever sees a later publish. */
-void sr_copy_streaming(void *to, const void *from, uint64_t bytes);
+/* Ways of copying what is larger than the caches; memcpy apart, past them. All of it is visible to whoever sees a later
+ * publish. */
+enum sr_copy { SR_COPY_UNKNOWN = 0, SR_COPY_MEMCPY = 1, SR_COPY_STREAM16 = 2, SR_COPY_STREAM64 = 3, SR_COPY_WAYS = 4 };
+/* The widest streaming way of this processor; memcpy where it has none. */
+uint32_t sr_copy_widest(void);
+/* Copies in a way, which must not be above the widest. */
+void sr_copy_by(uint32_t way, void *to, const void *from, uint64_t bytes);
+/* Copies `n` pieces, one behind the other, in the way that the first such calls of this process have shown to be the
+ * fastest, or that it was told. SLIPRING_COPY=memcpy or =streaming in the environment decides it. */
+void sr_copy_rows(char *to, const char *const *from, uint64_t n, uint64_t each);
+/* The way that was chosen; SR_COPY_UNKNOWN: none yet. */
+uint32_t sr_copy_chosen(void);
+/* Takes over what another process has measured, unless this one has, too. */
+void sr_copy_choose(uint32_t way);
 
 /* ---- recover.c --------------------------------------------------------------------------------------------- */
 

@@ -399,6 +399,7 @@ int sr_destroy(sr_ring *ring)
 int sr_describe(const sr_ring *ring, sr_info *info)
 {
     *info = ring->info;
+    info->copies = sr_load_relaxed(&ring->header->copies);
     return 0;
 }
 

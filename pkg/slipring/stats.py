@@ -40,6 +40,9 @@ class Stats:
         What made the reserve smaller than asked for.
     slot_bytes_committed : int
         Bytes of real memory under the segment, controls and task areas included.
+    large_copies : str or None
+        How batches of 4 MiB and more are copied into slots: "memcpy", or past the caches by "stores of 16 bytes" or
+        "stores of 64 bytes". The first ones are copied in both ways and timed; None: not known yet.
     fetch_s, collate_s : float
         Summed over workers: reading samples; putting them together in the slot.
     slot_wait_s : float
@@ -91,6 +94,7 @@ class Stats:
     slot_bytes: int = 0
     slot_bytes_limited_by: str | None = None
     slot_bytes_committed: int = 0
+    large_copies: str | None = None
     fetch_s: float = 0.0
     collate_s: float = 0.0
     slot_wait_s: float = 0.0
@@ -214,6 +218,7 @@ class Tally:
                 "slot_bytes": info["capacity"],
                 "slot_bytes_limited_by": info["limited_by"],
                 "slot_bytes_committed": info["committed"],
+                "large_copies": info["large_copies"],
             }
         deaths = {name: getattr(self, name) for name in ("respawns", "resumed_streams", "replayed_batches")}
         return Stats(**sums, **place, **deaths, worker_private_bytes=self.memory.measure())

@@ -54,6 +54,7 @@ ELSEWHERE = {
     "sr_wait_room": "the same",
     "sr_end_wait_room": "the same",
     "note_room": "the same",
+    "sr_copy_tell": "batches of megabytes, once: tests/collate/test_copies.py",
     "sr_pin": "a device reads from slots: tests/preload",
 }
 COLUMNS = (

@@ -10,7 +10,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from slipring.ring._segment cimport SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE, copy_streaming
+from slipring.ring._segment cimport SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE, copy_large
 from slipring.ring._slot cimport Fill, current_fill
 
 import numpy as np
@@ -165,8 +165,7 @@ cdef void copy_rows(char *to, const char **sources, uint64_t n, uint64_t nbytes)
             for i in range(n):
                 memcpy(to + i * nbytes, sources[i], nbytes)
         else:
-            for i in range(n):
-                copy_streaming(to + i * nbytes, sources[i], nbytes)
+            copy_large(to, sources, n, nbytes)
 
 
 # ---- the order of dimensions in memory, as one number; docs/codec.md has its form

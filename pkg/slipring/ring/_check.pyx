@@ -13,6 +13,7 @@ from slipring.ring cimport _cring as c
 from slipring.errors import Closed, SlotLost, segment_closed, segment_full, segment_refused
 
 BACKINGS = {"auto": c.SR_BACKING_AUTO, "shm": c.SR_BACKING_SHM, "memfd": c.SR_BACKING_MEMFD}
+COPY_WAYS = (None, "memcpy", "stores of 16 bytes", "stores of 64 bytes")  # enum sr_copy
 BACKING_NAMES = {
     c.SR_BACKING_AUTO: "attached",
     c.SR_BACKING_SHM: "shm",

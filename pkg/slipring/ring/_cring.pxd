@@ -103,6 +103,7 @@ cdef extern from "ring.h" nogil:
         uint64_t wanted
         const char *limited_by
         uint64_t total
+        uint32_t copies
 
     ctypedef struct sr_shortage:
         int limit
@@ -202,4 +203,8 @@ cdef extern from "ring.h" nogil:
     int sr_count(const sr_ring *ring, uint32_t *ready, uint32_t *free_slots)
     int sr_set_polled(sr_ring *ring)
     bint sr_polled(const sr_ring *ring)
-    void sr_copy_streaming(void *to, const void *source, uint64_t bytes)
+    const uint32_t SR_COPY_WAYS
+    uint32_t sr_copy_widest()
+    void sr_copy_by(uint32_t way, void *to, const void *source, uint64_t bytes)
+    void sr_copy_rows(char *to, const char *const *source, uint64_t n, uint64_t each)
+    void sr_copy_choose(uint32_t way)

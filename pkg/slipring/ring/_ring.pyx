@@ -13,11 +13,12 @@ from libc.string cimport memcpy, memset
 from slipring.ring._segment cimport (
     SINGLE, SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_MAX_PARTIES, SR_MAX_RANGES, SR_MAX_SLOTS,
     SR_PARTY_JOINED, SR_PARTY_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment,
-    clock, copy_streaming, sr_task,
+    clock, copy_by, copy_widest, sr_task,
 )
 from slipring.ring._slot cimport Fill, make_fill
 
 from slipring.errors import shown, told
+from slipring.ring._check import COPY_WAYS
 from slipring.ring._segment import Meter, forking_worker, now, start_time
 from slipring.ring._slot import POISON, Lease, current
 
@@ -25,7 +26,7 @@ cnp.import_array()
 
 __all__ = [
     "DIRECT", "FINISH", "JOINED", "MAX_RANGES", "MAX_SLOTS", "MAX_WORKERS", "POISON", "SERVING", "STAGED",
-    "TASK_NEXT", "USER_SEEDED", "WHOLE", "Lease", "Meter", "Own", "Ring", "copy_bytes", "current",
+    "TASK_NEXT", "USER_SEEDED", "WHOLE", "Lease", "Meter", "Own", "Ring", "copy_bytes", "copy_ways", "current",
     "forking_worker", "mix", "now", "start_time",
 ]
 
@@ -41,14 +42,19 @@ MAX_WORKERS = SR_MAX_PARTIES - 1
 TASK_NEXT = SR_TASK_NEXT
 
 
-def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, bint streaming):
-    """Copy as collation does; the benchmark of both ways calls it."""
+def copy_ways():
+    """Return the names of the ways that this processor has of copying large batches; `copy_bytes` takes one."""
+    return COPY_WAYS[1 : copy_widest() + 1]
+
+
+def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, way):
+    """Copy as collation does; the benchmark and the tests of the ways call it."""
     cdef uint64_t n = min(to.shape[0], source.shape[0])
+    if way not in copy_ways():
+        raise ValueError(f"this processor copies by {', '.join(copy_ways())}, not {way!r}")
+    cdef uint32_t number = COPY_WAYS.index(way)
     with nogil:
-        if streaming:
-            copy_streaming(&to[0], &source[0], n)
-        else:
-            memcpy(&to[0], &source[0], n)
+        copy_by(number, &to[0], &source[0], n)
 
 
 def mix(*words):

@@ -34,7 +34,7 @@ cdef extern from *:
     const char *SR_BUILD
     const char *SR_COMPILER
 
-from slipring.ring._check import BACKING_NAMES, BACKINGS, LIMITS
+from slipring.ring._check import BACKING_NAMES, BACKINGS, COPY_WAYS, LIMITS
 from slipring.errors import (
     Closed, CorruptBatch, batch_too_large, not_in_memory, segment_closed, task_too_large, too_many_processes,
 )
@@ -73,9 +73,17 @@ cdef uint64_t forks() noexcept:
     return c.sr_fork_generation()
 
 
-cdef void copy_streaming(void *to, const void *source, uint64_t nbytes) noexcept nogil:
-    """Copy past the caches: for what is larger than they are."""
-    c.sr_copy_streaming(to, source, nbytes)
+cdef void copy_large(char *to, const char **sources, uint64_t n, uint64_t nbytes) noexcept nogil:
+    """Copy pieces, one behind the other, that together are larger than the caches."""
+    c.sr_copy_rows(to, sources, n, nbytes)
+
+
+cdef void copy_by(uint32_t way, void *to, const void *source, uint64_t nbytes) noexcept nogil:
+    c.sr_copy_by(way, to, source, nbytes)
+
+
+cdef uint32_t copy_widest() noexcept nogil:
+    return c.sr_copy_widest()
 
 
 cdef uint64_t clock() noexcept:
@@ -227,10 +235,11 @@ cdef class Segment:
 
     @property
     def info(self):
-        """dict: backing, reason, capacity, wanted, limited_by, reserved, committed (bytes)."""
+        """dict: backing, reason, capacity, wanted, limited_by, reserved, committed (bytes), large_copies."""
         self.made()
         cdef c.sr_info info
         check(c.sr_describe(self.ptr, &info))
+        c.sr_copy_choose(info.copies)  # workers that this process forks later need not measure again
         return {
             "backing": BACKING_NAMES[info.backing],
             "reason": info.reason.decode(),
@@ -239,6 +248,7 @@ cdef class Segment:
             "limited_by": self.limited_by,
             "reserved": info.total,
             "committed": c.sr_committed(self.ptr),
+            "large_copies": COPY_WAYS[info.copies] if info.copies < c.SR_COPY_WAYS else None,
         }
 
     # ---- parties

@@ -1,0 +1,86 @@
+"""Batches larger than the caches: every way of copying copies the same bytes, and a loader says which it has chosen."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from slipring.ring._ring import copy_bytes, copy_ways
+
+SHAPE = (3, 300, 300)  # 16 of them are 4.3 MB
+
+
+class Ready:
+    def __init__(self):
+        self.pool = np.random.default_rng(0).integers(0, 256, (32, *SHAPE), np.uint8)
+
+    def __len__(self):
+        return 32 * 40
+
+    def __getitem__(self, i):
+        return self.pool[i % 32]
+
+
+@pytest.mark.parametrize("way", copy_ways())
+def test_a_way_of_copying_copies_every_byte_and_no_other_at_any_alignment(way):
+    draw = np.random.default_rng(1)
+    source = draw.integers(0, 256, 1024, np.uint8)
+    for to in range(65):
+        for start in (0, 1, 15, 16, 31, 33, 63):
+            for n in (0, 1, 2, 15, 16, 63, 64, 65, 127, 128, 129, 200, 512, 700):
+                room = np.full(1024, 77, np.uint8)
+                if n:
+                    copy_bytes(room[to : to + n], source[start : start + n], way)
+                assert np.array_equal(room[to : to + n], source[start : start + n])
+                assert (room[:to] == 77).all() and (room[to + n :] == 77).all()
+
+
+def test_a_way_that_the_processor_has_not_is_refused():
+    room = np.zeros(8, np.uint8)
+    with pytest.raises(ValueError, match="copies by memcpy"):
+        copy_bytes(room, room, "stores of 4096 bytes")
+
+
+PROGRAM = """
+import sys
+import numpy as np
+import slipring
+from tests.collate.test_copies import Ready
+kind, data = sys.argv[1], Ready()
+how = {"num_workers": 0} if kind == "inline" else {"num_workers": 2, "start_method": kind}
+with slipring.Loader(data, 16, **how) as loader:
+    told = [loader.stats().large_copies]
+    for epoch in range(4):  # 320 batches: a process looks at 100 at most
+        for number, batch in enumerate(loader):
+            assert np.array_equal(batch, data.pool[16 * number % 32 :][:16])
+            told.append(loader.stats().large_copies)
+            if told[-1] is not None:
+                break
+print(told[0], told[-1], sep="; ")
+with slipring.Loader(data, 16, **how) as loader:
+    next(iter(loader))
+    print(loader.stats().large_copies)
+"""
+
+
+def told(kind, **environment):
+    env = {name: value for name, value in os.environ.items() if name != "SLIPRING_COPY"} | environment
+    env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, kind], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("kind", ["fork", "thread", "inline"])
+def test_a_loader_measures_its_first_large_batches_and_tells_the_way(kind):
+    """In a program of its own: whoever has chosen once chooses no more."""
+    first, second = told(kind)
+    assert first in [f"None; {way}" for way in copy_ways()]
+    assert first == f"None; {second}", "the next loader knows from the beginning"
+
+
+@pytest.mark.parametrize("wanted, way", [("memcpy", "memcpy"), ("streaming", copy_ways()[-1])])
+def test_the_environment_decides_the_way(wanted, way):
+    assert told("fork", SLIPRING_COPY=wanted) == [f"None; {way}", way]
