@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import faulthandler
 import gc
+import itertools
 import os
 import random
 import signal
@@ -28,6 +29,12 @@ from tests.leaks import Snapshot, name_semaphores
 SOURCE = Path(__file__).with_suffix(".c")
 ROWS, SIZE = 24, 4
 WHOLE = [list(range(first, first + SIZE)) for first in range(0, ROWS, SIZE)]
+FAILURES = (
+    slipring.WorkerError,
+    slipring.CorruptBatch,
+    ValueError,
+)  # looked up once: not in Python, in a `try`
+BAD = 2  # the batch in whose place an exception comes, where one does
 WATCHDOG_S = 110
 LEAK_GRACE_S = 10.0
 
@@ -98,6 +105,13 @@ class Batches:
         return made
 
 
+class EndingBatches:
+    """The same, but one of them is an exception, once: nothing comes behind it. In C: it cannot get lost here."""
+
+    def __iter__(self):
+        return itertools.chain(WHOLE[:BAD], map(int, ["no number"]))
+
+
 class ToldBatches(Batches):
     """The same, and can say where it is."""
 
@@ -122,6 +136,47 @@ class Pickled:
 
     def tolist(self):
         return self.values
+
+
+class Refusing(Pickled):
+    """The same, but one cannot be made."""
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        if self.values == WHOLE[BAD]:
+            raise ValueError("not this one")
+
+
+def as_refusing(samples):
+    return Refusing([int(s) for s in samples])
+
+
+class Failing(Values):
+    """One of its rows is an exception."""
+
+    def __getitem__(self, i):
+        if i == WHOLE[BAD][1]:
+            raise ValueError("no such row")
+        return super().__getitem__(i)
+
+
+def expected(name):
+    """What a loader delivers: batches, and None in the place of an exception."""
+    if name in ("refusing", "failing"):
+        return [*WHOLE[:BAD], None, *WHOLE[BAD + 1 :]]
+    return [*WHOLE[:BAD], None] if name == "ending" else WHOLE
+
+
+def delivered(iterator):
+    """The same of an iterator, to its end."""
+    got = []
+    while True:
+        try:
+            got.append(next(iterator).tolist())
+        except StopIteration:
+            return got
+        except FAILURES:
+            got.append(None)
 
 
 def as_pickle(samples):
@@ -165,6 +220,9 @@ def loaders(adapter, workers):
         "pickled": lambda: Loader(Values(), SIZE, collate_fn=as_pickle, **kind),
         "sampler": lambda: Loader(Values(), batch_sampler=Batches(), **kind),
         "copied": lambda: Loader(Values(), SIZE, copy="always", **kind),
+        "refusing": lambda: Loader(Values(), SIZE, collate_fn=as_refusing, **kind),
+        "failing": lambda: Loader(Failing(), SIZE, **kind),
+        "ending": lambda: Loader(Values(), batch_sampler=EndingBatches(), **kind),
         **({} if workers == 2 else {"stream": lambda: Loader(Stream(), SIZE, **kind)}),
     }
 
@@ -190,21 +248,25 @@ def unordered(loader):
 class Instants:
     """Goes through the instants of one loader."""
 
-    def __init__(self, lib, number, kind):
-        self.lib, self.number, self.kind = lib, number, kind
+    def __init__(self, lib, number, kind, expected):
+        self.lib, self.number, self.kind, self.expected = lib, number, kind, expected
 
     def interrupted(self, n, what):
-        """Call `what` with the signal at its n-th instruction; (whether it has come, and was raised)."""
-        raised, left = False, -1
+        """Call `what` with the signal at its n-th instruction; (whether it has come, whether `what` failed)."""
+        failed, left = False, -1
         try:
             self.lib.slipring_arm(self.number, n)
             try:
                 what()
+            except self.kind:
+                raise
+            except FAILURES:
+                failed = True
             finally:
                 left = self.lib.slipring_disarm()
         except self.kind:
-            raised, left = True, -1
-        return left < 0, raised
+            left = -1
+        return left < 0, failed
 
     def next(self, make, n):
         """A signal in the third next()."""
@@ -218,18 +280,22 @@ class Instants:
 
         came = None
         while len(got) <= len(WHOLE):
-            box[0], before = None, came
-            if len(got) == 2 and came is None:
-                came, _ = self.interrupted(n, one)
-                assert told(loader) in (None, 2 + (box[0] is not None)), "the state counts other batches"
+            box[0], before, failed = None, came, False
+            if len(got) == BAD and came is None:
+                came, failed = self.interrupted(n, one)
+                assert told(loader) in (None, BAD + (box[0] is not None)), "the state counts other batches"
             else:
-                one()
-            if box[0] is not None:
-                got.append(box[0].tolist())
+                try:
+                    one()
+                except FAILURES:
+                    failed = True
+            if box[0] is not None or failed:
+                got.append(None if failed else box[0].tolist())
             elif before is came or not came:
                 break
         box[0] = None
-        assert sorted(got) == WHOLE if unordered(loader) else got == WHOLE, f"delivered {got}"
+        right = sorted(got) == WHOLE if unordered(loader) else got == self.expected
+        assert right, f"delivered {got}"
         del it, one
         self.afterwards(loader)
         return came
@@ -259,10 +325,9 @@ class Instants:
 
     def afterwards(self, loader):
         """The loader is as good as ever."""
-        again = [batch.tolist() for batch in loader]
-        assert sorted(again) == WHOLE if unordered(loader) else again == WHOLE, (
-            f"the next iteration gave {again}"
-        )
+        again = delivered(iter(loader))
+        right = sorted(again) == WHOLE if unordered(loader) else again == self.expected
+        assert right, f"the next iteration gave {again}"
         engine = getattr(loader, "_engine", None) or getattr(
             getattr(loader, "_engines", None), "engine", None
         )
@@ -278,7 +343,7 @@ def go_through(lib, adapter, workers, what, name, stride=1, seed=1, kinds=("hand
         number, raised = (signal.SIGUSR1, Raised) if kind == "handler" else (signal.SIGINT, KeyboardInterrupt)
         before = signal.signal(signal.SIGUSR1, handler)
         try:
-            instants = Instants(lib, number, raised)
+            instants = Instants(lib, number, raised, expected(name))
             n = random.Random(seed).randrange(stride)
             while True:
                 faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
@@ -312,7 +377,7 @@ def left_behind(before):
 def warmed_up(adapter, workers, name):
     """What is there when a loader of this kind has been used once: some things are opened once, and kept."""
     loader = loaders(adapter, workers)[name]()
-    assert sorted(batch.tolist() for batch in loader) == WHOLE
+    delivered(iter(loader))
     loader.close()
     del loader
     gc.collect()

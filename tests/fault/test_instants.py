@@ -52,6 +52,12 @@ def test_what_a_signals_handler_raises_at_any_instruction_loses_no_batch(what, w
     go_through("numpy", workers, what, source, STRIDES[what, workers])
 
 
+@pytest.mark.parametrize("source", ["refusing", "failing", "ending"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_signals_handler_raises_loses_no_exception_that_comes_in_a_batchs_place(workers, source):
+    go_through("numpy", workers, "next", source, STRIDES["next", workers])
+
+
 @with_torch
 @pytest.mark.parametrize(
     "source",

@@ -217,13 +217,14 @@ cdef class LoaderIterator:
 
     cdef int interrupted(self, engine, error, Task task, Lease lease, value, bint made) except -1:
         """An exception has come in next(): see to it that no batch is lost by it, nor comes twice."""
-        cdef bint outside = not isinstance(error, Exception) or raised_by_a_handler(error)
+        cdef bint outside
+        if lease is not None and self._engine is not None:  # before all else, which a handler may interrupt
+            self.task, self.lease, self.value, self.made = task, lease, value, made
+        outside = not isinstance(error, Exception) or raised_by_a_handler(error)
         if lease is not None:
-            if made or outside:
-                if self._engine is not None:
-                    self.task, self.lease, self.value, self.made = task, lease, value, made
-            else:
-                self.delivered(engine, task, lease)  # this comes in place of what cannot be made
+            if not (made or outside):  # this comes in place of what cannot be made
+                self.task = self.lease = self.value = None
+                self.delivered(engine, task, lease)
         elif not (outside or self.stopped or isinstance(error, (LoaderTimeout, SlotsHeld))):
             stay_if_exiting()
             if self._engine is None:  # another thread has ended the iteration meanwhile

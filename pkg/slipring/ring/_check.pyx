@@ -1,7 +1,10 @@
 """What the C ring answers, as exceptions."""
 
+import _signal
 import os
 import signal
+from functools import partial
+from types import FunctionType, MethodType
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EBADF, EFBIG, EINTR, ENOMEM, ENOSPC, ESHUTDOWN, ESTALE, EXDEV
@@ -83,11 +86,14 @@ cdef bint raised_by_a_handler(error) except -1:
 
 
 def in_a_handler(error):
-    """Whether an exception's traceback leads through a signal's handler of this program."""
+    """Whether an exception's traceback leads through a signal's handler of this program.
+
+    It runs no Python code, in which another handler could raise: not even that of module signal.
+    """
     traceback = error.__traceback__
     codes = set()
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
+    for number in _signal.valid_signals():
+        handler = _signal.getsignal(number)
         if callable(handler):
             codes.add(code_of(handler))
     while traceback is not None and codes:
@@ -99,15 +105,16 @@ def in_a_handler(error):
 
 cdef object code_of(called):
     """The code that runs first when something is called; None: it is none of Python's."""
-    while True:
-        called = getattr(called, "func", getattr(called, "__func__", called))  # of a partial; of a method
-        code = getattr(called, "__code__", None)
-        if code is not None or not hasattr(type(called), "__call__"):
-            return code
-        inner = type(called).__call__
-        if not hasattr(inner, "__code__"):
-            return None
-        called = inner
+    while type(called) is not FunctionType:
+        if isinstance(called, partial):
+            called = called.func
+        elif type(called) is MethodType:
+            called = called.__func__
+        else:
+            called = type(called).__call__
+            if type(called) is not FunctionType:
+                return None
+    return called.__code__
 
 
 def put_handlers(dict handlers):
