@@ -95,7 +95,7 @@ void sr_copy_by(uint32_t way, void *to, const void *from, uint64_t bytes)
 /* ---- which way --------------------------------------------------------------------------------------------- */
 
 static _Atomic uint32_t chosen; /* of this process, and of those that it forks */
-static atomic_flag trying = ATOMIC_FLAG_INIT;
+static _Atomic uint32_t trying; /* 1: a thread measures. (In a child that is forked meanwhile nobody does.) */
 static struct {
     uint64_t least[SR_COPY_WAYS]; /* ps per byte */
     int clean[SR_COPY_WAYS], tries;
@@ -145,13 +145,15 @@ void sr_copy_rows(char *to, const char *const *from, uint64_t n, uint64_t each)
 {
     if (sr_copy_chosen() == SR_COPY_UNKNOWN) {
         const char *wanted = getenv("SLIPRING_COPY");
+        uint32_t nobody = 0;
         if (wanted && *wanted)
             sr_copy_choose(strcmp(wanted, "memcpy") ? sr_copy_widest() : SR_COPY_MEMCPY);
         else if (sr_copy_widest() == SR_COPY_MEMCPY)
             sr_copy_choose(SR_COPY_MEMCPY);
-        else if (!atomic_flag_test_and_set_explicit(&trying, memory_order_acquire)) {
+        else if (atomic_compare_exchange_strong_explicit(&trying, &nobody, 1, memory_order_acquire,
+                                                         memory_order_relaxed)) {
             try_one(to, from, n, each);
-            atomic_flag_clear_explicit(&trying, memory_order_release);
+            atomic_store_explicit(&trying, 0, memory_order_release);
             return;
         }
     }
