@@ -44,6 +44,7 @@ TAKEN = (
     "sr_take: after cas",
     "sr_take: before store",
     "sr_populate:",
+    "map_more:",
     "let_go:",
     "set_free_at:",
     "sr_wake_free:",
