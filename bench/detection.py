@@ -1,0 +1,133 @@
+"""How fast do detection batches of Tensor subclasses come? ``python -m bench.detection``.
+
+Question
+    Batches per second of torch's loader and of slipring's in its place, where samples are what torchvision's v2
+    transforms give: an image, and a dict of boxes, masks and labels, put together as a list.
+Data
+    3 × 480 × 640 uint8 images with 1 to 10 objects each, 8 a batch; made anew by a copy, as a decoder's are.
+Machine, command, result
+    Printed. Each way in a process of its own, in turn, round after round; ratios are formed within a round.
+Bias
+    The subclasses stand for torchvision's, which need not be installed: as those they have attributes of their own
+    and are made by ``as_subclass``. A worker does nothing but copy, so the hand-over counts for more than with
+    real decoding. The consumer looks at the first element of each tensor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+
+from bench.machine import describe
+
+BATCH, WARM, SIZE = 8, 10, (480, 640)
+WAYS = ("torch", "slipring", "slipring, plain tensors")
+
+
+class Image(torch.Tensor):
+    """As tv_tensors.Image."""
+
+
+class Mask(torch.Tensor):
+    """As tv_tensors.Mask."""
+
+
+class BoundingBoxes(torch.Tensor):
+    """As tv_tensors.BoundingBoxes."""
+
+    format: str
+    canvas_size: tuple[int, int]
+
+
+class Detection(torch.utils.data.Dataset[Any]):
+    """Samples of an image and its targets; ``plain`` ones are of no subclass."""
+
+    def __init__(self, plain: bool) -> None:
+        chance = random.Random(1)
+        self.plain = plain
+        self.objects = [chance.randint(1, 10) for _ in range(1 << 12)]
+        self.image = torch.full((3, *SIZE), 7, dtype=torch.uint8)
+        self.masks = torch.ones((10, *SIZE), dtype=torch.bool)
+
+    def __len__(self) -> int:
+        return len(self.objects)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        n = self.objects[index]
+        image, masks = self.image.clone(), self.masks[:n].clone()
+        boxes, labels = torch.rand(n, 4), torch.arange(n)
+        if not self.plain:
+            image, masks, boxes = image.as_subclass(Image), masks.as_subclass(Mask), self.with_canvas(boxes)
+        return image, {"boxes": boxes, "masks": masks, "labels": labels}
+
+    def with_canvas(self, boxes: torch.Tensor) -> BoundingBoxes:
+        """See boxes as a subclass with attributes."""
+        made = boxes.as_subclass(BoundingBoxes)
+        made.format, made.canvas_size = "XYXY", SIZE
+        return made
+
+
+def as_list(samples: list[Any]) -> tuple[Any, ...]:
+    """Collate as detection's references do."""
+    return tuple(zip(*samples))
+
+
+def rate(way: str, batches: int, workers: int) -> float:
+    """Batches per second of one way, in this process."""
+    if way == "torch":
+        from torch.utils.data import DataLoader
+    else:
+        from slipring.torch import DataLoader  # type: ignore[assignment]
+    dataset = Detection(way.endswith("plain tensors"))
+    iterator = iter(DataLoader(dataset, BATCH, num_workers=workers, collate_fn=as_list))
+    kind = torch.Tensor if dataset.plain else BoundingBoxes
+    for number in range(WARM + batches):
+        if number == WARM:
+            begin = time.perf_counter()
+        images, targets = next(iterator)
+        for image, target in zip(images, targets):
+            assert type(target["boxes"]) is kind
+            for tensor in (image, *target.values()):
+                tensor.view(-1)[0].item()
+    return batches / (time.perf_counter() - begin)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser("python -m bench.detection")
+    parser.add_argument("--workers", type=int, default=2, metavar="N")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N")
+    parser.add_argument("--batches", type=int, default=200, metavar="N")
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.way:
+        print(rate(options.way, options.batches, options.workers))
+        return
+    for name, value in describe(module="bench.detection").items():
+        print(f"{name}: {value}")
+    command = [sys.executable, "-m", "bench.detection", "--workers", str(options.workers)]
+    command += ["--batches", str(options.batches), "--way"]
+    rounds = [
+        [float(subprocess.run([*command, way], check=True, stdout=subprocess.PIPE).stdout) for way in WAYS]
+        for _ in range(options.rounds)
+    ]
+    print(f"batches of {BATCH} a second, {options.workers} workers, {options.rounds} rounds")
+    for column, way in enumerate(WAYS):
+        rates, ratios = [row[column] for row in rounds], [row[column] / row[0] for row in rounds]
+        print(f"{way:28}{figure(rates):28}÷ torch {figure(ratios)}")
+
+
+def figure(values: list[float]) -> str:
+    """Write median (lowest - highest)."""
+    return f"{statistics.median(values):.3g} ({min(values):.3g} – {max(values):.3g})"
+
+
+if __name__ == "__main__":
+    main()
