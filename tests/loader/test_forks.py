@@ -4,6 +4,8 @@ import gc
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import tempfile
 import threading
 import traceback
@@ -223,6 +225,43 @@ def test_a_child_can_iterate_although_a_thread_of_its_parent_was_about_to():
         finally:
             go_on.set()
             thread.join()
+
+
+BEGINNING = """
+import os, signal, sys, threading
+import slipring
+
+def numbers():
+    with slipring.Loader(range(8), 4, num_workers=0) as loader:
+        return [batch.tolist() for batch in loader]
+
+class Finder:  # a thread's import of the module is under way when the fork comes
+    def find_spec(name, path=None, target=None):
+        if name == sys.argv[1]:
+            inside.set()
+            go_on.wait()
+
+inside, go_on = threading.Event(), threading.Event()
+sys.meta_path.insert(0, Finder)
+os.register_at_fork(before=go_on.set)
+thread = threading.Thread(target=numbers)
+thread.start()
+inside.wait()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(30)
+    os._exit(0 if numbers() == [[0, 1, 2, 3], [4, 5, 6, 7]] else 1)
+thread.join()
+print(os.waitpid(pid, 0)[1])
+"""
+
+
+@pytest.mark.parametrize("module", ["slipring.workers.pool", "slipring.workers.main"])
+def test_a_child_can_iterate_although_a_thread_of_its_parent_was_at_the_first_loader(module):
+    run = subprocess.run(
+        [sys.executable, "-c", BEGINNING, module], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert (run.stdout, run.stderr) == ("0\n", "")
 
 
 class Forked:

@@ -18,6 +18,7 @@ from slipring.torch.drop_in.standin import StandIn
 from slipring.torch.inline import InlineIterator
 from slipring.torch.iterators import WorkersIterator
 from slipring.torch.state.iteration import checked, initial
+from slipring.workers import pool as _pool  # noqa: F401 - now: torch has brought what it takes long to import
 from slipring.workers.engine_cache import EngineCache
 
 OF_THE_CORE = (

@@ -1,6 +1,7 @@
 """A segment and its workers: what iterations run on, and what outlives them."""
 
 import atexit
+import logging  # noqa: F401 - its hook at a fork takes its lock behind `_importing`, as the import of the pool does
 import os
 import threading
 import time
@@ -11,6 +12,7 @@ from slipring.ring._ring import USER_SEEDED, Ring
 from slipring.workers.restarts import Restarts
 
 _live = weakref.WeakSet()
+_importing = threading.RLock()  # a child forked meanwhile would wait for ever for what is half imported
 
 
 class Engine:
@@ -51,7 +53,8 @@ class Engine:
 
     def _pool(self, job):
         # Half of the time to import slipring, so not before it is needed.
-        from slipring.workers.pool import InlinePool, ProcessPool, ThreadPool
+        with _importing:
+            from slipring.workers.pool import InlinePool, ProcessPool, ThreadPool
 
         # It brings multiprocessing, whose own end terminates workers: what is registered last is called first.
         atexit.unregister(_shut_down_all)
@@ -202,3 +205,6 @@ def _abandon_all():
 
 
 os.register_at_fork(after_in_child=_abandon_all)
+os.register_at_fork(
+    before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
+)
