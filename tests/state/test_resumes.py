@@ -208,6 +208,28 @@ def test_a_stream_does_not_begin_again_behind_a_last_batch_that_was_not_full(
     assert [batch.tolist() for batch in resumed] == whole
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        (Short, {"batch_size": 2, "drop_last": True}),
+        (lambda: Reads(3), {"batch_size": 1, "devices": ["cpu", "cpu"]}),
+    ],
+    ids=["last batch", "last step"],
+)
+def test_a_state_behind_what_was_too_little_for_a_last_batch_goes_on_with_the_next_epoch(
+    make, dataset, options, num_workers
+):
+    def numbers(loader):
+        return [torch.stack(list(step)).tolist() for step in loader]
+
+    options = {**options, "num_workers": num_workers}
+    first, resumed = make(dataset(), **options), make(dataset(), **options)
+    assert len(numbers(first)) == 1
+    resumed.load_state_dict(first.state_dict())
+    assert numbers(resumed) == numbers(first)
+
+
 class Reads(Made):
     """A map dataset that counts what it has read, and says so."""
 

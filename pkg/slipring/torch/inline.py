@@ -188,6 +188,10 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         except StopIteration:
             self._finished = True
             self._asks = True
+            # What is too little for a last batch, or step, is dropped, with its notes.
+            self._dataset_fetcher.read = []
+            self._index = self._part = None
+            self._parts, self._made = [], []
             raise
         except Exception as error:
             if in_a_handler(error):
