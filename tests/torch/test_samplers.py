@@ -49,3 +49,24 @@ def test_a_sampler_that_is_its_own_iterator_is_begun_once_per_epoch(kind, num_wo
         with DataLoader(range(9), num_workers=num_workers, **arguments) as loader:
             for _ in range(2):
                 assert [torch.as_tensor(batch).tolist() for batch in loader] == got
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_sampler_that_cannot_begin_is_asked_once(num_workers):
+    class NoManifest:
+        begun = 0
+
+        def __iter__(self):
+            self.begun += 1
+            raise LookupError("the manifest is missing")
+
+    sampler = NoManifest()
+    with DataLoader(range(6), 2, sampler=sampler, num_workers=num_workers) as loader:
+        iterator = iter(loader)
+        with pytest.raises(LookupError, match="the manifest is missing"):
+            next(iterator)
+        assert list(iterator) == []
+        assert sampler.begun == 1
+        assert loader.state_dict()["finished"]
+        with pytest.raises(LookupError, match="the manifest is missing"):
+            next(iter(loader))

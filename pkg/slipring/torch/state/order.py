@@ -247,7 +247,18 @@ class Order:
             self.at = None if self.to_skip else self._state_now()
 
     def _first(self):
-        """The first draw of the epoch: here samplers ask their generator for the whole order."""
+        """The first draw of the epoch."""
+        if self.cut_off is not None:
+            raise self.cut_off()
+        try:
+            return self._open_and_draw()
+        except BaseException as error:
+            if self.is_stateful is None:  # it was iter(sampler), which is called once
+                self._cut(error)
+            raise
+
+    def _open_and_draw(self):
+        """Here samplers ask their generator for the whole order."""
         resume = self.resume
         if resume is None or resume["rng"] is None:
             self.open()
@@ -359,7 +370,7 @@ class Order:
     def state(self):
         """Return this order's part of the state."""
         with self.making.at_rest():
-            if self.resume is None:
+            if self.resume is None and self.cut_off is None:
                 self.open()
             return {
                 "yielded": self.low_water,
