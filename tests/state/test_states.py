@@ -177,6 +177,28 @@ def test_a_generator_goes_on_into_the_epochs_after_a_resume(make, num_workers, p
     assert indices(fourth) == epochs[2]
 
 
+@pytest.mark.parametrize("num_workers", LOADERS)
+@pytest.mark.parametrize("put_back", ["before iter", "after iter"])
+def test_a_program_that_puts_the_global_generator_back_has_the_later_epochs_too(make, num_workers, put_back):
+    def rest(iterator):
+        return [batch[0].tolist() for batch in iterator], torch.get_rng_state().tolist()
+
+    options = {"batch_size": 4, "shuffle": True, "num_workers": num_workers}
+    first, resumed = make(Drawn(), **options), make(Drawn(), **options)
+    iterator = iter(first)
+    next(iterator)
+    state, generator = first.state_dict(), torch.get_rng_state()
+    whole = rest(iterator), rest(first)
+    torch.manual_seed(99)
+    resumed.load_state_dict(state)
+    if put_back == "before iter":
+        torch.set_rng_state(generator)
+    iterator = iter(resumed)
+    if put_back == "after iter":
+        torch.set_rng_state(generator)
+    assert (rest(iterator), rest(resumed)) == whole
+
+
 @pytest.mark.parametrize("dataset", [Counting, Plain])
 @pytest.mark.parametrize("num_workers", LOADERS)
 @pytest.mark.parametrize("taken", [1, 2, 5, 8])

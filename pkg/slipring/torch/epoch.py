@@ -3,6 +3,8 @@
 import os
 import threading
 
+import torch
+
 from slipring.sampler import rank_of
 from slipring.torch import private
 from slipring.torch.preload import FAILED
@@ -71,7 +73,12 @@ class Epoch:
         second call might begin another pass.
         """
         begun = loader if resume is None else _SamplerUntouched(loader)
+        # torch draws a seed: in vain where there is one, and then the program has put its generator where it was.
+        seeded = resume is not None and resume["base_seed"] is not None and loader.generator is None
+        now = torch.get_rng_state() if seeded else None
         private.BaseIterator.__init__(self, begun)
+        if seeded:
+            torch.set_rng_state(now)
         self._index_sampler = loader._index_sampler
 
     def _seeded(self, loader, resume):
