@@ -208,12 +208,12 @@ def since(place):
     return place.get("since", 0)
 
 
-def shorter(had, found):
-    """Return the exception for a stream that ends before what a state says was delivered of it."""
+def shorter(had, found, of="the iterable dataset where it is read here"):
+    """Return the exception for what ends before what a state says was delivered of it."""
     return ValueError(
-        f"the state says that {had} batches were delivered of the iterable dataset where it is read here, "
-        f"which now ends after {found}: the dataset may have changed. Resume with the dataset that the "
-        "state was taken of, or begin anew with load_state_dict({})"
+        f"the state says that {had} batches were delivered of {of}, which now ends after {found}: the "
+        "dataset may have changed. Resume with the dataset that the state was taken of, or begin anew with "
+        "load_state_dict({})"
     )
 
 

@@ -18,6 +18,7 @@ from slipring.torch.state.order import (
     as_text,
     end_epoch_before,
     generator_of,
+    saved_state_of,
     source_of,
     state_of,
 )
@@ -210,7 +211,13 @@ def header(loader):
         "slipring": FORMAT,
         "kind": "stream" if loader._dataset_kind else "map",
         "num_workers": loader.num_workers,
+        "batch_size": _batch_size(loader),
     }
+
+
+def _batch_size(loader):
+    """Indices, or samples, per batch; 0: there are no batches; None: it is a batch sampler's own."""
+    return source_of(loader)[1] or (None if loader._auto_collation else 0)
 
 
 def next_epochs_rng(generator):
@@ -269,6 +276,8 @@ def checked(loader, state):
     kind = header(loader)["kind"]
     if state["kind"] != kind:
         raise ValueError(f"the state is of a {state['kind']} dataset, the loader's is a {kind} dataset")
+    if not state["finished"]:
+        _check_batch_size(loader, state)
     if not state["finished"] and (kind == "stream" or state.get("workers")):
         if state["num_workers"] != loader.num_workers:
             raise AssertionError(
@@ -284,3 +293,21 @@ def checked(loader, state):
                 stacklevel=3,
             )
     return copied(state)
+
+
+def _check_batch_size(loader, state):
+    """Raise ValueError where batches that were delivered count, and were of another size."""
+    had, has = state.get("batch_size"), _batch_size(loader)
+    if had in (None, has) or has is None:
+        return
+    if state["kind"] == "map":
+        counts = (state["yielded"] or state["above"]) and not saved_state_of(state)
+    else:
+        places = places_of(state).values()
+        counts = any(place["batches"] and (not place["states"] or place.get("since")) for place in places)
+    if counts:
+        raise ValueError(
+            f"the state counts batches of batch_size={had or None}, the loader has batch_size={has or None}: "
+            "other samples would be skipped than were delivered. Use the same batch_size, or finish the epoch "
+            "first"
+        )

@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler
 
 from slipring.ring._check import in_a_handler
 from slipring.torch.state.asking import Making, copied
-from slipring.workers.fetch import cut_off, generator_ended, is_stateful
+from slipring.workers.fetch import cut_off, generator_ended, is_stateful, shorter
 
 SAVED = ("sampler", "sampler_iterator", "sampler_beyond", "sampler_over")
 _END = object()
@@ -300,7 +300,13 @@ class Order:
 
     def _skip(self):
         while self.to_skip:
-            self._draw()
+            try:
+                self._draw()
+            except StopIteration:
+                if self.cut_off is not None:
+                    raise
+                self.cut_off = StopIteration
+                raise shorter(self.ticket, self.ticket - self.to_skip, "the sampler's order") from None
             self.drawn = []
             self.to_skip -= 1
         try:

@@ -1,0 +1,64 @@
+"""Resumes with a loader, or a dataset, that is not as it was when the state was taken."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.state.test_states import Counting, Plain  # noqa: E402
+
+
+def numbers(loader):
+    return torch.cat([torch.as_tensor(batch).reshape(-1) for batch in loader]).tolist()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_resume_with_another_batch_size_is_refused_where_batches_are_counted(make, num_workers):
+    first = make(range(20), batch_size=2, num_workers=num_workers)
+    iterator = iter(first)
+    other = [
+        make(range(20), batch_size=size, shuffle=False, num_workers=num_workers) for size in (4, None, 2)
+    ]
+    begun = first.state_dict()
+    next(iterator)
+    state = first.state_dict()
+    list(iterator)
+    for loader in other[:2]:
+        with pytest.raises(
+            ValueError, match="the state counts batches of batch_size=2, the loader has batch"
+        ):
+            loader.load_state_dict(state)
+        for fits in (begun, first.state_dict()):
+            loader.load_state_dict(fits)
+            assert numbers(loader) == list(range(20))
+    del state["batch_size"]  # as saved by an earlier release
+    other[2].load_state_dict(state)
+    assert numbers(other[2]) == list(range(2, 20))
+
+
+@pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
+def test_a_stream_that_says_where_it_is_may_go_on_in_batches_of_another_size(make):
+    for dataset, exact in ((Counting, True), (Plain, False)):
+        first, second = make(dataset(), batch_size=3), make(dataset(), batch_size=2)
+        whole = numbers(first)
+        next(iter(first))
+        if exact:
+            second.load_state_dict(first.state_dict())
+            assert numbers(second) == whole[3:]
+        else:
+            with pytest.raises(ValueError, match="Use the same batch_size"):
+                second.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_map_dataset_that_has_become_shorter_than_its_state_is_noticed_once(make, num_workers):
+    longer, shorter = (make(range(n), batch_size=2, num_workers=num_workers) for n in (20, 6))
+    iterator = iter(longer)
+    for _ in range(8):
+        next(iterator)
+    shorter.load_state_dict(longer.state_dict())
+    iterator = iter(shorter)
+    with pytest.raises(
+        ValueError, match="8 batches were delivered of the sampler's order, which now ends after 3"
+    ):
+        next(iterator)
+    assert list(iterator) == []
