@@ -47,6 +47,20 @@ def test_an_image_error_is_a_value_error_and_travels():
     assert type(again) is ImageError and again.args == caught.value.args
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_image_error_says_which_image_it_was_in_torchs_loader_too(tmp_path, num_workers):
+    pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    path = tmp_path / "a" / "broken.jpg"
+    path.parent.mkdir()
+    path.write_bytes(GOOD[:100])
+    dataset = images.Folder(tmp_path, [images.Resize(8)])
+    with pytest.raises(ImageError, match="broken") as caught:
+        next(iter(DataLoader(dataset, num_workers=num_workers)))
+    assert (caught.value.path, caught.value.index) == (str(path), 0)
+
+
 @pytest.mark.parametrize("part", [0.15, 0.5, 0.9, 0.999])
 def test_a_truncated_jpeg_is_refused_as_by_pillow_wherever_the_box_lies(part):
     data = GOOD[: int(len(GOOD) * part)]

@@ -3,7 +3,7 @@
 import pickle
 import signal
 
-from slipring.errors import LoaderTimeout, WorkerDied
+from slipring.errors import LoaderTimeout, SlipringError, WorkerDied
 from slipring.torch.private import KeyErrorMessage
 from slipring.workers.remote import SIGNALS, caught, where, worker_error
 
@@ -15,6 +15,8 @@ def rebuild(described, original=None):
     The cause is a `WorkerError` that has worker, batch number and indices.
     """
     error = _made(_class(described), caught(described))
+    if isinstance(error, SlipringError):
+        error.__dict__.update(_attributes(described))
     who = f"worker {described['worker']} (pid {described['pid']})"
     error.__cause__ = worker_error(where(described, who), described)
     return error
@@ -25,6 +27,14 @@ def _class(described):
         return pickle.loads(described["class"])
     except Exception:  # a class made in the worker: RuntimeError stands for it
         return RuntimeError
+
+
+def _attributes(described):
+    """What an exception has besides its text."""
+    try:
+        return vars(pickle.loads(described["pickle"]))
+    except Exception:  # it was too large, or cannot be rebuilt here: the text has it all
+        return {}
 
 
 def _made(kind, text):
