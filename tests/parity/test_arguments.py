@@ -4,12 +4,14 @@ import inspect
 import multiprocessing
 import warnings
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
+from slipring.torch import DataLoader  # noqa: E402
 from tests.datasets import Values  # noqa: E402
 from tests.parity.common import Sized, Stream  # noqa: E402
 
@@ -62,6 +64,47 @@ def test_a_wrong_argument_is_refused_in_torchs_words(make, wrong):
         assert ours[0] is theirs[0]
     else:
         assert ours == theirs
+
+
+# torch's own half-made iterator over workers cannot be dropped without a warning: it is not made here.
+
+
+@pytest.mark.parametrize("wrong", [3, np.random.default_rng(0)], ids=["number", "numpy's"])
+def test_a_wrong_generator_is_refused_at_iter_as_by_torch(wrong):
+    told = []
+    for cls, num_workers in ((data.DataLoader, 0), (DataLoader, 0), (DataLoader, 1)):
+        with pytest.raises(TypeError) as raised:
+            iter(cls(NUMBERS, generator=wrong, num_workers=num_workers))
+        told.append(str(raised.value))
+    assert told == told[:1] * 3
+
+
+def test_nothing_to_prefetch_is_refused_at_iter_as_by_torch():
+    text = "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
+    with pytest.raises(AssertionError, match=f"^{text}$"):
+        iter(DataLoader(NUMBERS, num_workers=1, prefetch_factor=0))
+
+
+class OfNumpy(data.Sampler):
+    """Its attribute `generator` is none of torch's."""
+
+    def __init__(self):
+        self.generator = np.random.default_rng(5)
+
+    def __iter__(self):
+        return iter(self.generator.permutation(6).tolist())
+
+    def __len__(self):
+        return 6
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_sampler_may_draw_from_a_generator_of_numpys(make, num_workers):
+    theirs, ours = (
+        [batch.tolist() for batch in cls(list(range(6)), 2, sampler=OfNumpy(), num_workers=num_workers)]
+        for cls in (data.DataLoader, make)
+    )
+    assert ours == theirs
 
 
 SHOWN = (

@@ -258,6 +258,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             made = InlineIterator(self)
         else:
             self.check_worker_number_rationality()
+            if self.prefetch_factor == 0:
+                raise AssertionError(
+                    "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
+                )
             made = WorkersIterator(self)
         return made
 

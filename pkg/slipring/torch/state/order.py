@@ -22,7 +22,12 @@ _END = object()
 
 def generator_of(loader):
     """The generator that sets the order: the loader's, the sampler's own, or torch's global one (None)."""
-    return loader.generator or getattr(loader.sampler, "generator", None)
+    for generator in (loader.generator, getattr(loader.sampler, "generator", None)):
+        if isinstance(
+            generator, torch.Generator
+        ):  # a sampler's may be of another kind; torch refuses the loader's
+            return generator
+    return None
 
 
 def state_of(generator):
