@@ -125,3 +125,12 @@ def test_memory_formats_of_torchs_stay(trip):
             got = trip({"x": sent})["x"]
             assert got.stride() == sent.stride() and got.is_contiguous(memory_format=memory_format)
             assert torch.equal(got, sent)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3), (0, 2, 0, 4)], ids=str)
+def test_a_tensor_without_elements_has_torchs_strides(trip, shape):
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16):
+        sent = torch.empty(shape, dtype=dtype)
+        got = trip({"x": sent})["x"]
+        assert (got.shape, got.stride(), got.dtype) == (sent.shape, sent.stride(), dtype)

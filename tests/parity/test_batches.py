@@ -95,6 +95,17 @@ def test_samples_of_any_kind_make_torchs_batches(make, kind, num_workers):
     assert_as_torch(make, Made(KINDS[kind], 5), batch_size=2, num_workers=num_workers)
 
 
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("kind", [np.zeros, torch.zeros])
+def test_batches_without_elements_have_torchs_strides(make, kind, num_workers):
+    for shape in ((0,), (0, 3), (2, 0, 3)):
+        theirs, ours = (
+            batches(cls, [kind(shape)] * 3, batch_size=2, num_workers=num_workers)
+            for cls in (data.DataLoader, make)
+        )
+        assert [batch.stride() for batch in ours] == [batch.stride() for batch in theirs]
+
+
 SINGLE = {name: kind for name, kind in KINDS.items() if name not in ("tensor subclasses",)} | {
     "objects": lambda i: Custom(i),
     "dataclasses": lambda i: Record(torch.ones(1) * i),

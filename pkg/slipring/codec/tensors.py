@@ -92,6 +92,8 @@ def restore(array, name, requires_grad):
         raise CorruptBatch(f"a worker sent a tensor of dtype {name!r} as an array of {array.dtype}")
     try:
         tensor = torch.from_numpy(array)
+        if not array.size:
+            tensor = torch.empty(array.shape, dtype=tensor.dtype)  # from numpy, all its strides are 0
         tensor = tensor if tensor.dtype is dtype else tensor.view(dtype)
         return tensor.requires_grad_() if requires_grad else tensor
     except (TypeError, RuntimeError, ValueError) as error:  # a dtype that torch has no use for
