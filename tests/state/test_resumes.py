@@ -117,6 +117,36 @@ def test_a_stream_goes_on_behind_its_exceptions(make, num_workers, taken, preloa
     assert head + given(iter(resumed)) == whole
 
 
+class ToldIterator(Iterator):
+    """Says where it is."""
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Told(Numbers):
+    def __iter__(self):
+        made = super().__iter__()
+        return ToldIterator(made.worker, made.bad)
+
+
+@pytest.mark.parametrize("every", [0, 1, 3])
+@pytest.mark.parametrize(("num_workers", "taken"), [(0, 3), (0, 5), (2, 4), (2, 5), (2, 8), (2, 9), (2, 10)])
+def test_a_stateful_stream_goes_on_behind_its_exceptions(make, num_workers, taken, every):
+    def loader():
+        dataset = Told([(0, 2), (0, 4), (1, 4)])
+        return make(dataset, num_workers=num_workers, snapshot_every_n_steps=every)
+
+    first, resumed = loader(), loader()
+    iterator = iter(first)
+    given(iterator, taken)
+    resumed.load_state_dict(first.state_dict())
+    assert given(iter(resumed)) == given(iterator)
+
+
 class Shuffled(Sampler):
     """An order of its own, which only its state tells."""
 
@@ -318,14 +348,16 @@ def test_a_dataset_that_has_learnt_to_say_where_it_is_takes_an_older_state(make,
     assert [value % 100 for value in given(iter(resumed))] == [4, 5]
 
 
-def test_a_resumed_stream_counts_its_exceptions_for_the_next_resume(make):
-    dataset = Numbers([(0, 3), (1, 4)])
-    whole = given(iter(make(dataset, num_workers=2)))
-    got, loader = [], make(dataset, num_workers=2)
-    for taken in (6, 1, 2):
+@pytest.mark.parametrize("kind", [Numbers, Told])
+@pytest.mark.parametrize(("num_workers", "takes"), [(2, (6, 1, 2)), (0, (3, 1, 1))])
+def test_a_resumed_stream_counts_its_exceptions_for_the_next_resume(make, kind, num_workers, takes):
+    dataset = kind([(0, 3), (1, 4)])
+    whole = given(iter(make(dataset, num_workers=num_workers)))
+    got, loader = [], make(dataset, num_workers=num_workers)
+    for taken in takes:
         iterator = iter(loader)
         got += given(iterator, taken)
         state = loader.state_dict()
-        loader = make(dataset, num_workers=2)
+        loader = make(dataset, num_workers=num_workers)
         loader.load_state_dict(state)
     assert got + given(iter(loader)) == whole

@@ -21,6 +21,7 @@ from slipring.workers.fetch import (
     load_dataset,
     load_iterator,
     load_stream,
+    since,
     skip_batches,
     states_of,
     was_last,
@@ -113,7 +114,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
             return fetcher, 0
         load_iterator(fetcher.dataset_iter, place)
         fetcher.ended = was_last(place)
-        return fetcher, 0 if place["states"] else place["batches"]
+        return fetcher, since(place) if place["states"] else place["batches"]
 
     def _read_once_more(self):
         try:

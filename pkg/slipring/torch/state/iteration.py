@@ -94,11 +94,12 @@ class Place:
 
     def plain(self):
         """Return it as plain values."""
+        behind = self.since + self.missed  # also exceptions: they are raised again, and dropped
         return {
             "batches": self.batches,
             "states": _unpickled(self.states),
             **({"ended": True} if self.ended else {}),
-            **({"since": self.since} if self.since and self.states is not None and not self.again else {}),
+            **({"since": behind} if behind and self.states is not None and not self.again else {}),
             **({"again": list(self.again)} if self.again else {}),
         }
 
@@ -152,12 +153,11 @@ class Positions:
         return place
 
     def failed(self, number):
-        """Note that an exception has come in a batch's place; who cannot say where it was counts it too."""
+        """Note that an exception has come in a batch's place: it counts as one."""
         place = self.at(number)
         place.batches += 1
         place.missed += 1
-        if place.states is None:  # a state is of the batch before, from where it is raised again
-            self.last = number
+        self.last = number
 
     def lost(self, number, asked):
         """Note the same of a map dataset: its next state may be of behind the exception."""
