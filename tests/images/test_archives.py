@@ -98,6 +98,27 @@ def test_an_index_is_kept_beside_the_shard_and_made_anew_with_it(shards):
     )
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o660, 0o400])
+def test_who_may_read_a_shard_may_read_its_index(shards, mode):
+    shards[0].chmod(mode)
+    images.Tar(shards[0], FIT, index="beside")
+    kept = shards[0].with_name(shards[0].name + ".index.npz")
+    assert kept.stat().st_mode & 0o777 == mode
+
+
+def test_an_index_that_cannot_be_kept_is_made_anew_and_that_is_said_once(shards, caplog):
+    for path in shards:
+        path.with_name(path.name + ".index.npz").mkdir()  # nothing can replace it
+    before = sorted(shards[0].parent.iterdir())
+    for _ in range(2):
+        assert len(images.Tar(shards, FIT, index="beside")) == 30
+    assert sorted(shards[0].parent.iterdir()) == before
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the indices of shards cannot be kept in {shards[0].parent}: Is a directory. They are made anew each time, "
+        "as with index='memory'"
+    ]
+
+
 def test_files_of_no_sample_are_passed_over(tmp_path):
     more = [("README", b"text"), ("a/.DS_Store", b""), ("__meta__.json", b"{}")]
     data = images.Tar(shard(tmp_path / "more.tar", [*more, *files(3)]), FIT)

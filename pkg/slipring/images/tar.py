@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
+import logging
 import os
 import tarfile
 import tempfile
@@ -150,16 +153,11 @@ class Tar(ImageDataset):
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             pass  # there is none, or none that can be read
         records, keys = self._make_index(path)
-        descriptor, unfinished = tempfile.mkstemp(
-            prefix=os.path.basename(beside), dir=os.path.dirname(beside)
-        )
         try:
-            with open(descriptor, "wb") as file:
+            with _replacing(beside, status) as file:
                 np.savez(file, records=records, keys=np.array(keys, np.str_), made_of=np.array(made_of))
-            os.replace(unfinished, beside)  # in one step: others may be reading it, or making it too
-        except BaseException:
-            os.unlink(unfinished)
-            raise
+        except OSError as error:
+            _say_not_kept(os.path.dirname(beside), error.strerror)
         return records, keys
 
     # ---- samples
@@ -192,6 +190,32 @@ class Tar(ImageDataset):
 
     def __repr__(self) -> str:
         return f"Tar({len(self.paths)} shards, {self.transform}): {len(self)} images"
+
+
+@contextlib.contextmanager
+def _replacing(path, status):
+    """A file to write, that is then at `path` in one step: others may be reading it, or making it too.
+
+    Who may read, or write, the shard of that status may do so here.
+    """
+    descriptor, unfinished = tempfile.mkstemp(prefix=os.path.basename(path), dir=os.path.dirname(path))
+    try:
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, status.st_mode & 0o666)
+            yield file
+        os.replace(unfinished, path)
+    except BaseException:
+        os.unlink(unfinished)
+        raise
+
+
+@functools.cache
+def _say_not_kept(folder, reason):
+    logging.getLogger("slipring").warning(
+        "the indices of shards cannot be kept in %s: %s. They are made anew each time, as with index='memory'",
+        folder,
+        reason,
+    )
 
 
 def _first(endings, files, what, key, path):
