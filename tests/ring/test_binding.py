@@ -16,7 +16,7 @@ import pytest
 from slipring import Queue
 from slipring.errors import BatchTooLarge, Closed, CorruptBatch, SegmentFull, SlotLost
 from slipring.ring import _ring
-from slipring.ring._ring import Ring, mix
+from slipring.ring._ring import Pickled, Ring, mix
 from tests.trip import Trip
 
 
@@ -47,7 +47,7 @@ def test_indices_larger_than_the_task_area_say_so():
     ):
         trip.ring.dispatch(0, list(range(20_000)), 0, 0, 0, 0, 0, 0, 0, False)
     with pytest.raises(BatchTooLarge, match="use a smaller batch_size"):
-        trip.ring.dispatch(0, ["x" * 100_000], 0, 0, 0, 0, 0, 0, 0, False)
+        trip.ring.dispatch(0, Pickled(["x" * 100_000]), 0, 0, 0, 0, 0, 0, 0, False)
     assert trip(5) == 5
 
 

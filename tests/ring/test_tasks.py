@@ -5,14 +5,23 @@ import errno
 import numpy as np
 import pytest
 
+from slipring.errors import BatchTooLarge
 from slipring.ring import _ring
-from slipring.ring._ring import FINISH, MAX_RANGES, Slices
+from slipring.ring._ring import FINISH, MAX_RANGES, Pickled, Slices
+
+NOT_INTS = 2**64 - 2  # what dispatch() says in place of a generation
+
+
+def dispatch(trip, indices, chunk=0, ticket=0, addressee=0):
+    """Put a task into a free slot; its indices as a pickle where they are not ints."""
+    rest = 0, 0, ticket, 0, 0, addressee, chunk, False
+    if trip.ring.dispatch(trip.ring.pick_free(), indices, *rest) == NOT_INTS:
+        trip.ring.dispatch(trip.ring.pick_free(), Pickled(indices), *rest)
 
 
 def indices_of(trip, indices, chunk=0):
     """What a worker reads of a task."""
-    slot = trip.ring.pick_free()
-    trip.ring.dispatch(slot, indices, 0, 0, 0, 0, 0, 0, chunk, False)
+    dispatch(trip, indices, chunk)
     fill = trip.ring.claim(1, 5)
     found = fill.indices()
     trip.ring.begin_run(0)
@@ -74,9 +83,17 @@ def test_an_order_that_is_no_array_of_so_many_int64_is_refused(order):
         Slices(5, 2, False, order)
 
 
+def test_a_slice_of_more_indices_than_a_task_can_count_is_refused(trip):
+    slices = Slices(1 << 61, 1 << 61)
+    slices.advance()
+    with pytest.raises(BatchTooLarge, match=r"use a smaller batch_size \(at most 4294967295 whole numbers\)"):
+        trip.ring.dispatch(trip.ring.pick_free(), slices, 0, 0, 0, 0, 0, 0, 0, False)
+    assert trip.free == 4
+
+
 @pytest.mark.parametrize("indices", [range(5), np.arange(5), (1, 2)])
 def test_indices_that_are_no_list_are_refused(trip, indices):
-    with pytest.raises(TypeError, match="list, Slices or None"):
+    with pytest.raises(TypeError, match="list, Pickled, Slices or None"):
         indices_of(trip, indices)
     assert trip.free == 4
 
@@ -104,7 +121,7 @@ def test_a_stream_has_no_indices(trip):
 
 @pytest.mark.parametrize("indices", [list(range(10)), [str(i) for i in range(10)]], ids=["ints", "texts"])
 def test_a_shared_task_gives_each_range_its_rows(trip, indices):
-    trip.ring.dispatch(trip.ring.pick_free(), indices, 0, 0, 0, 0, 0, 0, 4, False)
+    dispatch(trip, indices, chunk=4)
     fills = [trip.ring.claim(1, 5) for _ in range(3)]
     assert [f.range for f in fills] == [0, 1, 2] and fills[0].n_ranges == 3
     assert [f.rows_of(f.range) for f in fills] == [(0, 4), (4, 8), (8, 10)]
@@ -120,10 +137,10 @@ def test_more_ranges_than_a_slot_has_are_refused(trip):
 
 
 def test_what_a_dead_worker_left_undone_can_be_named(trip):
-    trip.ring.dispatch(trip.ring.pick_free(), [1, 2], 0, 0, 8, 0, 0, 0, 0, False)
+    dispatch(trip, [1, 2], ticket=8)
     trip.ring.claim(1, 5)
-    trip.ring.dispatch(trip.ring.pick_free(), ["x"], 0, 0, 7, 0, 0, 2, 0, False)  # addressed, not claimed
-    trip.ring.dispatch(trip.ring.pick_free(), None, 0, 0, 9, 0, 0, 2, 0, False)
+    dispatch(trip, ["x"], ticket=7, addressee=2)  # not claimed
+    dispatch(trip, None, ticket=9, addressee=2)
     assert trip.ring.in_flight(1) == [(7, ["x"]), (8, [1, 2]), (9, None)]
     assert trip.ring.in_flight(2) == []
     assert trip.ring.recover(1) == 1

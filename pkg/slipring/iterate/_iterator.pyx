@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from slipring.ring._check cimport forget_handlers, raised_by_a_handler
 from slipring.codec._decode cimport unpack
 from slipring.iterate._progress cimport InFlight, ReentrantLock, Snapshots, StreamPlan, Task
-from slipring.ring._ring cimport Ring, Slices
+from slipring.ring._ring cimport NOT_INTS, Pickled, Ring, Slices
 from slipring.ring._segment cimport NOT_FREE, SR_BATCH, SR_CONSUMER, SR_ERROR, SR_FOREVER, clock
 from slipring.ring._slot cimport Lease, take
 
@@ -69,10 +69,7 @@ cdef class LoaderIterator:
     cdef readonly Ring ring
     cdef Snapshots snapshots  # None: batches come without
     cdef InFlight tasks
-    cdef Task task      # the one that is being delivered, until nothing can come between it and the caller
-    cdef Lease lease    # on what has come of it, until `value` is made of that
-    cdef object value
-    cdef bint made
+    cdef list broken_off  # (task, lease, value, made) of deliveries that a handler's exception came into, newest last
     cdef object draw    # where the next task comes from
     cdef StreamPlan streams  # the same, if it says whose turn it is
     cdef Slices slices         # the same as `draw`, where slipring itself sets the order
@@ -81,6 +78,7 @@ cdef class LoaderIterator:
     cdef object plan_error   # is raised in its turn: behind what has been dispatched
     cdef object last_error   # is raised at the end
     cdef bint exhausted, in_order, inline, single, eager
+    cdef bint planning  # users' code may run that says what comes next, until that is in a slot
     cdef bint stopped  # next() is to give up: another thread wants to end the iteration
     cdef int copy
     cdef uint32_t chunk, n_static
@@ -97,6 +95,7 @@ cdef class LoaderIterator:
         self.lock = ReentrantLock()
         self.ring = engine.ring
         self.tasks = InFlight(self.ring.n_slots)
+        self.broken_off = []
         self.seed, self.epoch = seed, epoch
         self.next_ticket, self.done, self.last_ticket, self.late = first_ticket, set(done), -1, -2
         self.copy = COPY[options.copy]
@@ -159,14 +158,13 @@ cdef class LoaderIterator:
         value = None
         try:
             while True:
-                if self.task is None:
+                if not self.broken_off:
                     task = self.due_task(engine)
                     if task is None:
                         break
                     lease = take(self.ring, SR_CONSUMER, task.slot)
-                else:  # its delivery was interrupted
-                    task, lease, value, made = self.task, self.lease, self.value, self.made
-                    self.task = self.lease = self.value = None
+                else:
+                    task, lease, value, made = self.broken_off.pop()
                 if not made:
                     value = unpack(lease, self.copy)
                     if lease.result.kind != SR_BATCH or self.snapshots is not None:
@@ -218,14 +216,16 @@ cdef class LoaderIterator:
     cdef int interrupted(self, engine, error, Task task, Lease lease, value, bint made) except -1:
         """An exception has come in next(): see to it that no batch is lost by it, nor comes twice."""
         cdef bint outside
+        mine = None
         if lease is not None and self._engine is not None:  # before all else, which a handler may interrupt
-            self.task, self.lease, self.value, self.made = task, lease, value, made
+            mine = task, lease, value, made
+            self.broken_off.append(mine)
         outside = not isinstance(error, Exception) or raised_by_a_handler(error)
         if lease is not None:
-            if not (made or outside):  # this comes in place of what cannot be made
-                self.task = self.lease = self.value = None
-                self.delivered(engine, task, lease)
-        elif not (outside or self.stopped or isinstance(error, (LoaderTimeout, SlotsHeld))):
+            if not (made or outside) and mine in self.broken_off:
+                self.broken_off.remove(mine)
+                self.delivered(engine, task, lease)  # this comes in place of what cannot be made
+        elif not (outside or self.stopped or self.planning or isinstance(error, (LoaderTimeout, SlotsHeld))):
             stay_if_exiting()
             if self._engine is None:  # another thread has ended the iteration meanwhile
                 raise Closed("the loader was closed while a batch was waited for") from error
@@ -244,6 +244,11 @@ cdef class LoaderIterator:
         while True:
             self.dispatch(True)
             if self.tasks.n == 0:
+                if self.planning:
+                    raise RuntimeError(
+                        "a signal's handler has called next() while this iterator asked what comes next, and no "
+                        "batch is in flight that it could have: let the handler note the signal, and ask later"
+                    )
                 return None
             # Tickets come in turn, but for those delivered before a resume.
             slot = self.tasks.first if self.in_order else -1
@@ -267,7 +272,21 @@ cdef class LoaderIterator:
     # ---- ahead
 
     cdef int dispatch(self, bint patient) except -1:
-        """Fill the look-ahead with tasks; `patient`: wait for a slot where there is no task to wait for."""
+        """Fill the look-ahead with tasks; `patient`: wait for a slot where there is no task to wait for.
+
+        What comes next is asked for once at a time: where a signal's handler calls next() in the midst of it, that
+        has what is in flight.
+        """
+        if self.planning or self.exhausted or self.tasks.n >= self.look_ahead:
+            return 0
+        self.planning = True
+        try:
+            self.plan_ahead(patient)
+        finally:
+            self.planning = False
+        return 0
+
+    cdef int plan_ahead(self, bint patient) except -1:
         cdef int slot
         while not self.exhausted and self.tasks.n < self.look_ahead:
             if self.due is None:
@@ -325,7 +344,7 @@ cdef class LoaderIterator:
         self.exhausted = True
 
     cdef int put(self, uint32_t slot) except -1:
-        """Put what is due into a slot; 0 if the slot is not free any more."""
+        """Put what is due into a slot; 0 if it is to be tried again, the slot may have been taken meanwhile."""
         cdef Task task = Task.__new__(Task)
         cdef uint64_t sequence = 0
         cdef uint32_t addressee = 0
@@ -341,6 +360,9 @@ cdef class LoaderIterator:
         task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.ticket, self.seed, sequence,
                                       addressee, self.chunk, self.single)
         if task.gen == NOT_FREE:  # a worker that is short of memory has taken it meanwhile
+            return 0
+        if task.gen == NOT_INTS:
+            self.due = Pickled(<list> indices)
             return 0
         # From here on nothing of Python's runs, so that Ctrl-C cannot come between.
         self.due = None
@@ -491,7 +513,7 @@ cdef class LoaderIterator:
             return
         if not engine.foreign:
             self.interrupt(False)
-            self.task = self.lease = self.value = None
+            self.broken_off.clear()
             engine.overdue = self.late == self.last_ticket
             engine.end_run(self.run, self.tasks.all())
             self.on_end(engine)

@@ -12,10 +12,20 @@ cdef class Slices:
     cdef void write(self, int64_t *out) noexcept
 
 
+cdef extern from "<stdint.h>" nogil:
+    # In place of a generation: the indices are to be made `Pickled` first.
+    uint64_t NOT_INTS "(UINT64_MAX - 1)"
+
+
+cdef class Pickled:
+    cdef uint64_t rows
+    cdef bytes data
+
+
 cdef class Ring(Segment):
     cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t run, uint64_t epoch, uint64_t ticket,
                             uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
                             bint single) except? 0
     cdef int write_slice(self, uint32_t slot, Slices indices, sr_task *task) except -1
     cdef int write_ints(self, uint32_t slot, list indices, sr_task *task) except -1
-    cdef int write_pickle(self, uint32_t slot, list indices, sr_task *task) except -1
+    cdef int write_pickle(self, uint32_t slot, Pickled indices, sr_task *task) except -1

@@ -6,10 +6,11 @@ import pickle
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
-from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from slipring.ring._check cimport raised_by_a_handler
 from slipring.ring._segment cimport (
     SINGLE, SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_MAX_PARTIES, SR_MAX_RANGES, SR_MAX_SLOTS,
     SR_PARTY_JOINED, SR_PARTY_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment,
@@ -17,7 +18,7 @@ from slipring.ring._segment cimport (
 )
 from slipring.ring._slot cimport Fill, make_fill
 
-from slipring.errors import shown, told
+from slipring.errors import shown, task_too_large, told
 from slipring.ring._check import COPY_WAYS
 from slipring.ring._segment import Meter, forking_worker, now, start_time
 from slipring.ring._slot import POISON, Lease, current
@@ -26,8 +27,8 @@ cnp.import_array()
 
 __all__ = [
     "DIRECT", "FINISH", "JOINED", "MAX_RANGES", "MAX_SLOTS", "MAX_WORKERS", "POISON", "SERVING", "STAGED",
-    "TASK_NEXT", "USER_SEEDED", "WHOLE", "Lease", "Meter", "Own", "Ring", "copy_bytes", "copy_ways", "current",
-    "forking_worker", "mix", "now", "start_time",
+    "TASK_NEXT", "USER_SEEDED", "WHOLE", "Lease", "Meter", "Own", "Pickled", "Ring", "copy_bytes", "copy_ways",
+    "current", "forking_worker", "mix", "now", "start_time",
 ]
 
 USER_SEEDED = 1  # sr_party.flags: worker_init_fn seeded a generator itself
@@ -138,6 +139,28 @@ cdef class Slices:
                 out[i] = <int64_t> (self.first + i)
 
 
+@cython.final
+@cython.auto_pickle(False)
+cdef class Pickled:
+    """Indices that are not all ints of 64 bits, so that they arrive as the very types they were.
+
+    A pickle is made before a slot is picked for it: that runs users' code, in which another task may take the slot.
+
+    Parameters
+    ----------
+    indices : list
+    """
+
+    def __init__(self, list indices):
+        self.rows = len(indices)
+        try:
+            self.data = pickle.dumps(indices, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            if raised_by_a_handler(error):
+                raise
+            raise unpicklable(indices, error) from error
+
+
 cdef class Ring(Segment):
     """A segment with its tasks; see `Segment` for the parameters."""
 
@@ -155,10 +178,20 @@ cdef class Ring(Segment):
     cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t run, uint64_t epoch, uint64_t ticket,
                             uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
                             bint single) except? 0:
-        """Put a task into a free slot and wake a worker; returns the slot's generation.
+        """Put a task into a free slot and wake a worker.
 
-        `indices` is a list, `Slices` that stand at what is meant, or None ('your next'). Lists of exact ints
-        travel binary, anything else as a pickle, so that it arrives as the very type it was.
+        Nothing of Python's runs in it, so a slot that was free is free still when it gets the task.
+
+        Parameters
+        ----------
+        indices : list of int, Pickled, Slices or None
+            Slices that stand at what is meant; None: 'your next'.
+
+        Returns
+        -------
+        int
+            The slot's generation; `NOT_FREE` where its memory is being given back; `NOT_INTS` where a list has
+            anything but ints of 64 bits: make it `Pickled`.
         """
         cdef sr_task task
         self.usable()
@@ -169,16 +202,20 @@ cdef class Ring(Segment):
             task.kind = SR_TASK_NEXT
         elif type(indices) is Slices:
             self.write_slice(slot, <Slices> indices, &task)
+        elif type(indices) is Pickled:
+            self.write_pickle(slot, <Pickled> indices, &task)
         elif type(indices) is not list:
-            raise TypeError(f"indices must be a list, Slices or None, not {indices!r}")
+            raise TypeError(f"indices must be a list, Pickled, Slices or None, not {indices!r}")
         elif not self.write_ints(slot, <list> indices, &task):
-            self.write_pickle(slot, <list> indices, &task)
+            return NOT_INTS
         if 0 < chunk < task.rows:
             task.chunk = chunk
             task.n_ranges = (task.rows + chunk - 1) // chunk
         return self.put_task(slot, &task)
 
     cdef int write_slice(self, uint32_t slot, Slices indices, sr_task *task) except -1:
+        if indices.n > UINT32_MAX:  # a task has 32 bits for its rows
+            raise task_too_large(8 * int(indices.n), 8 * int(UINT32_MAX), self.capacity, None)
         task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> indices.n, indices.n * 8
         indices.write(<int64_t *> self.task_room(slot, task.bytes))
         return 0
@@ -187,24 +224,19 @@ cdef class Ring(Segment):
         """0 if there is anything but ints of 64 bits."""
         cdef Py_ssize_t i, n = len(indices)
         cdef int64_t *out = <int64_t *> self.task_room(slot, n * 8)
+        cdef int overflow = 0
         for i in range(n):
             if not PyLong_CheckExact(indices[i]):
                 return 0
-            try:
-                out[i] = PyLong_AsLongLong(indices[i])
-            except OverflowError:
+            out[i] = PyLong_AsLongLongAndOverflow(indices[i], &overflow)
+            if overflow:
                 return 0
         task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> n, n * 8
         return 1
 
-    cdef int write_pickle(self, uint32_t slot, list indices, sr_task *task) except -1:
-        cdef bytes data
-        try:
-            data = pickle.dumps(indices, pickle.HIGHEST_PROTOCOL)
-        except Exception as error:
-            raise unpicklable(indices, error) from error
-        task.kind, task.rows, task.bytes = SR_TASK_OBJECT, <uint32_t> len(indices), len(data)
-        memcpy(self.task_room(slot, task.bytes), PyBytes_AS_STRING(data), task.bytes)
+    cdef int write_pickle(self, uint32_t slot, Pickled indices, sr_task *task) except -1:
+        task.kind, task.rows, task.bytes = SR_TASK_OBJECT, <uint32_t> indices.rows, len(indices.data)
+        memcpy(self.task_room(slot, task.bytes), PyBytes_AS_STRING(indices.data), task.bytes)
         self.meter.pickled_tasks += 1
         return 0
 
