@@ -156,3 +156,23 @@ if __name__ == "__main__":
     )
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\nended\n", "")
+
+
+def test_what_a_program_does_at_its_exit_can_use_a_loader(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        """
+import atexit
+from slipring import Loader
+
+def use():  # registered behind slipring's own end, and so called before
+    print(sum(int(batch.sum()) for batch in loader))
+
+if __name__ == "__main__":
+    atexit.register(use)
+    loader = Loader(range(12), 4, num_workers=2, persistent_workers=True)
+    next(iter(loader))
+"""
+    )
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "66\n", "")

@@ -2,6 +2,7 @@
 
 import atexit
 import logging  # noqa: F401 - its hook at a fork takes its lock behind `_importing`, as the import of the pool does
+import multiprocessing.util  # noqa: F401  its end terminates workers; what is registered behind it is called before
 import os
 import threading
 import time
@@ -56,9 +57,6 @@ class Engine:
         with _importing:
             from slipring.workers.pool import InlinePool, ProcessPool, ThreadPool
 
-        # It brings multiprocessing, whose own end terminates workers: what is registered last is called first.
-        atexit.unregister(_shut_down_all)
-        atexit.register(_shut_down_all)
         options = self.options
         if self.inline:
             return InlinePool(self.ring, job)
