@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import threading
 import types
 import typing
 
@@ -248,3 +249,23 @@ def test_the_containers_and_numbers_are_torchs():
             assert ours == theirs
 
     compare(default_collate(samples), torchs(samples))
+
+
+def test_rows_that_another_thread_replaces_in_the_samples_list_meanwhile_are_whole():
+    samples = [np.full(4_000_000, i, np.uint8) for i in range(6)]
+    over = threading.Event()
+
+    def replace():
+        while not over.is_set():
+            for i in range(6):
+                samples[i] = np.full(4_000_000, i, np.uint8)
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        for _ in range(20):
+            batch = default_collate(samples)
+            assert all((row == i).all() for i, row in enumerate(batch))
+    finally:
+        over.set()
+        thread.join()

@@ -1,6 +1,8 @@
 """Less memory than slots times the largest batch: slots give back what they do not use, and workers wait."""
 
 import contextlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -109,3 +111,37 @@ def test_a_pinned_slot_keeps_its_memory(small):
             list(it)
         after = [ring.slot_memory(slot) for slot in range(ring.n_slots)]
         assert all(old <= new for old, new in zip(before, after, strict=True))
+
+
+SHRINKS = """
+import sys, threading
+from slipring import Loader, SegmentFull
+
+made, over = [], threading.Event()
+
+def collate(samples):
+    made.append([1 << 20] * 500_000)
+    return made[-1]
+
+def shrink():
+    while not over.wait(0.002):
+        while made:
+            del made.pop()[5:]
+
+thread = threading.Thread(target=shrink, daemon=True)
+thread.start()
+options = {"num_workers": 3, "start_method": "thread", "slots": 12, "copy": "never", "collate_fn": collate}
+with Loader(range(100), 1, backing=sys.argv[1], **options) as loader:
+    iterator = iter(loader)
+    for _ in range(100):
+        try:
+            assert set(next(iterator)) == {1 << 20}
+        except SegmentFull:
+            pass
+"""
+
+
+def test_a_list_that_becomes_shorter_while_its_batch_waits_for_memory_is_read_as_it_was(small):
+    command = [sys.executable, "-X", "faulthandler", "-c", SHRINKS, small(16 * MB)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")

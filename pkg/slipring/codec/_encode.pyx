@@ -372,6 +372,7 @@ cdef class Encoder(Definition):
         return 0
 
     cdef int sequence(self, list values, int depth) except -1:
+        values = list(values)  # what waits for memory, or is pickled, lets other code change the value's own list
         first = type(values[0]) if values else None
         if (first is str or first is bytes) and all_of(values, first):
             return self.strings(values, LEAF_STRINGS if first is str else LEAF_BYTESTRINGS)
@@ -379,7 +380,6 @@ cdef class Encoder(Definition):
             if self.numbers(values, LEAF_INTS if first is int else LEAF_FLOATS):
                 return 0
         self.tag(b"l")
-        # A copy: what is pickled below may be code that changes the list.
         return self.children(tuple(values), depth)
 
     cdef int mapping(self, value, char c, int depth) except -1:

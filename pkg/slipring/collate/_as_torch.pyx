@@ -107,7 +107,7 @@ def collate_plain(samples):
     """
     if type(samples) is not list or not samples:
         return ODD
-    return collate(<list> samples, False, 0)
+    return collate(list(samples), False, 0)  # a list that no other thread changes meanwhile
 
 
 cdef object collate(list values, bint transposed, int depth):
