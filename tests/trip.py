@@ -4,7 +4,9 @@ import numpy as np
 
 from slipring.codec._decode import COPY_AUTO, receive
 from slipring.codec._encode import BATCH, Encoder
-from slipring.ring._ring import Ring
+from slipring.ring._ring import Pickled, Ring
+
+NOT_INTS = 2**64 - 2  # what dispatch() says in place of a generation
 
 
 class Trip:
@@ -26,11 +28,18 @@ class Trip:
         """Let go of the segment: pytest itself keeps what a fixture gave for a while."""
         self.ring = self.encoder = None
 
-    def claim(self, indices=(0,), chunk=0, party=1):
-        """Dispatch a task and claim it (with `chunk`: its first range); returns the fill."""
+    def dispatch(self, indices, chunk=0, ticket=0, addressee=0):
+        """Put a task into a free slot, its indices as a pickle where they are not ints; returns the slot."""
         slot = self.ring.pick_free()
         assert slot >= 0, "no slot is free"
-        self.ring.dispatch(slot, list(indices), 0, 0, self.ticket, 0, 0, 0, chunk, False)
+        rest = 0, 0, ticket, 0, 0, addressee, chunk, False
+        if self.ring.dispatch(slot, indices, *rest) == NOT_INTS:
+            self.ring.dispatch(slot, Pickled(indices), *rest)
+        return slot
+
+    def claim(self, indices=(0,), chunk=0, party=1):
+        """Dispatch a task and claim it (with `chunk`: its first range); returns the fill."""
+        slot = self.dispatch(list(indices), chunk, self.ticket)
         self.ticket += 1
         fill = self.ring.claim(party, 5.0)
         assert fill is not None and fill.slot == slot

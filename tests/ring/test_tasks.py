@@ -7,21 +7,12 @@ import pytest
 
 from slipring.errors import BatchTooLarge
 from slipring.ring import _ring
-from slipring.ring._ring import FINISH, MAX_RANGES, Pickled, Slices
-
-NOT_INTS = 2**64 - 2  # what dispatch() says in place of a generation
-
-
-def dispatch(trip, indices, chunk=0, ticket=0, addressee=0):
-    """Put a task into a free slot; its indices as a pickle where they are not ints."""
-    rest = 0, 0, ticket, 0, 0, addressee, chunk, False
-    if trip.ring.dispatch(trip.ring.pick_free(), indices, *rest) == NOT_INTS:
-        trip.ring.dispatch(trip.ring.pick_free(), Pickled(indices), *rest)
+from slipring.ring._ring import FINISH, MAX_RANGES, Slices
 
 
 def indices_of(trip, indices, chunk=0):
     """What a worker reads of a task."""
-    dispatch(trip, indices, chunk)
+    trip.dispatch(indices, chunk)
     fill = trip.ring.claim(1, 5)
     found = fill.indices()
     trip.ring.begin_run(0)
@@ -121,7 +112,7 @@ def test_a_stream_has_no_indices(trip):
 
 @pytest.mark.parametrize("indices", [list(range(10)), [str(i) for i in range(10)]], ids=["ints", "texts"])
 def test_a_shared_task_gives_each_range_its_rows(trip, indices):
-    dispatch(trip, indices, chunk=4)
+    trip.dispatch(indices, chunk=4)
     fills = [trip.ring.claim(1, 5) for _ in range(3)]
     assert [f.range for f in fills] == [0, 1, 2] and fills[0].n_ranges == 3
     assert [f.rows_of(f.range) for f in fills] == [(0, 4), (4, 8), (8, 10)]
@@ -137,10 +128,10 @@ def test_more_ranges_than_a_slot_has_are_refused(trip):
 
 
 def test_what_a_dead_worker_left_undone_can_be_named(trip):
-    dispatch(trip, [1, 2], ticket=8)
+    trip.dispatch([1, 2], ticket=8)
     trip.ring.claim(1, 5)
-    dispatch(trip, ["x"], ticket=7, addressee=2)  # not claimed
-    dispatch(trip, None, ticket=9, addressee=2)
+    trip.dispatch(["x"], ticket=7, addressee=2)  # not claimed
+    trip.dispatch(None, ticket=9, addressee=2)
     assert trip.ring.in_flight(1) == [(7, ["x"]), (8, [1, 2]), (9, None)]
     assert trip.ring.in_flight(2) == []
     assert trip.ring.recover(1) == 1
