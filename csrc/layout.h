@@ -123,7 +123,7 @@ typedef struct sr_slot {
     uint64_t pad2;
     /* line 4 */
     _Atomic uint64_t cursor;         /* payload bytes handed out by sr_alloc */
-    _Atomic uint64_t committed;      /* payload bytes backed by memory, from offset 0; falls by give_back alone */
+    _Atomic uint64_t committed;      /* payload bytes backed by memory, from offset 0; falls where it is given back */
     _Atomic uint64_t task_committed; /* the same of the task area */
     _Atomic uint64_t rewound;        /* generation and round whose finisher has begun to write over its ranges */
     _Atomic uint32_t pinned;         /* 1: a device reads from it; its memory stays */

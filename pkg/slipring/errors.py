@@ -373,6 +373,15 @@ def segment_closed() -> DescriptorClosed:
     )
 
 
+def event_closed() -> DescriptorClosed:
+    """Return the DescriptorClosed of a queue that is to be sent to a process, and whose event has gone."""
+    return DescriptorClosed(
+        f"the file descriptor of this queue's event has been closed by other code in this process (pid {os.getpid()}), "
+        "so the queue cannot be given to another one. No file that has its number now was touched. Close only what "
+        "you have opened"
+    )
+
+
 def not_in_memory(directory: str) -> ValueError:
     """Return the ValueError for a directory that is not on a tmpfs."""
     return ValueError(

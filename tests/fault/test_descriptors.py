@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import resource
 import signal
@@ -11,7 +12,7 @@ import time
 
 import pytest
 
-from slipring import DescriptorClosed, Loader, WorkerDied
+from slipring import DescriptorClosed, Loader, Queue, WorkerDied
 from slipring.ring._descriptors import Descriptor, Event, Poll
 from tests.fault.procs import ROOT, Program, alive, state, until, wait_dead, worker_pids
 from tests.fault.scenes import MARK, Closing, Rows, contents
@@ -212,3 +213,20 @@ def test_without_standard_streams_nothing_of_slipring_gets_their_numbers(tmp_pat
     run = subprocess.run(["sh", "-c", command], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
     assert run.returncode == 0
     assert json.loads((tmp_path / "out").read_text()) == [{}, 3]
+
+
+def test_a_queue_whose_event_is_another_file_by_now_is_not_sent_with_that(tmp_path):
+    with contextlib.closing(Queue(2)) as queue:
+        queue.fileno()  # from now on puts signal
+        number = queue.event.fd
+        os.close(number)
+        file = os.open(tmp_path / "mine", os.O_CREAT | os.O_RDWR)
+        os.dup2(file, number)
+        os.close(file)
+        try:
+            process = multiprocessing.get_context("spawn").Process(target=queue.put, args=(1,))
+            with pytest.raises(DescriptorClosed, match="queue cannot be given to another one"):
+                process.start()
+        finally:
+            os.close(number)
+        assert (tmp_path / "mine").read_bytes() == b""

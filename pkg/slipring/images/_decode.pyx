@@ -174,6 +174,8 @@ def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, bi
             rc = sr_crop_pixels(decoder.handle, &pixels[0, 0, 0], 3 * pixels.shape[1], <int> pixels.shape[1],
                                 <int> pixels.shape[0], &crop, &target)
         idle.append(decoder)
+        if rc == SR_BAD_PICTURE:
+            raise ValueError(f"an image of {pixels.shape[0]} x {pixels.shape[1]} pixels is too large to be resized")
         if rc != 0 and rc != SR_BAD_BOX:
             raise MemoryError("no memory for resizing an image")
         return rc

@@ -17,6 +17,8 @@ from posix.unistd cimport close, read
 
 from slipring.ring._segment cimport clock
 
+from slipring.errors import event_closed
+
 cdef extern from "<fcntl.h>" nogil:
     enum:
         F_DUPFD_CLOEXEC
@@ -259,6 +261,12 @@ cdef class Event:
         cdef struct_stat now
         return (fd >= 0 and fstat(fd, &now) == 0 and now.st_dev == self.kind.st_dev
                 and now.st_ino == self.kind.st_ino)
+
+    def to_send(self):
+        """The event's descriptor, for another process."""
+        if not self.ours(self.fd):
+            raise event_closed()
+        return self.fd
 
     def signal(self):
         """Something may be got. Where the event has been closed, who polls sees it at the next tick."""
