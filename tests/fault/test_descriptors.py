@@ -220,9 +220,7 @@ def test_a_queue_whose_event_is_another_file_by_now_is_not_sent_with_that(tmp_pa
         queue.fileno()  # from now on puts signal
         number = queue.event.fd
         os.close(number)
-        file = os.open(tmp_path / "mine", os.O_CREAT | os.O_RDWR)
-        os.dup2(file, number)
-        os.close(file)
+        assert os.open(tmp_path / "mine", os.O_CREAT | os.O_RDWR) == number
         try:
             process = multiprocessing.get_context("spawn").Process(target=queue.put, args=(1,))
             with pytest.raises(DescriptorClosed, match="queue cannot be given to another one"):
