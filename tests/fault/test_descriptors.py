@@ -14,6 +14,7 @@ import pytest
 
 from slipring import DescriptorClosed, Loader, Queue, WorkerDied
 from slipring.ring._descriptors import Descriptor, Event, Poll
+from slipring.ring._ring import start_time
 from tests.fault.procs import ROOT, Program, alive, state, until, wait_dead, worker_pids
 from tests.fault.scenes import MARK, Closing, Rows, contents
 
@@ -137,6 +138,8 @@ def test_a_stranger_with_a_dead_workers_number_is_not_taken_for_it():
     """The program waits for its children itself, and the number of one is another process's soon."""
     shell = "sleep 1000 </dev/null >/dev/null 2>&1 & echo $!"
     stranger = int(subprocess.run(["sh", "-c", shell], stdout=subprocess.PIPE, check=True).stdout)
+    # The kernel tells start times in ticks of a hundredth of a second: it must not begin in the worker's.
+    until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * 100 > start_time(stranger) + 1, "another tick")
     try:
         with Loader(Rows(80), 8, num_workers=1, start_method="fork", prefetch_factor=1) as loader:
             it = iter(loader)

@@ -177,14 +177,16 @@ class Poll(Descriptor):
         self.fd = fd  # in compiled code no handler comes between the descriptor and its place
         self.identity = identity(fd)
 
-    def __del__(self, status_of=os.fstat, end=os.close):  # the modules may have gone by then
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            with contextlib.suppress(OSError):
-                status = status_of(fd)
-                # (None: a handler has raised while it was made.)
-                if self.identity is None or [status.st_dev, status.st_ino] == self.identity[:2]:
-                    end(fd)
+    def __del__(self):
+        # By nothing of Python's modules, which may have gone by then.
+        cdef struct_stat now
+        cdef int fd = self.fd
+        self.fd = -1
+        if fd < 0 or fstat(fd, &now) != 0:
+            return
+        # (None: a handler has raised while it was made.)
+        if self.identity is None or [now.st_dev, now.st_ino] == self.identity[:2]:
+            close(fd)
 
     def add(self, int fd):
         """Look at a descriptor from now on: whether it can be read."""
