@@ -47,6 +47,7 @@ def next_starved(iterator, at):
 def test_a_consumer_without_memory_says_so_and_the_next_epoch_is_whole():
     quiet = at = 0
     with Loader(Squares(N), BATCH, num_workers=2) as loader:
+        assert labels(loader) == WHOLE  # the workers have begun
         while quiet < QUIET:
             iterator = iter(loader)
             came = [next(iterator)]
