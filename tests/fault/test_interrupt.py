@@ -5,13 +5,15 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from slipring import Loader
 from slipring.workers.deferred import no_interrupt
-from tests.fault.procs import Program, circulating, state, until, wait_dead, worker_pids
+from tests.fault.procs import LONG_S, Program, circulating, state, until, wait_dead, worker_pids
 from tests.fault.scenes import Gate, Rows
 from tests.parts import slow
 
@@ -67,6 +69,45 @@ def test_an_iteration_can_go_on_after_ctrl_c_in_next(tmp_path, method):
             gate.open()
             assert [b[1][0] for b in it] == [8, 16, 24, 32]
             assert circulating(loader._engine.ring)[0] == loader.stats().slots
+
+
+@pytest.mark.parametrize("method", ["fork", "thread"])
+def test_no_python_code_runs_when_an_iteration_goes_at_the_end_of_its_loop(method):
+    """A handler's exception would be lost in it: Python has nobody to raise it to."""
+    called = []
+
+    def note(frame, event, arg):
+        if event == "call":
+            called.append(frame.f_code)
+
+    with Loader(Rows(8), 4, num_workers=2, start_method=method, persistent_workers=True) as loader:
+        it = iter(loader)
+        assert len(list(it)) == 2
+        sys.setprofile(note)
+        try:
+            del it
+        finally:
+            sys.setprofile(None)
+    assert called == []
+
+
+def test_ctrl_c_while_the_pool_is_imported_comes_behind_it():
+    """Compiled modules that register classes at their import swallow what a handler raises there."""
+    script = (
+        "import abc, signal, sys\n"
+        "from slipring import Loader\n"
+        "register = abc.ABCMeta.register\n"
+        "def interrupted(*args):\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "    return register(*args)\n"
+        "abc.ABCMeta.register = interrupted\n"
+        "try:\n"
+        "    iter(Loader(range(8), 4, num_workers=1))\n"
+        "except KeyboardInterrupt:\n"
+        "    print('raised', 'slipring.workers.pool' in sys.modules)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG_S)
+    assert (ran.stdout, ran.stderr) == ("raised True\n", "")
 
 
 class OutOfTime(TimeoutError):

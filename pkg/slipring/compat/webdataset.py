@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import logging
 import multiprocessing
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from slipring import Loader
 from slipring.workers.fetch import is_stream
+from slipring.workers.living import Living
 from slipring.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class MultiLoader:
         self.verbose = verbose
         self.nokill = nokill
         self.prefix = prefix
-        self._live = weakref.WeakSet()
+        self._live = Living()
         self._loader = _Core(
             dataset if is_stream(dataset) else _Iterated(dataset),
             None,
@@ -94,7 +94,7 @@ class MultiLoader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._live = weakref.WeakSet()
+        self._live = Living()
         self._loader = copy.copy(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
@@ -115,11 +115,11 @@ class MultiLoader:
 
     def kill(self) -> None:
         """End all iterations and their workers. Samples that are held stay valid; it can be used again."""
-        for samples in list(self._live):
+        for samples in self._live:
             samples.close()
             if self.verbose:
                 _log.info("the workers were ended")
-        self._live.clear()
+        self._live = Living()
 
     def stats(self) -> Stats:
         """Return the `slipring.Stats` since the loader was made; its batches are samples."""

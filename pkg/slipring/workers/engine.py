@@ -6,13 +6,14 @@ import multiprocessing.util  # noqa: F401  its end terminates workers; what is r
 import os
 import threading
 import time
-import weakref
 
 from slipring.errors import Closed
 from slipring.ring._ring import USER_SEEDED, Ring
+from slipring.workers.deferred import no_interrupt
+from slipring.workers.living import Living
 from slipring.workers.restarts import Restarts
 
-_live = weakref.WeakSet()
+_live = Living()
 _importing = threading.RLock()  # a child forked meanwhile would wait for ever for what is half imported
 
 
@@ -53,8 +54,9 @@ class Engine:
         _live.add(self)
 
     def _pool(self, job):
-        # Half of the time to import slipring, so not before it is needed.
-        with _importing:
+        # Half of the time to import slipring, so not before it is needed. What registers a class in an ABC at its
+        # import, as compiled modules of numpy do, swallows what a signal's handler raises: Ctrl-C comes behind it.
+        with _importing, no_interrupt():
             from slipring.workers.pool import InlinePool, ProcessPool, ThreadPool
 
         options = self.options
@@ -169,7 +171,7 @@ class Engine:
 
 
 _exit_begun = threading.Event()
-_with_threads = weakref.WeakSet()  # what has a thread that asks an engine, and ends it by `stop`
+_with_threads = Living()  # what has a thread that asks an engine, and ends it by `stop`
 
 # Whether all has been ended. A __del__ has it as a default argument: the modules may have gone by then.
 exiting = _exit_begun.is_set
@@ -183,9 +185,9 @@ def stop_at_exit(thing):
 @atexit.register
 def _shut_down_all():
     _exit_begun.set()
-    for thing in list(_with_threads):
+    for thing in _with_threads:
         thing.stop()
-    for engine in list(_live):
+    for engine in _live:
         engine.shut_down()
 
 
@@ -197,8 +199,8 @@ def stay_if_exiting():
 
 def _abandon_all():
     global _with_threads
-    _with_threads = weakref.WeakSet()  # the parent's, and one of those threads may have held its lock
-    for engine in list(_live):
+    _with_threads = Living()  # those were the parent's
+    for engine in _live:
         engine.pool.abandon()
 
 

@@ -8,6 +8,7 @@ import weakref
 from slipring.ring._ring import Meter
 from slipring.stats import Tally
 from slipring.workers.engine import Engine
+from slipring.workers.living import Living
 
 
 class Moves:
@@ -36,7 +37,7 @@ class EngineCache:
     ----------
     engine : Engine or None
         The one that is kept.
-    iterators : weakref.WeakSet
+    iterators : Living
         Those that `close` is to close; whoever borrows an engine adds itself.
     """
 
@@ -48,7 +49,7 @@ class EngineCache:
         self.lock, self.pid = threading.RLock(), os.getpid()
         self.engine = None
         self._loan = None  # weak reference to what an iteration has
-        self.iterators = weakref.WeakSet()
+        self.iterators = Living()
 
     @property
     def lent(self):
@@ -111,7 +112,7 @@ class EngineCache:
 
     def close(self):
         """End iterations and workers."""
-        for iterator in list(self.iterators):
+        for iterator in self.iterators:
             iterator.close()
         with self.lock:
             if self.engine is not None:
