@@ -15,6 +15,7 @@ static_assert(SR_NOT_A_JPEG_FOR_US == -ENOTSUP && SR_BAD_PICTURE == -EINVAL && S
 
 #define MOST_SCANS 1000 /* a file of many empty scans would be decoded for hours */
 #define SPARE 2         /* pixels at each side that smooth upsampling of colour looks at */
+#define UNALIGNED 8     /* where rows begin: libjpeg-turbo writes aligned ones past the caches, and we read them at once */
 
 struct sr_decoder {
     lj_decoder jpeg; /* first: libjpeg's callbacks get it, and mean the whole */
@@ -338,9 +339,10 @@ static int decode_rows(sr_decoder *decoder, const job *job)
               .end = plan.y.end, .room = sr_plan_window(&plan) + 32};
     r.source = (sr_source){.need = need, .stride = ((size_t)jpeg->out_width * 3 + 63 + 32) / 32 * 32,
                            .origin = plan.y.begin, .padded = true};
-    r.kept = sr_buffer_need(&decoder->scratch.rows, (size_t)r.room * r.source.stride);
-    if (!r.kept)
+    char *memory = sr_buffer_need(&decoder->scratch.rows, UNALIGNED + (size_t)r.room * r.source.stride);
+    if (!memory)
         return -ENOMEM;
+    r.kept = (uint8_t *)memory + UNALIGNED;
     r.source.data = r.kept + r.lead;
     return sr_resize(&plan, &r.source, &job->target, &decoder->scratch);
 }
