@@ -4,7 +4,7 @@ Question
     What does a training crop cost, from the bytes of a JPEG to 224 × 224 × 3 uint8, and how far is it from Pillow's?
 Data
     JPEGs (quality 90, 4:2:0) of 500 × 375 and of 1600 × 1200, made of the photographs of question (a); the same
-    boxes of RandomResizedCrop for all, half of them mirrored. Question (a)'s centre crop, too.
+    boxes of RandomResizedCrop for all, half of them mirrored. The files of question (a) with its centre crop, too.
 Machine, command, result
     Printed: CPU microseconds per image, median (and range) of the rounds; all take turns in each round.
 Bias
@@ -19,10 +19,12 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from bench.decoders import (
+    Box,
     Decoder,
     Pick,
     crop_box,
@@ -34,6 +36,7 @@ from bench.decoders import (
 )
 from bench.machine import describe
 from bench.photos import ensure, image_files
+from bench.questions.photos import KEEP
 
 Job = tuple[bytes, Pick]
 
@@ -48,8 +51,8 @@ WAYS: dict[str, Callable[[], Decoder]] = {
 }
 
 
-def jobs(height: int, width: int, n: int, centre: bool = False) -> list[Job]:
-    """Return `n` JPEGs of that size with a box each."""
+def random_crops(height: int, width: int, n: int) -> list[Job]:
+    """Return `n` JPEGs of that size with a box of RandomResizedCrop each."""
     from PIL import Image
 
     draw = random.Random(0)
@@ -59,19 +62,20 @@ def jobs(height: int, width: int, n: int, centre: bool = False) -> list[Job]:
             picture = opened.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
         file = io.BytesIO()
         picture.save(file, "JPEG", quality=90, subsampling="4:2:0")
-        side = int(0.875 * min(height, width))
-        box = (
-            ((height - side) // 2, (width - side) // 2, side, side)
-            if centre
-            else crop_box(draw, height, width)
-        )
-        made.append((file.getvalue(), fixed(box, not centre and draw.random() < 0.5)))
+        box, flip = crop_box(draw, height, width), draw.random() < 0.5
+        made.append((file.getvalue(), lambda height, width, picked=(box, flip): picked))
     return made
 
 
-def fixed(box: tuple[int, int, int, int], flip: bool) -> Pick:
-    """Return what picks this box, whatever the picture."""
-    return lambda height, width: (box, flip)
+def centre_crops(n: int) -> list[Job]:
+    """Return the first `n` files of question (a), each with the square at its centre."""
+    return [(Path(path).read_bytes(), centre) for path, _ in image_files()[:n]]
+
+
+def centre(height: int, width: int) -> tuple[Box, bool]:
+    """Return what question (a) keeps of a picture."""
+    side = round(min(height, width) * KEEP)
+    return ((height - side) // 2, (width - side) // 2, side, side), False
 
 
 def measure(title: str, made: list[Job], rounds: int) -> None:
@@ -115,9 +119,9 @@ def main() -> None:
         print(f"{key}: {value}")
     print(images.backend())
     n, rounds = arguments.images, arguments.rounds
-    measure("500 × 375, RandomResizedCrop", jobs(375, 500, n), rounds)
-    measure("500 × 375, centre crop", jobs(375, 500, n, centre=True), rounds)
-    measure("1600 × 1200, RandomResizedCrop", jobs(1200, 1600, max(1, n // 5)), rounds)
+    measure("500 × 375, RandomResizedCrop", random_crops(375, 500, n), rounds)
+    measure("question (a)'s files, centre crop", centre_crops(n), rounds)
+    measure("1600 × 1200, RandomResizedCrop", random_crops(1200, 1600, max(1, n // 5)), rounds)
 
 
 if __name__ == "__main__":

@@ -43,17 +43,28 @@ AVX2 static inline void down8_block(const uint8_t *rows, size_t stride, size_t i
     _mm256_storeu_si256((__m256i *)(to + i + 16), _mm256_permute2x128_si256(u, v, 0x31));
 }
 
-AVX2 static void down8(const uint8_t *rows, size_t stride, int values, const int16_t *weights, int taps, int16_t *to)
+AVX2 static inline void down8_of(const uint8_t *rows, size_t stride, size_t n, const int16_t *weights, int taps,
+                                 int16_t *to)
 {
-    size_t n = (size_t)values, i = 0;
-    if (n < 32) {
-        sr_kernels_c.down8(rows, stride, values, weights, taps, to);
-        return;
-    }
+    size_t i = 0;
     for (; i + 32 <= n; i += 32)
         down8_block(rows, stride, i, weights, taps, to);
     if (i < n) /* the last 32 once more in part: nothing behind the row is read */
         down8_block(rows, stride, n - 32, weights, taps, to);
+}
+
+/* Most pictures are made up to twice smaller: with a fixed number of taps there is no loop over them. */
+AVX2 static void down8(const uint8_t *rows, size_t stride, int values, const int16_t *weights, int taps, int16_t *to)
+{
+    size_t n = (size_t)values;
+    if (n < 32)
+        sr_kernels_c.down8(rows, stride, values, weights, taps, to);
+    else if (taps == 2)
+        down8_of(rows, stride, n, weights, 2, to);
+    else if (taps == 4)
+        down8_of(rows, stride, n, weights, 4, to);
+    else
+        down8_of(rows, stride, n, weights, taps, to);
 }
 
 AVX2 static void down16(const int16_t *rows, size_t stride, int values, const int16_t *weights, int taps, uint8_t *to)
@@ -94,31 +105,57 @@ AVX2 static inline __m256i two8(const uint8_t *a, const uint8_t *b)
     return _mm256_inserti128_si256(both, _mm_loadl_epi64((const __m128i *)b), 1);
 }
 
-/* Both kernels sum r, g, b (and nothing in the fourth place) of a pixel, for two rows at once. */
-AVX2 static void across16(const int16_t *a, const int16_t *b, const sr_axis *axis, uint8_t *to_a, uint8_t *to_b)
+/* r, g, b (and nothing in the fourth place) of a pixel, for two rows at once. */
+AVX2 static inline __m256i sum16(const int16_t *a, const int16_t *b, const int16_t *weights, int taps)
 {
-    const int shift = SR_PRECISION + SR_EXTRA;
-    const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
     const __m256i order = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1));
+    __m256i sum = _mm256_set1_epi32(1 << (SR_PRECISION + SR_EXTRA - 1));
+    for (int t = 0; t < taps; t += 2) {
+        int32_t w;
+        memcpy(&w, weights + t, sizeof w);
+        __m256i pixels = _mm256_shuffle_epi8(two16(a + 3 * t, b + 3 * t), order);
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pixels, _mm256_set1_epi32(w)));
+    }
+    return _mm256_srai_epi32(sum, SR_PRECISION + SR_EXTRA);
+}
+
+AVX2 static inline void across16_of(const int16_t *a, const int16_t *b, const sr_axis *axis, int taps, uint8_t *to_a,
+                                    uint8_t *to_b)
+{
+    const __m256i close = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 2, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
     const int16_t *weights = axis->weights;
-    for (int x = 0; x < axis->count; x++, to_a += 3, to_b += 3) {
+    int x = 0;
+    for (; x + 3 <= axis->count; x += 2, to_a += 6, to_b += 6, weights += 2 * taps) {
+        size_t first = 3 * (size_t)(axis->at[x] - axis->begin), second = 3 * (size_t)(axis->at[x + 1] - axis->begin);
+        __m256i both = _mm256_packs_epi32(sum16(a + first, b + first, weights, taps),
+                                          sum16(a + second, b + second, weights + taps, taps));
+        both = _mm256_shuffle_epi8(_mm256_packus_epi16(both, both), close);
+        /* Two bytes too many, which the next pixel writes over. */
+        _mm_storel_epi64((__m128i *)to_a, _mm256_castsi256_si128(both));
+        _mm_storel_epi64((__m128i *)to_b, _mm256_extracti128_si256(both, 1));
+    }
+    for (; x < axis->count; x++, to_a += 3, to_b += 3, weights += taps) {
         size_t at = 3 * (size_t)(axis->at[x] - axis->begin);
-        __m256i sum = half;
-        for (int t = 0; t < axis->taps; t += 2, at += 6, weights += 2) {
-            int32_t w;
-            memcpy(&w, weights, sizeof w);
-            __m256i pixels = _mm256_shuffle_epi8(two16(a + at, b + at), order);
-            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pixels, _mm256_set1_epi32(w)));
-        }
-        sum = _mm256_srai_epi32(sum, shift);
+        __m256i sum = sum16(a + at, b + at, weights, taps);
         sum = _mm256_packs_epi32(sum, sum);
         sum = _mm256_packus_epi16(sum, sum);
-        uint32_t first = (uint32_t)_mm256_extract_epi32(sum, 0), second = (uint32_t)_mm256_extract_epi32(sum, 4);
-        size_t bytes = x + 1 < axis->count ? 4 : 3; /* the fourth byte is written over by the next pixel */
-        memcpy(to_a, &first, bytes);
-        memcpy(to_b, &second, bytes);
+        uint32_t levels_a = (uint32_t)_mm256_extract_epi32(sum, 0), levels_b = (uint32_t)_mm256_extract_epi32(sum, 4);
+        memcpy(to_a, &levels_a, 3);
+        memcpy(to_b, &levels_b, 3);
     }
+}
+
+/* As for down8. */
+AVX2 static void across16(const int16_t *a, const int16_t *b, const sr_axis *axis, uint8_t *to_a, uint8_t *to_b)
+{
+    if (axis->taps == 2)
+        across16_of(a, b, axis, 2, to_a, to_b);
+    else if (axis->taps == 4)
+        across16_of(a, b, axis, 4, to_a, to_b);
+    else
+        across16_of(a, b, axis, axis->taps, to_a, to_b);
 }
 
 AVX2 static void across8(const uint8_t *a, const uint8_t *b, const sr_axis *axis, int16_t *to_a, int16_t *to_b)
