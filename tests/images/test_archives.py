@@ -1,9 +1,7 @@
 """Images in tar shards and in tables."""
 
-import io
 import os
 import pickle
-import tarfile
 
 import numpy as np
 import pytest
@@ -12,26 +10,9 @@ import slipring
 from slipring import images
 from slipring.errors import ImageError
 from tests.images.pictures import encoded, pixels
+from tests.images.shards import files, plain, shard
 
 FIT = images.Resize((12, 16))
-
-
-def files(n, first=0):
-    """(name, bytes) of the files of `n` samples."""
-    for number in range(first, first + n):
-        format = ["JPEG", "PNG"][number % 3 == 0]
-        yield f"a/{number:04}.{'jpg' if format == 'JPEG' else 'png'}", encoded(pixels(30, 40, number), format)
-        yield f"a/{number:04}.cls", str(number % 7).encode()
-        yield f"a/{number:04}.json", b'{"number": %d}' % number
-
-
-def shard(path, content, mode="w"):
-    with tarfile.open(path, mode) as file:
-        for name, data in content:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            file.addfile(member, io.BytesIO(data))
-    return path
 
 
 @pytest.fixture
@@ -39,18 +20,12 @@ def shards(tmp_path):
     return [shard(tmp_path / f"{k}.tar", files(10, 10 * k)) for k in range(3)]
 
 
-def plain(number):
-    data = dict(files(1, number))
-    image = next(value for name, value in data.items() if not name.endswith(("cls", "json")))
-    return images.Bytes([(image, 0)], FIT)[0][0]
-
-
 def test_samples_of_shards_can_be_had_in_any_order(shards):
     data = images.Tar(shards, FIT)
     assert len(data) == 30 and data.keys[13] == "a/0013"
     for number in (29, 0, 13, 9, 10):
         image, label = data[number]
-        assert label == number % 7 and np.array_equal(image, plain(number))
+        assert label == number % 7 and np.array_equal(image, plain(number, FIT))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +44,7 @@ def test_a_loader_shuffles_over_all_shards(shards):
         got = [
             (row.tobytes(), label) for batch, labels in loader for row, label in zip(batch, labels.tolist())
         ]
-    assert sorted(got) == sorted((plain(n).tobytes(), n % 7) for n in range(30))
+    assert sorted(got) == sorted((plain(n, FIT).tobytes(), n % 7) for n in range(30))
     assert got != sorted(got)
 
 

@@ -6,6 +6,7 @@ from slipring.images.decode import MAX_PIXELS, decode_into, size
 from slipring.images.folder import Folder
 from slipring.images.parquet import Parquet
 from slipring.images.tar import Tar
+from slipring.images.tar_stream import TarStream
 from slipring.images.torchvision import from_torchvision
 from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from slipring.images.wrapped import Bytes
@@ -22,6 +23,7 @@ __all__ = [
     "RandomResizedCrop",
     "Resize",
     "Tar",
+    "TarStream",
     "backend",
     "decode_into",
     "from_torchvision",

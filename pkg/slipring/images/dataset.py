@@ -178,23 +178,34 @@ class ImageDataset(abc.ABC):
             targets.append(target)
         return self._shown(images), default_collate(targets)
 
+    def try_sample(self, index: int, seed: int) -> tuple[Any, Any] | None:
+        """Return (image, target) with the transform's numbers drawn from `seed`, or None: it is to be passed over."""
+        made = self._tried(index, None, seed)
+        return made and (self._shown(made[0]), made[1])
+
     def _one(self, index, out, seed, sample=None):
         """Decode the image at `index`, or the next that can be; returns (array, target)."""
         for used in range(index, index + len(self)):
-            used %= len(self)
-            try:
-                data, target = self.read(used) if sample is None else sample
-                return self._decode(data, out, Draws(seed)), target
-            except (ImageError, OSError) as error:
-                path = self.name(used)
-                where = f"{path} (index {used})" if path else f"index {used}"
-                of_the_file = isinstance(error, ImageError) or error.errno in _OF_THE_FILE
-                if self.on_error == "raise" or not of_the_file:
-                    raise ImageError(f"{where}: {error}", path=path, index=used) from error
-                sample = None
-                skipping.skipped()
-                _log.warning("skipped %s: %s", where, str(error))  # a handler may keep what it is given
+            made = self._tried(used % len(self), out, seed, sample)
+            if made is not None:
+                return made
+            sample = None
         raise ImageError(f"none of the {len(self)} images can be read, from index {index} on", index=index)
+
+    def _tried(self, index, out, seed, sample=None):
+        """Decode the image at `index`; returns (array, target), or None where it cannot be and is to be skipped."""
+        try:
+            data, target = self.read(index) if sample is None else sample
+            return self._decode(data, out, Draws(seed)), target
+        except (ImageError, OSError) as error:
+            path = self.name(index)
+            where = f"{path} (index {index})" if path else f"index {index}"
+            of_the_file = isinstance(error, ImageError) or error.errno in _OF_THE_FILE
+            if self.on_error == "raise" or not of_the_file:
+                raise ImageError(f"{where}: {error}", path=path, index=index) from error
+            skipping.skipped()
+            _log.warning("skipped %s: %s", where, str(error))  # a handler may keep what it is given
+            return None
 
     def _decode(self, data, out, draws):
         reading = self._reading

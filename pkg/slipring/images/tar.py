@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import json
 import logging
@@ -97,24 +98,29 @@ class Tar(ImageDataset):
         super().__init__(transform, **options)
         if index not in ("memory", "beside"):
             raise ValueError(f"index must be 'memory' or 'beside', not {shown(index)}")
-        shards = [shards] if isinstance(shards, (str, bytes, os.PathLike)) else list(shards)
-        if not shards:
-            raise ValueError("Tar needs at least one shard; shards is empty")
-        self.paths = [os.path.abspath(os.fsdecode(shard)) for shard in shards]
-        self.image, self.target = image, target
+        self.image, self.target, self._keeps = image, target, index == "beside"
         self._endings = () if target is None else tuple(target.split(";"))
-        self._stamps, records, keys = [], [], []
-        for number, path in enumerate(self.paths):
+        self._open(paths_of(shards))
+
+    def only(self, path: str) -> Tar:
+        """Return the same of this shard alone."""
+        other = copy.copy(self)
+        other._open([path])
+        return other
+
+    # ---- the index
+
+    def _open(self, paths):
+        self.paths, self._stamps, records, keys = paths, [], [np.zeros(0, _RECORD)], []
+        for number, path in enumerate(paths):
             status = os.stat(path)
             self._stamps.append((status.st_size, status.st_mtime_ns))
-            part, names = self._kept_index(path, status) if index == "beside" else self._make_index(path)
+            part, names = self._kept_index(path, status) if self._keeps else self._make_index(path)
             part["shard"] = number
             records.append(part)
             keys += names
         self._records = np.concatenate(records)
         self.keys = StringList(keys)
-
-    # ---- the index
 
     def _make_index(self, path):
         """Return (records, names) of a shard, from its headers alone."""
@@ -190,6 +196,14 @@ class Tar(ImageDataset):
 
     def __repr__(self) -> str:
         return f"Tar({len(self.paths)} shards, {self.transform}): {len(self)} images"
+
+
+def paths_of(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return the absolute paths of one shard or several."""
+    shards = [shards] if isinstance(shards, (str, bytes, os.PathLike)) else list(shards)
+    if not shards:
+        raise ValueError("there must be at least one shard; shards is empty")
+    return [os.path.abspath(os.fsdecode(shard)) for shard in shards]
 
 
 @contextlib.contextmanager

@@ -115,7 +115,7 @@ class TorchWorker(Worker):
             # The generators were seeded when the worker began: they go on from epoch to epoch.
             self.forget_run()
             self.run = fill.run
-            seeding.set_batch_seed(mix(fill.seed, fill.epoch, self.number))
+            seeding.set_batch_seed(mix(fill.seed, fill.epoch, self.number), stream=mix(fill.seed, fill.epoch))
         if isinstance(self.job.dataset, IterDataPipe):
             shared = torch.Generator()
             shared.manual_seed(fill.epoch)  # the same in all workers

@@ -24,10 +24,11 @@ class _Place(threading.local):
     generator = None
     batch = None  # the seed of the whole batch, of which this range is a part
     row = 0  # of the batch, that `sample_seed` tells of next
+    stream = None  # the seed of a pass over a stream, the same in all its workers
 
 
 _thread = _Place()
-NOWHERE = (None, None, None, 0)  # a place, for `swap_place`, where no batch is being made
+NOWHERE = (None, None, None, 0, None)  # a place, for `swap_place`, where no batch is being made
 
 
 def rng() -> np.random.Generator:
@@ -82,7 +83,12 @@ def sample_seed():
     return None if place.seed is None else int(rng().integers(1 << 64, dtype=np.uint64))
 
 
-def set_batch_seed(seed, batch=None, row=0):
+def stream_seed():
+    """Return the seed of the pass over a stream that the calling worker reads, the same in all; None elsewhere."""
+    return _thread.stream
+
+
+def set_batch_seed(seed, batch=None, row=0, stream=None):
     """Begin a new range of rows (or batch, or stream) for `rng`; None ends it.
 
     Parameters
@@ -92,11 +98,14 @@ def set_batch_seed(seed, batch=None, row=0):
         The seed of the batch as a whole.
     row : int
         The first row.
+    stream : int, optional
+        See `stream_seed`.
     """
     _thread.seed = seed
     _thread.generator = None
     _thread.batch = batch
     _thread.row = row
+    _thread.stream = stream
 
 
 def swap_place(place):
@@ -105,8 +114,9 @@ def swap_place(place):
     A loader that makes batches in the caller's own thread leaves no trace there: neither for the caller nor
     for another such loader.
     """
-    before = _thread.seed, _thread.generator, _thread.batch, _thread.row
-    _thread.seed, _thread.generator, _thread.batch, _thread.row = place
+    thread = _thread
+    before = thread.seed, thread.generator, thread.batch, thread.row, thread.stream
+    thread.seed, thread.generator, thread.batch, thread.row, thread.stream = place
     return before
 
 

@@ -18,7 +18,7 @@ from slipring.codec._encode import (
 from slipring.collate._default import skeleton, write
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
 from slipring.ring._check import in_a_handler
-from slipring.ring._ring import DIRECT, FINISH, STAGED, TASK_NEXT, USER_SEEDED, now
+from slipring.ring._ring import DIRECT, FINISH, STAGED, TASK_NEXT, USER_SEEDED, mix, now
 from slipring.workers import remote, seeding
 from slipring.workers._aside import Aside
 from slipring.workers.fetch import MapFetcher, StreamFetcher, load_stream, shorter
@@ -176,7 +176,7 @@ class Worker:
             # Once per worker and run.
             seed = fill.seed + self.number
             with self._guard():
-                seeding.set_batch_seed(seed)
+                seeding.set_batch_seed(seed, stream=mix(fill.seed, fill.epoch))
                 if self.kind != "thread":
                     seeding.seed_globals(seed, self.left_alone)
                 if self.kind == "inline":

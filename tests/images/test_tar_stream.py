@@ -1,0 +1,164 @@
+"""Tar shards as a stream: divided among ranks and workers, in the same order for all of them, resumable."""
+
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import images
+from slipring.errors import ImageError
+from tests.images.pictures import encoded, pixels
+from tests.images.shards import files, plain, shard
+
+FIT = images.Resize((12, 16))
+SIZES = (10, 7, 1, 12, 5)  # samples of each shard
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    return [shard(folder / f"{k}.tar", files(n, 100 * k)) for k, n in enumerate(SIZES)]
+
+
+def numbers(k):
+    return [100 * k + n for n in range(SIZES[k])]
+
+
+WHOLE = [number for k in range(len(SIZES)) for number in numbers(k)]
+
+
+def stream(shards, transform=FIT, **options):
+    return images.TarStream(shards, transform, target="json", **options)
+
+
+def for_torch(shards, transform, **options):
+    """The same for torch's kind of loader, which knows an iterable dataset by its class."""
+    import torch
+
+    class Shards(images.TarStream, torch.utils.data.IterableDataset):
+        pass
+
+    return Shards(shards, transform, target="json", **options)
+
+
+def read(data, loader=slipring.Loader, **options):
+    """The samples' numbers, as a loader gives them."""
+    with loader(data, 4, **options) as batches:
+        return [number for _, target in batches for number in np.asarray(target["number"]).tolist()]
+
+
+def test_without_workers_samples_come_as_they_lie(shards):
+    data = stream(shards)
+    assert [target["number"] for _, target in data] == WHOLE
+    image, target = next(iter(data))
+    assert np.array_equal(image, plain(target["number"], FIT))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "thread"])
+def test_each_shard_is_one_ranks_and_one_workers(shards, method):
+    parts = []
+    for rank in range(2):
+        data = stream(shards, rank=rank, world_size=2)
+        parts.append(read(data, num_workers=2, start_method=method))
+    assert sorted(parts[0]) == numbers(0) + numbers(2) + numbers(4)
+    assert sorted(parts[1]) == numbers(1) + numbers(3)
+
+
+def test_workers_without_a_shard_end_at_once(shards):
+    assert sorted(read(stream(shards), num_workers=7)) == WHOLE
+
+
+def pictures(data, **options):
+    """Sample number -> its crop's bytes."""
+    with slipring.Loader(data, None, **options) as samples:
+        return {int(target["number"]): np.asarray(image).tobytes() for image, target in samples}
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 1}, {"num_workers": 3}, {"num_workers": 2, "start_method": "thread"}]
+)
+def test_a_samples_crop_does_not_depend_on_the_workers(shards, options):
+    data = stream(shards, images.RandomResizedCrop((12, 16)), shuffle=True)
+    assert pictures(data, seed=3, **options) == pictures(data, seed=3, num_workers=0)
+    assert pictures(data, seed=4, **options) != pictures(data, seed=3, num_workers=0)
+
+
+def test_each_pass_has_an_order_of_its_own(shards):
+    data = stream(shards, shuffle=True)
+    with slipring.Loader(data, 4, num_workers=2, seed=1, persistent_workers=True) as loader:
+        passes = [[int(n) for _, target in loader for n in target["number"]] for _ in range(3)]
+    assert all(sorted(order) == WHOLE for order in passes)
+    assert len({tuple(order) for order in passes}) == 3
+    assert read(data, num_workers=2, seed=1) == passes[0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_it_resumes_at_the_sample(shards, workers, shuffle):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    def make():
+        random.seed(7)  # whose numbers are drawn where there is no worker
+        data = for_torch(shards, images.RandomResizedCrop((12, 16)), shuffle=shuffle)
+        return DataLoader(data, 3, num_workers=workers, generator=torch.Generator().manual_seed(7))
+
+    def shown(batches):
+        return [(image.numpy().tobytes(), target["number"].tolist()) for image, target in batches]
+
+    whole, taken = shown(make()), iter(loader := make())
+    for count in range(1, len(whole)):
+        assert shown([next(taken)]) == whole[count - 1 : count]
+        state = pickle.loads(pickle.dumps(loader.state_dict()))
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert shown(resumed) == whole[count:]
+
+
+def test_the_state_of_another_division_is_refused(shards):
+    state = iter(stream(shards)).state_dict()
+    with pytest.raises(
+        ValueError, match="shared 5 shards, this is worker 0 of 1 with 3: resume with as many"
+    ):
+        iter(stream(shards, world_size=2)).load_state_dict(state)
+
+
+def test_a_bad_image_is_named_and_the_next_comes_behind_it(tmp_path):
+    content = [(f"{n}.jpg", encoded(pixels(8, 8)) if n != 1 else b"\xff\xd8\xff\xe0") for n in range(3)]
+    path = shard(tmp_path / "bad.tar", content)
+    it = iter(images.TarStream(path, FIT, target=None))
+    assert next(it)[1] == "0"
+    with pytest.raises(ImageError, match=r"1 in .*bad\.tar"):
+        next(it)
+    assert next(it)[1] == "2"
+    skipping = images.TarStream(path, FIT, target=None, on_error="skip")
+    assert [name for _, name in skipping] == ["0", "2"]
+    with slipring.Loader(skipping, 2, num_workers=1) as loader:
+        assert [list(names) for _, names in loader] == [["0", "2"]]
+        assert loader.stats().skipped_samples == 1
+
+
+def test_torchs_own_workers_divide_the_shards_too(shards):
+    torch = pytest.importorskip("torch")
+
+    data = for_torch(shards, FIT, shuffle=True)
+    for kind in (torch.utils.data.DataLoader, pytest.importorskip("slipring.torch").DataLoader):
+        got = [int(n) for _, target in kind(data, 4, num_workers=2) for n in target["number"]]
+        assert sorted(got) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"world_size": 6}, "5 shards are too few for 6 ranks"),
+        ({"world_size": 2, "rank": 2}, "rank must be from 0 to 1"),
+        ({"world_size": 0}, "world_size must be at least 1"),
+        ({"index": "nowhere"}, "index must be 'memory' or 'beside'"),
+        ({"target": "txt"}, "has no target"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_made(shards, options, says):
+    with pytest.raises(ValueError, match=says):
+        images.TarStream(shards, FIT, **{"target": "json", **options})
