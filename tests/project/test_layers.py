@@ -30,7 +30,7 @@ LAYERS = {
     ),
     "package": (("__init__",), ("ground", "ring", "codec", "workers", "iterate", "loader")),
     "cimages": (("images._cimages",), ()),
-    "images": (("images.*",), ("ground", "cimages", "codec", "workers")),
+    "images": (("images.*",), ("ground", "ring", "options", "cimages", "codec", "workers")),
     "torch": (
         ("torch.*",),
         ("ground", "ring", "options", "codec", "workers", "iterate", "loader", "package"),
