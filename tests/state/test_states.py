@@ -300,6 +300,12 @@ def test_what_is_no_state_is_refused(make, state):
         make(range(4)).load_state_dict(state)
 
 
+@pytest.mark.parametrize("state", [3, "x", b"x", [1]])
+def test_what_is_no_dict_is_refused(make, state):
+    with pytest.raises(TypeError, match=r"a state must be a dict, as state_dict\(\) returns it, not"):
+        make(range(4)).load_state_dict(state)
+
+
 def test_a_state_of_the_other_kind_of_dataset_is_refused(make):
     with pytest.raises(ValueError, match="of a map dataset, the loader's is a stream dataset"):
         make(Plain()).load_state_dict(make(range(4)).state_dict())

@@ -308,6 +308,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         ------
         AssertionError
             An iterable dataset was read by another number of workers.
+        TypeError
+            It is no dict.
         ValueError
             It is no state of this kind of dataset.
         """

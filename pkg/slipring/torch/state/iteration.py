@@ -7,9 +7,11 @@ iterator or a sampler that have them (``Stateful``).
 import copy
 import pickle
 import warnings
+from collections.abc import Mapping
 
 import torch
 
+from slipring.errors import shown
 from slipring.iterate.dispatch import StreamPlan
 from slipring.torch.state import foreign
 from slipring.torch.state.asking import copied
@@ -263,9 +265,11 @@ def checked(loader, state):
 
     Raises
     ------
-    AssertionError, ValueError
+    AssertionError, TypeError, ValueError
         See `DataLoader.load_state_dict`.
     """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a state must be a dict, as state_dict() returns it, not {shown(state)}")
     if foreign.is_theirs(state):
         state = foreign.translated(loader, header(loader), state)
     if state.get("slipring") != FORMAT:
