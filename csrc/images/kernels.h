@@ -24,5 +24,8 @@ extern const sr_kernels sr_kernels_c;
 extern const sr_kernels sr_kernels_avx2;
 bool sr_has_avx2(void);
 #endif
+#ifdef __aarch64__
+extern const sr_kernels sr_kernels_neon;
+#endif
 
 #endif

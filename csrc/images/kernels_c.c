@@ -1,4 +1,4 @@
-/* kernels_c.c - the inner loops in plain C: the reference for the others, and what runs where there is no AVX2. */
+/* kernels_c.c - the inner loops in plain C: the reference for the others, and what runs where there are no vectors. */
 #include "kernels.h"
 
 static inline int clip(int value, int most) { return value < 0 ? 0 : value > most ? most : value; }

@@ -245,17 +245,23 @@ static int across_then_down(const sr_kernels *k, const sr_plan *plan, sr_source 
     return 0;
 }
 
+static const sr_kernels *fastest(void)
+{
+#if defined __x86_64__
+    return sr_has_avx2() ? &sr_kernels_avx2 : &sr_kernels_c;
+#elif defined __aarch64__
+    return &sr_kernels_neon;
+#else
+    return &sr_kernels_c;
+#endif
+}
+
 static const sr_kernels *chosen(void)
 {
     static const sr_kernels *_Atomic kernels; /* whoever comes first decides, and all decide alike */
     if (!kernels) {
-        const sr_kernels *best = &sr_kernels_c;
-#ifdef __x86_64__
         const char *forced = getenv("SLIPRING_IMAGES_KERNELS");
-        if (sr_has_avx2() && !(forced && strcmp(forced, "c") == 0))
-            best = &sr_kernels_avx2;
-#endif
-        kernels = best;
+        kernels = forced && strcmp(forced, "c") == 0 ? &sr_kernels_c : fastest();
     }
     return kernels;
 }

@@ -2,7 +2,7 @@
  *
  * The filters are Pillow's (triangle and cubic with a = -0.5, widened when shrinking, cut at the box's borders), in
  * 14-bit fixed point with 6 more bits between the two passes: at most one level from Pillow, which rounds to 8 bits there.
- * Every kernel exists as plain C and as AVX2, with the same integers, so that both give the same bytes.
+ * Every kernel exists as plain C, as AVX2 and as NEON, with the same integers, so that both give the same bytes.
  */
 #ifndef SLIPRING_IMAGES_RESIZE_H
 #define SLIPRING_IMAGES_RESIZE_H
@@ -75,7 +75,7 @@ int sr_resize(const sr_plan *plan, sr_source *source, const sr_target *target, s
 /* How many source rows sr_resize wants at a time, at most. */
 int sr_plan_window(const sr_plan *plan);
 
-/* "avx2" or "c"; the first call decides, SLIPRING_IMAGES_KERNELS=c in the environment forbids vectors. */
+/* "avx2", "neon" or "c"; the first call decides, SLIPRING_IMAGES_KERNELS=c in the environment forbids vectors. */
 const char *sr_resize_kernels(void);
 
 #endif

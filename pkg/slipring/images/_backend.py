@@ -33,7 +33,7 @@ class Backend:
     reason : str
         Why this one; where it is Pillow, what was tried and refused.
     kernels : str
-        The resize's inner loops: "avx2", or "c".
+        The resize's inner loops: "avx2", "neon", or "c".
     others : str
         What decodes all other formats.
 

@@ -50,7 +50,7 @@ def bind(path):
 
 
 def kernels():
-    """Return the name of the resize's inner loops: "avx2" or "c"."""
+    """Return the name of the resize's inner loops: "avx2", "neon" or "c"."""
     return sr_resize_kernels().decode()
 
 
