@@ -32,12 +32,12 @@ INLINE void down8_block(const uint8_t *rows, size_t stride, const int16_t *weigh
     int32x4_t s0 = vdupq_n_s32(1 << (SHIFT8 - 1)), s1 = s0, s2 = s0, s3 = s0;
     for (int t = 0; t < taps; t++) {
         uint8x16_t row = vld1q_u8(rows + (size_t)t * stride);
-        int16x8_t low = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(row)));
+        int16x8_t w = vdupq_n_s16(weights[t]), low = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(row)));
         int16x8_t high = vreinterpretq_s16_u16(vmovl_high_u8(row));
-        s0 = vmlal_n_s16(s0, vget_low_s16(low), weights[t]);
-        s1 = vmlal_high_n_s16(s1, low, weights[t]);
-        s2 = vmlal_n_s16(s2, vget_low_s16(high), weights[t]);
-        s3 = vmlal_high_n_s16(s3, high, weights[t]);
+        s0 = vmlal_s16(s0, vget_low_s16(low), vget_low_s16(w));
+        s1 = vmlal_high_s16(s1, low, w);
+        s2 = vmlal_s16(s2, vget_low_s16(high), vget_low_s16(w));
+        s3 = vmlal_high_s16(s3, high, w);
     }
     vst1q_s16(to, middles(s0, s1));
     vst1q_s16(to + 8, middles(s2, s3));
@@ -48,19 +48,23 @@ INLINE void down16_block(const int16_t *rows, size_t stride, const int16_t *weig
     int32x4_t s0 = vdupq_n_s32(1 << (SHIFT16 - 1)), s1 = s0, s2 = s0, s3 = s0;
     for (int t = 0; t < taps; t++) {
         const int16_t *row = rows + (size_t)t * stride;
-        int16x8_t low = vld1q_s16(row), high = vld1q_s16(row + 8);
-        s0 = vmlal_n_s16(s0, vget_low_s16(low), weights[t]);
-        s1 = vmlal_high_n_s16(s1, low, weights[t]);
-        s2 = vmlal_n_s16(s2, vget_low_s16(high), weights[t]);
-        s3 = vmlal_high_n_s16(s3, high, weights[t]);
+        int16x8_t w = vdupq_n_s16(weights[t]), low = vld1q_s16(row), high = vld1q_s16(row + 8);
+        s0 = vmlal_s16(s0, vget_low_s16(low), vget_low_s16(w));
+        s1 = vmlal_high_s16(s1, low, w);
+        s2 = vmlal_s16(s2, vget_low_s16(high), vget_low_s16(w));
+        s3 = vmlal_high_s16(s3, high, w);
     }
     vst1q_u8(to, vcombine_u8(levels(s0, s1), levels(s2, s3)));
 }
 
-/* The last 16 once more in part: nothing behind the row is read or written. */
+/* The last 16 once more in part: nothing behind the row is read or written. Few weights are copied, so that what is
+ * written cannot change them: they then stay in registers. */
 #define DOWN(NAME, FROM, TO)                                                                                       \
     INLINE void NAME##_of(const FROM *rows, size_t stride, size_t n, const int16_t *weights, TO *to, int taps)     \
     {                                                                                                              \
+        int16_t own[4];                                                                                            \
+        if (taps == 2 || taps == 4)                                                                                \
+            weights = memcpy(own, weights, (size_t)taps * sizeof *own);                                            \
         size_t i = 0;                                                                                              \
         for (; i + 16 <= n; i += 16)                                                                               \
             NAME##_block(rows + i, stride, weights, taps, to + i);                                                 \
