@@ -185,7 +185,7 @@ int sr_watch_consumer(const sr_ring *ring);
 /* A number that a process shares with its parent until it is forked: a lease compares it, because a forked
  * child must not release what its parent holds (fork.c). */
 extern _Atomic uint64_t sr_forks;
-static inline uint64_t sr_fork_generation(void) { return __atomic_load_n(&sr_forks, __ATOMIC_RELAXED); }
+static inline uint64_t sr_fork_generation(void) { return atomic_load_explicit(&sr_forks, memory_order_relaxed); }
 
 /* This process has a lease or a hold on a slot, from now on: a child that is forked meanwhile gets a copy of what lies
  * there, at the same addresses, for as long as it lives. By raw clone and vfork nothing is copied. */

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -117,12 +118,66 @@ def test_it_resumes_at_the_sample(shards, workers, shuffle):
         assert shown(resumed) == whole[count:]
 
 
-def test_the_state_of_another_division_is_refused(shards):
-    state = iter(stream(shards)).state_dict()
-    with pytest.raises(
-        ValueError, match="shared 5 shards, this is worker 0 of 1 with 3: resume with as many"
-    ):
-        iter(stream(shards, world_size=2)).load_state_dict(state)
+@pytest.mark.parametrize(
+    "other", [{"world_size": 2}, {"world_size": 3, "rank": 1}, {"world_size": 2, "rank": 0}]
+)
+def test_the_state_of_another_division_is_refused(shards, other):
+    state = iter(stream(shards, world_size=2, rank=1)).state_dict()
+    says = rf"rank 1 of 2, 5 shards; this is worker 0 of 1, rank {other.get('rank', 0)} of"
+    with pytest.raises(ValueError, match=says):
+        iter(stream(shards, **other)).load_state_dict(state)
+
+
+def test_torchs_persistent_workers_take_another_order_in_each_pass(shards):
+    torch = pytest.importorskip("torch")
+    data = for_torch(shards, FIT, shuffle=True)
+    loader = torch.utils.data.DataLoader(data, 4, num_workers=2, persistent_workers=True)
+    passes = [[int(n) for _, target in loader for n in target["number"]] for _ in range(3)]
+    assert all(sorted(order) == WHOLE for order in passes)
+    assert len({tuple(order) for order in passes}) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_shard_that_cannot_be_read_is_told_once_and_the_next_comes_behind_it(tmp_path, workers):
+    paths = [shard(tmp_path / f"{k}.tar", files(3, 10 * k)) for k in range(4)]
+    data = stream(paths)
+    paths[1].unlink()
+    paths[2].write_text("no archive" * 1000)
+    with slipring.Loader(data, None, num_workers=workers) as loader:
+        it, got = iter(loader), []
+        for error in (FileNotFoundError, ValueError):
+            with pytest.raises(error, match=r"\.tar"):
+                got.extend(int(target["number"]) for _, target in it)
+        got.extend(int(target["number"]) for _, target in it)
+    assert got == [0, 1, 2, 30, 31, 32]
+
+
+class OutOfTime(TimeoutError):
+    """What a signal's handler raises."""
+
+
+def test_what_a_handler_raises_while_an_image_is_read_costs_no_sample(shards):
+    def raises(number, frame):
+        raise OutOfTime
+
+    data = stream(shards[:1], on_error="skip")
+    read, came = data._samples.read, []
+
+    def interrupted(index):
+        if not came:
+            came.append(index)
+            signal.raise_signal(signal.SIGUSR1)
+        return read(index)
+
+    data._samples.read = interrupted
+    before = signal.signal(signal.SIGUSR1, raises)
+    try:
+        it = iter(data)
+        with pytest.raises(OutOfTime):
+            next(it)
+        assert [target["number"] for _, target in it] == numbers(0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_bad_image_is_named_and_the_next_comes_behind_it(tmp_path):

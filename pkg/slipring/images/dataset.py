@@ -14,6 +14,7 @@ from slipring.collate._default import default_collate
 from slipring.errors import ImageError, shown
 from slipring.images.decode import MAX_PIXELS, Reading, look, render, too_large
 from slipring.images.transforms import Draws, View, chain, final_size
+from slipring.ring._check import in_a_handler
 from slipring.workers import seeding, skipping
 
 if TYPE_CHECKING:
@@ -198,6 +199,8 @@ class ImageDataset(abc.ABC):
             data, target = self.read(index) if sample is None else sample
             return self._decode(data, out, Draws(seed)), target
         except (ImageError, OSError) as error:
+            if in_a_handler(error):
+                raise
             path = self.name(index)
             where = f"{path} (index {index})" if path else f"index {index}"
             of_the_file = isinstance(error, ImageError) or error.errno in _OF_THE_FILE

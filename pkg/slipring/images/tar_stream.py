@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from slipring.errors import ImageError
 from slipring.images.tar import Tar, paths_of
 from slipring.options import integer
+from slipring.ring._check import in_a_handler
 from slipring.ring._ring import mix
 from slipring.workers import seeding
 from slipring.workers.info import get_worker_info
@@ -36,7 +37,8 @@ class TarStream:
         As `Tar` has them.
     shuffle : bool
         Take a rank's shards in another order in each pass, and the samples within each shard. What is drawn depends
-        on the loader's seed alone, not on the workers.
+        on the loader's seed alone, not on the workers. Outside of slipring's (torch's loader without workers, a
+        plain loop) Python's ``random`` gives the seed.
     rank, world_size : int
         Whose shards these are.
     layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error
@@ -50,7 +52,8 @@ class TarStream:
     Raises
     ------
     ValueError
-        There are fewer shards than ranks, or as `Tar` does for the first of them.
+        There are fewer shards than ranks, or as `Tar` does for the first of them. For another shard its iterator
+        raises what `Tar` would, when it comes to it; who asks again gets the next shard.
 
     Notes
     -----
@@ -94,10 +97,13 @@ class TarStream:
         self.paths = every[rank::world_size]
         self.shuffle = bool(shuffle)
         self._numbers = range(len(every))[rank::world_size]
+        self._division = [rank, world_size, len(every)]
+        self._passes = 0  # of this process
         # The first now: what is wrong with the shards is wrong with it.
         self._samples = Tar(self.paths[0], transform, image=image, target=target, index=index, **options)
 
     def __iter__(self) -> Pass:
+        self._passes += 1
         return Pass(self)
 
     def __repr__(self) -> str:
@@ -114,7 +120,7 @@ class Pass:
 
     def __init__(self, stream: TarStream) -> None:
         self._stream = stream
-        self._worker, self._workers, seed = _here()
+        self._worker, self._workers, seed = _here(stream._passes)
         self._begin(seed)
 
     def _begin(self, seed):
@@ -134,7 +140,12 @@ class Pass:
             if self._samples is None:
                 if self._at >= len(self._turns):
                     raise StopIteration
-                self._open(self._turns[self._at])
+                try:
+                    self._open(self._turns[self._at])
+                except (OSError, ValueError) as error:
+                    if not in_a_handler(error):
+                        self._at += 1
+                    raise
             if self._next >= len(self._order):
                 self._at, self._next, self._samples = self._at + 1, 0, None
                 continue
@@ -164,7 +175,7 @@ class Pass:
             "seed": self._seed,
             "shard": self._at,
             "sample": self._next,
-            "divided": [self._worker, self._workers, len(self._stream.paths)],
+            "divided": [self._worker, self._workers, *self._stream._division],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -177,20 +188,21 @@ class Pass:
         """
         divided = self.state_dict()["divided"]
         if state["divided"] != divided:
+            words = "worker {} of {}, rank {} of {}, {} shards"
             raise ValueError(
-                f"the state is worker {state['divided'][0]}'s of {state['divided'][1]} that shared "
-                f"{state['divided'][2]} shards, this is worker {divided[0]} of {divided[1]} with {divided[2]}: "
+                f"the state is of {words.format(*state['divided'])}; this is {words.format(*divided)}: "
                 "resume with as many workers, ranks and shards"
             )
         self._begin(state["seed"])
         self._at, self._next = state["shard"], state["sample"]
 
 
-def _here():
+def _here(passes):
     """Return (worker, workers, the pass's seed) where this runs."""
     seed, info = seeding.stream_seed(), get_worker_info()
     if seed is None and info is None and (torch := sys.modules.get("torch.utils.data")) is not None:
         info = torch.get_worker_info()
     if seed is None:
-        seed = random.getrandbits(64) if info is None else (info.seed - info.id) % (1 << 64)
+        # torch's persistent workers have one seed for all passes, which they begin together.
+        seed = random.getrandbits(64) if info is None else mix(info.seed - info.id, passes)
     return (0, 1, seed) if info is None else (info.id, info.num_workers, seed)

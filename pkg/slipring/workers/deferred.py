@@ -1,4 +1,4 @@
-"""What is put off while a worker is started: Ctrl-C, other signals' handlers, the garbage collector."""
+"""What is put off while workers are started or imported: Ctrl-C, other signals' handlers, the garbage collector."""
 
 import contextlib
 import gc
