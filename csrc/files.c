@@ -1,15 +1,24 @@
-/* files.c - descriptors: never the numbers of the standard streams, and never somebody else's file.
+/* files.c - files in memory that have no name: how they are made, known again, mapped, and given memory.
  *
- * A program may have been started without a standard stream: then the first file that is opened takes its number,
- * and is written over by messages of C code. And code that closes descriptors it did not open (os.closerange)
- * closes ours: then the next file that is opened has the number that this handle remembers.
+ * Their descriptors never have the numbers of the standard streams, and are never taken for somebody else's file: a
+ * program may have been started without a standard stream; then the first file that is opened takes its number, and is
+ * written over by messages of C code. And code that closes descriptors it did not open (os.closerange) closes ours; then
+ * the next file that is opened has the number that a handle remembers.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <sys/mman.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include "handle.h"
+#include "system.h"
+
+#ifndef O_TMPFILE
+#error "O_TMPFILE is missing: the C library's headers are too old"
+#endif
+#define TMPFS_MAGIC_NUMBER 0x01021994
 
 int sr_beyond_standard(int fd)
 {
@@ -21,21 +30,126 @@ int sr_beyond_standard(int fd)
     return moved;
 }
 
-int sr_know_file(sr_ring *ring, int fd)
+int sr_know_file(sr_file *file, int fd)
 {
     struct stat st;
     if (fstat(fd, &st) != 0)
         return -errno;
-    ring->fd = fd;
-    ring->device = st.st_dev;
-    ring->inode = st.st_ino;
+    *file = (sr_file){fd, st.st_dev, st.st_ino};
     return 0;
 }
 
-int sr_fd(const sr_ring *ring)
+int sr_file_fd(const sr_file *file)
 {
     struct stat st;
-    if (fstat(ring->fd, &st) != 0)
+    if (fstat(file->fd, &st) != 0)
         return -EBADF;
-    return st.st_dev == ring->device && st.st_ino == ring->inode ? ring->fd : -EBADF;
+    return st.st_dev == file->device && st.st_ino == file->inode ? file->fd : -EBADF;
+}
+
+/* ---- making ------------------------------------------------------------------------------------------- */
+
+static int open_unnamed(const char *dir)
+{
+    /* O_EXCL: nobody can give it a name later (linkat), so it cannot outlive its processes. */
+    int fd = sr_beyond_standard(open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
+    return fd < 0 ? -errno : fd;
+}
+
+/* In memory, and memory that fallocate takes: only a tmpfs is. On a disk each page would be written back to it, and
+ * what its file system has free says nothing of the memory. */
+static int open_in(const char *dir)
+{
+    struct statfs fs;
+    if (statfs(dir, &fs) != 0)
+        return -errno;
+    return fs.f_type == TMPFS_MAGIC_NUMBER ? open_unnamed(dir) : -EMEDIUMTYPE;
+}
+
+static int open_memfd(const char *label)
+{
+    enum { CLOEXEC = 1, NOEXEC_SEAL = 8 };
+    /* Never executable: some systems refuse other memfds (vm.memfd_noexec). Kernels before 6.3 do not know it. */
+    int fd = (int)syscall(SYS_memfd_create, label, CLOEXEC | NOEXEC_SEAL);
+    if (fd < 0 && errno == EINVAL)
+        fd = (int)syscall(SYS_memfd_create, label, CLOEXEC);
+    fd = sr_beyond_standard(fd);
+    if (fd < 0)
+        return -errno;
+    (void)fchmod(fd, 0600); /* it begins open to all who find it in /proc */
+    return fd;
+}
+
+static uint64_t ram_bytes(void)
+{
+    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static int open_auto(int *chosen, const char **reason)
+{
+    struct statfs fs;
+    if (statfs("/dev/shm", &fs) != 0 || fs.f_type != TMPFS_MAGIC_NUMBER) {
+        *reason = "/dev/shm is not a tmpfs";
+    } else if ((uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize < ram_bytes() / 4) {
+        *reason = "/dev/shm has less free than a quarter of the memory";
+    } else {
+        int fd = open_unnamed("/dev/shm");
+        if (fd >= 0) {
+            *chosen = SR_BACKING_SHM;
+            *reason = "/dev/shm has room";
+            return fd;
+        }
+        *reason = "/dev/shm does not take nameless files";
+    }
+    *chosen = SR_BACKING_MEMFD;
+    return open_memfd("slipring");
+}
+
+int sr_open_memory(int backing, const char *where, int *chosen, const char **reason)
+{
+    *chosen = backing;
+    *reason = "asked for";
+    switch (backing) {
+    case SR_BACKING_AUTO:
+        return open_auto(chosen, reason);
+    case SR_BACKING_SHM:
+        return open_in("/dev/shm");
+    case SR_BACKING_MEMFD:
+        return open_memfd(where ? where : "slipring");
+    case SR_BACKING_DIR:
+        return where ? open_in(where) : -EINVAL;
+    default:
+        return -EINVAL;
+    }
+}
+
+/* ---- mapping, and memory ------------------------------------------------------------------------------ */
+
+/* Maps the whole file without touching it. A process that locks all its future mappings (mlockall) would have each page
+ * of the reserve allocated at once: nothing is, as long as nothing may be accessed. */
+int sr_map_file(int fd, uint64_t total, char **base)
+{
+    *base = mmap(NULL, total, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (*base == MAP_FAILED)
+        return -errno;
+    if (munlock(*base, total) == 0 && mprotect(*base, total, PROT_READ | PROT_WRITE) == 0)
+        return 0;
+    int rc = -errno;
+    munmap(*base, total);
+    return rc;
+}
+
+int sr_put_memory(int fd, uint64_t offset, uint64_t length)
+{
+    int rc;
+    do {
+        rc = fallocate(fd, 0, (off_t)offset, (off_t)length) == 0 ? 0 : -errno;
+    } while (rc == -EINTR);
+    return rc;
+}
+
+/* By address: a descriptor's number may be another file's by now, and a hole there would be somebody's loss. */
+int sr_drop_memory(char *at, uint64_t length)
+{
+    return madvise(at, length, MADV_REMOVE) == 0 ? 0 : -errno;
 }

@@ -3,7 +3,6 @@
 #define SLIPRING_HANDLE_H
 
 #include <errno.h>
-#include <sys/types.h>
 
 #include "atomics.h"
 #include "ring.h"
@@ -19,9 +18,7 @@ struct sr_ring {
     sr_header *header;
     sr_party *parties;
     sr_slot *slots;
-    int fd; /* to be had by sr_fd alone: the number may be another file's by now */
-    dev_t device;
-    ino_t inode;
+    sr_file file; /* its descriptor is to be had by sr_fd alone */
     /* Constant fields of the header, checked once: the shared copy is not trusted again. */
     uint32_t n_slots, n_parties, flags;
     uint64_t data_off, stride, task_capacity, capacity, total;
@@ -70,14 +67,7 @@ int sr_move_from_copies(sr_ring *ring);
 /* copy.c: tells the others of the segment how this process copies, if it knows. */
 void sr_copy_tell(sr_header *header);
 
-/* files.c: moves a new descriptor away from the standard streams' numbers; -1 with errno, as what made it. */
-int sr_beyond_standard(int fd);
-/* The descriptor is the handle's from now on. */
-int sr_know_file(sr_ring *ring, int fd);
-
-/* memory.c: fallocate, and its opposite; and whether `need` bytes fit. */
-int sr_put_memory(int fd, uint64_t offset, uint64_t length);
-int sr_drop_memory(char *at, uint64_t length);
+/* memory.c: whether `need` bytes fit. */
 int sr_check_room(int fd, uint64_t need, sr_shortage *why);
 /* Takes back what a dead party has announced to commit, unless its word is another than `seen` by now, and wakes who
  * waits for that. */
@@ -109,17 +99,11 @@ static inline uint32_t sr_pages_of(uint64_t growing) { return (uint32_t)growing;
  * on a futex and a pidfd at once. */
 #define SR_LOOK_NS UINT64_C(30000000)
 
-/* limits.c: this process's addresses, all and those in use. */
-uint64_t sr_address_space(void);
-uint64_t sr_mapped_bytes(void);
-
 /* How often a worker looks whether the consumer has become another program: an exec ends no pidfd. And whether it lives
  * at all, where code of the worker has closed that. */
 #define SR_WATCH_MS 1000
 
 /* wait.c */
-/* A process's start time, as sr_start_time, and where its stack began, which each program has for itself; 0: unknown. */
-uint64_t sr_process(int pid, uint64_t *stack);
 uint64_t sr_rescan_at(uint64_t deadline);
 void sr_wake_party(sr_ring *ring, uint32_t party);
 void sr_wake_a_worker(sr_ring *ring, uint64_t addressee);
@@ -149,16 +133,6 @@ static inline bool sr_is_stale(const sr_ring *ring, const sr_slot *s)
 
 /* recover.c: gives back what `party` held while `incarnation` had its number. */
 int sr_recover_incarnation(sr_ring *ring, uint32_t party, uint64_t incarnation);
-
-/* party.c: what a process is known by, as an incarnation. 0 is nobody. */
-uint64_t sr_incarnation_of(int pid);
-/* What tells the program that an incarnation runs from one that it has become by exec, as a party keeps it; 0:
- * unknown. */
-uint64_t sr_program_of(uint64_t incarnation);
-/* Whether that process has ended, all its threads too, or runs another program than `program` (0: it does not matter).
- * 1, 0; -errno if it has not as far as can be told, for no descriptor was to be had. */
-int sr_has_gone(uint64_t incarnation, uint64_t program);
-uint64_t sr_pid_namespace(void);
 
 /* ring.c */
 /* Writes the task that this process dispatched into a slot over what may have become of it; nobody works on it. */

@@ -5,6 +5,7 @@
  * the root (v2 and v1), and MemAvailable.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
-#include "handle.h"
+#include "system.h"
 
 /* Left to everything else that allocates between our look and the kernel's accounting. */
 #define MARGIN (UINT64_C(16) << 20)

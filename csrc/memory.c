@@ -12,21 +12,6 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-int (sr_put_memory)(int fd, uint64_t offset, uint64_t length)
-{
-    int rc;
-    do {
-        rc = fallocate(fd, 0, (off_t)offset, (off_t)length) == 0 ? 0 : -errno;
-    } while (rc == -EINTR);
-    return rc;
-}
-
-/* By address: a descriptor's number may be another file's by now, and a hole there would be somebody's loss. */
-int (sr_drop_memory)(char *at, uint64_t length)
-{
-    return madvise(at, length, MADV_REMOVE) == 0 ? 0 : -errno;
-}
-
 /* Compares what a commit needs with what there is; *why tells both, also where it suffices. */
 static int look(int fd, uint64_t need, uint64_t others, sr_shortage *why)
 {
@@ -91,7 +76,7 @@ static int announce(sr_ring *ring, uint32_t party, uint64_t need, sr_shortage *w
     uint64_t give_up = sr_now() + SR_GROW_WAIT_NS, pages = (need + SR_PAGE - 1) / SR_PAGE;
     for (;;) {
         /* What cannot be had at all must not stand in anybody's way, not even for a moment. */
-        int rc = look(ring->fd, need, 0, why);
+        int rc = look(ring->file.fd, need, 0, why);
         if (rc == 0) {
             /* Announce first, then look: of two parties that grow at once, at least one sees the other. */
             start_growing(ring, party, pages < UINT32_MAX ? (uint32_t)pages : UINT32_MAX);
@@ -103,7 +88,7 @@ static int announce(sr_ring *ring, uint32_t party, uint64_t need, sr_shortage *w
                 if (theirs && first == ring->n_parties)
                     first = i, seen = theirs;
             }
-            rc = look(ring->fd, need, others, why);
+            rc = look(ring->file.fd, need, others, why);
             if (rc == 0)
                 return 0;
             if (sr_now() < give_up) {
@@ -425,7 +410,7 @@ static int grow(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t area, _At
         *why = (sr_shortage){0};
     } else if (rc != -EBADF) {
         *why = (sr_shortage){.limit = rc == -EFBIG ? SR_LIMIT_FILESIZE : SR_LIMIT_FILESYSTEM,
-                             .needed = want - have, .free = sr_headroom(ring->fd, "", NULL)};
+                             .needed = want - have, .free = sr_headroom(ring->file.fd, "", NULL)};
     }
     stop_growing(ring, party);
     return rc;

@@ -3,62 +3,9 @@
  * One word per party decides, as one word per slot does: its incarnation, 0 for nobody, changed by compare-and-swap.
  * It names a process once and for all, by pid and start time, so that whoever finds it dead may recover it.
  */
-#include <poll.h>
-#include <signal.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "handle.h"
-
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
-
-uint64_t sr_incarnation_of(int pid) { return (uint32_t)pid | sr_start_time(pid) << 32; }
-
-uint64_t sr_pid_namespace(void)
-{
-    struct stat st;
-    return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
-}
-
-/* The word says itself whose it is, so that it may be read at any time: what another incarnation of the number has left
- * tells nothing. */
-static uint64_t program_word(uint64_t incarnation, uint64_t stack)
-{
-    uint32_t of = (uint32_t)((incarnation ^ incarnation >> 32) * UINT64_C(0x9e3779b97f4a7c15) >> 32);
-    uint32_t at = (uint32_t)(stack * UINT64_C(0x9e3779b97f4a7c15) >> 32);
-    return stack ? (uint64_t)of << 32 | (at | 1) : 0;
-}
-
-uint64_t sr_program_of(uint64_t incarnation)
-{
-    uint64_t stack;
-    (void)sr_process((int)(uint32_t)incarnation, &stack);
-    return program_word(incarnation, stack);
-}
-
-int sr_has_gone(uint64_t incarnation, uint64_t program)
-{
-    int pid = (int)(uint32_t)incarnation;
-    uint64_t stack;
-    uint32_t started = (uint32_t)(incarnation >> 32), now = (uint32_t)sr_process(pid, &stack);
-    if (now == 0 && kill(pid, 0) != 0 && errno == ESRCH)
-        return 1;
-    if (now != 0 && started != 0 && now != started)
-        return 1; /* the number is another process's by now */
-    uint64_t runs = program_word(incarnation, stack);
-    if (runs && program && runs >> 32 == program >> 32 && runs != program)
-        return 1; /* it has become another program: its stack is another one */
-    /* A zombie still has its number; its pidfd tells. */
-    struct pollfd fd = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-    if (fd.fd < 0)
-        return errno == ESRCH ? 1 : -errno;
-    int died = poll(&fd, 1, 0) == 1;
-    close(fd.fd);
-    return died;
-}
 
 static int take_number(sr_ring *ring, uint64_t me, uint32_t *party)
 {

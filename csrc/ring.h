@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "layout.h"
+#include "system.h"
 
 typedef struct sr_ring sr_ring;
 
@@ -27,8 +28,6 @@ typedef struct sr_ring sr_ring;
 /* sr_claim's *range */
 #define SR_WHOLE UINT32_MAX        /* the whole slot */
 #define SR_FINISH (UINT32_MAX - 1) /* all ranges are done: put them together and publish */
-
-enum sr_backing { SR_BACKING_AUTO = 0, SR_BACKING_SHM = 1, SR_BACKING_MEMFD = 2, SR_BACKING_DIR = 3 };
 
 typedef struct sr_options {
     uint32_t n_slots;       /* 1 .. SR_MAX_SLOTS */
@@ -50,15 +49,6 @@ typedef struct sr_info {
     uint64_t total;
     uint32_t copies;        /* enum sr_copy: as the header has it */
 } sr_info;
-
-/* Why memory could not be committed. */
-enum sr_limit { SR_LIMIT_NONE = 0, SR_LIMIT_FILESYSTEM, SR_LIMIT_CGROUP, SR_LIMIT_MEMORY, SR_LIMIT_FILESIZE,
-                SR_LIMIT_CAPACITY, SR_LIMIT_ADDRESS, SR_LIMIT_MAPPED, SR_LIMIT_MAPPINGS, SR_LIMIT_LOCKED };
-typedef struct sr_shortage {
-    int limit;       /* enum sr_limit */
-    uint64_t needed; /* bytes to commit in addition */
-    uint64_t free;   /* bytes that the limit leaves, its safety margin deducted */
-} sr_shortage;
 
 /* ---- segment.c: making, sharing and ending a segment ------------------------------------------------ */
 
@@ -97,22 +87,6 @@ uint64_t sr_slot_committed(const sr_ring *ring, uint32_t slot);
 
 /* Bytes committed in the whole segment (slots, task areas, controls). */
 uint64_t sr_committed(const sr_ring *ring);
-
-/* ---- limits.c: is there memory? ---------------------------------------------------------------------- */
-
-/* Bytes that may still be committed before the file system behind fd, a memory cgroup (v1 or v2, any
- * ancestor) or the machine runs out; *limit says which is the narrowest. `root` is put before /proc and
- * /sys ("" outside tests). */
-uint64_t sr_headroom(int fd, const char *root, int *limit);
-
-/* What processes may still write before a memory cgroup or the machine runs out, and where that stands. */
-typedef struct sr_room {
-    uint64_t free;   /* bytes, a safety margin deducted; UINT64_MAX: nothing limits */
-    uint64_t size;   /* the limit itself: the group's, the machine's memory */
-    int limit;       /* SR_LIMIT_CGROUP, SR_LIMIT_MEMORY or SR_LIMIT_NONE */
-    char file[1024]; /* where the limit stands: "/sys/fs/cgroup/.../memory.max" */
-} sr_room;
-int sr_room_left(const char *root, sr_room *out);
 
 /* ---- memory.c: memory of a slot ----------------------------------------------------------------------- */
 
@@ -154,13 +128,7 @@ int sr_rewind(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen);
  * growth beyond them, whatever a worker may have written as the mark of what is committed. */
 int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes);
 
-/* ---- wait.c: clocks, futexes, parties ------------------------------------------------------------------ */
-
-uint64_t sr_now(void);
-
-/* Futex on a word shared between processes: sleeps while *word == seen. 0, -EAGAIN, -EINTR, -ETIMEDOUT. */
-int sr_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline);
-int sr_futex_wake(_Atomic uint32_t *word, int count);
+/* ---- wait.c: parties --------------------------------------------------------------------------------- */
 
 /* Enters the calling process as `party`; its pid and start time are its identity. */
 int sr_join(sr_ring *ring, uint32_t party);
@@ -215,10 +183,6 @@ int sr_count(const sr_ring *ring, uint32_t *ready, uint32_t *free_slots);
 /* Somebody polls an event descriptor from now on: publishers ask sr_polled after each publish, and then signal it. */
 int sr_set_polled(sr_ring *ring);
 bool sr_polled(const sr_ring *ring);
-
-/* Start time of a process in clock ticks since boot; 0 if there is no such process, or /proc cannot tell: it is not
- * there, or another PID namespace's. */
-uint64_t sr_start_time(int pid);
 
 /* ---- ring.c, claim.c: the life of a slot --------------------------------------------------------------------------- */
 

@@ -3,104 +3,20 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "handle.h"
-
-#ifndef O_TMPFILE
-#error "O_TMPFILE is missing: the C library's headers are too old"
-#endif
 
 #define GIB (UINT64_C(1) << 30)
 #define MIB (UINT64_C(1) << 20)
 #define DEFAULT_CAPACITY (16 * GIB)
 #define SMALLEST_CAPACITY (64 * UINT64_C(1024))
 #define LARGEST_CAPACITY (UINT64_C(1) << 46) /* no sum over SR_MAX_SLOTS slots overflows */
-#define TMPFS_MAGIC_NUMBER 0x01021994
 
 static uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
-
-/* ---- backing ---------------------------------------------------------------------------------------- */
-
-static int open_unnamed(const char *dir)
-{
-    /* O_EXCL: nobody can give it a name later (linkat), so it cannot outlive its processes. */
-    int fd = sr_beyond_standard(open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
-    return fd < 0 ? -errno : fd;
-}
-
-/* In memory, and memory that fallocate takes: only a tmpfs is. On a disk each page would be written back to it, and
- * what its file system has free says nothing of the memory. */
-static int open_in(const char *dir)
-{
-    struct statfs fs;
-    if (statfs(dir, &fs) != 0)
-        return -errno;
-    return fs.f_type == TMPFS_MAGIC_NUMBER ? open_unnamed(dir) : -EMEDIUMTYPE;
-}
-
-static int open_memfd(void)
-{
-    enum { CLOEXEC = 1, NOEXEC_SEAL = 8 };
-    /* Never executable: some systems refuse other memfds (vm.memfd_noexec). Kernels before 6.3 do not know it. */
-    int fd = (int)syscall(SYS_memfd_create, "slipring", CLOEXEC | NOEXEC_SEAL);
-    if (fd < 0 && errno == EINVAL)
-        fd = (int)syscall(SYS_memfd_create, "slipring", CLOEXEC);
-    fd = sr_beyond_standard(fd);
-    if (fd < 0)
-        return -errno;
-    (void)fchmod(fd, 0600); /* it begins open to all who find it in /proc */
-    return fd;
-}
-
-static uint64_t ram_bytes(void)
-{
-    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-static int open_auto(sr_info *info)
-{
-    struct statfs fs;
-    if (statfs("/dev/shm", &fs) != 0 || fs.f_type != TMPFS_MAGIC_NUMBER) {
-        info->reason = "/dev/shm is not a tmpfs";
-    } else if ((uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize < ram_bytes() / 4) {
-        info->reason = "/dev/shm has less free than a quarter of the memory";
-    } else {
-        int fd = open_unnamed("/dev/shm");
-        if (fd >= 0) {
-            info->backing = SR_BACKING_SHM;
-            info->reason = "/dev/shm has room";
-            return fd;
-        }
-        info->reason = "/dev/shm does not take nameless files";
-    }
-    info->backing = SR_BACKING_MEMFD;
-    return open_memfd();
-}
-
-static int open_backing(const sr_options *o, sr_info *info)
-{
-    info->backing = o->backing;
-    info->reason = "asked for";
-    switch (o->backing) {
-    case SR_BACKING_AUTO:
-        return open_auto(info);
-    case SR_BACKING_SHM:
-        return open_in("/dev/shm");
-    case SR_BACKING_MEMFD:
-        return open_memfd();
-    case SR_BACKING_DIR:
-        return o->dir ? open_in(o->dir) : -EINVAL;
-    default:
-        return -EINVAL;
-    }
-}
 
 /* ---- geometry ------------------------------------------------------------------------------------------ */
 
@@ -141,20 +57,6 @@ static bool header_is_sound(const sr_header *h, uint64_t file_bytes)
            again.data_off == h->data_off && again.task_capacity == h->task_capacity &&
            again.capacity == h->capacity && again.stride == h->stride && again.total == h->total &&
            h->total <= file_bytes;
-}
-
-/* Maps the whole file without touching it. A process that locks all its future mappings (mlockall) would have each page
- * of the reserve allocated at once: nothing is, as long as nothing may be accessed. */
-static int map_segment(int fd, uint64_t total, char **base)
-{
-    *base = mmap(NULL, total, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (*base == MAP_FAILED)
-        return -errno;
-    if (munlock(*base, total) == 0 && mprotect(*base, total, PROT_READ | PROT_WRITE) == 0)
-        return 0;
-    int rc = -errno;
-    munmap(*base, total);
-    return rc;
 }
 
 /* What a mapping may be refused for: enum sr_limit, and the same as a text. */
@@ -227,7 +129,7 @@ static int reserve(int fd, const sr_options *asked, sr_header *h, sr_info *info,
             rc = -errno;
             capacity /= 2;
         } else {
-            rc = map_segment(fd, h->total, base);
+            rc = sr_map_file(fd, h->total, base);
             if (rc == 0)
                 return 0;
             /* There were addresses: what is short is the mappings' number, or the memory that may be locked. */
@@ -256,7 +158,7 @@ static int open_handle(int fd, char *base, const sr_header *h, const sr_info *in
         free(ring);
         return -ENOMEM;
     }
-    int rc = sr_know_file(ring, fd);
+    int rc = sr_know_file(&ring->file, fd);
     if (rc != 0) {
         free(ring->told);
         free((void *)ring->in_use);
@@ -319,7 +221,7 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
         o->n_parties > SR_MAX_PARTIES || (o->flags & ~SR_SEG_PUSH) || o->capacity > LARGEST_CAPACITY ||
         o->task_capacity > LARGEST_CAPACITY)
         return -EINVAL;
-    int fd = open_backing(o, &info);
+    int fd = sr_open_memory(o->backing, o->dir, &info.backing, &info.reason);
     if (fd < 0)
         return fd;
     int rc = reserve(fd, o, &h, &info, &base, &bound);
@@ -360,7 +262,7 @@ int sr_attach(int given, sr_ring **out)
     if (fstat(fd, &st) == 0 && pread(fd, &h, sizeof h, 0) == (ssize_t)sizeof h &&
         header_is_sound(&h, (uint64_t)st.st_size)) {
         char *base;
-        rc = map_segment(fd, h.total, &base);
+        rc = sr_map_file(fd, h.total, &base);
         if (rc == 0 && (rc = open_handle(fd, base, &h, &info, out)) != 0)
             munmap(base, h.total);
     }
@@ -395,6 +297,8 @@ int sr_destroy(sr_ring *ring)
     free(ring);
     return rc;
 }
+
+int sr_fd(const sr_ring *ring) { return sr_file_fd(&ring->file); }
 
 int sr_describe(const sr_ring *ring, sr_info *info)
 {

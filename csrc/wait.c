@@ -1,20 +1,15 @@
-/* wait.c - clocks, futexes, parties: who sleeps, who wakes, who is who.
+/* wait.c - parties: who sleeps, who wakes, who joins.
  *
  * Sleeping is by eventcounts: announce, look once more, sleep on a word read before the look (docs/protocol.md, Waiting
  * and waking, names the sources).
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "handle.h"
@@ -26,34 +21,10 @@
 #define SYS_pidfd_send_signal 424
 #endif
 
-uint64_t sr_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
-}
-
 uint64_t sr_rescan_at(uint64_t deadline)
 {
     uint64_t then = sr_now() + SR_RESCAN_NS;
     return then < deadline ? then : deadline;
-}
-
-/* In brackets, as all that tests put points around (SR_STEPS): there the names are macros. */
-int (sr_futex_wait)(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline)
-{
-    struct timespec at = {.tv_sec = (time_t)(deadline / UINT64_C(1000000000)),
-                          .tv_nsec = (long)(deadline % UINT64_C(1000000000))};
-    /* WAIT_BITSET takes an absolute deadline; without FUTEX_PRIVATE_FLAG it works across processes. There is
-     * always a deadline (SR_FOREVER is 585 years): without one, a handler with SA_RESTART would not end it. */
-    long rc = syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_BITSET, seen, &at, NULL, FUTEX_BITSET_MATCH_ANY);
-    return rc == 0 ? 0 : -errno;
-}
-
-int (sr_futex_wake)(_Atomic uint32_t *word, int count)
-{
-    long rc = syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE, count, NULL, NULL, 0);
-    return rc < 0 ? -errno : 0;
 }
 
 /* ---- waking ------------------------------------------------------------------------------------------- */
@@ -140,58 +111,6 @@ int sr_reopen(sr_ring *ring)
 bool sr_closed(const sr_ring *ring) { return sr_load_ordered(&ring->header->closed) != 0; }
 
 /* ---- parties -------------------------------------------------------------------------------------------- */
-
-/* Reads the beginning of a file of /proc; false if there is nothing. No stdio: this runs in forked children. */
-static bool read_text(const char *path, char *text, size_t size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    ssize_t n = read(fd, text, size - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    return n > 0;
-}
-
-/* Whether /proc tells of this process's PID namespace: a container may have the machine's /proc, where its numbers
- * are those of others. One process may have the same number in both, so that /proc/self is not enough: NSpid has all
- * its numbers, from /proc's namespace inwards. */
-static bool proc_is_ours(void)
-{
-    char text[4096], self[24] = "", *end = NULL;
-    if (!read_text("/proc/self/status", text, sizeof text))
-        return false;
-    const char *numbers = strstr(text, "\nNSpid:");
-    if (numbers != NULL)
-        return strtol(numbers + 7, &end, 10) == (long)getpid() && *end == '\n';
-    /* A kernel that does not tell. */
-    return readlink("/proc/self", self, sizeof self - 1) > 0 && strtol(self, NULL, 10) == (long)getpid();
-}
-
-uint64_t sr_process(int pid, uint64_t *stack)
-{
-    char path[64], text[1024];
-    *stack = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    if (!proc_is_ours() || !read_text(path, text, sizeof text))
-        return 0;
-    uint64_t started = 0;
-    /* The command name may hold anything, also spaces and brackets: fields count from the last one. */
-    char *p = strrchr(text, ')');
-    for (int field = 2; p && field < 28; field++) {
-        p = strchr(p + 1, ' ');
-        if (p && field + 1 == 22)
-            started = strtoull(p + 1, NULL, 10);
-    }
-    *stack = p ? strtoull(p + 1, NULL, 10) : 0;
-    return started;
-}
-
-uint64_t sr_start_time(int pid)
-{
-    uint64_t stack;
-    return sr_process(pid, &stack);
-}
 
 int sr_join(sr_ring *ring, uint32_t party)
 {

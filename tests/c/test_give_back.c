@@ -7,7 +7,7 @@
 static uint64_t file_bytes(const sr_ring *ring)
 {
     struct stat file;
-    CHECK_MOUNTED(fstat(ring->fd, &file) == 0);
+    CHECK_MOUNTED(fstat(ring->file.fd, &file) == 0);
     return (uint64_t)file.st_blocks * 512;
 }
 

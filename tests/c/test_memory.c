@@ -251,7 +251,7 @@ static void a_crowd_that_grows_at_once_takes_all_there_is(void)
         CHECK_MOUNTED(pthread_create(&threads[i], NULL, commits_in_a_crowd, (void *)i) == 0);
     for (int i = 0; i < CROWD; i++)
         pthread_join(threads[i], NULL);
-    CHECK_MOUNTED(sr_headroom(crowded->fd, "", NULL) < SR_PAGE); /* nobody was refused a page that was left */
+    CHECK_MOUNTED(sr_headroom(crowded->file.fd, "", NULL) < SR_PAGE); /* nobody was refused a page that was left */
     sr_destroy(crowded);
 }
 
