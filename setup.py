@@ -33,10 +33,14 @@ FLAGS["fuzz"] = [*FLAGS["asan"], "-fsanitize-coverage=trace-pc"]  # needs tests/
 if KIND not in FLAGS:
     sys.exit(f"SLIPRING_BUILD={KIND!r} is not a kind of build; choose one of {', '.join(FLAGS)}")
 
+# What asks the kernel has no state, so each module that needs it has its own.
+SYSTEM = ["csrc/files.c", "csrc/limits.c", "csrc/system.c"]
+CACHE = "csrc/cache.c"
+
 # name -> C sources besides the .pyx of that name. Add an extension by adding a line.
 EXTENSIONS = {
     "ring._check": [],
-    "ring._segment": sorted(glob.glob("csrc/*.c")),
+    "ring._segment": sorted(set(glob.glob("csrc/*.c")) - {CACHE}),
     "ring._descriptors": [],
     "ring._slot": [],
     "ring._ring": [],
@@ -49,6 +53,7 @@ EXTENSIONS = {
     "iterate._progress": [],
     "iterate._iterator": [],
     "queue._queue": [],
+    "cache._cache": [CACHE, *SYSTEM],
     "images._decode": sorted(glob.glob("csrc/images/*.c")),
 }
 

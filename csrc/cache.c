@@ -181,7 +181,7 @@ int sr_cache_create(uint64_t budget, int backing, const char *where, sr_cache **
     sr_cache_header h;
     sr_shortage ignored;
     char *base;
-    const char *view, *reason;
+    const char *view = NULL, *reason;
     int chosen;
 
     if (!why)
@@ -222,8 +222,8 @@ int sr_cache_attach(int given, sr_cache **out)
 {
     sr_cache_header h;
     struct stat st;
-    char *base;
-    const char *view;
+    char *base = NULL;
+    const char *view = NULL;
 
     int fd = fcntl(given, F_DUPFD_CLOEXEC, 3);
     if (fd < 0)

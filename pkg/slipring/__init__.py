@@ -8,6 +8,7 @@ _platform.check()
 
 from slipring import errors
 from slipring._version import __version__
+from slipring.cache import Cache, CacheStats, cached
 from slipring.collate._arrays import empty
 from slipring.collate._default import default_collate
 from slipring.errors import LoaderTimeout, SegmentFull, SlipringError, WorkerDied, WorkerError
@@ -22,6 +23,8 @@ from slipring.workers.seeding import rng
 # What a program types daily. Other errors are in slipring.errors.
 __all__ = [
     "BatchSampler",
+    "Cache",
+    "CacheStats",
     "Loader",
     "LoaderTimeout",
     "Queue",
@@ -34,6 +37,7 @@ __all__ = [
     "WorkerError",
     "WorkerInfo",
     "__version__",
+    "cached",
     "default_collate",
     "empty",
     "get_worker_info",

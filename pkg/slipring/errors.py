@@ -5,6 +5,7 @@
     ├── WorkerDied      (also RuntimeError)   a worker was killed or left
     ├── LoaderTimeout   (also RuntimeError, TimeoutError)   no batch within `timeout` seconds
     ├── SegmentFull                           no memory for a batch; says what is needed and what is free
+    ├── CacheMismatch   (also ValueError)     the cache holds another dataset's samples
     ├── BatchTooLarge   (also ValueError)     a batch is larger than a slot
     ├── SlotsExhausted  (also RuntimeError)   there is no slot to be filled; one of these two
     │   ├── SlotsHeld                         every slot is held by batches that are kept
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchTooLarge",
+    "CacheMismatch",
     "Closed",
     "CorruptBatch",
     "DescriptorClosed",
@@ -192,6 +194,10 @@ class CorruptBatch(SlipringError):
     """The records in a slot contradict the slot: a worker has written where it should not."""
 
 
+class CacheMismatch(SlipringError, ValueError):
+    """A cache holds another dataset's samples, or the same ones made in another way."""
+
+
 class ImageError(SlipringError, ValueError):
     """Bytes cannot be read as an image, or not in the way that was asked for.
 
@@ -284,6 +290,17 @@ def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
         f"no memory for a batch: {megabytes(needed)} ({needed} bytes) more are needed, {megabytes(free)} "
         f"({free} bytes) are free within {limit}; use fewer slots (slots={slots} now), a smaller batch_size "
         "or prefetch_factor, raise that limit, or choose another backing=",
+        needed=needed,
+        free=free,
+        limit=limit,
+    )
+
+
+def cache_refused(needed: int, free: int, limit: str) -> SegmentFull:
+    """Return the SegmentFull where not even a cache's first pages find room."""
+    return SegmentFull(
+        f"no room for a cache's first pages: {megabytes(needed)} ({needed} bytes) are needed, {megabytes(free)} ({free} "
+        f"bytes) may be taken within {limit}",
         needed=needed,
         free=free,
         limit=limit,

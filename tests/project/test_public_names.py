@@ -15,6 +15,8 @@ def test_the_public_names_are_these():
     assert slipring.__all__ == sorted(slipring.__all__)
     assert set(slipring.__all__) == {
         "BatchSampler",
+        "Cache",
+        "CacheStats",
         "Loader",
         "LoaderTimeout",
         "Queue",
@@ -27,6 +29,7 @@ def test_the_public_names_are_these():
         "WorkerError",
         "WorkerInfo",
         "__version__",
+        "cached",
         "default_collate",
         "empty",
         "get_worker_info",

@@ -10,6 +10,7 @@ from collections import OrderedDict
 
 cimport cython
 cimport numpy as cnp
+from cpython.buffer cimport PyBUF_WRITABLE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.ref cimport Py_INCREF
@@ -136,10 +137,13 @@ cdef class Views:
     cdef object base
     cdef char *at
     cdef Py_ssize_t n
+    cdef bint fixed
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if self.fixed and flags & PyBUF_WRITABLE:
+            raise BufferError("what is cached is for reading alone: copy it first")
         buffer.buf, buffer.len, buffer.obj = self.at, self.n, self
-        buffer.itemsize, buffer.readonly, buffer.ndim = 1, 0, 1
+        buffer.itemsize, buffer.readonly, buffer.ndim = 1, self.fixed, 1
         buffer.format = b"B"
         buffer.shape = &self.n
         buffer.strides = &buffer.itemsize
@@ -153,9 +157,9 @@ cdef class Views:
         raise TypeError("a view of a slot is this process's: pickle a copy of it")
 
 
-cdef object memory(object base, char *at, uint64_t n):
+cdef object memory(object base, char *at, uint64_t n, bint fixed):
     cdef Views view = Views.__new__(Views)
-    view.base, view.at, view.n = base, at, <Py_ssize_t> n
+    view.base, view.at, view.n, view.fixed = base, at, <Py_ssize_t> n, fixed
     return PyMemoryView_FromObject(view)
 
 
@@ -169,6 +173,7 @@ cdef class Decoder:
     cdef const char *next    # the next record; it may lie anywhere
     cdef uint32_t left
     cdef object base
+    cdef bint fixed          # what comes out is for reading alone
 
     cdef object leaf(self, data):
         cdef sr_leaf record
@@ -188,8 +193,10 @@ cdef class Decoder:
         if record.kind == LEAF_ARRAY:
             return self.array(&record, data, at)
         if record.kind == LEAF_TENSOR:
-            return foreign_module("tensor").restore(self.array(&record, None, at), data,
-                                                    record.flags & REQUIRES_GRAD)
+            array = self.array(&record, None, at)
+            if self.fixed:  # torch knows no tensors that cannot be written to
+                array = array.copy()
+            return foreign_module("tensor").restore(array, data, record.flags & REQUIRES_GRAD)
         if record.kind == LEAF_SCALAR:
             return element(self.array(&record, data, at))
         if record.kind == LEAF_INT:
@@ -211,7 +218,7 @@ cdef class Decoder:
         if record.kind == LEAF_OBJECT:
             return self.unpickle(&record, at)
         if record.kind == LEAF_ARROW:
-            return foreign_module("arrow").restore(memory(self.base, at, n))
+            return foreign_module("arrow").restore(memory(self.base, at, n, self.fixed))
         raise CorruptBatch(f"a worker sent a leaf of unknown kind {record.kind}")
 
     cdef object array(self, const sr_leaf *record, data, char *at):
@@ -243,7 +250,10 @@ cdef class Decoder:
             )
         if hollow:  # nothing in the slot: it need not be kept
             return np.empty(tuple([shape[i] for i in range(record.ndim)]), dtype)
-        return array_over(at, record.ndim, shape, strides if record.extra else NULL, dtype, self.base)
+        made = array_over(at, record.ndim, shape, strides if record.extra else NULL, dtype, self.base)
+        if self.fixed:
+            cnp.PyArray_CLEARFLAGS(<cnp.ndarray> made, cnp.NPY_ARRAY_WRITEABLE)
+        return made
 
     cdef object unpickle(self, const sr_leaf *record, char *at):
         """[n + 1 lengths, then the pickle and its n buffers, each on a boundary of 64 bytes]"""
@@ -259,7 +269,7 @@ cdef class Decoder:
             offset = (offset + SR_LEAF_ALIGN - 1) // SR_LEAF_ALIGN * SR_LEAF_ALIGN
             if offset > record.nbytes or length > record.nbytes - offset:
                 raise CorruptBatch(f"a worker sent an object whose part {i} has {length} bytes")
-            parts.append(memory(self.base, at + offset, length))
+            parts.append(memory(self.base, at + offset, length, self.fixed))
             offset += length
         try:
             return pickle.loads(parts[0], buffers=parts[1:])
@@ -391,8 +401,8 @@ def foreign_module(name):
     return module
 
 
-cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base):
-    """Return the value that `result` describes; arrays are views with `base` as their owner."""
+cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, bint fixed):
+    """Return the value that `result` describes; arrays are views with `base` as their owner, `fixed`: for reading alone."""
     cdef Decoder d = Decoder.__new__(Decoder)
     cdef uint64_t table = <uint64_t> result.n_leaves * sizeof(sr_leaf)
     if result.bytes < limit:
@@ -406,7 +416,7 @@ cdef object decode(char *payload, uint64_t limit, const sr_result *result, objec
     cdef Tree known = tree_of(payload + result.def_off, result.def_bytes, result.def_hash)
     if known.leaves != result.n_leaves:
         raise CorruptBatch(f"a worker sent {result.n_leaves} leaf records; its tree needs {known.leaves}")
-    d.payload, d.limit, d.base = payload, limit, base
+    d.payload, d.limit, d.base, d.fixed = payload, limit, base, fixed
     d.next, d.left = payload + result.table_off, result.n_leaves
     return d.build(known.root)
 
@@ -456,7 +466,7 @@ cdef object unpack(Lease lease, int copy):
     cdef sr_result result = lease.result
     if result.kind == SR_BATCH and copy != NEVER and (copy == ALWAYS or lease.ring.in_circulation() < 2):
         return decode_copy(lease, &result)
-    return decode(lease.payload, lease.limit, &result, lease)
+    return decode(lease.payload, lease.limit, &result, lease, False)
 
 
 cdef object decode_copy(Lease lease, sr_result *result):
@@ -466,7 +476,7 @@ cdef object decode_copy(Lease lease, sr_result *result):
     cdef char *start = <char *> cnp.PyArray_DATA(own)
     start += (-<uint64_t> start) % SR_LEAF_ALIGN
     copy_in(start, lease.payload, n)
-    value = decode(start, n, result, own)
+    value = decode(start, n, result, own, False)
     # Only now: what a signal's handler raises in between leaves the batch where it is.
     lease.ring.meter.copied_batches += 1
     lease.ring.meter.copied_bytes += n
@@ -492,4 +502,4 @@ def probe(data, uint64_t table_off, uint32_t n_leaves, uint64_t def_off, uint32_
         result.def_hash = def_hash
     elif def_off <= n and def_bytes <= n - def_off:
         result.def_hash = hash_bytes(payload + def_off, def_bytes)
-    return decode(payload, n, &result, data)
+    return decode(payload, n, &result, data, False)

@@ -11,6 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from slipring.codec._decode cimport (
@@ -25,7 +26,10 @@ from slipring.ring._segment cimport (
     SET_APART, SR_BATCH, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS,
     SR_WHOLE, sr_leaf, sr_result,
 )
-from slipring.ring._slot cimport Fill
+from slipring.ring._slot cimport Fill, Room
+
+cdef extern from "<stdlib.h>" nogil:
+    void *aligned_alloc(size_t alignment, size_t size)
 
 import numpy as np
 
@@ -129,9 +133,9 @@ cdef class Definition:
 cdef class Encoder(Definition):
     """Flattens one value after the other; keeps its buffers. One per worker."""
 
-    cdef Fill fill
+    cdef Room room  # where the value goes
     cdef sr_leaf *leaves
-    cdef uint32_t n_leaves, room
+    cdef uint32_t n_leaves, n_records
     cdef uint32_t pickled
     cdef uint64_t low, high  # between them lies what the value has in the slot already; low NOWHERE: nothing
     cdef dict found  # class -> whether the other side can make its objects from leaves; for one value
@@ -146,12 +150,12 @@ cdef class Encoder(Definition):
 
     cdef sr_leaf *record(self, int kind) except NULL:
         """A new record; it is good until the next one is made."""
-        if self.n_leaves == self.room:
-            room = max(64, 2 * self.room)
-            grown = <sr_leaf *> PyMem_Realloc(self.leaves, room * sizeof(sr_leaf))
+        if self.n_leaves == self.n_records:
+            many = max(64, 2 * self.n_records)
+            grown = <sr_leaf *> PyMem_Realloc(self.leaves, many * sizeof(sr_leaf))
             if grown == NULL:
                 raise MemoryError()
-            self.leaves, self.room = grown, room
+            self.leaves, self.n_records = grown, many
         cdef sr_leaf *leaf = self.leaves + self.n_leaves
         self.n_leaves += 1
         memset(leaf, 0, sizeof(sr_leaf))
@@ -161,10 +165,10 @@ cdef class Encoder(Definition):
     cdef int blob(self, int kind, bytes data) except -1:
         """A leaf of plain bytes."""
         cdef uint64_t n = PyBytes_GET_SIZE(data)
-        cdef char *at = self.fill.alloc(n, SR_LEAF_ALIGN)
+        cdef char *at = self.room.alloc(n, SR_LEAF_ALIGN)
         copy_in(at, PyBytes_AS_STRING(data), n)
         cdef sr_leaf *leaf = self.record(kind)
-        leaf.offset, leaf.nbytes = <uint64_t> (at - self.fill.payload), n
+        leaf.offset, leaf.nbytes = <uint64_t> (at - self.room.payload), n
         return self.tag(b"L")
 
     cdef int array(self, cnp.ndarray value, int kind, str name) except -1:
@@ -196,12 +200,12 @@ cdef class Encoder(Definition):
         if nbytes:
             offset = NOWHERE
             if packed:
-                offset = self.fill.offset_of(cnp.PyArray_DATA(value), nbytes)
+                offset = self.room.offset_of(cnp.PyArray_DATA(value), nbytes)
             if offset != NOWHERE:
                 self.low, self.high = min(self.low, offset), max(self.high, offset + nbytes)
             else:
-                at = self.fill.alloc(nbytes, SR_LEAF_ALIGN)
-                offset = <uint64_t> (at - self.fill.payload)
+                at = self.room.alloc(nbytes, SR_LEAF_ALIGN)
+                offset = <uint64_t> (at - self.room.payload)
                 if packed:
                     copy_in(at, <char *> cnp.PyArray_DATA(value), nbytes)
                 else:
@@ -234,7 +238,7 @@ cdef class Encoder(Definition):
         """A leaf of Python's numbers; False if one of them needs more than 64 bits."""
         cdef Py_ssize_t n = len(values), i
         cdef int overflow = 0
-        cdef char *at = self.fill.alloc(8 * <uint64_t> n, SR_LEAF_ALIGN)
+        cdef char *at = self.room.alloc(8 * <uint64_t> n, SR_LEAF_ALIGN)
         cdef int64_t *ints = <int64_t *> at
         cdef double *floats = <double *> at
         for i in range(n):
@@ -245,7 +249,7 @@ cdef class Encoder(Definition):
             if overflow:
                 return False
         cdef sr_leaf *leaf = self.record(kind)
-        leaf.offset, leaf.nbytes, leaf.extra = <uint64_t> (at - self.fill.payload), 8 * <uint64_t> n, n
+        leaf.offset, leaf.nbytes, leaf.extra = <uint64_t> (at - self.room.payload), 8 * <uint64_t> n, n
         self.tag(b"L")
         return True
 
@@ -264,7 +268,7 @@ cdef class Encoder(Definition):
             sizes[i + 1] = parts[i + 1].nbytes
         for i in range(<uint64_t> len(parts)):
             size = padded(size) + <uint64_t> sizes[i]
-        cdef char *at = self.fill.alloc(size, SR_LEAF_ALIGN)
+        cdef char *at = self.room.alloc(size, SR_LEAF_ALIGN)
         offset = len(parts) * 8
         for i in range(<uint64_t> len(parts)):
             (<uint64_t *> at)[i] = sizes[i]
@@ -274,7 +278,7 @@ cdef class Encoder(Definition):
             offset += piece.len
             PyBuffer_Release(&piece)
         cdef sr_leaf *leaf = self.record(LEAF_OBJECT)
-        leaf.extra, leaf.nbytes, leaf.offset = len(buffers), size, <uint64_t> (at - self.fill.payload)
+        leaf.extra, leaf.nbytes, leaf.offset = len(buffers), size, <uint64_t> (at - self.room.payload)
         self.pickled += 1
         return self.tag(b"L")
 
@@ -290,7 +294,7 @@ cdef class Encoder(Definition):
                 self.leaves[self.n_leaves - 1].flags = REQUIRES_GRAD if packed[2] else 0
                 return 0
         elif module == "pyarrow":
-            packed = _codec.foreign_module("arrow").pack(value, reserve)
+            packed = _codec.foreign_module("arrow").pack(value, reserve if type(self.room) is Fill else np.empty)
             if packed is not None:
                 return self.array(<cnp.ndarray?> packed, LEAF_ARROW, None)
         return self.pickled_leaf(value)
@@ -406,26 +410,27 @@ cdef class Encoder(Definition):
 
     # ---- a whole value
 
-    cdef int encode(self, Fill fill, list box, int kind, sr_result *result, bint apart) except -1:
-        """Flatten ``box.pop()`` into the fill's slot; *result is what a publish needs.
+    cdef int encode(self, Room room, list box, int kind, sr_result *result, Fill apart=None) except -1:
+        """Flatten ``box.pop()`` into a room; *result is what a publish needs.
 
-        `apart`: whoever takes it is to share no byte with code that still has an array of this slot.
+        `apart`: the fill that the room is, where whoever takes it is to share no byte with code that still has an array of
+        its slot.
         """
-        if self.fill is not None:
+        if self.room is not None:
             raise RuntimeError("this Encoder is at work already: each worker needs its own")
-        self.fill = fill
+        self.room = room
         self.n_leaves = self.n_defs = self.pickled = 0
         self.low, self.high = NOWHERE, 0
         self.found = {}
         try:
             self.add(box.pop(), 0)
             memset(result, 0, sizeof(sr_result))
-            if apart and self.low != NOWHERE and fill.is_kept():
+            if apart is not None and self.low != NOWHERE and apart.is_kept():
                 self.set_apart()
                 result.flags = SET_APART
             self.table(result)
         finally:
-            self.fill = None
+            self.room = None
             self.found = None
         result.kind, result.pickled = kind, self.pickled
         return 0
@@ -437,11 +442,11 @@ cdef class Encoder(Definition):
         on doing so.
         """
         cdef uint64_t first = self.low // SR_LEAF_ALIGN * SR_LEAF_ALIGN, n = self.high - first, by
-        cdef char *at = self.fill.alloc(n, SR_LEAF_ALIGN)
+        cdef char *at = self.room.alloc(n, SR_LEAF_ALIGN)
         cdef uint32_t i
         cdef sr_leaf *leaf
-        copy_in(at, self.fill.payload + first, n)
-        by = <uint64_t> (at - self.fill.payload) - first
+        copy_in(at, self.room.payload + first, n)
+        by = <uint64_t> (at - self.room.payload) - first
         for i in range(self.n_leaves):
             leaf = self.leaves + i
             if leaf.nbytes and self.low <= leaf.offset < self.high:
@@ -451,11 +456,11 @@ cdef class Encoder(Definition):
     cdef int table(self, sr_result *result) except -1:
         """Write leaf records and definition behind the leaves."""
         cdef uint64_t table = <uint64_t> self.n_leaves * sizeof(sr_leaf)
-        cdef char *at = self.fill.alloc(table + self.n_defs, SR_LEAF_ALIGN)
+        cdef char *at = self.room.alloc(table + self.n_defs, SR_LEAF_ALIGN)
         if table:
             memcpy(at, self.leaves, table)
         memcpy(at + table, self.defs, self.n_defs)
-        result.table_off = <uint64_t> (at - self.fill.payload)
+        result.table_off = <uint64_t> (at - self.room.payload)
         result.def_off = result.table_off + table
         result.n_leaves, result.def_bytes = self.n_leaves, <uint32_t> self.n_defs
         result.def_hash = hash_bytes(self.defs, self.n_defs)
@@ -474,7 +479,7 @@ cdef class Encoder(Definition):
         `moved`: whoever still refers to arrays in the slot has promised not to use them any more.
         """
         cdef sr_result result
-        self.encode(fill, box, kind, &result, not moved)
+        self.encode(fill, box, kind, &result, None if moved else fill)
         if begun:
             fill.note(begun, fetched)
         fill.publish(&result)
@@ -482,7 +487,7 @@ cdef class Encoder(Definition):
     def stage(self, Fill fill not None, list box not None, int kind=SR_BATCH, uint64_t begun=0, uint64_t fetched=0):
         """Encode what a range yields and end the range; True if this worker must finish the slot."""
         cdef sr_result result
-        self.encode(fill, box, kind, &result, False)  # the worker that puts the ranges together copies them
+        self.encode(fill, box, kind, &result)  # the worker that puts the ranges together copies them
         if begun:
             fill.note(begun, fetched)
         return fill.range_done(&result) == 1
@@ -490,12 +495,67 @@ cdef class Encoder(Definition):
     def settle_direct(self, Fill fill not None, skeleton):
         """Record how the rows of a cooperative batch lie; `skeleton` has an array in the slot per leaf."""
         cdef sr_result result
-        self.encode(fill, [skeleton], SR_BATCH, &result, False)  # the caller has it still, and nobody else
+        self.encode(fill, [skeleton], SR_BATCH, &result)  # the caller has it still, and nobody else
         fill.settle(SR_LAYOUT_DIRECT, &result)
 
     def settle_staged(self, Fill fill not None):
         """Record that each range stages its samples."""
         fill.settle(SR_LAYOUT_STAGED, NULL)
+
+
+# ---- values in memory of their own
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Packed(Room):
+    """A value as a slot would carry it: what is kept of it is a copy, and what comes out of it cannot be written to."""
+
+    def __dealloc__(self):
+        free(self.payload)
+
+    cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL:
+        cdef uint64_t at = padded(self.used), size
+        cdef char *grown
+        if at + nbytes > self.size or self.payload == NULL:
+            size = padded(max(at + nbytes, 2 * self.size, <uint64_t> 512))
+            grown = <char *> aligned_alloc(SR_LEAF_ALIGN, size)
+            if grown == NULL:
+                raise MemoryError()
+            if self.used:
+                memcpy(grown, self.payload, self.used)
+            free(self.payload)
+            self.payload, self.size = grown, size
+        self.used = at + nbytes
+        return self.payload + at
+
+    cdef object value(self):
+        return decode(self.payload, self.used, &self.result, self, True)
+
+
+cdef list idle = []  # encoders that no thread is using
+
+
+cdef Packed pack(value):
+    """A value in memory of its own.
+
+    Raises
+    ------
+    Exception
+        What pickling a part of it raises.
+    """
+    cdef Packed packed = Packed.__new__(Packed)
+    cdef Encoder encoder
+    try:
+        encoder = idle.pop()
+    except IndexError:
+        encoder = Encoder()
+    encoder.encode(packed, [value], SR_BATCH, &packed.result)
+    idle.append(encoder)
+    return packed
+
+
+# ---- the ends of ranges, and what they leave
 
 
 def range_done(Fill fill not None, uint64_t begun, uint64_t fetched):
@@ -525,7 +585,7 @@ def view(Fill fill not None, which=None):
     cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
     if result.kind == 0:
         return 0, None
-    return result.kind, decode(fill.payload, fill.limit(), &result, fill.holder())
+    return result.kind, decode(fill.payload, fill.limit(), &result, fill.holder(), False)
 
 
 def publish_range(Fill fill not None, which=None):

@@ -335,7 +335,7 @@ cdef class Snapshots:
         if result.kind == SR_ERROR:
             return None
         try:
-            value = decode(self.ring.payload(slot), self.ring.committed(slot), &result, self.ring)
+            value = decode(self.ring.payload(slot), self.ring.committed(slot), &result, self.ring, False)
         except CorruptBatch:
             return None  # raised when it is this batch's turn
         return value[1] if type(value) is list and len(value) == 2 else None

@@ -19,22 +19,25 @@ cdef class Hold:
     cdef bint published
 
 
-cdef class Fill:
+cdef class Room:
+    cdef char *payload
+    cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL
+    cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept
+
+
+cdef class Fill(Room):
     cdef readonly Segment ring
     cdef readonly uint32_t party, slot
     cdef uint32_t range
     cdef readonly uint64_t gen
     cdef uint64_t fork_generation, end, skipped
     cdef const sr_task *task
-    cdef char *payload
     cdef Hold hold
     cdef bint done  # this worker has nothing more to do with it
     cdef Fill outer
     cdef object rows
     cdef bint whole(self) noexcept
     cdef int check(self) except -1
-    cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL
-    cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept
     cdef bint is_kept(self) noexcept
     cdef uint64_t limit(self) noexcept
     cdef Hold holder(self)

@@ -82,8 +82,21 @@ cdef Fill make_fill(Segment ring, uint32_t party, uint32_t slot, uint32_t which,
     return fill
 
 
+@cython.auto_pickle(False)
+cdef class Room:
+    """Memory that a value is written to, piece by piece."""
+
+    cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL:
+        """Return `nbytes` of it; they stay where they are until the next call."""
+        raise TypeError("a Room is what has memory")
+
+    cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept:
+        """Where `data` lies in it; UINT64_MAX if it does not lie there wholly."""
+        return <uint64_t> -1
+
+
 @cython.final
-cdef class Fill:
+cdef class Fill(Room):
     """A claimed slot, or a claimed range of its rows."""
 
     def __enter__(self):
@@ -193,7 +206,6 @@ cdef class Fill:
         return self.payload + offset
 
     cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept:
-        """Where `data` lies in this payload; UINT64_MAX if it does not lie there wholly."""
         cdef uint64_t at = <uint64_t> data, base = <uint64_t> self.payload
         if at < base or at + nbytes > base + self.limit():
             return <uint64_t> -1

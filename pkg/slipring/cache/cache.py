@@ -1,0 +1,325 @@
+"""The cache, as users have it: a budget, perhaps a name, and what it says of itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from slipring.cache._cache import Core
+from slipring.cache.rendezvous import label_of, open_named
+from slipring.errors import shown
+from slipring.ring._segment import room_left
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_log = logging.getLogger("slipring")
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+_MOST = 1 << 46
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheStats:
+    """What a cache has done so far, by all processes that share it.
+
+    Attributes
+    ----------
+    hits, misses : int
+        Lookups that found their entry, and that did not.
+    waits : int
+        Lookups that waited while another process made the entry. Counted as hits or misses, too.
+    entries, bytes : int
+        Entries, and the bytes that they take.
+    budget : int
+        Bytes that entries may take.
+    committed : int
+        Bytes of memory that the cache takes, its index included: 8 bytes for each key, in pieces of 64 KiB.
+    refused_budget, refused_memory, refused_other : int
+        Values that were made and not kept, because the budget had no room for them; because the machine, or the
+        container, has too little memory left; for another reason: they cannot be pickled, too many are being made at a
+        time (1024), or another PID namespace made the cache.
+    recovered, lost_bytes : int
+        Entries that a process had begun when it died, which were then made by another; bytes that it had taken for them.
+    samples : int
+        How many samples the dataset has; 0: unknown.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> with slipring.Cache("1MiB") as cache:
+    ...     value = cache.get_or_make(7, lambda: [1, 2])
+    ...     value = cache.get_or_make(7, lambda: [1, 2])
+    ...     stats = cache.stats()
+    >>> stats.hits, stats.misses, stats.entries
+    (1, 1, 1)
+    """
+
+    hits: int
+    misses: int
+    waits: int
+    entries: int
+    bytes: int
+    budget: int
+    committed: int
+    refused_budget: int
+    refused_memory: int
+    refused_other: int
+    recovered: int
+    lost_bytes: int
+    samples: int
+
+    @property
+    def refused(self) -> int:
+        """int: values that were made and not kept, for whatever reason."""
+        return self.refused_budget + self.refused_memory + self.refused_other
+
+    @property
+    def bytes_for_all(self) -> int | None:
+        """int or None: what all samples would take, by the mean of those that are kept; None: that cannot be told."""
+        return round(self.bytes / self.entries * self.samples) if self.entries and self.samples else None
+
+
+class Cache(Core):
+    """Values by number, in memory that workers, loaders and ranks of one machine share. Nothing is ever evicted.
+
+    For epochs in random order no cache does better than one that keeps what came first (J. Mohan and others, "Analyzing
+    and Mitigating Data Stalls in DNN Training", VLDB 2021: CoorDL). Forked workers and thread workers have it as their
+    parent has; `spawn` and `forkserver` hand it on as an argument, or as part of a dataset. When the last process has
+    gone, however it ended, so has the memory.
+
+    Parameters
+    ----------
+    budget : int or str
+        Bytes that entries may take: a number, or "32GiB", "500 MB". Memory is taken as entries come. A sixteenth of the
+        machine's (or the container's) memory and 64 MiB stay free in any case.
+    name : str, optional
+        Other processes of this user on this machine that open a cache of the same name get the same one: a second
+        loader, a second training, the ranks that torchrun starts. The first one's budget counts. Not across containers.
+    backing : {'memfd', 'shm'} or str
+        Where the memory comes from, if there is no name: a nameless file in memory, in /dev/shm, or in a directory on a
+        tmpfs. The size of /dev/shm does not limit a memfd.
+
+    Raises
+    ------
+    ValueError
+        It is no size, or no name.
+    SegmentFull
+        Not even the cache's first pages find memory.
+    PermissionError
+        Another user keeps the name's place.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import slipring
+    >>> cache = slipring.Cache("64MiB")
+    >>> image = cache.get_or_make(3, lambda: np.full((2, 2), 7, np.uint8))  # made
+    >>> image = cache.get_or_make(3, lambda: np.full((2, 2), 7, np.uint8))  # found
+    >>> image.tolist(), image.flags.writeable
+    ([[7, 7], [7, 7]], False)
+    >>> cache.get(4) is None
+    True
+    >>> cache.close()
+    """
+
+    name: str | None
+
+    def __init__(self, budget: int | str, *, name: str | None = None, backing: str = "memfd") -> None:
+        nbytes = size_in_bytes("budget", budget)
+        if not isinstance(backing, str) or not (backing in ("memfd", "shm") or os.path.isabs(backing)):
+            raise ValueError(f"backing must be 'memfd', 'shm' or an absolute path, not {shown(backing)}")
+        if name is not None and backing != "memfd":
+            raise ValueError("a cache with a name is found by its memfd: leave backing out")
+        self.name = name
+        if name is None:
+            self._create(nbytes, backing, "slipring-cache" if backing == "memfd" else None)
+            self._say_what_fits(nbytes)
+            return
+        label = label_of(name)
+        if open_named(name, self._attach, lambda: self._create(nbytes, "memfd", label)):
+            there = self._info()["budget"]
+            if there != nbytes:
+                _log.info("the cache %r is there already, with a budget of %s", name, in_words(there))
+        else:
+            self._say_what_fits(nbytes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.closed:
+            return _reopen, (type(self), None, self.name)
+        from multiprocessing.context import assert_spawning
+        from multiprocessing.reduction import DupFd
+
+        assert_spawning(self)
+        return _reopen, (type(self), DupFd(self._fd), self.name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        named = f" {self.name!r}" if self.name else ""
+        if self.closed:
+            return f"<{type(self).__name__}{named} closed>"
+        info = self._info()
+        return f"<{type(self).__name__}{named} {info['entries']} entries, {in_words(info['used'])} of {in_words(info['budget'])}>"
+
+    def stats(self) -> CacheStats:
+        """Return `CacheStats`, summed over all processes that share the cache."""
+        info = self._info()
+        return CacheStats(
+            hits=info["hits"],
+            misses=info["misses"],
+            waits=info["waits"],
+            entries=info["entries"],
+            bytes=info["stored_bytes"],
+            budget=info["budget"],
+            committed=info["committed"],
+            refused_budget=info["refused_budget"],
+            refused_memory=info["refused_memory"],
+            refused_other=info["refused_other"],
+            recovered=info["recovered"],
+            lost_bytes=info["lost"],
+            samples=info["samples"],
+        )
+
+    def report(self) -> str:
+        """Return in words how much is kept, how often it was found, and what budget all samples need.
+
+        Examples
+        --------
+        >>> import slipring
+        >>> cache = slipring.Cache("1MiB")
+        >>> value = cache.get_or_make(0, lambda: "one")
+        >>> print(cache.report())
+        1 entry, 192 B of 1 MiB; 0 hits, 1 miss
+        >>> cache.close()
+        """
+        stats = self.stats()
+        parts = [
+            f"{_count(stats.entries, 'entry', 'entries')}, {in_words(stats.bytes)} of {in_words(stats.budget)}",
+            f"{_count(stats.hits, 'hit', 'hits')}, {_count(stats.misses, 'miss', 'misses')}",
+        ]
+        if stats.refused:
+            why = {
+                "no room in the budget": stats.refused_budget,
+                "too little memory left": stats.refused_memory,
+                "cannot be kept": stats.refused_other,
+            }
+            said = ", ".join(f"{n:,} {reason}" for reason, n in why.items() if n)
+            parts.append(f"{stats.refused:,} refused ({said})")
+        needed = stats.bytes_for_all
+        if needed is not None:
+            share = min(1.0, stats.entries / stats.samples)
+            words = f"{share:.0%} of {stats.samples:,} samples are kept"
+            if stats.entries < stats.samples:
+                words += f"; all of them would take about {in_words(needed)}"
+            parts.append(words)
+        return "; ".join(parts)
+
+    def bind(self, what: str, fingerprint: bytes | str, samples: int = 0) -> None:
+        """Say what the cache holds. Whoever says something else afterwards, in whatever process, is refused.
+
+        Parameters
+        ----------
+        what : str
+            In words, for the message.
+        fingerprint : bytes or str
+            What tells it from anything else.
+        samples : int
+            How many samples there are in all, for `report`; 0: unknown.
+
+        Raises
+        ------
+        CacheMismatch
+            The cache holds something else.
+        """
+        data = fingerprint.encode() if isinstance(fingerprint, str) else bytes(fingerprint)
+        number = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+        self._bind(number or 1, samples, what)
+
+    # ---- what is said, once in the life of a cache
+
+    def _say_what_fits(self, asked):
+        free, size, limit, where = room_left()
+        keep = size // 16 + (64 << 20)
+        if asked + keep > free:
+            _log.warning(
+                "the cache may take %s, but %s (%s) leaves %s of it: entries are kept as long as there is room",
+                in_words(asked),
+                limit or "the machine",
+                where,
+                in_words(max(0, free - keep)),
+            )
+        there = self._info()["budget"]
+        if there < asked:
+            _log.warning("the cache has %s in place of %s: no larger file may be made", in_words(there), in_words(asked))
+
+    def _say_refused(self, error, limit, needed, free):
+        if error is not None:
+            why = error
+        elif limit is None:
+            why = "its budget is used up"
+        else:
+            why = f"{limit} leaves {in_words(free)} to caches, {in_words(needed)} are needed"
+        _log.warning("the cache keeps no more for now: %s. %s", why, self.report())
+
+    def _say_unfit(self, why):
+        if not self._told_unfit:
+            self._told_unfit = True
+            _log.warning("a value cannot be cached, and is made each time: %s", why)
+
+    _told_unfit = False
+
+
+def _reopen(cls, descriptor, name):
+    cache = cls.__new__(cls)
+    cache.name = name
+    if descriptor is not None:
+        fd = descriptor.detach()
+        try:
+            cache._attach(fd)
+        finally:
+            os.close(fd)
+    return cache
+
+
+def as_cache(value: int | str | Cache) -> Cache:
+    """Return the cache that an argument means: itself, or a new one of that budget."""
+    return value if isinstance(value, Cache) else Cache(size_in_bytes("cache", value))
+
+
+def size_in_bytes(name: str, value: int | str) -> int:
+    """Return a size given as a number of bytes, or in words such as "32GiB"."""
+    if isinstance(value, str):
+        found = _SIZE.fullmatch(value)
+        if found is None:
+            raise ValueError(f"{name} must be a size such as '32GiB', '500 MB' or a number of bytes, not {shown(value)}")
+        power = "kmgt".index(found[2].lower()) + 1 if found[2] else 0
+        nbytes = int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+    elif isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        raise TypeError(f"{name} must be a size such as '32GiB' or a number of bytes, not {shown(value)}")
+    else:
+        nbytes = value.__index__()
+    if not 1 <= nbytes <= _MOST:
+        raise ValueError(f"{name} must be from 1 byte to 64 TiB, not {shown(value)}")
+    return nbytes
+
+
+def in_words(nbytes: int) -> str:
+    """Return a number of bytes as one reads it."""
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}" if size < 100 else f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"
+
+
+def _count(n, one, many):
+    return f"{n:,} {one if n == 1 else many}"

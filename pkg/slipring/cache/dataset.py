@@ -1,0 +1,173 @@
+"""Any map dataset, with its samples kept."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from slipring.cache.cache import Cache, as_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slipring.typing import MapDataset
+
+_Sample = TypeVar("_Sample")
+
+
+def bind(cache: Cache, what: str, fingerprint: str | None, samples: int) -> None:
+    """Say what a cache holds, where `fingerprint` None means that nobody but this very object can tell.
+
+    Raises
+    ------
+    ValueError
+        The cache has a name, under which others would take their samples for these.
+    """
+    if fingerprint is None:
+        if cache.name is not None:
+            raise ValueError(
+                f"the cache is shared by its name, {cache.name!r}, but nothing tells {what} from another dataset: "
+                f"give fingerprint=, a text that changes when the samples do"
+            )
+        fingerprint = uuid.uuid4().hex
+    cache.bind(what, f"{what} {fingerprint}", samples)
+
+
+class Cached(Generic[_Sample]):
+    """A map dataset whose samples are made once on this machine; `cached` makes it.
+
+    Attributes
+    ----------
+    dataset : map dataset
+    cache : Cache
+
+    Examples
+    --------
+    >>> import slipring
+    >>> data = slipring.cached([10, 20, 30], "1MiB")
+    >>> data[1], data[-1], len(data)
+    (20, 30, 3)
+    """
+
+    dataset: Any
+    cache: Cache
+
+    def __init__(
+        self,
+        dataset: MapDataset[_Sample],
+        cache: int | str | Cache,
+        *,
+        fingerprint: str | None = None,
+    ) -> None:
+        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            raise TypeError(f"dataset must have __getitem__ and __len__; {type(dataset).__name__} has not")
+        self.dataset = dataset
+        self.cache = as_cache(cache)
+        kind = type(dataset)
+        if fingerprint is None:
+            fingerprint = known_fingerprint(dataset)
+        samples = len(dataset)
+        bind(self.cache, f"{samples} samples of {kind.__module__}.{kind.__qualname__}", fingerprint, samples)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> _Sample:
+        n = len(self.dataset)
+        if not -n <= index < n:
+            raise IndexError(f"index {index} is out of range: the dataset has {n} samples")
+        index = index + n if index < 0 else index
+        return self.cache.get_or_make(index, lambda: self.dataset[index])
+
+    def map(self, function: Callable[[_Sample], Any]) -> Mapped:
+        """Return a dataset of ``function(sample)``, which is called each time: the random part of a transform.
+
+        Parameters
+        ----------
+        function : callable
+            Arrays that it gets are for reading alone; it copies those that it changes.
+        """
+        return Mapped(self, function)
+
+    def __repr__(self) -> str:
+        return f"Cached({self.dataset!r}, {self.cache!r})"
+
+
+class Mapped:
+    """A map dataset with a function called on each sample.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> data = slipring.cached([10, 20, 30], "1MiB").map(lambda number: number + 1)
+    >>> data[1], len(data)
+    (21, 3)
+    """
+
+    def __init__(self, dataset: MapDataset[Any], function: Callable[[Any], Any]) -> None:
+        if not callable(function):
+            raise TypeError(f"function must be callable; a {type(function).__name__} is not")
+        self.dataset = dataset
+        self.function = function
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.function(self.dataset[index])
+
+    def map(self, function: Callable[[Any], Any]) -> Mapped:
+        """Return a dataset of ``function(sample)`` of these samples."""
+        return Mapped(self, function)
+
+
+def cached(dataset: MapDataset[_Sample], cache: int | str | Cache, *, fingerprint: str | None = None) -> Cached[_Sample]:
+    """Return a map dataset whose samples are made once on this machine, and then found in shared memory.
+
+    What is random comes behind it, by ``cached(dataset, "8GiB").map(augment)``: a sample that is kept is the same in
+    each epoch.
+
+    Parameters
+    ----------
+    dataset : map dataset
+        Its samples are what a batch may consist of: arrays, tensors, numbers, strings, and containers of these; other
+        objects are pickled.
+    cache : int, str or Cache
+        A budget such as "8GiB", or a cache that several processes share.
+    fingerprint : str, optional
+        What tells these samples from others, where the cache has a name: other processes that open it must say the same.
+        Hugging Face's datasets have one of their own.
+
+    Returns
+    -------
+    Cached
+        Arrays in its samples are for reading alone, from the first epoch on.
+
+    Raises
+    ------
+    CacheMismatch
+        The cache holds another dataset's samples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import slipring
+    >>> class Squares:
+    ...     def __len__(self):
+    ...         return 4
+    ...     def __getitem__(self, index):
+    ...         return np.full(3, index * index)
+    >>> data = slipring.cached(Squares(), "8MiB").map(lambda sample: sample + 1)
+    >>> with slipring.Loader(data, batch_size=2, num_workers=1) as loader:
+    ...     for epoch in range(2):
+    ...         last = [batch for batch in loader][-1]
+    >>> last.tolist()
+    [[5, 5, 5], [10, 10, 10]]
+    """
+    return Cached(dataset, cache, fingerprint=fingerprint)
+
+
+def known_fingerprint(dataset: object) -> str | None:
+    """Return what a dataset itself says of its contents: Hugging Face's do."""
+    found = getattr(dataset, "_fingerprint", None)
+    return found if isinstance(found, str) else None

@@ -1,0 +1,132 @@
+"""How processes of one user find a cache by its name, of which nothing is left when the last of them has gone.
+
+The memory has no name: a memfd's label is no more than a text that /proc shows beside the descriptor. Who looks for a cache
+looks there, among the processes of the same user; it works on stopped ones too, and no server has to answer. Two that look
+at once would both find nothing, so they take turns, by binding an abstract socket: it too ends with its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING
+
+from slipring.errors import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_PATIENCE = 60.0  # seconds: making a cache takes milliseconds, unless who does so has been stopped
+
+
+def label_of(name: str) -> str:
+    """Return the text that /proc shows for the memory of a named cache."""
+    if not isinstance(name, str) or not _NAMES.fullmatch(name):
+        raise ValueError(
+            f"name must be 1 to 100 letters, digits, '.', '_' or '-', and begin with a letter or a digit, not {shown(name)}"
+        )
+    return f"slipring-cache:{name}"
+
+
+def open_named(name: str, attach: Callable[[int], None], create: Callable[[], None]) -> bool:
+    """Attach the cache that some process has under `name`, or else create it; whether there was one.
+
+    Parameters
+    ----------
+    name : str
+    attach : callable
+        Takes a descriptor, which is closed afterwards.
+    create : callable
+        Makes a memfd with the label of `name`, and keeps its descriptor.
+
+    Raises
+    ------
+    PermissionError
+        A process of another user keeps this one from looking.
+    TimeoutError
+        Another process has been at it for a minute.
+    """
+    with _turn(name):
+        found = find(label_of(name))
+        if found is None:
+            create()
+            return False
+        try:
+            attach(found)
+        finally:
+            os.close(found)
+        return True
+
+
+def find(label: str) -> int | None:
+    """Return a new descriptor of the memory with that label; None: no process of this user has it."""
+    wanted = f"/memfd:{label} (deleted)"
+    for pid in _own_processes():
+        folder = f"/proc/{pid}/fd"
+        with contextlib.suppress(OSError):  # it has ended meanwhile, or may not be looked at
+            for number in os.listdir(folder):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"{folder}/{number}") == wanted:
+                        return os.open(f"{folder}/{number}", os.O_RDWR | os.O_CLOEXEC)
+    return None
+
+
+def _own_processes() -> Iterator[str]:
+    me = os.geteuid()
+    try:
+        entries = list(os.scandir("/proc"))
+    except OSError as error:
+        raise OSError(error.errno, "a cache with a name needs /proc, to find who has it") from error
+    for entry in entries:
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == me:
+                    yield entry.name
+
+
+@contextlib.contextmanager
+def _turn(name: str) -> Iterator[None]:
+    """While one process of this user is in here, the others wait. It ends with the process, however that ends."""
+    address = f"\0slipring-cache:{os.geteuid()}:{name}"
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mine:
+            try:
+                mine.bind(address)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                mine.listen(128)
+                yield
+                return
+        _wait_for(address, name, deadline)
+
+
+def _wait_for(address: str, name: str, deadline: float) -> None:
+    """Wait until whoever is in its turn has gone: then its socket closes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
+        theirs.settimeout(max(0.01, deadline - time.monotonic()))
+        try:
+            theirs.connect(address)
+            pid, uid, _ = struct.unpack("3i", theirs.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid != os.geteuid():
+                raise PermissionError(
+                    f"process {pid} of another user (uid {uid}) holds the place where caches named {name!r} of uid "
+                    f"{os.geteuid()} are looked for; choose another name"
+                )
+            theirs.recv(1)  # nothing comes but the end
+        except (ConnectionError, BlockingIOError):
+            time.sleep(0.001)  # bound and not listening yet, or just closed: there is no event to wait for
+        except TimeoutError:
+            pass
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"another process has been opening the cache {name!r} for {_PATIENCE:.0f} s; is it stopped? `ss -xlp` shows it"
+            )
