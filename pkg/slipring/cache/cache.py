@@ -156,6 +156,12 @@ class Cache(Core):
         assert_spawning(self)
         return _reopen, (type(self), DupFd(self._fd), self.name)
 
+    def __copy__(self) -> Self:
+        return self  # what is shared is not doubled by copying a dataset that has it
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
     def __enter__(self) -> Self:
         return self
 

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
+from slipring.cache.cache import as_cache
+from slipring.cache.dataset import bind
 from slipring.collate._default import default_collate
 from slipring.errors import ImageError, shown
-from slipring.images.decode import MAX_PIXELS, Reading, look, render, too_large
+from slipring.images._backend import backend
+from slipring.images.decode import MAX_PIXELS, Reading, crop, look, render, too_large
 from slipring.images.transforms import Draws, View, chain, final_size
+from slipring.options import integer
 from slipring.ring._check import in_a_handler
 from slipring.workers import seeding, skipping
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
     from typing_extensions import Buffer
 
+    from slipring.cache import Cache
     from slipring.images.transforms import Transform
     from slipring.typing import Empty
 
@@ -57,6 +62,9 @@ class ImageOptions(TypedDict, total=False):
     truncated: Literal["raise", "fill"]
     max_pixels: int
     on_error: Literal["raise", "skip"]
+    side: int | None
+    cache: int | str | Cache | None
+    what: Literal["pixels", "encoded"]
 
 
 class ImageDataset(abc.ABC):
@@ -80,6 +88,19 @@ class ImageDataset(abc.ABC):
         the next one that can, by index, in its place. A warning of the logger "slipring" names each one that is
         passed over, ``stats().skipped_samples`` counts them. What is the machine's fault, not the file's (no
         descriptor or memory left, a failing disk), raises in any case.
+    side : int, optional
+        First shrink a picture whose shorter side is longer than that, antialiased, as most recipes do; then comes the
+        transform. Values are the same with and without `cache`.
+    cache : int, str or slipring.Cache, optional
+        Keep what was read, once per machine: a budget such as "32GiB", or a cache that other loaders and ranks share.
+    what : {'pixels', 'encoded'}
+        What is kept: pictures as they were decoded (and shrunk), or the encoded bytes, which take a tenth of the memory
+        and are decoded each time. Targets are kept with them, but those of `Folder`.
+
+    Raises
+    ------
+    CacheMismatch
+        The cache holds the images of another dataset, or other forms of these.
 
     Examples
     --------
@@ -118,11 +139,26 @@ class ImageDataset(abc.ABC):
         truncated: Literal["raise", "fill"] = "raise",
         max_pixels: int = MAX_PIXELS,
         on_error: Literal["raise", "skip"] = "raise",
+        side: int | None = None,
+        cache: int | str | Cache | None = None,
+        what: Literal["pixels", "encoded"] = "pixels",
     ) -> None:
         self.transform = transform
         self._steps = chain(transform)
         way = next((step.interpolation for step in self._steps if step.resizes), "bilinear")
         self._reading = Reading(way, reducing_gap, exif, truncated, max_pixels)
+        # Of a picture that is decoded as a whole, as it is stored: it is turned when a crop is taken of it.
+        self._whole = Reading(way, reducing_gap, False, truncated, max_pixels)
+        integer("side", side, 1, 1 << 24, optional=True)
+        if what not in ("pixels", "encoded"):
+            raise ValueError(f"what must be 'pixels' or 'encoded', not {shown(what)}")
+        if cache is not None and what == "pixels" and side is None and reducing_gap is not None:
+            raise ValueError(
+                "reducing_gap is for pictures that are decoded for each crop; those that are kept are decoded once, and "
+                "as a whole: leave it out, or give side="
+            )
+        self._side, self._what, self._bound = side, what, False
+        self._cache = None if cache is None else as_cache(cache)
         if layout not in _LAYOUTS:
             raise ValueError(f"layout must be 'NHWC' or 'NCHW', not {shown(layout)}")
         if on_error not in ("raise", "skip"):
@@ -152,6 +188,13 @@ class ImageDataset(abc.ABC):
         """Return where it comes from: a path, for messages."""
         return None
 
+    def fingerprint(self) -> str | None:
+        """Return what tells these images and targets from another dataset's, for `cache`; None: nothing does.
+
+        A dataset without one cannot share a cache by its name.
+        """
+        return None
+
     # ---- samples
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
@@ -171,9 +214,8 @@ class ImageDataset(abc.ABC):
         shape = (height, width, 3) if self.layout == "NHWC" else (3, height, width)
         images = empty((len(indices), *shape), self._storage)
         indices = [self._checked(index) for index in indices]
-        samples = self.read_many(indices) or [None] * len(indices)
         targets = []
-        for row, index, sample in zip(images, indices, samples):
+        for row, index, sample in zip(images, indices, self._read_ahead(indices)):
             seed = seeding.sample_seed()
             _, target = self._one(index, row, random.getrandbits(64) if seed is None else seed, sample)
             targets.append(target)
@@ -193,11 +235,21 @@ class ImageDataset(abc.ABC):
             sample = None
         raise ImageError(f"none of the {len(self)} images can be read, from index {index} on", index=index)
 
+    def _read_ahead(self, indices):
+        """Return what was read at once of `indices`; None for what was not, or is kept."""
+        if self._cache is None:
+            return self.read_many(indices) or [None] * len(indices)
+        missing = [index for index in indices if index not in self._cache]
+        samples = (self.read_many(missing) if missing else None) or [None] * len(missing)
+        read = dict(zip(missing, samples))
+        return [read.get(index) for index in indices]
+
     def _tried(self, index, out, seed, sample=None):
         """Decode the image at `index`; returns (array, target), or None where it cannot be and is to be skipped."""
         try:
-            data, target = self.read(index) if sample is None else sample
-            return self._decode(data, out, Draws(seed)), target
+            if self._cache is None:
+                return self._fresh(index, out, Draws(seed), sample)
+            return self._from_cache(index, out, Draws(seed), sample)
         except (ImageError, OSError) as error:
             if in_a_handler(error):
                 raise
@@ -210,21 +262,98 @@ class ImageDataset(abc.ABC):
             _log.warning("skipped %s: %s", where, str(error))  # a handler may keep what it is given
             return None
 
-    def _decode(self, data, out, draws):
-        reading = self._reading
-        width, height, orientation = look(data, reading.exif)
-        if width * height > reading.max_pixels:  # before an array of that size is made
-            raise too_large(width, height, reading.max_pixels)
-        view = View.whole(width, height) if reading.exif and orientation >= 5 else View.whole(height, width)
+    def _fresh(self, index, out, draws, sample):
+        """Return (array, target) from the file."""
+        data, target = self.read(index) if sample is None else sample
+        return self._rendered(data, out, draws), target
+
+    def _rendered(self, data, out, draws):
+        """Return the array of an encoded image."""
+        if self._side is not None:
+            return self._cropped(*self._decoded(data), out, draws)
+        width, height, orientation = self._looked(data, self._reading.exif)
+        out, view = self._room(width, height, orientation, out, draws)
+        _render(out, self._table, view, lambda *where: render(data, *where, self._reading))
+        return self._arranged(out)
+
+    def _looked(self, data, exif):
+        """Return (width, height, orientation), of a picture that is not too large for an array to be made."""
+        width, height, orientation = look(data, exif)
+        if width * height > self._reading.max_pixels:
+            raise too_large(width, height, self._reading.max_pixels)
+        return width, height, orientation
+
+    def _room(self, width, height, orientation, out, draws):
+        """Return an H × W × 3 array for a sample, and what is to be seen in it of a picture of that size."""
+        view = View.whole(width, height) if orientation >= 5 else View.whole(height, width)
         for step in self._steps:
             step.apply(view, draws)
         if out is None:
             rows, columns = view.window[2:]
             shape = (rows, columns, 3) if self.layout == "NHWC" else (3, rows, columns)
             out = np.empty(shape, self._storage)
-        pixels = out if self.layout == "NHWC" else out.transpose(1, 2, 0)
-        _render(data, pixels, self._table, view, reading)
-        return out
+        return out if self.layout == "NHWC" else out.transpose(1, 2, 0), view
+
+    def _arranged(self, pixels):
+        """Return the array as the layout wants it."""
+        return pixels if self.layout == "NHWC" else pixels.transpose(2, 0, 1)
+
+    # ---- pictures that are decoded as a whole, and kept
+
+    def _decoded(self, data):
+        """Return (pixels, orientation) of a whole picture as it is stored, shrunk to `side`."""
+        width, height, orientation = self._looked(data, self._reading.exif)
+        shorter = min(width, height)
+        if self._side is not None and shorter > self._side:  # as torchvision's Resize has it
+            height, width = (max(1, self._side * n // shorter) for n in (height, width))
+        pixels = np.empty((height, width, 3), np.uint8)
+        render(data, pixels, None, None, (height, width), (0, 0), False, self._whole)
+        return pixels, orientation
+
+    def _cropped(self, pixels, orientation, out, draws):
+        """Return the array of a picture in memory."""
+        height, width = pixels.shape[:2]
+        out, view = self._room(width, height, orientation, out, draws)
+        _render(out, self._table, view, lambda *where: crop(pixels, *where, orientation, self._reading))
+        return self._arranged(out)
+
+    def _bind_cache(self):
+        """Have the cache know what it holds; subclasses of this library call it when they are complete."""
+        if self._cache is None or self._bound:
+            return
+        form = self._what
+        if form == "pixels":  # and how they came to be
+            reading = self._whole
+            form += f" {self._side} {self._reading.exif} {reading.fill} {backend()}"
+            form += f" {reading.bicubic} {reading.gap}" if self._side is not None else ""
+        what = f"{self._what} of {len(self)} images of {type(self).__name__}"
+        if self._side is not None and self._what == "pixels":
+            what += f", side={self._side}"
+        fingerprint = self.fingerprint()
+        bind(self._cache, what, fingerprint and f"{form} {fingerprint}", len(self))
+        self._bound = True
+
+    def _from_cache(self, index, out, draws, sample):
+        """Return (array, target) from what is kept, which is made first where it is missing and there is room."""
+        self._bind_cache()
+        entry = self._cache._peek(index, None)
+        if entry is None:
+            if self._cache._missed():
+                return self._fresh(index, out, draws, sample)
+            entry = self._cache.get_or_make(index, lambda: self._entry(index, sample))
+        if self._what == "pixels":
+            array = self._cropped(entry[0], entry[1], out, draws)
+        else:
+            array = self._rendered(entry[0], out, draws)
+        return array, entry[2] if len(entry) == 3 else self._target(index)
+
+    def _entry(self, index, sample):
+        """Return what is kept of an image."""
+        data, target = self.read(index) if sample is None else sample
+        first = self._decoded(data) if self._what == "pixels" else (np.frombuffer(data, np.uint8), 1)
+        return (*first, target) if self._target is None else first
+
+    _target = None  # or a method that finds a target by index: then it need not be kept
 
     def _checked(self, index):
         n = len(self)
@@ -247,8 +376,8 @@ class ImageDataset(abc.ABC):
         return torch.from_numpy(array).view(torch.bfloat16)
 
 
-def _render(data, pixels, table, view, reading):
-    """Decode a view; what of its window lies beyond the picture is black."""
+def _render(pixels, table, view, render):
+    """Have a view rendered; what of its window lies beyond the picture is black."""
     top, left, height, width = view.window
     first, last = max(0, -top), min(height, view.to[0] - top)
     begin, end = max(0, -left), min(width, view.to[1] - left)
@@ -256,7 +385,7 @@ def _render(data, pixels, table, view, reading):
         pixels[...] = 0 if table is None else table[:, 0]
         columns = slice(width - end, width - begin) if view.flip else slice(begin, end)
         pixels = pixels[first:last, columns]
-    render(data, pixels, table, view.box, view.to, (top + first, left + begin), view.flip, reading)
+    render(pixels, table, view.box, view.to, (top + first, left + begin), view.flip)
 
 
 def _dtype_name(dtype):

@@ -237,11 +237,22 @@ def _by_pillow(data, out, table, box, to, window, flip, reading):
         orientation = (
             _orientation(image) if reading.exif else 1
         )  # behind the pixels: a TIFF is turned by then
-    code = _decode.crop_pixels(
-        np.ascontiguousarray(pixels), out, table, box, to, window, reading.bicubic, orientation, flip
-    )
+    crop(np.ascontiguousarray(pixels), out, table, box, to, window, flip, orientation, reading)
+
+
+def crop(pixels, out, table, box, to, window, flip, orientation, reading):
+    """Do what `render` does, of a picture in memory: H × W × 3, C-contiguous.
+
+    Parameters
+    ----------
+    orientation : int
+        EXIF's, which is applied.
+    """
+    if to is not None and max(to) > _LONGEST:
+        raise ImageError(f"the image would be scaled to {to[0]} x {to[1]} pixels, a side may have {_LONGEST}")
+    code = _decode.crop_pixels(pixels, out, table, box, to, window, reading.bicubic, orientation, flip)
     if code == _decode.BAD_BOX:
-        raise _outside(box, width, height)
+        raise _outside(box, pixels.shape[1], pixels.shape[0])
 
 
 def _load_what_is_there(image):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,7 @@ class Folder(ImageDataset):
     def _keep(self, paths, targets):
         self._paths = StringList(paths)  # in this form workers that read them do not get a copy of them all
         self.targets = np.array(targets, np.int64)
+        self._bind_cache()
 
     @property
     def samples(self) -> list[tuple[str, int]]:
@@ -140,10 +142,17 @@ class Folder(ImageDataset):
         return len(self.targets)
 
     def read(self, index: int) -> tuple[bytes, Any]:
+        return read_file(self._paths[index]), self._target(index)
+
+    def _target(self, index):
         target = int(self.targets[index])
-        if self.target_transform is not None:
-            target = self.target_transform(target)
-        return read_file(self._paths[index]), target
+        return target if self.target_transform is None else self.target_transform(target)
+
+    def fingerprint(self) -> str:
+        digest = hashlib.blake2b(os.path.abspath(self.root).encode("utf-8", "surrogatepass"))
+        for path in self._paths:
+            digest.update(path.encode("utf-8", "surrogatepass") + b"\0")
+        return digest.hexdigest()
 
     def name(self, index: int) -> str:
         return self._paths[index]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from slipring.images.dataset import ImageDataset
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from typing_extensions import Buffer, Unpack
@@ -28,7 +28,7 @@ class Parquet(ImageDataset):
         A column of bytes, or of structs with a field "bytes", as Hugging Face's datasets have it.
     target : str or sequence of str
         A column, whose values become the target; several: a dict of them.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error
+    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what
         As `ImageDataset` has them.
 
     Raises
@@ -68,6 +68,7 @@ class Parquet(ImageDataset):
         self.target = target
         columns = [target] if isinstance(target, str) else list(target)
         self._rows = TableDataset(paths, columns=[image, *columns], decode_batch=self._split)
+        self._bind_cache()
 
     def _split(self, batch):
         """Return [(bytes, target)] of a record batch; the bytes are Arrow's own, not copied."""
@@ -93,6 +94,10 @@ class Parquet(ImageDataset):
 
     def read_many(self, indices: list[int]) -> list[tuple[Buffer, Any]]:
         return self._rows.__getitems__(indices)
+
+    def fingerprint(self) -> str:
+        stamps = [(status.st_size, status.st_mtime_ns) for status in map(os.stat, self._rows.paths)]
+        return repr((list(zip(map(os.path.abspath, self._rows.paths), stamps)), self.image, self.target))
 
     def name(self, index: int) -> str:
         return f"row {index} of {self._rows.paths[0]}" + (" ..." if len(self._rows.paths) > 1 else "")

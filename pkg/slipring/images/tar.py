@@ -56,7 +56,7 @@ class Tar(ImageDataset):
     index : {'memory', 'beside'}
         Where the index is kept: in memory, or in a file beside each shard, which is made anew when the shard's size or
         time of modification has changed.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error
+    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what
         As `ImageDataset` has them.
 
     Attributes
@@ -101,10 +101,12 @@ class Tar(ImageDataset):
         self.image, self.target, self._keeps = image, target, index == "beside"
         self._endings = () if target is None else tuple(target.split(";"))
         self._open(paths_of(shards))
+        self._bind_cache()
 
     def only(self, path: str) -> Tar:
         """Return the same of this shard alone."""
         other = copy.copy(self)
+        other._cache = None  # its numbers are others
         other._open([path])
         return other
 
@@ -190,6 +192,9 @@ class Tar(ImageDataset):
                 raise ImageError(f"the target .{self._endings[ending]} is broken: {error}") from error
         finally:
             os.close(descriptor)
+
+    def fingerprint(self) -> str:
+        return repr((list(zip(self.paths, self._stamps)), self.image, self.target))
 
     def name(self, index: int) -> str:
         return f"{self.keys[index]} in {self.paths[self._records[index]['shard']]}"

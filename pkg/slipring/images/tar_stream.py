@@ -41,7 +41,7 @@ class TarStream:
         plain loop) Python's ``random`` gives the seed.
     rank, world_size : int
         Whose shards these are.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error
+    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side
         As `ImageDataset` has them; with ``on_error="skip"`` nothing comes in a bad image's place.
 
     Attributes
@@ -100,6 +100,8 @@ class TarStream:
         self._division = [rank, world_size, len(every)]
         self._passes = 0  # of this process
         # The first now: what is wrong with the shards is wrong with it.
+        if options.get("cache") is not None:
+            raise ValueError("cache is for datasets with numbered samples: a stream has none. images.Tar reads shards so")
         self._samples = Tar(self.paths[0], transform, image=image, target=target, index=index, **options)
 
     def __iter__(self) -> Pass:

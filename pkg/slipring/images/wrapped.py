@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from slipring.cache.dataset import known_fingerprint
 from slipring.errors import shown
 from slipring.images.dataset import ImageDataset
 
@@ -28,7 +29,9 @@ class Bytes(ImageDataset):
     transform : Transform or list of Transform, optional
     image, target : int or str
         Where image and target are in a sample. A sequence's first two, if not given.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error
+    fingerprint : str, optional
+        What tells these samples from others, where `cache` has a name. Hugging Face's datasets have one of their own.
+    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what
         As `ImageDataset` has them.
 
     Examples
@@ -53,6 +56,7 @@ class Bytes(ImageDataset):
         *,
         image: int | str = 0,
         target: int | str = 1,
+        fingerprint: str | None = None,
         **options: Unpack[ImageOptions],
     ) -> None:
         super().__init__(transform, **options)
@@ -61,6 +65,8 @@ class Bytes(ImageDataset):
         self.dataset = dataset
         self.image = image
         self.target = target
+        self._fingerprint = known_fingerprint(dataset) if fingerprint is None else fingerprint
+        self._bind_cache()
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -71,6 +77,9 @@ class Bytes(ImageDataset):
     def read_many(self, indices: list[int]) -> list[tuple[Buffer, Any]] | None:
         read = getattr(self.dataset, "__getitems__", None)
         return None if read is None else [self._parts(i, sample) for i, sample in zip(indices, read(indices))]
+
+    def fingerprint(self) -> str | None:
+        return self._fingerprint and f"{self._fingerprint} {self.image!r} {self.target!r}"
 
     def _parts(self, index, sample):
         try:
