@@ -1,0 +1,340 @@
+"""A cache in one process: what it keeps, what it gives back, what it refuses."""
+
+import collections
+import copy
+import dataclasses
+import gc
+import logging
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring.errors import CacheMismatch, Closed
+
+Point = collections.namedtuple("Point", "x y")
+
+
+@dataclasses.dataclass
+class Box:
+    low: int
+    high: list
+
+
+@pytest.fixture
+def cache():
+    with slipring.Cache("64MiB") as made:
+        yield made
+
+
+def never():
+    raise AssertionError("made again")
+
+
+VALUES = [
+    None, True, 7, -(1 << 62), 2.5, "naïve \U0001f600", b"\0bytes", [1, 2, 3], [1.5, 2.5], ["a", "bc"], [b"", b"x"],
+    (1, "two", None), {"a": 1, 2: [3], ("t", 1): None}, [], {}, (), Point(1, 2), Box(1, [2]), 1 << 80, {1, 2},
+    collections.OrderedDict(b=1, a=2), slice(1, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_value_comes_back_as_it_was(cache, value):
+    assert cache.get_or_make(5, lambda: value) == value
+    found = cache.get_or_make(5, never)
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "<U3", "datetime64[s]", ">i4", "complex64", "V8"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0, 3), (4, 5, 6)])
+def test_an_array_comes_back_as_a_view_for_reading_alone(cache, dtype, shape):
+    array = np.arange(int(np.prod(shape))).reshape(shape).astype("i8").astype(dtype) if dtype != "V8" else np.zeros(shape, "V8")
+    made = cache.get_or_make(0, lambda: array)
+    found = cache.get(0)
+    for value in (made, found):
+        value = np.asarray(value)
+        assert value.dtype == array.dtype and value.shape == shape and value.tobytes() == array.tobytes()
+        if value.size and shape:
+            assert not value.flags.writeable and value.base is not None
+            with pytest.raises(ValueError, match="read-only"):
+                value[...] = 0
+
+
+def test_two_views_show_the_same_memory(cache):
+    cache.put(1, np.arange(10))
+    first, second = cache.get(1), cache.get(1)
+    assert np.shares_memory(first, second) and first.__array_interface__["data"][0] % 64 == 0
+
+
+def test_a_fortran_array_keeps_its_order(cache):
+    cache.put(1, np.asfortranarray(np.arange(12).reshape(3, 4)))
+    assert cache.get(1).flags.f_contiguous and cache.get(1).tolist() == np.arange(12).reshape(3, 4).tolist()
+
+
+def test_what_is_made_is_for_reading_alone_also_where_it_is_not_kept():
+    with slipring.Cache(4096) as small:
+        big = small.get_or_make(0, lambda: np.zeros(10_000))
+        assert 0 not in small and not big.flags.writeable and big.shape == (10_000,)
+        assert small.stats().refused_budget == 1
+
+
+def test_tensors_are_copies_that_can_be_written_to(cache):
+    torch = pytest.importorskip("torch")
+    cache.put(1, {"image": torch.arange(6).reshape(2, 3), "half": torch.ones(2, dtype=torch.bfloat16)})
+    first = cache.get(1)
+    first["image"].fill_(9)
+    assert cache.get(1)["image"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert cache.get(1)["half"].dtype == torch.bfloat16
+
+
+def test_arrow_values_are_kept(cache):
+    pa = pytest.importorskip("pyarrow")
+    batch = pa.record_batch({"a": [1, 2], "b": ["x", None]})
+    cache.put(1, {"rows": batch})
+    assert cache.get(1)["rows"].equals(batch)
+
+
+def test_changing_what_was_put_does_not_change_the_entry(cache):
+    array = np.zeros(4)
+    cache.put(1, [array])
+    array[:] = 7
+    cache.get(1).append("more")
+    assert [part.tolist() for part in cache.get(1)] == [[0, 0, 0, 0]]
+
+
+def test_a_second_put_changes_nothing(cache):
+    assert cache.put(1, "first") and cache.put(1, "second")
+    assert cache.get(1) == "first" and len(cache) == 1
+
+
+def test_what_is_missing_gives_the_default(cache):
+    mark = object()
+    assert cache.get(1) is None and cache.get(1, mark) is mark and 1 not in cache
+    cache.put(1, None)
+    assert cache.get(1, mark) is None and 1 in cache
+
+
+@pytest.mark.parametrize("key", [0, 8191, 8192, 1 << 20, (1 << 30) - 1, np.int64(3)])
+def test_any_key_below_two_to_the_thirtieth_may_be_used(cache, key):
+    assert cache.put(key, "here") and cache.get(key) == "here"
+    assert cache.stats().committed < 8 << 20
+
+
+@pytest.mark.parametrize("key", [-1, 1 << 30, 1 << 62, -(1 << 80), 1 << 80])
+def test_a_key_that_is_out_of_range_is_refused(cache, key):
+    for use in (cache.get, lambda k: cache.put(k, 1), lambda k: cache.get_or_make(k, never)):
+        with pytest.raises(ValueError, match="key must be from 0"):
+            use(key)
+
+
+@pytest.mark.parametrize("key", ["1", 1.0, None, True])
+def test_a_key_that_is_no_number_is_refused(cache, key):
+    with pytest.raises(TypeError):
+        cache.get(key)
+
+
+# ---- making
+
+
+def test_an_exception_of_make_is_raised_and_the_next_one_makes_it(cache):
+    with pytest.raises(ZeroDivisionError):
+        cache.get_or_make(1, lambda: 1 / 0)
+    assert cache.get_or_make(1, lambda: "good") == "good"
+    assert cache.get_or_make(1, never) == "good"
+
+
+def test_make_may_ask_for_other_keys_and_for_its_own(cache):
+    def outer():
+        return [cache.get_or_make(2, lambda: "inner"), cache.get_or_make(1, lambda: "own")]
+
+    assert cache.get_or_make(1, outer) == ["inner", "own"]
+    assert cache.get_or_make(1, never) == ["inner", "own"] and cache.get(2) == "inner"
+
+
+def test_of_many_threads_one_makes_the_entry(cache):
+    made, barrier, out = [], threading.Barrier(8), []
+
+    def make():
+        made.append(threading.get_ident())
+        return np.full(100, len(made))
+
+    def ask():
+        barrier.wait()
+        for key in range(50):
+            out.append(int(cache.get_or_make(key, make)[0]))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 50 and len(out) == 400 and len(cache) == 50
+
+
+def test_who_waited_a_second_makes_its_own(cache):
+    begun, end = threading.Event(), threading.Event()
+
+    def slow():
+        begun.set()
+        assert end.wait(60)
+        return "slow"
+
+    thread = threading.Thread(target=cache.get_or_make, args=(1, slow))
+    thread.start()
+    assert begun.wait(60)
+    assert cache.get_or_make(1, lambda: "own") == "own"  # it comes back while the other still is at it
+    end.set()
+    thread.join()
+    assert cache.get(1) == "slow" and cache.stats().waits == 1
+
+
+def test_what_cannot_be_pickled_is_made_each_time_and_told_once(cache, caplog):
+    made = []
+
+    def make():
+        made.append(threading.Lock())
+        return made[-1]
+
+    with caplog.at_level(logging.WARNING, "slipring"):
+        assert cache.get_or_make(1, make) is made[0] and cache.get_or_make(1, make) is made[1]
+    assert len(caplog.records) == 1 and "cannot be cached" in caplog.text and "lock" in caplog.text
+    assert cache.stats().refused_other == 2 and len(cache) == 0
+
+
+# ---- the budget
+
+
+def test_the_budget_is_a_bound_and_smaller_values_still_fit(caplog):
+    with slipring.Cache(100_000) as cache, caplog.at_level(logging.WARNING, "slipring"):
+        kept = [cache.put(key, np.full(1000, key, np.int64)) for key in range(30)]
+        stats = cache.stats()
+        assert kept == [True] * len(cache) + [False] * (30 - len(cache)) and 8 < len(cache) < 13
+        assert stats.bytes <= stats.budget == 100_000 and stats.refused_budget == 30 - len(cache)
+        assert cache.put(99, 1) and cache.get(99) == 1
+        for key in range(len(cache) - 1):
+            assert (cache.get(key) == key).all()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1 and "its budget is used up" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("1KiB", 1024), ("1 kb", 1000), ("2MiB", 2 << 20), ("1.5gib", 3 << 29), ("1M", 10**6), ("7", 7), (4096, 4096),
+     (np.int32(5000), 5000), ("0.5 TiB", 1 << 39)],
+)  # fmt: skip
+def test_a_size_is_a_number_or_words(text, nbytes):
+    with slipring.Cache(text) as cache:
+        assert cache.stats().budget == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1GiB", "1 PiB", "1e3", "GiB", 0, -5, 1 << 47, "0", "nan"])
+def test_nonsense_for_a_size_is_refused_by_name(text):
+    with pytest.raises(ValueError, match="budget must be"):
+        slipring.Cache(text)
+
+
+@pytest.mark.parametrize("value", [None, 1.5, True, [1]])
+def test_what_is_no_size_is_a_type_error(value):
+    with pytest.raises(TypeError, match="budget must be"):
+        slipring.Cache(value)
+
+
+def test_a_budget_beyond_the_machine_is_told_of_and_goes_on(caplog):
+    with caplog.at_level(logging.WARNING, "slipring"), slipring.Cache("32TiB") as cache:
+        assert cache.put(1, "fits") and cache.get(1) == "fits"
+    assert "entries are kept as long as there is room" in caplog.text and "32 TiB" in caplog.text
+
+
+@pytest.mark.parametrize("backing", ["tape", 5, "relative/path"])
+def test_an_unknown_backing_is_refused(backing):
+    with pytest.raises(ValueError, match="backing must be"):
+        slipring.Cache("1MiB", backing=backing)
+
+
+def test_a_folder_on_a_disk_is_no_backing(tmp_path):
+    with pytest.raises((ValueError, FileNotFoundError)):
+        slipring.Cache("1MiB", backing="/proc")
+
+
+def test_shared_memory_of_the_system_can_be_the_backing():
+    with slipring.Cache("1MiB", backing="shm") as cache:
+        assert cache.put(1, [1, 2]) and cache.get(1) == [1, 2]
+
+
+# ---- what it says
+
+
+def test_statistics_count_what_happened(cache):
+    for key in (1, 2, 1, 1):
+        cache.get_or_make(key, lambda: np.zeros(100))
+    cache.get(3)
+    stats = cache.stats()
+    assert (stats.hits, stats.misses, stats.entries, stats.refused) == (2, 3, 2, 0)
+    assert stats.bytes % 64 == 0 and 1600 < stats.bytes < 4096 <= stats.committed
+    assert stats.bytes_for_all is None
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        stats.hits = 0
+
+
+def test_the_report_says_what_budget_all_samples_need():
+    with slipring.Cache("1MiB") as cache:
+        cache.bind("100 arrays", "them", 100)
+        for key in range(100):
+            cache.get_or_make(key, lambda: np.zeros(25_000, np.uint8))
+        words, stats = cache.report(), cache.stats()
+    assert f"{stats.entries} entries" in words and f"{stats.entries}% of 100 samples are kept" in words
+    assert "all of them would take about 2.41 MiB" in words and "no room in the budget" in words
+
+
+def test_its_repr_tells_what_it_holds():
+    cache = slipring.Cache("1MiB")
+    cache.put(1, 2)
+    assert "1 entries" in repr(cache) and "1 MiB" in repr(cache)
+    cache.close()
+    assert repr(cache) == "<Cache closed>"
+
+
+def test_a_cache_knows_what_it_holds(cache):
+    cache.bind("photos", "abc", 5)
+    cache.bind("photos", b"abc", 5)
+    with pytest.raises(CacheMismatch, match="the cache holds photos; this is drawings"):
+        cache.bind("drawings", "xyz", 5)
+    assert cache.stats().samples == 5
+
+
+# ---- its end
+
+
+def test_views_outlive_the_cache():
+    cache = slipring.Cache("1MiB")
+    cache.put(1, np.arange(1000))
+    view = cache.get(1)
+    cache.close()
+    cache.close()
+    del cache
+    gc.collect()
+    assert view.sum() == 499_500
+
+
+@pytest.mark.parametrize("use", ["get", "put", "stats", "report", "contains", "len", "bind"])
+def test_a_closed_cache_refuses_by_name(use):
+    cache = slipring.Cache("1MiB")
+    cache.close()
+    uses = {
+        "get": lambda: cache.get(1), "put": lambda: cache.put(1, 1), "stats": cache.stats, "report": cache.report,
+        "contains": lambda: 1 in cache, "len": lambda: len(cache), "bind": lambda: cache.bind("a", "b"),
+    }  # fmt: skip
+    with pytest.raises(Closed, match="the cache has been closed"):
+        uses[use]()
+    assert cache.closed
+
+
+def test_a_copy_of_what_has_a_cache_has_the_same_one(cache):
+    assert copy.copy(cache) is cache and copy.deepcopy([cache])[0] is cache
+
+
+def test_pickling_it_outside_of_a_starting_process_is_refused(cache):
+    with pytest.raises(RuntimeError, match="inheritance"):
+        pickle.dumps(cache)
