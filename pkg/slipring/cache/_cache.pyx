@@ -4,7 +4,7 @@ import operator
 import os
 
 cimport cython
-from libc.errno cimport EACCES, EAGAIN, EBADF, EEXIST, EINTR, ENOENT, ENOSPC, EPROTO, ERANGE
+from libc.errno cimport EACCES, EAGAIN, EBADF, ECHILD, EEXIST, EINTR, ENOENT, ENOSPC, EPROTO, ERANGE
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset, strncpy
 
@@ -309,7 +309,8 @@ cdef class Core:
             rc = c.sr_cache_store(mapping.ptr, &claim.fill, &packed.result, packed.payload, packed.used, &why)
         claim.is_open = False
         if rc != 0:
-            self.refused(mapping, rc, &why)
+            if rc != -ECHILD:  # a fork amidst `make`: the entry is the parent's to make
+                self.refused(mapping, rc, &why)
             return packed.value()
         value = self.found(mapping, key, &rc)
         return value if rc == 0 else packed.value()
@@ -322,7 +323,7 @@ cdef class Core:
         else:
             c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
         if c.sr_cache_may_tell(mapping.ptr):
-            self._say_refused(None if rc == -ENOSPC else os.strerror(-rc), None if budget else LIMITS[why.limit],
+            self._say_refused(None if rc == -ENOSPC else os.strerror(-rc), None if budget else LIMITS.get(why.limit),
                               why.needed, why.free)
         return 0
 

@@ -1,0 +1,373 @@
+"""One cache for several processes: forked, spawned, strangers that know its name; and what becomes of it when they die."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring.cache.rendezvous import find, label_of
+from slipring.errors import CacheMismatch
+from tests.fault.procs import ROOT, state, until, wait_dead
+from tests.leaks import read
+
+fork = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def name():
+    return f"test-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+class Program:
+    """A Python program that answers line by line, and is killed in the end."""
+
+    def __init__(self, text, **options):
+        command = [sys.executable, "-u", "-c", textwrap.dedent(text)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, cwd=ROOT, **pipes, **options)
+        self.pid = self.process.pid
+
+    def say(self, line=""):
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def hear(self):
+        return self.process.stdout.readline().rstrip("\n")
+
+    def ask(self, line):
+        self.say(line)
+        return self.hear()
+
+    def end(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+# Opens a cache and does what it is told: Python expressions, one a line.
+OPENED = """
+    import os, sys
+    import numpy as np
+    import slipring
+    cache = slipring.Cache("64MiB", name={name!r})
+    print("open")
+    for line in sys.stdin:
+        print(eval(line))
+"""
+
+
+@pytest.fixture
+def program(name):
+    made = []
+
+    def start(text=OPENED, **options):
+        made.append(Program(text.replace("{name!r}", repr(name)), **options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.end()
+
+
+def in_child(function, *arguments):
+    """What a forked child's call returns."""
+    receiver, sender = fork.Pipe(duplex=False)
+
+    def run():
+        sender.send(function(*arguments))
+
+    child = fork.Process(target=run)
+    child.start()
+    value = receiver.recv()
+    child.join()
+    assert child.exitcode == 0
+    return value
+
+
+def has_connected(pid):
+    """Whether a process waits for another to get on: it sleeps in recv or connect."""
+    return read(f"/proc/{pid}/syscall").split()[:1] in ([b"45"], [b"42"], [b"207"], [b"203"], [b"7"], [b"73"])
+
+
+# ---- inherited and handed on
+
+
+def test_what_a_forked_child_makes_its_parent_finds():
+    with slipring.Cache("1MiB") as cache:
+        assert in_child(cache.put, 1, np.arange(5)) and cache.get(1).tolist() == [0, 1, 2, 3, 4]
+        cache.put(2, "parent's")
+        assert in_child(cache.get, 2) == "parent's"
+
+
+def put_and_get(cache, key):
+    found = cache.get(key)
+    cache.put(key + 1, [found.sum()])
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_started_process_gets_it_as_an_argument(method):
+    context = multiprocessing.get_context(method)
+    with slipring.Cache("1MiB") as cache:
+        cache.put(1, np.arange(5))
+        child = context.Process(target=put_and_get, args=(cache, 1))
+        child.start()
+        child.join()
+        assert child.exitcode == 0 and cache.get(2) == [10]
+
+
+def test_a_fork_in_the_middle_of_a_put_leaves_the_entry_to_the_parent():
+    with slipring.Cache("1MiB") as cache:
+
+        def make():
+            pid = os.fork()
+            if pid == 0:
+                return "child's"
+            assert os.waitpid(pid, 0)[1] == 0
+            return "parent's"
+
+        before = os.getpid()
+        made = cache.get_or_make(1, make)
+        if os.getpid() != before:
+            os._exit(0 if made == "child's" and 1 not in cache else 1)
+        assert made == "parent's" and cache.get(1) == "parent's"
+
+
+# ---- by name
+
+
+def test_strangers_find_a_cache_by_its_name(name, program):
+    with slipring.Cache("64MiB", name=name) as cache:
+        other = program()
+        assert other.hear() == "open"
+        cache.put(1, np.arange(4))
+        assert other.ask("cache.get(1).tolist()") == "[0, 1, 2, 3]"
+        assert other.ask("cache.put(2, 'theirs')") == "True" and cache.get(2) == "theirs"
+
+
+def test_the_first_ones_budget_counts(name):
+    with slipring.Cache("2MiB", name=name) as first, slipring.Cache("1MiB", name=name) as second:
+        first.put(1, "x")
+        assert second.get(1) == "x" and second.stats().budget == 2 << 20
+
+
+def test_processes_that_start_at_once_end_with_one_cache(name, program):
+    programs = [program() for _ in range(6)]
+    assert {one.hear() for one in programs} == {"open"}
+    for number, one in enumerate(programs):
+        assert one.ask(f"cache.put({number}, {number})") == "True"
+    for one in programs:
+        assert one.ask("[cache.get(i) for i in range(6)]") == "[0, 1, 2, 3, 4, 5]"
+
+
+def test_it_lives_on_without_who_made_it_and_nothing_is_left_of_it(name, program):
+    maker, other = program(), None
+    assert maker.hear() == "open" and maker.ask("cache.put(1, 'kept')") == "True"
+    other = program()
+    assert other.hear() == "open"
+    maker.process.kill()
+    wait_dead(maker.pid)
+    with slipring.Cache("1MiB", name=name) as third:
+        assert third.get(1) == "kept"
+    other.process.kill()
+    wait_dead(other.pid)
+    assert find(label_of(name)) is None
+    assert not [entry for entry in os.listdir("/dev/shm") if name in entry]
+    with slipring.Cache("1MiB", name=name) as anew:
+        assert 1 not in anew
+
+
+def test_a_cache_whose_holder_is_stopped_is_found(name, program):
+    holder = program()
+    assert holder.hear() == "open" and holder.ask("cache.put(1, 'kept')") == "True"
+    os.kill(holder.pid, signal.SIGSTOP)
+    until(lambda: state(holder.pid) == "T", "it stops")
+    with slipring.Cache("1MiB", name=name) as cache:
+        assert cache.get(1) == "kept"
+
+
+def test_who_dies_while_it_opens_a_cache_keeps_nobody_out(name, program):
+    dying = program("""
+        import time
+        from slipring.cache import rendezvous
+        with rendezvous._turn({name!r}):
+            print("in turn")
+            time.sleep(1000)
+    """)
+    assert dying.hear() == "in turn"
+    waiting = program()
+    until(lambda: has_connected(waiting.pid), "it waits")
+    dying.process.kill()
+    assert waiting.hear() == "open"
+
+
+def test_who_is_stopped_while_it_opens_a_cache_is_named(name, program, monkeypatch):
+    stopped = program("""
+        import os, signal
+        from slipring.cache import rendezvous
+        with rendezvous._turn({name!r}):
+            print("in turn")
+            os.kill(os.getpid(), signal.SIGSTOP)
+    """)
+    assert stopped.hear() == "in turn"
+    until(lambda: state(stopped.pid) == "T", "it stops")
+    monkeypatch.setattr("slipring.cache.rendezvous._PATIENCE", 0.2)
+    with pytest.raises(TimeoutError, match=f"opening the cache '{name}'"):
+        slipring.Cache("1MiB", name=name)
+
+
+@pytest.mark.parametrize("bad", ["", "a/b", "x" * 101, "-x", "naïve", "a b", 5, b"x"])
+def test_a_name_that_is_none_is_refused(bad):
+    with pytest.raises(ValueError, match="name must be"):
+        slipring.Cache("1MiB", name=bad)
+
+
+def test_a_name_is_found_in_memory_alone():
+    with pytest.raises(ValueError, match="leave backing out"):
+        slipring.Cache("1MiB", name="x", backing="shm")
+
+
+def test_something_else_with_the_label_is_no_cache(name):
+    fd = os.memfd_create(label_of(name))
+    os.write(fd, b"not a cache at all" * 1000)
+    try:
+        with pytest.raises(slipring.errors.CorruptBatch, match="not a slipring cache of this version"):
+            slipring.Cache("1MiB", name=name)
+    finally:
+        os.close(fd)
+
+
+def test_another_dataset_under_the_same_name_is_refused(name, program):
+    with slipring.Cache("1MiB", name=name) as cache:
+        cache.bind("cats", "1", 10)
+        other = program()
+        assert other.hear() == "open"
+        assert other.ask("cache.bind('cats', '1', 10)") == "None"
+        again = slipring.Cache("1MiB", name=name)
+        with pytest.raises(CacheMismatch, match="holds cats; this is dogs"):
+            again.bind("dogs", "2", 10)
+
+
+# ---- other users
+
+# Who has become another user may not read the modules of this one.
+AS_ANOTHER = OPENED.replace("    cache =", "    os.setgid(65534); os.setuid(65534)\n    cache =")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+
+
+@needs_root
+def test_another_users_cache_of_the_same_name_is_another_one(name, program):
+    theirs = program(AS_ANOTHER)
+    assert theirs.hear() == "open" and theirs.ask("cache.put(1, 'theirs')") == "True"
+    with slipring.Cache("1MiB", name=name) as ours:
+        assert 1 not in ours and ours.put(1, "ours")
+        assert theirs.ask("cache.get(1)") == "theirs"
+
+
+@needs_root
+def test_another_users_descriptor_is_refused(name, program):
+    theirs = program(AS_ANOTHER)
+    assert theirs.hear() == "open"
+    fd = os.open(f"/proc/{theirs.pid}/fd/{theirs.ask('cache._fd')}", os.O_RDWR)
+    try:
+        with pytest.raises(PermissionError, match=r"another user's \(uid 65534\)"):
+            slipring.Cache("1MiB")._attach(fd)
+    finally:
+        os.close(fd)
+
+
+@needs_root
+def test_another_user_in_the_names_place_is_named(name, program):
+    squatter = program("""
+        import os, socket, sys
+        os.setuid(65534)
+        place = socket.socket(socket.AF_UNIX)
+        place.bind("\\0slipring-cache:0:" + {name!r})
+        place.listen()
+        print("there")
+        sys.stdin.read()
+    """)
+    assert squatter.hear() == "there"
+    with pytest.raises(PermissionError, match=f"process {squatter.pid} of another user"):
+        slipring.Cache("1MiB", name=name)
+
+
+# ---- deaths
+
+
+def test_an_entry_of_a_killed_maker_is_made_by_another(name, program):
+    with slipring.Cache("1MiB", name=name) as cache:
+        dying = program("""
+            import time
+            import slipring
+            cache = slipring.Cache("1MiB", name={name!r})
+            def make():
+                print("making")
+                time.sleep(1000)
+            cache.get_or_make(7, make)
+        """)
+        assert dying.hear() == "making"
+        dying.process.kill()
+        wait_dead(dying.pid)
+        assert cache.get_or_make(7, lambda: "mine") == "mine" and cache.get(7) == "mine"
+        assert cache.stats().recovered == 1
+
+
+def test_memory_comes_back_when_all_have_gone(name, program):
+    def shared_kib():
+        with open("/proc/meminfo") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith("Shmem:"))
+
+    one, two = program(), program()
+    assert one.hear() == two.hear() == "open"
+    assert one.ask("[cache.put(i, np.ones(1 << 20)) for i in range(7)][-1]") == "True"
+    before = shared_kib()
+    one.end()
+    assert two.ask("float(cache.get(6).sum())") == str(float(1 << 20))
+    two.end()
+    until(lambda: shared_kib() < before - 50_000, "the memory comes back")
+
+
+def test_ranks_that_read_the_same_samples_make_each_once(name, program):
+    rank = """
+        import sys
+        import numpy as np
+        import slipring
+        class Made:
+            made = 0
+            def __len__(self):
+                return 400
+            def __getitem__(self, i):
+                self.made += 1
+                return np.full((50, 50), i)
+        data = slipring.cached(Made(), slipring.Cache("64MiB", name={name!r}), fingerprint="made")
+        print("ready")
+        sys.stdin.readline()
+        for epoch in range(2):
+            for i in range(400):
+                assert (data[i] == i).all()
+        print(data.dataset.made)
+        sys.stdin.readline()
+    """
+    ranks = [program(rank) for _ in range(2)]
+    assert [one.hear() for one in ranks] == ["ready"] * 2
+    for one in ranks:
+        one.say()
+    made = [int(one.hear()) for one in ranks]
+    assert 400 <= sum(made) <= 404, made  # a rank that the machine stops for a second is not waited for
+
+
+def test_its_socket_is_gone_when_it_has_been_opened(name):
+    with slipring.Cache("1MiB", name=name), socket.socket(socket.AF_UNIX) as place:
+        place.bind(f"\0slipring-cache:{os.geteuid()}:{name}")
+
