@@ -125,6 +125,7 @@ class ImageDataset(abc.ABC):
     layout: Literal["NHWC", "NCHW"]
     dtype: str
     on_error: Literal["raise", "skip"]
+    cache: Cache | None
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class ImageDataset(abc.ABC):
                 "as a whole: leave it out, or give side="
             )
         self._side, self._what, self._bound = side, what, False
-        self._cache = None if cache is None else as_cache(cache)
+        self.cache = None if cache is None else as_cache(cache)
         if layout not in _LAYOUTS:
             raise ValueError(f"layout must be 'NHWC' or 'NCHW', not {shown(layout)}")
         if on_error not in ("raise", "skip"):
@@ -237,9 +238,9 @@ class ImageDataset(abc.ABC):
 
     def _read_ahead(self, indices):
         """Return what was read at once of `indices`; None for what was not, or is kept."""
-        if self._cache is None:
+        if self.cache is None:
             return self.read_many(indices) or [None] * len(indices)
-        missing = [index for index in indices if index not in self._cache]
+        missing = [index for index in indices if index not in self.cache]
         samples = (self.read_many(missing) if missing else None) or [None] * len(missing)
         read = dict(zip(missing, samples))
         return [read.get(index) for index in indices]
@@ -247,7 +248,7 @@ class ImageDataset(abc.ABC):
     def _tried(self, index, out, seed, sample=None):
         """Decode the image at `index`; returns (array, target), or None where it cannot be and is to be skipped."""
         try:
-            if self._cache is None:
+            if self.cache is None:
                 return self._fresh(index, out, Draws(seed), sample)
             return self._from_cache(index, out, Draws(seed), sample)
         except (ImageError, OSError) as error:
@@ -271,17 +272,17 @@ class ImageDataset(abc.ABC):
         """Return the array of an encoded image."""
         if self._side is not None:
             return self._cropped(*self._decoded(data), out, draws)
-        width, height, orientation = self._looked(data, self._reading.exif)
+        width, height, orientation = self._looked(data)
         out, view = self._room(width, height, orientation, out, draws)
         _render(out, self._table, view, lambda *where: render(data, *where, self._reading))
         return self._arranged(out)
 
-    def _looked(self, data, exif):
-        """Return (width, height, orientation), of a picture that is not too large for an array to be made."""
-        width, height, orientation = look(data, exif)
+    def _looked(self, data):
+        """Return (width, height, orientation to apply), of a picture that is not too large for an array to be made."""
+        width, height, orientation = look(data, self._reading.exif)
         if width * height > self._reading.max_pixels:
             raise too_large(width, height, self._reading.max_pixels)
-        return width, height, orientation
+        return width, height, orientation if self._reading.exif else 1
 
     def _room(self, width, height, orientation, out, draws):
         """Return an H × W × 3 array for a sample, and what is to be seen in it of a picture of that size."""
@@ -302,7 +303,7 @@ class ImageDataset(abc.ABC):
 
     def _decoded(self, data):
         """Return (pixels, orientation) of a whole picture as it is stored, shrunk to `side`."""
-        width, height, orientation = self._looked(data, self._reading.exif)
+        width, height, orientation = self._looked(data)
         shorter = min(width, height)
         if self._side is not None and shorter > self._side:  # as torchvision's Resize has it
             height, width = (max(1, self._side * n // shorter) for n in (height, width))
@@ -319,7 +320,7 @@ class ImageDataset(abc.ABC):
 
     def _bind_cache(self):
         """Have the cache know what it holds; subclasses of this library call it when they are complete."""
-        if self._cache is None or self._bound:
+        if self.cache is None or self._bound:
             return
         form = self._what
         if form == "pixels":  # and how they came to be
@@ -330,17 +331,17 @@ class ImageDataset(abc.ABC):
         if self._side is not None and self._what == "pixels":
             what += f", side={self._side}"
         fingerprint = self.fingerprint()
-        bind(self._cache, what, fingerprint and f"{form} {fingerprint}", len(self))
+        bind(self.cache, what, fingerprint and f"{form} {fingerprint}", len(self))
         self._bound = True
 
     def _from_cache(self, index, out, draws, sample):
         """Return (array, target) from what is kept, which is made first where it is missing and there is room."""
         self._bind_cache()
-        entry = self._cache._peek(index, None)
+        entry = self.cache._peek(index, None)
         if entry is None:
-            if self._cache._missed():
+            if self.cache._missed():
                 return self._fresh(index, out, draws, sample)
-            entry = self._cache.get_or_make(index, lambda: self._entry(index, sample))
+            entry = self.cache.get_or_make(index, lambda: self._entry(index, sample))
         if self._what == "pixels":
             array = self._cropped(entry[0], entry[1], out, draws)
         else:

@@ -106,7 +106,7 @@ class Tar(ImageDataset):
     def only(self, path: str) -> Tar:
         """Return the same of this shard alone."""
         other = copy.copy(self)
-        other._cache = None  # its numbers are others
+        other.cache = None  # its numbers are others
         other._open([path])
         return other
 

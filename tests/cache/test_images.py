@@ -1,0 +1,270 @@
+"""Datasets of images with a cache: the same batches as without, whatever is kept, for any number of workers."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import images
+from slipring.errors import CacheMismatch, ImageError
+
+pytest.importorskip("PIL")
+from PIL import Image  # noqa: E402
+
+from tests.images.pictures import encoded, pixels  # noqa: E402
+from tests.images.shards import files, shard  # noqa: E402
+
+N = 24
+CROP = images.RandomResizedCrop((16, 20), flip=0.5)
+
+
+def pictures():
+    """Encoded images of several formats, sizes, depths and orientations."""
+    draw = random.Random(3)
+    for number in range(N):
+        array = pixels(draw.randint(20, 90), draw.randint(20, 90), number)
+        kind = number % 6
+        if kind == 0:
+            yield encoded(array, "PNG")
+        elif kind == 1:
+            yield encoded(array[..., 0], "JPEG")  # grey
+        elif kind == 2:
+            yield encoded(array, "JPEG", progressive=True, subsampling="4:2:0")
+        elif kind == 3:
+            exif = Image.Exif()
+            exif[0x0112] = 1 + number % 8
+            yield encoded(array, "JPEG", exif=exif.tobytes())
+        else:
+            yield encoded(array, "JPEG", subsampling="4:4:4" if kind == 4 else "4:2:2")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("train")
+    for number, data in enumerate(pictures()):
+        folder = root / ["cat", "dog"][number % 2]
+        folder.mkdir(exist_ok=True)
+        (folder / f"{number:03}.jpg").write_bytes(data)
+    return root
+
+
+def epochs(data, n=2, **options):
+    with slipring.Loader(data, 7, shuffle=True, seed=5, **{"num_workers": 1, **options}) as loader:
+        return [(np.asarray(batch).tobytes(), targets.tolist()) for _ in range(n) for batch, targets in loader]
+
+
+FORMS = [
+    {},
+    {"exif": True},
+    {"side": 24},
+    {"side": 24, "exif": True},
+    {"side": 24, "reducing_gap": 2.0},
+    {"layout": "NCHW", "dtype": "float32", "mean": [0.5] * 3, "std": [0.2] * 3},
+    {"side": 200},
+]
+
+
+@pytest.mark.parametrize("what", ["pixels", "encoded"])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_batches_are_the_same_with_and_without_a_cache(root, form, what):
+    expected = epochs(images.Folder(root, CROP, **form))
+    data = images.Folder(root, CROP, **form, cache="64MiB", what=what)
+    assert epochs(data) == expected
+    stats = data.cache.stats()
+    assert (stats.entries, stats.misses, stats.hits) == (N, N, N)
+
+
+@pytest.mark.parametrize("budget", [1, "30KB", "60KB"])
+@pytest.mark.parametrize("form", [{}, {"side": 24}], ids=str)
+def test_batches_are_the_same_where_the_cache_is_too_small(root, form, budget):
+    data = images.Folder(root, CROP, **form, cache=budget)
+    assert epochs(data) == epochs(images.Folder(root, CROP, **form))
+    assert data.cache.stats().entries < N and data.cache.stats().refused > 0
+
+
+WORKERS = [
+    {"num_workers": 0},
+    {"num_workers": 3},
+    {"num_workers": 2, "start_method": "thread"},
+    {"num_workers": 2, "chunk_size": 2},
+    pytest.param({"num_workers": 2, "start_method": "spawn"}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("options", WORKERS, ids=str)
+def test_batches_are_the_same_for_any_workers(root, options):
+    data = images.Folder(root, CROP, cache="64MiB")
+    assert epochs(data, **options) == epochs(images.Folder(root, CROP), chunk_size=options.get("chunk_size"))
+    assert data.cache.stats().misses == N
+
+
+@pytest.mark.parametrize("transform", [None, [images.Resize(20), images.CenterCrop(16)], images.CenterCrop(100)], ids=str)
+def test_single_samples_are_the_same_with_other_transforms(root, transform):
+    plain, kept = images.Folder(root, transform, exif=True), images.Folder(root, transform, exif=True, cache="64MiB")
+    for _ in range(2):
+        for index in range(N):
+            ours, theirs = kept[index], plain[index]
+            assert ours[1] == theirs[1] and np.array_equal(ours[0], theirs[0])
+            assert ours[0].flags.writeable
+
+
+def test_a_hit_reads_no_file(root, tmp_path):
+    folder = tmp_path / "cat"
+    folder.mkdir()
+    (folder / "a.jpg").write_bytes(encoded(pixels(40, 30), "JPEG"))
+    data = images.Folder(tmp_path, images.CenterCrop(24), cache="1MiB")
+    first = data[0]
+    (folder / "a.jpg").unlink()
+    assert np.array_equal(data[0][0], first[0]) and data[0][1] == 0
+
+
+def test_side_shrinks_the_shorter_side_and_enlarges_nothing(tmp_path):
+    sizes = [(60, 80), (80, 60), (20, 70), (31, 30)]
+    rows = [(encoded(pixels(*size), "PNG"), i) for i, size in enumerate(sizes)]
+    data = images.Bytes(rows, side=30, cache="1MiB")
+    for _ in range(2):
+        assert [data[i][0].shape[:2] for i in range(4)] == [(30, 40), (40, 30), (20, 70), (31, 30)]
+    plain = images.Bytes(rows, images.Resize(30))
+    for i in (0, 1):  # the shrink is Resize's
+        assert np.array_equal(data[i][0], plain[i][0])
+
+
+# ---- sources
+
+
+def test_targets_of_all_kinds_come_from_the_cache(tmp_path):
+    path = shard(tmp_path / "a.tar", files(6))
+    data = images.Tar(path, CROP, target="json", cache="1MiB")
+    first = [data[i][1] for i in range(6)]
+    assert first == [{"number": i} for i in range(6)] == [data[i][1] for i in range(6)]
+    os.unlink(path)
+    assert data[3][1] == {"number": 3}
+
+
+def test_a_parquet_files_images_are_kept(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"image": list(pictures()), "label": list(range(N))}), path)
+    data, plain = images.Parquet(path, CROP, cache="64MiB"), images.Parquet(path, CROP)
+    assert epochs(data) == epochs(plain) and data.cache.stats().entries == N
+
+
+class Own(images.ImageDataset):
+    reads = 0
+
+    def __len__(self):
+        return N
+
+    def read(self, index):
+        self.reads += 1
+        return list(pictures())[index], {"number": index}
+
+
+def test_a_dataset_of_ones_own_is_kept_with_its_targets():
+    data = Own(CROP, cache="64MiB")
+    for _ in range(2):
+        assert [data[i][1] for i in range(4)] == [{"number": i} for i in range(4)]
+    assert data.reads == 4
+
+
+def test_a_stream_takes_no_cache(tmp_path):
+    with pytest.raises(ValueError, match="a stream has none"):
+        images.TarStream(shard(tmp_path / "a.tar", files(3)), cache="1MiB")
+
+
+# ---- what is whose
+
+
+def test_one_cache_serves_loaders_with_other_crops(root):
+    cache = slipring.Cache("64MiB")
+    first, second = images.Folder(root, CROP, cache=cache), images.Folder(root, images.CenterCrop(16), cache=cache)
+    epochs(first, 1)
+    epochs(second, 1)
+    assert cache.stats().misses == N and cache.stats().hits == N
+
+
+@pytest.mark.parametrize("other", [{"side": 24}, {"what": "encoded"}, {"exif": True}, {"truncated": "fill"}], ids=str)
+def test_pictures_of_another_form_are_refused(root, other):
+    cache = slipring.Cache("64MiB")
+    images.Folder(root, CROP, cache=cache)
+    with pytest.raises(CacheMismatch, match="the cache holds pixels of 24 images of Folder; this is"):
+        images.Folder(root, CROP, cache=cache, **other)
+
+
+def test_another_folder_is_refused(root, tmp_path):
+    cache = slipring.Cache("64MiB")
+    images.Folder(root, CROP, cache=cache)
+    for number, data in enumerate(pictures()):
+        (tmp_path / "cat").mkdir(exist_ok=True)
+        (tmp_path / "cat" / f"{number}.jpg").write_bytes(data)
+    with pytest.raises(CacheMismatch):
+        images.Folder(tmp_path, CROP, cache=cache)
+
+
+def test_a_shard_that_has_changed_is_another_dataset(tmp_path):
+    cache, path = slipring.Cache("64MiB"), tmp_path / "a.tar"
+    images.Tar(shard(path, files(3)), cache=cache)
+    images.Tar(path, cache=cache)
+    with pytest.raises(CacheMismatch):
+        images.Tar(shard(path, files(4)), cache=cache)
+
+
+def test_bytes_with_a_name_want_a_fingerprint():
+    rows = [(data, 0) for data in pictures()]
+    cache = slipring.Cache("64MiB", name=f"test-{os.getpid()}-{random.getrandbits(32)}")
+    with pytest.raises(ValueError, match="give fingerprint="):
+        images.Bytes(rows, cache=cache)
+    assert images.Bytes(rows, CROP, cache=cache, fingerprint="v1")[0][0].shape == (16, 20, 3)
+    with pytest.raises(CacheMismatch):
+        images.Bytes(rows, CROP, cache=cache, fingerprint="v2")
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize("what", ["pixels", "encoded"])
+def test_a_bad_file_is_an_error_each_time_and_named(tmp_path, what):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "a.jpg").write_bytes(encoded(pixels(30, 30), "JPEG"))
+    (tmp_path / "cat" / "b.jpg").write_bytes(encoded(pixels(30, 30), "JPEG")[:200])
+    data = images.Folder(tmp_path, CROP, cache="1MiB", what=what)
+    for _ in range(2):
+        with pytest.raises(ImageError, match=r"b\.jpg \(index 1\)"):
+            data[1]
+        assert data[0][1] == 0
+
+
+def test_a_bad_file_may_be_passed_over(tmp_path):
+    (tmp_path / "cat").mkdir()
+    for number in range(4):
+        data = encoded(pixels(30, 30, number), "JPEG")
+        (tmp_path / "cat" / f"{number}.jpg").write_bytes(data[:100] if number == 1 else data)
+    plain = images.Folder(tmp_path, CROP, on_error="skip")
+    kept = images.Folder(tmp_path, CROP, on_error="skip", cache="1MiB")
+    assert epochs(kept) == epochs(plain)
+
+
+def test_a_bomb_is_refused_before_it_is_made():
+    data = images.Bytes([(encoded(np.zeros((60, 60, 3), np.uint8), "PNG"), 0)], max_pixels=1000, cache="1MiB")
+    with pytest.raises(ImageError, match="raise max_pixels"):
+        data[0]
+
+
+@pytest.mark.parametrize("side", [0, -1, 1.5, "256", True])
+def test_a_side_that_is_none_is_refused(root, side):
+    with pytest.raises((TypeError, ValueError), match="side must be"):
+        images.Folder(root, side=side)
+
+
+@pytest.mark.parametrize("options", [{"what": "files"}, {"cache": "much"}, {"cache": -1}, {"cache": 1.5}], ids=str)
+def test_nonsense_is_refused_by_name(root, options):
+    with pytest.raises((TypeError, ValueError), match=f"{next(iter(options))} must be"):
+        images.Folder(root, **options)
+
+
+def test_pictures_that_are_kept_are_not_decoded_at_a_smaller_scale(root):
+    with pytest.raises(ValueError, match="reducing_gap"):
+        images.Folder(root, CROP, reducing_gap=2.0, cache="1MiB")
+
