@@ -28,6 +28,7 @@ NAMES = ("hits", "misses", "stored", "stored_bytes", "refused_budget", "refused_
 @cython.final
 @cython.no_gc
 @cython.auto_pickle(False)
+@cython.internal
 cdef class Mapping:
     """The cache's memory in this process: whoever has a view on an entry keeps it."""
 
@@ -41,6 +42,7 @@ cdef class Mapping:
 @cython.final
 @cython.no_gc
 @cython.auto_pickle(False)
+@cython.internal
 cdef class Claim:
     """An entry that the calling thread makes; without a store nobody has made it."""
 

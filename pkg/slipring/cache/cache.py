@@ -203,7 +203,7 @@ class Cache(Core):
         >>> cache = slipring.Cache("1MiB")
         >>> value = cache.get_or_make(0, lambda: "one")
         >>> print(cache.report())
-        1 entry, 192 B of 1 MiB; 0 hits, 1 miss
+        1 entry, 320 B of 1 MiB; 0 hits, 1 miss
         >>> cache.close()
         """
         stats = self.stats()
