@@ -35,6 +35,9 @@ MODES = {
     "torch, chunks": (2, {"adapter": "torch", "chunk_size": 2, "rng": "batch", "dispatch": "dynamic"}),
     "torch, stream, by state": (3, {"adapter": "torch", "data": "Stateful", "epochs": 1}),
     "torch, stream, replay": (2, {"adapter": "torch", "data": "Stream", "epochs": 1}),
+    # Not workers of a loader, but processes that share a cache: see `cache_rounds`.
+    "cache": (4, {"cache": True}),
+    "cache, by name": (3, {"cache": True, "named": True}),
 }
 COLUMNS = (
     "kills", "stops", "batches", "respawns", "resumed", "replayed", "timeouts",
@@ -46,7 +49,8 @@ HANG_S = 120  # of one round; a mode that ends itself says where it hung
 
 def run_mode(name, kills, seconds, seed):
     """Run a mode in a process of its own; returns its counts, with "failure" where it came to no end."""
-    command = [sys.executable, "-m", "tests.fault.rounds", name, str(kills), str(seconds), str(seed)]
+    module = "tests.fault.cache_rounds" if "cache" in MODES[name][1] else "tests.fault.rounds"
+    command = [sys.executable, "-m", module, name, str(kills), str(seconds), str(seed)]
     env = {**os.environ, "SLIPRING_TEST_RUN": f"{os.getpid()} {name}"}  # its orphans are not those of others
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode == 0:
