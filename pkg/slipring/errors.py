@@ -299,8 +299,8 @@ def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
 def cache_refused(needed: int, free: int, limit: str) -> SegmentFull:
     """Return the SegmentFull where not even a cache's first pages find room."""
     return SegmentFull(
-        f"no room for a cache's first pages: {megabytes(needed)} ({needed} bytes) are needed, {megabytes(free)} ({free} "
-        f"bytes) may be taken within {limit}",
+        f"no room for a cache's first pages: {megabytes(needed)} ({needed} bytes) are needed, {megabytes(free)} "
+        f"({free} bytes) may be taken within {limit}",
         needed=needed,
         free=free,
         limit=limit,

@@ -97,7 +97,7 @@ def test_one_cache_serves_two_loaders_of_one_dataset(tmp_path):
 def test_two_datasets_that_nothing_tells_apart_do_not_share_a_cache(tmp_path):
     cache = slipring.Cache("8MiB")
     slipring.cached(Made(tmp_path / "a"), cache)
-    with pytest.raises(CacheMismatch, match="holds 40 samples of .*Made; this is 40 samples of"):
+    with pytest.raises(CacheMismatch, match=r"holds 40 samples of .*Made; this is 40 samples of"):
         slipring.cached(Made(tmp_path / "b"), cache)
     cache.close()
 
@@ -156,7 +156,9 @@ def test_a_full_cache_goes_on_and_says_so_once(tmp_path, caplog):
     data = Made(tmp_path / "made")
     kept = slipring.cached(data, 4096)
     with caplog.at_level(logging.WARNING, "slipring"):
-        assert epochs(kept, 2, num_workers=0) == epochs(slipring.cached(Made(tmp_path / "x"), "8MiB"), 2, num_workers=0)
+        assert epochs(kept, 2, num_workers=0) == epochs(
+            slipring.cached(Made(tmp_path / "x"), "8MiB"), 2, num_workers=0
+        )
     assert len([r for r in caplog.records if "keeps no more" in r.getMessage()]) == 1
     entries = len(kept.cache)
     assert 5 < entries < 20 and data.made == 80 - entries

@@ -11,10 +11,10 @@ from slipring import images
 from slipring.errors import CacheMismatch, ImageError
 
 pytest.importorskip("PIL")
-from PIL import Image  # noqa: E402
+from PIL import Image
 
-from tests.images.pictures import encoded, pixels  # noqa: E402
-from tests.images.shards import files, shard  # noqa: E402
+from tests.images.pictures import encoded, pixels
+from tests.images.shards import files, shard
 
 N = 24
 CROP = images.RandomResizedCrop((16, 20), flip=0.5)
@@ -52,7 +52,9 @@ def root(tmp_path_factory):
 
 def epochs(data, n=2, **options):
     with slipring.Loader(data, 7, shuffle=True, seed=5, **{"num_workers": 1, **options}) as loader:
-        return [(np.asarray(batch).tobytes(), targets.tolist()) for _ in range(n) for batch, targets in loader]
+        return [
+            (np.asarray(batch).tobytes(), targets.tolist()) for _ in range(n) for batch, targets in loader
+        ]
 
 
 FORMS = [
@@ -100,9 +102,15 @@ def test_batches_are_the_same_for_any_workers(root, options):
     assert data.cache.stats().misses == N
 
 
-@pytest.mark.parametrize("transform", [None, [images.Resize(20), images.CenterCrop(16)], images.CenterCrop(100)], ids=str)
+OTHERS = [None, [images.Resize(20), images.CenterCrop(16)], images.CenterCrop(100)]
+
+
+@pytest.mark.parametrize("transform", OTHERS, ids=str)
 def test_single_samples_are_the_same_with_other_transforms(root, transform):
-    plain, kept = images.Folder(root, transform, exif=True), images.Folder(root, transform, exif=True, cache="64MiB")
+    plain, kept = (
+        images.Folder(root, transform, exif=True),
+        images.Folder(root, transform, exif=True, cache="64MiB"),
+    )
     for _ in range(2):
         for index in range(N):
             ours, theirs = kept[index], plain[index]
@@ -179,13 +187,18 @@ def test_a_stream_takes_no_cache(tmp_path):
 
 def test_one_cache_serves_loaders_with_other_crops(root):
     cache = slipring.Cache("64MiB")
-    first, second = images.Folder(root, CROP, cache=cache), images.Folder(root, images.CenterCrop(16), cache=cache)
+    first, second = (
+        images.Folder(root, CROP, cache=cache),
+        images.Folder(root, images.CenterCrop(16), cache=cache),
+    )
     epochs(first, 1)
     epochs(second, 1)
     assert cache.stats().misses == N and cache.stats().hits == N
 
 
-@pytest.mark.parametrize("other", [{"side": 24}, {"what": "encoded"}, {"exif": True}, {"truncated": "fill"}], ids=str)
+@pytest.mark.parametrize(
+    "other", [{"side": 24}, {"what": "encoded"}, {"exif": True}, {"truncated": "fill"}], ids=str
+)
 def test_pictures_of_another_form_are_refused(root, other):
     cache = slipring.Cache("64MiB")
     images.Folder(root, CROP, cache=cache)
@@ -258,7 +271,9 @@ def test_a_side_that_is_none_is_refused(root, side):
         images.Folder(root, side=side)
 
 
-@pytest.mark.parametrize("options", [{"what": "files"}, {"cache": "much"}, {"cache": -1}, {"cache": 1.5}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"what": "files"}, {"cache": "much"}, {"cache": -1}, {"cache": 1.5}], ids=str
+)
 def test_nonsense_is_refused_by_name(root, options):
     with pytest.raises((TypeError, ValueError), match=f"{next(iter(options))} must be"):
         images.Folder(root, **options)
@@ -267,4 +282,3 @@ def test_nonsense_is_refused_by_name(root, options):
 def test_pictures_that_are_kept_are_not_decoded_at_a_smaller_scale(root):
     with pytest.raises(ValueError, match="reducing_gap"):
         images.Folder(root, CROP, reducing_gap=2.0, cache="1MiB")
-

@@ -1,4 +1,4 @@
-"""One cache for several processes: forked, spawned, strangers that know its name; and what becomes of it when they die."""
+"""One cache for several processes: forked, spawned, strangers that know its name; and their deaths."""
 
 import contextlib
 import multiprocessing
@@ -370,4 +370,3 @@ def test_ranks_that_read_the_same_samples_make_each_once(name, program):
 def test_its_socket_is_gone_when_it_has_been_opened(name):
     with slipring.Cache("1MiB", name=name), socket.socket(socket.AF_UNIX) as place:
         place.bind(f"\0slipring-cache:{os.geteuid()}:{name}")
-

@@ -2,8 +2,8 @@
 
 python -m tests.fault.cache_rounds MODE KILLS SECONDS SEED
 
-Each process asks for random keys, makes what is missing, and compares every byte. In the end of a round all that is left
-of them must be found or made again, and then nothing of the cache be left.
+Each process asks for random keys, makes what is missing, and compares every byte. In the end of a round all
+keys must be found or made again, and then nothing of the cache be left.
 """
 
 import contextlib
@@ -40,7 +40,11 @@ def value_of(key):
 
 def is_right(found, key):
     want = value_of(key)
-    return found["key"] == key and found["name"] == want["name"] and np.array_equal(found["pixels"], want["pixels"])
+    return (
+        found["key"] == key
+        and found["name"] == want["name"]
+        and np.array_equal(found["pixels"], want["pixels"])
+    )
 
 
 class Round:
@@ -121,7 +125,9 @@ class Round:
             self.buried(pid)
         room = self.cache.stats().refused == 0
         for key in range(KEYS):
-            self.counts["changed"] += not is_right(self.cache.get_or_make(key, lambda key=key: value_of(key)), key)
+            self.counts["changed"] += not is_right(
+                self.cache.get_or_make(key, lambda key=key: value_of(key)), key
+            )
             self.counts["lost"] += room and key not in self.cache
         stats = self.cache.stats()
         self.counts["batches"] += int(self.beats.sum())

@@ -43,7 +43,8 @@ class CacheStats:
         container, has too little memory left; for another reason: they cannot be pickled, too many are being made at a
         time (1024), or another PID namespace made the cache.
     recovered, lost_bytes : int
-        Entries that a process had begun when it died, which were then made by another; bytes that it had taken for them.
+        Entries that a process had begun when it died, which were then made by another; bytes that it had taken for
+        them.
     samples : int
         How many samples the dataset has; 0: unknown.
 
@@ -173,7 +174,8 @@ class Cache(Core):
         if self.closed:
             return f"<{type(self).__name__}{named} closed>"
         info = self._info()
-        return f"<{type(self).__name__}{named} {info['entries']} entries, {in_words(info['used'])} of {in_words(info['budget'])}>"
+        size = f"{in_words(info['used'])} of {in_words(info['budget'])}"
+        return f"<{type(self).__name__}{named} {_count(info['entries'], 'entry', 'entries')}, {size}>"
 
     def stats(self) -> CacheStats:
         """Return `CacheStats`, summed over all processes that share the cache."""
@@ -264,7 +266,11 @@ class Cache(Core):
             )
         there = self._info()["budget"]
         if there < asked:
-            _log.warning("the cache has %s in place of %s: no larger file may be made", in_words(there), in_words(asked))
+            _log.warning(
+                "the cache has %s in place of %s: no larger file may be made",
+                in_words(there),
+                in_words(asked),
+            )
 
     def _say_refused(self, error, limit, needed, free):
         if error is not None:
@@ -305,7 +311,9 @@ def size_in_bytes(name: str, value: int | str) -> int:
     if isinstance(value, str):
         found = _SIZE.fullmatch(value)
         if found is None:
-            raise ValueError(f"{name} must be a size such as '32GiB', '500 MB' or a number of bytes, not {shown(value)}")
+            raise ValueError(
+                f"{name} must be a size such as '32GiB', '500 MB' or a number of bytes, not {shown(value)}"
+            )
         power = "kmgt".index(found[2].lower()) + 1 if found[2] else 0
         nbytes = int(float(found[1]) * (1024 if found[3] else 1000) ** power)
     elif isinstance(value, bool) or not hasattr(type(value), "__index__"):

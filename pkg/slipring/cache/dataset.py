@@ -121,7 +121,9 @@ class Mapped:
         return Mapped(self, function)
 
 
-def cached(dataset: MapDataset[_Sample], cache: int | str | Cache, *, fingerprint: str | None = None) -> Cached[_Sample]:
+def cached(
+    dataset: MapDataset[_Sample], cache: int | str | Cache, *, fingerprint: str | None = None
+) -> Cached[_Sample]:
     """Return a map dataset whose samples are made once on this machine, and then found in shared memory.
 
     What is random comes behind it, by ``cached(dataset, "8GiB").map(augment)``: a sample that is kept is the same in
@@ -135,8 +137,8 @@ def cached(dataset: MapDataset[_Sample], cache: int | str | Cache, *, fingerprin
     cache : int, str or Cache
         A budget such as "8GiB", or a cache that several processes share.
     fingerprint : str, optional
-        What tells these samples from others, where the cache has a name: other processes that open it must say the same.
-        Hugging Face's datasets have one of their own.
+        What tells these samples from others, where the cache has a name: other processes that open it must say the
+        same. Hugging Face's datasets have one of their own.
 
     Returns
     -------

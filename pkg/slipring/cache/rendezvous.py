@@ -1,8 +1,9 @@
 """How processes of one user find a cache by its name, of which nothing is left when the last of them has gone.
 
-The memory has no name: a memfd's label is no more than a text that /proc shows beside the descriptor. Who looks for a cache
-looks there, among the processes of the same user; it works on stopped ones too, and no server has to answer. Two that look
-at once would both find nothing, so they take turns, by binding an abstract socket: it too ends with its process.
+The memory has no name: a memfd's label is no more than a text that /proc shows beside the descriptor. Who looks for
+a cache looks there, among the processes of the same user. That works on stopped ones too, and no server has to answer.
+Two that look at once would both find nothing. So they take turns, by binding an abstract socket, which ends with its
+process as well.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def label_of(name: str) -> str:
     """Return the text that /proc shows for the memory of a named cache."""
     if not isinstance(name, str) or not _NAMES.fullmatch(name):
         raise ValueError(
-            f"name must be 1 to 100 letters, digits, '.', '_' or '-', and begin with a letter or a digit, not {shown(name)}"
+            f"name must be 1 to 100 letters, digits, '.', '_' or '-', and begin with a letter or a digit, not "
+            f"{shown(name)}"
         )
     return f"slipring-cache:{name}"
 
@@ -128,5 +130,6 @@ def _wait_for(address: str, name: str, deadline: float) -> None:
             pass
         if time.monotonic() > deadline:
             raise TimeoutError(
-                f"another process has been opening the cache {name!r} for {_PATIENCE:.0f} s; is it stopped? `ss -xlp` shows it"
+                f"another process has been opening the cache {name!r} for {_PATIENCE:.0f} s; is it stopped? "
+                f"`ss -xlp` shows it"
             )

@@ -402,7 +402,10 @@ def foreign_module(name):
 
 
 cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, bint fixed):
-    """Return the value that `result` describes; arrays are views with `base` as their owner, `fixed`: for reading alone."""
+    """Return the value that `result` describes.
+
+    Arrays are views with `base` as their owner; `fixed`: for reading alone.
+    """
     cdef Decoder d = Decoder.__new__(Decoder)
     cdef uint64_t table = <uint64_t> result.n_leaves * sizeof(sr_leaf)
     if result.bytes < limit:

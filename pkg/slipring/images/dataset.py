@@ -155,8 +155,8 @@ class ImageDataset(abc.ABC):
             raise ValueError(f"what must be 'pixels' or 'encoded', not {shown(what)}")
         if cache is not None and what == "pixels" and side is None and reducing_gap is not None:
             raise ValueError(
-                "reducing_gap is for pictures that are decoded for each crop; those that are kept are decoded once, and "
-                "as a whole: leave it out, or give side="
+                "reducing_gap is for pictures that are decoded for each crop; those that are kept are decoded once, "
+                "and as a whole: leave it out, or give side="
             )
         self._side, self._what, self._bound = side, what, False
         self.cache = None if cache is None else as_cache(cache)

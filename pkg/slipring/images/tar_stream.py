@@ -101,7 +101,9 @@ class TarStream:
         self._passes = 0  # of this process
         # The first now: what is wrong with the shards is wrong with it.
         if options.get("cache") is not None:
-            raise ValueError("cache is for datasets with numbered samples: a stream has none. images.Tar reads shards so")
+            raise ValueError(
+                "cache is for datasets with numbered samples: a stream has none. images.Tar reads shards so"
+            )
         self._samples = Tar(self.paths[0], transform, image=image, target=target, index=index, **options)
 
     def __iter__(self) -> Pass:
