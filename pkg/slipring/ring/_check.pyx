@@ -41,11 +41,9 @@ RESERVED = (c.SR_LIMIT_ADDRESS, c.SR_LIMIT_MAPPED, c.SR_LIMIT_MAPPINGS, c.SR_LIM
 cdef void *_raised = NULL
 
 
-cdef int check(int rc) except -1:
-    """Turn a return code of the ring into an exception; -EINTR into a look at the signals."""
+cdef int refused(int rc) except -1:
+    """`check`, for a code that is an error's."""
     global _raised
-    if rc >= 0:
-        return rc
     if rc == -EINTR:
         try:
             PyErr_CheckSignals()

@@ -28,6 +28,7 @@ POISON = 0xDB
 
 @cython.final
 @cython.no_gc
+@cython.freelist(16)
 cdef class Lease:
     """The base object of every view on a slot; its end is the slot's release."""
 
