@@ -313,6 +313,10 @@ cdef class LoaderIterator:
 
     cdef int plan_next(self) except -1:
         """Find out what is to be dispatched next; False if that was all."""
+        if self.slices is not None and not self.done:  # nothing of it can raise: most of what follows is spared
+            self.exhausted = not self.slices.advance()
+            self.due = None if self.exhausted else self.slices
+            return not self.exhausted
         try:
             self.due = self.drawn()
             while self.done and self.next_ticket in self.done and self.due is not None:
