@@ -44,6 +44,7 @@ cdef enum:
 
 cdef class Node:
     cdef int kind
+    cdef int carrier     # of a tensor: number of the numpy dtype that alone says torch's; -1: none, UNKNOWN
     cdef object data     # see tree.py
     cdef tuple children  # nodes; None: a leaf
 

@@ -38,6 +38,9 @@ FOREIGN = {
 }
 
 cdef object make_tuple = tuple.__new__
+cdef object _from_numpy = None  # torch's, from the first tensor on
+cdef enum:
+    UNKNOWN = -2  # Node.carrier
 cdef dict _foreign = {}
 cdef dict _text_dtypes = {}  # (type number, itemsize) -> dtype of fixed-width text
 cdef uint64_t LARGEST = <uint64_t> 1 << 62  # bytes; beyond it numpy's own numbers overflow
@@ -71,7 +74,7 @@ cdef class Tree:
 
 cdef Node node_of(tuple parsed):
     cdef Node node = Node.__new__(Node)
-    node.kind, node.data = parsed[0], parsed[1]
+    node.kind, node.data, node.carrier = parsed[0], parsed[1], UNKNOWN
     if parsed[2] is not None:
         children = []
         for child in parsed[2]:
@@ -175,7 +178,7 @@ cdef class Decoder:
     cdef object base
     cdef bint fixed          # what comes out is for reading alone
 
-    cdef object leaf(self, data):
+    cdef object leaf(self, Node node):
         cdef sr_leaf record
         cdef double real
         if self.left == 0:
@@ -191,14 +194,11 @@ cdef class Decoder:
         cdef char *at = self.payload + record.offset
         cdef uint64_t n = record.nbytes
         if record.kind == LEAF_ARRAY:
-            return self.array(&record, data, at)
+            return self.array(&record, node.data, at)
         if record.kind == LEAF_TENSOR:
-            array = self.array(&record, None, at)
-            if self.fixed:  # torch knows no tensors that cannot be written to
-                array = array.copy()
-            return foreign_module("tensor").restore(array, data, record.flags & REQUIRES_GRAD)
+            return self.tensor(&record, node, at)
         if record.kind == LEAF_SCALAR:
-            return element(self.array(&record, data, at))
+            return element(self.array(&record, node.data, at))
         if record.kind == LEAF_INT:
             return <int64_t> record.extra
         if record.kind == LEAF_FLOAT:
@@ -255,6 +255,23 @@ cdef class Decoder:
             cnp.PyArray_CLEARFLAGS(<cnp.ndarray> made, cnp.NPY_ARRAY_WRITEABLE)
         return made
 
+    cdef object tensor(self, const sr_leaf *record, Node node, char *at):
+        global _from_numpy
+        if node.carrier == UNKNOWN:
+            module = foreign_module("tensor")
+            _from_numpy = module.torch.from_numpy
+            node.carrier = module.carrier(node.data)
+        array = self.array(record, None, at)
+        if self.fixed:  # torch knows no tensors that cannot be written to
+            array = array.copy()
+        if node.carrier != <int> record.dtype or record.nbytes == 0 or record.flags & REQUIRES_GRAD:
+            return foreign_module("tensor").restore(array, node.data, record.flags & REQUIRES_GRAD)
+        # Nearly always: `restore`, in Python, would run some 3,900 instructions more for each tensor.
+        try:
+            return _from_numpy(array)
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise foreign_module("tensor").unusable(array, node.data, error) from None
+
     cdef object unpickle(self, const sr_leaf *record, char *at):
         """[n + 1 lengths, then the pickle and its n buffers, each on a boundary of 64 bytes]"""
         cdef uint64_t count = record.extra, i, length, offset
@@ -283,7 +300,7 @@ cdef class Decoder:
         cdef list parts
         cdef Py_ssize_t i, n
         if node.kind == NODE_LEAF:
-            return self.leaf(node.data)
+            return self.leaf(node)
         if node.kind == NODE_NONE:
             return None
         n = len(children)

@@ -76,8 +76,25 @@ def _refuse_device(tensor):
         )
 
 
+def carrier(name):
+    """Return the number of the numpy dtype of which torch itself makes tensors of a dtype; -1: there is none.
+
+    Parameters
+    ----------
+    name : str
+        The torch dtype's name.
+    """
+    dtype = _DTYPES.get(BY_NAME.get(name)) if isinstance(name, str) else None
+    return -1 if dtype is None else dtype.num
+
+
+def unusable(array, name, error):
+    """Return the exception for an array of which torch cannot make a tensor."""
+    return CorruptBatch(f"a worker sent a tensor of dtype {name} as an array of {array.dtype}: {error}")
+
+
 def restore(array, name, requires_grad):
-    """Return the tensor over `array`'s memory.
+    """Return the tensor over `array`'s memory. The decoder itself does so for what `carrier` says completely.
 
     Parameters
     ----------
@@ -97,9 +114,7 @@ def restore(array, name, requires_grad):
         tensor = tensor if tensor.dtype is dtype else tensor.view(dtype)
         return tensor.requires_grad_() if requires_grad else tensor
     except (TypeError, RuntimeError, ValueError) as error:  # a dtype that torch has no use for
-        raise CorruptBatch(
-            f"a worker sent a tensor of dtype {name} as an array of {array.dtype}: {error}"
-        ) from None
+        raise unusable(array, name, error) from None
 
 
 def stack_alike(tensors, empty):
