@@ -168,6 +168,16 @@ def test_a_tensor_of_an_unknown_dtype_is_refused(capture):
         decode(changed(case, dtype=7, itemsize=8, nbytes=24))
 
 
+def test_a_tensors_dtype_is_the_one_that_its_tree_names(capture):
+    torch = pytest.importorskip("torch")
+    case = capture(torch.ones(3))
+    for number in (np.dtype(np.float32).num, np.dtype(np.int32).num, np.dtype(np.float32).num):
+        (got,) = decode(changed(case, dtype=number))
+        assert got.dtype is torch.float32 and got.tolist() == [1, 1, 1]
+    with pytest.raises(CorruptBatch, match="a tensor of dtype"):
+        decode(changed(case, dtype=np.dtype(np.int16).num, itemsize=2, nbytes=6))
+
+
 BAD_RESULTS = [
     {"table_off": 2**64 - 1}, {"table_off": 1 << 20}, {"n_leaves": 2**32 - 1}, {"n_leaves": 0},
     {"n_leaves": 2}, {"def_off": 2**64 - 1}, {"def_bytes": 2**32 - 1}, {"def_bytes": 0},

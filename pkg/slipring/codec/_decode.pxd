@@ -54,7 +54,7 @@ cdef class Tree:
     cdef uint64_t key    # its hash
     cdef Node root
     cdef uint32_t leaves
-    cdef bint has(self, const char *data, uint64_t n)
+    cdef bint has(self, const char *data, uint64_t n) noexcept
 
 
 cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil

@@ -67,7 +67,7 @@ cdef class Node:
 cdef class Tree:
     """A definition, and what it says."""
 
-    cdef bint has(self, const char *data, uint64_t n):
+    cdef bint has(self, const char *data, uint64_t n) noexcept:
         return (<uint64_t> PyBytes_GET_SIZE(self.definition) == n
                 and memcmp(PyBytes_AS_STRING(self.definition), data, n) == 0)
 
