@@ -176,7 +176,7 @@ cdef class Core:
         return value
 
     def _missed(self):
-        """Count a miss whose value is made without the cache, because it has no room for it; whether it still has none."""
+        """Count a miss whose value is made without the cache, unless there is room for it; whether there was none."""
         cdef Mapping mapping = self.opened()
         if c.sr_cache_has_room(mapping.ptr, self.typical):
             return False

@@ -413,8 +413,8 @@ cdef class Encoder(Definition):
     cdef int encode(self, Room room, list box, int kind, sr_result *result, Fill apart=None) except -1:
         """Flatten ``box.pop()`` into a room; *result is what a publish needs.
 
-        `apart`: the fill that the room is, where whoever takes it is to share no byte with code that still has an array of
-        its slot.
+        `apart`: the fill that the room is, where whoever takes it is to share no byte with code that still has an
+        array of its slot.
         """
         if self.room is not None:
             raise RuntimeError("this Encoder is at work already: each worker needs its own")
