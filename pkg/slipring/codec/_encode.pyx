@@ -11,7 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free
+from libc.stdlib cimport free as give_back
 from libc.string cimport memcpy, memset
 
 from slipring.codec._decode cimport (
@@ -512,7 +512,7 @@ cdef class Packed(Room):
     """A value as a slot would carry it: what is kept of it is a copy, and what comes out of it cannot be written to."""
 
     def __dealloc__(self):
-        free(self.payload)
+        give_back(self.payload)
 
     cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL:
         cdef uint64_t at = padded(self.used), size
@@ -524,7 +524,7 @@ cdef class Packed(Room):
                 raise MemoryError()
             if self.used:
                 memcpy(grown, self.payload, self.used)
-            free(self.payload)
+            give_back(self.payload)
             self.payload, self.size = grown, size
         self.used = at + nbytes
         return self.payload + at
