@@ -1,17 +1,16 @@
 """Limits of the system and of containers: an error with numbers, or less reserve, and never a kill."""
 
-import contextlib
 import errno
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
 
 import pytest
 
-from tests.fault.procs import LONG_S, ROOT, Program, until
+from tests.fault.cgroups import cgroup_v1, cgroup_v2, oom_kills
+from tests.fault.procs import LONG_S, ROOT, Program
 from tests.parts import slow
 
 pytestmark = pytest.mark.fault
@@ -19,7 +18,6 @@ pytestmark = pytest.mark.fault
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 METHODS = ["fork", "spawn", "forkserver"]
 ROWS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
-CGROUP = pathlib.Path("/sys/fs/cgroup")
 
 
 def fill_up(size, run=None, **options):
@@ -135,73 +133,6 @@ def test_where_exit_codes_go_nowhere_deaths_are_noticed_all_the_same():
 
 
 # ---- memory cgroups
-
-
-@contextlib.contextmanager
-def cgroup_v1(limit, nested):
-    """A memory cgroup with a limit, or one without below it; yields (its tasks file, the limited one)."""
-    top = CGROUP / "memory"
-    if not (top / "memory.limit_in_bytes").exists():
-        pytest.skip("no memory cgroup v1 is mounted")
-    limited = top / f"slipring-test-{os.getpid()}"
-    group = limited / "below" if nested else limited
-    try:
-        limited.mkdir()
-        (limited / "memory.use_hierarchy").write_text("1")
-        group.mkdir(exist_ok=True)
-        (limited / "memory.limit_in_bytes").write_text(str(limit))
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            remove_groups(group, limited)
-        pytest.skip(f"memory cgroups cannot be made here: {error}")
-    try:
-        yield group / "cgroup.procs", limited
-    finally:
-        remove_groups(group, limited)
-
-
-def remove_groups(*groups):
-    """Remove cgroups as soon as the last process has left them."""
-    for group in dict.fromkeys(groups):
-        until(lambda group=group: not group.exists() or removed(group), f"{group} is empty")
-
-
-def removed(group):
-    with contextlib.suppress(OSError):
-        group.rmdir()
-    return not group.exists()
-
-
-@contextlib.contextmanager
-def cgroup_v2(limit, nested):
-    """The same of cgroup v2."""
-    top = next((p for p in (CGROUP, CGROUP / "unified") if (p / "cgroup.controllers").exists()), None)
-    if top is None or "memory" not in (top / "cgroup.controllers").read_text().split():
-        pytest.skip("cgroup v2 has no memory controller here")
-    limited = top / f"slipring-test-{os.getpid()}"
-    group = limited / "below" if nested else limited
-    try:
-        (top / "cgroup.subtree_control").write_text("+memory")
-        limited.mkdir()
-        if nested:
-            (limited / "cgroup.subtree_control").write_text("+memory")
-            group.mkdir()
-        (limited / "memory.max").write_text(str(limit))
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            remove_groups(group, limited)
-        pytest.skip(f"memory cgroups cannot be made here: {error}")
-    try:
-        yield group / "cgroup.procs", limited
-    finally:
-        remove_groups(group, limited)
-
-
-def oom_kills(group):
-    """0, or how often the kernel has killed in a cgroup and below (v1 counts for each group alone)."""
-    files = [*group.rglob("memory.oom_control"), *group.rglob("memory.events")]
-    texts = [file.read_text() for file in files]
-    return sum(int(dict(line.split() for line in text.splitlines())["oom_kill"]) for text in texts)
 
 
 @pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
