@@ -15,12 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "atomics.h"
-#include "cache.h"
-
-#ifdef SR_STEPS
-#include "steps.h"
-#endif
+#include "cache_handle.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -28,25 +23,8 @@
 
 #define MIB (UINT64_C(1) << 20)
 #define GROWTH (4 * MIB)                           /* entries get their memory in such steps */
-#define FIRST_LOOK_NS UINT64_C(10000000)           /* how soon who waits for an entry looks whether its filler lives */
-#define NEXT_LOOK_NS UINT64_C(100000000)           /* and how often then */
 #define SHORT_NS UINT64_C(1000000000)              /* how long memory that was short is not asked for again */
 #define KEPT_FREE(size) ((size) / 16 + 64 * MIB)   /* what a cache leaves of the memory there is: training needs it more */
-
-struct sr_cache {
-    char *base;       /* writable, for fillers */
-    const char *view; /* the entries, for reading alone: what code does to them it cannot do to others */
-    sr_cache_header *header;
-    sr_tallies *tallies;
-    sr_filler *fillers;
-    _Atomic uint64_t *map, *index;
-    sr_file file;
-    /* Constant fields of the header, checked once: the shared copy is not trusted again. */
-    uint64_t n_keys, data_off, budget, total, wanted;
-    /* Who this process is; of another one, or 0, after a fork. `program` is stored before. */
-    _Atomic uint64_t incarnation, program;
-    _Atomic uint32_t foreign; /* it cannot tell who of the others lives */
-};
 
 static uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 static unsigned state_of(uint64_t word) { return (unsigned)(word & SR_ENTRY_STATE); }
@@ -612,7 +590,7 @@ int sr_cache_wait(sr_cache *cache, uint64_t key, uint64_t deadline)
 {
     if (key >= cache->n_keys)
         return -ERANGE;
-    uint64_t me = who_am_i(cache), next = sr_now() + FIRST_LOOK_NS;
+    uint64_t me = who_am_i(cache), next = sr_now() + SR_CACHE_LOOK_NS;
     for (;;) {
         _Atomic uint64_t *word = word_of(cache, key);
         uint64_t w = word ? sr_load_acquire(word) : 0, owner = owner_of(w);
@@ -634,6 +612,6 @@ int sr_cache_wait(sr_cache *cache, uint64_t key, uint64_t deadline)
             bury(cache, (uint32_t)owner - 1, theirs);
         else if (sr_now() >= deadline)
             return rc;
-        next = sr_now() + NEXT_LOOK_NS;
+        next = sr_now() + SR_CACHE_LOOK_AGAIN_NS;
     }
 }

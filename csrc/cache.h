@@ -15,7 +15,9 @@
 #define SR_CACHE_KEYS (UINT64_C(1) << 30)  /* the most; fewer where a file may not be so long */
 #define SR_CACHE_FEWEST (UINT64_C(1) << 16)
 #define SR_CACHE_CHUNK UINT64_C(8192)      /* keys whose words get their memory at once */
+#ifndef SR_CACHE_FILLERS                   /* the model has fewer */
 #define SR_CACHE_FILLERS 1024u             /* entries that are being made at a time */
+#endif
 #define SR_CACHE_TALLIES 64u
 #define SR_CACHE_LABEL 448u
 #define SR_CACHE_LARGEST (UINT64_C(1) << 46) /* budget in bytes */
@@ -66,7 +68,7 @@ typedef struct sr_cache_header {
     _Atomic uint32_t full;                      /* 1: an entry did not fit the budget any more (a hint) */
     _Atomic uint64_t short_until;               /* memory was short: not asked for again before then (a hint) */
     _Atomic uint64_t recovered;                 /* entries that dead fillers had begun */
-    _Atomic uint64_t lost;                      /* bytes that they had taken */
+    _Atomic uint64_t lost;                      /* bytes that they had taken, at most */
     _Atomic uint32_t told;                      /* 1: somebody has logged that nothing more is kept */
     _Alignas(SR_LINE) _Atomic uint64_t fingerprint; /* of what is cached; 0: nobody has said */
     _Atomic uint64_t samples;                       /* how many there are in all; 0: unknown */
