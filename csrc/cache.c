@@ -71,14 +71,18 @@ static int map_both(int fd, const sr_cache_header *h, char **base, const char **
     int rc = sr_map_file(fd, h->total, base);
     if (rc != 0)
         return rc;
-    char *entries = mmap(NULL, h->total - h->data_off, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, (off_t)h->data_off);
-    if (entries == MAP_FAILED) {
-        rc = -errno;
-        munmap(*base, h->total);
-        return rc;
+    uint64_t length = h->total - h->data_off;
+    /* As sr_map_file: a process that locks its future mappings would have all of the budget allocated. */
+    char *entries = mmap(NULL, length, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)h->data_off);
+    if (entries != MAP_FAILED && munlock(entries, length) == 0 && mprotect(entries, length, PROT_READ) == 0) {
+        *view = entries;
+        return 0;
     }
-    *view = entries;
-    return 0;
+    rc = -errno;
+    if (entries != MAP_FAILED)
+        munmap(entries, length);
+    munmap(*base, h->total);
+    return rc;
 }
 
 static int open_handle(int fd, const sr_cache_header *h, char *base, const char *view, sr_cache **out)
