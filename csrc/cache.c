@@ -22,6 +22,7 @@
 #endif
 
 #define MIB (UINT64_C(1) << 20)
+#define LARGEST_PAGE (UINT64_C(1) << 16)
 #define GROWTH (4 * MIB)                           /* entries get their memory in such steps */
 #define SHORT_NS UINT64_C(1000000000)              /* how long memory that was short is not asked for again */
 #define KEPT_FREE(size) ((size) / 16 + 64 * MIB)   /* what a cache leaves of the memory there is: training needs it more */
@@ -47,7 +48,8 @@ static void lay_out(sr_cache_header *h, uint64_t n_keys, uint64_t budget)
     h->tallies_off = SR_PAGE;
     h->fillers_off = h->tallies_off + SR_CACHE_TALLIES * sizeof(sr_tallies);
     h->map_off = h->fillers_off + SR_CACHE_FILLERS * sizeof(sr_filler);
-    h->index_off = round_up(h->map_off + n_keys / SR_CACHE_CHUNK / 8, SR_PAGE);
+    /* Entries are mapped by themselves, and arm64's pages may be so large. */
+    h->index_off = round_up(h->map_off + n_keys / SR_CACHE_CHUNK / 8, LARGEST_PAGE);
     h->data_off = h->index_off + n_keys * sizeof(uint64_t);
     h->budget = budget;
     h->total = h->data_off + round_up(budget, SR_PAGE);
