@@ -115,13 +115,23 @@ static int open_handle(int fd, const sr_cache_header *h, char *base, const char 
     return 0;
 }
 
+/* What a cache may reserve of this process's addresses: half of those left. The program, and its loaders, need some too. */
+static uint64_t share_of_addresses(void)
+{
+    uint64_t size = sr_address_space(), used = sr_mapped_bytes();
+    struct rlimit space;
+    if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur < size)
+        size = space.rlim_cur;
+    return used < size ? (size - used) / 2 : 0;
+}
+
 /* Reserves the file's length and its mappings. Where a limit is in the way there are fewer keys, then a smaller budget. */
 static int reserve(int fd, uint64_t budget, sr_cache_header *h, char **base, const char **view, sr_shortage *why)
 {
     struct rlimit limit;
     /* Asked, not tried: ftruncate beyond the limit raises SIGXFSZ. */
     bool limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-    uint64_t keys = SR_CACHE_KEYS;
+    uint64_t keys = SR_CACHE_KEYS, most = share_of_addresses();
     for (;;) {
         lay_out(h, keys, budget);
         int rc = limited && h->total > limit.rlim_cur ? -EFBIG : 0;
@@ -130,7 +140,7 @@ static int reserve(int fd, uint64_t budget, sr_cache_header *h, char **base, con
             rc = ftruncate(fd, (off_t)h->total) == 0 ? 0 : -errno;
         if (rc == 0) {
             why->limit = SR_LIMIT_ADDRESS;
-            rc = map_both(fd, h, base, view);
+            rc = 2 * h->total - h->data_off > most ? -ENOMEM : map_both(fd, h, base, view);
         }
         if (rc == 0)
             return 0;
