@@ -349,13 +349,15 @@ bool sr_cache_has_room(const sr_cache *cache, uint64_t bytes)
 static uint64_t who_am_i(sr_cache *cache)
 {
     int pid = (int)getpid();
-    uint64_t me = sr_load_acquire(&cache->incarnation);
+    uint64_t was = sr_load_acquire(&cache->incarnation), me = was;
     if ((uint32_t)me != (uint32_t)pid) {
         uint64_t ours = sr_pid_namespace(), theirs = cache->header->pid_namespace;
         me = sr_incarnation_of(pid);
         sr_store_relaxed(&cache->foreign, ours && theirs && ours != theirs);
         sr_store_relaxed(&cache->program, sr_program_of(me));
-        sr_store_release(&cache->incarnation, me); /* threads that do this at once store the same */
+        /* Threads may do this at once, and one of them have no descriptor for /proc: what the first stored counts. */
+        if (!sr_cas(&cache->incarnation, was, me))
+            me = sr_load_acquire(&cache->incarnation);
     }
     return sr_load_relaxed(&cache->foreign) ? 0 : me;
 }
@@ -415,7 +417,11 @@ static int take_number(sr_cache *cache, uint64_t me, uint32_t *number)
     return -EUSERS;
 }
 
-static void leave_number(sr_cache *cache, uint32_t number) { sr_store_release(&cache->fillers[number].incarnation, 0); }
+/* Where the kernel has told wrongly of this process that it has gone, the number may be another's by now. */
+static void leave_number(sr_cache *cache, uint32_t number, uint64_t me)
+{
+    (void)sr_cas(&cache->fillers[number].incarnation, me, 0);
+}
 
 /* ---- memory ------------------------------------------------------------------------------------------------ */
 
@@ -515,7 +521,7 @@ int sr_cache_claim(sr_cache *cache, uint64_t key, sr_fill *fill, sr_shortage *wh
         *fill = (sr_fill){.key = key, .word = filling_word(w, number), .incarnation = me, .filler = number};
     }
     if (rc != 0)
-        leave_number(cache, number);
+        leave_number(cache, number, me);
     return rc;
 }
 
@@ -526,12 +532,13 @@ static int settle(sr_cache *cache, sr_fill *fill, uint64_t to)
 {
     sr_filler *f = &cache->fillers[fill->filler];
     _Atomic uint64_t *word = &cache->index[fill->key];
-    /* It cannot fail while this process lives; should it, the entry is another's. */
+    /* It cannot fail while this process counts as alive; should it, the entry is another's. */
     int rc = sr_cas(word, fill->word, to) ? 0 : -ESTALE; /* [H1] partner: [H2]; to EMPTY [H4] partner: [H3] */
-    sr_store_relaxed(&f->taken, 0);
+    if (rc == 0)
+        sr_store_relaxed(&f->taken, 0);
     if (sr_load_ordered(&cache->header->waiters)) /* [J1] partner: [J2] */
         sr_futex_wake((_Atomic uint32_t *)word, INT_MAX);
-    leave_number(cache, fill->filler);
+    leave_number(cache, fill->filler, fill->incarnation);
     fill->incarnation = 0;
     return rc;
 }
