@@ -373,13 +373,14 @@ static void bury(sr_cache *cache, uint32_t number, uint64_t dead)
     if (word) {
         uint64_t w = sr_load_acquire(word);
         if (state_of(w) == SR_ENTRY_FILLING && owner_of(w) == number + 1u &&
-            sr_load_acquire(&f->incarnation) == dead /* [O2] partner: [O1] */ && sr_cas(word, w, next_empty(w))) /* [H4] */
+            sr_load_acquire(&f->incarnation) == dead /* [O2] partner: [O1] */ && sr_cas(word, w, next_empty(w))) { /* [H4] */
             sr_add_relaxed(&cache->header->recovered, 1);
+            sr_add_relaxed(&cache->header->lost, taken);
+        }
         /* In any case: who was faster may have died before it woke anybody. */
         sr_futex_wake((_Atomic uint32_t *)word, INT_MAX);
     }
-    if (sr_cas(&f->incarnation, dead, 0) && taken)
-        sr_add_relaxed(&cache->header->lost, taken);
+    (void)sr_cas(&f->incarnation, dead, 0);
 }
 
 int sr_cache_recover(sr_cache *cache)
