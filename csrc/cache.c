@@ -443,6 +443,7 @@ static uint64_t growth_of_others(const sr_cache *cache, uint32_t number)
 static int commit(sr_cache *cache, uint32_t number, uint64_t offset, uint64_t need, sr_shortage *why)
 {
     sr_filler *f = &cache->fillers[number];
+    *why = (sr_shortage){.limit = SR_LIMIT_NONE, .needed = need};
     sr_store_ordered(&f->growing, need); /* [Z1] partner: [Z2] */
     uint64_t others = growth_of_others(cache, number);
     int fd = sr_cache_fd(cache), rc = fd < 0 ? fd : look_for_room(fd, need, others, why);
@@ -454,9 +455,11 @@ static int commit(sr_cache *cache, uint32_t number, uint64_t offset, uint64_t ne
     return rc;
 }
 
-static int refuse_for_memory(sr_cache *cache)
+/* Also where only this process cannot commit, because its descriptor has been closed: then the others need not wait. */
+static int refuse_for_memory(sr_cache *cache, int rc)
 {
-    sr_store_relaxed(&cache->header->short_until, sr_now() + SHORT_NS);
+    if (rc == -ENOSPC)
+        sr_store_relaxed(&cache->header->short_until, sr_now() + SHORT_NS);
     return -ENOSPC;
 }
 
@@ -473,7 +476,7 @@ static int grow(sr_cache *cache, uint32_t number, uint64_t end, sr_shortage *why
     if (rc != 0 && want > least)
         rc = commit(cache, number, cache->data_off + have, (want = least) - have, why);
     if (rc != 0)
-        return refuse_for_memory(cache);
+        return refuse_for_memory(cache, rc);
     sr_raise(&h->committed, want); /* [Y1], after the memory */
     return 0;
 }
@@ -485,7 +488,7 @@ static int make_word(sr_cache *cache, uint32_t number, uint64_t key, _Atomic uin
     if (!(*word = word_of(cache, key))) {
         int rc = commit(cache, number, (uint64_t)((char *)cache->index - cache->base) + chunk * bytes, bytes, why);
         if (rc != 0)
-            return refuse_for_memory(cache);
+            return refuse_for_memory(cache, rc);
         _Atomic uint64_t *bits = &cache->map[chunk / 64];
         for (uint64_t seen = sr_load_relaxed(bits);; seen = sr_load_relaxed(bits))
             if (sr_cas(bits, seen, seen | UINT64_C(1) << chunk % 64)) /* [Y1], after the memory */
@@ -505,13 +508,14 @@ int sr_cache_claim(sr_cache *cache, uint64_t key, sr_fill *fill, sr_shortage *wh
     if (me == 0)
         return -EXDEV;
     uint32_t number;
+    sr_shortage ignored;
     int rc = take_number(cache, me, &number);
     if (rc == -EUSERS && sr_cache_recover(cache) >= 0)
         rc = take_number(cache, me, &number);
     if (rc != 0)
         return rc;
     _Atomic uint64_t *word;
-    rc = make_word(cache, number, key, &word, why);
+    rc = make_word(cache, number, key, &word, why ? why : &ignored);
     if (rc == 0) {
         /* Before the claim: whoever finds this number in the word, and its process dead, finds the key. */
         sr_store_release(&cache->fillers[number].key, key);
@@ -574,8 +578,9 @@ int sr_cache_store(sr_cache *cache, sr_fill *fill, const sr_result *result, cons
     if (!is_mine(cache, fill))
         return -ECHILD;
     sr_shortage ignored;
-    uint64_t need = sizeof(sr_entry) + round_up(bytes, SR_LEAF_ALIGN), at;
-    int rc = bytes > SR_CACHE_LARGEST ? -ENOSPC : take_bytes(cache, fill->filler, need, &at, why ? why : &ignored);
+    uint64_t most = SR_CACHE_LARGEST + 1, kept = bytes < most ? bytes : most; /* what is beyond does not fit, either */
+    uint64_t need = sizeof(sr_entry) + round_up(kept, SR_LEAF_ALIGN), at;
+    int rc = take_bytes(cache, fill->filler, need, &at, why ? why : &ignored);
     if (rc != 0) {
         settle(cache, fill, next_empty(fill->word));
         return rc;
@@ -586,7 +591,8 @@ int sr_cache_store(sr_cache *cache, sr_fill *fill, const sr_result *result, cons
         (void)madvise(page, (size_t)(to + need - page), MADV_POPULATE_WRITE);
     }
     *(sr_entry *)to = (sr_entry){.key = fill->key, .bytes = bytes, .result = *result};
-    memcpy(to + sizeof(sr_entry), payload, bytes);
+    if (bytes)
+        memcpy(to + sizeof(sr_entry), payload, bytes);
     if (need >= 16 * SR_PAGE) /* it is read by another mapping: this one need not count it as well */
         (void)madvise((char *)(((uintptr_t)to + SR_PAGE - 1) / SR_PAGE * SR_PAGE), (size_t)(need - SR_PAGE), MADV_DONTNEED);
     rc = settle(cache, fill, SR_ENTRY_READY | at / SR_LEAF_ALIGN << SR_ENTRY_SHIFT);
