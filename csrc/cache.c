@@ -323,7 +323,10 @@ int sr_cache_look(const sr_cache *cache, uint64_t key, const char **payload, uin
         return -ENOENT;
     if (state_of(w) == SR_ENTRY_FILLING)
         return -EAGAIN;
-    uint64_t at = (w >> SR_ENTRY_SHIFT) * SR_LEAF_ALIGN, end = cache->budget;
+    /* Beyond what is committed a read would take memory, or end in SIGBUS. */
+    uint64_t at = (w >> SR_ENTRY_SHIFT) * SR_LEAF_ALIGN, end = sr_load_relaxed(&cache->header->committed);
+    if (end > cache->budget)
+        end = cache->budget;
     if (at > end || end - at < sizeof(sr_entry))
         return -EPROTO;
     sr_entry entry;
