@@ -342,8 +342,10 @@ int sr_cache_look(const sr_cache *cache, uint64_t key, const char **payload, uin
 bool sr_cache_has_room(const sr_cache *cache, uint64_t bytes)
 {
     uint64_t used = sr_load_relaxed(&cache->header->cursor), then = sr_load_relaxed(&cache->header->short_until);
-    return used <= cache->budget && bytes <= cache->budget - used && cache->budget - used - bytes >= sizeof(sr_entry) &&
-           (then == 0 || sr_now() >= then);
+    if (used > cache->budget || bytes > cache->budget ||
+        sizeof(sr_entry) + round_up(bytes, SR_LEAF_ALIGN) > cache->budget - used)
+        return false;
+    return then == 0 || then - sr_now() > SHORT_NS; /* it has passed; or another time namespace's clock has said it */
 }
 
 /* ---- fillers --------------------------------------------------------------------------------------------- */
