@@ -290,7 +290,7 @@ void sr_cache_describe(const sr_cache *cache, sr_cache_info *info)
         for (unsigned what = 0; what < SR_N_TALLIES; what++)
             info->tallies[what] += sr_load_relaxed(&cache->tallies[i].of[what]);
     uint64_t chunks = 0;
-    for (uint64_t i = 0; i < cache->n_keys / SR_CACHE_CHUNK / 64; i++)
+    for (uint64_t i = 0; i < (cache->n_keys / SR_CACHE_CHUNK + 63) / 64; i++)
         chunks += (uint64_t)__builtin_popcountll(sr_load_relaxed(&cache->map[i]));
     info->used = sr_load_relaxed(&h->cursor);
     info->committed = (uint64_t)((char *)cache->index - cache->base) + chunks * SR_CACHE_CHUNK * sizeof(uint64_t) +
