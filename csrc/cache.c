@@ -370,7 +370,7 @@ static uint64_t who_am_i(sr_cache *cache)
 /* What a dead filler has left: its entry becomes EMPTY, then its number free. Several may do this at once, and a slow one
  * may still be at it when the number is another's: each step holds the word that it has read against the incarnation which
  * it read afterwards, as sr_recover_dead does. */
-static void bury(sr_cache *cache, uint32_t number, uint64_t dead)
+void sr_cache_bury(sr_cache *cache, uint32_t number, uint64_t dead)
 {
     sr_filler *f = &cache->fillers[number];
     uint64_t key = sr_load_acquire(&f->key), taken = sr_load_relaxed(&f->taken);
@@ -396,7 +396,7 @@ int sr_cache_recover(sr_cache *cache)
     for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++) {
         uint64_t theirs = sr_load_acquire(&cache->fillers[i].incarnation);
         if (theirs && sr_has_gone(theirs, sr_load_relaxed(&cache->fillers[i].program)) == 1) {
-            bury(cache, i, theirs);
+            sr_cache_bury(cache, i, theirs);
             dead++;
         }
     }
@@ -463,7 +463,7 @@ static int commit(sr_cache *cache, uint32_t number, uint64_t offset, uint64_t ne
 /* Also where only this process cannot commit, because its descriptor has been closed: then the others need not wait. */
 static int refuse_for_memory(sr_cache *cache, int rc)
 {
-    if (rc == -ENOSPC)
+    if (rc != -EBADF)
         sr_store_relaxed(&cache->header->short_until, sr_now() + SHORT_NS);
     return -ENOSPC;
 }
@@ -644,7 +644,7 @@ int sr_cache_wait(sr_cache *cache, uint64_t key, uint64_t deadline)
             continue;
         /* The number may be another process's by now: then the word has changed, and the next look sees it. */
         if (theirs && sr_has_gone(theirs, sr_load_relaxed(&f->program)) == 1)
-            bury(cache, (uint32_t)owner - 1, theirs);
+            sr_cache_bury(cache, (uint32_t)owner - 1, theirs);
         else if (sr_now() >= deadline)
             return rc;
         next = sr_now() + SR_CACHE_LOOK_AGAIN_NS;

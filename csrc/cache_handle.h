@@ -28,6 +28,9 @@ struct sr_cache {
 #define SR_CACHE_LOOK_AGAIN_NS SR_CACHE_LOOK_NS
 #endif
 
+/* Gives back what that incarnation of a number has left behind. */
+void sr_cache_bury(sr_cache *cache, uint32_t number, uint64_t dead);
+
 #ifdef SR_STEPS
 #include "steps.h" /* for tests: from here on each access to shared bytes has points where a party may be killed */
 #endif
