@@ -36,7 +36,7 @@ static void mount_small(const char *size)
         }                                                                                                       \
     } while (0)
 
-static sr_ring *small_ring(uint32_t n_parties)
+static inline sr_ring *small_ring(uint32_t n_parties)
 {
     mount_small("8m");
     sr_ring *ring = NULL;
