@@ -1,0 +1,192 @@
+/* Waiting for an entry that somebody else makes. Nobody looks again by himself here: a lost wake-up is a hang. */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+
+#include "caches.h"
+
+struct waiter {
+    sr_cache *cache;
+    uint64_t key;
+    int rc;
+    pthread_t thread;
+};
+
+static void *waits(void *as)
+{
+    struct waiter *w = as;
+    w->rc = sr_cache_wait(w->cache, w->key, SR_FOREVER);
+    return NULL;
+}
+
+static void begin_to_wait(struct waiter *w, sr_cache *cache, uint64_t key)
+{
+    *w = (struct waiter){.cache = cache, .key = key, .rc = 1};
+    CHECK_OK(pthread_create(&w->thread, NULL, waits, w));
+}
+
+static int end_of(struct waiter *w)
+{
+    CHECK_OK(pthread_join(w->thread, NULL));
+    return w->rc;
+}
+
+static void all_who_wait_are_woken_by_the_store(void)
+{
+    sr_cache *cache = make_cache(MIB), *other = attached(cache);
+    struct waiter w[4];
+    sr_fill fill = claimed(cache, 7);
+    for (int i = 0; i < 4; i++)
+        begin_to_wait(&w[i], i % 2 ? cache : other, 7);
+    await_waiters(cache, 4);
+    CHECK_OK(store(cache, &fill, 100, NULL));
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(end_of(&w[i]));
+    check_entry(other, 7, 100);
+    CHECK_EQ(sr_load_relaxed(&cache->header->waiters), 0);
+    sr_cache_destroy(other);
+    sr_cache_destroy(cache);
+}
+
+static void they_are_woken_too_when_it_is_given_up_or_refused(void)
+{
+    sr_cache *cache = make_cache(1000);
+    struct waiter w;
+    for (int i = 0; i < 2; i++) {
+        sr_fill fill = claimed(cache, 7);
+        begin_to_wait(&w, cache, 7);
+        await_waiters(cache, 1);
+        if (i)
+            CHECK_EQ(store(cache, &fill, 2000, NULL), -ENOSPC);
+        else
+            CHECK_OK(sr_cache_abandon(cache, &fill));
+        CHECK_OK(end_of(&w));
+        CHECK_EQ(look(cache, 7), -ENOENT);
+    }
+    sr_cache_destroy(cache);
+}
+
+/* Two threads in step: one stores just as the other begins to wait. */
+enum { ENTRIES = 20000 };
+struct race {
+    sr_cache *cache;
+    _Atomic uint64_t round;
+};
+
+static void *fills(void *as)
+{
+    struct race *race = as;
+    sr_result result = {.kind = SR_BATCH};
+    for (uint64_t key = 0; key < ENTRIES; key++) {
+        sr_fill fill = claimed(race->cache, key);
+        sr_store_release(&race->round, key + 1);
+        CHECK_OK(sr_cache_store(race->cache, &fill, &result, (const char *)&key, 8, NULL));
+    }
+    return NULL;
+}
+
+static void a_store_and_a_wait_at_once_lose_no_wake_up(void)
+{
+    struct race race = {.cache = make_cache(4 * MIB)};
+    pthread_t thread;
+    CHECK_OK(pthread_create(&thread, NULL, fills, &race));
+    for (uint64_t key = 0; key < ENTRIES; key++) {
+        while (sr_load_acquire(&race.round) <= key)
+            sched_yield();
+        CHECK_OK(sr_cache_wait(race.cache, key, SR_FOREVER));
+        CHECK_OK(look(race.cache, key));
+    }
+    CHECK_OK(pthread_join(thread, NULL));
+    sr_cache_destroy(race.cache);
+}
+
+static void nobody_waits_for_what_nobody_makes(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    CHECK_OK(sr_cache_wait(cache, 7, 0)); /* its word has no memory */
+    CHECK_OK(make_entry(cache, 7, 8));
+    CHECK_OK(sr_cache_wait(cache, 7, 0));
+    CHECK_OK(sr_cache_wait(cache, 8, 0));
+    sr_cache_destroy(cache);
+}
+
+static void nobody_waits_for_itself(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    struct waiter w;
+    sr_fill fill = claimed(cache, 7);
+    CHECK_EQ(sr_cache_wait(cache, 7, SR_FOREVER), -EDEADLK);
+    begin_to_wait(&w, cache, 7); /* another thread may */
+    await_waiters(cache, 1);
+    CHECK_OK(sr_cache_abandon(cache, &fill));
+    CHECK_OK(end_of(&w));
+    sr_cache_destroy(cache);
+}
+
+static void claims_and_stops(sr_cache *cache, void *unused)
+{
+    (void)unused;
+    sr_fill fill = claimed(cache, 7);
+    raise(SIGSTOP);
+    CHECK_OK(store(cache, &fill, 100, NULL));
+}
+
+static void who_has_stopped_is_waited_for_no_longer_than_asked(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    struct waiter w;
+    int status;
+    pid_t pid = in_another(claims_and_stops, cache, NULL);
+    CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+    CHECK_EQ(sr_cache_wait(cache, 7, 0), -ETIMEDOUT);
+    uint64_t then = in_ms(30);
+    CHECK_EQ(sr_cache_wait(cache, 7, then), -ETIMEDOUT);
+    CHECK(sr_now() >= then);
+    CHECK_EQ(look(cache, 7), -EAGAIN); /* it is still the other's */
+    begin_to_wait(&w, cache, 7);
+    await_waiters(cache, 1);
+    kill(pid, SIGCONT);
+    CHECK_OK(end_of(&w));
+    CHECK_EQ(wait_for(pid), 0);
+    check_entry(cache, 7, 100);
+    sr_cache_destroy(cache);
+}
+
+/* Signals its parent till that has said so. */
+static void interrupts(sr_cache *cache, void *enough)
+{
+    (void)cache;
+    while (!sr_load_acquire((_Atomic uint32_t *)enough)) {
+        kill(getppid(), SIGUSR1);
+        sched_yield();
+    }
+}
+
+static void a_signal_ends_the_wait(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    _Atomic uint32_t *enough = shared_page();
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESTART};
+    CHECK_OK(sigaction(SIGUSR1, &action, NULL));
+    int status;
+    pid_t filler = in_another(claims_and_stops, cache, NULL);
+    CHECK_EQ(waitpid(filler, &status, WUNTRACED), filler);
+    pid_t pid = in_another(interrupts, cache, enough);
+    CHECK_EQ(sr_cache_wait(cache, 7, SR_FOREVER), -EINTR);
+    sr_store_release(enough, 1);
+    CHECK_EQ(wait_for(pid), 0);
+    CHECK_EQ(sr_load_relaxed(&cache->header->waiters), 0);
+    kill(filler, SIGCONT);
+    CHECK_EQ(wait_for(filler), 0);
+    sr_cache_destroy(cache);
+}
+
+static const struct test tests[] = {
+    T(all_who_wait_are_woken_by_the_store),
+    T(they_are_woken_too_when_it_is_given_up_or_refused),
+    T(a_store_and_a_wait_at_once_lose_no_wake_up),
+    T(nobody_waits_for_what_nobody_makes),
+    T(nobody_waits_for_itself),
+    T(who_has_stopped_is_waited_for_no_longer_than_asked),
+    T(a_signal_ends_the_wait),
+};
+RUN_TESTS(tests, 60)
