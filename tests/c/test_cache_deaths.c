@@ -1,0 +1,358 @@
+/* Fillers that die, fork, or become another program; who finds them, and what they had begun. */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+#include <sys/personality.h>
+
+#include "caches.h"
+
+static uint64_t numbers_taken(const sr_cache *cache)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
+        n += sr_load_relaxed(&cache->fillers[i].incarnation) != 0;
+    return n;
+}
+
+static void claims_and_dies(sr_cache *cache, void *how_many)
+{
+    for (uint64_t key = 0; key < (uint64_t)(uintptr_t)how_many; key++)
+        claimed(cache, key);
+    raise(SIGKILL);
+}
+
+static void dead(sr_cache *cache, uint64_t how_many)
+{
+    int status = wait_for(in_another(claims_and_dies, cache, (void *)(uintptr_t)how_many));
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static void who_waits_finds_the_dead(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    dead(cache, 2);
+    CHECK_EQ(look(cache, 0), -EAGAIN);
+    CHECK_EQ(sr_cache_wait(cache, 0, 0), 0); /* a deadline that has passed is no reason to leave it */
+    CHECK_EQ(look(cache, 0), -ENOENT);
+    CHECK_EQ(look(cache, 1), -EAGAIN);
+    CHECK_OK(sr_cache_wait(cache, 1, SR_FOREVER));
+    CHECK_EQ(info_of(cache).recovered, 2);
+    CHECK_EQ(numbers_taken(cache), 0);
+    for (uint64_t key = 0; key < 2; key++) {
+        CHECK_EQ(entry_word(cache, key), UINT64_C(1) << SR_GEN_SHIFT);
+        CHECK_OK(make_entry(cache, key, 100));
+        check_entry(cache, key, 100);
+    }
+    sr_cache_destroy(cache);
+}
+
+static void who_dies_while_others_sleep_is_found_by_them(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    int ends[2];
+    CHECK_OK(pipe(ends));
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        claimed(cache, 7);
+        CHECK_EQ(write(ends[1], "x", 1), 1);
+        await_waiters(cache, 1);
+        raise(SIGKILL);
+    }
+    char c;
+    CHECK_EQ(read(ends[0], &c, 1), 1);
+    CHECK_OK(sr_cache_wait(cache, 7, SR_FOREVER)); /* a zombie is dead */
+    CHECK_EQ(look(cache, 7), -ENOENT);
+    wait_for(pid);
+    sr_cache_destroy(cache);
+}
+
+static void who_finds_no_number_finds_the_dead(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    dead(cache, SR_CACHE_FILLERS);
+    CHECK_EQ(numbers_taken(cache), SR_CACHE_FILLERS);
+    sr_fill fill = claimed(cache, SR_CACHE_FILLERS);
+    CHECK_EQ(numbers_taken(cache), 1);
+    CHECK_EQ(info_of(cache).recovered, SR_CACHE_FILLERS);
+    for (uint64_t key = 0; key < SR_CACHE_FILLERS; key++)
+        CHECK_EQ(look(cache, key), -ENOENT);
+    CHECK_OK(sr_cache_abandon(cache, &fill));
+    sr_cache_destroy(cache);
+}
+
+static void the_living_may_have_all_numbers(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    sr_fill fills[SR_CACHE_FILLERS], more;
+    for (uint64_t key = 0; key < SR_CACHE_FILLERS; key++)
+        fills[key] = claimed(cache, key);
+    CHECK_EQ(sr_cache_claim(cache, SR_CACHE_FILLERS, &more, NULL), -EUSERS);
+    CHECK_EQ(sr_cache_recover(cache), 0);
+    CHECK_OK(store(cache, &fills[5], 8, NULL));
+    CHECK_OK(sr_cache_claim(cache, SR_CACHE_FILLERS, &more, NULL));
+    CHECK_EQ(more.filler, fills[5].filler);
+    sr_cache_destroy(cache);
+}
+
+static void what_the_dead_had_taken_is_counted(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    dead(cache, 1);
+    sr_filler *f = &cache->fillers[owner_of_entry(cache, 0) - 1];
+    sr_store_relaxed(&f->taken, 640); /* as between the taking and READY */
+    sr_store_relaxed(&cache->header->cursor, 640);
+    CHECK_EQ(sr_cache_recover(cache), 1);
+    CHECK_EQ(info_of(cache).lost, 640);
+    CHECK_OK(make_entry(cache, 0, 8));
+    CHECK_EQ(info_of(cache).used, 640 + 128);
+    check_entry(cache, 0, 8);
+    sr_cache_destroy(cache);
+}
+
+static void who_dies_between_ready_and_the_end_leaves_an_entry(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    dead(cache, 1);
+    uint32_t number = owner_of_entry(cache, 0) - 1;
+    sr_store_relaxed(&cache->fillers[number].taken, 640);
+    sr_store_relaxed(&cache->fillers[number].growing, 4096);
+    CHECK_OK(make_entry(cache, 1, 100));
+    sr_store_release(&cache->index[0], SR_ENTRY_READY | UINT64_C(7) << SR_ENTRY_SHIFT);
+    CHECK_EQ(sr_cache_recover(cache), 1);
+    CHECK_EQ(entry_word(cache, 0), SR_ENTRY_READY | UINT64_C(7) << SR_ENTRY_SHIFT);
+    CHECK_EQ(info_of(cache).lost + info_of(cache).recovered, 0);
+    CHECK_EQ(numbers_taken(cache), 0);
+    sr_cache_destroy(cache);
+}
+
+static void a_dead_one_that_wrote_anything_does_no_harm(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    uint64_t keys[] = {SR_CACHE_NO_KEY, SR_CACHE_KEYS, SR_CACHE_KEYS - 1, 5};
+    sr_fill other = claimed(cache, 5);
+    for (int i = 0; i < 4; i++) {
+        dead(cache, 1);
+        sr_filler *f = &cache->fillers[owner_of_entry(cache, 0) - 1];
+        sr_store_relaxed(&f->key, keys[i]); /* 5 is somebody else's */
+        CHECK_EQ(sr_cache_recover(cache), 1);
+        CHECK_EQ(numbers_taken(cache), 1);
+        CHECK_EQ(look(cache, 0), -EAGAIN); /* its entry stays lost: who waits makes his own */
+        CHECK_EQ(sr_cache_wait(cache, 0, in_ms(20)), -ETIMEDOUT);
+        sr_store_relaxed(&cache->index[0], 0);
+    }
+    CHECK_OK(store(cache, &other, 100, NULL));
+    check_entry(cache, 5, 100);
+    sr_cache_destroy(cache);
+}
+
+static void a_slow_survivor_leaves_the_numbers_next_tenant_alone(void)
+{
+    /* Two survivors find the same death. When one is done another thread takes the number, then the other goes on. */
+    sr_cache *cache = make_cache(MIB);
+    for (uint64_t key = 0; key < 2; key++) { /* it makes another entry; the same one */
+        dead(cache, 1);
+        uint32_t number = owner_of_entry(cache, 0) - 1;
+        uint64_t gone = sr_load_relaxed(&cache->fillers[number].incarnation), before;
+        CHECK_EQ(sr_cache_recover(cache), 1);
+        sr_fill fill = claimed(cache, key);
+        sr_filler *f = &cache->fillers[number];
+        if (fill.filler != number) { /* it would have any other; have it that one */
+            sr_store_relaxed(&cache->fillers[fill.filler].incarnation, 0);
+            sr_store_relaxed(&f->incarnation, fill.incarnation);
+            sr_store_relaxed(&f->key, key);
+            fill.filler = number;
+            fill.word = (fill.word & ~SR_OWNER_MASK) | (uint64_t)(number + 1) << SR_OWNER_SHIFT;
+            sr_store_relaxed(&cache->index[key], fill.word);
+        }
+        sr_store_relaxed(&f->taken, 64);
+        before = entry_word(cache, key);
+        sr_cache_bury(cache, number, gone);
+        CHECK_EQ(entry_word(cache, key), before);
+        CHECK_EQ(sr_load_relaxed(&f->incarnation), fill.incarnation);
+        CHECK_EQ(info_of(cache).recovered, key + 1);
+        CHECK_EQ(info_of(cache).lost, 0);
+        CHECK_OK(store(cache, &fill, 100, NULL));
+        check_entry(cache, key, 100);
+        CHECK_EQ(numbers_taken(cache), 0);
+        sr_store_relaxed(&cache->index[0], 0);
+    }
+    sr_cache_destroy(cache);
+}
+
+static void who_was_taken_for_dead_takes_nothing_from_others(void)
+{
+    /* As where a process without /proc looks from another PID namespace. */
+    sr_cache *cache = make_cache(MIB);
+    sr_fill mine = claimed(cache, 1);
+    sr_cache_bury(cache, mine.filler, mine.incarnation);
+    CHECK_EQ(look(cache, 1), -ENOENT);
+    CHECK_OK(make_entry(cache, 1, 200));
+    sr_store_relaxed(&cache->fillers[mine.filler].incarnation, 4711); /* the number has gone to another */
+    CHECK_EQ(store(cache, &mine, 100, NULL), -ESTALE);
+    check_entry(cache, 1, 200);
+    CHECK_EQ(sr_load_relaxed(&cache->fillers[mine.filler].incarnation), 4711);
+    sr_cache_destroy(cache);
+}
+
+/* In the forked child of who makes entry 1. */
+static void has_a_copy_of_the_fill(sr_cache *cache, void *fill)
+{
+    sr_fill copy = *(sr_fill *)fill;
+    CHECK_EQ(store(cache, &copy, 8, NULL), -ECHILD);
+    CHECK_EQ(sr_cache_abandon(cache, &copy), -ECHILD);
+    CHECK_EQ(sr_cache_wait(cache, 1, in_ms(20)), -ETIMEDOUT); /* not -EDEADLK: its parent makes it */
+    CHECK_EQ(sr_cache_recover(cache), 0);
+    CHECK_OK(make_entry(cache, 2, 100));
+    claimed(cache, 3);
+}
+
+static void a_forked_child_ends_no_fill_of_its_parents(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    sr_fill fill = claimed(cache, 1);
+    CHECK_EQ(wait_for(in_another(has_a_copy_of_the_fill, cache, &fill)), 0);
+    CHECK_EQ(look(cache, 1), -EAGAIN);
+    CHECK_OK(store(cache, &fill, 100, NULL));
+    check_entry(cache, 1, 100);
+    check_entry(cache, 2, 100);
+    CHECK_EQ(look(cache, 3), -EAGAIN);
+    CHECK_OK(sr_cache_wait(cache, 3, SR_FOREVER)); /* the child has ended, this process has not */
+    CHECK_EQ(look(cache, 3), -ENOENT);
+    sr_cache_destroy(cache);
+}
+
+static void forks_and_ends(sr_cache *cache, void *pid)
+{
+    claimed(cache, 1);
+    pid_t child = fork();
+    while (child == 0)
+        pause();
+    *(pid_t *)pid = child;
+}
+
+static void who_is_forked_from_a_dead_filler_does_not_keep_its_entry(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    pid_t *child = shared_page();
+    CHECK_EQ(wait_for(in_another(forks_and_ends, cache, child)), 0);
+    CHECK_OK(kill(*child, 0));
+    CHECK_OK(sr_cache_wait(cache, 1, SR_FOREVER));
+    CHECK_EQ(look(cache, 1), -ENOENT);
+    kill(*child, SIGKILL);
+    sr_cache_destroy(cache);
+}
+
+static void becomes_another_program(sr_cache *cache, void *ends)
+{
+    claimed(cache, 1);
+    CHECK_OP(dup2(((int *)ends)[0], 0), >=, 0);
+    CHECK_OP(dup2(((int *)ends)[1], 1), >=, 0);
+    execl("/bin/cat", "cat", (char *)NULL);
+    CHECK(false);
+}
+
+static void who_has_become_another_program_has_gone(void)
+{
+    if (personality(0xffffffff) & ADDR_NO_RANDOMIZE)
+        SKIP("programs begin at the same place here");
+    sr_cache *cache = make_cache(MIB);
+    int to[2], from[2];
+    char c = 'x';
+    CHECK_OK(pipe2(to, 0));
+    CHECK_OK(pipe2(from, 0));
+    int ends[2] = {to[0], from[1]};
+    pid_t pid = in_another(becomes_another_program, cache, ends);
+    CHECK_EQ(write(to[1], &c, 1), 1);
+    CHECK_EQ(read(from[0], &c, 1), 1); /* it is cat by now */
+    CHECK_EQ(look(cache, 1), -EAGAIN);
+    CHECK_OK(sr_cache_wait(cache, 1, SR_FOREVER));
+    CHECK_EQ(look(cache, 1), -ENOENT);
+    CHECK_OK(kill(pid, 0));
+    kill(pid, SIGKILL);
+    wait_for(pid);
+    sr_cache_destroy(cache);
+}
+
+static void a_pid_used_again_names_the_first_process_dead(void)
+{
+    sr_cache *cache = make_cache(MIB);
+    sr_fill fill = claimed(cache, 1);
+    sr_store_relaxed(&cache->fillers[fill.filler].incarnation, fill.incarnation + (UINT64_C(1) << 32));
+    CHECK_EQ(sr_cache_recover(cache), 1);
+    CHECK_EQ(look(cache, 1), -ENOENT);
+    sr_cache_destroy(cache);
+}
+
+static void from_another_pid_namespace_entries_are_only_found(void)
+{
+    sr_cache *cache = make_cache(MIB), *other;
+    sr_fill fill = claimed(cache, 1);
+    CHECK_OK(make_entry(cache, 2, 100));
+    cache->header->pid_namespace++;
+    other = attached(cache);
+    check_entry(other, 2, 100);
+    sr_fill more;
+    CHECK_EQ(sr_cache_claim(other, 3, &more, NULL), -EXDEV);
+    CHECK_EQ(sr_cache_wait(other, 1, SR_FOREVER), -ETIMEDOUT);
+    sr_store_relaxed(&cache->fillers[fill.filler].incarnation, fill.incarnation + (UINT64_C(1) << 32));
+    CHECK_EQ(sr_cache_recover(other), 0);
+    CHECK_EQ(look(other, 1), -EAGAIN);
+    sr_cache_destroy(other);
+    sr_cache_destroy(cache);
+}
+
+/* Many survivors of many deaths at once, over and over. */
+enum { SURVIVORS = 4, LAPS = 10, EACH = 12 };
+
+static void survives(sr_cache *cache, void *begin)
+{
+    while (!sr_load_acquire((_Atomic uint32_t *)begin))
+        sched_yield();
+    for (uint64_t key = 0; key < EACH; key++)
+        for (int rc = -EAGAIN; rc != -EEXIST;)
+            if ((rc = make_entry(cache, key, 100 + key)) == -EAGAIN)
+                CHECK_OK(sr_cache_wait(cache, key, SR_FOREVER));
+            else
+                CHECK(rc == 0 || rc == -EEXIST);
+}
+
+static void several_survivors_at_once_make_each_entry_once(void)
+{
+    for (int lap = 0; lap < LAPS; lap++) {
+        sr_cache *cache = make_cache(MIB);
+        _Atomic uint32_t *begin = shared_page();
+        pid_t pids[SURVIVORS];
+        dead(cache, EACH);
+        for (int i = 0; i < SURVIVORS; i++)
+            pids[i] = in_another(survives, cache, begin);
+        sr_store_release(begin, 1);
+        for (int i = 0; i < SURVIVORS; i++)
+            CHECK_EQ(wait_for(pids[i]), 0);
+        for (uint64_t key = 0; key < EACH; key++)
+            check_entry(cache, key, 100 + key);
+        CHECK_EQ(info_of(cache).entries, EACH);
+        CHECK_EQ(info_of(cache).recovered, EACH);
+        CHECK_EQ(numbers_taken(cache), 0);
+        munmap((void *)begin, SR_PAGE);
+        sr_cache_destroy(cache);
+    }
+}
+
+static const struct test tests[] = {
+    T(who_waits_finds_the_dead),
+    T(who_dies_while_others_sleep_is_found_by_them),
+    T(who_finds_no_number_finds_the_dead),
+    T(the_living_may_have_all_numbers),
+    T(what_the_dead_had_taken_is_counted),
+    T(who_dies_between_ready_and_the_end_leaves_an_entry),
+    T(a_dead_one_that_wrote_anything_does_no_harm),
+    T(a_slow_survivor_leaves_the_numbers_next_tenant_alone),
+    T(who_was_taken_for_dead_takes_nothing_from_others),
+    T(a_forked_child_ends_no_fill_of_its_parents),
+    T(who_is_forked_from_a_dead_filler_does_not_keep_its_entry),
+    T(who_has_become_another_program_has_gone),
+    T(a_pid_used_again_names_the_first_process_dead),
+    T(from_another_pid_namespace_entries_are_only_found),
+    T(several_survivors_at_once_make_each_entry_once),
+};
+RUN_TESTS(tests, 60)
