@@ -185,7 +185,7 @@ uint32_t machine_regions(uint32_t component, struct region *out)
         out[0] = (struct region){&books, sizeof books};
         out[1] = (struct region){&handle.header->run, sizeof(sr_header) - offsetof(sr_header, run)};
         out[2] = (struct region){handle.parties, (uint32_t)sizeof(sr_party) * handle.n_parties};
-        return 3;
+        return plan->caches ? 3 + cache_regions(out + 3) : 3;
     }
     /* All but the stamps, which nothing depends on. */
     sr_slot *s = &handle.slots[component - 1];
@@ -227,6 +227,8 @@ void machine_begin(const struct scenario *scenario)
         /* The generation wraps within a few batches. */
         handle.slots[i].state = sr_word(SR_FREE, 0, (UINT64_MAX >> SR_GEN_SHIFT) - i);
     }
+    if (plan->caches)
+        cache_begin();
     memset(books.strays, plan->trims, plan->slots);
     books.deaths = (uint8_t)plan->deaths;
     books.signals = (uint8_t)plan->signals;

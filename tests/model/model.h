@@ -31,6 +31,7 @@ struct scenario {
     bool grows;   /* slots begin without memory */
     bool trims;   /* workers have FREE slots give memory back */
     bool vacates; /* the consumer ends when it has its first batch, and gives all memory back */
+    bool caches; /* a cache in place of the ring's slots */
     bool consumer_dies, closes; /* else it ends when all sleep and nothing is left to do */
 };
 
@@ -113,6 +114,14 @@ extern uint32_t spawned; /* bit mask: parties that began anew in this step */
 extern void (*step_seen)(const char *what, const void *address, const void *code, uint64_t value);
 
 bool explore(const struct scenario *);
+
+/* caches.c: the cache's bytes, where a scenario has one */
+void cache_begin(void);
+uint32_t cache_regions(struct region *out);
+bool cache_no_step(const volatile void *address);
+int cache_entry_at(const void *address); /* of the entries, -1: none */
+int cache_key_at(const void *address);   /* whose word that is, -1: none's */
+bool cache_is_ready(uint32_t entry);
 
 /* race.c: the rule of plain accesses, and the order that makes them one after another */
 void race_plain(const void *address, bool write);

@@ -62,13 +62,9 @@ static bool may(const sr_slot *s, uint32_t object, bool write)
     return false;
 }
 
-void race_object(uint32_t slot, uint32_t object, bool write)
+static void in_order(uint32_t slot, uint32_t object, bool write)
 {
-    const sr_slot *s = &ring->slots[slot];
     uint64_t *mine = &books.knows[self], others = 0;
-    if (!may(s, object, write))
-        violated("%s slot %u (part %u), whose state word is %#llx: it is not this party's", write ? "writes to" : "reads",
-                 slot, object, (unsigned long long)s->state);
     if (!plan->races)
         return;
     for (uint32_t p = 0; p < MAX_PARTIES; p++)
@@ -88,6 +84,23 @@ void race_object(uint32_t slot, uint32_t object, bool write)
     }
 }
 
+void race_object(uint32_t slot, uint32_t object, bool write)
+{
+    const sr_slot *s = &ring->slots[slot];
+    if (!may(s, object, write))
+        violated("%s slot %u (part %u), whose state word is %#llx: it is not this party's", write ? "writes to" : "reads",
+                 slot, object, (unsigned long long)s->state);
+    in_order(slot, object, write);
+}
+
+/* A cache's entry is written as long as no word says that it is READY, and then only read. */
+static void race_entry(uint32_t entry, bool write)
+{
+    if (cache_is_ready(entry) == write)
+        violated("%s entry %u, which is%s READY", write ? "writes to" : "reads", entry, write ? "" : " not");
+    in_order(entry / PER_SLOT, entry % PER_SLOT, write);
+}
+
 static int slot_of(const void *address, size_t *within)
 {
     size_t at = (size_t)((const char *)address - (const char *)ring->slots);
@@ -101,6 +114,8 @@ void race_plain(const void *address, bool write)
 {
     size_t at;
     int slot = slot_of(address, &at);
+    if (plan->caches && cache_entry_at(address) >= 0)
+        race_entry((uint32_t)cache_entry_at(address), write);
     if (slot < 0)
         return; /* task areas and payloads: the scenarios say what they touch */
     if (at >= offsetof(sr_slot, task) && at < offsetof(sr_slot, cursor)) {
@@ -119,6 +134,8 @@ static uint64_t *handed_on(const void *address)
 {
     size_t at;
     int slot = slot_of(address, &at);
+    if (plan->caches && plan->races && cache_key_at(address) >= 0)
+        return &books.hands_on[cache_key_at(address)][0];
     if (slot < 0 || !plan->races)
         return NULL;
     if (at == offsetof(sr_slot, state))

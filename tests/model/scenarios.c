@@ -5,9 +5,14 @@ void pull(uint32_t me);
 void push(uint32_t me);
 void push_death(uint32_t dead);
 void incarnations(uint32_t me);
+void cache_of_one(uint32_t me);
+void cache_and_a_waiter(uint32_t me);
+void cache_of_numbers(uint32_t me);
 
 #define PULL(of) .name = of, .party = pull
 #define PUSH(of) .name = of, .party = push, .on_death = push_death, .flags = SR_SEG_PUSH
+
+#define CACHE(of) .name = of, .flags = SR_SEG_PUSH, .caches = true
 
 /* The counts of states stand in docs/protocol.md. `late`: both workers begin when the first task lies there. */
 const struct scenario scenarios[] = {
@@ -66,6 +71,14 @@ const struct scenario scenarios[] = {
      .workers = 3, .slots = 1, .deaths = 1, .incarnations = true, .late = true, .holds = true},
     {.name = "incarnations-grow", .party = incarnations, .flags = SR_SEG_PUSH, .what = "the same, and slots have no memory yet",
      .workers = 3, .slots = 1, .deaths = 1, .incarnations = true, .late = true, .grows = true},
+    {CACHE("cache"), .party = cache_of_one, .what = "3 processes want one entry, one of them gives it up, data races", .workers = 2,
+     .races = true},
+    {CACHE("cache-death"), .party = cache_and_a_waiter, .what = "2 processes want one entry, another waits for it, 1 death, 1 signal, data races",
+     .workers = 2, .deaths = 1, .signals = 1, .races = true},
+    {CACHE("cache-numbers"), .party = cache_of_numbers, .what = "1 dies, 2 recover it at once, 1 of them takes its number, data races",
+     .workers = 3, .deaths = 1, .late = true, .races = true},
+    {CACHE("cache-numbers-2"), .party = cache_of_numbers, .what = "the same, and another one dies", .workers = 3, .deaths = 2,
+     .late = true, .races = true},
 };
 const size_t n_scenarios = sizeof scenarios / sizeof *scenarios;
 
@@ -75,6 +88,8 @@ const struct scenario full_scenarios[] = {
      .tickets = 1, .ranges = 2, .deaths = 1, .staged = true, .late = true},
     {PULL("hold-2"), .what = "2 workers, 1 slot, 2 tickets, arrays kept", .workers = 2, .slots = 1, .tickets = 2,
      .holds = true, .late = true},
+    {CACHE("cache-death-3"), .party = cache_of_one, .what = "3 processes want one entry, one of them gives it up, 1 death",
+     .workers = 2, .deaths = 1},
     {PULL("early-2"), .what = "2 workers, 1 slot, 2 tickets, left early", .workers = 2, .slots = 1, .tickets = 2,
      .early_end = true},
 };

@@ -239,6 +239,8 @@ static const char *label(const void *address)
         snprintf(text, sizeof text, "slot %zu +%zu", slot / sizeof(sr_slot), slot % sizeof(sr_slot));
     else if (party < sizeof(sr_party) * n_parties)
         snprintf(text, sizeof text, "party %zu +%zu", party / sizeof(sr_party), party % sizeof(sr_party));
+    else if (plan->caches)
+        snprintf(text, sizeof text, "cache +%zu", (size_t)((const char *)address - ring->base) - ring->data_off);
     else
         snprintf(text, sizeof text, "%s +%zu", slot < sizeof(sr_slot) * 8 ? "payload" : "header",
                  (size_t)((const char *)address - ring->base) % SR_PAGE);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <stdarg.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -26,6 +27,8 @@ static bool shared(const volatile void *address)
 static bool no_step(const volatile void *address, int order)
 {
     const sr_header *h = ring->header;
+    if (plan->caches)
+        return cache_no_step(address);
     if (address == &h->closed)
         return !plan->closes;
     if (address == &h->run)
@@ -202,6 +205,14 @@ void __tsan_read_range(void *a, size_t n) { (void)n, plain(a, false); }
 void __tsan_write_range(void *a, size_t n) { (void)n, plain(a, true); }
 void __tsan_init(void) {}
 
+void *model_memcpy(void *to, const void *from, size_t n);
+void *model_memcpy(void *to, const void *from, size_t n)
+{
+    plain(from, false);
+    plain(to, true);
+    return memcpy(to, from, n);
+}
+
 void put(uint32_t slot, uint32_t object, uint64_t offset, uint64_t value)
 {
     uint64_t *at = (uint64_t *)(sr_payload(ring, slot) + offset);
@@ -324,6 +335,8 @@ long model_syscall(long number, ...)
         errno = ENOSYS;
         return -1;
     }
+    if (number == SYS_gettid)
+        return FIRST_PID + (long)self;
     va_list arguments;
     va_start(arguments, number);
     uint32_t *word = va_arg(arguments, uint32_t *);

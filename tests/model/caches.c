@@ -1,0 +1,186 @@
+/* caches.c - processes that share a cache: each finds an entry, or makes it, or waits for who does.
+ *
+ * The cache's bytes lie behind the ring's in the segment. Its memory is there from the beginning, so that nothing is
+ * committed, and what is hashed are the words on which something depends.
+ */
+#include "cache_handle.h"
+#include "model.h"
+
+enum { KEYS = 2, ENTRIES = 6, ENTRY = 2 * SR_LINE };
+enum { HEADER = SR_PAGE * (3 + MAX_SLOTS), FILLERS = HEADER + SR_PAGE, MAP = FILLERS + SR_PAGE, INDEX = MAP + SR_LINE,
+       DATA = INDEX + SR_PAGE - SR_LINE };
+_Static_assert(DATA + ENTRIES * ENTRY <= SEGMENT_BYTES, "the cache lies in the segment");
+enum { VICTIM = 1, SURVIVOR = 2, NEWCOMER = 3, NUMBER = 1 }; /* all numbers but this one are party 0's */
+
+static struct sr_cache handles[MAX_PARTIES]; /* of each party: who it is lies there */
+static sr_tallies tallies[SR_CACHE_TALLIES]; /* nothing depends on them */
+
+static sr_cache_header *header(void) { return (sr_cache_header *)(segment + HEADER); }
+static sr_filler *fillers(void) { return (sr_filler *)(segment + FILLERS); }
+static _Atomic uint64_t *words(void) { return (_Atomic uint64_t *)(segment + INDEX); }
+
+void cache_begin(void)
+{
+    for (uint32_t p = 0; p < MAX_PARTIES; p++)
+        handles[p] = (struct sr_cache){.base = segment, .view = segment + DATA, .header = header(), .tallies = tallies,
+            .fillers = fillers(), .map = (_Atomic uint64_t *)(segment + MAP), .index = words(), .n_keys = KEYS,
+            .data_off = DATA, .budget = ENTRIES * ENTRY};
+    header()->committed = ENTRIES * ENTRY;
+    *(uint64_t *)(segment + MAP) = 1;
+    for (uint32_t key = 0; key < KEYS; key++) /* the generation wraps at once */
+        words()[key] = UINT64_MAX >> SR_GEN_SHIFT << SR_GEN_SHIFT;
+}
+
+uint32_t cache_regions(struct region *out)
+{
+    out[0] = (struct region){&header()->cursor, 8};
+    out[1] = (struct region){&header()->waiters, 4};
+    out[2] = (struct region){fillers(), SR_CACHE_FILLERS * sizeof(sr_filler)};
+    out[3] = (struct region){words(), KEYS * 8};
+    out[4] = (struct region){segment + DATA, ENTRIES * ENTRY};
+    return 5;
+}
+
+/* Statistics, what never changes here, and what only its filler reads; without deaths that is all of a filler. */
+bool cache_no_step(const volatile void *address)
+{
+    size_t at = (size_t)((const char *)address - (const char *)fillers());
+    if (at < SR_CACHE_FILLERS * sizeof(sr_filler))
+        return plan->deaths == 0 || (at % sizeof(sr_filler) != offsetof(sr_filler, incarnation) &&
+                                     at % sizeof(sr_filler) != offsetof(sr_filler, key));
+    at = (size_t)((const char *)address - segment);
+    return at >= HEADER && at < INDEX && address != &header()->cursor && address != &header()->waiters;
+}
+
+int cache_entry_at(const void *address)
+{
+    size_t at = (size_t)((const char *)address - segment);
+    return at >= DATA && at < DATA + ENTRIES * ENTRY ? (int)((at - DATA) / ENTRY) : -1;
+}
+
+int cache_key_at(const void *address)
+{
+    size_t at = (size_t)((const char *)address - (const char *)words());
+    return at < KEYS * 8 ? (int)(at / 8) : -1;
+}
+
+bool cache_is_ready(uint32_t entry)
+{
+    for (uint32_t key = 0; key < KEYS; key++)
+        if (words()[key] == (SR_ENTRY_READY | (uint64_t)entry * (ENTRY / SR_LINE) << SR_ENTRY_SHIFT))
+            return true;
+    return false;
+}
+
+static bool alive(uint32_t party) { return books.life[party] != DEAD; }
+
+/* Makes an entry, or gives it up. What sr_cache_claim says if it is not this party's. */
+static int make(uint32_t me, uint32_t key, bool gives_up)
+{
+    sr_fill fill;
+    sr_result result = {.kind = SR_BATCH, .def_hash = key};
+    uint64_t content = key + 100;
+    int rc = sr_cache_claim(&handles[me], key, &fill, NULL);
+    if (rc != 0)
+        return rc;
+    MUST(books.fills[key] == 0 || !alive(books.fills[key] - 1u)); /* one at a time */
+    MUST(books.delivered[key] == 0);                              /* and never again */
+    books.fills[key] = (uint8_t)(me + 1);
+    /* From here on it is READY at any moment, and then nobody's. */
+    if (gives_up) {
+        books.fills[key] = 0;
+        MUST(sr_cache_abandon(&handles[me], &fill) == 0);
+        return 0;
+    }
+    MUST(sr_cache_store(&handles[me], &fill, &result, (const char *)&content, sizeof content, NULL) == 0);
+    books.fills[key] = 0;
+    MUST(books.delivered[key]++ == 0);
+    return 0;
+}
+
+static bool found(uint32_t me, uint32_t key, int *rc)
+{
+    const char *payload;
+    uint64_t bytes;
+    sr_result result;
+    *rc = sr_cache_look(&handles[me], key, &payload, &bytes, &result);
+    MUST(*rc == 0 || *rc == -ENOENT || *rc == -EAGAIN);
+    if (*rc != 0)
+        return false;
+    MUST(bytes == 8 && result.kind == SR_BATCH && result.def_hash == key);
+    race_plain(payload, false);
+    MUST(*(const uint64_t *)payload == key + 100);
+    return true;
+}
+
+static void have(uint32_t me, uint32_t key, bool gives_up)
+{
+    int rc;
+    while (!found(me, key, &rc)) {
+        if (rc == -ENOENT) {
+            rc = make(me, key, gives_up);
+            MUST(rc == 0 || rc == -EAGAIN || rc == -EEXIST);
+            gives_up = gives_up && rc != 0;
+        } else {
+            rc = sr_cache_wait(&handles[me], key, SR_FOREVER);
+            MUST(rc == 0 || (rc == -EINTR && plan->signals));
+        }
+    }
+}
+
+/* Several want the same entry; the last of them gives it up once if it has the chance. */
+void cache_of_one(uint32_t me);
+void cache_of_one(uint32_t me) { have(me, 0, me == plan->workers && me > 0); }
+
+/* Two want the same entry, of whom one dies; another one only waits, if somebody makes it. */
+void cache_and_a_waiter(uint32_t me);
+void cache_and_a_waiter(uint32_t me)
+{
+    int rc;
+    if (me > 0)
+        have(me, 0, false);
+    else if (!found(me, 0, &rc) && rc == -EAGAIN)
+        MUST(sr_cache_wait(&handles[me], 0, SR_FOREVER) == 0);
+}
+
+static bool victim_has_gone(uint32_t me)
+{
+    (void)me;
+    return books.life[VICTIM] == ENDED || books.life[VICTIM] == DEAD;
+}
+
+static bool all_have_gone(uint32_t me)
+{
+    (void)me;
+    for (uint32_t p = SURVIVOR; p <= NEWCOMER; p++)
+        if (books.life[p] != ENDED && books.life[p] != DEAD)
+            return false;
+    return true;
+}
+
+/* One dies; a survivor and a newcomer recover it at the same time, and the newcomer takes its number as soon as it can. */
+void cache_of_numbers(uint32_t me);
+void cache_of_numbers(uint32_t me)
+{
+    if (me == VICTIM) {
+        have(me, 0, false);
+    } else if (me == NEWCOMER) {
+        for (uint32_t key = 0; key < KEYS; key++)
+            have(me, key, false);
+    } else if (me == SURVIVOR) {
+        MUST(sr_cache_recover(&handles[me]) >= 0);
+    } else {
+        for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
+            if (i != NUMBER)
+                fillers()[i].incarnation = FIRST_PID;
+        spawn(VICTIM);
+        wait_until(victim_has_gone);
+        spawn(SURVIVOR);
+        spawn(NEWCOMER);
+        wait_until(all_have_gone);
+        for (uint32_t key = 0; key < KEYS; key++)
+            have(me, key, false);
+        MUST(sr_cache_recover(&handles[me]) >= 0); /* who died behind READY */
+        MUST(fillers()[NUMBER].incarnation == 0);
+    }
+}
