@@ -218,6 +218,7 @@ static void a_wrong_word_leads_nowhere(void)
     sr_cache *cache = make_cache(64 * MIB);
     CHECK_OK(make_entry(cache, 1, 1000));
     CHECK_OK(make_entry(cache, 2, 1000));
+    struct stat file;
     uint64_t good = entry_word(cache, 1), committed = sr_load_relaxed(&cache->header->committed) / 64;
     uint64_t places[] = {1, 17, 18, committed, committed - 1, MIB - 1, MIB, UINT64_C(1) << 40, UINT64_MAX >> 8};
     for (int i = 0; i < 9; i++) {
@@ -226,6 +227,8 @@ static void a_wrong_word_leads_nowhere(void)
         sr_store_relaxed(&cache->index[1], SR_ENTRY_READY | places[i] << SR_ENTRY_SHIFT);
         CHECK_EQ(look(cache, 1), -EPROTO);
     }
+    CHECK_OK(fstat(sr_cache_fd(cache), &file));
+    CHECK_EQ(file.st_blocks * 512, info_of(cache).committed); /* no look has taken memory */
     sr_store_relaxed(&cache->index[1], UINT64_MAX); /* no state at all */
     CHECK_EQ(look(cache, 1), -EPROTO);
     CHECK_EQ(sr_cache_wait(cache, 1, 0), 0);

@@ -27,6 +27,8 @@ void cache_begin(void)
             .data_off = DATA, .budget = ENTRIES * ENTRY};
     header()->committed = ENTRIES * ENTRY;
     *(uint64_t *)(segment + MAP) = 1;
+    for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
+        fillers()[i].key = SR_CACHE_NO_KEY;
     for (uint32_t key = 0; key < KEYS; key++) /* the generation wraps at once */
         words()[key] = UINT64_MAX >> SR_GEN_SHIFT << SR_GEN_SHIFT;
 }

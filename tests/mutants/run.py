@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LIMIT = 120  # seconds for one catcher; the C tests have watchdogs of their own
 
-CHEAP = {"hold", "finisher", "races", "early", "push", "test_push"}  # scenarios of --quick
+CHEAP = {"cache-death", "cache-numbers", "hold", "finisher", "races", "early", "push", "test_push"}  # scenarios of --quick
 
 # What each catcher says when it has noticed. A build that fails, or a catcher that crashes, is not that.
 NOTICED = {
