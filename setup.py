@@ -27,7 +27,7 @@ FLAGS = {
     "debug": ["-O1", "-UNDEBUG", "-DSR_DEBUG=1", "-fno-omit-frame-pointer"],
     "asan": ["-O1", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"],
     "tsan": ["-O1", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=thread"],
-    "steps": ["-O1", "-DSR_STEPS=1", "-Itests/steps"],
+    "steps": ["-O1", "-DSR_STEPS=1", "-Itests/steps", "-fvisibility=default"],  # tests call the C functions
 }
 FLAGS["fuzz"] = [*FLAGS["asan"], "-fsanitize-coverage=trace-pc"]  # needs tests/fuzz/edges.c preloaded
 if KIND not in FLAGS:

@@ -70,6 +70,7 @@ static bool is_sound(const sr_cache_header *h, uint64_t file_bytes)
 /* Maps all of it for writing, and the entries once more for reading. */
 static int map_both(int fd, const sr_cache_header *h, char **base, const char **view)
 {
+    *view = NULL;
     int rc = sr_map_file(fd, h->total, base);
     if (rc != 0)
         return rc;

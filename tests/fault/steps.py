@@ -5,7 +5,7 @@
 A job is a kind of death and a mode, in a process of its own. Kinds, of a loader's processes: `respawn` (a
 worker dies at the point and is replaced), `raise` (it dies, and WorkerDied says so), `stop` (it stands still
 there and later goes on) and `parent` (the consumer dies there); and `queue`: one of those that share a
-`slipring.Queue` dies, or stands still. Ends with 1 if a batch was lost, delivered twice, out of its order or
+`slipring.Queue` dies, or stands still; and `cache`: one of those that share a cache. Ends with 1 if a batch was lost, delivered twice, out of its order or
 changed, if anything hung or was left behind, or if a point is in no party's way in any mode.
 """
 
@@ -34,9 +34,11 @@ MODES = {
     "arrays kept": {"data": "Kept"},
 }
 QUEUE_MODES = [f"{who} {what}" for what in ("dies", "stops") for who in ("producer", "consumer", "survivor")]
+CACHE_MODES = [f"{who} {what}" for what in ("dies", "stops") for who in ("filler", "survivor")]
 ALL_JOBS = [
     *((kind, mode) for kind in ("respawn", "raise", "stop", "parent") for mode in MODES),
     *(("queue", mode) for mode in QUEUE_MODES),
+    *(("cache", mode) for mode in CACHE_MODES),
 ]
 QUICK_JOBS = [
     *(("respawn", mode) for mode in MODES),
@@ -44,6 +46,7 @@ QUICK_JOBS = [
     *(("stop", mode) for mode in ("map", "chunks")),
     *(("parent", mode) for mode in ("map, ended early", "chunks", "stream, by state")),
     *(("queue", mode) for mode in (*QUEUE_MODES[:3], "survivor stops")),
+    *(("cache", mode) for mode in CACHE_MODES),
 ]
 # Points that nobody can be struck at, or that these jobs do not lead to.
 ELSEWHERE = {
@@ -78,8 +81,8 @@ def line(job, counts, width):
 
 def run_job(job, path, quick, seed):
     """Run a job in a process of its own; returns its counts, with "failure" where it came to no end."""
-    module = "tests.fault.step_queue" if job[0] == "queue" else "tests.fault.step_rounds"
-    command = [sys.executable, "-W", "ignore", "-m", module, *job, os.fspath(path)]
+    module = {"queue": "step_queue", "cache": "step_cache"}.get(job[0], "step_rounds")
+    command = [sys.executable, "-W", "ignore", "-m", f"tests.fault.{module}", *job, os.fspath(path)]
     env = {**os.environ, "SLIPRING_TEST_RUN": f"{os.getpid()} {job}"}  # its orphans are not those of others
     done = subprocess.run([*command, str(int(quick)), seed], capture_output=True, text=True, env=env)
     if done.returncode == 0:
