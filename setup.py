@@ -59,7 +59,7 @@ EXTENSIONS = {
 
 HEADERS = glob.glob("csrc/*.h")
 if KIND == "steps":
-    EXTENSIONS = {"ring._segment": [*EXTENSIONS["ring._segment"], "tests/steps/steps.c"]}
+    EXTENSIONS = {"ring._segment": [*EXTENSIONS["ring._segment"], CACHE, "tests/steps/steps.c"]}
     HEADERS.append("tests/steps/steps.h")
 
 CFLAGS = [

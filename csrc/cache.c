@@ -25,7 +25,7 @@
 #define LARGEST_PAGE (UINT64_C(1) << 16)
 #define GROWTH (4 * MIB)                           /* entries get their memory in such steps */
 #define SHORT_NS UINT64_C(1000000000)              /* how long memory that was short is not asked for again */
-#define KEPT_FREE(size) ((size) / 16 + 64 * MIB)   /* what a cache leaves of the memory there is: training needs it more */
+#define KEPT_FREE(size) ((size) / 16 + 64 * MIB)   /* what a cache leaves of all memory: training needs it more */
 
 static uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 static unsigned state_of(uint64_t word) { return (unsigned)(word & SR_ENTRY_STATE); }
@@ -116,7 +116,7 @@ static int open_handle(int fd, const sr_cache_header *h, char *base, const char 
     return 0;
 }
 
-/* What a cache may reserve of this process's addresses: half of those left. The program, and its loaders, need some too. */
+/* What a cache may reserve of this process's addresses: half of those left. The program and its loaders need some. */
 static uint64_t share_of_addresses(void)
 {
     uint64_t size = sr_address_space(), used = sr_mapped_bytes();
@@ -126,7 +126,7 @@ static uint64_t share_of_addresses(void)
     return used < size ? (size - used) / 2 : 0;
 }
 
-/* Reserves the file's length and its mappings. Where a limit is in the way there are fewer keys, then a smaller budget. */
+/* Reserves the file's length and its mappings. Where a limit is in the way there are fewer keys, then less budget. */
 static int reserve(int fd, uint64_t budget, sr_cache_header *h, char **base, const char **view, sr_shortage *why)
 {
     struct rlimit limit;
@@ -159,7 +159,8 @@ static int look_for_room(int fd, uint64_t need, uint64_t others, sr_shortage *wh
 {
     sr_room room;
     sr_room_left("", &room);
-    uint64_t keep = room.limit == SR_LIMIT_NONE ? 0 : KEPT_FREE(room.size), left = room.free > keep ? room.free - keep : 0;
+    uint64_t keep = room.limit == SR_LIMIT_NONE ? 0 : KEPT_FREE(room.size);
+    uint64_t left = room.free > keep ? room.free - keep : 0;
     int limit = SR_LIMIT_NONE;
     uint64_t head = sr_headroom(fd, "", &limit); /* the file system's, too */
     if (head < left)
@@ -368,9 +369,9 @@ static uint64_t who_am_i(sr_cache *cache)
     return sr_load_relaxed(&cache->foreign) ? 0 : me;
 }
 
-/* What a dead filler has left: its entry becomes EMPTY, then its number free. Several may do this at once, and a slow one
- * may still be at it when the number is another's: each step holds the word that it has read against the incarnation which
- * it read afterwards, as sr_recover_dead does. */
+/* What a dead filler has left: its entry becomes EMPTY, then its number free. Several may do this at once, and a slow
+ * one may still be at it when the number is another's: it holds the word that it has read against the incarnation
+ * which it read afterwards, as sr_recover_dead does. */
 void sr_cache_bury(sr_cache *cache, uint32_t number, uint64_t dead)
 {
     sr_filler *f = &cache->fillers[number];
@@ -379,7 +380,8 @@ void sr_cache_bury(sr_cache *cache, uint32_t number, uint64_t dead)
     if (word) {
         uint64_t w = sr_load_acquire(word);
         if (state_of(w) == SR_ENTRY_FILLING && owner_of(w) == number + 1u &&
-            sr_load_acquire(&f->incarnation) == dead /* [O2] partner: [O1] */ && sr_cas(word, w, next_empty(w))) { /* [H4] */
+            sr_load_acquire(&f->incarnation) == dead /* [O2] partner: [O1] */ &&
+            sr_cas(word, w, next_empty(w))) { /* [H4] */
             sr_add_relaxed(&cache->header->recovered, 1);
             sr_add_relaxed(&cache->header->lost, taken);
         }
@@ -404,7 +406,7 @@ int sr_cache_recover(sr_cache *cache)
     return dead;
 }
 
-/* A number for the calling thread; -EUSERS: there is none. What is stored under it may be read by others only behind its
+/* A number for the calling thread; -EUSERS: there is none. What is stored under it counts for others only behind its
  * word's claim [H3]: what a former filler has left there leads to no entry that names this number. */
 static int take_number(sr_cache *cache, uint64_t me, uint32_t *number)
 {
@@ -444,8 +446,8 @@ static uint64_t growth_of_others(const sr_cache *cache, uint32_t number)
     return sum;
 }
 
-/* Commits `need` bytes at `offset` of the file as `number`, unless that leaves too little to the rest of the machine. Announce
- * first, then look: of two that grow at once at least one sees the other. */
+/* Commits `need` bytes at `offset` of the file as `number`, unless that leaves too little to the rest of the machine.
+ * Announce first, then look: of two that grow at once at least one sees the other. */
 static int commit(sr_cache *cache, uint32_t number, uint64_t offset, uint64_t need, sr_shortage *why)
 {
     sr_filler *f = &cache->fillers[number];
@@ -461,16 +463,17 @@ static int commit(sr_cache *cache, uint32_t number, uint64_t offset, uint64_t ne
     return rc;
 }
 
-/* Also where only this process cannot commit, because its descriptor has been closed: then the others need not wait. */
+/* Where only this process cannot commit, because its descriptor has been closed, the others need not wait. */
 static int refuse_for_memory(sr_cache *cache, int rc)
 {
-    if (rc != -EBADF)
-        sr_store_relaxed(&cache->header->short_until, sr_now() + SHORT_NS);
+    if (rc == -EBADF)
+        return rc;
+    sr_store_relaxed(&cache->header->short_until, sr_now() + SHORT_NS);
     return -ENOSPC;
 }
 
-/* Makes sure that the first `end` bytes of entries have memory. Two that do so at once allocate the same pages, which does no
- * harm: each begins at the mark that it has read. */
+/* Makes sure that the first `end` bytes of entries have memory. Two that do so at once allocate the same pages, which
+ * does no harm: each begins at the mark that it has read. */
 static int grow(sr_cache *cache, uint32_t number, uint64_t end, sr_shortage *why)
 {
     sr_cache_header *h = cache->header;
@@ -599,8 +602,10 @@ int sr_cache_store(sr_cache *cache, sr_fill *fill, const sr_result *result, cons
     *(sr_entry *)to = (sr_entry){.key = fill->key, .bytes = bytes, .result = *result};
     if (bytes)
         memcpy(to + sizeof(sr_entry), payload, bytes);
-    if (need >= 16 * SR_PAGE) /* it is read by another mapping: this one need not count it as well */
-        (void)madvise((char *)(((uintptr_t)to + SR_PAGE - 1) / SR_PAGE * SR_PAGE), (size_t)(need - SR_PAGE), MADV_DONTNEED);
+    if (need >= 16 * SR_PAGE) { /* it is read by another mapping: this one need not count it as well */
+        char *page = (char *)(((uintptr_t)to + SR_PAGE - 1) / SR_PAGE * SR_PAGE);
+        (void)madvise(page, (size_t)(need - SR_PAGE), MADV_DONTNEED);
+    }
     rc = settle(cache, fill, SR_ENTRY_READY | at / SR_LEAF_ALIGN << SR_ENTRY_SHIFT);
     if (rc == 0) {
         sr_cache_count(cache, SR_STORED, 1);

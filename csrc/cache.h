@@ -1,7 +1,8 @@
 /* cache.h - a cache's shared bytes, and its whole API.
  *
- * A cache is one shared mapping beside the ring's: header, fillers, index, entries. It only grows; nothing is ever evicted,
- * so that an entry which was found stays where it is for as long as the mapping. Threads of a process may share a handle.
+ * A cache is one shared mapping beside the ring's: header, fillers, index, entries. It only grows; nothing is ever
+ * evicted, so that an entry which was found stays where it is for as long as the mapping. Threads of a process may
+ * share a handle.
  * docs/protocol.md, The cache, explains each field, who may write it and when.
  */
 #ifndef SLIPRING_CACHE_H
@@ -24,8 +25,8 @@
 #define SR_CACHE_NO_KEY UINT64_MAX
 
 /* ---- an entry's word --------------------------------------------------------------------------------
- * EMPTY and FILLING: bits 0-1 state | bits 8-19 owner (filler + 1; 0: nobody) | bits 20-63 generation, which grows by one
- * each time the entry becomes EMPTY again. READY: bits 8-63 where the entry lies, in units of 64 bytes; it stays. */
+ * EMPTY and FILLING: bits 0-1 state | bits 8-19 owner (filler + 1; 0: nobody) | bits 20-63 generation, which grows by
+ * one each time the entry becomes EMPTY again. READY: bits 8-63 where the entry lies, in units of 64; it stays. */
 enum sr_entry_state { SR_ENTRY_EMPTY = 0, SR_ENTRY_FILLING = 1, SR_ENTRY_READY = 2 };
 #define SR_ENTRY_STATE UINT64_C(3)
 #define SR_ENTRY_SHIFT 8
@@ -107,8 +108,8 @@ int sr_cache_destroy(sr_cache *cache);
 int sr_cache_fd(const sr_cache *cache);
 void sr_cache_describe(const sr_cache *cache, sr_cache_info *info);
 
-/* Says what is cached, once: a hash that is not 0, and words. 0, also if it is the same; -EEXIST: something else is, and
- * `label` (SR_CACHE_LABEL bytes, written over) says what, if it is known. */
+/* Says what is cached, once: a hash that is not 0, and words. 0, also if it is the same; -EEXIST: something else is,
+ * and `label` (SR_CACHE_LABEL bytes, written over) says what, if it is known. */
 int sr_cache_bind(sr_cache *cache, uint64_t fingerprint, uint64_t samples, char *label);
 
 /* ---- entries ------------------------------------------------------------------------------------------- */
@@ -126,8 +127,9 @@ typedef struct sr_fill {
 /* EMPTY -> FILLING. 0; -EEXIST: it is READY; -EAGAIN: somebody is making it; -ENOSPC: no memory for its word (*why);
  * -EUSERS: too many are being made; -EXDEV: the cache was made in another PID namespace; -ERANGE. */
 int sr_cache_claim(sr_cache *cache, uint64_t key, sr_fill *fill, sr_shortage *why);
-/* FILLING -> READY, with a copy of `bytes` bytes. -ENOSPC: no room for them (*why; SR_LIMIT_CAPACITY: the budget), and the
- * entry is EMPTY again; -ECHILD: the fill is this process's parent's. */
+/* FILLING -> READY, with a copy of `bytes` bytes. -ENOSPC: no room for them (*why; SR_LIMIT_CAPACITY: the budget), and
+ * the entry is EMPTY again; -EBADF: the descriptor was closed, and it is, too (claim as well); -ECHILD: the fill is
+ * this process's parent's; -ESTALE: others took this process for dead. */
 int sr_cache_store(sr_cache *cache, sr_fill *fill, const sr_result *result, const char *payload, uint64_t bytes,
                    sr_shortage *why);
 /* FILLING -> EMPTY. -ECHILD as above. */

@@ -1,7 +1,8 @@
 /* Threads and processes that find, make, give up and wait for a cache's entries at random, and die at any instant.
  *
- * Few keys are at issue at a time: a window that moves on when its first one is there. Checked throughout: what is found
- * holds what its key asks for, a word that is READY stays as it is, an entry is made once. In the end all can be found.
+ * Few keys are at issue at a time: a window that moves on when its first one is there. Checked throughout: what is
+ * found holds what its key asks for, a word that is READY stays as it is, an entry is made once. In the end all can be
+ * found.
  */
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -157,7 +158,8 @@ static void threads_make_each_entry_once(void)
     CHECK_OK(pthread_join(clock, NULL));
     for (int i = 0; i < 3; i++)
         CHECK_OK(pthread_join(others[i], NULL));
-    cache->view = mmap(NULL, cache->total - cache->data_off, PROT_READ, MAP_SHARED, sr_cache_fd(cache), (off_t)cache->data_off);
+    uint64_t length = cache->total - cache->data_off;
+    cache->view = mmap(NULL, length, PROT_READ, MAP_SHARED, sr_cache_fd(cache), (off_t)cache->data_off);
     CHECK(cache->view != MAP_FAILED);
     all_can_be_made();
 }

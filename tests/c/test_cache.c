@@ -77,7 +77,8 @@ static void keys_far_apart_take_memory_for_the_words_round_them(void)
 {
     sr_cache *cache = make_cache(64 * MIB);
     struct stat file;
-    uint64_t keys[] = {0, SR_CACHE_CHUNK - 1, SR_CACHE_CHUNK, 100 * SR_CACHE_CHUNK, SR_CACHE_KEYS / 2, SR_CACHE_KEYS - 1};
+    uint64_t keys[] = {0, SR_CACHE_CHUNK - 1, SR_CACHE_CHUNK, 100 * SR_CACHE_CHUNK, SR_CACHE_KEYS / 2,
+                       SR_CACHE_KEYS - 1};
     uint64_t before = info_of(cache).committed, chunk = SR_CACHE_CHUNK * 8;
     int chunks[] = {1, 1, 2, 3, 4, 5};
     CHECK_EQ(before, (char *)cache->index - cache->base);
@@ -159,8 +160,8 @@ static void an_unsound_header_is_refused(void)
 {
     sr_cache *cache = make_cache(MIB);
     sr_cache_header *h = cache->header;
-    uint64_t *fields[] = {&h->magic, &h->n_keys, &h->tallies_off, &h->fillers_off, &h->map_off, &h->index_off, &h->data_off,
-                          &h->budget, &h->total};
+    uint64_t *fields[] = {&h->magic, &h->n_keys, &h->tallies_off, &h->fillers_off, &h->map_off, &h->index_off,
+                          &h->data_off, &h->budget, &h->total};
     uint64_t values[] = {0, 1, SR_PAGE, SR_CACHE_KEYS * 2, SR_CACHE_LARGEST + 1, UINT64_MAX, UINT64_MAX - SR_PAGE};
     for (int i = 0; i < 9; i++) {
         uint64_t right = *fields[i];

@@ -177,8 +177,9 @@ static void a_closed_descriptor_is_the_loss_of_one_process(void)
     CHECK_OK(make_entry(cache, 0, 8));
     CHECK_OK(close(cache->file.fd));
     CHECK_EQ(sr_cache_fd(cache), -EBADF);
-    CHECK_EQ(make_entry(cache, SR_CACHE_CHUNK, 8), -ENOSPC);
-    CHECK_EQ(make_entry(cache, 1, 5 * MIB), -ENOSPC);
+    CHECK_EQ(make_entry(cache, SR_CACHE_CHUNK, 8), -EBADF);
+    CHECK_EQ(make_entry(cache, 1, 5 * MIB), -EBADF);
+    CHECK_EQ(look(cache, 1), -ENOENT);
     CHECK_OK(make_entry(cache, 2, 8)); /* there is memory already */
     CHECK(sr_cache_has_room(other, 8));
     CHECK_OK(make_entry(other, 1, 5 * MIB));

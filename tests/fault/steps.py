@@ -4,9 +4,10 @@
 
 A job is a kind of death and a mode, in a process of its own. Kinds, of a loader's processes: `respawn` (a
 worker dies at the point and is replaced), `raise` (it dies, and WorkerDied says so), `stop` (it stands still
-there and later goes on) and `parent` (the consumer dies there); and `queue`: one of those that share a
-`slipring.Queue` dies, or stands still; and `cache`: one of those that share a cache. Ends with 1 if a batch was lost, delivered twice, out of its order or
-changed, if anything hung or was left behind, or if a point is in no party's way in any mode.
+there and later goes on) and `parent` (the consumer dies there); and `queue` and `cache`: one of those that
+share a `slipring.Queue`, or a cache, dies or stands still. Ends with 1 if a batch was lost, delivered twice,
+out of its order or changed, if anything hung or was left behind, or if a point is in no party's way in any
+mode.
 """
 
 import argparse

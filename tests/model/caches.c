@@ -160,7 +160,7 @@ static bool all_have_gone(uint32_t me)
     return true;
 }
 
-/* One dies; a survivor and a newcomer recover it at the same time, and the newcomer takes its number as soon as it can. */
+/* One dies; a survivor and a newcomer recover it at the same time, and the newcomer takes its number when it can. */
 void cache_of_numbers(uint32_t me);
 void cache_of_numbers(uint32_t me)
 {

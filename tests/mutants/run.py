@@ -19,7 +19,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LIMIT = 120  # seconds for one catcher; the C tests have watchdogs of their own
 
-CHEAP = {"cache-death", "cache-numbers", "hold", "finisher", "races", "early", "push", "test_push"}  # scenarios of --quick
+# Scenarios of --quick.
+CHEAP = {"cache-death", "cache-numbers", "hold", "finisher", "races", "early", "push", "test_push"}
 
 # What each catcher says when it has noticed. A build that fails, or a catcher that crashes, is not that.
 NOTICED = {
