@@ -74,6 +74,14 @@ bool cache_is_ready(uint32_t entry)
     return false;
 }
 
+bool cache_has_number(uint32_t party)
+{
+    for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
+        if (fillers()[i].incarnation == FIRST_PID + party)
+            return true;
+    return false;
+}
+
 static bool alive(uint32_t party) { return books.life[party] != DEAD; }
 
 /* Makes an entry, or gives it up. What sr_cache_claim says if it is not this party's. */
@@ -185,4 +193,30 @@ void cache_of_numbers(uint32_t me)
         MUST(sr_cache_recover(&handles[me]) >= 0); /* who died behind READY */
         MUST(fillers()[NUMBER].incarnation == 0);
     }
+}
+
+/* One dies; two recover it at the same time, of whom one may die over it, while another waits for its entry. Once the
+ * number is free nobody looks any more: who waits has been woken. */
+void cache_of_survivors(uint32_t me);
+void cache_of_survivors(uint32_t me)
+{
+    int rc;
+    if (me == VICTIM) {
+        have(me, 0, false);
+        return;
+    }
+    if (me != SR_CONSUMER) {
+        MUST(sr_cache_recover(&handles[me]) >= 0);
+        return;
+    }
+    spawn(VICTIM);
+    wait_until(victim_has_gone);
+    spawn(SURVIVOR);
+    spawn(NEWCOMER);
+    if (!found(me, 0, &rc) && rc == -EAGAIN)
+        MUST(sr_cache_wait(&handles[me], 0, SR_FOREVER) == 0);
+    wait_until(all_have_gone);
+    have(me, 0, false);
+    MUST(sr_cache_recover(&handles[me]) >= 0);
+    MUST(header()->waiters == 0);
 }

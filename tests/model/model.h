@@ -122,6 +122,7 @@ bool cache_no_step(const volatile void *address);
 int cache_entry_at(const void *address); /* of the entries, -1: none */
 int cache_key_at(const void *address);   /* whose word that is, -1: none's */
 bool cache_is_ready(uint32_t entry);
+bool cache_has_number(uint32_t party); /* whose death has not been recovered: who waits may look for it */
 
 /* race.c: the rule of plain accesses, and the order that makes them one after another */
 void race_plain(const void *address, bool write);

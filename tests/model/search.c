@@ -199,7 +199,7 @@ static uint32_t steps_from_here(uint16_t *out)
     bool unburied = false, pull = !(plan->flags & SR_SEG_PUSH);
     bool orphans = pull && books.life[SR_CONSUMER] == DEAD;
     for (uint32_t p = 0; p < n_parties; p++)
-        unburied |= books.unburied[p];
+        unburied |= books.unburied[p] && (!plan->caches || cache_has_number(p));
     for (uint32_t p = 0; p < n_parties; p++) {
         uint16_t who = (uint16_t)(p << 4);
         enum life life = books.life[p];
