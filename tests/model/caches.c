@@ -1,7 +1,7 @@
 /* caches.c - processes that share a cache: each finds an entry, or makes it, or waits for who does.
  *
- * The cache's bytes lie behind the ring's in the segment. Its memory is there from the beginning, so that nothing is
- * committed, and what is hashed are the words on which something depends.
+ * The cache's bytes lie behind the ring's in the segment. Where a scenario does not grow, its memory is there from the
+ * beginning. What is hashed are the words on which something depends.
  */
 #include "cache_handle.h"
 #include "model.h"
@@ -11,6 +11,10 @@ enum { HEADER = SR_PAGE * (3 + MAX_SLOTS), FILLERS = HEADER + SR_PAGE, MAP = FIL
        DATA = INDEX + SR_PAGE - SR_LINE };
 _Static_assert(DATA + ENTRIES * ENTRY <= SEGMENT_BYTES, "the cache lies in the segment");
 enum { VICTIM = 1, SURVIVOR = 2, NEWCOMER = 3, NUMBER = 1 }; /* all numbers but this one are party 0's */
+
+/* What has memory: in the books, because it is part of a state. */
+enum { OF_WORDS, OF_ENTRIES };
+static uint8_t *const memory = books.strays;
 
 static struct sr_cache handles[MAX_PARTIES]; /* of each party: who it is lies there */
 static sr_tallies tallies[SR_CACHE_TALLIES]; /* nothing depends on them */
@@ -24,9 +28,10 @@ void cache_begin(void)
     for (uint32_t p = 0; p < MAX_PARTIES; p++)
         handles[p] = (struct sr_cache){.base = segment, .view = segment + DATA, .header = header(), .tallies = tallies,
             .fillers = fillers(), .map = (_Atomic uint64_t *)(segment + MAP), .index = words(), .n_keys = KEYS,
-            .data_off = DATA, .budget = ENTRIES * ENTRY};
-    header()->committed = ENTRIES * ENTRY;
-    *(uint64_t *)(segment + MAP) = 1;
+            .data_off = DATA, .budget = ENTRIES * ENTRY, .total = DATA + ENTRIES * ENTRY};
+    header()->committed = plan->grows ? 0 : ENTRIES * ENTRY;
+    *(uint64_t *)(segment + MAP) = !plan->grows;
+    memory[OF_WORDS] = memory[OF_ENTRIES] = !plan->grows;
     for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
         fillers()[i].key = SR_CACHE_NO_KEY;
     for (uint32_t key = 0; key < KEYS; key++) /* the generation wraps at once */
@@ -35,10 +40,10 @@ void cache_begin(void)
 
 uint32_t cache_regions(struct region *out)
 {
-    out[0] = (struct region){&header()->cursor, 8};
+    out[0] = (struct region){&header()->cursor, 16}; /* and `committed` */
     out[1] = (struct region){&header()->waiters, 4};
     out[2] = (struct region){fillers(), SR_CACHE_FILLERS * sizeof(sr_filler)};
-    out[3] = (struct region){words(), KEYS * 8};
+    out[3] = (struct region){segment + MAP, SR_LINE + KEYS * 8};
     out[4] = (struct region){segment + DATA, ENTRIES * ENTRY};
     return 5;
 }
@@ -47,6 +52,9 @@ uint32_t cache_regions(struct region *out)
 bool cache_no_step(const volatile void *address)
 {
     size_t at = (size_t)((const char *)address - (const char *)fillers());
+    if (plan->grows && (address == &header()->committed || address == segment + MAP ||
+                        (at < SR_CACHE_FILLERS * sizeof(sr_filler) && at % sizeof(sr_filler) == offsetof(sr_filler, growing))))
+        return false;
     if (at < SR_CACHE_FILLERS * sizeof(sr_filler))
         return plan->deaths == 0 || (at % sizeof(sr_filler) != offsetof(sr_filler, incarnation) &&
                                      at % sizeof(sr_filler) != offsetof(sr_filler, key));
@@ -63,11 +71,25 @@ int cache_entry_at(const void *address)
 int cache_key_at(const void *address)
 {
     size_t at = (size_t)((const char *)address - (const char *)words());
-    return at < KEYS * 8 ? (int)(at / 8) : -1;
+    if (at >= KEYS * 8)
+        return -1;
+    MUST(memory[OF_WORDS]); /* nobody touches a word before that */
+    return (int)(at / 8);
+}
+
+/* fallocate, by a party that has said so: the others must count on it till the memory is taken. */
+void cache_takes_memory(uint64_t offset, uint64_t length)
+{
+    bool said = false;
+    for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
+        said |= fillers()[i].incarnation == FIRST_PID + self && fillers()[i].growing == length;
+    MUST(said && (offset == INDEX || offset == DATA));
+    memory[offset == INDEX ? OF_WORDS : OF_ENTRIES] = 1;
 }
 
 bool cache_is_ready(uint32_t entry)
 {
+    MUST(memory[OF_ENTRIES]); /* nobody touches an entry before that */
     for (uint32_t key = 0; key < KEYS; key++)
         if (words()[key] == (SR_ENTRY_READY | (uint64_t)entry * (ENTRY / SR_LINE) << SR_ENTRY_SHIFT))
             return true;
@@ -151,6 +173,14 @@ void cache_and_a_waiter(uint32_t me)
         have(me, 0, false);
     else if (!found(me, 0, &rc) && rc == -EAGAIN)
         MUST(sr_cache_wait(&handles[me], 0, SR_FOREVER) == 0);
+}
+
+/* Two make an entry each, and then want the other's. */
+void cache_that_grows(uint32_t me);
+void cache_that_grows(uint32_t me)
+{
+    for (uint32_t i = 0; i < KEYS; i++)
+        have(me, (me + i) % KEYS, false);
 }
 
 static bool victim_has_gone(uint32_t me)

@@ -227,9 +227,9 @@ void machine_begin(const struct scenario *scenario)
         /* The generation wraps within a few batches. */
         handle.slots[i].state = sr_word(SR_FREE, 0, (UINT64_MAX >> SR_GEN_SHIFT) - i);
     }
+    memset(books.strays, plan->trims, plan->slots);
     if (plan->caches)
         cache_begin();
-    memset(books.strays, plan->trims, plan->slots);
     books.deaths = (uint8_t)plan->deaths;
     books.signals = (uint8_t)plan->signals;
     memset(books.knows, 0xff, sizeof books.knows);

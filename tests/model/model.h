@@ -28,7 +28,7 @@ struct scenario {
     bool late;  /* the workers begin when the first tasks lie there */
     bool races; /* look for data races too, which makes more states of one */
     bool incarnations; /* party numbers are taken and given back: what decides about them is a step too */
-    bool grows;   /* slots begin without memory */
+    bool grows;   /* slots, or a cache, begin without memory */
     bool trims;   /* workers have FREE slots give memory back */
     bool vacates; /* the consumer ends when it has its first batch, and gives all memory back */
     bool caches; /* a cache in place of the ring's slots */
@@ -122,6 +122,7 @@ bool cache_no_step(const volatile void *address);
 int cache_entry_at(const void *address); /* of the entries, -1: none */
 int cache_key_at(const void *address);   /* whose word that is, -1: none's */
 bool cache_is_ready(uint32_t entry);
+void cache_takes_memory(uint64_t offset, uint64_t length);
 bool cache_has_number(uint32_t party); /* whose death has not been recovered: who waits may look for it */
 
 /* race.c: the rule of plain accesses, and the order that makes them one after another */

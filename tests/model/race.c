@@ -134,7 +134,7 @@ static uint64_t *handed_on(const void *address)
 {
     size_t at;
     int slot = slot_of(address, &at);
-    if (plan->caches && plan->races && cache_key_at(address) >= 0)
+    if (plan->caches && cache_key_at(address) >= 0 && plan->races)
         return &books.hands_on[cache_key_at(address)][0];
     if (slot < 0 || !plan->races)
         return NULL;

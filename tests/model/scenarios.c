@@ -8,6 +8,7 @@ void incarnations(uint32_t me);
 void cache_of_one(uint32_t me);
 void cache_and_a_waiter(uint32_t me);
 void cache_of_numbers(uint32_t me);
+void cache_that_grows(uint32_t me);
 void cache_of_survivors(uint32_t me);
 
 #define PULL(of) .name = of, .party = pull
@@ -76,6 +77,8 @@ const struct scenario scenarios[] = {
      .races = true},
     {CACHE("cache-death"), .party = cache_and_a_waiter, .what = "2 processes want one entry, another waits for it, 1 death, 1 signal, data races",
      .workers = 2, .deaths = 1, .signals = 1, .races = true},
+    {CACHE("cache-grows"), .party = cache_that_grows, .what = "2 processes want 2 entries, that have no memory yet, 1 death, data races",
+     .workers = 1, .deaths = 1, .races = true, .grows = true},
     {CACHE("cache-survivors"), .party = cache_of_survivors, .what = "1 dies, 2 recover it while another waits, 2 deaths",
      .workers = 3, .deaths = 2, .late = true, .races = true},
     {CACHE("cache-numbers"), .party = cache_of_numbers, .what = "1 dies, 2 recover it at once, 1 of them takes its number, data races",

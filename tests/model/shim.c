@@ -266,7 +266,12 @@ int model_fstat(int fd, struct stat *st)
 int model_fallocate(int fd, int mode, off_t offset, off_t length);
 int model_fallocate(int fd, int mode, off_t offset, off_t length)
 {
-    (void)fd, (void)mode, (void)offset;
+    (void)fd, (void)mode;
+    if (plan->caches) {
+        pause_here();
+        cache_takes_memory((uint64_t)offset, (uint64_t)length);
+        return 0;
+    }
     uint32_t number = books.number[self] - 1u;
     /* What the others must count on: it stands until the memory is taken. */
     MUST(number < ring->n_parties && sr_pages_of(ring->parties[number].growing) * SR_PAGE == (uint64_t)length);
