@@ -52,10 +52,11 @@ uint32_t cache_regions(struct region *out)
 bool cache_no_step(const volatile void *address)
 {
     size_t at = (size_t)((const char *)address - (const char *)fillers());
+    bool of_filler = at < SR_CACHE_FILLERS * sizeof(sr_filler);
     if (plan->grows && (address == &header()->committed || address == segment + MAP ||
-                        (at < SR_CACHE_FILLERS * sizeof(sr_filler) && at % sizeof(sr_filler) == offsetof(sr_filler, growing))))
+                        (of_filler && at % sizeof(sr_filler) == offsetof(sr_filler, growing))))
         return false;
-    if (at < SR_CACHE_FILLERS * sizeof(sr_filler))
+    if (of_filler)
         return plan->deaths == 0 || (at % sizeof(sr_filler) != offsetof(sr_filler, incarnation) &&
                                      at % sizeof(sr_filler) != offsetof(sr_filler, key));
     at = (size_t)((const char *)address - segment);
