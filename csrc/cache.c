@@ -341,13 +341,14 @@ int sr_cache_look(const sr_cache *cache, uint64_t key, const char **payload, uin
     return 0;
 }
 
-bool sr_cache_has_room(const sr_cache *cache, uint64_t bytes)
+int sr_cache_room(const sr_cache *cache, uint64_t bytes)
 {
     uint64_t used = sr_load_relaxed(&cache->header->cursor), then = sr_load_relaxed(&cache->header->short_until);
     if (used > cache->budget || bytes > cache->budget ||
         sizeof(sr_entry) + round_up(bytes, SR_LEAF_ALIGN) > cache->budget - used)
-        return false;
-    return then == 0 || then - sr_now() > SHORT_NS; /* it has passed; or another time namespace's clock has said it */
+        return -ENOSPC;
+    /* It has passed; or another time namespace's clock has said it. */
+    return then == 0 || then - sr_now() > SHORT_NS ? 0 : -EAGAIN;
 }
 
 /* ---- fillers --------------------------------------------------------------------------------------------- */

@@ -137,8 +137,9 @@ int sr_cache_abandon(sr_cache *cache, sr_fill *fill);
 /* Sleeps while somebody alive makes the entry. 0: look again; -ETIMEDOUT; -EINTR; -EDEADLK: it is the calling thread
  * itself; -ERANGE. An entry of a dead one becomes EMPTY. */
 int sr_cache_wait(sr_cache *cache, uint64_t key, uint64_t deadline);
-/* Whether an entry of that size may find room, as far as is known; no system call. */
-bool sr_cache_has_room(const sr_cache *cache, uint64_t bytes);
+/* Whether an entry of that size may find room, as far as is known; no system call. 0; -ENOSPC: the budget has none;
+ * -EAGAIN: memory was short a moment ago. */
+int sr_cache_room(const sr_cache *cache, uint64_t bytes);
 /* Looks for dead fillers, and undoes what they had begun. How many there were. */
 int sr_cache_recover(sr_cache *cache);
 

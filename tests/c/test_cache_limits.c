@@ -13,6 +13,8 @@
 #define SANITIZED 0
 #endif
 
+static bool has_room(const sr_cache *cache, uint64_t bytes) { return sr_cache_room(cache, bytes) == 0; }
+
 static sr_cache *small_cache(const char *size, uint64_t budget)
 {
     sr_cache *cache = NULL;
@@ -40,12 +42,13 @@ static void the_budget_is_kept_to_the_byte_and_what_is_smaller_still_fits(void)
 {
     sr_cache *cache = make_cache(1000);
     sr_shortage why = {0};
-    CHECK(sr_cache_has_room(cache, 936 / 64 * 64));
-    CHECK(!sr_cache_has_room(cache, 936 / 64 * 64 + 1)); /* entries take whole lines */
-    CHECK(!sr_cache_has_room(cache, 1001) && !sr_cache_has_room(cache, UINT64_MAX));
+    CHECK(has_room(cache, 936 / 64 * 64));
+    CHECK(!has_room(cache, 936 / 64 * 64 + 1)); /* entries take whole lines */
+    CHECK_EQ(sr_cache_room(cache, 1001), -ENOSPC);
+    CHECK(!has_room(cache, 1001) && !has_room(cache, UINT64_MAX));
     CHECK_OK(make_entry(cache, 1, 500)); /* 576 with its record */
     sr_fill fill = claimed(cache, 2);
-    CHECK(!sr_cache_has_room(cache, 321));
+    CHECK(!has_room(cache, 321));
     CHECK(!info_of(cache).full);
     CHECK_EQ(store(cache, &fill, 321, &why), -ENOSPC);
     CHECK_EQ(why.limit, SR_LIMIT_CAPACITY);
@@ -53,7 +56,7 @@ static void the_budget_is_kept_to_the_byte_and_what_is_smaller_still_fits(void)
     CHECK_EQ(why.free, 424);
     CHECK(info_of(cache).full);
     CHECK_EQ(look(cache, 2), -ENOENT); /* others may try, or make their own */
-    CHECK(sr_cache_has_room(cache, 320));
+    CHECK(has_room(cache, 320));
     CHECK_OK(make_entry(cache, 2, 320));
     check_entry(cache, 1, 500);
     check_entry(cache, 2, 320);
@@ -87,7 +90,7 @@ static void entries_take_the_memory_there_is_and_not_more(void)
     struct stat file;
     uint64_t n = 0;
     int rc = 0;
-    CHECK_MOUNTED(sr_cache_has_room(cache, MIB));
+    CHECK_MOUNTED(has_room(cache, MIB));
     for (; n < 8 && rc == 0; n += rc == 0) {
         sr_fill fill = claimed(cache, n);
         rc = store(cache, &fill, MIB, &why);
@@ -95,7 +98,7 @@ static void entries_take_the_memory_there_is_and_not_more(void)
     /* 8 MiB less header and index: the last ones without the usual step ahead. */
     CHECK_MOUNTED(rc == -ENOSPC && n == 7);
     CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
-    CHECK_MOUNTED(!sr_cache_has_room(cache, 8)); /* for a second nobody asks again */
+    CHECK_MOUNTED(sr_cache_room(cache, 8) == -EAGAIN); /* for a second nobody asks again */
     CHECK_MOUNTED(look(cache, n) == -ENOENT);
     CHECK_MOUNTED(fstat(sr_cache_fd(cache), &file) == 0 && (uint64_t)file.st_blocks * 512 == info_of(cache).committed);
     CHECK_MOUNTED(!info_of(cache).full && info_of(cache).used < 8 * MIB);
@@ -138,11 +141,11 @@ static void a_shortage_is_over_after_a_second_by_whatever_clock(void)
 {
     sr_cache *cache = make_cache(MIB);
     sr_store_relaxed(&cache->header->short_until, sr_now() + 900 * MS);
-    CHECK(!sr_cache_has_room(cache, 8));
+    CHECK(!has_room(cache, 8));
     sr_store_relaxed(&cache->header->short_until, sr_now() - 1);
-    CHECK(sr_cache_has_room(cache, 8));
+    CHECK(has_room(cache, 8));
     sr_store_relaxed(&cache->header->short_until, sr_now() + 3600 * UINT64_C(1000000000)); /* another clock's */
-    CHECK(sr_cache_has_room(cache, 8));
+    CHECK(has_room(cache, 8));
     sr_cache_destroy(cache);
 }
 
@@ -181,7 +184,7 @@ static void a_closed_descriptor_is_the_loss_of_one_process(void)
     CHECK_EQ(make_entry(cache, 1, 5 * MIB), -EBADF);
     CHECK_EQ(look(cache, 1), -ENOENT);
     CHECK_OK(make_entry(cache, 2, 8)); /* there is memory already */
-    CHECK(sr_cache_has_room(other, 8));
+    CHECK(has_room(other, 8));
     CHECK_OK(make_entry(other, 1, 5 * MIB));
     check_entry(cache, 0, 8);
     check_entry(cache, 1, 5 * MIB);

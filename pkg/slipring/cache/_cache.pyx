@@ -4,7 +4,7 @@ import operator
 import os
 
 cimport cython
-from libc.errno cimport EACCES, EAGAIN, EBADF, ECHILD, EEXIST, EINTR, ENOENT, ENOSPC, EPROTO, ERANGE
+from libc.errno cimport EACCES, EAGAIN, EBADF, ECHILD, EEXIST, EINTR, ENOENT, ENOSPC, EPROTO, ERANGE, EXDEV
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset, strncpy
 
@@ -15,13 +15,20 @@ from slipring.ring._check cimport check, raised_by_a_handler
 from slipring.ring._cring cimport SR_BACKING_DIR, SR_LIMIT_NONE, sr_result, sr_shortage
 
 cdef extern from "<errno.h>" nogil:
-    int EMEDIUMTYPE
+    enum:
+        EMEDIUMTYPE
+        EUSERS
 
 from slipring.errors import CacheMismatch, Closed, CorruptBatch, cache_refused, not_in_memory, shown
 from slipring.ring._check import BACKINGS, LIMITS
 
 # How long another's making of an entry is waited for. One that takes longer may be stopped.
 cdef uint64_t PATIENCE = 1_000_000_000
+REASONS = {
+    EBADF: "other code has closed its file descriptor in this process",
+    EUSERS: "1024 entries are being made at this moment",
+    EXDEV: "it was made in another PID namespace, where nobody can tell from here who lives",
+}
 NAMES = ("hits", "misses", "stored", "stored_bytes", "refused_budget", "refused_memory", "refused_other", "waits")
 
 
@@ -178,10 +185,11 @@ cdef class Core:
     def _missed(self):
         """Count a miss whose value is made without the cache, unless there is room for it; whether there was none."""
         cdef Mapping mapping = self.opened()
-        if c.sr_cache_has_room(mapping.ptr, self.typical):
+        cdef int rc = c.sr_cache_room(mapping.ptr, self.typical)
+        if rc == 0:
             return False
         c.sr_cache_count(mapping.ptr, c.SR_MISSES, 1)
-        c.sr_cache_count(mapping.ptr, c.SR_REFUSED_BUDGET, 1)
+        c.sr_cache_count(mapping.ptr, c.SR_REFUSED_BUDGET if rc == -ENOSPC else c.SR_REFUSED_MEMORY, 1)
         return True
 
     def __contains__(self, key):
@@ -229,7 +237,7 @@ cdef class Core:
                 c.sr_cache_count(mapping.ptr, c.SR_HITS, 1)
                 return value
             if rc == -ENOENT:
-                if not c.sr_cache_has_room(mapping.ptr, self.typical):
+                if c.sr_cache_room(mapping.ptr, self.typical) != 0:
                     break  # nobody is to wait for what will hardly be kept
                 claim = self.claimed(mapping, number, &rc)
                 if rc == 0:
@@ -299,11 +307,14 @@ cdef class Core:
             return value
         self.typical = packed.used
         if claim is None and may_claim:  # there was no room for one like the last; this one may be smaller
-            if c.sr_cache_has_room(mapping.ptr, packed.used):
+            rc = c.sr_cache_room(mapping.ptr, packed.used)
+            if rc == 0:
                 claim = self.claimed(mapping, key, &rc)
-            else:
+            elif rc == -ENOSPC:
                 memset(&why, 0, sizeof(why))
-                self.refused(mapping, -ENOSPC, &why)
+                self.refused(mapping, rc, &why)
+            else:  # it has been told, and is not asked for again so soon
+                c.sr_cache_count(mapping.ptr, c.SR_REFUSED_MEMORY, 1)
         if claim is None or not claim.is_open:
             return packed.value()
         memset(&why, 0, sizeof(why))
@@ -325,8 +336,8 @@ cdef class Core:
         else:
             c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
         if c.sr_cache_may_tell(mapping.ptr):
-            self._say_refused(None if rc == -ENOSPC else os.strerror(-rc), None if budget else LIMITS.get(why.limit),
-                              why.needed, why.free)
+            self._say_refused(None if rc == -ENOSPC else REASONS.get(-rc) or os.strerror(-rc),
+                              None if budget else LIMITS.get(why.limit), why.needed, why.free)
         return 0
 
 

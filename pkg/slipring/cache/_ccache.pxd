@@ -48,7 +48,7 @@ cdef extern from "cache.h" nogil:
                        sr_shortage *why)
     int sr_cache_abandon(sr_cache *cache, sr_fill *fill)
     int sr_cache_wait(sr_cache *cache, uint64_t key, uint64_t deadline)
-    bint sr_cache_has_room(const sr_cache *cache, uint64_t bytes)
+    int sr_cache_room(const sr_cache *cache, uint64_t bytes)
     int sr_cache_recover(sr_cache *cache)
     void sr_cache_count(sr_cache *cache, int what, uint64_t n)
     bint sr_cache_may_tell(sr_cache *cache)
