@@ -177,7 +177,7 @@ fuzz: $(DEPS_STAMP) ## malformed batches and images, under the address sanitizer
 # threads of torch's loader end while a worker is forked, and a lock of the sanitizer's allocator stays closed in that.
 # Reports go to files, because pytest would swallow them: they are shown at the end, and one is a failure.
 SHOW_REPORTS = status=$$?; ! cat build/$(1)/report.* 2>/dev/null && exit $$status
-ASAN_TESTS := $(addprefix tests/,ring codec collate loader queue arrow state torch project) \
+ASAN_TESTS := $(addprefix tests/,ring codec collate cache loader queue arrow state torch project) \
 	--ignore tests/codec/test_leaks.py --ignore tests/loader/test_memory.py --ignore tests/project/test_docs.py \
 	--deselect tests/arrow/test_strings.py::test_reading_all_strings_in_a_worker_costs_no_memory_per_string
 asan-pytest: $(DEPS_STAMP) ## the tests in Python under the address sanitizer (minutes); ARGS='tests/ring -k lease'
@@ -188,7 +188,7 @@ asan-pytest: $(DEPS_STAMP) ## the tests in Python under the address sanitizer (m
 
 # Thread workers: both sides of the ring in one process, so that every order is seen. This sanitizer cannot follow
 # threads that start in the fork of a process with threads.
-TSAN_TESTS := $(addprefix tests/,ring codec collate loader queue torch) tests/fault/test_respawn_threads.py -k "thread and not forked_child"
+TSAN_TESTS := $(addprefix tests/,ring codec collate cache loader queue torch) tests/fault/test_respawn_threads.py -k "thread and not forked_child"
 tsan-pytest: $(DEPS_STAMP) ## thread workers under the thread sanitizer (minutes); ARGS='tests/ring -k lease'
 	SLIPRING_BUILD=tsan $(PY) setup.py --quiet build --build-lib $(call LIB,tsan)
 	@rm -f build/tsan/report.*
