@@ -24,6 +24,7 @@
 #define MIB (UINT64_C(1) << 20)
 #define LARGEST_PAGE (UINT64_C(1) << 16)
 #define GROWTH (4 * MIB)                           /* entries get their memory in such steps */
+#define MODEST_KEYS (UINT64_C(1) << 24)           /* 128 MiB of words */
 #define SHORT_NS UINT64_C(1000000000)              /* how long memory that was short is not asked for again */
 #define KEPT_FREE(size) ((size) / 16 + 64 * MIB)   /* what a cache leaves of all memory: training needs it more */
 
@@ -126,7 +127,8 @@ static uint64_t share_of_addresses(void)
     return used < size ? (size - used) / 2 : 0;
 }
 
-/* Reserves the file's length and its mappings. Where a limit is in the way there are fewer keys, then less budget. */
+/* Reserves the file's length and its mappings. Where a limit is in the way there are fewer keys, then less budget, and
+ * in the end fewer keys than many datasets have: those beyond are never kept. */
 static int reserve(int fd, uint64_t budget, sr_cache_header *h, char **base, const char **view, sr_shortage *why)
 {
     struct rlimit limit;
@@ -145,10 +147,11 @@ static int reserve(int fd, uint64_t budget, sr_cache_header *h, char **base, con
         }
         if (rc == 0)
             return 0;
-        if (keys > SR_CACHE_FEWEST)
+        bool is_large = budget > 8 * keys * sizeof(uint64_t); /* then fewer keys would hardly help */
+        if (keys > MODEST_KEYS || (!is_large && keys > SR_CACHE_FEWEST))
             keys /= 2;
-        else if (budget / 2 >= SR_PAGE)
-            budget /= 2;
+        else if (budget >= 2 * SR_PAGE)
+            budget -= budget / 8;
         else
             return rc;
     }

@@ -6,6 +6,8 @@ import dataclasses
 import gc
 import logging
 import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -130,6 +132,16 @@ def test_a_key_that_is_out_of_range_is_refused(cache, key):
             use(key)
 
 
+def test_nothing_is_under_what_is_no_key(cache):
+    assert not [key for key in (-1, 1 << 40, "a", None) if key in cache]
+
+
+def test_an_empty_cache_is_one_and_a_closed_one_is_none():
+    with slipring.Cache("1MiB") as cache:
+        assert cache
+    assert not cache
+
+
 @pytest.mark.parametrize("key", ["1", 1.0, None, True])
 def test_a_key_that_is_no_number_is_refused(cache, key):
     with pytest.raises(TypeError):
@@ -204,7 +216,66 @@ def test_what_cannot_be_pickled_is_made_each_time_and_told_once(cache, caplog):
     assert cache.stats().refused_other == 2 and len(cache) == 0
 
 
+class Unloadable:
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def test_what_does_not_come_back_from_its_pickle_is_made_each_time(cache, caplog):
+    made = []
+
+    def make():
+        made.append(Unloadable())
+        return made[-1]
+
+    with caplog.at_level(logging.WARNING, "slipring"):
+        assert cache.get_or_make(1, make) is made[0] and cache.get_or_make(1, make) is made[1]
+    assert len(caplog.records) == 1 and cache.stats().refused_other == 2
+
+
+def test_a_tensor_within_a_pickled_value_is_a_copy_too(cache):
+    torch = pytest.importorskip("torch")
+    value = torch.nn.Parameter(torch.zeros(1000))
+    for _ in range(2):
+        found = cache.get_or_make(1, lambda: {"p": value, "class": Unloadable})["p"]
+        with torch.no_grad():
+            found.add_(1)
+        assert found.sum() == 1000
+
+
 # ---- the budget
+
+
+def test_one_huge_value_does_not_end_the_keeping_of_others(caplog):
+    with slipring.Cache("1MiB") as cache, caplog.at_level(logging.WARNING, "slipring"):
+        cache.get_or_make(0, lambda: np.zeros(3 << 20, np.uint8))
+        for key in range(1, 60):
+            cache.get_or_make(key, lambda: np.zeros(1000))
+        assert len(cache) == 59
+    assert [r.getMessage() for r in caplog.records] == [
+        "a value of 3 MiB is larger than the cache, and is made each time"
+    ]
+
+
+IN_LITTLE_SPACE = """
+import resource, sys
+import slipring
+limit, most = sys.argv[1:]
+resource.setrlimit(getattr(resource, limit), (int(most), int(most)))
+with slipring.Cache("1GiB") as cache:
+    keys = [5, (1 << 30) - 1]
+    print([cache.get_or_make(key, lambda: "made") for key in keys for _ in range(2)])
+    print(cache.stats().entries >= 1, cache.stats().refused_other + cache.stats().entries * 2)
+"""
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_FSIZE", "RLIMIT_AS"])
+def test_where_limits_leave_few_keys_the_others_are_made_each_time(limit):
+    most = {"RLIMIT_FSIZE": 100 << 20, "RLIMIT_AS": 4 << 30}[limit]
+    command = [sys.executable, "-c", IN_LITTLE_SPACE, limit, str(most)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["['made', 'made', 'made', 'made']", "True 4"], done.stderr
+    assert "address space allow no more" in done.stderr
 
 
 def test_the_budget_is_a_bound_and_smaller_values_still_fit(caplog):
@@ -337,5 +408,5 @@ def test_a_copy_of_what_has_a_cache_has_the_same_one(cache):
 
 
 def test_pickling_it_outside_of_a_starting_process_is_refused(cache):
-    with pytest.raises(RuntimeError, match="inheritance"):
+    with pytest.raises(RuntimeError, match="give it a name"):
         pickle.dumps(cache)

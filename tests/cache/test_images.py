@@ -177,6 +177,81 @@ def test_a_dataset_of_ones_own_is_kept_with_its_targets():
     assert data.reads == 4
 
 
+def test_a_dataset_of_ones_own_is_kept_by_all_workers_and_loaders():
+    data, plain = Own(CROP, cache="64MiB"), Own(CROP)
+    want = [(pictures, targets["number"].tolist()) for pictures, targets in loaded(plain)]
+    for _ in range(2):
+        assert [(pictures, targets["number"].tolist()) for pictures, targets in loaded(data)] == want
+    assert data.cache.stats().misses == N
+
+
+def loaded(data):
+    with slipring.Loader(data, 7, seed=5, num_workers=2, persistent_workers=False) as loader:
+        return [(np.asarray(batch).tobytes(), targets) for _ in range(2) for batch, targets in loader]
+
+
+class WithPath(images.Folder):
+    def read(self, index):
+        data, target = super().read(index)
+        return data, (target, self.name(index))
+
+
+def test_a_folder_whose_targets_are_others_keeps_those(root):
+    plain, kept = WithPath(root, CROP), WithPath(root, CROP, cache="64MiB")
+    for _ in range(2):
+        assert [kept[i][1] for i in range(4)] == [plain[i][1] for i in range(4)]
+
+
+def test_a_targets_transform_is_called_once_per_sample(root):
+    called = []
+    folder = images.Folder(root)
+    data = images.Folder.of(
+        root, folder.classes, folder.class_to_idx, folder.samples, CROP, cache="64MiB",
+        target_transform=lambda target: called.append(target) or -target,
+    )  # fmt: skip
+    assert data[1][1] == -folder.targets[1] and data[1][1] == -folder.targets[1] and len(called) == 2
+
+
+class Late(images.Folder):
+    def __init__(self, root, version):
+        super().__init__(root, CROP, cache="64MiB")
+        self.version = version
+
+    def fingerprint(self):
+        return f"{super().fingerprint()} {self.version}"
+
+
+def test_a_fingerprint_may_be_of_what_is_set_later(root):
+    assert Late(root, 3)[0][1] == 0
+
+
+def test_one_set_of_bytes_may_be_cached_twice_in_one_cache_and_other_parts_of_it_not():
+    rows = [{"a": data, "b": data, "label": 0} for data in pictures()]
+    cache = slipring.Cache("64MiB")
+    first = images.Bytes(rows, CROP, image="a", target="label", cache=cache)
+    second = images.Bytes(rows, CROP, image="a", target="label", cache=cache)
+    assert first[0][0].shape == second[0][0].shape and len(cache) == 1
+    with pytest.raises(CacheMismatch):
+        images.Bytes(rows, CROP, image="b", target="label", cache=cache)
+
+
+def test_cached_crops_of_images_are_told_apart_by_nothing_but_the_object():
+    rows = [(data, 0) for data in pictures()]
+    cache = slipring.Cache("64MiB")
+    slipring.cached(images.Bytes(rows, images.CenterCrop(16), fingerprint="v1"), cache)
+    with pytest.raises(CacheMismatch):
+        slipring.cached(images.Bytes(rows, images.CenterCrop(16), fingerprint="v1"), cache)
+
+
+def test_one_huge_picture_does_not_end_the_keeping_of_others():
+    huge = (encoded(np.zeros((2000, 2000, 3), np.uint8), "PNG"), 0)
+    data = images.Bytes([huge, *((data, 1) for data in pictures())], CROP, cache="2MB")
+    for _ in range(2):
+        for index in range(len(data)):
+            data[index]
+    assert len(data.cache) == N
+
+
 def test_a_stream_takes_no_cache(tmp_path):
     with pytest.raises(ValueError, match="a stream has none"):
         images.TarStream(shard(tmp_path / "a.tar", files(3)), cache="1MiB")

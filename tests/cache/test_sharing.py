@@ -226,6 +226,30 @@ def test_who_is_stopped_while_it_opens_a_cache_is_named(name, program, monkeypat
         slipring.Cache("1MiB", name=name)
 
 
+def test_a_fork_while_a_cache_is_opened_does_not_keep_the_name(name, program):
+    opener = program("""
+        import os, sys, time
+        from slipring.cache import rendezvous
+        with rendezvous._turn({name!r}):
+            if os.fork() == 0:
+                sys.stdin.read()
+                os._exit(0)
+        print("opened")
+        sys.stdin.read()
+    """)
+    assert opener.hear() == "opened"
+    slipring.Cache("1MiB", name=name).close()
+
+
+def test_a_pool_gets_a_named_cache_by_its_name(name):
+    with slipring.Cache("1MiB", name=name) as cache, fork.Pool(1) as pool:
+        assert pool.apply(put_and_tell, (cache, 3)) and cache.get(3) == "pool's"
+
+
+def put_and_tell(cache, key):
+    return cache.put(key, "pool's")
+
+
 @pytest.mark.parametrize("bad", ["", "a/b", "x" * 101, "-x", "naïve", "a b", 5, b"x"])
 def test_a_name_that_is_none_is_refused(bad):
     with pytest.raises(ValueError, match="name must be"):

@@ -4,7 +4,7 @@ import operator
 import os
 
 cimport cython
-from libc.errno cimport EACCES, EAGAIN, EBADF, ECHILD, EEXIST, EINTR, ENOENT, ENOSPC, EPROTO, ERANGE, EXDEV
+from libc.errno cimport EACCES, EAGAIN, EBADF, ECHILD, EEXIST, EINTR, ENOENT, ENOSPC, EPROTO, EXDEV
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset, strncpy
 
@@ -70,7 +70,7 @@ cdef class Core:
     """A cache; `slipring.Cache` is its public form."""
 
     cdef Mapping mapping
-    cdef uint64_t typical  # bytes of the entry that was packed last
+    cdef uint64_t typical  # bytes of an entry: a running mean, so that one that is huge does not decide
 
     def _create(self, uint64_t budget, backing, label):
         cdef sr_shortage why
@@ -152,8 +152,6 @@ cdef class Core:
         rc[0] = c.sr_cache_look(mapping.ptr, key, &payload, &nbytes, &result)
         if rc[0] == 0:
             return decode(<char *> payload, nbytes, &result, mapping, True)
-        if rc[0] == -ERANGE:
-            raise ValueError(f"key must be from 0 to {self._info()['keys'] - 1}, not {<int64_t> key}")
         if rc[0] == -EPROTO:
             raise CorruptBatch(f"what lies at key {key} of the cache is not its entry")
         return None
@@ -197,8 +195,16 @@ cdef class Core:
         cdef const char *payload = NULL
         cdef uint64_t nbytes = 0
         cdef sr_result result
-        rc = c.sr_cache_look(self.opened().ptr, number_of(key), &payload, &nbytes, &result)
+        try:
+            number = number_of(key)
+        except (TypeError, ValueError):  # there is nothing under what is no key
+            return False
+        rc = c.sr_cache_look(self.opened().ptr, number, &payload, &nbytes, &result)
         return rc == 0
+
+    def __bool__(self):
+        """Whether it is open: an empty cache is one, too."""
+        return self.mapping is not None
 
     def __len__(self):
         """int: entries."""
@@ -232,7 +238,11 @@ cdef class Core:
         cdef int rc = 0
         cdef Claim claim = None
         while True:
-            value = self.found(mapping, number, &rc)
+            try:
+                value = self.found(mapping, number, &rc)
+            except CorruptBatch as error:  # of a class, mostly, that this program does not have
+                self._say_unfit(shown(error))
+                rc = -EPROTO
             if rc == 0:
                 c.sr_cache_count(mapping.ptr, c.SR_HITS, 1)
                 return value
@@ -299,13 +309,15 @@ cdef class Core:
         cdef int rc = 0
         try:
             packed = pack(value)
+            if packed.result.pickled:
+                packed.value()  # what does not come back from its pickle is not kept
         except Exception as error:
             if raised_by_a_handler(error):
                 raise
             c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
             self._say_unfit(shown(error))
             return value
-        self.typical = packed.used
+        self.typical += (<int64_t> packed.used - <int64_t> self.typical) // 16
         if claim is None and may_claim:  # there was no room for one like the last; this one may be smaller
             rc = c.sr_cache_room(mapping.ptr, packed.used)
             if rc == 0:
@@ -315,6 +327,8 @@ cdef class Core:
                 self.refused(mapping, rc, &why)
             else:  # it has been told, and is not asked for again so soon
                 c.sr_cache_count(mapping.ptr, c.SR_REFUSED_MEMORY, 1)
+        elif claim is None:
+            c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
         if claim is None or not claim.is_open:
             return packed.value()
         memset(&why, 0, sizeof(why))
@@ -335,17 +349,19 @@ cdef class Core:
             c.sr_cache_count(mapping.ptr, c.SR_REFUSED_BUDGET if budget else c.SR_REFUSED_MEMORY, 1)
         else:
             c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
-        if c.sr_cache_may_tell(mapping.ptr):
+        if budget and why.needed > self._info()["budget"]:
+            self._say_too_large(why.needed)
+        elif c.sr_cache_may_tell(mapping.ptr):
             self._say_refused(None if rc == -ENOSPC else REASONS.get(-rc) or os.strerror(-rc),
                               None if budget else LIMITS.get(why.limit), why.needed, why.free)
         return 0
 
 
 cdef uint64_t number_of(key) except? 0xFFFFFFFFFFFFFFFE:
-    """A key as the index has it; what is none becomes one that is out of range, or a TypeError."""
+    """A key as the index has it; TypeError or ValueError for what is none."""
     if isinstance(key, bool):
         raise TypeError(f"key must be an int, not {shown(key)}")
     value = operator.index(key)
-    if value < 0 or value >= 1 << 62:
-        raise ValueError(f"key must be from 0 on and below 2**30, not {value}")
+    if value < 0 or value >= 1 << 30:
+        raise ValueError(f"key must be from 0 to {(1 << 30) - 1}, not {value}")
     return value

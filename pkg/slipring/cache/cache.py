@@ -40,7 +40,8 @@ class CacheStats:
         Bytes of memory that the cache takes, its index included: 8 bytes for each key, in pieces of 64 KiB.
     refused_budget, refused_memory, refused_other : int
         Values that were made and not kept, because the budget had no room for them; because the machine, or the
-        container, has too little memory left; for another reason: they cannot be pickled, too many are being made at a
+        container, has too little memory left; for another reason: they do not come back from their pickle, their keys
+        are beyond what limits left of the index, another process was at it for a second, too many are being made at a
         time (1024), or another PID namespace made the cache.
     recovered, lost_bytes : int
         Entries that a process had begun when it died, which were then made by another; bytes that it had taken for
@@ -128,6 +129,7 @@ class Cache(Core):
     """
 
     name: str | None
+    _held: Any = None  # (a dataset that nothing tells from others, what stands for it): see `dataset.bind`
 
     def __init__(self, budget: int | str, *, name: str | None = None, backing: str = "memfd") -> None:
         nbytes = size_in_bytes("budget", budget)
@@ -151,10 +153,16 @@ class Cache(Core):
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
             return _reopen, (type(self), None, self.name)
-        from multiprocessing.context import assert_spawning
+        from multiprocessing.context import get_spawning_popen
         from multiprocessing.reduction import DupFd
 
-        assert_spawning(self)
+        if get_spawning_popen() is None:  # to a pool, or to another program
+            if self.name is None:
+                raise RuntimeError(
+                    "a cache without a name can be handed on only to a process that is being started: give it a name, "
+                    "or hand it to the pool's initializer"
+                )
+            return _open, (type(self), self._info()["budget"], self.name)
         return _reopen, (type(self), DupFd(self._fd), self.name)
 
     def __copy__(self) -> Self:
@@ -267,7 +275,7 @@ class Cache(Core):
         there = self._info()["budget"]
         if there < asked:
             _log.warning(
-                "the cache has %s in place of %s: no larger file may be made",
+                "the cache has %s in place of %s: the limits on file size and address space allow no more",
                 in_words(there),
                 in_words(asked),
             )
@@ -279,14 +287,24 @@ class Cache(Core):
             why = "its budget is used up"
         else:
             why = f"{limit} leaves {in_words(free)} to caches, {in_words(needed)} are needed"
-        _log.warning("the cache keeps no more for now: %s. %s", why, self.report())
+        report = "" if self.closed else self.report()
+        _log.warning("the cache keeps no more for now: %s. %s", why, report)
 
     def _say_unfit(self, why):
         if not self._told_unfit:
             self._told_unfit = True
             _log.warning("a value cannot be cached, and is made each time: %s", why)
 
-    _told_unfit = False
+    def _say_too_large(self, needed):
+        if not self._told_large:
+            self._told_large = True
+            _log.warning("a value of %s is larger than the cache, and is made each time", in_words(needed))
+
+    _told_unfit = _told_large = False
+
+
+def _open(cls, budget, name):
+    return cls(budget, name=name)
 
 
 def _reopen(cls, descriptor, name):

@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
-import uuid
+import copy as copying
+import operator
+import os
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from slipring.cache.cache import Cache, as_cache
+from slipring.errors import CacheMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from slipring.typing import MapDataset
 
 _Sample = TypeVar("_Sample")
 
 
-def bind(cache: Cache, what: str, fingerprint: str | None, samples: int) -> None:
-    """Say what a cache holds, where `fingerprint` None means that nobody but this very object can tell.
+def bind(
+    cache: Cache, what: str, fingerprint: str | None, samples: int, dataset: object, form: str = ""
+) -> None:
+    """Say what a cache holds: samples of `dataset` in some `form`.
+
+    `fingerprint` None: nobody but the very object can tell its samples from others.
 
     Raises
     ------
+    CacheMismatch
+        The cache holds something else.
     ValueError
         The cache has a name, under which others would take their samples for these.
     """
-    if fingerprint is None:
+    known = fingerprint is not None
+    if not known:
         if cache.name is not None:
             raise ValueError(
                 f"the cache is shared by its name, {cache.name!r}, but nothing tells {what} from another dataset: "
                 f"give fingerprint=, a text that changes when the samples do"
             )
-        fingerprint = uuid.uuid4().hex
-    cache.bind(what, f"{what} {fingerprint}", samples)
+        if cache._held is None or cache._held[0] is not dataset:
+            cache._held = dataset, os.urandom(16).hex()
+        fingerprint = cache._held[1]
+    try:
+        cache.bind(what, f"{what} {form} {fingerprint}", samples)
+    except CacheMismatch as error:
+        hint = "" if known else ". If they are the same samples, say so by the same fingerprint="
+        raise CacheMismatch(f"{error}{hint}") from None
 
 
 class Cached(Generic[_Sample]):
@@ -51,6 +67,9 @@ class Cached(Generic[_Sample]):
 
     dataset: Any
     cache: Cache
+    copy: bool
+    # Where the dataset has one: missing samples are read at once.
+    __getitems__: Callable[[Sequence[int]], list[Any]]
 
     def __init__(
         self,
@@ -58,26 +77,57 @@ class Cached(Generic[_Sample]):
         cache: int | str | Cache,
         *,
         fingerprint: str | None = None,
+        copy: bool = False,
     ) -> None:
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
             raise TypeError(f"dataset must have __getitem__ and __len__; {type(dataset).__name__} has not")
         self.dataset = dataset
         self.cache = as_cache(cache)
+        self.copy = copy
+        if hasattr(dataset, "__getitems__"):
+            self.__getitems__ = self._several
         kind = type(dataset)
         if fingerprint is None:
             fingerprint = known_fingerprint(dataset)
         samples = len(dataset)
-        bind(self.cache, f"{samples} samples of {kind.__module__}.{kind.__qualname__}", fingerprint, samples)
+        bind(
+            self.cache,
+            f"{samples} samples of {kind.__module__}.{kind.__qualname__}",
+            fingerprint,
+            samples,
+            dataset,
+        )
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> _Sample:
-        n = len(self.dataset)
+        index = self._checked(index)
+        return self._given(self.cache.get_or_make(index, lambda: self.dataset[index]))
+
+    def _several(self, indices: Sequence[int]) -> list[Any]:
+        """Return several samples; those that are missing are read at once, as the dataset itself reads them."""
+        indices = [self._checked(index) for index in indices]
+        missing = [index for index in dict.fromkeys(indices) if index not in self.cache]
+        read = dict(zip(missing, self.dataset.__getitems__(missing))) if missing else {}
+        out = []
+        for index in indices:
+            make = (
+                (lambda index=index: read[index])
+                if index in read
+                else (lambda index=index: self.dataset[index])
+            )
+            out.append(self._given(self.cache.get_or_make(index, make)))
+        return out
+
+    def _given(self, sample):
+        return copying.deepcopy(sample) if self.copy else sample
+
+    def _checked(self, index):
+        index, n = operator.index(index), len(self.dataset)
         if not -n <= index < n:
             raise IndexError(f"index {index} is out of range: the dataset has {n} samples")
-        index = index + n if index < 0 else index
-        return self.cache.get_or_make(index, lambda: self.dataset[index])
+        return index + n if index < 0 else index
 
     def map(self, function: Callable[[_Sample], Any]) -> Mapped:
         """Return a dataset of ``function(sample)``, which is called each time: the random part of a transform.
@@ -104,11 +154,17 @@ class Mapped:
     (21, 3)
     """
 
+    dataset: Any
+    function: Callable[[Any], Any]
+    __getitems__: Callable[[Sequence[int]], list[Any]]
+
     def __init__(self, dataset: MapDataset[Any], function: Callable[[Any], Any]) -> None:
         if not callable(function):
             raise TypeError(f"function must be callable; a {type(function).__name__} is not")
         self.dataset = dataset
         self.function = function
+        if hasattr(dataset, "__getitems__"):
+            self.__getitems__ = self._several
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -116,13 +172,23 @@ class Mapped:
     def __getitem__(self, index: int) -> Any:
         return self.function(self.dataset[index])
 
+    def _several(self, indices: Sequence[int]) -> list[Any]:
+        return [self.function(sample) for sample in self.dataset.__getitems__(indices)]
+
+    def __repr__(self) -> str:
+        return f"{self.dataset!r}.map({getattr(self.function, '__qualname__', self.function)})"
+
     def map(self, function: Callable[[Any], Any]) -> Mapped:
         """Return a dataset of ``function(sample)`` of these samples."""
         return Mapped(self, function)
 
 
 def cached(
-    dataset: MapDataset[_Sample], cache: int | str | Cache, *, fingerprint: str | None = None
+    dataset: MapDataset[_Sample],
+    cache: int | str | Cache,
+    *,
+    fingerprint: str | None = None,
+    copy: bool = False,
 ) -> Cached[_Sample]:
     """Return a map dataset whose samples are made once on this machine, and then found in shared memory.
 
@@ -143,7 +209,7 @@ def cached(
     Returns
     -------
     Cached
-        Arrays in its samples are for reading alone, from the first epoch on.
+        Arrays in its samples are for reading alone, from the first epoch on, unless `copy`.
 
     Raises
     ------
@@ -166,10 +232,12 @@ def cached(
     >>> last.tolist()
     [[5, 5, 5], [10, 10, 10]]
     """
-    return Cached(dataset, cache, fingerprint=fingerprint)
+    return Cached(dataset, cache, fingerprint=fingerprint, copy=copy)
 
 
 def known_fingerprint(dataset: object) -> str | None:
     """Return what a dataset itself says of its contents: Hugging Face's do."""
-    found = getattr(dataset, "_fingerprint", None)
+    if type(dataset).__module__.partition(".")[0] != "datasets":
+        return None
+    found = vars(dataset).get("_fingerprint")
     return found if isinstance(found, str) else None

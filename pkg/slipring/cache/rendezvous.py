@@ -92,6 +92,18 @@ def _own_processes() -> Iterator[str]:
                     yield entry.name
 
 
+_turns: set[socket.socket] = set()  # of this process's threads
+
+
+def _leave_turns() -> None:
+    """In a forked child: the turn is its parent's, and would not end before the child."""
+    while _turns:
+        _turns.pop().close()
+
+
+os.register_at_fork(after_in_child=_leave_turns)
+
+
 @contextlib.contextmanager
 def _turn(name: str) -> Iterator[None]:
     """While one process of this user is in here, the others wait. It ends with the process, however that ends."""
@@ -106,7 +118,11 @@ def _turn(name: str) -> Iterator[None]:
                     raise
             else:
                 mine.listen(128)
-                yield
+                _turns.add(mine)
+                try:
+                    yield
+                finally:
+                    _turns.discard(mine)
                 return
         _wait_for(address, name, deadline)
 

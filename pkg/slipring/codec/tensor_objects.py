@@ -94,7 +94,10 @@ def _strided_parts(tensor):
 
 
 def _strided(data, name, shape, strides):
-    flat = torch.from_numpy(np.frombuffer(data, np.uint8)).view(BY_NAME[name])
+    array = np.frombuffer(data, np.uint8)
+    if not array.flags.writeable:  # what a cache keeps: torch would write to it all the same
+        array = array.copy()
+    flat = torch.from_numpy(array).view(BY_NAME[name])
     return flat.view(shape) if strides is None else flat.as_strided(shape, strides)
 
 

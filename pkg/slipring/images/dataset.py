@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import errno
 import logging
+import os
 import random
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -94,8 +95,8 @@ class ImageDataset(abc.ABC):
     cache : int, str or slipring.Cache, optional
         Keep what was read, once per machine: a budget such as "32GiB", or a cache that other loaders and ranks share.
     what : {'pixels', 'encoded'}
-        What is kept: pictures as they were decoded (and shrunk), or the encoded bytes, which take a tenth of the memory
-        and are decoded each time. Targets are kept with them, but those of `Folder`.
+        What is kept: pictures as they were decoded (and shrunk), or the encoded bytes, which take far less memory and
+        are decoded each time. Targets are kept with them, but those of `Folder`.
 
     Raises
     ------
@@ -159,6 +160,7 @@ class ImageDataset(abc.ABC):
                 "and as a whole: leave it out, or give side="
             )
         self._side, self._what, self._bound = side, what, False
+        self._token = os.urandom(16).hex()
         self.cache = None if cache is None else as_cache(cache)
         if layout not in _LAYOUTS:
             raise ValueError(f"layout must be 'NHWC' or 'NCHW', not {shown(layout)}")
@@ -318,12 +320,16 @@ class ImageDataset(abc.ABC):
         _render(out, self._table, view, lambda *where: crop(pixels, *where, orientation, self._reading))
         return self._arranged(out)
 
+    def _complete(self):
+        """Have the cache know what it holds. Subclasses of others are complete at their first sample."""
+        if type(self).fingerprint.__module__.startswith("slipring."):
+            self._bind_cache()
+
     def _bind_cache(self):
-        """Have the cache know what it holds; subclasses of this library call it when they are complete."""
         if self.cache is None or self._bound:
             return
-        form = self._what
-        if form == "pixels":  # and how they came to be
+        form = f"{self._what} {self._reading.max_pixels}"
+        if self._what == "pixels":  # and how they came to be
             reading = self._whole
             form += f" {self._side} {self._reading.exif} {reading.fill} {backend()}"
             form += f" {reading.bicubic} {reading.gap}" if self._side is not None else ""
@@ -331,8 +337,15 @@ class ImageDataset(abc.ABC):
         if self._side is not None and self._what == "pixels":
             what += f", side={self._side}"
         fingerprint = self.fingerprint()
-        bind(self.cache, what, fingerprint and f"{form} {fingerprint}", len(self))
+        source, part = self._source()
+        if fingerprint is None and self.cache.name is None and source is self:
+            fingerprint = self._token  # of this object, which workers have copies of
+        bind(self.cache, what, fingerprint, len(self), source, f"{form} {part}")
         self._bound = True
+
+    def _source(self):
+        """Return the object that samples come from, and which part of them is taken."""
+        return self, ""
 
     def _from_cache(self, index, out, draws, sample):
         """Return (array, target) from what is kept, which is made first where it is missing and there is room."""
@@ -350,11 +363,15 @@ class ImageDataset(abc.ABC):
 
     def _entry(self, index, sample):
         """Return what is kept of an image."""
-        data, target = self.read(index) if sample is None else sample
+        if self._targets_apart:
+            data, *target = (self._data(index),)
+        else:
+            data, *target = self.read(index) if sample is None else sample
         first = self._decoded(data) if self._what == "pixels" else (np.frombuffer(data, np.uint8), 1)
-        return (*first, target) if self._target is None else first
+        return (*first, *target)
 
-    _target = None  # or a method that finds a target by index: then it need not be kept
+    # Where it is true there are methods `_data` and `_target`, by index: targets need not be kept.
+    _targets_apart = False
 
     def _checked(self, index):
         n = len(self)

@@ -131,7 +131,8 @@ class Folder(ImageDataset):
     def _keep(self, paths, targets):
         self._paths = StringList(paths)  # in this form workers that read them do not get a copy of them all
         self.targets = np.array(targets, np.int64)
-        self._bind_cache()
+        self._targets_apart = type(self).read is Folder.read
+        self._complete()
 
     @property
     def samples(self) -> list[tuple[str, int]]:
@@ -142,7 +143,10 @@ class Folder(ImageDataset):
         return len(self.targets)
 
     def read(self, index: int) -> tuple[bytes, Any]:
-        return read_file(self._paths[index]), self._target(index)
+        return self._data(index), self._target(index)
+
+    def _data(self, index):
+        return read_file(self._paths[index])
 
     def _target(self, index):
         target = int(self.targets[index])

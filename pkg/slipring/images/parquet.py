@@ -68,7 +68,7 @@ class Parquet(ImageDataset):
         self.target = target
         columns = [target] if isinstance(target, str) else list(target)
         self._rows = TableDataset(paths, columns=[image, *columns], decode_batch=self._split)
-        self._bind_cache()
+        self._complete()
 
     def _split(self, batch):
         """Return [(bytes, target)] of a record batch; the bytes are Arrow's own, not copied."""

@@ -101,7 +101,7 @@ class Tar(ImageDataset):
         self.image, self.target, self._keeps = image, target, index == "beside"
         self._endings = () if target is None else tuple(target.split(";"))
         self._open(paths_of(shards))
-        self._bind_cache()
+        self._complete()
 
     def only(self, path: str) -> Tar:
         """Return the same of this shard alone."""

@@ -65,8 +65,8 @@ class Bytes(ImageDataset):
         self.dataset = dataset
         self.image = image
         self.target = target
-        self._fingerprint = known_fingerprint(dataset) if fingerprint is None else fingerprint
-        self._bind_cache()
+        self._told = known_fingerprint(dataset) if fingerprint is None else fingerprint
+        self._complete()
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -79,7 +79,10 @@ class Bytes(ImageDataset):
         return None if read is None else [self._parts(i, sample) for i, sample in zip(indices, read(indices))]
 
     def fingerprint(self) -> str | None:
-        return self._fingerprint and f"{self._fingerprint} {self.image!r} {self.target!r}"
+        return None if self._told is None else f"{self._told} {self.image!r} {self.target!r}"
+
+    def _source(self):
+        return self.dataset, f"{self.image!r} {self.target!r}"
 
     def _parts(self, index, sample):
         try:
