@@ -15,6 +15,7 @@ from bench import chart, machine, report, runner, summary
 from bench.questions import QUESTIONS
 from bench.rivals import RIVALS
 from bench.rivals.images import IMAGES
+from bench.rivals.kept import KEPT
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -31,13 +32,14 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m bench",
         description="Compare slipring with other loaders, each in a process of its own, in turn.",
-        epilog=f"questions:\n{asked}\n\nloaders: {', '.join(RIVALS)}\nof (f): {', '.join(IMAGES)}",
+        epilog=f"questions:\n{asked}\n\nloaders: {', '.join(RIVALS)}\nof (f): {', '.join(IMAGES)}\n"
+        f"of (g): {', '.join(KEPT)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("questions", nargs="*", default=list(QUESTIONS), metavar="question", help="which; all by default")
     add("--quick", action="store_true", help="shorter and coarser: a few minutes")
-    add("--data", metavar="DIR", help="class folders of your own JPEGs, for questions a and f")
+    add("--data", metavar="DIR", help="class folders of your own JPEGs, for questions a, f and g")
     add("--rivals", metavar="LIST", help="only these loaders, separated by commas")
     add("--workers", type=int, default=2, metavar="N", help="processes per loader (2)")
     add("--repeats", type=int, metavar="N", help=f"rounds ({FULL[0]}; quick: {QUICK[0]})")
@@ -50,8 +52,8 @@ def arguments() -> argparse.Namespace:
             parser.error(f"no question {key!r}; there are {', '.join(QUESTIONS)}")
     options.rivals = tuple(options.rivals.split(",")) if options.rivals else None
     for key in options.rivals or ():
-        if key not in RIVALS | IMAGES:
-            parser.error(f"no loader {key!r}; there are {', '.join(RIVALS | IMAGES)}")
+        if key not in RIVALS | IMAGES | KEPT:
+            parser.error(f"no loader {key!r}; there are {', '.join(RIVALS | IMAGES | KEPT)}")
     if options.workers < 1 or (options.repeats is not None and options.repeats < 1):
         parser.error("--workers and --repeats must be at least 1")
     if options.data and not Path(options.data).is_dir():

@@ -129,4 +129,6 @@ def _label(row: Row, ours: bool) -> str:
         text += f"  (off by up to {row.error_max})"
     if ours and row.to_torch:
         text += f"  ({number(row.to_torch.median, 2)} × torch)"
+    elif ours and row.to_plain:
+        text += f"  ({number(row.to_plain.median, 2)} × without a cache)"
     return text

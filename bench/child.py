@@ -23,6 +23,7 @@ import numpy as np
 
 from bench.exact import error
 from bench.measure import Timing, measure
+from bench.memory import of_job
 from bench.questions import QUESTIONS
 from bench.rivals import find
 from bench.rivals.rival import Rival
@@ -73,15 +74,20 @@ def _measure(rival: Rival, module: Any, request: dict[str, Any]) -> dict[str, An
     size, workers, expected = request["batch_size"], request["workers"], request["expected"]
     question = replace(QUESTIONS[request["question"]], batch_size=size)
     _same_malloc_for_all()
-    timing = Timing(request["warm_s"], request["window_s"] * question.window_scale, workers)
+    known = None if expected is None else set(expected)
+    counts = getattr(module, "counts", None)
     try:
         dataset: Any = question.dataset(request["data"])
-        with closing(module.batches(question, dataset, workers)) as batches:
-            answer = measure(batches, None if expected is None else set(expected), timing, size)
-        if question.crops:
-            answer["error_mean"], answer["error_max"] = error(
-                module.decoder(), dataset.files, whole=rival.whole
-            )
+        first = -(-question.epochs * dataset.distinct // size)
+        timing = Timing(request["warm_s"], request["window_s"] * question.window_scale, workers, first)
+        with closing(module.batches(question, dataset, workers, **rival.options)) as batches:
+            answer = measure(batches, known, timing, size, counts)
+            if (
+                question.epochs
+            ):  # of this process's parent, too: PSS counts with it what it shares with this one
+                answer["memory"] = of_job(os.getppid())
+        if question.crops and (decoder := module.decoder(**rival.options)):
+            answer["error_mean"], answer["error_max"] = error(decoder, dataset.files, whole=rival.whole)
         return answer
     except Exception as failure:
         import traceback

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,13 @@ class Timing:
     """How long to warm up (at most) and to measure, in seconds; and of how many batches to measure a multiple.
 
     Workers that began together finish together: a window that ends between them counts too much or too little.
+    `first` batches pass before the warm-up.
     """
 
     warm_s: float
     window_s: float
     multiple: int = 1
+    first: int = 0
 
 
 class WrongBatch(Exception):
@@ -41,7 +43,11 @@ class WrongBatch(Exception):
 
 
 def measure(
-    batches: Iterator[Any], expected: set[int] | None, timing: Timing, batch_size: int
+    batches: Iterator[Any],
+    expected: set[int] | None,
+    timing: Timing,
+    batch_size: int,
+    counts: Callable[[], tuple[int, int] | None] | None = None,
 ) -> dict[str, Any]:
     """Measure one rival on one question.
 
@@ -56,15 +62,21 @@ def measure(
         How long.
     batch_size
         Samples in a batch.
+    counts
+        Tells how many samples were found where they are kept, and how many not; None: it keeps nothing.
 
     Returns
     -------
     dict
         ``rate`` (batches/s), ``batches``, ``seconds``, ``nbytes`` of a batch; ``cpu_us``, the CPU time of
-        this process per batch; ``touch_us``, how much of that goes into reading one element of each leaf.
+        this process per batch; ``touch_us``, how much of that goes into reading one element of each leaf; where
+        something was looked up, ``hits``, the share that was found in the timed window.
     """
     size = _check(batches, expected, batch_size)
+    for _ in range(timing.first):
+        next(batches)
     _run(batches, timing.warm_s, WARM_BATCHES)
+    before = counts and counts()
     cpu = time.process_time()
     count, seconds, last = _run(batches, timing.window_s, multiple=timing.multiple)
     cpu = time.process_time() - cpu
@@ -76,6 +88,9 @@ def measure(
         "nbytes": size,
     }
     if not isinstance(last, Progress):
+        if counts and before and (after := counts()):
+            found, missed = (new - old for new, old in zip(after, before))
+            result["hits"] = found / max(1, found + missed)
         result["cpu_us"] = cpu / count * 1e6
         result["touch_us"] = _touch_cost(last)
     return result

@@ -117,10 +117,15 @@ def _box(
     return left, top, left + width, top + height
 
 
+def told_by(files: Sequence[tuple[str, int]]) -> str:
+    """Return what tells these (path, label) from others, also from the same files when they have changed."""
+    told = hashlib.sha256(str([(path, label, os.path.getmtime(path)) for path, label in files]).encode())
+    return told.hexdigest()[:16]
+
+
 def shard(files: Sequence[tuple[str, int]], at_least: int = 2048) -> Path:
     """Return a tar file of (path, label) in webdataset's layout, again and again until there are so many."""
-    told = hashlib.sha256(str([(path, label, os.path.getmtime(path)) for path, label in files]).encode())
-    shard = SHARDS / f"{told.hexdigest()[:16]}.tar"
+    shard = SHARDS / f"{told_by(files)}.tar"
     if shard.exists():
         return shard
     SHARDS.mkdir(parents=True, exist_ok=True)

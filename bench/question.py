@@ -20,6 +20,9 @@ class Roles:
     spdl: tuple[str, ...] = ("spdl",)
     roofline: tuple[str, ...] = ("roofline",)
     threads: str | None = None
+    plain: str | None = None
+    half: str | None = None
+    mapped: str | None = None
 
 
 EXACT = 2
@@ -37,6 +40,8 @@ class Target:
         ``"drop_in"``: the same for slipring.torch's rate and torch's.
         ``"exact"``: the same for slipring's rate and the best one's of those that are as exact as `EXACT` asks.
         ``"threads"``: the same for slipring's rate with thread workers and with processes.
+        ``"plain"``: the same for slipring's rate with and without a cache; ``"half"``: for that with room for half of
+        all; ``"mapped"``: for its rate with a cache and that from a mapped file of decoded pictures.
         ``"cpu"``: the consumer's CPU time per batch, in microseconds, must be at most `bound`.
     bound
         The figure.
@@ -75,6 +80,11 @@ class Question:
     crops
         Batches are random crops, different each time: they are checked by their form, and each rival's decoder is
         compared with Pillow's.
+    epochs
+        So many pass before the clock starts, because it is a question of later ones; what was found and the memory that
+        was taken are told, too.
+    quick_rivals
+        The keys of those that it is asked of with ``--quick``, where fewer.
     """
 
     key: str
@@ -90,6 +100,8 @@ class Question:
     rivals: tuple[str, ...] | None = None
     roles: Roles = field(default_factory=Roles)
     crops: bool = False
+    epochs: int = 0
+    quick_rivals: tuple[str, ...] | None = None
 
 
 class Dataset:

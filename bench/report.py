@@ -22,6 +22,15 @@ CROPS = (
     "of roofline",
     "consumer CPU\nµs/batch",
 )
+KEPT = (
+    "images/s",
+    "min – max",
+    "× no\ncache",
+    "hits",
+    "memory\nMB",
+    "error\nmean (max)",
+    "CPU µs\n/batch",
+)
 
 AGAINST = {
     "roofline": "of the roofline, at least",
@@ -30,6 +39,9 @@ AGAINST = {
     "exact": "× the best that is at most 2 levels off, at least",
     "threads": "by thread workers, of that by processes, at least",
     "drop_in": "× torch (the better of two) by slipring.torch, at least",
+    "plain": "× slipring without a cache, at least",
+    "half": "× slipring without a cache by one with room for half, at least",
+    "mapped": "× a mapped file of decoded pictures, OpenCV's area filter and torch's loader, at least",
     "cpu": "µs of the consumer's CPU per batch, at most",
 }
 
@@ -59,21 +71,46 @@ def show(
 def _table(question: Question, table: list[Row]) -> Table:
     result = Table(title=f"({question.key}) {question.title}", caption=question.asks, title_justify="left")
     result.add_column("loader", no_wrap=True)
-    for name in CROPS if question.crops else COLUMNS:
+    for name in KEPT if question.epochs else CROPS if question.crops else COLUMNS:
         result.add_column(name, justify="right", no_wrap=True)
+    cells = _kept_cells if question.epochs else _crop_cells if question.crops else _cells
     for row in table:
-        result.add_row(
-            find(row.rival).label,
-            number(row.rate and row.rate.median),
-            f"{number(row.rate.low)} – {number(row.rate.high)}" if row.rate else "",
-            number(row.images_per_s if question.crops else row.mb_per_s),
-            number(row.to_torch and row.to_torch.median, 2),
-            _error(row) if question.crops else number(row.to_spdl and row.to_spdl.median, 2),
-            f"{row.to_roofline.median:.0%}" if row.to_roofline else "–",
-            number(row.cpu_us and row.cpu_us.median),
-            style="bold" if row.rival == question.roles.ours else "",
-        )
+        style = "bold" if row.rival == question.roles.ours else ""
+        result.add_row(find(row.rival).label, *cells(row), style=style)
     return result
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return _figures(row, number(row.mb_per_s), number(row.to_spdl and row.to_spdl.median, 2))
+
+
+def _crop_cells(row: Row) -> tuple[str, ...]:
+    return _figures(row, number(row.images_per_s), _error(row))
+
+
+def _figures(row: Row, volume: str, other: str) -> tuple[str, ...]:
+    return (
+        number(row.rate and row.rate.median),
+        f"{number(row.rate.low)} – {number(row.rate.high)}" if row.rate else "",
+        volume,
+        number(row.to_torch and row.to_torch.median, 2),
+        other,
+        f"{row.to_roofline.median:.0%}" if row.to_roofline else "–",
+        number(row.cpu_us and row.cpu_us.median),
+    )
+
+
+def _kept_cells(row: Row) -> tuple[str, ...]:
+    per_batch = row.images_per_s / row.rate.median if row.rate and row.images_per_s else 0
+    return (
+        number(row.images_per_s),
+        f"{number(row.rate.low * per_batch)} – {number(row.rate.high * per_batch)}" if row.rate else "",
+        number(row.to_plain and row.to_plain.median, 2),
+        "–" if row.hits is None else f"{row.hits:.0%}",
+        number(row.memory and row.memory / 1e6),
+        _error(row),
+        number(row.cpu_us and row.cpu_us.median),
+    )
 
 
 def _error(row: Row) -> str:

@@ -45,6 +45,8 @@ class Plan:
     def rivals_of(self, question: Question) -> tuple[Rival, ...]:
         """Whom to ask it: all that it is meant for, but those that run by name, or those that were named."""
         keys = question.rivals or tuple(RIVALS)
+        if self.only is None and self.quick and question.quick_rivals:
+            keys = question.quick_rivals
         if self.only is None:
             return tuple(find(key) for key in keys if not find(key).by_name)
         return tuple(find(key) for key in keys if key in self.only)

@@ -42,6 +42,9 @@ class Row:
     images_per_s: float | None = None
     error_mean: float | None = None
     error_max: int | None = None
+    to_plain: Spread | None = None
+    hits: float | None = None
+    memory: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -84,6 +87,9 @@ def _row(key: str, rounds: Rounds, missing: str | None, roles: Roles) -> Row:
         images_per_s=rate.median * good[0]["batch_size"],
         error_mean=good[0].get("error_mean"),
         error_max=good[0].get("error_max"),
+        to_plain=_ratio(rounds, key, (roles.plain,)) if roles.plain else None,
+        hits=median(answer["hits"] for answer in good) if "hits" in good[0] else None,
+        memory=median(answer["memory"] for answer in good) if "memory" in good[0] else None,
         notes=tuple(notes),
     )
 
@@ -119,6 +125,11 @@ def verdicts(question: Question, table: list[Row], rounds: Rounds) -> list[Verdi
         "torch": ours.to_torch,
         "spdl": ours.to_spdl,
         "cpu": ours.cpu_us,
+        "plain": ours.to_plain,
+        "half": next((row.to_plain for row in table if row.rival == roles.half), None),
+        "mapped": _ratio(rounds, roles.ours, (roles.mapped,))
+        if roles.mapped and roles.ours in rounds
+        else None,
         "drop_in": next((row.to_torch for row in table if row.rival == roles.drop_in), None),
     }
     result = []

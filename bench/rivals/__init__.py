@@ -1,4 +1,5 @@
-"""The rivals: one file each, each with the same function; those of question (f) are in ``images/``.
+"""The rivals: one file each, each with the same function; those of question (f) are in
+``images/``, those of (g) in ``kept/``.
 
 ``batches(question, dataset, workers)``
     A generator of batches without end. Closing it stops the rival's workers.
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.rivals.images import IMAGES
+from bench.rivals.kept import KEPT
 from bench.rivals.rival import Rival
 
 
@@ -117,4 +119,4 @@ ADAPTERS: dict[str, Adapter] = {
 def find(key: str) -> Rival:
     """Return the rival of that key, in the comparison of loaders or behind an adapter."""
     adapters = {rival.key: rival for adapter in ADAPTERS.values() for rival in (adapter.ours, adapter.theirs)}
-    return (RIVALS | IMAGES | adapters)[key]
+    return (RIVALS | IMAGES | KEPT | adapters)[key]

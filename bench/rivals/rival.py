@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Rival:
         A package whose bundled libraries it looks for, by their plain names.
     whole
         Its decoder is compared by whole pictures, because it draws its boxes itself.
+    options
+        What its functions are called with besides: rows of one module.
     """
 
     key: str
@@ -39,6 +42,7 @@ class Rival:
     remedy: str = ""
     libraries_of: str | None = None
     whole: bool = False
+    options: Mapping[str, object] = field(default_factory=dict)
 
     def missing(self) -> str | None:
         """Import what it needs; say why that cannot be done, or None."""

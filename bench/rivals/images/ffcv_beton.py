@@ -31,7 +31,7 @@ class _Decoded:
         return Image.open(path).convert("RGB"), label
 
 
-def batches(question: Question, dataset: Any, workers: int) -> Iterator[Any]:
+def batches(question: Question, dataset: Any, workers: int, *, write_mode: str = "jpg") -> Iterator[Any]:
     from ffcv.fields import IntField, RGBImageField
     from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
     from ffcv.loader import Loader, OrderOption
@@ -40,7 +40,7 @@ def batches(question: Question, dataset: Any, workers: int) -> Iterator[Any]:
 
     with TemporaryDirectory() as folder:
         file = str(Path(folder) / "pictures.beton")
-        fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=90), "label": IntField()}
+        fields = {"image": RGBImageField(write_mode=write_mode, jpeg_quality=90), "label": IntField()}
         DatasetWriter(file, fields, num_workers=workers).from_indexed_dataset(_Decoded(dataset.files))
         crop = RandomResizedCropRGBImageDecoder((SIDE, SIDE))
         pipelines = {

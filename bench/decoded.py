@@ -1,0 +1,65 @@
+"""Pictures decoded once, one behind the other in one file: what FFCV's raw mode keeps, without FFCV."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.photos import HERE, told_by
+
+DECODED = HERE / "data" / "decoded"
+
+
+def decoded(files: Sequence[tuple[str, int]]) -> tuple[Any, list[tuple[int, int, int]]]:
+    """Return the pixels of (path, label) as one mapped array, and each picture's (place, height, width).
+
+    The file is made where it is not there; so it may take a while, and as much room on the disk as the pixels.
+    """
+    file = DECODED / f"{told_by(files)}.rgb"
+    places = file.with_suffix(".npy")
+    if not places.exists():
+        DECODED.mkdir(parents=True, exist_ok=True)
+        unfinished = [path.with_name(f"{path.name}.{os.getpid()}") for path in (file, places)]
+        try:
+            found = _write(files, unfinished[0])
+            with unfinished[1].open("wb") as table:
+                np.save(table, found)
+            for path, done in zip(unfinished, (file, places)):  # the places last: then both are there
+                path.rename(done)
+        finally:
+            for path in unfinished:
+                path.unlink(missing_ok=True)
+    pixels = np.asarray(np.memmap(file, np.uint8, "r"))  # its own class is slow to slice
+    return pixels, [tuple(place) for place in np.load(places).tolist()]
+
+
+def _write(files: Sequence[tuple[str, int]], to: Any) -> np.ndarray:
+    from PIL import Image
+
+    places, at = [], 0
+    with to.open("wb") as file:
+        for path, _ in files:
+            with Image.open(path) as image:
+                pixels = np.asarray(image.convert("RGB"))
+            file.write(pixels.tobytes())
+            places.append((at, *pixels.shape[:2]))
+            at += pixels.nbytes
+    return np.array(places, np.int64)
+
+
+def decoded_bytes(files: Sequence[tuple[str, int]]) -> list[int]:
+    """Return how many bytes the pixels of each take."""
+    from slipring import images
+
+    return [3 * height * width for height, width in map(_size(images), files)]
+
+
+def _size(images: Any) -> Any:
+    def size(source: tuple[str, int]) -> tuple[int, int]:
+        with open(source[0], "rb") as file:
+            return images.size(file.read())
+
+    return size

@@ -1,0 +1,103 @@
+"""(g) The second epoch, by budget: what do training crops cost once pictures are kept?
+
+Data
+    The JPEGs of (f) of ImageNet's sizes, or the user's (``--data``), as many as take a gibibyte when they are
+    decoded. RandomResizedCrop and a random flip to 224 x 224 uint8, batches of 256, in random order, epoch after
+    epoch. Four epochs pass before the clock starts.
+Machine, command, result
+    In the file that ``python -m bench g`` writes to ``bench/results/``.
+Bias
+    A few hundred pictures: all that is kept is soon mapped everywhere, and more of it lies in a processor's caches
+    than of a real data set. The files of those who decode stay in the page cache, so that nobody waits for a disk.
+    The budgets are shares of what these pictures take. FFCV's raw mode is emulated: its file by numpy, its filter by
+    OpenCV, in torch's loader. Where nothing is looked up there are no hits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from bench.decoded import decoded, decoded_bytes
+from bench.photos import ensure, image_files
+from bench.question import Question, Roles, Target
+from bench.rivals.kept import KEPT
+
+MOST = 1 << 30  # bytes of decoded pictures: a memory must hold them several times
+ENTRY = 512  # bytes of a cache's entry beside its pixels, at most
+EPOCH = 1 << 18  # samples that a rival sees as one epoch: its ends do not show
+
+
+class Epochs:
+    """A sampler: epoch after epoch of `n` samples, each in an order of its own."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return EPOCH // self.n * self.n
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(EPOCH // self.n):
+            yield from random.sample(range(self.n), self.n)
+
+
+class Pictures:
+    """Class folders of JPEGs.
+
+    Attributes
+    ----------
+    files
+        (path, label) of each.
+    order
+        What a loader takes as its sampler.
+    decoded_bytes
+        What a cache needs to hold the pixels of all.
+    """
+
+    def __init__(self, files: list[tuple[str, int]]) -> None:
+        sizes, total = decoded_bytes(files), 0
+        self.files = []
+        for file, size in zip(files, sizes):
+            if total + size > MOST:
+                break
+            self.files.append(file)
+            total += size
+        self.distinct = len(self.files)
+        self.decoded_bytes = total + ENTRY * self.distinct
+        self.order = Epochs(self.distinct)
+
+
+def dataset(data: str | None) -> Pictures:
+    return Pictures(image_files(data))
+
+
+def prepare(data: str | None) -> None:
+    if data is None:
+        ensure()
+    decoded(dataset(data).files)
+
+
+QUESTION = Question(
+    key="g",
+    title="the second epoch, by budget: random crops of JPEG photographs",
+    asks="What do training crops cost once pictures are kept?",
+    batch_size=256,
+    quick_batch_size=64,
+    dataset=dataset,
+    prepare=prepare,
+    targets=(Target("plain", 4), Target("mapped", 3), Target("half", 1.5)),
+    rivals=tuple(KEPT),
+    quick_rivals=("kept_none", "kept_50", "kept_all", "kept_memmap"),
+    roles=Roles(
+        ours="kept_all",
+        torch=(),
+        spdl=(),
+        roofline=(),
+        plain="kept_none",
+        half="kept_50",
+        mapped="kept_memmap",
+    ),
+    crops=True,
+    epochs=4,
+)

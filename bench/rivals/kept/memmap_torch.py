@@ -1,0 +1,48 @@
+"""FFCV's raw mode by other means, in torch's loader: one mapped file of decoded pictures, OpenCV's area filter.
+
+An emulation: FFCV itself reads its own file in threads, by code that numba compiles. Decoding is done beforehand and
+takes no part; there is nothing to find or to miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.decoded import decoded
+from bench.decoders import area, with_area
+from bench.question import Question
+from bench.rivals._torch import endless
+from bench.rivals.images.torch_pillow import pick
+
+decoder = with_area
+
+
+class Mapped:
+    """A map dataset of (crop, label) of decoded pictures."""
+
+    def __init__(self, files: list[tuple[str, int]]) -> None:
+        import cv2
+
+        cv2.setNumThreads(1)
+        self.pixels, self.places = decoded(files)
+        self.labels = [label for _, label in files]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        at, height, width = self.places[index]
+        picture = self.pixels[at : at + 3 * height * width].reshape(height, width, 3)
+        return area(picture, pick), self.labels[index]
+
+
+def batches(question: Question, dataset: Any, workers: int) -> Iterator[Any]:
+    from torch.utils.data import DataLoader
+
+    mapped = Mapped(dataset.files)
+    return endless(
+        DataLoader(
+            mapped, question.batch_size, sampler=dataset.order, num_workers=workers, persistent_workers=True
+        )
+    )
