@@ -2,9 +2,10 @@
 
 Question
     What do one trip round the ring, a queue's message, seeding, collating and copying past the caches cost,
-    and what a consumer that has no loader at all?
+    what a hit of the cache (`bench.hits`), and what a consumer that has no loader at all?
 Data
-    As questions (b) and (d); everything in one process, but copying, which two processes do at once.
+    As questions (b) and (d), and photographs for the cache; everything in one process, but copying, which two
+    processes do at once.
 Machine, command, result
     Printed. Figures in docs/ come from there.
 Bias
@@ -24,6 +25,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from bench import hits
 from bench.collate import leaves, numbered
 from bench.machine import describe
 from bench.questions import QUESTIONS
@@ -200,6 +202,7 @@ def main() -> None:
         ("seeding random and numpy", f"{without:.2f} µs"),
         ("seeding random, numpy and torch", f"{with_torch:.2f} µs"),
         *((f"a consumer without a loader, ({key}) (CPU)", f"{floor:.1f} µs") for key, floor in floors),
+        *hits.rows(),
         *((what, f"{statistics.median(rate):.0f}/s") for what, rate in copies),
         *((what, f"{statistics.median(r):.2f} ({min(r):.2f} – {max(r):.2f})") for what, r in ratios),
         ("what a loader has chosen here", str(chosen())),

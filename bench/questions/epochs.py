@@ -52,7 +52,8 @@ class Pictures:
     order
         What a loader takes as its sampler.
     decoded_bytes
-        What a cache needs to hold the pixels of all.
+        What a cache needs to hold the pixels of all; the largest once more, because it takes nothing where it has
+        no room for one like the last.
     """
 
     def __init__(self, files: list[tuple[str, int]]) -> None:
@@ -64,7 +65,7 @@ class Pictures:
             self.files.append(file)
             total += size
         self.distinct = len(self.files)
-        self.decoded_bytes = total + ENTRY * self.distinct
+        self.decoded_bytes = total + ENTRY * self.distinct + max(sizes)
         self.order = Epochs(self.distinct)
 
 

@@ -1,13 +1,22 @@
-"""The bench itself: question (f), whose batches are random, is checked by form and by each decoder's error."""
+"""The bench itself: (f) and (g), whose batches are random, are checked by form and by each decoder's error."""
+
+import mmap
+import os
+import subprocess
+from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from bench import decoded
 from bench.decoders import SIDE
 from bench.exact import check_form
+from bench.memory import of_files, of_job
+from bench.photos import image_files
 from bench.question import Target
-from bench.questions import QUESTIONS
+from bench.questions import QUESTIONS, epochs
 from bench.runner import Plan, run
 from bench.summary import summarize
 
@@ -87,4 +96,68 @@ def test_each_question_names_rivals_that_there_are_and_roles_among_them():
     for question in QUESTIONS.values():
         rivals = {rival.key for rival in plan(None, None, question.key).rivals_of(question)}
         roles = question.roles
-        assert {roles.ours, *roles.torch, *roles.spdl, *roles.roofline} <= rivals
+        named = {roles.threads, roles.plain, roles.half, roles.mapped} - {None}
+        assert {roles.ours, *roles.torch, *roles.spdl, *roles.roofline, *named} <= rivals
+
+
+@pytest.mark.slow
+def test_later_epochs_are_measured_with_what_was_found_and_the_memory_of_all_processes(folder):
+    pytest.importorskip("torch")
+    asked = plan(folder, ("kept_none", "kept_all", "kept_side", "kept_dict", "kept_ffcv"), "g")
+    found = summarize(asked.questions, run(asked))
+    none, kept, side, own, ffcv = found["tables"]["g"]
+    assert not none.notes and not kept.notes and not side.notes and not own.notes
+    assert none.hits is None and kept.hits == side.hits == own.hits == 1.0
+    assert none.error_max <= 1 and kept.error_max <= 1 and side.error_max is None and own.error_max == 0
+    assert none.memory > 10e6 and none.to_plain.median == 1.0
+    assert "ffcv" in ffcv.notes[0] and ffcv.rate is None
+    measured = {verdict.target.against: verdict.measured for verdict in found["targets"]}
+    assert measured["plain"] == kept.to_plain and measured["half"] is None and measured["mapped"] is None
+
+
+def test_with_quick_a_question_may_be_asked_of_fewer():
+    asked = plan(None, None, "g")
+    few = {rival.key for rival in asked.rivals_of(QUESTIONS["g"])}
+    assert few < {rival.key for rival in replace(asked, quick=False).rivals_of(QUESTIONS["g"])}
+
+
+def test_memory_in_a_file_counts_once_whoever_has_it_and_also_where_nobody_has_mapped_it():
+    before = of_job(os.getpid())
+    size = 64 << 20
+    descriptor = os.memfd_create("unmapped")
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        assert of_files([descriptor]) == size
+        child = subprocess.Popen(["sleep", "60"], pass_fds=[descriptor])
+        try:
+            with mmap.mmap(descriptor, size) as mapped:
+                mapped[:: mmap.PAGESIZE] = bytes(size // mmap.PAGESIZE)
+                grown = of_job(os.getpid()) - before
+        finally:
+            child.kill()
+            child.wait()
+    finally:
+        os.close(descriptor)
+    assert abs(grown - size) < size / 4  # what else the process takes changes meanwhile
+
+
+def test_the_pictures_of_the_second_epoch_are_those_that_fit_and_each_epoch_has_all_of_them(
+    folder, monkeypatch
+):
+    monkeypatch.setattr(epochs, "MOST", 3 * 48 * 64 * 3)  # three of the four pictures
+    pictures = epochs.dataset(str(folder))
+    assert pictures.distinct == len(pictures.files) == 3
+    order = list(islice(pictures.order, 9))
+    assert [sorted(order[start : start + 3]) for start in (0, 3, 6)] == [[0, 1, 2]] * 3
+
+
+def test_decoded_pictures_lie_in_one_file_as_pillow_decodes_them(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(decoded, "DECODED", tmp_path / "decoded")
+    files = image_files(str(folder))
+    for _ in range(2):  # made, and found
+        pixels, places = decoded.decoded(files)
+        for (path, _), (at, height, width) in zip(files, places):
+            with Image.open(path) as image:
+                expected = np.asarray(image.convert("RGB"))
+            assert (pixels[at : at + 3 * height * width].reshape(height, width, 3) == expected).all()
+    assert len(list((tmp_path / "decoded").iterdir())) == 2

@@ -1,0 +1,148 @@
+"""What a hit of the cache costs: ``python -m bench.hits``; `bench.micro` prints it, too.
+
+Question
+    How long does looking an entry up take, with and without views on it? How many page faults and system calls
+    does a hit cost once everything is warm, by itself and as a training crop made of it?
+Data
+    Photographs of (g), 64 of them, their pixels kept in a cache without a name; one thread.
+Machine, command, result
+    Printed. System calls are counted by strace in a process of its own, between two marks; where there is no strace
+    they are not counted.
+Bias
+    64 entries, asked for in turn: index and headers lie in the processor's caches. Figures hold for what is warm,
+    which is what they are about.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+ENTRIES = 64
+LOOKUPS = 100 * ENTRIES
+CROPS = 10 * ENTRIES
+ROUNDS = 7
+
+
+class Kept:
+    """Pictures that are kept, and both ways to ask for them."""
+
+    def __init__(self) -> None:
+        from bench.decoders import SIDE
+        from bench.photos import ensure, image_files
+        from slipring import Cache, images
+
+        ensure()
+        self.cache = Cache("256MiB")
+        crop = images.RandomResizedCrop(SIDE)
+        self.folder = images.Folder.of("", [], {}, image_files()[:ENTRIES], crop, cache=self.cache)
+        self.batch = np.empty((ENTRIES, SIDE, SIDE, 3), np.uint8)
+        self.crops(CROPS)
+        for key in range(ENTRIES):
+            self.cache.get(key)[0].max()  # each page has been looked at
+        self.views(LOOKUPS)
+
+    def lookups(self, n: int) -> None:
+        cache = self.cache
+        for _ in range(n // ENTRIES):
+            for key in range(ENTRIES):
+                key in cache  # noqa: B015 (it is the lookup that counts)
+
+    def views(self, n: int) -> None:
+        get = self.cache.get
+        for _ in range(n // ENTRIES):
+            for key in range(ENTRIES):
+                get(key)
+
+    def crops(self, n: int) -> None:
+        for _ in range(n // ENTRIES):
+            self.folder.fetch_into(range(ENTRIES), lambda *_: self.batch)
+
+    @property
+    def ways(self) -> dict[str, tuple[Callable[[int], None], int]]:
+        return {
+            "looking an entry up": (self.lookups, LOOKUPS),
+            "the same, and views on its pixels": (self.views, LOOKUPS),
+            "a training crop of an entry": (self.crops, CROPS),
+        }
+
+
+def measure(kept: Kept) -> dict[str, tuple[float, float]]:
+    """Return for each way its median time per hit in microseconds, and its page faults per hit."""
+    found = {}
+    for what, (ask, n) in kept.ways.items():
+        times = []
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(ROUNDS):
+            begin = time.perf_counter()
+            ask(n)
+            times.append((time.perf_counter() - begin) / n * 1e6)
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+        found[what] = median(times), faults / (ROUNDS * n)
+    return found
+
+
+def system_calls() -> dict[str, float] | None:
+    """Return the system calls per hit of each way, in a process under strace; None where there is none."""
+    if not shutil.which("strace"):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "calls"
+        command = ["strace", "-f", "-o", str(log), sys.executable, "-m", "bench.hits", "--marked"]
+        done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+        if done.returncode != 0:
+            return None  # it may not trace
+        pid, *names = done.stdout.splitlines()
+        lines = log.read_text(errors="replace").splitlines()
+    marks = [number for number, line in enumerate(lines) if f"kill({pid}, 0)" in line]
+    counts = [end - begin - 1 for begin, end in zip(marks[::2], marks[1::2])]
+    asked = {"looking an entry up": LOOKUPS, "the same, and views on its pixels": LOOKUPS}
+    return {name: count / asked.get(name, CROPS) for name, count in zip(names, counts)}
+
+
+def marked() -> None:
+    """Ask in each way, between two marks that strace sees."""
+    ways, me = Kept().ways, os.getpid()
+    for ask, n in ways.values():
+        os.kill(me, 0)
+        ask(n)
+        os.kill(me, 0)
+    print(me, *ways, sep="\n")
+
+
+def rows() -> list[tuple[str, str]]:
+    """Return what is printed: names and figures."""
+    calls: dict[str, Any] = system_calls() or {}
+    return [
+        (what, f"{us:.2f} µs, {faults:.3g} page faults, {_count(calls.get(what))} system calls")
+        for what, (us, faults) in measure(Kept()).items()
+    ]
+
+
+def _count(calls: float | None) -> str:
+    return "an unknown number of" if calls is None else f"{calls:.3g}"
+
+
+def main() -> None:
+    from bench.machine import describe
+
+    for name, value in describe((), "bench.hits").items():
+        print(f"{name}: {value}")
+    print()
+    for what, figures in rows():
+        print(f"{what:44}{figures}")
+
+
+if __name__ == "__main__":
+    marked() if sys.argv[1:] == ["--marked"] else main()
