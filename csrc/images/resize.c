@@ -118,7 +118,8 @@ static int axis_make(sr_axis *axis, const sr_span *span, enum sr_filter filter, 
         begin = at[i] < begin ? at[i] : begin;
         end = at[i] + keep > end ? at[i] + keep : end;
     }
-    *axis = (sr_axis){span->count, keep, begin, end, at, weights};
+    bool same = scale == 1 && span->start == floor(span->start) && !span->mirrored;
+    *axis = (sr_axis){span->count, keep, begin, end, same ? (int)span->start + span->first : -1, at, weights};
     return 0;
 }
 
@@ -245,6 +246,23 @@ static int across_then_down(const sr_kernels *k, const sr_plan *plan, sr_source 
     return 0;
 }
 
+/* Rows as they are: both passes would give the same levels. */
+static int copy(const sr_plan *plan, sr_source *source, const sr_target *target)
+{
+    size_t lead = 3 * (size_t)(plan->x.same - plan->x.begin);
+    for (int y = 0; y < plan->y.count; y++) {
+        int at = plan->y.same + y, rc = source->need(source, at, at + 1);
+        if (rc)
+            return rc;
+        const uint8_t *row = source->data + (size_t)(at - source->origin) * source->stride + lead;
+        if (is_plain(target))
+            memcpy(target->data + y * target->row, row, 3 * (size_t)target->width);
+        else
+            write_row(target, y, row);
+    }
+    return 0;
+}
+
 static const sr_kernels *fastest(void)
 {
 #if defined __x86_64__
@@ -277,5 +295,7 @@ int sr_plan_window(const sr_plan *plan) { return down_first(plan) ? plan->y.taps
 
 int sr_resize(const sr_plan *plan, sr_source *source, const sr_target *target, sr_scratch *scratch)
 {
+    if (plan->x.same >= 0 && plan->y.same >= 0)
+        return copy(plan, source, target);
     return (down_first(plan) ? down_then_across : across_then_down)(chosen(), plan, source, target, scratch);
 }

@@ -57,6 +57,7 @@ typedef struct sr_source {
 typedef struct sr_axis {
     int count, taps;
     int begin, end;   /* the source pixels that have a weight */
+    int same;         /* where nothing is scaled: the source pixel of the first; the others follow. -1: otherwise */
     const int32_t *at; /* the first source pixel of each output pixel */
     const int16_t *weights; /* `taps` of each output pixel; their sum is 1 << 14 */
 } sr_axis;

@@ -76,6 +76,28 @@ def test_without_a_change_of_size_every_pixel_is_pillows():
     assert np.array_equal(out, by_pillow(data))
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("planes", [False, True])
+def test_a_box_that_keeps_its_size_has_the_pictures_own_pixels(interpolation, flip, planes):
+    data = encoded(pixels(97, 131, 3), quality=92, subsampling=0)
+    whole = by_pillow(data)
+    for box in (
+        (0, 0, 97, 131),
+        (1, 2, 90, 120),
+        (96, 130, 1, 1),
+        (0, 130, 97, 1),
+        (96, 0, 1, 131),
+        (40, 3, 2, 2),
+    ):
+        top, left, height, width = box
+        out = np.empty((3, height, width) if planes else (height, width, 3), np.uint8)
+        row = out.transpose(1, 2, 0) if planes else out
+        images.decode_into(data, row, box, flip, interpolation=interpolation)
+        expected = whole[top : top + height, left : left + width]
+        assert np.array_equal(row, expected[:, ::-1] if flip else expected), box
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("format", ["JPEG", "PNG"])
