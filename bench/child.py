@@ -78,8 +78,10 @@ def _measure(rival: Rival, module: Any, request: dict[str, Any]) -> dict[str, An
     counts = getattr(module, "counts", None)
     try:
         dataset: Any = question.dataset(request["data"])
-        first = -(-question.epochs * dataset.distinct // size)
-        timing = Timing(request["warm_s"], request["window_s"] * question.window_scale, workers, first)
+        first, warm_s = 0, request["warm_s"]
+        if question.epochs:  # they warm up, too
+            first, warm_s = -(-question.epochs * dataset.distinct // size), 0.0
+        timing = Timing(warm_s, request["window_s"] * question.window_scale, workers, first)
         with closing(module.batches(question, dataset, workers, **rival.options)) as batches:
             answer = measure(batches, known, timing, size, counts)
             if (
