@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 import os
 import re
 from typing import TYPE_CHECKING, Any
 
 from slipring.cache._cache import Core
-from slipring.cache.rendezvous import label_of, open_named
 from slipring.errors import shown
 from slipring.ring._segment import room_left
 
@@ -142,6 +140,8 @@ class Cache(Core):
             self._create(nbytes, backing, "slipring-cache" if backing == "memfd" else None)
             self._say_what_fits(nbytes)
             return
+        from slipring.cache.rendezvous import label_of, open_named  # sockets: who has no name needs none
+
         label = label_of(name)
         if open_named(name, self._attach, lambda: self._create(nbytes, "memfd", label)):
             there = self._info()["budget"]
@@ -255,6 +255,8 @@ class Cache(Core):
         CacheMismatch
             The cache holds something else.
         """
+        import hashlib  # it loads a library of cryptography
+
         data = fingerprint.encode() if isinstance(fingerprint, str) else bytes(fingerprint)
         number = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
         self._bind(number or 1, samples, what)
