@@ -200,7 +200,8 @@ def test_who_waited_a_second_makes_its_own(cache):
     assert cache.get_or_make(1, lambda: "own") == "own"  # it comes back while the other still is at it
     end.set()
     thread.join()
-    assert cache.get(1) == "slow" and cache.stats().waits == 1
+    assert cache.get(1) == "slow"
+    assert (cache.stats().waits, cache.stats().refused_other, cache.stats().misses) == (1, 1, 2)
 
 
 def test_what_cannot_be_pickled_is_made_each_time_and_told_once(cache, caplog):

@@ -252,6 +252,18 @@ def test_one_huge_picture_does_not_end_the_keeping_of_others():
     assert len(data.cache) == N
 
 
+class Gone:
+    """A target whose class the next program does not have."""
+
+
+def test_a_target_that_does_not_come_back_any_more_is_read_again(monkeypatch):
+    rows = [(next(pictures()), Gone())]
+    data = images.Bytes(rows, CROP, cache="1MiB")
+    assert isinstance(data[0][1], Gone) and len(data.cache) == 1
+    monkeypatch.delattr(__import__(__name__, fromlist=["Gone"]), "Gone")
+    assert data[0][1] is rows[0][1] and data.cache.stats().refused_other == 1
+
+
 def test_a_stream_takes_no_cache(tmp_path):
     with pytest.raises(ValueError, match="a stream has none"):
         images.TarStream(shard(tmp_path / "a.tar", files(3)), cache="1MiB")

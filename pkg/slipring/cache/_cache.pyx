@@ -4,7 +4,7 @@ import operator
 import os
 
 cimport cython
-from libc.errno cimport EACCES, EAGAIN, EBADF, ECHILD, EEXIST, EINTR, ENOENT, ENOSPC, EPROTO, EXDEV
+from libc.errno cimport EACCES, EAGAIN, EBADF, ECHILD, EEXIST, EINTR, ENOENT, ENOSPC, EPROTO, ERANGE, EXDEV
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset, strncpy
 
@@ -174,7 +174,10 @@ cdef class Core:
         """As `get`, but only a hit is counted: who misses goes on to `get_or_make`, or to `_missed`."""
         cdef int rc = 0
         cdef Mapping mapping = self.opened()
-        value = self.found(mapping, number_of(key), &rc)
+        try:
+            value = self.found(mapping, number_of(key), &rc)
+        except CorruptBatch:  # as `get_or_make` finds, too
+            return default
         if rc:
             return default
         c.sr_cache_count(mapping.ptr, c.SR_HITS, 1)
@@ -241,8 +244,15 @@ cdef class Core:
             try:
                 value = self.found(mapping, number, &rc)
             except CorruptBatch as error:  # of a class, mostly, that this program does not have
+                if raised_by_a_handler(error):
+                    raise
                 self._say_unfit(shown(error))
-                rc = -EPROTO
+                c.sr_cache_count(mapping.ptr, c.SR_MISSES, 1)
+                c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
+                return make()
+            if rc == -ERANGE:  # limits have left the index no room for such a key
+                c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
+                break
             if rc == 0:
                 c.sr_cache_count(mapping.ptr, c.SR_HITS, 1)
                 return value
@@ -263,6 +273,7 @@ cdef class Core:
                 if rc == -EINTR:
                     check(rc)
                 elif rc != 0:
+                    c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
                     break
         c.sr_cache_count(mapping.ptr, c.SR_MISSES, 1)
         try:
@@ -327,8 +338,6 @@ cdef class Core:
                 self.refused(mapping, rc, &why)
             else:  # it has been told, and is not asked for again so soon
                 c.sr_cache_count(mapping.ptr, c.SR_REFUSED_MEMORY, 1)
-        elif claim is None:
-            c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
         if claim is None or not claim.is_open:
             return packed.value()
         memset(&why, 0, sizeof(why))
