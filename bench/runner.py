@@ -187,8 +187,8 @@ def run(plan: Plan, step: Callable[[str], None] = lambda _: None) -> dict[str, A
         for number in range(plan.repeats):
             for question in plan.questions:
                 started = time.monotonic()
-                if plan.budget_s and started - begin + took.get(question.key, 0) > plan.budget_s:
-                    continue
+                if number and plan.budget_s and started - begin + took[question.key] > plan.budget_s:
+                    continue  # one round each in any case
                 asked = [child for child in present if child.rival.key in rounds[question.key]]
                 for child in _rotated(asked, number):
                     step(f"round {number + 1}  ({question.key}) {child.rival.label}")
