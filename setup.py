@@ -35,12 +35,12 @@ if KIND not in FLAGS:
 
 # What asks the kernel has no state, so each module that needs it has its own.
 SYSTEM = ["csrc/files.c", "csrc/limits.c", "csrc/system.c"]
-CACHE = "csrc/cache.c"
+CACHE = ["csrc/cache.c", "csrc/cache_file.c"]
 
 # name -> C sources besides the .pyx of that name. Add an extension by adding a line.
 EXTENSIONS = {
     "ring._check": [],
-    "ring._segment": sorted(set(glob.glob("csrc/*.c")) - {CACHE}),
+    "ring._segment": sorted(set(glob.glob("csrc/*.c")) - set(CACHE)),
     "ring._descriptors": [],
     "ring._slot": [],
     "ring._ring": [],
@@ -53,13 +53,13 @@ EXTENSIONS = {
     "iterate._progress": [],
     "iterate._iterator": [],
     "queue._queue": [],
-    "cache._cache": [CACHE, *SYSTEM],
+    "cache._cache": [*CACHE, *SYSTEM],
     "images._decode": sorted(glob.glob("csrc/images/*.c")),
 }
 
 HEADERS = glob.glob("csrc/*.h")
 if KIND == "steps":
-    EXTENSIONS = {"ring._segment": [*EXTENSIONS["ring._segment"], CACHE, "tests/steps/steps.c"]}
+    EXTENSIONS = {"ring._segment": [*EXTENSIONS["ring._segment"], *CACHE, "tests/steps/steps.c"]}
     HEADERS.append("tests/steps/steps.h")
 
 CFLAGS = [
