@@ -9,7 +9,9 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define sr_load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
 #define sr_load_acquire(p) atomic_load_explicit((p), memory_order_acquire)
@@ -44,6 +46,20 @@ static inline bool sr_cas32(_Atomic uint32_t *p, uint32_t expected, uint32_t des
 static inline bool sr_cas_relaxed(_Atomic uint64_t *p, uint64_t *seen, uint64_t desired)
 {
     return atomic_compare_exchange_weak_explicit(p, seen, desired, memory_order_relaxed, memory_order_relaxed);
+}
+
+/* Copies plain words for somebody who looks on: none is seen before what was stored earlier. x86 sees to that itself. */
+static inline void sr_copy_after(void *to, const void *from, size_t bytes)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("" ::: "memory");
+    memcpy(to, from, bytes);
+    __asm__ volatile("" ::: "memory");
+#else
+    typedef uint64_t __attribute__((may_alias)) word;
+    for (size_t i = 0; i < bytes / sizeof(word); i++)
+        __atomic_store_n((word *)to + i, ((const word *)from)[i], __ATOMIC_RELEASE);
+#endif
 }
 
 /* Raises *p to at least v. */

@@ -71,6 +71,15 @@ static bool drop_stale(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t ra
     return true;
 }
 
+/* Wakers look at the parties below this mark only: a segment may have room for many more than there are. */
+static void raise_crowd(sr_ring *ring, uint32_t party)
+{
+    _Atomic uint32_t *crowd = &ring->header->crowd;
+    for (uint32_t seen = sr_load_ordered(crowd); seen <= party; seen = sr_load_ordered(crowd))
+        if (sr_cas32(crowd, seen, party + 1)) /* [W4] partner: [W3] in sr_wake_a_worker */
+            return;
+}
+
 int sr_claim(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint32_t *range, uint64_t *gen)
 {
     if (party >= ring->n_parties)
@@ -82,14 +91,21 @@ int sr_claim(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, u
     for (;;) {
         if (sr_closed(ring))
             return -ESHUTDOWN;
+        if (sr_load_ordered(&me->leaving) && (sr_cas32(&me->leaving, 1, 2) || sr_load_ordered(&me->leaving) == 2)) {
+            /* [Q2] partners: [Q1] in sr_dismiss, [Q3] in sr_keep */
+            sr_store_relaxed(&me->at_since, sr_now());
+            sr_wake_a_worker(ring, 0); /* it may have been woken for a task that is another's now */
+            return -ESHUTDOWN;
+        }
         rc = try_claim(ring, party, slot, range, gen);
         if (rc == -EAGAIN) {
             if (sr_now() >= deadline)
                 return -ETIMEDOUT;
             uint32_t seen = sr_load_acquire(&me->wake);
+            raise_crowd(ring, party);
             sr_store_ordered(&me->waiting, 1); /* [W2] partner: [W1] in rouse */
             rc = try_claim(ring, party, slot, range, gen);
-            if (rc == -EAGAIN && !sr_closed(ring))
+            if (rc == -EAGAIN && !sr_closed(ring) && !sr_load_ordered(&me->leaving)) /* [Q2] */
                 rc = sr_futex_wait(&me->wake, seen, sr_rescan_at(deadline)) == -EINTR
                          ? -EINTR
                          : -EAGAIN;
@@ -105,9 +121,9 @@ int sr_claim(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, u
     }
     sr_slot *s = &ring->slots[*slot];
     uint64_t now = sr_now();
-    if (sr_load_relaxed(&s->claimed_at) == 0)
-        sr_store_relaxed(&s->claimed_at, now);
-    sr_add_relaxed(&s->idle_ns, now - since);
+    if (sr_load_relaxed(&s->times.claimed_at) == 0)
+        sr_store_relaxed(&s->times.claimed_at, now);
+    sr_add_relaxed(&s->times.idle_ns, now - since);
     return 0;
 }
 
@@ -122,8 +138,9 @@ int sr_publish(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, const
     if (sr_load_relaxed(&ring->header->tight) && !held) /* arrays that are kept may lie anywhere */
         sr_trim_tail(ring, slot, result->bytes);
     s->result = *result;
-    sr_store_relaxed(&s->published_at, sr_now());
+    sr_store_relaxed(&s->times.published_at, sr_now());
     sr_store_relaxed(&s->holder, party);
+    sr_note_made(ring, party, s);
     if (ring->flags & SR_SEG_PUSH)
         sr_store_relaxed(&s->ticket, sr_add_relaxed(&ring->header->order, 1));
     if (!sr_cas(&s->state, w, sr_word(SR_READY, 0, gen) | (held ? SR_HELD : 0))) /* [P1] partner: [P2] */
@@ -181,8 +198,10 @@ static int try_claim_free(sr_ring *ring, uint32_t party, uint32_t *slot, uint64_
         sr_raise_high_water(ring, pick); /* before the claim: it is to be found, should this party die now */
         if (!sr_cas(&s->state, w, sr_word(SR_CLAIMED, (uint64_t)party + 1, g))) /* [K3] partner: [E1] */
             continue;
+        sr_keep_record(ring, pick);
         sr_reset_slot(s, &none);
-        sr_store_relaxed(&s->claimed_at, sr_now());
+        sr_store_relaxed(&s->times.first_index, SR_NO_INDEX);
+        sr_store_release(&s->times.claimed_at, sr_now()); /* [J7] the reset is done */
         *slot = pick;
         *gen = g;
         return 0;

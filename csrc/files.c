@@ -8,6 +8,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
@@ -121,6 +123,57 @@ int sr_open_memory(int backing, const char *where, int *chosen, const char **rea
     default:
         return -EINVAL;
     }
+}
+
+/* ---- files that outlive their processes ------------------------------------------------------------------ */
+
+enum { MOST_RECORDS = 999 };
+
+/* -EWOULDBLOCK: it is somebody's. */
+static int take_record(const char *path, uint64_t magic)
+{
+    struct stat st;
+    uint64_t begins = 0;
+    int fd = sr_beyond_standard(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600));
+    if (fd < 0)
+        return -errno;
+    int rc = fstat(fd, &st) != 0 ? -errno : S_ISREG(st.st_mode) ? 0 : -EINVAL;
+    if (rc == 0 && st.st_size > 0 && (pread(fd, &begins, sizeof begins, 0) != sizeof begins || begins != magic))
+        rc = -EEXIST;
+    if (rc == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0)
+        rc = -errno;
+    if (rc == 0 && st.st_size == 0)
+        return fd;
+    if (rc == 0) { /* an earlier job's: who looks at it may go on, and nothing is cut off under anybody */
+        int fresh = -1;
+        if (unlink(path) == 0)
+            fresh = sr_beyond_standard(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+        if (fresh >= 0 && flock(fresh, LOCK_EX | LOCK_NB) == 0) {
+            close(fd);
+            return fresh;
+        }
+        rc = errno == EEXIST ? -EWOULDBLOCK : -errno; /* another was faster: it has this name */
+        if (fresh >= 0)
+            close(fresh);
+    }
+    close(fd);
+    return rc;
+}
+
+int sr_open_record(const char *path, uint64_t magic, uint32_t *number)
+{
+    char name[4096];
+    for (uint32_t n = 1; n <= MOST_RECORDS; n++) {
+        int length = snprintf(name, sizeof name, n == 1 ? "%s" : "%s.%u", path, n);
+        if (length < 0 || (size_t)length >= sizeof name)
+            return -ENAMETOOLONG;
+        int fd = take_record(name, magic);
+        if (fd != -EWOULDBLOCK) {
+            *number = fd < 0 ? 0 : n;
+            return fd;
+        }
+    }
+    return -EMFILE;
 }
 
 /* ---- mapping, and memory ------------------------------------------------------------------------------ */

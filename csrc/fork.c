@@ -228,14 +228,25 @@ int sr_move_from_copies(sr_ring *ring)
 {
     if (!ring->has_copies)
         return 0;
-    /* The same pages once more, at another address: a length of 0 asks for that. */
-    char *base = mremap(ring->base, 0, ring->total, MREMAP_MAYMOVE);
+    /* The same pages once more, at another address: a length of 0 asks for that. In two parts, which may be of two
+     * files (SR_SEG_RECORDED). */
+    char *base = mmap(NULL, ring->total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return -errno;
+    uint64_t ends[] = {0, ring->data_off, ring->total};
+    for (int i = 0; i < 2; i++)
+        if (mremap(ring->base + ends[i], 0, ends[i + 1] - ends[i], MREMAP_MAYMOVE | MREMAP_FIXED, base + ends[i]) ==
+            MAP_FAILED) {
+            int rc = -errno;
+            (void)munmap(base, ring->total);
+            return rc;
+        }
     if (!ring->inherited) /* else a grandparent's, and the parent's stays until this process ends */
         ring->inherited = ring->base;
     ring->parties = (sr_party *)(base + ((char *)ring->parties - ring->base));
     ring->slots = (sr_slot *)(base + ((char *)ring->slots - ring->base));
+    ring->totals = (sr_totals *)(base + ((char *)ring->totals - ring->base));
+    ring->records = (sr_record *)(ring->totals + 1);
     ring->header = (sr_header *)base;
     ring->base = base;
     ring->has_copies = false;

@@ -18,7 +18,10 @@ struct sr_ring {
     sr_header *header;
     sr_party *parties;
     sr_slot *slots;
+    sr_totals *totals;  /* NULL: nothing is recorded (the model's handles) */
+    sr_record *records;
     sr_file file; /* its descriptor is to be had by sr_fd alone */
+    sr_file record; /* the file of the controls, where they have one (SR_SEG_RECORDED) */
     /* Constant fields of the header, checked once: the shared copy is not trusted again. */
     uint32_t n_slots, n_parties, flags;
     uint64_t data_off, stride, task_capacity, capacity, total;
@@ -133,6 +136,17 @@ static inline bool sr_is_stale(const sr_ring *ring, const sr_slot *s)
 
 /* recover.c: gives back what `party` held while `incarnation` had its number. */
 int sr_recover_incarnation(sr_ring *ring, uint32_t party, uint64_t incarnation);
+
+/* record.c */
+static inline _Atomic uint64_t *sr_words_of(sr_times *times) { return &times->dispatched_at; }
+/* The slot is about to be used again, by this party: what its last batch was goes into the flight recorder. */
+void sr_keep_record(sr_ring *ring, uint32_t slot);
+/* The party joins: it has done nothing yet. */
+void sr_begin_figures(sr_party *me);
+/* The party serves from now on: its processor time counts. */
+void sr_begin_cpu(const sr_ring *ring, uint32_t party);
+/* The party is about to publish the slot. */
+void sr_note_made(sr_ring *ring, uint32_t party, sr_slot *s);
 
 /* ring.c */
 /* Writes the task that this process dispatched into a slot over what may have become of it; nobody works on it. */

@@ -105,6 +105,7 @@ static int recover(sr_ring *ring, uint32_t party, uint64_t incarnation, bool arr
         } else {
             sr_store_relaxed(&p->waiting, 0);
             sr_store_relaxed(&p->short_of, 0);
+            sr_store_relaxed(&p->leaving, 0); /* the next one with this number is to stay */
             sr_store_release(&p->status, SR_PARTY_NONE);
         }
     }

@@ -60,20 +60,30 @@ void sr_raise_high_water(sr_ring *ring, uint32_t slot)
 
 void sr_reset_slot(sr_slot *s, const sr_task *task)
 {
-    s->task = *task;
-    sr_store_relaxed(&s->ticket, task->ticket);
-    sr_store_relaxed(&s->run, task->run);
+    static const sr_result none;
+    sr_times *t = &s->times;
+    /* First of all, and then nothing but releases: who sees one of them sees this one as well. [J7] partner: the second
+     * look in sr_watch_slot. What else there is of times is written before it is read. */
+    sr_store_relaxed(&t->claimed_at, 0);
+    sr_copy_after(&s->task, task, sizeof s->task);
+    sr_copy_after(&s->result, &none, sizeof s->result);
+    sr_store_release(&s->ticket, task->ticket);
+    sr_store_release(&s->run, task->run);
     sr_store_relaxed(&s->n_ranges, task->n_ranges);
     sr_store_relaxed(&s->cursor, 0);
-    sr_store_relaxed(&s->claimed_at, 0);
-    sr_store_relaxed(&s->fetched_at, 0);
-    sr_store_relaxed(&s->published_at, 0);
-    sr_store_relaxed(&s->taken_at, 0);
-    sr_store_relaxed(&s->fetch_ns, 0);
-    sr_store_relaxed(&s->collate_ns, 0);
-    sr_store_relaxed(&s->idle_ns, 0);
-    sr_store_relaxed(&s->skipped, 0);
-    memset(&s->result, 0, sizeof s->result);
+    sr_store_release(&t->fetched_at, 0);
+    sr_store_release(&t->published_at, 0);
+    sr_store_release(&t->taken_at, 0);
+    sr_store_release(&t->fetch_ns, 0);
+    sr_store_release(&t->collate_ns, 0);
+    sr_store_release(&t->idle_ns, 0);
+    sr_store_release(&t->copy_ns, 0);
+    sr_store_release(&t->read_ns, 0);
+    sr_store_release(&t->decode_ns, 0);
+    sr_store_release(&t->resize_ns, 0);
+    sr_store_release(&t->lookups, 0);
+    sr_store_release(&t->slowest_ns, 0);
+    sr_store_release(&s->skipped, 0);
 }
 
 /* ---- consumer ------------------------------------------------------------------------------------------- */
@@ -119,11 +129,15 @@ int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen
         if (sr_state_of(w) != SR_FREE)
             return sr_state_of(w) == SR_TRIMMED ? -EAGAIN : -EBUSY;
         g = sr_next_gen(sr_gen_of(w));
+        sr_keep_record(ring, slot);
         sr_reset_slot(s, task);
+        bool has_index = task->kind == SR_TASK_INDICES && task->rows;
+        sr_store_release(&s->times.first_index, /* [J7] too, and the next stamp */
+                         has_index ? *(const uint64_t *)(const void *)sr_task_area(ring, slot) : SR_NO_INDEX);
         for (uint32_t i = 0; i < task->n_ranges; i++)
             sr_store_relaxed(&s->ranges[i].word, sr_word(SR_RANGE_FREE, 0, g));
         sr_store_relaxed(&s->layout, sr_word(SR_LAYOUT_NONE, 0, g));
-        sr_store_relaxed(&s->dispatched_at, sr_now());
+        sr_store_release(&s->times.dispatched_at, sr_now());
         sr_raise_high_water(ring, slot);
         /* What the slot has given back since is mapped anew when it is there again. */
         uint64_t there = sr_load_relaxed(&s->committed);
@@ -258,46 +272,10 @@ int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_resu
         if (sr_cas(&s->state, w, leased)) {
             *gen = sr_gen_of(w);
             *result = s->result;
-            sr_store_relaxed(&s->taken_at, sr_now());
+            sr_store_relaxed(&s->times.taken_at, sr_now());
             return 0;
         }
     }
-}
-
-int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped)
-{
-    sr_slot *s = sr_slot_checked(ring, slot);
-    if (!s)
-        return -EINVAL;
-    sr_add_relaxed(&s->fetch_ns, fetch_ns);
-    sr_add_relaxed(&s->collate_ns, collate_ns);
-    sr_add_relaxed(&s->skipped, skipped);
-    uint32_t copies = sr_load_relaxed(&ring->header->copies);
-    if (copies)
-        sr_copy_choose(copies);
-    else
-        sr_copy_tell(ring->header);
-    sr_store_relaxed(&s->fetched_at, sr_now() - collate_ns);
-    return 0;
-}
-
-int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
-{
-    const sr_slot *s = sr_slot_checked(ring, slot);
-    if (!s)
-        return -EINVAL;
-    *out = (sr_stamps){
-        .dispatched_at = sr_load_relaxed(&s->dispatched_at),
-        .claimed_at = sr_load_relaxed(&s->claimed_at),
-        .fetched_at = sr_load_relaxed(&s->fetched_at),
-        .published_at = sr_load_relaxed(&s->published_at),
-        .taken_at = sr_load_relaxed(&s->taken_at),
-        .fetch_ns = sr_load_relaxed(&s->fetch_ns),
-        .collate_ns = sr_load_relaxed(&s->collate_ns),
-        .idle_ns = sr_load_relaxed(&s->idle_ns),
-        .skipped = sr_load_relaxed(&s->skipped),
-    };
-    return 0;
 }
 
 int sr_circulating(const sr_ring *ring)

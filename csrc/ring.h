@@ -17,6 +17,7 @@
 
 #include "layout.h"
 #include "system.h"
+#include "watch.h"
 
 typedef struct sr_ring sr_ring;
 
@@ -37,6 +38,8 @@ typedef struct sr_options {
     const char *dir;        /* SR_BACKING_DIR: a directory on a tmpfs */
     uint64_t capacity;      /* payload bytes to reserve per slot; 0: as much as fits, at most 16 GiB */
     uint64_t task_capacity; /* task bytes to reserve per slot; 0: the default */
+    const char *label;      /* what people know it by, or NULL; cut to SR_LABEL */
+    const char *record;     /* a file for all but the slots, or NULL */
 } sr_options;
 
 typedef struct sr_info {
@@ -48,6 +51,8 @@ typedef struct sr_info {
     const char *limited_by; /* that limit, or NULL */
     uint64_t total;
     uint32_t copies;        /* enum sr_copy: as the header has it */
+    int record;             /* 0, or why there is no record file although it was asked for: -errno */
+    uint32_t record_number; /* its name is the one asked for, with ".2", ".3", ... behind it; 0: there is none */
 } sr_info;
 
 /* ---- segment.c: making, sharing and ending a segment ------------------------------------------------ */
@@ -60,9 +65,9 @@ int sr_create(const sr_options *options, sr_ring **out, sr_shortage *why);
 /* The first bytes of each payload are committed too: an error that says 'no memory' needs a place to stand. */
 #define SR_PAYLOAD_COMMIT UINT64_C(8192)
 
-/* Maps the segment behind `fd` (which is duplicated). -EPROTO: not a segment, another version or an
- * inconsistent header. */
-int sr_attach(int fd, sr_ring **out);
+/* Maps the segment behind `fd` (which is duplicated). `record`: its record file's descriptor, -1 if it has none.
+ * -EPROTO: not a segment, another version or an inconsistent header. */
+int sr_attach(int fd, int record, sr_ring **out);
 
 /* A second handle on the same mapping for a forked child: forgets what only held for the parent. */
 int sr_after_fork(sr_ring *ring);
@@ -72,6 +77,8 @@ int sr_destroy(sr_ring *ring);
 
 /* The segment's descriptor; -EBADF if it has been closed, whatever file may have its number by now. */
 int sr_fd(const sr_ring *ring);
+/* The record file's; -ENOENT: it has none. */
+int sr_record_fd(const sr_ring *ring);
 int sr_describe(const sr_ring *ring, sr_info *info);
 
 /* For readers: the slot's control, task, task area, payload. NULL if there is no such slot. */
@@ -143,6 +150,12 @@ int sr_close(sr_ring *ring);
 /* Takes a close back. The caller knows that no other party uses the segment any more. */
 int sr_reopen(sr_ring *ring);
 bool sr_closed(const sr_ring *ring);
+/* Pull mode, the consumer's verb: the worker `party` claims nothing more, whether it has begun or not. What it is at it
+ * ends; then, or if it waits at once, its claim returns -ESHUTDOWN. What is addressed to it stays where it is. The
+ * number can be used again once the worker has gone and sr_recover has been called for it. */
+int sr_dismiss(sr_ring *ring, uint32_t party);
+/* Takes that back, if the worker has not followed it yet; -ESTALE: it has, or was not dismissed. */
+int sr_keep(sr_ring *ring, uint32_t party);
 /* Wakes everybody, so that each looks again. */
 int sr_wake_all(sr_ring *ring);
 
@@ -228,15 +241,6 @@ int sr_circulating(const sr_ring *ring);
 /* LEASED -> FREE (PARKED while worker code holds an array in it). -ESTALE: not this lease. */
 int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen);
 
-/* Adds to the durations of the batch being made, and to the count of samples that were passed over; the owner of the
- * slot, or of one of its ranges, calls it. */
-int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped);
-/* The slot's stamps and durations; they belong to one batch only while the caller holds the slot. */
-typedef struct sr_stamps {
-    uint64_t dispatched_at, claimed_at, fetched_at, published_at, taken_at, fetch_ns, collate_ns, idle_ns, skipped;
-} sr_stamps;
-int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out);
-
 /* READY -> FREE for what nobody wants. -EBUSY: not READY. */
 int sr_discard(sr_ring *ring, uint32_t slot);
 
@@ -281,6 +285,34 @@ int sr_layout_settle(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen,
 /* FREE -> CLAIMED by a producer, waiting for a slot if need be; a deadline of 0 asks without sleeping. -ETIMEDOUT,
  * -EINTR, -ESHUTDOWN. */
 int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen);
+
+/* ---- record.c: how long what has taken ------------------------------------------------------------------------- */
+
+/* Adds to the durations of the batch being made, and to the count of samples that were passed over; the owner of the
+ * slot, or of one of its ranges, calls it. */
+int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped);
+/* The same for what the dataset tells of the time of fetching, and for the sample that took longest. */
+typedef struct sr_parts {
+    uint64_t read_ns, decode_ns, resize_ns, slowest_ns;
+    int64_t slowest_index;
+    uint32_t hits, misses;
+} sr_parts;
+int sr_note_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts);
+/* The party reads that row of the slot from `since` on; SR_WHOLE: none any more. */
+void sr_note_row(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t row, uint64_t since);
+/* The consumer, who has the slot: how long its copy to a device took. */
+void sr_note_copy(sr_ring *ring, uint32_t slot, uint64_t copy_ns);
+/* The loop has made a step with what a thread has taken for it: how long it waited, and how long all of it took. */
+void sr_note_loop(sr_ring *ring, uint64_t wait_ns, uint64_t step_ns);
+
+/* The slot's stamps and durations; they belong to one batch only while the caller holds the slot. */
+typedef struct sr_stamps {
+    uint64_t dispatched_at, claimed_at, fetched_at, published_at, taken_at, fetch_ns, collate_ns, idle_ns, skipped;
+} sr_stamps;
+int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out);
+/* The consumer has just taken the slot: notes how long it waited for it, and its step since `before`, when it took the
+ * last one (0: none). Of the stamps it gives what the consumer adds up: all but dispatched, claimed, fetched. */
+void sr_note_take(sr_ring *ring, uint32_t slot, uint64_t waited_ns, uint64_t before, sr_stamps *out);
 
 /* ---- copy.c -------------------------------------------------------------------------------------------------- */
 

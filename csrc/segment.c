@@ -29,7 +29,9 @@ static void lay_out(sr_header *h, const sr_options *o, uint64_t capacity)
     h->n_parties = o->n_parties;
     h->parties_off = SR_PAGE;
     h->slots_off = round_up(h->parties_off + sizeof(sr_party) * o->n_parties, SR_PAGE);
-    h->data_off = round_up(h->slots_off + sizeof(sr_slot) * o->n_slots, SR_PAGE);
+    h->records_off = round_up(h->slots_off + sizeof(sr_slot) * o->n_slots, SR_PAGE);
+    h->n_records = SR_RECORDS;
+    h->data_off = round_up(h->records_off + sizeof(sr_totals) + SR_RECORDS * sizeof(sr_record), SR_PAGE);
     h->task_capacity = round_up(o->task_capacity ? o->task_capacity : SR_TASK_DEFAULT, SR_PAGE);
     if (h->task_capacity > capacity && !o->task_capacity)
         h->task_capacity = round_up(capacity, SR_PAGE);
@@ -44,7 +46,7 @@ static bool header_is_sound(const sr_header *h, uint64_t file_bytes)
 {
     if (h->magic != SR_MAGIC || h->version != SR_VERSION)
         return false;
-    if ((h->flags & ~SR_SEG_PUSH) || h->n_slots == 0 || h->n_slots > SR_MAX_SLOTS || h->n_parties < 2 || h->n_parties > SR_MAX_PARTIES)
+    if ((h->flags & ~(SR_SEG_PUSH | SR_SEG_RECORDED)) || h->n_slots == 0 || h->n_slots > SR_MAX_SLOTS || h->n_parties < 2 || h->n_parties > SR_MAX_PARTIES)
         return false;
     sr_options o = {.n_slots = h->n_slots, .n_parties = h->n_parties, .flags = h->flags,
                     .task_capacity = h->task_capacity};
@@ -54,7 +56,7 @@ static bool header_is_sound(const sr_header *h, uint64_t file_bytes)
     sr_header again;
     lay_out(&again, &o, h->capacity);
     return again.parties_off == h->parties_off && again.slots_off == h->slots_off &&
-           again.data_off == h->data_off && again.task_capacity == h->task_capacity &&
+           again.data_off == h->data_off && again.records_off == h->records_off && again.n_records == h->n_records && again.task_capacity == h->task_capacity &&
            again.capacity == h->capacity && again.stride == h->stride && again.total == h->total &&
            h->total <= file_bytes;
 }
@@ -143,7 +145,7 @@ static int reserve(int fd, const sr_options *asked, sr_header *h, sr_info *info,
 
 /* ---- handles ------------------------------------------------------------------------------------------ */
 
-static int open_handle(int fd, char *base, const sr_header *h, const sr_info *info, sr_ring **out)
+static int open_handle(int fd, int record, char *base, const sr_header *h, const sr_info *info, sr_ring **out)
 {
     sr_ring *ring = calloc(1, sizeof *ring);
     if (!ring)
@@ -159,6 +161,9 @@ static int open_handle(int fd, char *base, const sr_header *h, const sr_info *in
         return -ENOMEM;
     }
     int rc = sr_know_file(&ring->file, fd);
+    ring->record.fd = -1;
+    if (rc == 0 && record >= 0)
+        rc = sr_know_file(&ring->record, record);
     if (rc != 0) {
         free(ring->told);
         free((void *)ring->in_use);
@@ -170,6 +175,8 @@ static int open_handle(int fd, char *base, const sr_header *h, const sr_info *in
     ring->header = (sr_header *)base;
     ring->parties = (sr_party *)(base + h->parties_off);
     ring->slots = (sr_slot *)(base + h->slots_off);
+    ring->totals = (sr_totals *)(base + h->records_off);
+    ring->records = (sr_record *)(ring->totals + 1);
     ring->n_slots = h->n_slots;
     ring->n_parties = h->n_parties;
     ring->flags = h->flags;
@@ -188,6 +195,39 @@ static int open_handle(int fd, char *base, const sr_header *h, const sr_info *in
     (void)madvise(base, h->total, MADV_DONTDUMP);
     sr_enlist(ring);
     *out = ring;
+    return 0;
+}
+
+/* Has all but the slots lie in a file of its own, which outlives the processes. Whoever attaches needs both: the header in
+ * memory says so by naming no records. */
+static int put_controls_in(const char *path, char *base, sr_header *h, sr_info *info, int *record)
+{
+    struct rlimit limit;
+    int fd = sr_open_record(path, SR_MAGIC, &info->record_number);
+    if (fd < 0)
+        return fd;
+    /* Asked, not tried, as in reserve. */
+    int rc = getrlimit(RLIMIT_FSIZE, &limit) == 0 && h->data_off > limit.rlim_cur ? -EFBIG : 0;
+    if (rc == 0 && ftruncate(fd, (off_t)h->data_off) != 0)
+        rc = -errno;
+    if (rc == 0)
+        rc = -posix_fallocate(fd, 0, (off_t)h->data_off); /* or a full disk would be a SIGBUS */
+    if (rc == 0) {
+        sr_header here = *h;
+        here.flags |= SR_SEG_RECORDED;
+        here.records_off = 0;
+        memcpy(base, &here, offsetof(sr_header, run));
+        if (mmap(base, h->data_off, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+            rc = -errno;
+    }
+    if (rc != 0) {
+        info->record_number = 0;
+        (void)ftruncate(fd, 0);
+        close(fd);
+        return rc;
+    }
+    h->flags |= SR_SEG_RECORDED;
+    *record = fd;
     return 0;
 }
 
@@ -214,6 +254,7 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
     sr_info info = {0};
     char *base = NULL;
     struct bound bound = {0};
+    int record = -1;
 
     if (why)
         *why = (sr_shortage){0};
@@ -230,8 +271,13 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
         if (rc == 0) {
             h.magic = SR_MAGIC;
             h.pid_namespace = sr_pid_namespace();
+            if (o->label)
+                strncpy(h.label, o->label, SR_LABEL - 1);
+            if (o->record) /* the job does not fail for want of it */
+                info.record = put_controls_in(o->record, base, &h, &info, &record);
             memcpy(base, &h, offsetof(sr_header, run));
-            rc = open_handle(fd, base, &h, &info, out);
+            memcpy(base + offsetof(sr_header, label), h.label, SR_LABEL);
+            rc = open_handle(fd, record, base, &h, &info, out);
         }
         if (rc != 0)
             munmap(base, h.total);
@@ -239,6 +285,8 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
         *why = (sr_shortage){.limit = bound.limit, .needed = h.total, .free = bound.free};
     }
     if (rc != 0) {
+        if (record >= 0)
+            close(record);
         close(fd);
         return rc;
     }
@@ -249,25 +297,45 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
     return sr_join(*out, SR_CONSUMER); /* it refuses numbers that are too large, and nothing else */
 }
 
-int sr_attach(int given, sr_ring **out)
+/* Whether the memory says of itself that its controls lie in a file, and they could be those. */
+static bool has_controls_elsewhere(int fd, const sr_header *controls)
 {
     sr_header h;
-    struct stat st;
+    return pread(fd, &h, sizeof h, 0) == (ssize_t)sizeof h && h.magic == SR_MAGIC && (h.flags & SR_SEG_RECORDED) &&
+           h.records_off == 0 && h.n_slots == controls->n_slots && h.n_parties == controls->n_parties &&
+           h.stride == controls->stride && h.total == controls->total;
+}
+
+/* -1 for -1. */
+static int duplicate(int fd) { return fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 3); }
+
+int sr_attach(int given, int given_record, sr_ring **out)
+{
+    sr_header h;
+    struct stat st, controls;
     sr_info info = {.backing = SR_BACKING_AUTO, .reason = "attached"};
 
-    int fd = fcntl(given, F_DUPFD_CLOEXEC, 3);
-    if (fd < 0)
-        return -errno;
-    int rc = -EPROTO;
-    if (fstat(fd, &st) == 0 && pread(fd, &h, sizeof h, 0) == (ssize_t)sizeof h &&
-        header_is_sound(&h, (uint64_t)st.st_size)) {
+    int fd = fcntl(given, F_DUPFD_CLOEXEC, 3), record = duplicate(given_record);
+    int rc = fd < 0 || (record < 0 && given_record >= 0) ? -errno : -EPROTO;
+    if (rc == -EPROTO && fstat(fd, &st) == 0 && fstat(record < 0 ? fd : record, &controls) == 0 &&
+        pread(record < 0 ? fd : record, &h, sizeof h, 0) == (ssize_t)sizeof h &&
+        header_is_sound(&h, (uint64_t)st.st_size) && !(h.flags & SR_SEG_RECORDED) == (record < 0) &&
+        h.data_off <= (uint64_t)controls.st_size && (record < 0 || has_controls_elsewhere(fd, &h))) {
         char *base;
         rc = sr_map_file(fd, h.total, &base);
-        if (rc == 0 && (rc = open_handle(fd, base, &h, &info, out)) != 0)
-            munmap(base, h.total);
+        if (rc == 0) {
+            if (record >= 0 && mmap(base, h.data_off, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, record, 0) == MAP_FAILED)
+                rc = -errno;
+            if (rc == 0)
+                rc = open_handle(fd, record, base, &h, &info, out);
+            if (rc != 0)
+                munmap(base, h.total);
+        }
     }
-    if (rc != 0)
+    if (rc != 0 && fd >= 0)
         close(fd);
+    if (rc != 0 && record >= 0)
+        close(record);
     return rc;
 }
 
@@ -288,8 +356,10 @@ int sr_destroy(sr_ring *ring)
     int rc = munmap(ring->base, ring->total) == 0 ? 0 : -errno;
     if (ring->inherited && munmap(ring->inherited, ring->total) != 0 && rc == 0)
         rc = -errno;
-    int fd = sr_fd(ring);
+    int fd = sr_fd(ring), record = sr_record_fd(ring);
     if (fd >= 0 && close(fd) != 0 && rc == 0)
+        rc = -errno;
+    if (record >= 0 && close(record) != 0 && rc == 0)
         rc = -errno;
     free(ring->told);
     free((void *)ring->populated);
@@ -299,6 +369,8 @@ int sr_destroy(sr_ring *ring)
 }
 
 int sr_fd(const sr_ring *ring) { return sr_file_fd(&ring->file); }
+
+int sr_record_fd(const sr_ring *ring) { return ring->record.fd < 0 ? -ENOENT : sr_file_fd(&ring->record); }
 
 int sr_describe(const sr_ring *ring, sr_info *info)
 {

@@ -12,6 +12,12 @@
 /* ---- system.c: clocks, futexes, processes --------------------------------------------------------------- */
 
 uint64_t sr_now(void);
+/* The same as of the last tick, some ms ago at most: a third of the price. */
+uint64_t sr_now_coarse(void);
+/* Processor time that this process has had, or this thread of it. */
+uint64_t sr_cpu_time(bool of_the_thread);
+/* How long this thread was ready to run and had no processor; 0 where the kernel does not tell. */
+uint64_t sr_queued_time(void);
 
 /* Futex on a word shared between processes: sleeps while *word == seen. 0, -EAGAIN, -EINTR, -ETIMEDOUT. */
 int sr_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline);
@@ -53,6 +59,10 @@ int sr_know_file(sr_file *file, int fd);
 int sr_file_fd(const sr_file *file); /* -EBADF: it has been closed */
 
 /* Maps a whole file without touching it. */
+/* Opens, or makes, a file at `path`, or, as long as living processes have that, at path.2, path.3, ...; *number tells
+ * which. It is empty, and locked (flock) until the last process has closed it. What is there and does not begin with
+ * `magic` is left alone: -EEXIST. -EINVAL: not a file. */
+int sr_open_record(const char *path, uint64_t magic, uint32_t *number);
 int sr_map_file(int fd, uint64_t total, char **base);
 /* fallocate, and its opposite. */
 int sr_put_memory(int fd, uint64_t offset, uint64_t length);

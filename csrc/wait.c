@@ -51,7 +51,8 @@ void sr_wake_a_worker(sr_ring *ring, uint64_t addressee)
         sr_wake_party(ring, (uint32_t)addressee - 1);
         return;
     }
-    for (uint32_t i = 1; i < ring->n_parties; i++)
+    uint32_t end = sr_load_ordered(&ring->header->crowd); /* [W3] partner: [W4] in sr_claim */
+    for (uint32_t i = 1; i < ring->n_parties && i < end; i++)
         if (rouse(&ring->parties[i]))
             return;
 }
@@ -110,6 +111,24 @@ int sr_reopen(sr_ring *ring)
 
 bool sr_closed(const sr_ring *ring) { return sr_load_ordered(&ring->header->closed) != 0; }
 
+int sr_dismiss(sr_ring *ring, uint32_t party)
+{
+    if (party == SR_CONSUMER || party >= ring->n_parties || (ring->flags & SR_SEG_PUSH))
+        return -EINVAL;
+    sr_party *p = &ring->parties[party];
+    sr_cas32(&p->leaving, 0, 1); /* [Q1] partner: [Q2] in sr_claim. Twice is once, also behind that */
+    sr_add_ordered(&p->wake, 1);
+    sr_futex_wake(&p->wake, 1);
+    return 0;
+}
+
+int sr_keep(sr_ring *ring, uint32_t party)
+{
+    if (party == SR_CONSUMER || party >= ring->n_parties || (ring->flags & SR_SEG_PUSH))
+        return -EINVAL;
+    return sr_cas32(&ring->parties[party].leaving, 1, 0) ? 0 : -ESTALE; /* [Q3] partner: [Q2] in sr_claim */
+}
+
 /* ---- parties -------------------------------------------------------------------------------------------- */
 
 int sr_join(sr_ring *ring, uint32_t party)
@@ -126,6 +145,7 @@ int sr_join(sr_ring *ring, uint32_t party)
     sr_store_relaxed(&p->flags, 0);
     sr_store_relaxed(&p->waiting, 0);
     sr_store_relaxed(&p->short_of, 0);
+    sr_begin_figures(p);
     sr_store_release(&p->incarnation, sr_incarnation_of(pid));
     sr_store_release(&p->status, SR_PARTY_JOINED);
     return 0;
@@ -137,6 +157,7 @@ int sr_serve(sr_ring *ring, uint32_t party, uint32_t flags)
         return -EINVAL;
     sr_party *p = &ring->parties[party];
     sr_store_relaxed(&p->flags, flags);
+    sr_begin_cpu(ring, party);
     sr_store_release(&p->status, SR_PARTY_SERVING); /* [S1] partner: [S2] in sr_wait_serving */
     sr_futex_wake(&p->status, INT_MAX);             /* once in a worker's life: no count of waiters */
     return 0;

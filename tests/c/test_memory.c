@@ -128,7 +128,7 @@ static int resident_pages(sr_ring *ring, uint32_t slot, uint64_t bytes)
 static void commit_maps_the_pages_in_this_process(void)
 {
     sr_ring *ring = make_ring(1, 2, 0), *other;
-    CHECK_OK(sr_attach(sr_fd(ring), &other));
+    CHECK_OK(sr_attach(sr_fd(ring), -1, &other));
     CHECK_OK(sr_commit(ring, 0, 0, 256 * KIB, NULL));
     if (resident_pages(ring, 0, 256 * KIB) == 0)
         SKIP("the kernel has no MADV_POPULATE_WRITE (5.14)");

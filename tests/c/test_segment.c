@@ -41,7 +41,7 @@ static void check_backing(int backing, const char *dir, int becomes)
     CHECK_EQ(st.st_mode & 0777, 0600);
     CHECK(fcntl(sr_fd(ring), F_GETFD) & FD_CLOEXEC);
 
-    CHECK_OK(sr_attach(sr_fd(ring), &other));
+    CHECK_OK(sr_attach(sr_fd(ring), -1, &other));
     CHECK(sr_fd(other) != sr_fd(ring));
     CHECK(fcntl(sr_fd(other), F_GETFD) & FD_CLOEXEC);
     CHECK_OK(sr_commit(ring, 0, 3, 100000, NULL));
@@ -248,7 +248,7 @@ static void a_process_that_locks_its_memory_allocates_no_reserve(void)
         SKIP("memory may not be locked here");
     int rc = sr_create(&o, &ring, NULL);
     if (rc == 0)
-        rc = sr_attach(sr_fd(ring), &other);
+        rc = sr_attach(sr_fd(ring), -1, &other);
     CHECK_OK(munlockall());
     CHECK_OK(rc);
     CHECK_OK(fstat(sr_fd(ring), &file));
@@ -288,7 +288,7 @@ static void running_out_of_descriptors_is_an_error(void)
     few = (struct rlimit){.rlim_cur = 3, .rlim_max = usual.rlim_max};
     CHECK_OK(setrlimit(RLIMIT_NOFILE, &few));
     CHECK_EQ(sr_create(&small, &other, NULL), -EMFILE);
-    CHECK_OP(sr_attach(sr_fd(ring), &other), <, 0);
+    CHECK_OP(sr_attach(sr_fd(ring), -1, &other), <, 0);
     CHECK_OK(setrlimit(RLIMIT_NOFILE, &usual));
     sr_destroy(ring);
 }
@@ -300,7 +300,7 @@ static void spoil(sr_ring *ring, size_t offset, uint64_t value, size_t size)
     char kept[8];
     memcpy(kept, ring->base + offset, size);
     memcpy(ring->base + offset, &value, size);
-    int rc = sr_attach(sr_fd(ring), &other);
+    int rc = sr_attach(sr_fd(ring), -1, &other);
     if (rc != -EPROTO)
         fprintf(stderr, "header offset %zu, value 0x%" PRIx64 ": %d\n", offset, value, rc);
     CHECK_EQ(rc, -EPROTO);
@@ -327,7 +327,7 @@ static void every_inconsistent_header_is_refused(void)
         SPOIL(capacity, odd[i]);
         SPOIL(total, odd[i]);
     }
-    CHECK_OK(sr_attach(sr_fd(ring), &other));
+    CHECK_OK(sr_attach(sr_fd(ring), -1, &other));
     sr_destroy(other);
 
     /* Two capacities whose sum over all slots overflows to something small. */
@@ -338,7 +338,7 @@ static void every_inconsistent_header_is_refused(void)
     h->n_slots = 2;
     h->total = h->data_off + h->stride * 2;
     CHECK_OP(h->total, <, MIB);
-    CHECK_EQ(sr_attach(sr_fd(ring), &other), -EPROTO);
+    CHECK_EQ(sr_attach(sr_fd(ring), -1, &other), -EPROTO);
     sr_destroy(ring);
 }
 
@@ -347,11 +347,11 @@ static void what_is_not_a_segment_is_refused(void)
     sr_ring *ring = make_ring(2, 2, 0), *other;
     int ends[2], empty = (int)memfd_create("empty", MFD_CLOEXEC);
     CHECK_OK(pipe(ends));
-    CHECK_EQ(sr_attach(empty, &other), -EPROTO);
-    CHECK_EQ(sr_attach(ends[0], &other), -EPROTO);
-    CHECK_EQ(sr_attach(-1, &other), -EBADF);
+    CHECK_EQ(sr_attach(empty, -1, &other), -EPROTO);
+    CHECK_EQ(sr_attach(ends[0], -1, &other), -EPROTO);
+    CHECK_EQ(sr_attach(-1, -1, &other), -EBADF);
     CHECK_OK(ftruncate(sr_fd(ring), (off_t)ring->total - 4096)); /* shorter than its header says */
-    CHECK_EQ(sr_attach(sr_fd(ring), &other), -EPROTO);
+    CHECK_EQ(sr_attach(sr_fd(ring), -1, &other), -EPROTO);
     sr_destroy(ring);
 }
 

@@ -381,6 +381,53 @@ static void a_sleeper_leaves_no_announcement_behind(void)
     }
 }
 
+static void a_dismissed_worker_claims_nothing_more(void)
+{
+    struct claimer c;
+    uint64_t gen;
+    ring = make_ring(2, 3, 0);
+    CHECK_EQ(sr_dismiss(ring, 0), -EINVAL);
+    CHECK_EQ(sr_dismiss(ring, 3), -EINVAL);
+    dispatch(ring, 0, 0, 0, 0);
+    CHECK_EQ(claim(ring, 1, NULL, &gen), 0);
+    CHECK_OK(sr_dismiss(ring, 1)); /* at a batch: it ends that */
+    CHECK_OK(publish(ring, 1, 0, gen, false));
+    dispatch(ring, 1, 1, 0, 0);
+    CHECK_OK(sr_keep(ring, 1));
+    CHECK_EQ(claim(ring, 1, NULL, &gen), 1);
+    CHECK_OK(sr_abort(ring, 1, 1, gen));
+    dispatch(ring, 1, 1, 0, 0);
+    CHECK_OK(sr_dismiss(ring, 1));
+    CHECK_EQ(wait_claim(0), -ESHUTDOWN);
+    CHECK_OK(sr_dismiss(ring, 1));
+    CHECK_EQ(sr_keep(ring, 1), -ESTALE); /* it has gone */
+    CHECK_EQ(claim(ring, 2, NULL, &gen), 1);
+    CHECK_OK(publish(ring, 2, 1, gen, false));
+    CHECK_OK(sr_recover(ring, 1)); /* it has gone: the next one with its number stays */
+    CHECK_EQ(wait_claim(0), -ETIMEDOUT);
+    start(&c, 1);
+    CHECK_EQ(sr_keep(ring, 1), -ESTALE);
+    CHECK_OK(sr_dismiss(ring, 1)); /* asleep */
+    pthread_join(c.thread, NULL);
+    CHECK_EQ(c.rc, -ESHUTDOWN);
+    sr_destroy(ring);
+}
+
+static void a_worker_that_is_dismissed_as_it_is_woken_passes_the_wake_up_on(void)
+{
+    struct claimer other;
+    ring = make_ring(2, 3, 0);
+    start(&other, 2);
+    sr_store_relaxed(&ring->header->crowd, 2); /* as if party 1 had slept, been picked for the task, and then dismissed */
+    dispatch(ring, 0, 0, 0, 0);
+    sr_store_relaxed(&ring->header->crowd, 3);
+    CHECK_OK(sr_dismiss(ring, 1));
+    CHECK_EQ(wait_claim(SR_FOREVER), -ESHUTDOWN);
+    pthread_join(other.thread, NULL);
+    CHECK_OK(other.rc);
+    sr_destroy(ring);
+}
+
 static const struct test tests[] = {
     T(no_wait_ends_before_its_deadline),
     T(a_signal_ends_every_wait_whatever_its_flags),
@@ -397,5 +444,7 @@ static const struct test tests[] = {
     T(a_consumer_is_woken_by_the_slot_it_waits_for_only),
     T(waking_counters_may_overflow),
     T(a_sleeper_leaves_no_announcement_behind),
+    T(a_dismissed_worker_claims_nothing_more),
+    T(a_worker_that_is_dismissed_as_it_is_woken_passes_the_wake_up_on),
 };
 RUN_TESTS(tests, 30)

@@ -43,6 +43,7 @@ PUBLISHED = ("sr_publish: after cas", "sr_wake_ready:")
 TAKEN = (
     "sr_take: after cas",
     "sr_take: before store",
+    "sr_note_take:",
     "sr_populate:",
     "map_more:",
     "let_go:",

@@ -59,6 +59,12 @@ ELSEWHERE = {
     "sr_end_wait_room": "the same",
     "note_room": "the same",
     "sr_copy_tell": "batches of megabytes, once: tests/collate/test_copies.py",
+    "sr_dismiss": "workers that come and go: the model's `dismiss`, tests/fault/test_resize.py",
+    "sr_keep": "the same",
+    "sr_claim: before cas &me->leaving": "the same",
+    "sr_claim: after cas &me->leaving": "the same",
+    "sr_claim: before store &me->at_since": "the same",
+    "sr_note_copy": "a device copies a batch: tests/preload",
     "sr_pin": "a device reads from slots: tests/preload",
 }
 COLUMNS = (

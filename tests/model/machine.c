@@ -185,16 +185,18 @@ uint32_t machine_regions(uint32_t component, struct region *out)
         out[0] = (struct region){&books, sizeof books};
         out[1] = (struct region){&handle.header->run, sizeof(sr_header) - offsetof(sr_header, run)};
         out[2] = (struct region){handle.parties, (uint32_t)sizeof(sr_party) * handle.n_parties};
-        return plan->caches ? 3 + cache_regions(out + 3) : 3;
+        out[3] = (struct region){segment + RECORDS_AT, plan->records ? SR_RECORDS * (uint32_t)sizeof(sr_record) : 0};
+        return plan->caches ? 3 + cache_regions(out + 3) : 4;
     }
     /* All but the stamps, which nothing depends on. */
     sr_slot *s = &handle.slots[component - 1];
-    out[0] = (struct region){s, offsetof(sr_slot, dispatched_at)};
+    out[0] = (struct region){s, offsetof(sr_slot, times)};
     out[1] = (struct region){&s->layout, 8};
     out[2] = (struct region){s->ranges, (uint32_t)sizeof(sr_range) * plan->ranges};
     out[3] = (struct region){sr_task_area(ring, component - 1), 8};
     out[4] = (struct region){sr_payload(ring, component - 1), plan->ranges ? PAYLOAD : 16};
-    return 5;
+    out[5] = (struct region){&s->times, plan->records || plan->watched ? 8 * SR_TIMES : 0};
+    return 6;
 }
 
 /* A stack of its own, as far as the first pause. */
@@ -220,6 +222,8 @@ void machine_begin(const struct scenario *scenario)
         .slots = (sr_slot *)(segment + 2 * SR_PAGE), .n_slots = plan->slots, .n_parties = plan->workers + 1,
         .flags = plan->flags, .data_off = SR_PAGE * (3 + MAX_SLOTS), .stride = PAYLOAD_STRIDE,
         .task_capacity = SR_PAGE, .capacity = plan->trims ? 4 * SR_PAGE : SR_PAGE, .populated = populated};
+    if (plan->records) /* no scenario has as many as go into the totals at once */
+        handle.records = (sr_record *)(segment + RECORDS_AT);
     for (uint32_t i = 0; i < plan->slots; i++) {
         handle.slots[i].committed = plan->grows ? 0 : handle.capacity;
         populated[i] = handle.capacity;

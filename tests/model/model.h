@@ -32,7 +32,9 @@ struct scenario {
     bool trims;   /* workers have FREE slots give memory back */
     bool vacates; /* the consumer ends when it has its first batch, and gives all memory back */
     bool caches; /* a cache in place of the ring's slots */
-    bool consumer_dies, closes; /* else it ends when all sleep and nothing is left to do */
+    bool consumer_dies, closes, dismisses; /* else it ends when all sleep and nothing is left to do */
+    bool records; /* the flight recorder's words are steps */
+    bool watched; /* what is seen of a slot too */
 };
 
 /* Everything about a state that is neither in the segment nor on a stack. */
@@ -50,6 +52,8 @@ struct books {
     uint8_t delivered[MAX_TICKETS], begun[MAX_TICKETS];
     uint8_t next, n_delivered, ended;
     uint8_t number[MAX_PARTIES];    /* the party number, + 1, of a process that has taken one; 0: its own */
+    uint8_t reading[MAX_PARTIES];   /* copies a record: 1 before its number, 2 behind it */
+    uint32_t relaxed_words;         /* of the record, that were stored last without a release: bits */
     uint8_t made[MAX_PARTIES], last[MAX_PARTIES][MAX_PARTIES]; /* push: batches begun; last one seen, by consumer */
     uint8_t turn[MAX_PARTIES];      /* pull: the ticket behind the last one that was claimed in this life */
     uint8_t out_slot[MAX_TICKETS];
@@ -87,7 +91,8 @@ extern const struct scenario scenarios[], full_scenarios[];
 extern const size_t n_scenarios, n_full_scenarios;
 
 /* ---- between machine.c, shim.c and search.c ---- */
-enum { PAYLOAD_STRIDE = 2 * SR_PAGE, SEGMENT_BYTES = SR_PAGE * (3 + MAX_SLOTS) + PAYLOAD_STRIDE * MAX_SLOTS };
+enum { PAYLOAD_STRIDE = 2 * SR_PAGE, RECORDS_AT = SR_PAGE * (3 + MAX_SLOTS) + PAYLOAD_STRIDE * MAX_SLOTS,
+       SEGMENT_BYTES = RECORDS_AT + SR_PAGE };
 extern char segment[SEGMENT_BYTES];
 extern bool inside;    /* a party runs, so that accesses are steps */
 void pause_here(void); /* a step ends, the next one begins */

@@ -224,7 +224,8 @@ static bool workers_have_gone(uint32_t me)
 {
     (void)me;
     for (uint32_t p = 1; p <= plan->workers; p++)
-        if (books.life[p] != ENDED && books.life[p] != DEAD && (plan->closes || books.life[p] != SLEEPS))
+        if (books.life[p] != ENDED && books.life[p] != DEAD &&
+            (plan->closes || (plan->dismisses && p == 1 && ring->parties[p].leaving) || books.life[p] != SLEEPS))
             return false;
     return true;
 }
@@ -258,6 +259,8 @@ static void consumer(void)
         for (uint32_t p = 1; p <= plan->workers; p++)
             if (books.life[p] == NOBODY)
                 spawn(p);
+        if (plan->dismisses && books.next == 1) /* with the first task under way; the others must come by themselves */
+            MUST(sr_dismiss(ring, 1) == 0 && (!choose(2) || sr_keep(ring, 1) != -EINVAL));
         uint32_t t = 0;
         while (t < books.next && books.delivered[t])
             t++;

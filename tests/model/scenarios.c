@@ -5,6 +5,8 @@ void pull(uint32_t me);
 void push(uint32_t me);
 void push_death(uint32_t dead);
 void incarnations(uint32_t me);
+void recorder(uint32_t me);
+void watched(uint32_t me);
 void cache_of_one(uint32_t me);
 void cache_and_a_waiter(uint32_t me);
 void cache_of_numbers(uint32_t me);
@@ -38,6 +40,10 @@ const struct scenario scenarios[] = {
      .tickets = 2, .together = true},
     {PULL("signal"), .what = "2 workers, 1 slot, 2 tickets, 1 signal", .workers = 2, .slots = 1, .tickets = 2,
      .signals = 1, .late = true},
+    {PULL("dismiss"), .what = "2 workers, 1 slot, 2 tickets, 1 worker is dismissed", .workers = 2, .slots = 1, .tickets = 2,
+     .dismisses = true, .late = true},
+    {PULL("dismiss-asleep"), .what = "2 workers, 1 slot, 1 ticket, 1 worker is dismissed and no task follows", .workers = 2,
+     .slots = 1, .tickets = 1, .dismisses = true, .late = true},
     {PULL("hold"), .what = "1 worker, 2 slots, 2 tickets, arrays kept, 2 deaths", .workers = 1, .slots = 2, .tickets = 2,
      .deaths = 2, .holds = true},
     {PULL("early"), .what = "1 worker, 2 slots, 2 tickets, left early, 2 deaths", .workers = 1, .slots = 2, .tickets = 2,
@@ -73,6 +79,14 @@ const struct scenario scenarios[] = {
      .workers = 3, .slots = 1, .deaths = 1, .incarnations = true, .late = true, .holds = true},
     {.name = "incarnations-grow", .party = incarnations, .flags = SR_SEG_PUSH, .what = "the same, and slots have no memory yet",
      .workers = 3, .slots = 1, .deaths = 1, .incarnations = true, .late = true, .grows = true},
+    {.name = "records", .party = recorder, .what = "1 writes 3 records, 1 reads, in one place, 1 death", .workers = 2, .slots = 1,
+     .tickets = 3, .deaths = 1, .records = true, .flags = SR_SEG_PUSH},
+    {.name = "records-pull", .party = recorder, .what = "the same, of a pull segment, which has one writer", .workers = 2, .slots = 1,
+     .tickets = 3, .deaths = 1, .records = true},
+    {.name = "records-2", .party = recorder, .what = "2 write 2 records each, 1 reads, in one place, 1 death", .workers = 3,
+     .slots = 2, .tickets = 2, .deaths = 1, .records = true, .flags = SR_SEG_PUSH},
+    {.name = "watched", .party = watched, .what = "1 worker, 1 slot, 2 tickets, 1 looks on", .workers = 2, .slots = 1, .tickets = 2,
+     .watched = true},
     {CACHE("cache"), .party = cache_of_one, .what = "3 processes want one entry, one of them gives it up, data races", .workers = 2,
      .races = true},
     {CACHE("cache-death"), .party = cache_and_a_waiter, .what = "2 processes want one entry, another waits for it, 1 death, 1 signal, data races",

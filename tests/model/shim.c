@@ -29,6 +29,12 @@ static bool no_step(const volatile void *address, int order)
     const sr_header *h = ring->header;
     if (plan->caches)
         return cache_no_step(address);
+    if (plan->records) { /* of a record a few words stand for all: the number, the first, one in the middle, the last */
+        size_t word = ((size_t)((const char *)address - segment) - RECORDS_AT) / 8 % (sizeof(sr_record) / 8);
+        if ((const char *)address < segment + RECORDS_AT)
+            return address != &h->recorded;
+        return word > 1 && word != 12 && word != 8 + SR_TIMES - 1;
+    }
     if (address == &h->closed)
         return !plan->closes;
     if (address == &h->run)
@@ -36,20 +42,25 @@ static bool no_step(const volatile void *address, int order)
     if (address == &h->tight) /* a hint */
         return true;
     bool dispatches = self == SR_CONSUMER && !(plan->flags & SR_SEG_PUSH) && order == __ATOMIC_RELAXED;
+    bool prepares = dispatches || (self == SR_CONSUMER && !(plan->flags & SR_SEG_PUSH) && order == __ATOMIC_RELEASE);
     if (address == &h->high_water)
         return dispatches; /* it is its only writer */
     size_t at = (size_t)((const char *)address - (const char *)ring->parties);
     if (at < sizeof(sr_party) * ring->n_parties) /* who joined is asked by nobody here */
         return at % sizeof(sr_party) >= offsetof(sr_party, pid) &&
+               !(plan->dismisses && at % sizeof(sr_party) == offsetof(sr_party, leaving)) &&
                !(plan->incarnations && at % sizeof(sr_party) == offsetof(sr_party, incarnation)) &&
                !(plan->grows && at % sizeof(sr_party) == offsetof(sr_party, growing));
     at = (size_t)((const char *)address - (const char *)ring->slots);
     if (at >= sizeof(sr_slot) * plan->slots)
         return false;
     /* The dispatcher prepares a FREE slot, whose word nobody else changes unless memory is short: all that is one step. */
-    if (dispatches && !plan->trims && sr_state_of(ring->slots[at / sizeof(sr_slot)].state) == SR_FREE)
+    if (prepares && !plan->trims && !plan->watched && sr_state_of(ring->slots[at / sizeof(sr_slot)].state) == SR_FREE)
         return true;
     at %= sizeof(sr_slot);
+    if (plan->watched && (at == offsetof(sr_slot, times.claimed_at) || at == offsetof(sr_slot, times.published_at) ||
+                          at == offsetof(sr_slot, times.fetch_ns)))
+        return false;
     if (at == offsetof(sr_slot, run))
         return !plan->early_end;
     if (at == offsetof(sr_slot, n_ranges) || at == offsetof(sr_slot, cursor))
@@ -58,8 +69,25 @@ static bool no_step(const volatile void *address, int order)
         return !plan->holds;
     if (at == offsetof(sr_slot, committed) || at == offsetof(sr_slot, pinned) || at == offsetof(sr_slot, strays))
         return !plan->trims;
-    return (at >= offsetof(sr_slot, dispatched_at) && at < offsetof(sr_slot, layout)) ||
+    return (at >= offsetof(sr_slot, times) && at < offsetof(sr_slot, layout)) ||
            (at > offsetof(sr_slot, cursor) && at < offsetof(sr_slot, rewound)) || at == offsetof(sr_slot, freed_at);
+}
+
+/* Who copies a record must have acquired what it copies, and its number first; the number's second look orders nothing.
+ * `stores`: what is copied must have been released. */
+static void record_order(const volatile void *address, int order, bool stores)
+{
+    size_t at = (size_t)((const char *)address - segment);
+    if (!plan->records || !inside || at < RECORDS_AT || at >= RECORDS_AT + sizeof(sr_record))
+        return;
+    uint32_t bit = 1u << (at - RECORDS_AT) / 8;
+    if (stores)
+        books.relaxed_words = order >= __ATOMIC_RELEASE ? books.relaxed_words & ~bit : books.relaxed_words | bit;
+    else if (books.reading[self] && !(bit == 1 && books.reading[self] == 2)) {
+        MUST(order == __ATOMIC_ACQUIRE || order == __ATOMIC_SEQ_CST);
+        MUST(!(books.relaxed_words & bit));
+        books.reading[self] = 2;
+    }
 }
 
 /* The counters that are slept on are only compared with what the sleeper has read a moment ago. While nobody is
@@ -112,9 +140,12 @@ static bool releases(int order) { return order >= __ATOMIC_RELEASE; }
 #define ATOMICS(bits)                                                                                           \
     uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *a, int order)                      \
     {                                                                                                           \
-        if (!shared(a) || no_step(a, order))                                                                           \
+        if (!shared(a))                                                                                         \
             return *a;                                                                                          \
+        if (no_step(a, order))                                                                                  \
+            return record_order(a, order, false), *a;                                                                                          \
         pause_here();                                                                                           \
+        record_order(a, order, false);                                                                          \
         TELL("load", a, *a);                                                                                    \
         look_begins(a);                                                                                         \
         if (acquires(order))                                                                                    \
@@ -128,6 +159,7 @@ static bool releases(int order) { return order >= __ATOMIC_RELEASE; }
             TELL("store", a, v);                                                                                \
             race_release((const void *)a, releases(order), false);                                              \
         }                                                                                                       \
+        record_order(a, order, true);                                                                           \
         *a = v;                                                                                                 \
     }                                                                                                           \
     static uint##bits##_t add##bits(volatile uint##bits##_t *a, uint##bits##_t v, int order)                    \
@@ -172,7 +204,7 @@ static bool releases(int order) { return order >= __ATOMIC_RELEASE; }
                 race_release((const void *)a, releases(order), true);                                           \
         }                                                                                                       \
         if (done)                                                                                               \
-            *a = v;                                                                                             \
+            record_order(a, order, true), *a = v;                                                               \
         else                                                                                                    \
             *expected = *a;                                                                                     \
         return done;                                                                                            \

@@ -7,6 +7,8 @@ A patch begins with what it breaks and a line "Caught by: model SCENARIO" (tests
 """
 
 import argparse
+import concurrent.futures
+import os
 import re
 import shutil
 import subprocess
@@ -80,21 +82,29 @@ def main():
     parser.add_argument("--quick", action="store_true", help="all must apply, the cheapest are run")
     parser.add_argument("names", nargs="*", help="patches, by their names or parts of them")
     options = parser.parse_args()
+    patches = [
+        patch
+        for patch in sorted(HERE.glob("*.patch"))
+        if not options.names or any(name in patch.stem for name in options.names)
+    ]
     caught, survived = {}, []
-    for patch in sorted(HERE.glob("*.patch")):
+
+    def timed(patch):
         kind, arguments = catcher_of(patch)
-        if options.names and not any(name in patch.stem for name in options.names):
-            continue
         run = not options.quick or arguments[0] in CHEAP
         begun = time.monotonic()
-        problem = try_one(patch, run)
-        took = f"{time.monotonic() - begun:.0f} s"
-        by = f"{kind} {' '.join(arguments)}" if run else "applies"
-        print(f"{'FAIL' if problem else 'ok  '}  {patch.stem}: {problem or by} ({took})", flush=True)
-        if problem:
-            survived.append(patch.stem)
-        elif run:
-            caught[kind] = caught.get(kind, 0) + 1
+        return patch.stem, kind, arguments, run, try_one(patch, run), time.monotonic() - begun
+
+    # Each has its own copy of the sources, and waits for gcc and for one program on one processor.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(timed, patch) for patch in patches]):
+            name, kind, arguments, run, problem, took = done.result()
+            by = f"{kind} {' '.join(arguments)}" if run else "applies"
+            print(f"{'FAIL' if problem else 'ok  '}  {name}: {problem or by} ({took:.0f} s)", flush=True)
+            if problem:
+                survived.append(name)
+            elif run:
+                caught[kind] = caught.get(kind, 0) + 1
     by = ", ".join(f"{n} by {kind}" for kind, n in sorted(caught.items())) or "none"
     print(f"mutants: {sum(caught.values())} caught ({by}), {len(survived)} not")
     return 1 if survived or not caught else 0

@@ -92,6 +92,8 @@ cdef extern from "ring.h" nogil:
         const char *dir
         uint64_t capacity
         uint64_t task_capacity
+        const char *label
+        const char *record
 
     ctypedef struct sr_info:
         uint32_t n_slots
@@ -104,6 +106,8 @@ cdef extern from "ring.h" nogil:
         const char *limited_by
         uint64_t total
         uint32_t copies
+        int record
+        uint32_t record_number
 
     ctypedef struct sr_shortage:
         int limit
@@ -127,11 +131,21 @@ cdef extern from "ring.h" nogil:
         uint64_t idle_ns
         uint64_t skipped
 
+    ctypedef struct sr_parts:
+        uint64_t read_ns
+        uint64_t decode_ns
+        uint64_t resize_ns
+        uint64_t slowest_ns
+        int64_t slowest_index
+        uint32_t hits
+        uint32_t misses
+
     int sr_create(const sr_options *options, sr_ring **out, sr_shortage *why)
-    int sr_attach(int fd, sr_ring **out)
+    int sr_attach(int fd, int record, sr_ring **out)
     int sr_after_fork(sr_ring *ring)
     int sr_destroy(sr_ring *ring)
     int sr_fd(const sr_ring *ring)
+    int sr_record_fd(const sr_ring *ring)
     int sr_describe(const sr_ring *ring, sr_info *info)
     const sr_task *sr_task_of(const sr_ring *ring, uint32_t slot)
     const sr_result *sr_result_of(const sr_ring *ring, uint32_t slot, uint32_t range)
@@ -154,12 +168,15 @@ cdef extern from "ring.h" nogil:
     int sr_rewind(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
     int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes)
     uint64_t sr_now()
+    uint64_t sr_now_coarse()
     int sr_join(sr_ring *ring, uint32_t party)
     int sr_serve(sr_ring *ring, uint32_t party, uint32_t flags)
     int sr_party_info(const sr_ring *ring, uint32_t party, int *pid, uint32_t *status, uint32_t *flags)
     int sr_wait_serving(sr_ring *ring, uint32_t party, uint64_t deadline)
     int sr_close(sr_ring *ring)
     int sr_reopen(sr_ring *ring)
+    int sr_dismiss(sr_ring *ring, uint32_t party)
+    int sr_keep(sr_ring *ring, uint32_t party)
     int sr_find_owned(const sr_ring *ring, uint32_t party, uint32_t *slot)
     bint sr_closed(const sr_ring *ring)
     int sr_wake_all(sr_ring *ring)
@@ -177,6 +194,11 @@ cdef extern from "ring.h" nogil:
     int sr_wait_watching(sr_ring *ring, uint32_t slot, uint64_t deadline, int watched, uint32_t *found)
     int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_result *result)
     int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped)
+    int sr_note_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts)
+    void sr_note_row(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t row, uint64_t since)
+    void sr_note_take(sr_ring *ring, uint32_t slot, uint64_t waited_ns, uint64_t before, sr_stamps *out)
+    void sr_note_copy(sr_ring *ring, uint32_t slot, uint64_t copy_ns)
+    void sr_note_loop(sr_ring *ring, uint64_t wait_ns, uint64_t step_ns)
     int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
     int sr_circulating(const sr_ring *ring)
     int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen)

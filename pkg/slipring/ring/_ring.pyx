@@ -26,9 +26,9 @@ from slipring.ring._slot import POISON, Lease, current
 cnp.import_array()
 
 __all__ = [
-    "DIRECT", "FINISH", "JOINED", "MAX_RANGES", "MAX_SLOTS", "MAX_WORKERS", "POISON", "SERVING", "STAGED",
-    "TASK_NEXT", "USER_SEEDED", "WHOLE", "Lease", "Meter", "Own", "Pickled", "Ring", "copy_bytes", "copy_ways",
-    "current", "forking_worker", "mix", "now", "start_time",
+    "DIRECT", "EPOCH_BITS", "FINISH", "JOINED", "MAX_RANGES", "MAX_SLOTS", "MAX_WORKERS", "POISON", "SERVING",
+    "STAGED", "TASK_NEXT", "USER_SEEDED", "WHOLE", "Lease", "Meter", "Own", "Pickled", "Ring", "copy_bytes",
+    "copy_ways", "current", "forking_worker", "mix", "now", "start_time",
 ]
 
 USER_SEEDED = 1  # sr_party.flags: worker_init_fn seeded a generator itself
@@ -41,6 +41,7 @@ MAX_RANGES = SR_MAX_RANGES  # of a cooperative batch
 MAX_SLOTS = SR_MAX_SLOTS
 MAX_WORKERS = SR_MAX_PARTIES - 1
 TASK_NEXT = SR_TASK_NEXT
+EPOCH_BITS = 32  # of a task's epoch are its number; those above may tell a position, see `workers.seeding.Share`
 
 
 def copy_ways():
@@ -313,13 +314,17 @@ cdef class Own:
         return None if self.fill is None or self.fill.done else self.fill
 
 
-def attach(cls, duplicate, limited_by):
-    """Make a handle of the descriptor that came with a new process."""
+def attach(cls, duplicate, record, limited_by):
+    """Make a handle of the descriptors that came with a new process."""
     cdef Segment segment
     fd = duplicate.detach()
+    also = -1
     try:
-        segment = cls(fd=fd)
+        also = -1 if record is None else record.detach()
+        segment = cls(fd=fd, record=also)
     finally:
         os.close(fd)
+        if also >= 0:
+            os.close(also)
     segment.limited_by = limited_by
     return segment

@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from slipring.ring._cring cimport (
     SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FINISH, SR_FOREVER, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED,
     SR_LEAF_ALIGN, SR_MAX_DIMS, SR_MAX_PARTIES, SR_MAX_RANGES, SR_MAX_SLOTS, SR_PARTY_JOINED,
-    SR_PARTY_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, sr_leaf, sr_result,
+    SR_PARTY_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, sr_leaf, sr_parts, sr_result,
     sr_ring, sr_shortage, sr_task,
 )
 
@@ -27,8 +27,10 @@ cdef class Meter:
     cdef public uint64_t batches, bytes, copied_batches, copied_bytes, pickled_leaves, pickled_tasks
     cdef public uint64_t kept_batches, skipped_samples
     cdef public uint64_t fetch_ns, collate_ns, idle_ns, wait_ns
+    cdef public uint64_t spent_ns  # of passes over batches in no slot
     cdef public uint64_t last_ready_ns  # how long the batch taken last had lain ready
-    cdef uint64_t taken_at  # when; ns of `clock`
+    cdef uint64_t taken_at  # when; ns of `clock`; 0: nothing yet in this run
+    cdef uint64_t told_wait_ns  # as much of wait_ns as batches that were taken have been told
 
 
 cdef class Segment:
@@ -72,6 +74,8 @@ cdef class Segment:
     cdef int commit_later(self, uint32_t party, uint32_t slot, uint64_t nbytes, sr_shortage *why) except 1
     cdef int rewind(self, uint32_t party, uint32_t slot, uint64_t gen) except -1
     cdef void note(self, uint32_t slot, uint64_t begun, uint64_t fetched, uint64_t skipped) noexcept
+    cdef void note_parts(self, uint32_t slot, const sr_parts *parts) noexcept
+    cdef void note_row(self, uint32_t party, uint32_t slot, uint32_t row, uint64_t since) noexcept
     cdef int publish(self, uint32_t party, uint32_t slot, uint64_t gen, const sr_result *result,
                      bint held) except -1
     cdef int abort(self, uint32_t party, uint32_t slot, uint64_t gen) except -1
@@ -90,6 +94,7 @@ cdef class Segment:
 
 cdef uint64_t forks() noexcept
 cdef uint64_t clock() noexcept
+cdef uint64_t coarse_clock() noexcept
 cdef void copy_large(char *to, const char **sources, uint64_t n, uint64_t nbytes) noexcept nogil
 cdef void copy_by(uint32_t way, void *to, const void *source, uint64_t nbytes) noexcept nogil
 cdef uint32_t copy_widest() noexcept nogil

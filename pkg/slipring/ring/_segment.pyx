@@ -17,6 +17,7 @@ from slipring.ring._check cimport check, refuse
 cdef extern from "<errno.h>" nogil:
     enum:
         ECANCELED
+        EEXIST
         EMEDIUMTYPE
         EUSERS
 
@@ -90,6 +91,10 @@ cdef uint64_t clock() noexcept:
     return c.sr_now()
 
 
+cdef uint64_t coarse_clock() noexcept:
+    return c.sr_now_coarse()
+
+
 @contextlib.contextmanager
 def forking_worker():
     """What this thread forks in the block is a worker of ours: no copies of batches for it."""
@@ -98,6 +103,14 @@ def forking_worker():
         yield
     finally:
         c.sr_fork_of_worker(False)
+
+
+def warn_of_record(path, error):
+    """Say that there will be no record file."""
+    import warnings
+
+    why = "it is there, and no record of slipring's" if error == EEXIST else os.strerror(error)
+    warnings.warn(f"SLIPRING_RECORD: nothing is recorded in {path!r}: {why}", RuntimeWarning, stacklevel=2)
 
 
 def start_time(int pid):
@@ -132,6 +145,8 @@ cdef class Segment:
         Payload bytes to reserve per slot; 0 for as much as fits, at most 16 GiB. Committed as needed.
     push : bool
         Producers claim free slots themselves (Queue); else a consumer dispatches tasks (Loader).
+    label : str
+        What people know it by.
 
     Raises
     ------
@@ -151,7 +166,7 @@ cdef class Segment:
         self.fork_generation = c.sr_fork_generation()
 
     def __init__(self, uint32_t slots=0, uint32_t parties=2, backing="auto", uint64_t capacity=0,
-                 bint push=False, *, int fd=-1):
+                 bint push=False, label="", *, int fd=-1, int record=-1):
         cdef c.sr_options o
         cdef c.sr_shortage why
         cdef c.sr_info info
@@ -160,7 +175,7 @@ cdef class Segment:
             raise RuntimeError("a Ring is made once")
         memset(&why, 0, sizeof(why))
         if fd >= 0:
-            rc = c.sr_attach(fd, &self.ptr)
+            rc = c.sr_attach(fd, record, &self.ptr)
             if rc == -EPROTO:
                 raise CorruptBatch("the file descriptor is not a slipring segment of this version")
             check(rc)
@@ -171,6 +186,11 @@ cdef class Segment:
             o.flags, o.task_capacity = push * c.SR_SEG_PUSH, push  # 0: the default; 1: least
             o.backing = BACKINGS.get(backing, c.SR_BACKING_DIR)
             o.dir = <const char *> directory if directory is not None else NULL
+            told = label.encode(errors="replace")
+            o.label = <const char *> told
+            path = os.environ.get("SLIPRING_RECORD")
+            file = os.fsencode(path) if path else None
+            o.record = <const char *> file if file is not None else NULL
             rc = c.sr_create(&o, &self.ptr, &why)
             if rc < 0 and why.limit != c.SR_LIMIT_NONE:
                 refuse(rc, &why, slots)
@@ -178,6 +198,8 @@ cdef class Segment:
                 raise not_in_memory("/dev/shm" if directory is None else os.fsdecode(directory))
             check(rc)
         check(c.sr_describe(self.ptr, &info))
+        if info.record < 0:
+            warn_of_record(path, -info.record)
         self.n_slots, self.n_parties, self.capacity = info.n_slots, info.n_parties, info.capacity
         self.limited_by = info.limited_by.decode() if info.limited_by else None
         self.own_number = 0 if push and fd < 0 else -1
@@ -198,7 +220,8 @@ cdef class Segment:
         from slipring.ring._ring import attach
 
         assert_spawning(self)
-        return attach, (type(self), DupFd(self.fd), self.limited_by)
+        cdef int record = c.sr_record_fd(self.ptr)
+        return attach, (type(self), DupFd(self.fd), DupFd(record) if record >= 0 else None, self.limited_by)
 
     cdef int made(self) except -1:
         if self.ptr == NULL:
@@ -234,6 +257,13 @@ cdef class Segment:
         return fd
 
     @property
+    def controls(self):
+        """int: the descriptor of the file in which all but the slots lies."""
+        self.made()
+        cdef int fd = c.sr_record_fd(self.ptr)
+        return fd if fd >= 0 else self.fd
+
+    @property
     def info(self):
         """dict: backing, reason, capacity, wanted, limited_by, reserved, committed (bytes), large_copies."""
         self.made()
@@ -265,6 +295,14 @@ cdef class Segment:
         self.made()
         check(c.sr_watch_consumer(self.ptr))
 
+    @property
+    def record_number(self):
+        """int: the record file's name is the one asked for (1), or has ".2", ".3", ... behind it; 0: there is none."""
+        self.made()
+        cdef c.sr_info info
+        check(c.sr_describe(self.ptr, &info))
+        return info.record_number
+
     def party(self, uint32_t party):
         """Return (pid, status, flags) of a party."""
         self.made()
@@ -286,6 +324,16 @@ cdef class Segment:
             check(rc)
             if rc == 0:
                 return True
+
+    def dismiss(self, uint32_t party):
+        """Have a worker leave when it has ended what it is at; its number is free again after `recover`."""
+        self.made()
+        check(c.sr_dismiss(self.ptr, party))
+
+    def keep(self, uint32_t party):
+        """Take a dismissal back; False: the worker has followed it already."""
+        self.made()
+        return c.sr_keep(self.ptr, party) == 0
 
     def recover(self, uint32_t party, bint thread=False):
         """Give back what a dead party held; returns how many tasks will be redone. A thread's arrays stay."""
@@ -350,6 +398,7 @@ cdef class Segment:
 
     def begin_run(self, uint64_t run):
         self.usable()
+        self.meter.taken_at, self.meter.told_wait_ns = 0, self.meter.wait_ns
         check(c.sr_begin_run(self.ptr, run))
 
     cpdef int pick_free(self) except -2:
@@ -453,7 +502,8 @@ cdef class Segment:
         if rc == -EBUSY and self.over:
             rc = -ESHUTDOWN
         check(rc)
-        c.sr_stamps_of(self.ptr, slot, &stamps)
+        c.sr_note_take(self.ptr, slot, meter.wait_ns - meter.told_wait_ns, meter.taken_at, &stamps)
+        meter.told_wait_ns = meter.wait_ns
         meter.fetch_ns += stamps.fetch_ns
         meter.collate_ns += stamps.collate_ns
         meter.idle_ns += stamps.idle_ns
@@ -567,6 +617,22 @@ cdef class Segment:
 
     cdef void note(self, uint32_t slot, uint64_t begun, uint64_t fetched, uint64_t skipped) noexcept:
         c.sr_note(self.ptr, slot, fetched - begun, c.sr_now() - fetched, skipped)
+
+    cdef void note_parts(self, uint32_t slot, const c.sr_parts *parts) noexcept:
+        c.sr_note_parts(self.ptr, slot, parts)
+
+    cdef void note_row(self, uint32_t party, uint32_t slot, uint32_t row, uint64_t since) noexcept:
+        c.sr_note_row(self.ptr, party, slot, row, since)
+
+    def note_copy(self, uint32_t slot, double seconds):
+        """How long the copy of a batch to a device took; this process has the slot."""
+        self.made()
+        c.sr_note_copy(self.ptr, slot, <uint64_t> (seconds * 1e9))
+
+    def note_loop(self, double wait, double step):
+        """The loop has made a step in that many seconds, and waited so many of them for what a thread takes."""
+        self.made()
+        c.sr_note_loop(self.ptr, <uint64_t> (wait * 1e9), <uint64_t> (step * 1e9))
 
     cdef int publish(self, uint32_t party, uint32_t slot, uint64_t gen, const c.sr_result *result,
                      bint held) except -1:

@@ -1,6 +1,6 @@
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from slipring.ring._segment cimport Segment, sr_result, sr_task
+from slipring.ring._segment cimport Segment, sr_parts, sr_result, sr_task
 
 cdef class Lease:
     cdef readonly Segment ring
@@ -33,11 +33,20 @@ cdef class Fill(Room):
     cdef uint64_t fork_generation, end, skipped
     cdef const sr_task *task
     cdef Hold hold
-    cdef bint done  # this worker has nothing more to do with it
+    cdef readonly bint done  # this worker has nothing more to do with it
     cdef Fill outer
     cdef object rows
+    cdef sr_parts parts      # of the time of fetching
+    cdef uint64_t row_since  # when the sample was begun that is being read; 0: none is
+    cdef int64_t row_index
+    cdef int overflow
     cdef bint whole(self) noexcept
     cdef int check(self) except -1
+    cdef void begin_row(self, uint32_t row, object index) noexcept
+    cdef uint32_t of_batch(self, uint32_t row) noexcept
+    cdef int64_t shown_index(self, uint32_t row, object index) noexcept
+    cdef void end_row(self, uint64_t now) noexcept
+    cdef void end_rows(self) noexcept
     cdef bint is_kept(self) noexcept
     cdef uint64_t limit(self) noexcept
     cdef Hold holder(self)
@@ -49,6 +58,12 @@ cdef class Fill(Room):
     cdef const sr_result *result_of(self, uint32_t which) except NULL
 
 
+cdef class Reading:
+    cdef sr_parts parts
+    cdef uint64_t begun, ended, skipped
+
+
 cdef Lease take(Segment ring, uint32_t party, uint32_t slot)
 cdef Fill make_fill(Segment ring, uint32_t party, uint32_t slot, uint32_t which, uint64_t gen)
 cdef Fill current_fill()
+cdef int looked_up(bint hit) noexcept

@@ -4,23 +4,36 @@ import pickle
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.object cimport PyTypeObject, newfunc
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.object cimport PyObject_GetItem, PyTypeObject, newfunc
 from cpython.ref cimport PyObject, Py_REFCNT
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from slipring.ring._segment cimport (
-    HELD, SET_APART, SINGLE, SR_FINISH, SR_MAX_RANGES, SR_TASK_OBJECT, SR_WHOLE, Segment, forks, sr_result,
+    HELD, SET_APART, SINGLE, SR_FINISH, SR_MAX_RANGES, SR_TASK_OBJECT, SR_WHOLE, Segment, clock, coarse_clock, forks,
+    sr_result,
 )
 
 cdef extern from *:
     """
     /* The fill that the calling thread works on: what slipring.empty() allocates from. Borrowed. */
     static __thread PyObject *slipring_current_fill = NULL;
+    /* What a sample of the thread's last batch took. Fast ones are timed by the coarse clock. */
+    static __thread uint64_t slipring_sample_ns = UINT64_MAX;
+    /* The sample that the calling thread reads for a batch that another thread makes. Borrowed. */
+    static __thread PyObject *slipring_current_reading = NULL;
     """
     PyObject *slipring_current_fill
+    PyObject *slipring_current_reading
+    uint64_t slipring_sample_ns
+
+cdef extern from *:
+    const uint64_t NO_INDEX "(UINT64_C(1) << 63)"  # in the place of an index: the row
 
 POISON = 0xDB
+cdef uint64_t PRECISE_NS = 2000  # who reads samples faster than that is not to pay for the precise clock
+READ, DECODE, RESIZE = range(3)  # stages of `spent`
 
 
 # ---- leases: the consumer's hold on a slot ----------------------------------------------------------------
@@ -254,7 +267,44 @@ cdef class Fill(Room):
 
     cdef void note(self, uint64_t begun, uint64_t fetched) noexcept:
         """Add the times of fetching and collating, up to now, and the skipped samples to the slot's."""
+        global slipring_sample_ns
+        slipring_sample_ns = (fetched - begun) // max(<uint64_t> 1, <uint64_t> self.task.rows)
         self.ring.note(self.slot, begun, fetched, self.skipped)
+        self.ring.note_parts(self.slot, &self.parts)
+
+    cdef void begin_row(self, uint32_t row, object index) noexcept:
+        """The sample of a row, of the slot or the range, is read from now on."""
+        cdef uint64_t now = clock() if slipring_sample_ns > PRECISE_NS else coarse_clock()
+        self.end_row(now)
+        row = self.of_batch(row)
+        self.row_since, self.row_index = now, self.shown_index(row, index)
+        self.ring.note_row(self.party, self.slot, row, now)
+
+    cdef uint32_t of_batch(self, uint32_t row) noexcept:
+        """The row of the whole batch."""
+        return row + self.range * self.task.chunk if self.range < SR_MAX_RANGES else row
+
+    cdef int64_t shown_index(self, uint32_t row, object index) noexcept:
+        """An index as it is recorded; the row of the batch in the place of what is no such number."""
+        cdef int64_t shown = <int64_t> (NO_INDEX | row)
+        if PyLong_CheckExact(index):
+            shown = PyLong_AsLongLongAndOverflow(index, &self.overflow)
+            if self.overflow:
+                shown = <int64_t> (NO_INDEX | row)
+        return shown
+
+    cdef void end_row(self, uint64_t now) noexcept:
+        if self.row_since != 0 and now - self.row_since > self.parts.slowest_ns:
+            self.parts.slowest_ns, self.parts.slowest_index = now - self.row_since, self.row_index
+
+    cdef void end_rows(self) noexcept:
+        """All samples have been read."""
+        cdef uint64_t now
+        if self.row_since != 0:
+            now = clock() if slipring_sample_ns > PRECISE_NS else coarse_clock()
+            self.end_row(now)
+            self.row_since = 0
+            self.ring.note_row(self.party, self.slot, SR_WHOLE, now)
 
     # ---- the end of a fill
 
@@ -335,13 +385,155 @@ cdef Fill current_fill():
     return fill if fill.fork_generation == forks() else None
 
 
+cdef sr_parts *current_parts() noexcept:
+    """Where the calling thread notes what its sample takes; NULL where it reads for no batch."""
+    cdef Fill fill = current_fill()
+    if fill is not None:
+        return &fill.parts
+    return NULL if slipring_current_reading == NULL else &(<Reading> slipring_current_reading).parts
+
+
 def skip():
     """Count a sample that the dataset passes over, for the batch that this thread makes; False where it makes none."""
     cdef Fill fill = current_fill()
-    if fill is None:
+    cdef Reading reading
+    if fill is not None:
+        fill.skipped += 1
+        return True
+    if slipring_current_reading == NULL:
         return False
-    fill.skipped += 1
+    reading = <Reading> slipring_current_reading
+    reading.skipped += 1
     return True
+
+
+def read_samples(dataset, list asked, fetcher):
+    """Return the samples at those indices, one by one, and have it known from outside which one is being read.
+
+    What one raises is noted in ``fetcher.failed``, with its position.
+    """
+    cdef Fill fill = current_fill()
+    cdef uint32_t i = 0
+    cdef list samples = []
+    try:
+        for i in range(<uint32_t> len(asked)):
+            if fill is not None:
+                fill.begin_row(i, asked[i])
+            samples.append(PyObject_GetItem(dataset, asked[i]))
+    except Exception as error:
+        fetcher.failed = error, i
+        raise
+    finally:
+        if fill is not None:
+            fill.end_rows()
+    return samples
+
+
+# ---- samples that are read beside one another, by other threads than the one that makes the batch
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Reading:
+    """What reading one sample takes. A context: inside it the calling thread reads that sample.
+
+    It may be entered several times, one after the other: a coroutine's turns.
+    """
+
+    def __enter__(self):
+        global slipring_current_reading
+        if self.begun == 0:
+            self.begun = clock()
+        slipring_current_reading = <PyObject *> self
+        return self
+
+    def __exit__(self, *exc):
+        global slipring_current_reading
+        slipring_current_reading = NULL
+        self.ended = clock()
+
+
+def wait_for_row(uint32_t row, index):
+    """Have it known from outside that this is the first sample of the batch which is not there yet."""
+    cdef Fill fill = current_fill()
+    if fill is not None:
+        fill.row_since = 0  # what it takes, its `Reading` knows
+        fill.begin_row(row, index)
+
+
+def end_reading(list asked, list readings, uint64_t since):
+    """Note for the batch that this thread makes what reading its samples has taken, from `since` to now.
+
+    Stages that ran beside one another are noted as their parts of that time. Returns how many samples were
+    skipped, where no batch is made in a slot.
+    """
+    cdef Fill fill = current_fill()
+    cdef Reading reading
+    cdef uint64_t took, total = 0, skipped = 0
+    cdef uint64_t spent[3]
+    cdef uint32_t row = 0
+    cdef double part
+    memset(spent, 0, sizeof(spent))
+    for row in range(<uint32_t> len(readings)):
+        reading = readings[row]
+        skipped += reading.skipped
+        if fill is None or reading.ended == 0:
+            continue
+        took = reading.ended - reading.begun
+        total += took
+        if took > fill.parts.slowest_ns:
+            fill.parts.slowest_ns = took
+            fill.parts.slowest_index = fill.shown_index(fill.of_batch(row), asked[row])
+        spent[0] += reading.parts.read_ns
+        spent[1] += reading.parts.decode_ns
+        spent[2] += reading.parts.resize_ns
+        fill.parts.hits += reading.parts.hits
+        fill.parts.misses += reading.parts.misses
+    if fill is None:
+        return skipped
+    fill.skipped += skipped
+    part = min(1.0, <double> (clock() - since) / total) if total else 0.0
+    fill.parts.read_ns += <uint64_t> (part * spent[0])
+    fill.parts.decode_ns += <uint64_t> (part * spent[1])
+    fill.parts.resize_ns += <uint64_t> (part * spent[2])
+    fill.row_since = 0
+    fill.ring.note_row(fill.party, fill.slot, SR_WHOLE, clock())
+    return 0
+
+
+def at_row(uint32_t row, index):
+    """A dataset that makes its batches itself is at that row; None as index: at none any more."""
+    cdef Fill fill = current_fill()
+    if fill is None:
+        return
+    if index is None:
+        fill.end_rows()
+    else:
+        fill.begin_row(row, index)
+
+
+def spent(int stage, uint64_t since):
+    """The time since then was of a stage of fetching: READ, DECODE or RESIZE. Returns the time now."""
+    cdef uint64_t now = clock()
+    cdef sr_parts *parts = current_parts()
+    if parts == NULL:
+        return now
+    if stage == 0:
+        parts.read_ns += now - since
+    elif stage == 1:
+        parts.decode_ns += now - since
+    else:
+        parts.resize_ns += now - since
+    return now
+
+
+cdef int looked_up(bint hit) noexcept:
+    """A sample was, or was not, in a cache; for the batch that this thread makes."""
+    cdef sr_parts *parts = current_parts()
+    if parts != NULL:
+        parts.hits += hit
+        parts.misses += not hit
+    return 0
 
 
 def current():

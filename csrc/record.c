@@ -1,0 +1,310 @@
+/* record.c - how long what has taken: durations of a batch, the flight recorder, and what all records together say.
+ *
+ * A batch's times lie in its slot, where whoever takes a step writes them. When the slot is used again they go into the
+ * flight recorder, a ring of records in the segment: a copy of a few words, of a slot that its user has in its caches
+ * anyway. Readers may be anywhere (watch.c), and writers wait for nobody: a record is a sequence lock of its own
+ * (H.-J. Boehm, Can seqlocks get along with programming language memory models?, MSPC 2012), its number the sequence.
+ */
+#include "handle.h"
+
+/* ---- what a batch has taken ----------------------------------------------------------------------------------- */
+
+int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    sr_add_relaxed(&s->times.fetch_ns, fetch_ns);
+    sr_add_relaxed(&s->times.collate_ns, collate_ns);
+    sr_add_relaxed(&s->skipped, skipped);
+    uint32_t copies = sr_load_relaxed(&ring->header->copies);
+    if (copies)
+        sr_copy_choose(copies);
+    else
+        sr_copy_tell(ring->header);
+    sr_store_relaxed(&s->times.fetched_at, sr_now() - collate_ns);
+    return 0;
+}
+
+int sr_note_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts)
+{
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    sr_add_relaxed(&s->times.read_ns, parts->read_ns);
+    sr_add_relaxed(&s->times.decode_ns, parts->decode_ns);
+    sr_add_relaxed(&s->times.resize_ns, parts->resize_ns);
+    sr_add_relaxed(&s->times.lookups, parts->hits | (uint64_t)parts->misses << 32);
+    uint64_t most = sr_load_relaxed(&s->times.slowest_ns);
+    while (most < parts->slowest_ns && !sr_cas_relaxed(&s->times.slowest_ns, &most, parts->slowest_ns)) {
+    }
+    if (most < parts->slowest_ns) /* of two ranges' at the same instant, either index */
+        sr_store_relaxed(&s->times.slowest_index, (uint64_t)parts->slowest_index);
+    return 0;
+}
+
+void sr_note_row(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t row, uint64_t since)
+{
+    sr_party *me = &ring->parties[party];
+    sr_store_relaxed(&me->at_since, since);
+    sr_store_release(&me->at, row == SR_WHOLE ? 0 : (uint64_t)slot << 32 | (row + 1)); /* [J1] partner: [J2] in watch.c */
+}
+
+void sr_note_take(sr_ring *ring, uint32_t slot, uint64_t waited_ns, uint64_t before, sr_stamps *out)
+{
+    sr_slot *s = &ring->slots[slot];
+    uint64_t taken_at = sr_load_relaxed(&s->times.taken_at);
+    sr_store_relaxed(&s->times.waited_ns, waited_ns);
+    sr_store_relaxed(&s->times.step_ns, before ? taken_at - before - waited_ns : 0);
+    out->published_at = sr_load_relaxed(&s->times.published_at);
+    out->taken_at = taken_at;
+    out->fetch_ns = sr_load_relaxed(&s->times.fetch_ns);
+    out->collate_ns = sr_load_relaxed(&s->times.collate_ns);
+    out->idle_ns = sr_load_relaxed(&s->times.idle_ns);
+    out->skipped = sr_load_relaxed(&s->skipped);
+}
+
+void sr_note_copy(sr_ring *ring, uint32_t slot, uint64_t copy_ns)
+{
+    if (slot < ring->n_slots)
+        sr_store_relaxed(&ring->slots[slot].times.copy_ns, copy_ns);
+}
+
+/* A word that only this party writes. */
+static void raise_own(_Atomic uint64_t *word, uint64_t by) { sr_store_relaxed(word, sr_load_relaxed(word) + by); }
+
+void sr_note_loop(sr_ring *ring, uint64_t wait_ns, uint64_t step_ns)
+{
+    raise_own(&ring->header->loop_steps, 1);
+    raise_own(&ring->header->loop_wait_ns, wait_ns);
+    raise_own(&ring->header->loop_ns, step_ns);
+}
+
+/* What a thread has told of its processor time last, and when: asking is a system call. */
+static __thread uint64_t cpu_told, queued_told, cpu_told_at, cpu_tell_ns;
+#define CPU_FIRST_NS UINT64_C(20000000) /* then at twice the time, and so on */
+#define CPU_MOST_NS UINT64_C(320000000)
+
+static bool is_thread(const sr_ring *ring, uint32_t party)
+{
+    return sr_load_relaxed(&ring->parties[party].pid) == sr_load_relaxed(&ring->parties[SR_CONSUMER].pid);
+}
+
+void sr_begin_figures(sr_party *me)
+{
+    sr_store_relaxed(&me->batches, 0);
+    sr_store_relaxed(&me->bytes, 0);
+    sr_store_relaxed(&me->fetch_ns, 0);
+    sr_store_relaxed(&me->collate_ns, 0);
+    sr_store_relaxed(&me->idle_ns, 0);
+    sr_store_relaxed(&me->at, 0);
+    sr_store_relaxed(&me->at_since, sr_now());
+    sr_store_relaxed(&me->cpu_ns, 0);
+    sr_store_relaxed(&me->queued_ns, 0);
+    sr_store_relaxed(&me->told_ns, 0);
+}
+
+void sr_begin_cpu(const sr_ring *ring, uint32_t party)
+{
+    cpu_told = sr_cpu_time(is_thread(ring, party));
+    queued_told = sr_queued_time();
+    cpu_told_at = sr_now();
+    cpu_tell_ns = CPU_FIRST_NS;
+}
+
+static void tell_cpu(const sr_ring *ring, uint32_t party, uint64_t now)
+{
+    sr_party *me = &ring->parties[party];
+    uint64_t cpu = sr_cpu_time(is_thread(ring, party)), queued = sr_queued_time();
+    raise_own(&me->cpu_ns, cpu - cpu_told);
+    if (queued > queued_told) { /* not where it could not be asked, as without a descriptor: the next time it is more */
+        raise_own(&me->queued_ns, queued - queued_told);
+        queued_told = queued;
+    }
+    sr_store_relaxed(&me->told_ns, sr_load_relaxed(&me->fetch_ns) + sr_load_relaxed(&me->collate_ns));
+    cpu_told = cpu;
+    cpu_told_at = now;
+    if (cpu_tell_ns < CPU_MOST_NS)
+        cpu_tell_ns *= 2;
+}
+
+void sr_note_made(sr_ring *ring, uint32_t party, sr_slot *s)
+{
+    if (!ring->records)
+        return;
+    sr_party *me = &ring->parties[party];
+    raise_own(&me->batches, 1);
+    raise_own(&me->bytes, s->result.bytes);
+    raise_own(&me->fetch_ns, sr_load_relaxed(&s->times.fetch_ns));
+    raise_own(&me->collate_ns, sr_load_relaxed(&s->times.collate_ns));
+    raise_own(&me->idle_ns, sr_load_relaxed(&s->times.idle_ns));
+    uint64_t now = sr_load_relaxed(&s->times.published_at);
+    if (cpu_told_at && now - cpu_told_at >= cpu_tell_ns)
+        tell_cpu(ring, party, now);
+}
+
+int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
+{
+    const sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    *out = (sr_stamps){
+        .dispatched_at = sr_load_relaxed(&s->times.dispatched_at),
+        .claimed_at = sr_load_relaxed(&s->times.claimed_at),
+        .fetched_at = sr_load_relaxed(&s->times.fetched_at),
+        .published_at = sr_load_relaxed(&s->times.published_at),
+        .taken_at = sr_load_relaxed(&s->times.taken_at),
+        .fetch_ns = sr_load_relaxed(&s->times.fetch_ns),
+        .collate_ns = sr_load_relaxed(&s->times.collate_ns),
+        .idle_ns = sr_load_relaxed(&s->times.idle_ns),
+        .skipped = sr_load_relaxed(&s->skipped),
+    };
+    return 0;
+}
+
+/* ---- the flight recorder -------------------------------------------------------------------------------------- */
+
+/* Whether a party may write a record. In a push segment somebody who was stopped in the midst of one may go on when the
+ * others have come round: it is left to him, and theirs is lost (a torn number is above all others). Who was stopped
+ * before it began finds a newer one, and leaves that. */
+static bool begin_record(sr_record *r, uint64_t number)
+{
+    uint64_t seen = sr_load_relaxed(&r->number);
+    return seen < number && sr_cas(&r->number, seen, number | SR_RECORD_TORN); /* [J3] */
+}
+
+static void add(const sr_ring *ring, _Atomic uint64_t *word, uint64_t by)
+{
+    if (ring->flags & SR_SEG_PUSH)
+        sr_add_relaxed(word, by);
+    else
+        raise_own(word, by);
+}
+
+static uint32_t bucket_of(uint64_t ns)
+{
+    if (ns < 256)
+        return 0;
+    uint32_t octave = 63u - (uint32_t)__builtin_clzll(ns);
+    uint32_t bucket = (octave - 8) * 8 + (uint32_t)(ns >> (octave - 3) & 7);
+    return bucket < SR_BUCKETS ? bucket : SR_BUCKETS - 1;
+}
+
+static void count(sr_ring *ring, uint32_t stage, uint64_t ns)
+{
+    sr_stage_totals *t = &ring->totals->stages[stage];
+    add(ring, &t->sum, ns);
+    add(ring, &t->counts[bucket_of(ns)], 1);
+    if (sr_load_relaxed(&t->most) < ns)
+        sr_store_relaxed(&t->most, ns);
+}
+
+static uint64_t between(uint64_t from, uint64_t to) { return from && to > from ? to - from : 0; }
+
+static uint64_t cost_of(const sr_seen *seen, bool sample)
+{
+    const uint64_t *times = seen->times;
+    return sample ? times[SR_T_SLOWEST] : times[SR_T_FETCH] + times[SR_T_COLLATE];
+}
+
+/* Has a record take the place of the one with the least cost; the bar is what the next must be above. */
+static void keep_slowest(sr_record *kept, _Atomic uint64_t *bar, const sr_seen *seen, bool sample)
+{
+    uint64_t cost = cost_of(seen, sample), least = UINT64_MAX, next = UINT64_MAX;
+    uint32_t place = 0;
+    sr_seen other;
+    if (cost <= sr_load_relaxed(bar))
+        return;
+    for (uint32_t i = 0; i < SR_SLOWEST; i++) {
+        uint64_t its = sr_read_record(&kept[i], &other) ? cost_of(&other, sample) : 0;
+        if (its < least) {
+            next = least;
+            least = its;
+            place = i;
+        } else if (its < next) {
+            next = its;
+        }
+    }
+    sr_record *r = &kept[place];
+    if (!begin_record(r, seen->number))
+        return;
+    _Atomic uint64_t *words = &r->number;
+    for (uint32_t i = 1; i < SR_SEEN; i++)
+        sr_store_release(&words[i], ((const uint64_t *)seen)[i]); /* [J4] */
+    sr_store_release(&r->number, seen->number);                   /* [J5] */
+    sr_store_relaxed(bar, cost < next ? cost : next);
+}
+
+/* Adds the last records to the totals: all at once, because what they have in common is in no cache between two. */
+__attribute__((noinline)) static void fold(sr_ring *ring, uint64_t upto)
+{
+    sr_totals *t = ring->totals;
+    sr_seen seen;
+    for (uint64_t number = upto - SR_FOLD + 1; number <= upto; number++) {
+        if (!sr_read_record(&ring->records[(number - 1) % SR_RECORDS], &seen) || seen.number != number)
+            continue; /* push: its writer is not done, or was lapped */
+        const uint64_t *times = seen.times;
+        if (seen.place >> 32 != SR_BATCH) {
+            add(ring, &t->errors, 1);
+            continue;
+        }
+        add(ring, &t->batches, 1);
+        add(ring, &t->bytes, seen.bytes);
+        add(ring, &t->rows, seen.maker >> 32);
+        add(ring, &t->read_ns, times[SR_T_READ]);
+        add(ring, &t->decode_ns, times[SR_T_DECODE]);
+        add(ring, &t->resize_ns, times[SR_T_RESIZE]);
+        add(ring, &t->hits, (uint32_t)times[SR_T_LOOKUPS]);
+        add(ring, &t->misses, times[SR_T_LOOKUPS] >> 32);
+        if (times[SR_T_DISPATCHED])
+            count(ring, SR_QUEUED, between(times[SR_T_DISPATCHED], times[SR_T_CLAIMED]));
+        count(ring, SR_FETCHED, times[SR_T_FETCH]);
+        count(ring, SR_COLLATED, times[SR_T_COLLATE]);
+        if (!times[SR_T_TAKEN])
+            continue; /* nobody has wanted it */
+        count(ring, SR_LAY_READY, between(times[SR_T_PUBLISHED], times[SR_T_TAKEN]));
+        count(ring, SR_WAITED, times[SR_T_WAITED]);
+        count(ring, SR_LEASE, between(times[SR_T_TAKEN], seen.freed_at));
+        if (times[SR_T_STEP])
+            count(ring, SR_STEPPED, times[SR_T_STEP]);
+        if (times[SR_T_COPY])
+            count(ring, SR_COPIED, times[SR_T_COPY]);
+        if (!(ring->flags & SR_SEG_PUSH)) { /* with several writers each bar would need a lock */
+            keep_slowest(t->slowest, &t->batch_bar, &seen, false);
+            keep_slowest(t->slowest_samples, &t->sample_bar, &seen, true);
+        }
+    }
+    sr_raise(&t->folded, upto); /* push: another may have been faster */
+}
+
+void sr_keep_record(sr_ring *ring, uint32_t slot)
+{
+    sr_slot *s = &ring->slots[slot];
+    if (!ring->records || sr_load_relaxed(&s->times.published_at) == 0 || s->result.kind == SR_END)
+        return;
+    bool push = ring->flags & SR_SEG_PUSH;
+    uint64_t number = push ? sr_add_relaxed(&ring->header->recorded, 1) + 1
+                           : sr_load_relaxed(&ring->header->recorded) + 1;
+    sr_record *r = &ring->records[(number - 1) % SR_RECORDS];
+    if (!push) { /* the consumer is the only writer: a swap would wait for stores to lines that workers have */
+        sr_store_relaxed(&ring->header->recorded, number);
+        sr_store_release(&r->number, number | SR_RECORD_TORN); /* [J3] */
+    } else if (!begin_record(r, number)) {
+        return;
+    }
+    /* Each a release: who sees one of them sees as well that the record is being written. [J4] */
+    sr_store_release(&r->run, sr_load_relaxed(&s->run));
+    sr_store_release(&r->ticket, sr_load_relaxed(&s->ticket));
+    sr_store_release(&r->epoch, s->task.epoch);
+    sr_store_release(&r->bytes, s->result.bytes);
+    sr_store_release(&r->freed_at, sr_load_relaxed(&s->freed_at));
+    sr_store_release(&r->maker, sr_load_relaxed(&s->holder) | (uint64_t)s->task.rows << 32);
+    sr_store_release(&r->place, slot | (uint64_t)s->result.kind << 32);
+    _Atomic uint64_t *to = sr_words_of(&r->times), *from = sr_words_of(&s->times);
+#pragma GCC unroll 18 /* it runs once per batch in the training process */
+    for (uint32_t i = 0; i < SR_TIMES; i++)
+        sr_store_release(&to[i], sr_load_relaxed(&from[i]));
+    sr_store_release(&r->number, number); /* [J5] partner: [J6] */
+    if (number % SR_FOLD == 0)
+        fold(ring, number);
+}

@@ -1,0 +1,20 @@
+/* watch_handle.h - what a watch is made of: for watch.c and the tests. */
+#ifndef SLIPRING_WATCH_HANDLE_H
+#define SLIPRING_WATCH_HANDLE_H
+
+#include "watch.h"
+
+struct sr_watch {
+    char *base;
+    size_t length;
+    bool copied;
+    const sr_header *header;
+    const sr_party *parties;
+    const sr_slot *slots;
+    const sr_totals *totals;
+    const sr_record *records;
+    uint32_t n_slots, n_parties;
+    uint64_t n_records;
+};
+
+#endif
