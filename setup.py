@@ -27,7 +27,8 @@ FLAGS = {
     "debug": ["-O1", "-UNDEBUG", "-DSR_DEBUG=1", "-fno-omit-frame-pointer"],
     "asan": ["-O1", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"],
     "tsan": ["-O1", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=thread"],
-    "steps": ["-O1", "-DSR_STEPS=1", "-Itests/steps", "-fvisibility=default"],  # tests call the C functions
+    # Tests call the C functions; records are added up more often.
+    "steps": ["-O1", "-DSR_STEPS=1", "-DSR_FOLD=4u", "-Itests/steps", "-fvisibility=default"],
 }
 FLAGS["fuzz"] = [*FLAGS["asan"], "-fsanitize-coverage=trace-pc"]  # needs tests/fuzz/edges.c preloaded
 if KIND not in FLAGS:
@@ -49,11 +50,14 @@ EXTENSIONS = {
     "collate._arrays": [],
     "collate._default": [],
     "collate._as_torch": [],
+    "streams._iterator": [],
+    "streams._rebatch": [],
     "workers._aside": [],
     "iterate._progress": [],
     "iterate._iterator": [],
     "queue._queue": [],
     "cache._cache": [*CACHE, *SYSTEM],
+    "monitor._watch": ["csrc/watch.c"],
     "images._decode": sorted(glob.glob("csrc/images/*.c")),
 }
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import threading
+import time
 
 import numpy as np
 
@@ -412,3 +413,17 @@ def fail_to_begin(worker):
 
 def exit_at_once(worker):
     os._exit(7)
+
+
+class Slow:
+    """Samples for which some time is waited."""
+
+    def __init__(self, n, seconds):
+        self.n, self.seconds = n, seconds
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        time.sleep(self.seconds)
+        return i

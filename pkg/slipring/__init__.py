@@ -41,7 +41,10 @@ __all__ = [
     "default_collate",
     "empty",
     "get_worker_info",
+    "progress",
+    "replay",
     "rng",
+    "stream",
 ]
 
 # They were here once, and programs that look for them here go on.
@@ -57,9 +60,20 @@ _IN_ERRORS = frozenset({
 })  # fmt: skip
 
 
-if not TYPE_CHECKING:  # to type checkers they are in slipring.errors alone, so that they see misspelt names
+# Asked for seldom: imported then.
+_LATE = {"progress": "monitor.progress", "replay": "monitor.replay", "stream": "streams"}
+
+if TYPE_CHECKING:
+    from slipring.monitor.progress import progress
+    from slipring.monitor.replay import replay
+    from slipring.streams import stream
+else:  # to type checkers they are in slipring.errors alone, so that they see misspelt names
 
     def __getattr__(name):
         if name in _IN_ERRORS:
             return getattr(errors, name)
+        if name in _LATE:
+            import importlib
+
+            return getattr(importlib.import_module(f"slipring.{_LATE[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

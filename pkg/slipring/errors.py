@@ -12,6 +12,7 @@
     │   └── SlotLost                          the slot of a worker thought dead is another's now
     ├── CorruptBatch                          what lies in a slot is not a batch
     ├── ImageError      (also ValueError)     bytes that are no image, or not as they should be
+    ├── BlockError      (also ValueError)     a block of a stream is not as the ones before
     ├── DescriptorClosed  (also RuntimeError)  other code has closed slipring's file descriptor
     ├── TooManyProcesses  (also RuntimeError)  more processes use a queue than it has room for
     └── Closed          (also RuntimeError)   used after close()
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchTooLarge",
+    "BlockError",
     "CacheMismatch",
     "Closed",
     "CorruptBatch",
@@ -213,6 +215,22 @@ class ImageError(SlipringError, ValueError):
     index: int | None = None
 
 
+class BlockError(SlipringError, ValueError):
+    """A block of a `slipring.stream` is none, or its columns are not those of the ones before.
+
+    Attributes
+    ----------
+    column : str or None
+        The column that it is about.
+    block, batch : int or None
+        The block's number in its stream, and that of the batch for which it was wanted; from 0.
+    """
+
+    column: str | None = None
+    block: int | None = None
+    batch: int | None = None
+
+
 class DescriptorClosed(SlipringError, RuntimeError):
     """Code that did not open the segment's file descriptor has closed it, so that no memory can be added."""
 
@@ -301,6 +319,18 @@ def cache_refused(needed: int, free: int, limit: str) -> SegmentFull:
     return SegmentFull(
         f"no room for a cache's first pages: {megabytes(needed)} ({needed} bytes) are needed, {megabytes(free)} "
         f"({free} bytes) may be taken within {limit}",
+        needed=needed,
+        free=free,
+        limit=limit,
+    )
+
+
+def dataset_refused(whole: int, needed: int, free: int, limit: str) -> SegmentFull:
+    """Return the SegmentFull where what all workers share of a dataset finds no room."""
+    return SegmentFull(
+        f"no memory to hand the dataset to workers: {megabytes(whole)} at least, of which {megabytes(needed)} "
+        f"({needed} bytes) are still to be written, and {megabytes(free)} ({free} bytes) are free within {limit}; "
+        "keep arrays in files (np.memmap), tensors in shared memory (share_memory_()), or start workers by fork",
         needed=needed,
         free=free,
         limit=limit,

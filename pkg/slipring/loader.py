@@ -1,19 +1,25 @@
 """The loader."""
 
+import dataclasses
 import os
 import threading
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slipring.errors import Closed
 from slipring.iterate._iterator import LoaderIterator
 from slipring.iterate.dispatch import StreamPlan, map_plan
-from slipring.options import Options, suggesting, warn_of_many_workers
-from slipring.ring._ring import mix
-from slipring.sampler import rank_of
+from slipring.monitor.registry import register
+from slipring.options import Options, integer, suggesting, warn_of_many_workers
+from slipring.ring._ring import MAX_WORKERS, mix
+from slipring.sampler import place_of, rank_of, share_of
 from slipring.workers import fetch, remote
 from slipring.workers.engine_cache import EngineCache
-from slipring.workers.seeding import MASK_63
+from slipring.workers.seeding import MASK_63, Share
+from slipring.workers.tuning import Tuner
 from slipring.workers.worker import Job
+
+if TYPE_CHECKING:
+    from slipring.monitor.report import Report
 
 MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 
@@ -38,8 +44,10 @@ class Loader(Generic[_Batch]):
         of a `batch_sampler` that must wait for its batches may say so by a method ``would_wait()``: it is
         then asked for more only when it has some, or when there is nothing else to wait for. Its method
         ``close()``, if it has one, is called at the iteration's end.
-    num_workers : int
-        0: batches are made by this process, when they are asked for.
+    num_workers : int or 'auto'
+        0: batches are made by this process, when they are asked for. 'auto': as many as make the loop fastest,
+        found out while batches flow; see `tuning`. With random numbers or streams that depend on the workers
+        (``rng='worker'``, ``dispatch='static'``, iterable datasets) it changes between epochs only.
     collate_fn : callable, optional
         Samples to batch; default `slipring.default_collate`.
     drop_last : bool
@@ -64,9 +72,13 @@ class Loader(Generic[_Batch]):
     dispatch : {'dynamic', 'static'}
         Any free worker takes the next batch, or each its turn (always so for iterable datasets); with
         ``in_order=False`` the turn is of who has least to do.
-    rng : {'batch', 'worker'}
+    rng : {'batch', 'worker', 'sample'}
         When generators are seeded, that of `slipring.rng` among them: per batch (results do not depend on the
-        workers), or once per worker and epoch. What they give is set by `seed`.
+        workers), once per worker and epoch, or before each sample too, from its position in the order of all
+        ranks: then they depend neither on `batch_size` and `chunk_size` nor on how many ranks there are.
+        'sample' gives other numbers than 'batch', reads samples by ``__getitem__``, costs microseconds for each,
+        and needs the same `seed` in all ranks. What ``collate_fn`` draws is the batch's. What they give is set
+        by `seed`.
     slots : int, optional
         Slots of the segment; default ``prefetch_factor * num_workers + 16``. So many batches, less two, may
         be held without a copy.
@@ -86,6 +98,19 @@ class Loader(Generic[_Batch]):
         With 'respawn' and an iterable dataset: with how many batches of the loader each worker calls
         ``state_dict()`` once, and pickles what it returns; what came behind that, a new worker reads again.
         0: with its first batch and at the end of its stream only.
+    min_workers, max_workers : int, optional
+        Bounds of ``num_workers='auto'``. Default: 1, and 4 for each processor, but 16 to 64, or as many as
+        processors if those are more.
+    fetch_threads : int, optional
+        Threads in each worker that read samples of a batch beside one another, for datasets that wait for a disk
+        or a network; of a dataset with ``async def __getitem__``, how many are read at once in the worker's event
+        loop. Default: no thread, and all coroutines of a batch. What makes a batch in one call (``__getitems__``,
+        ``fetch_into``) stays one call. `slipring.rng` begins anew with each sample then.
+
+    Attributes
+    ----------
+    epoch : int
+        The number of the next iteration, which sets its random numbers and its order; may be set.
 
     Raises
     ------
@@ -140,24 +165,32 @@ class Loader(Generic[_Batch]):
         on_worker_death="raise",
         max_restarts=3,
         snapshot_every_n_steps=1,
+        min_workers=None,
+        max_workers=None,
+        fetch_threads=None,
     ):
         given = {k: v for k, v in locals().items() if k not in ("self", "dataset")}
         self.options = Options(**given)
-        warn_of_many_workers(num_workers)
+        if not self.options.auto:
+            warn_of_many_workers(num_workers)
         self.dataset = dataset
         self.is_stream = fetch.is_stream(dataset)
         self.options.check_dataset(self.is_stream, dataset)
         if not self.is_stream and sampler is None and batch_sampler is None:
             self._dataset_length()
+        _ = self._share  # what is wrong with it is wrong now
         self.seed = int.from_bytes(os.urandom(8), "little") & MASK_63 if seed is None else int(seed) & MASK_63
         self.epoch = 0
         self._prepare()
 
     def _prepare(self):
         self._engines = EngineCache()
+        o = self.options
+        self._tuner = Tuner(o.num_workers, o.min_workers, o.max_workers) if o.auto else None
         self._closed = False
         self._lock = threading.RLock()
         self._pid = os.getpid()
+        register(self)
 
     def __getstate__(self):
         # A copy, here or in another process, has workers and figures of its own.
@@ -176,16 +209,29 @@ class Loader(Generic[_Batch]):
         with self._lock:
             if self._closed:
                 raise Closed("the loader has been closed; make a new one")
+            tuner = None if self._engines.lent else self._tuner
+            if tuner is not None and tuner.workers != self.options.num_workers:
+                self.options = dataclasses.replace(self.options, num_workers=tuner.workers)
             o, seed = self.options, mix(self.seed, self.epoch) & MASK_62
             engine, on_end = self._engines.lend(o, self._job())
             if self.is_stream:
-                plan = StreamPlan(max(1, o.num_workers), o.in_order)
+                plan = self._stream_plan()
             else:
                 plan = map_plan(o, self.dataset, seed)
-            iterator = LoaderIterator(o, engine, seed, self.epoch, plan, on_end, rebuild=self._rebuild)
+            first, origin = place_of(o.batch_sampler)  # of a resumed epoch the batches that it has had count
+            iterator = LoaderIterator(
+                *(o, engine, seed, self.epoch if o.rng != "sample" else Share.epoch(self.epoch, origin)),
+                *(plan, on_end),
+                rebuild=self._rebuild,
+                first_ticket=first,
+                tuner=tuner,
+            )
             self._engines.iterators.add(iterator)
             self.epoch += 1
             return iterator
+
+    def _stream_plan(self):
+        return StreamPlan(max(1, self.options.num_workers), self.options.in_order)
 
     @property
     def _engine(self):
@@ -202,11 +248,20 @@ class Loader(Generic[_Batch]):
             batch_size=o.batch_size,
             drop_last=bool(o.drop_last),
             rng=o.rng,
+            share=self._share,
             rank=rank_of(o.batch_sampler, o.sampler),
+            fetch_threads=o.fetch_threads,
             worker_class=self._worker_class,
             snapshots=o.respawns,
             every=o.snapshot_every_n_steps or 0,
         )
+
+    @property
+    def _share(self):
+        o = self.options
+        if o.rng != "sample" or self.is_stream:
+            return None
+        return share_of(o.batch_sampler, o.sampler, o.batch_size)
 
     def _dataset_length(self):
         try:
@@ -233,16 +288,106 @@ class Loader(Generic[_Batch]):
             return n
         return n // o.batch_size if o.drop_last else -(-n // o.batch_size)
 
+    # ---- how many workers
+
+    def resize(self, num_workers):
+        """Have so many workers from now on, also in the middle of an iteration.
+
+        New ones begin at once; those that are too many leave after their batch. No batch is lost, and with
+        ``rng="batch"`` and a map dataset every byte stays the same. What depends on which worker makes it
+        changes with the next iteration: iterable datasets, ``rng="worker"``, ``dispatch="static"``, a
+        `worker_init_fn` that seeds generators. The same holds for more workers than the segment has room for:
+        4 for each processor, `max_workers`, or as many as the loader began with. Slots are added with the next
+        iteration, too: many more workers than there were have to share those that there are until then. With
+        ``num_workers="auto"`` nothing is tried any more.
+
+        Parameters
+        ----------
+        num_workers : int
+            At least 1. A loader without workers can have some from its next iteration on.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Naming the value and the rule; also for a loader without workers that is being iterated.
+        Closed
+            The loader has been closed.
+        """
+        integer(
+            "num_workers", num_workers, 1, MAX_WORKERS, hint="; for none make a loader with num_workers=0"
+        )
+        with self._lock:
+            if self._closed:
+                raise Closed("the loader has been closed; make a new one")
+            iterators = [one for one in self._engines.iterators if one.is_live]
+            if iterators and self.options.num_workers == 0:
+                raise ValueError(
+                    f"num_workers={num_workers} for an iteration that makes its batches itself: end it first, or make "
+                    "the loader with workers"
+                )
+            self.options = dataclasses.replace(self.options, num_workers=num_workers)
+            if self._tuner is not None:
+                self._tuner.stop(num_workers, "resize() has set them")
+            for iterator in iterators:
+                iterator.resize(self.options)
+
+    @property
+    def tuning(self):
+        """Tuning or None: how ``num_workers="auto"`` goes; None where the number was given."""
+        return None if self._tuner is None else self._tuner.tuning
+
     # ---- figures, end
 
     def stats(self):
         """Return the `Stats` since the loader was made."""
         return self._engines.stats(self.options.n_slots)
 
+    def report(self, *, headroom: object = None, ranks: bool = False) -> "Report":
+        """Return the `slipring.monitor.report.Report`: is the loop waiting for data, by what, and what would help.
+
+        Nothing of it is measured before it is asked for but what the slots remember anyway.
+
+        Parameters
+        ----------
+        headroom : float, optional
+            Seconds of a step alone, or the `slipring.replay` that has found them out: how much there is to gain.
+        ranks : bool
+            Gather the verdicts of all ranks (torch.distributed): every rank must ask at the same time.
+
+        Examples
+        --------
+        >>> import slipring
+        >>> with slipring.Loader(range(1000), batch_size=10, num_workers=2) as loader:
+        ...     total = sum(batch.sum() for batch in loader)
+        ...     report = loader.report()
+        >>> report.dict()["batches"]
+        100
+        """
+        from slipring.workers.reporting import report
+
+        made = report(
+            self._engines,
+            self._name,
+            self.options.n_slots,
+            self.dataset,
+            headroom=headroom,
+            tuning=self.tuning,
+        )
+        return made.gathered() if ranks else made
+
+    @property
+    def _name(self):
+        return f"{type(self).__name__}({type(self.dataset).__name__})"
+
     def close(self):
         """End workers and iterations. Batches that are still held stay valid. Safe to call twice."""
         with self._lock:
             self._closed = True
+            self._engines.close()
+
+    def _rest(self):
+        """End workers and iterations; the next pass starts others."""
+        with self._lock:
             self._engines.close()
 
     def __enter__(self):

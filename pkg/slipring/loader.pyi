@@ -8,9 +8,11 @@ from typing import Any, Generic, Literal, overload
 from typing_extensions import Self, TypeVar
 
 from slipring.iterate._iterator import LoaderIterator
+from slipring.monitor.report import Report
 from slipring.options import Options
 from slipring.stats import Stats
 from slipring.typing import BatchDataset, ListDataset, MapDataset
+from slipring.workers.tuning import Tuning
 
 MASK_62: int
 
@@ -33,7 +35,7 @@ class Loader(Generic[_Batch]):
         shuffle: bool = False,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         *,
         collate_fn: Callable[[_Sample], _Made],
         drop_last: bool = False,
@@ -46,7 +48,7 @@ class Loader(Generic[_Batch]):
         start_method: Literal["fork", "forkserver", "spawn", "thread"] | None = None,
         chunk_size: int | None = None,
         dispatch: Literal["dynamic", "static"] = "dynamic",
-        rng: Literal["batch", "worker"] = "batch",
+        rng: Literal["batch", "worker", "sample"] = "batch",
         slots: int | None = None,
         slot_bytes: int | None = None,
         backing: str | PathLike[str] = "auto",
@@ -54,6 +56,9 @@ class Loader(Generic[_Batch]):
         on_worker_death: Literal["raise", "respawn"] = "raise",
         max_restarts: int = 3,
         snapshot_every_n_steps: int | None = 1,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     # Without batching and `collate_fn` a sample is delivered as it is.
     @overload
@@ -64,7 +69,7 @@ class Loader(Generic[_Batch]):
         shuffle: bool = False,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: None = None,
         drop_last: bool = False,
         timeout: float = 0,
@@ -77,7 +82,7 @@ class Loader(Generic[_Batch]):
         start_method: Literal["fork", "forkserver", "spawn", "thread"] | None = None,
         chunk_size: int | None = None,
         dispatch: Literal["dynamic", "static"] = "dynamic",
-        rng: Literal["batch", "worker"] = "batch",
+        rng: Literal["batch", "worker", "sample"] = "batch",
         slots: int | None = None,
         slot_bytes: int | None = None,
         backing: str | PathLike[str] = "auto",
@@ -85,6 +90,9 @@ class Loader(Generic[_Batch]):
         on_worker_death: Literal["raise", "respawn"] = "raise",
         max_restarts: int = 3,
         snapshot_every_n_steps: int | None = 1,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     # What `collate_fn` returns is the batch.
     @overload
@@ -95,7 +103,7 @@ class Loader(Generic[_Batch]):
         shuffle: bool = False,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         *,
         collate_fn: Callable[[list[_Sample]], _Made],
         drop_last: bool = False,
@@ -108,7 +116,7 @@ class Loader(Generic[_Batch]):
         start_method: Literal["fork", "forkserver", "spawn", "thread"] | None = None,
         chunk_size: int | None = None,
         dispatch: Literal["dynamic", "static"] = "dynamic",
-        rng: Literal["batch", "worker"] = "batch",
+        rng: Literal["batch", "worker", "sample"] = "batch",
         slots: int | None = None,
         slot_bytes: int | None = None,
         backing: str | PathLike[str] = "auto",
@@ -116,6 +124,9 @@ class Loader(Generic[_Batch]):
         on_worker_death: Literal["raise", "respawn"] = "raise",
         max_restarts: int = 3,
         snapshot_every_n_steps: int | None = 1,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     # The dataset makes its batches; not in parts.
     @overload
@@ -126,7 +137,7 @@ class Loader(Generic[_Batch]):
         shuffle: bool = False,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: None = None,
         drop_last: bool = False,
         timeout: float = 0,
@@ -139,7 +150,7 @@ class Loader(Generic[_Batch]):
         start_method: Literal["fork", "forkserver", "spawn", "thread"] | None = None,
         chunk_size: None = None,
         dispatch: Literal["dynamic", "static"] = "dynamic",
-        rng: Literal["batch", "worker"] = "batch",
+        rng: Literal["batch", "worker", "sample"] = "batch",
         slots: int | None = None,
         slot_bytes: int | None = None,
         backing: str | PathLike[str] = "auto",
@@ -147,6 +158,9 @@ class Loader(Generic[_Batch]):
         on_worker_death: Literal["raise", "respawn"] = "raise",
         max_restarts: int = 3,
         snapshot_every_n_steps: int | None = 1,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     # `default_collate` makes the batch: say what it is by Loader[...](...).
     @overload
@@ -157,7 +171,7 @@ class Loader(Generic[_Batch]):
         shuffle: bool = False,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: None = None,
         drop_last: bool = False,
         timeout: float = 0,
@@ -170,7 +184,7 @@ class Loader(Generic[_Batch]):
         start_method: Literal["fork", "forkserver", "spawn", "thread"] | None = None,
         chunk_size: int | None = None,
         dispatch: Literal["dynamic", "static"] = "dynamic",
-        rng: Literal["batch", "worker"] = "batch",
+        rng: Literal["batch", "worker", "sample"] = "batch",
         slots: int | None = None,
         slot_bytes: int | None = None,
         backing: str | PathLike[str] = "auto",
@@ -178,6 +192,9 @@ class Loader(Generic[_Batch]):
         on_worker_death: Literal["raise", "respawn"] = "raise",
         max_restarts: int = 3,
         snapshot_every_n_steps: int | None = 1,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     def __iter__(self) -> LoaderIterator[_Batch]: ...
     def __len__(self) -> int: ...
@@ -191,5 +208,9 @@ class Loader(Generic[_Batch]):
     ) -> None: ...
     def __getstate__(self) -> dict[str, Any]: ...
     def __setstate__(self, state: dict[str, Any]) -> None: ...
+    def resize(self, num_workers: int) -> None: ...
+    @property
+    def tuning(self) -> Tuning | None: ...
     def stats(self) -> Stats: ...
+    def report(self, *, headroom: object = None, ranks: bool = False) -> Report: ...
     def close(self) -> None: ...

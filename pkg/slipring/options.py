@@ -11,6 +11,7 @@ import reprlib
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from slipring import _machine
 from slipring.ring._ring import MAX_RANGES, MAX_SLOTS, MAX_WORKERS
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 _Init = TypeVar("_Init", bound="Callable[..., None]")
 
 START_METHODS = ("fork", "forkserver", "spawn", "thread")
+MAX_FETCH_THREADS = (
+    1024  # of one worker: more wait for their turn on a processor, not for a disk or a network
+)
 MAX_COUNT = (1 << 32) - 1  # of rows in a batch, and whatever else is counted: as csrc/layout.h
 
 
@@ -111,6 +115,10 @@ def suggesting(**known: str) -> Callable[[_Init], _Init]:
     return decorate
 
 
+BEGIN_WITH = (
+    4  # workers, where "auto" finds out how many are best; or as many as processors, if those are fewer
+)
+MOST_UNASKED = 64  # of such workers, if nobody says and there are not more processors
 WORKERS_PER_CPU = 4  # more may wait for disks and networks, but hardly for processors
 
 
@@ -124,6 +132,42 @@ def warn_of_many_workers(num_workers: int) -> None:
             f"about {cpus}",
             stacklevel=4,
         )
+
+
+def bounds(
+    num_workers: Any, least: int | None, most: int | None, slots: int | None = None
+) -> tuple[int, int, int]:
+    """Return (workers to begin with, the fewest, the most) of a loader that finds out how many are best.
+
+    It begins with no more than its slots serve, of which the consumer has one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming `num_workers`, `min_workers`, `max_workers` or `slots`, its value and the rule.
+    """
+    if num_workers != "auto":
+        raise TypeError(f"num_workers must be an int or 'auto', not {_shown(num_workers)}")
+    for name, value in (("min_workers", least), ("max_workers", most)):
+        integer(name, value, 1, MAX_WORKERS, optional=True)
+    if least is not None and most is not None and most < least:
+        raise ValueError(f"max_workers must be at least min_workers={least}, not {most}")
+    integer("slots", slots, 2, MAX_SLOTS, optional=True)
+    cpus = _machine.cpus()
+    least = 1 if least is None else least
+    if most is None:
+        most = min(MAX_WORKERS, max(least, cpus, min(MOST_UNASKED, max(16, WORKERS_PER_CPU * cpus))))
+    begin = min(cpus, BEGIN_WITH) if slots is None else min(cpus, BEGIN_WITH, slots - 1)
+    return min(most, max(least, begin)), least, most
+
+
+def check_bounds(num_workers: Any, **given: int | None) -> None:
+    """Refuse `min_workers` and `max_workers` where the number of workers is fixed."""
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}={_shown(value)} bounds num_workers='auto'; num_workers={_shown(num_workers)} is fixed"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,9 +204,21 @@ class Options:
     on_worker_death: str = "raise"
     max_restarts: int = 3
     snapshot_every_n_steps: int | None = 1
+    min_workers: int | None = None
+    max_workers: int | None = None
+    fetch_threads: int | None = None
+    auto: bool = False  # the number of workers is the one to begin with, or what was found since
     ahead: int = 0  # batches that an adapter has ready before they are asked for, each in a slot of its own
 
     def __post_init__(self) -> None:
+        if isinstance(self.num_workers, str):
+            begin, least, most = bounds(self.num_workers, self.min_workers, self.max_workers, self.slots)
+            for name, value in (
+                ("num_workers", begin), ("min_workers", least), ("max_workers", most), ("auto", True),
+            ):  # fmt: skip
+                object.__setattr__(self, name, value)
+        elif not self.auto:
+            check_bounds(self.num_workers, min_workers=self.min_workers, max_workers=self.max_workers)
         self._numbers()
         self._choices()
         self._callables()
@@ -178,6 +234,7 @@ class Options:
             ("slots", 2, MAX_SLOTS),
             ("slot_bytes", 1, 1 << 46),
             ("seed", None, None),
+            ("fetch_threads", 1, MAX_FETCH_THREADS),
             ("snapshot_every_n_steps", 0, MAX_COUNT),
         ):
             integer(name, getattr(self, name), least, most, optional=True)
@@ -190,7 +247,7 @@ class Options:
         self._one_of("dispatch", ("dynamic", "static"))
         self._one_of(
             "rng",
-            ("batch", "worker"),
+            ("batch", "worker", "sample"),
             "; it says when generators are seeded: seed= sets what they give, and slipring.rng() is the one of a batch",
         )
         self._one_of("copy", ("auto", "always", "never"))
@@ -254,7 +311,7 @@ class Options:
     def check_dataset(self, is_stream: bool, dataset: Any) -> None:
         """Check what depends on the kind of dataset."""
         if is_stream:
-            given = self._given("shuffle", "sampler", "batch_sampler", "chunk_size")
+            given = self._given("shuffle", "sampler", "batch_sampler", "chunk_size", "fetch_threads")
             if given:
                 raise ValueError(
                     f"{', '.join(given)} cannot be used with an iterable dataset ({type(dataset).__name__}): "
@@ -263,6 +320,12 @@ class Options:
         name = type(dataset).__name__
         if self.batch_size is None and not is_stream and not hasattr(dataset, "__getitem__"):
             raise ValueError(f"batch_size=None reads samples one by one, but {name} has no __getitem__")
+        if self.rng == "sample" and (is_stream or not hasattr(dataset, "__getitem__")):
+            has = "is iterated, and its samples have no position" if is_stream else "has no __getitem__"
+            raise ValueError(
+                f"rng='sample' reads samples one by one, each with random numbers of its position, but {name} "
+                f"{has}: use rng='batch'"
+            )
         samples = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
         if self.batch_size is not None and not is_stream and not samples:
             whole = f"but {name} has only fetch_into, which makes whole batches; give it __getitem__, or drop that"
@@ -285,7 +348,16 @@ class Options:
     @property
     def n_slots(self) -> int:
         """int: slots of the segment."""
-        return self.slots or self.look_ahead + 16 + self.ahead
+        most = max(1, self.num_workers, self.max_workers or 0)
+        return self.slots or self.prefetch_factor * most + 16 + self.ahead
+
+    @property
+    def room(self) -> int:
+        """int: workers that the segment has party numbers for: there may come to be more of them."""
+        if self.num_workers == 0:
+            return 1
+        spare = WORKERS_PER_CPU * len(os.sched_getaffinity(0))
+        return min(MAX_WORKERS, max(self.num_workers, self.max_workers or 0, spare))
 
     @property
     def respawns(self) -> bool:

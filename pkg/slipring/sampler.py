@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slipring.errors import shown
 from slipring.options import flag, integer
 from slipring.ring._ring import mix
-from slipring.workers.seeding import MASK_63
+from slipring.workers.seeding import MASK_63, Share
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -24,7 +25,9 @@ class BatchSampler:
 
     Every pass is another epoch; the order of an epoch depends on `seed` and its number alone. Ranks take
     every `world_size`-th index of the same order, and have equally many: the first indices are used again
-    where the last ones do not suffice, as in torch's DistributedSampler.
+    where the last ones do not suffice, as in torch's DistributedSampler. So the batches of all ranks together,
+    a step, are the next ``world_size * batch_size`` indices of the order, however these are divided, and an
+    epoch can be resumed with other ranks: see `resume`.
 
     Parameters
     ----------
@@ -36,7 +39,7 @@ class BatchSampler:
     shuffle : bool
         A new order in every epoch.
     drop_last : bool
-        Drop a last batch that is not full.
+        Drop the last step, of all ranks, if the indices do not fill it: then none is used again.
     weights : array_like of float, optional
         One per index, shape (n,); need not sum up to one. Indices are drawn by them, with replacement.
     num_samples : int, optional
@@ -62,6 +65,18 @@ class BatchSampler:
     >>> sampler = slipring.BatchSampler(10, batch_size=3, rank=1, world_size=2)
     >>> list(sampler)
     [[1, 3, 5], [7, 9]]
+
+    One step later three ranks go on where two were:
+
+    >>> batches = iter(sampler)
+    >>> first = next(batches)
+    >>> for rank in range(3):
+    ...     other = slipring.BatchSampler(10, batch_size=1, rank=rank, world_size=3)
+    ...     other.resume(batches.state_dict())
+    ...     print(list(other))
+    [[6], [9]]
+    [[7], [0]]
+    [[8], [1]]
     """
 
     indices: Any
@@ -109,6 +124,8 @@ class BatchSampler:
         self.num_samples = len(indices) if num_samples is None else num_samples
         self.rank, self.world_size, self.seed = rank, world_size, seed & MASK_63
         self.epoch = 0
+        self._begun = 0, 0  # epoch and position at which the newest pass has begun
+        self._resumed = None  # the same of the next pass, if a state says so
 
     def order(self, epoch: int) -> Sequence[Any] | NDArray[Any]:
         """Return the indices of an epoch, for all ranks.
@@ -137,25 +154,125 @@ class BatchSampler:
         """Set the number of the next pass. (Without it passes count by themselves.)"""
         self.epoch = epoch
 
+    def state_after(self, batches: int) -> dict[str, Any]:
+        """Return the state behind so many batches of this rank, counted from where the newest pass has begun.
+
+        For who counts them: `Loader` asks for more than it has delivered. (`slipring.torch.DataLoader` has the
+        place in its own ``state_dict()``, and an iterator of the sampler, asked directly, in its.)
+
+        Parameters
+        ----------
+        batches : int
+            That were delivered.
+
+        Returns
+        -------
+        dict
+            Of numbers and text; for `resume`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `batches` is no such number.
+
+        Examples
+        --------
+        >>> import slipring
+        >>> sampler = slipring.BatchSampler(10, batch_size=2)
+        >>> first = next(iter(sampler))
+        >>> sampler.state_after(1)["position"]
+        2
+        """
+        integer("batches", batches, 0)
+        epoch, position = self._begun
+        return self._state(epoch, position + batches * self.batch_size * self.world_size)
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Have the next pass go on where a state was taken, of any rank, with any ranks and any `batch_size`.
+
+        All ranks of a job are at the same step, so that one rank's state says it for all: give each rank the
+        same one. The rest of that epoch is divided anew. The state's `seed` holds from here on.
+
+        Parameters
+        ----------
+        state : mapping
+            Of `state_after`, or of an iterator of such a sampler.
+
+        Raises
+        ------
+        TypeError, ValueError
+            It is no such state, or of another order: of other indices, or drawn in another way.
+        """
+        self._resumed = self._checked(state)
+        self.epoch, self.seed = state["epoch"], state["seed"]
+
     def __iter__(self) -> Iterator[list[Any]]:
         epoch, self.epoch = self.epoch, self.epoch + 1
-        return _Pass(self, epoch)
+        resumed, self._resumed = self._resumed, None
+        return _Pass(self, epoch, resumed[1] if resumed is not None and resumed[0] == epoch else 0)
 
     def __len__(self) -> int:
-        """Batches per epoch, of this rank."""
+        """Batches of this rank in an epoch that is read from its beginning."""
+        if self.drop_last:
+            return self.num_samples // (self.batch_size * self.world_size)
         share = -(-self.num_samples // self.world_size)
-        return share // self.batch_size if self.drop_last else -(-share // self.batch_size)
+        return -(-share // self.batch_size)
+
+    @property
+    def _drawn(self):
+        """How an order comes about: what a state must have in common with who loads it."""
+        return "drawn" if self._replaced else "shuffled" if self.shuffle else "given"
+
+    def _state(self, epoch, position):
+        return {
+            "epoch": epoch,
+            "position": position,
+            "samples": self.num_samples,
+            "order": self._drawn,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "rank": self.rank,
+            "world_size": self.world_size,
+        }
+
+    def _checked(self, state):
+        """Return (epoch, position) of a state that is one of this order."""
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a state must be a dict, as state_after() returns it, not {shown(state)}")
+        if not state.keys() >= _KEYS:
+            raise ValueError(
+                f"this is no state of slipring.BatchSampler (of this version): it must have {sorted(_KEYS)}, "
+                f"and has {sorted(map(str, state))[:8]}"
+            )
+        for what, has in (("samples", self.num_samples), ("order", self._drawn)):
+            if state[what] != has:
+                raise ValueError(
+                    f"the state is of an epoch with {what}={state[what]!r}, this sampler has {has!r}: other "
+                    "indices would be skipped than were delivered. Resume with the same indices, shuffle, "
+                    "weights and num_samples"
+                )
+        return state["epoch"], state["position"]
+
+
+_KEYS = {"epoch", "position", "samples", "order", "seed"}
 
 
 class _Pass:
-    """The batches of one epoch; says where it is, so that an interrupted run goes on there."""
+    """The batches of one epoch; says where it is, so that an interrupted run goes on there.
 
-    def __init__(self, sampler, epoch, given=0):
+    Attributes
+    ----------
+    position : int
+        How many indices of the order all ranks together have been given.
+    """
+
+    def __init__(self, sampler, epoch, position=0):
         self.sampler = sampler
-        self._begin(epoch, given)
+        self._begin(epoch, position)
 
-    def _begin(self, epoch, given):
-        self.epoch, self.given = epoch, given
+    def _begin(self, epoch, position):
+        self.epoch, self.position = epoch, position
+        self.sampler._begun = epoch, position
         self.order = None  # drawn when it is asked for: it may be told another place before
 
     def __iter__(self):
@@ -165,26 +282,28 @@ class _Pass:
         sampler = self.sampler
         if self.order is None:
             self.order = sampler.order(self.epoch)
-        n, size, ranks = len(self.order), sampler.batch_size, sampler.world_size
-        first, share = self.given * size, -(-n // ranks)
-        last = min(first + size, share)
-        if first >= last or (sampler.drop_last and last - first < size):
+        n, ranks, step = len(self.order), sampler.world_size, sampler.batch_size * sampler.world_size
+        left = n - self.position
+        if left <= 0 or (sampler.drop_last and left < step):
             raise StopIteration
-        places = range(first * ranks + sampler.rank, last * ranks, ranks)
+        first, size = self.position + sampler.rank, min(sampler.batch_size, -(-left // ranks))
+        places = range(first, first + size * ranks, ranks)
         if isinstance(self.order, np.ndarray):
             indices = self.order[np.fromiter(places, np.int64) % n].tolist()
         else:
             indices = [self.order[place % n] for place in places]
-        self.given += 1  # now: who was interrupted is given the same again
+        self.position += step  # now: who was interrupted is given the same again
         return indices
 
     def state_dict(self):
-        """Return the place: which epoch, and how many of its batches have been given."""
-        return {"epoch": self.epoch, "given": self.given}
+        """Return the place: which epoch, and how far all ranks together have come."""
+        return self.sampler._state(self.epoch, self.position)
 
     def load_state_dict(self, state):
-        """Go on at a place; the sampler's next pass is the epoch behind it."""
-        self._begin(state["epoch"], state["given"])
+        """Go on at a place; the sampler's next pass is the epoch behind it. See `BatchSampler.resume`."""
+        epoch, position = self.sampler._checked(state)
+        self.sampler.seed = state["seed"]
+        self._begin(epoch, position)
         self.sampler.epoch = self.epoch + 1
 
 
@@ -192,6 +311,47 @@ def rank_of(*samplers):
     """Return the rank whose share of the indices one of them gives; 0 if none says anything of it."""
     ranks = (getattr(sampler, "rank", 0) for sampler in samplers)
     return next((rank for rank in ranks if isinstance(rank, int) and rank), 0)
+
+
+def share_of(batch_sampler, sampler, batch_size):
+    """Return a rank's `Share` of each step, as what gives the indices divides them; for ``rng="sample"``.
+
+    Raises
+    ------
+    ValueError
+        Nothing says at which position of all ranks' order a sample is.
+    """
+    if isinstance(batch_sampler, BatchSampler):
+        return Share(batch_sampler.batch_size, batch_sampler.rank, batch_sampler.world_size)
+    if batch_sampler is not None:
+        raise ValueError(
+            f"rng='sample' seeds by a sample's position in the order, which batch_sampler "
+            f"({type(batch_sampler).__name__}) does not tell: use slipring.BatchSampler, or batch_size= with "
+            "sampler=, or rng='batch'"
+        )
+    rank, ranks = rank_of(sampler), ranks_of(sampler)
+    if rank >= ranks:
+        raise ValueError(
+            f"rng='sample' seeds by a sample's position in the order of all ranks, and {type(sampler).__name__} "
+            f"has rank={rank}, but no world_size or num_replicas: use slipring.BatchSampler, or rng='batch'"
+        )
+    return Share(batch_size or 1, rank, ranks)
+
+
+def place_of(batch_sampler):
+    """Return (whole steps, indices before those) that a `BatchSampler` has given before its newest pass began.
+
+    The latter are less than a step, and 0 where no step was of another size.
+    """
+    if not isinstance(batch_sampler, BatchSampler):
+        return 0, 0
+    return divmod(batch_sampler._begun[1], batch_sampler.batch_size * batch_sampler.world_size)
+
+
+def ranks_of(sampler):
+    """Return of how many ranks a sampler gives one's share; 1 if it says nothing of it."""
+    counts = (getattr(sampler, name, None) for name in ("world_size", "num_replicas"))
+    return next((count for count in counts if isinstance(count, int)), 1)
 
 
 def _sequence(indices):

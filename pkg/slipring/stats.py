@@ -48,7 +48,8 @@ class Stats:
     slot_wait_s : float
         Summed over workers: waiting for a slot with a task. Large: the consumer is the bottleneck.
     consumer_wait_s : float
-        The consumer waiting for a batch. Large: the workers are the bottleneck.
+        The consumer waiting for a batch, or for a sampler that is not slipring's. Large: the workers, or that sampler,
+        are the bottleneck.
     respawns : int
         Workers that were replaced after a death.
     resumed_streams : int
@@ -174,6 +175,7 @@ class Tally:
         self.respawns = self.resumed_streams = self.replayed_batches = 0
         self.memory = WorkerMemory()
         self.last = None  # what the last segment that is gone told of its memory
+        self.seen = None  # and what could be seen of it: a `slipring.monitor.sight.Sight`
         self._gone = dict.fromkeys((*_COUNTERS, *_TIMES), 0)
 
     def respawned(self):
@@ -189,10 +191,10 @@ class Tally:
         """Count a new segment's meter."""
         self.meters.append(meter)
 
-    def fold(self, meter, info):
+    def fold(self, meter, info, seen=None):
         """Keep the figures of a segment that goes: its meter's, and what `info` tells of its memory."""
         self.meters.remove(meter)
-        self.last = info
+        self.last, self.seen = info, seen or self.seen
         for name, value in self._figures(meter).items():
             self._gone[name] += value
 

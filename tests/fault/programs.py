@@ -144,6 +144,27 @@ def loop(method, persistent, dataset, death="raise"):
         loader.close()
 
 
+def resizing(method):
+    """Change the number of workers all the time, until a signal comes."""
+    with Loader(Slow(1 << 20), 4, num_workers=2, start_method=method) as loader:
+        say("begun")
+        for k, batch in enumerate(loader):
+            del batch
+            loader.resize(1 + k % 5)
+
+
+def resized(method, workers):
+    """Say which workers there are, once they are as many as given, and wait."""
+    with Loader(Slow(1 << 20), 4, num_workers=1, start_method=method) as loader:
+        batches = iter(loader)
+        next(batches)
+        loader.resize(int(workers))
+        while not loader._engine.pool.steady:
+            next(batches)
+        print(*worker_pids(loader).values(), flush=True)
+        threading.Event().wait()
+
+
 def interrupted_by_a_thread():
     """SIGINT while a worker is started, taken by a thread that does not block it."""
     go, done = threading.Event(), threading.Event()

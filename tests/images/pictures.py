@@ -24,12 +24,18 @@ def pixels(height, width, seed=0, noise=False):
     draw = np.random.RandomState(seed)
     if noise:
         return draw.randint(0, 256, (height, width, 3), dtype=np.uint8)
-    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+    y, x = np.arange(height)[:, None], np.arange(width)[None, :]
+
+    def waves(a, b):
+        """sin(a * x + b * y), by far fewer sines."""
+        return np.sin(a * x) * np.cos(b * y) + np.cos(a * x) * np.sin(b * y)
+
+    edges = (y // 17 + x // 29) % 5 == 0
     planes = []
     for _ in range(3):
         a, b, c = draw.uniform(0.005, 0.4, 3)
-        plane = 127 + 80 * np.sin(a * x + b * y) + 60 * np.sin(c * x - a * y)
-        plane[(y // 17 + x // 29) % 5 == 0] += 120  # edges, and levels that are cut off
+        plane = 127 + 80 * waves(a, b) + 60 * waves(c, -a)
+        plane[edges] += 120  # and levels that are cut off
         planes.append(plane)
     return np.clip(np.stack(planes, axis=-1), 0, 255).astype(np.uint8)
 

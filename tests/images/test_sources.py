@@ -4,6 +4,8 @@ import errno
 import os
 import random
 import resource
+import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -367,3 +369,47 @@ def test_a_source_of_ones_own_must_say_how_many_there_are_and_read_one():
 
     with pytest.raises(TypeError, match=r"abstract.*read"):
         Half()
+
+
+class Together(images.Folder):
+    """Files that can be read only by four at a time."""
+
+    at_once = 4
+
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name != "barrier"}
+
+    def read(self, index):
+        self.__dict__.setdefault("barrier", threading.Barrier(self.at_once)).wait(30)
+        return super().read(index)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_fetch_threads_read_files_beside_one_another_and_the_bytes_stay_the_same(root, num_workers):
+    def batches(data, **options):
+        sampler = range(36)
+        with slipring.Loader(data, 12, sampler=sampler, num_workers=num_workers, seed=7, **options) as loader:
+            return [(shown.copy(), labels.tolist()) for shown, labels in loader]
+
+    together = batches(Together(root, images.RandomResizedCrop((16, 20))), fetch_threads=4)
+    for (shown, labels), (expected, others) in zip(together, batches(crops(root)), strict=True):
+        assert labels == others
+        np.testing.assert_array_equal(shown, expected)
+
+
+def test_a_file_that_threads_cannot_read_is_named_or_passed_over(root, tmp_path):
+    shutil.copytree(root, tmp_path / "train")
+    data = crops(tmp_path / "train")
+    os.unlink(data.name(5))
+    with (
+        slipring.Loader(data, 37, fetch_threads=4) as loader,
+        pytest.raises(ImageError, match="index 5") as caught,
+    ):
+        next(iter(loader))
+    assert caught.value.path == data.name(5)
+    data = images.Folder.of(
+        tmp_path, data.classes, data.class_to_idx, data.samples, images.CenterCrop(8), on_error="skip"
+    )
+    with slipring.Loader(data, 37, fetch_threads=4) as loader:
+        assert len(next(iter(loader))[1]) == N
+        assert loader.stats().skipped_samples == 1

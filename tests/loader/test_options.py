@@ -24,7 +24,11 @@ BAD = {
         (5000, ValueError, "4093"),
         (1.0, TypeError, "1.0"),
         (None, TypeError, "None"),
+        ("many", TypeError, "'auto'"),
     ],
+    "min_workers": [(2, ValueError, "'auto'")],
+    "max_workers": [(2, ValueError, "'auto'")],
+    "fetch_threads": [(0, ValueError, "0"), (2.5, TypeError, "2.5"), (1 << 20, ValueError, "1024")],
     "prefetch_factor": [(0, ValueError, "0"), (None, TypeError, "None"), (1.5, TypeError, "1.5")],
     "chunk_size": [(0, ValueError, "0"), ("4", TypeError, "'4'"), (1 << 32, ValueError, str((1 << 32) - 1))],
     "slots": [(1, ValueError, "1"), (65537, ValueError, "65536"), (3.0, TypeError, "3.0")],
@@ -114,6 +118,9 @@ def test_the_signature_is_the_documented_one():
         "on_worker_death": "raise",
         "max_restarts": 3,
         "snapshot_every_n_steps": 1,
+        "min_workers": None,
+        "max_workers": None,
+        "fetch_threads": None,
     }
 
 
@@ -127,6 +134,15 @@ def test_the_loaders_defaults_are_those_of_its_options():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (
+            {"num_workers": "auto", "min_workers": 4, "max_workers": 2},
+            "max_workers must be at least min_workers=4",
+        ),
+        ({"num_workers": "auto", "min_workers": 0}, "min_workers must be from 1 to 4093, not 0"),
+        (
+            {"num_workers": 3, "max_workers": 4},
+            "max_workers=4 bounds num_workers='auto'; num_workers=3 is fixed",
+        ),
         ({"sampler": [1], "shuffle": True}, "shuffle"),
         ({"sampler": [], "shuffle": True}, "shuffle"),
         ({"batch_sampler": [[1]], "shuffle": True}, "shuffle"),

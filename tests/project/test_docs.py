@@ -25,7 +25,13 @@ def blocks(page):
 
 def programs():
     """(page, number) of every python block that is a program of its own; other libraries take long to import."""
-    fast = ("README.md", "docs/guide.md", "docs/adapters.md", "docs/images.md")
+    fast = (
+        "README.md",
+        *(
+            f"docs/{page}.md"
+            for page in ("guide", "elastic", "tuning", "adapters", "images", "monitoring", "streams")
+        ),
+    )
     found = [(page, number) for page in fast for number in range(len(blocks(page)))]
     return found + [
         slow("docs/integrations.md", number) for number in range(len(blocks("docs/integrations.md")))
@@ -106,3 +112,9 @@ def test_the_queues_example_gets_every_frame():
 def test_links_between_the_documents_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
         assert (ROOT / page).parent.joinpath(target).exists(), f"{page} links to {target}"
+
+
+def test_no_line_of_text_is_longer_than_120_characters():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    lines = [(page.name, line) for page in pages for line in page.read_text().splitlines()]
+    assert [found for found in lines if len(found[1]) > 120 and not found[1].lstrip().startswith("|")] == []

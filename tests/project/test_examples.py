@@ -15,9 +15,10 @@ import slipring
 
 # Public module -> what it needs besides numpy.
 MODULES = {
-    "slipring": ["pyarrow"],
+    "slipring": ["pyarrow", "tqdm"],
     "slipring.queue": [],
     "slipring.errors": [],
+    "slipring.monitor": ["prometheus_client", "tqdm"],
     "slipring.images": ["PIL", "pyarrow"],
     "slipring.arrow": ["pyarrow", "PIL"],
     "slipring.torch": ["torch"],

@@ -17,29 +17,40 @@ PACKAGE = ROOT / "pkg" / "slipring"
 
 # Layer -> (its modules, the layers it may use besides itself). "torch.*" stands for the whole folder.
 LAYERS = {
-    "ground": (("_platform", "_version", "errors", "strings", "typing", "arrow.files", "codec.tree"), ()),
+    "ground": (
+        ("_machine", "_platform", "_version", "errors", "strings", "typing", "arrow.files", "codec.tree"),
+        (),
+    ),
     "cring": (("ring._cring",), ()),
     "ring": (("ring.*",), ("ground", "cring")),
     "options": (("options",), ("ground", "ring")),
+    "monitor": (("monitor.*",), ("ground", "ring", "options")),
     "codec": (("arrow.*", "codec.*", "collate.*"), ("ground", "ring")),
     "ccache": (("cache._ccache",), ("cring",)),
     "cache": (("cache.*",), ("ground", "ring", "cring", "codec", "ccache")),
-    "workers": (("workers.*", "stats"), ("ground", "ring", "codec")),
+    "workers": (("workers.*", "stats"), ("ground", "ring", "monitor", "codec")),
     "iterate": (("iterate.*",), ("ground", "ring", "codec", "workers")),
+    "streams": (
+        ("streams.*",),
+        ("ground", "ring", "options", "codec", "workers", "iterate", "loader"),
+    ),
     "loader": (
         ("loader", "queue.*", "sampler"),
-        ("ground", "ring", "options", "codec", "workers", "iterate"),
+        ("ground", "ring", "options", "monitor", "codec", "workers", "iterate"),
     ),
-    "package": (("__init__",), ("ground", "ring", "codec", "cache", "workers", "iterate", "loader")),
+    "package": (
+        ("__init__",),
+        ("ground", "ring", "monitor", "codec", "cache", "workers", "iterate", "loader", "streams"),
+    ),
     "cimages": (("images._cimages",), ()),
     "images": (("images.*",), ("ground", "ring", "options", "cimages", "codec", "cache", "workers")),
     "torch": (
         ("torch.*",),
-        ("ground", "ring", "options", "codec", "workers", "iterate", "loader", "package"),
+        ("ground", "ring", "options", "monitor", "codec", "workers", "iterate", "loader", "package"),
     ),
     "command": (
-        ("__main__", "_selfcheck"),
-        ("ground", "ring", "options", "codec", "workers", "iterate", "loader", "package", "torch"),
+        ("__main__", "_selfcheck", "cli.*"),
+        ("ground", "ring", "options", "monitor", "codec", "workers", "iterate", "loader", "package", "torch"),
     ),
     "compat": (
         ("compat.*",),
@@ -54,6 +65,7 @@ IMPORTED_LATE = {
     "codec.tensors": "torch",
     "codec.tensor_objects": "torch",
     "arrow": "pyarrow",
+    "arrow.blocks": "pyarrow",
     "arrow.files": "pyarrow",
     "arrow.tables": "pyarrow",
 }
@@ -61,7 +73,7 @@ IMPORTED_LATE = {
 MAY_CROSS = {"ring._check", "ring._segment", "ring._cring", "cache._ccache", "cache._cache"}
 
 
-MIRRORS = {"_cring.pxd": {"ring.h", "layout.h"}, "_ccache.pxd": {"cache.h"}}
+MIRRORS = {"_cring.pxd": {"ring.h", "layout.h"}, "_ccache.pxd": {"cache.h"}, "_cwatch.pxd": {"watch.h"}}
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyx", ".pxd"))
 

@@ -116,7 +116,7 @@ def test_the_metadata_promise_what_is_kept(sdist):
     assert info["License-Expression"] == "Apache-2.0"
     always = [line for line in info.get_all("Requires-Dist") if "extra ==" not in line]
     assert always == ["numpy>=1.23"], "numpy is the only dependency; anything else is an extra"
-    assert {"torch", "arrow", "dev"} <= set(info.get_all("Provides-Extra"))
+    assert {"torch", "arrow", "monitor", "dev"} <= set(info.get_all("Provides-Extra"))
 
 
 def links(text):

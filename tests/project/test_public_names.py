@@ -33,7 +33,10 @@ def test_the_public_names_are_these():
         "default_collate",
         "empty",
         "get_worker_info",
+        "progress",
+        "replay",
         "rng",
+        "stream",
     }
 
 

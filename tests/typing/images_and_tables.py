@@ -1,4 +1,4 @@
-"""Datasets of images and of tables, to a type checker. (Nothing here is run.)"""
+"""Datasets of images and of tables, and streams, to a type checker. (Nothing here is run.)"""
 
 # pyarrow says nothing of its types:
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import assert_type
 
-from slipring import Loader, StringList, arrow, images
+from slipring import Loader, StringList, arrow, images, stream
+from slipring.streams import Stream, StreamLoader
 
 crop = images.RandomResizedCrop(224, scale=(0.5, 1), flip=0)
 folder = images.Folder(Path("train"), crop, dtype=np.float32, mean=(0.5, 0.5, 0.5), std=[1, 1, 1])
@@ -42,3 +43,13 @@ assert_type(rows.paths, list[str])
 Loader(rows, 8, collate_fn=arrow.collate)
 arrow.TableDataset("a.parquet", returns="batches")  # type: ignore[arg-type]
 arrow.TableDataset("a.parquet", cached_groups="4")  # type: ignore[arg-type]
+
+numbers = stream([{"x": np.arange(3)}], 2, shuffle_buffer=4, columns=("x",), slots=8)
+assert_type(numbers, StreamLoader)
+assert_type(next(iter(numbers)), dict[str, Any])
+numbers.load_state_dict(numbers.state_dict())
+stream(lambda worker, num_workers: [{"x": [worker]}], 2, num_workers=2, start_method="thread", timeout=3)
+assert_type(Loader(Stream([], 2), None), Loader[Any])
+stream([], None)  # type: ignore[arg-type]
+stream([], 2, shuffle=True)  # type: ignore[call-arg]
+stream([], 2, start_method="threads")  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from typing_extensions import assert_type
 
 import slipring
+import slipring.monitor
 from slipring import errors
 
 # ---- arrays in the slot, and what is put together of them
@@ -95,3 +96,18 @@ except (errors.LoaderTimeout, TimeoutError):
     pass
 runtime: type[RuntimeError] = errors.SlotsExhausted
 values: type[ValueError] = errors.SegmentFull  # type: ignore[assignment]
+
+# ---- where time goes
+
+with slipring.Loader[int]([1, 2], batch_size=None) as numbers:
+    replayed = slipring.replay(numbers, n=3)
+    assert_type(replayed, slipring.monitor.Replay[int])
+    assert_type(replayed.step_s, float)
+    assert_type(next(replayed), int)
+    assert_type(next(iter(slipring.progress(numbers, style="tqdm"))), int)
+    assert_type(slipring.monitor.scalars(numbers.stats(), None, 1.0), dict[str, float])
+    with slipring.monitor.prometheus(0, loaders=[numbers]) as metrics:
+        assert_type(metrics.port, int | None)
+slipring.progress(3)  # type: ignore[arg-type]
+slipring.replay([1], n="3")  # type: ignore[arg-type]
+slipring.progress([1], style="curses")  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from slipring.codec._decode cimport decode
 from slipring.codec._encode cimport Packed, pack
 from slipring.ring._check cimport check, raised_by_a_handler
 from slipring.ring._cring cimport SR_BACKING_DIR, SR_LIMIT_NONE, sr_result, sr_shortage
+from slipring.ring._slot cimport looked_up
 
 cdef extern from "<errno.h>" nogil:
     enum:
@@ -168,6 +169,7 @@ cdef class Core:
         cdef Mapping mapping = self.opened()
         value = self.found(mapping, number_of(key), &rc)
         c.sr_cache_count(mapping.ptr, c.SR_HITS if rc == 0 else c.SR_MISSES, 1)
+        looked_up(rc == 0)
         return value if rc == 0 else default
 
     def _peek(self, key, default):
@@ -181,6 +183,7 @@ cdef class Core:
         if rc:
             return default
         c.sr_cache_count(mapping.ptr, c.SR_HITS, 1)
+        looked_up(True)
         return value
 
     def _missed(self):
@@ -190,6 +193,7 @@ cdef class Core:
         if rc == 0:
             return False
         c.sr_cache_count(mapping.ptr, c.SR_MISSES, 1)
+        looked_up(False)
         c.sr_cache_count(mapping.ptr, c.SR_REFUSED_BUDGET if rc == -ENOSPC else c.SR_REFUSED_MEMORY, 1)
         return True
 
@@ -248,6 +252,7 @@ cdef class Core:
                     raise
                 self._say_unfit(shown(error))
                 c.sr_cache_count(mapping.ptr, c.SR_MISSES, 1)
+                looked_up(False)
                 c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
                 return make()
             if rc == -ERANGE:  # limits have left the index no room for such a key
@@ -255,6 +260,7 @@ cdef class Core:
                 break
             if rc == 0:
                 c.sr_cache_count(mapping.ptr, c.SR_HITS, 1)
+                looked_up(True)
                 return value
             if rc == -ENOENT:
                 if c.sr_cache_room(mapping.ptr, self.typical) != 0:
@@ -276,6 +282,7 @@ cdef class Core:
                     c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
                     break
         c.sr_cache_count(mapping.ptr, c.SR_MISSES, 1)
+        looked_up(False)
         try:
             value = make()
             return self.kept(mapping, number, value, claim, rc == -ENOENT)

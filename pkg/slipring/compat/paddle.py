@@ -12,10 +12,8 @@ from slipring import Loader
 from slipring.codec.tree import leaves_of, map_leaves
 from slipring.compat import paddle_own as own
 from slipring.compat.paddle_sampler import BatchSampler, EndlessSampler, NoLength
-from slipring.compat.paddle_tuning import fastest
 from slipring.compat.refusals import refusing_by
 from slipring.errors import WorkerDied, shown
-from slipring.iterate.dispatch import grouped
 from slipring.options import flag, function, integer
 from slipring.stats import Pace
 from slipring.workers import fetch
@@ -29,17 +27,18 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchSampler", "DataLoader", "get_worker_info", "set_autotune_config"]
 
-_tuning = {"use": False, "steps": 500}
+_tuning = {"use": False}
 
 
 def set_autotune_config(use_autotune: bool, tuning_steps: int = 500) -> None:
-    """Have loaders that are made from now on choose num_workers, by timing `tuning_steps` batches of each.
+    """Have loaders that are made from now on find out how many workers are best, while they are iterated.
 
-    ``paddle.incubate.autotune.set_config`` is heeded as well; its number of steps then counts.
+    `num_workers` is the number at present. ``paddle.incubate.autotune.set_config`` is heeded as well. `tuning_steps`
+    is checked and means nothing else: as many batches are measured as it takes, 200 at most, and each is delivered.
     """
     flag("use_autotune", use_autotune)
     integer("tuning_steps", tuning_steps, 1)
-    _tuning.update(use=use_autotune, steps=tuning_steps)
+    _tuning.update(use=use_autotune)
 
 
 class DataLoader:
@@ -92,7 +91,6 @@ class DataLoader:
     feed_list: Sequence[Any] | None
     return_list: bool
     places: list[Any]
-    num_workers: int
     use_buffer_reader: bool
     prefetch_factor: int
     use_shared_memory: bool
@@ -148,22 +146,28 @@ class DataLoader:
         self.drop_last, self.collate_fn, self.worker_init_fn = drop_last, collate_fn, worker_init_fn
         self.feed_list, self.return_list = feed_list, return_list
         self.places = own.places(self._paddle, places)
-        self.num_workers, self.use_buffer_reader = num_workers, use_buffer_reader
+        self._num_workers, self.use_buffer_reader = num_workers, use_buffer_reader
         self.prefetch_factor, self.use_shared_memory = prefetch_factor, use_shared_memory and num_workers > 0
         self.timeout, self.persistent_workers = timeout, persistent_workers
+        self._tuned = (own.is_tuned() or _tuning["use"]) and type(batch_sampler) is BatchSampler
         self._pace, self._loader = Pace(), self._core()
-        self._tuning_steps = own.tuning_steps() or (_tuning["steps"] if _tuning["use"] else 0)
-        if self._tuning_steps and type(batch_sampler) is BatchSampler:
-            self.num_workers = fastest(self._trial)
-            self._loader = self._core()
+
+    @property
+    def num_workers(self) -> int:
+        """int: worker processes; where they are tuned, as many as there are at present."""
+        return self._loader.tuning.workers if self._tuned else self._num_workers
 
     def _core(self):
-        workers, kind = self.num_workers, {}
+        workers, kind = self._num_workers, {}
         ahead = self.prefetch_factor * max(workers, len(self.places))
+        if self._tuned:
+            workers, kind["prefetch_factor"] = "auto", self.prefetch_factor * len(self.places)
+        else:
+            kind["prefetch_factor"] = max(1, ahead // max(1, workers))
         if workers:
             kind["worker_init_fn"] = functools.partial(own.begin, self.worker_init_fn)
         elif self.use_buffer_reader:
-            workers, kind = 1, {"start_method": "thread"}
+            workers, kind = 1, {"start_method": "thread", "prefetch_factor": ahead}
         if self.batch_sampler is not None and not self.is_stream:
             kind["batch_sampler"] = self.batch_sampler
         else:
@@ -176,7 +180,6 @@ class DataLoader:
             num_workers=workers,
             timeout=self.timeout,
             seed=0,
-            prefetch_factor=max(1, ahead // max(1, workers)),
             persistent_workers=self.persistent_workers,
         )
 
@@ -185,12 +188,6 @@ class DataLoader:
             return self.collate_fn
         whole = self.batch_sampler is not None or self.batch_size is not None
         return functools.partial(own.collate, self.collate_fn, whole)
-
-    def _trial(self, workers):
-        """Return a loader of the first batches as they come, to be timed."""
-        n = min(len(self.dataset), self.batch_sampler.batch_size * self._tuning_steps)
-        lists = list(grouped(range(n), self.batch_sampler.batch_size))
-        return Loader(self.dataset, batch_sampler=lists, collate_fn=self._collate(), num_workers=workers)
 
     def __iter__(self) -> Iterator[Any]:
         if self.num_workers and (not self.persistent_workers or self._loader.epoch == 0):

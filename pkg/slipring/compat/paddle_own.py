@@ -30,10 +30,9 @@ def places(paddle, wanted):
     return [_current_expected_place() if place is None else _get_paddle_place(place) for place in listed]
 
 
-def tuning_steps():
-    """Return how many batches `paddle.incubate.autotune.set_config` has loaders time; 0: none."""
-    reader = sys.modules.get("paddle.io.reader")
-    return reader.TUNING_STEPS if getattr(reader, "USE_AUTOTUNE", False) else 0
+def is_tuned():
+    """Whether `paddle.incubate.autotune.set_config` has asked for loaders that find out how many workers are best."""
+    return bool(getattr(sys.modules.get("paddle.io.reader"), "USE_AUTOTUNE", False))
 
 
 def tensor(paddle, leaf, place):

@@ -62,7 +62,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         *,
         collate_fn: Callable[[_Sample], _Made],
         pin_memory: bool = False,
@@ -78,7 +78,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         snapshot_every_n_steps: int | None = 1,
         chunk_size: int | None = None,
         dispatch: Literal["static", "dynamic"] = "static",
-        rng: Literal["worker", "batch"] = "worker",
+        rng: Literal["worker", "batch", "sample"] = "worker",
         copy: Literal["auto", "always", "never"] = "auto",
         slots: int | None = None,
         slot_bytes: int | None = None,
@@ -91,6 +91,9 @@ class StatefulDataLoader(DataLoader[T_co]):
         non_blocking: bool = True,
         memory_format: torch.memory_format | None = None,
         transform_device: None = None,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     # What `collate_fn` returns is the batch.
     @overload
@@ -101,7 +104,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         *,
         collate_fn: Callable[[list[_Sample]], _Made],
         pin_memory: bool = False,
@@ -117,7 +120,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         snapshot_every_n_steps: int | None = 1,
         chunk_size: int | None = None,
         dispatch: Literal["static", "dynamic"] = "static",
-        rng: Literal["worker", "batch"] = "worker",
+        rng: Literal["worker", "batch", "sample"] = "worker",
         copy: Literal["auto", "always", "never"] = "auto",
         slots: int | None = None,
         slot_bytes: int | None = None,
@@ -130,6 +133,9 @@ class StatefulDataLoader(DataLoader[T_co]):
         non_blocking: bool = True,
         memory_format: torch.memory_format | None = None,
         transform_device: None = None,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     # Or what `transform_device` returns.
     @overload
@@ -140,7 +146,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -156,7 +162,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         snapshot_every_n_steps: int | None = 1,
         chunk_size: int | None = None,
         dispatch: Literal["static", "dynamic"] = "static",
-        rng: Literal["worker", "batch"] = "worker",
+        rng: Literal["worker", "batch", "sample"] = "worker",
         copy: Literal["auto", "always", "never"] = "auto",
         slots: int | None = None,
         slot_bytes: int | None = None,
@@ -169,6 +175,9 @@ class StatefulDataLoader(DataLoader[T_co]):
         non_blocking: bool = True,
         memory_format: torch.memory_format | None = None,
         transform_device: Callable[[Any], _Made],
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     # One for each of `devices`.
     @overload
@@ -179,7 +188,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -195,7 +204,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         snapshot_every_n_steps: int | None = 1,
         chunk_size: int | None = None,
         dispatch: Literal["static", "dynamic"] = "static",
-        rng: Literal["worker", "batch"] = "worker",
+        rng: Literal["worker", "batch", "sample"] = "worker",
         copy: Literal["auto", "always", "never"] = "auto",
         slots: int | None = None,
         slot_bytes: int | None = None,
@@ -208,6 +217,9 @@ class StatefulDataLoader(DataLoader[T_co]):
         non_blocking: bool = True,
         memory_format: torch.memory_format | None = None,
         transform_device: Callable[[Any], Any] | None = None,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     # `default_collate` makes the batch: say what it is by DataLoader[...](...).
     @overload
@@ -218,7 +230,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -234,7 +246,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         snapshot_every_n_steps: int | None = 1,
         chunk_size: int | None = None,
         dispatch: Literal["static", "dynamic"] = "static",
-        rng: Literal["worker", "batch"] = "worker",
+        rng: Literal["worker", "batch", "sample"] = "worker",
         copy: Literal["auto", "always", "never"] = "auto",
         slots: int | None = None,
         slot_bytes: int | None = None,
@@ -247,4 +259,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         non_blocking: bool = True,
         memory_format: torch.memory_format | None = None,
         transform_device: None = None,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...

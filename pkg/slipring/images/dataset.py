@@ -20,7 +20,10 @@ from slipring.images.decode import MAX_PIXELS, Reading, crop, look, render, too_
 from slipring.images.transforms import Draws, View, chain, final_size
 from slipring.options import integer
 from slipring.ring._check import in_a_handler
+from slipring.ring._segment import now
+from slipring.ring._slot import DECODE, READ, RESIZE, at_row, spent
 from slipring.workers import seeding, skipping
+from slipring.workers.concurrency import read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -183,9 +186,9 @@ class ImageDataset(abc.ABC):
     def read(self, index: int) -> tuple[Buffer, Any]:
         """Return (bytes of the image, target) at `index`."""
 
-    def read_many(self, indices: list[int]) -> list[tuple[Buffer, Any]] | None:
-        """Return the same of several, where reading them at once is cheaper; None: one by one."""
-        return None
+    def read_many(self, indices: list[int]) -> Sequence[tuple[Buffer, Any] | None] | None:
+        """Return the same of several, by the worker's `fetch_threads`; None for what is to be read in its turn."""
+        return read_ahead(self.read, indices)
 
     def name(self, index: int) -> str | None:
         """Return where it comes from: a path, for messages."""
@@ -199,6 +202,8 @@ class ImageDataset(abc.ABC):
         return None
 
     # ---- samples
+
+    seeds_samples = True  # a batch in `fetch_into` draws for each sample what the sample alone would
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         """Return (image, target), as an ordinary dataset does.
@@ -218,10 +223,15 @@ class ImageDataset(abc.ABC):
         images = empty((len(indices), *shape), self._storage)
         indices = [self._checked(index) for index in indices]
         targets = []
-        for row, index, sample in zip(images, indices, self._read_ahead(indices)):
+        begun = now()
+        ahead = self._read_ahead(indices)
+        spent(READ, begun)
+        for n, (row, index, sample) in enumerate(zip(images, indices, ahead)):
+            at_row(n, index)
             seed = seeding.sample_seed()
             _, target = self._one(index, row, random.getrandbits(64) if seed is None else seed, sample)
             targets.append(target)
+        at_row(0, None)
         return self._shown(images), default_collate(targets)
 
     def try_sample(self, index: int, seed: int) -> tuple[Any, Any] | None:
@@ -267,8 +277,14 @@ class ImageDataset(abc.ABC):
 
     def _fresh(self, index, out, draws, sample):
         """Return (array, target) from the file."""
-        data, target = self.read(index) if sample is None else sample
+        data, target = self._read_one(index) if sample is None else sample
         return self._rendered(data, out, draws), target
+
+    def _read_one(self, index):
+        begun = now()
+        sample = self.read(index)
+        spent(READ, begun)
+        return sample
 
     def _rendered(self, data, out, draws):
         """Return the array of an encoded image."""
@@ -276,7 +292,9 @@ class ImageDataset(abc.ABC):
             return self._cropped(*self._decoded(data), out, draws)
         width, height, orientation = self._looked(data)
         out, view = self._room(width, height, orientation, out, draws)
+        begun = now()
         _render(out, self._table, view, lambda *where: render(data, *where, self._reading))
+        spent(DECODE, begun)
         return self._arranged(out)
 
     def _looked(self, data):
@@ -310,14 +328,18 @@ class ImageDataset(abc.ABC):
         if self._side is not None and shorter > self._side:  # as torchvision's Resize has it
             height, width = (max(1, self._side * n // shorter) for n in (height, width))
         pixels = np.empty((height, width, 3), np.uint8)
+        begun = now()
         render(data, pixels, None, None, (height, width), (0, 0), False, self._whole)
+        spent(DECODE, begun)
         return pixels, orientation
 
     def _cropped(self, pixels, orientation, out, draws):
         """Return the array of a picture in memory."""
         height, width = pixels.shape[:2]
         out, view = self._room(width, height, orientation, out, draws)
+        begun = now()
         _render(out, self._table, view, lambda *where: crop(pixels, *where, orientation, self._reading))
+        spent(RESIZE, begun)
         return self._arranged(out)
 
     def _complete(self):
@@ -366,7 +388,7 @@ class ImageDataset(abc.ABC):
         if self._targets_apart:
             data, *target = (self._data(index),)
         else:
-            data, *target = self.read(index) if sample is None else sample
+            data, *target = self._read_one(index) if sample is None else sample
         first = self._decoded(data) if self._what == "pixels" else (np.frombuffer(data, np.uint8), 1)
         return (*first, *target)
 

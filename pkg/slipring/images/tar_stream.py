@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from slipring.errors import ImageError
@@ -12,11 +11,10 @@ from slipring.images.tar import Tar, paths_of
 from slipring.options import integer
 from slipring.ring._check import in_a_handler
 from slipring.ring._ring import mix
-from slipring.workers import seeding
-from slipring.workers.info import get_worker_info
+from slipring.workers.passes import here
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self, Unpack
 
@@ -48,6 +46,8 @@ class TarStream:
     ----------
     paths : list of str
         This rank's shards.
+    rank, world_size : int
+        As given.
 
     Raises
     ------
@@ -60,6 +60,7 @@ class TarStream:
     Its iterators have ``state_dict`` and ``load_state_dict``: `slipring.torch.DataLoader` resumes at the sample,
     without reading what came before. torch's kind of loader knows an iterable dataset by its class:
     ``class Shards(images.TarStream, torch.utils.data.IterableDataset): pass``. torch's own workers divide shards, too.
+    With a list of all ranks' states other ranks and workers go on: see `rest_of`.
 
     Examples
     --------
@@ -73,6 +74,8 @@ class TarStream:
 
     paths: list[str]
     shuffle: bool
+    rank: int
+    world_size: int
 
     def __init__(
         self,
@@ -96,6 +99,7 @@ class TarStream:
             )
         self.paths = every[rank::world_size]
         self.shuffle = bool(shuffle)
+        self.rank, self.world_size, self._every = rank, world_size, every
         self._numbers = range(len(every))[rank::world_size]
         self._division = [rank, world_size, len(every)]
         self._passes = 0  # of this process
@@ -109,6 +113,38 @@ class TarStream:
     def __iter__(self) -> Pass:
         self._passes += 1
         return Pass(self)
+
+    def rest_of(
+        self, states: Sequence[Sequence[Mapping[str, Any] | None]], num_workers: int
+    ) -> list[dict[str, Any]]:
+        """Return where this rank's workers begin to read what other ranks, or workers, have not read.
+
+        Shards that nobody has begun are divided anew, and those that were being read go on at their sample: no
+        sample comes twice, none is lost. `slipring.torch.DataLoader.load_state_dict` asks for it.
+
+        Parameters
+        ----------
+        states : list of list of dict or None
+            Of each rank of then, of each of its workers: ``{"iterator": state}``, or None where it had begun nothing.
+        num_workers : int
+            Of this rank now; at least 1.
+
+        Returns
+        -------
+        list of dict
+            One for each worker.
+
+        Raises
+        ------
+        ValueError
+            The states are of other shards.
+        """
+        pieces = _left(states, self._every, self.shuffle)[self.rank :: self.world_size]
+        divided = [num_workers, *self._division]
+        return [
+            {"iterator": {**_BEGINNING, "divided": [n, *divided], "pieces": pieces[n::num_workers]}}
+            for n in range(num_workers)
+        ]
 
     def __repr__(self) -> str:
         return f"TarStream({len(self.paths)} shards, {self._samples.transform})"
@@ -124,16 +160,16 @@ class Pass:
 
     def __init__(self, stream: TarStream) -> None:
         self._stream = stream
-        self._worker, self._workers, seed = _here(stream._passes)
+        self._worker, self._workers, seed = here(stream._passes)
         self._begin(seed)
 
-    def _begin(self, seed):
-        self._seed = seed
-        turns = list(range(len(self._stream.paths)))
-        if self._stream.shuffle:
-            random.Random(seed).shuffle(turns)
-        self._turns = turns[self._worker :: self._workers]
-        self._at = self._next = 0  # among these, and among the samples of that one
+    def _begin(self, seed, pieces=None):
+        self._seed, self._divided_anew = seed, pieces is not None
+        if pieces is None:
+            pieces = _turns(self._stream._numbers, seed, self._stream.shuffle, self._worker, self._workers)
+        self._pieces = pieces
+        self._at = 0  # among these
+        self._next = pieces[0][1] if pieces else 0  # among the samples of that one
         self._samples = self._order = None
 
     def __iter__(self) -> Self:
@@ -142,16 +178,16 @@ class Pass:
     def __next__(self) -> tuple[Any, Any]:
         while True:
             if self._samples is None:
-                if self._at >= len(self._turns):
+                if self._at >= len(self._pieces):
                     raise StopIteration
                 try:
-                    self._open(self._turns[self._at])
+                    self._open(*self._pieces[self._at])
                 except (OSError, ValueError) as error:
                     if not in_a_handler(error):
-                        self._at += 1
+                        self._pass_on()
                     raise
             if self._next >= len(self._order):
-                self._at, self._next, self._samples = self._at + 1, 0, None
+                self._pass_on()
                 continue
             number = self._order[self._next]
             try:
@@ -163,10 +199,17 @@ class Pass:
             if made is not None:
                 return made
 
-    def _open(self, turn):
+    def _pass_on(self):
+        """To the next piece."""
+        at = self._at + 1
+        first = self._pieces[at][1] if at < len(self._pieces) else 0
+        self._at, self._next, self._samples = at, first, None
+
+    def _open(self, number, _, seed):
         stream = self._stream
-        samples = stream._samples if turn == 0 else stream._samples.only(stream.paths[turn])
-        self._of_shard = mix(self._seed, stream._numbers[turn])
+        first = number == stream._numbers[0]
+        samples = stream._samples if first else stream._samples.only(stream._every[number])
+        self._of_shard = mix(self._seed if seed is None else seed, number)
         self._order = range(len(samples))
         if stream.shuffle:
             self._order = list(self._order)
@@ -180,6 +223,7 @@ class Pass:
             "shard": self._at,
             "sample": self._next,
             "divided": [self._worker, self._workers, *self._stream._division],
+            **({"pieces": self._pieces} if self._divided_anew else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -195,18 +239,52 @@ class Pass:
             words = "worker {} of {}, rank {} of {}, {} shards"
             raise ValueError(
                 f"the state is of {words.format(*state['divided'])}; this is {words.format(*divided)}: "
-                "resume with as many workers, ranks and shards"
+                "resume with as many workers, ranks and shards, or with a list of all ranks' states"
             )
-        self._begin(state["seed"])
-        self._at, self._next = state["shard"], state["sample"]
+        self._begin(self._seed if state["seed"] is None else state["seed"], state.get("pieces"))
+        if state["seed"] is not None:
+            self._at, self._next = state["shard"], state["sample"]
 
 
-def _here(passes):
-    """Return (worker, workers, the pass's seed) where this runs."""
-    seed, info = seeding.stream_seed(), get_worker_info()
-    if seed is None and info is None and (torch := sys.modules.get("torch.utils.data")) is not None:
-        info = torch.get_worker_info()
-    if seed is None:
-        # torch's persistent workers have one seed for all passes, which they begin together.
-        seed = random.getrandbits(64) if info is None else mix(info.seed - info.id, passes)
-    return (0, 1, seed) if info is None else (info.id, info.num_workers, seed)
+# A pass reads pieces of shards: [number of the shard, first sample, the seed of its samples' order and of what is drawn
+# for them; None: the pass's own].
+
+_BEGINNING = {"seed": None, "shard": 0, "sample": 0}  # of pieces, before anybody has read
+
+
+def _turns(numbers, seed, shuffle, worker, workers):
+    """Return the pieces of a worker that begins: whole shards of those of its rank."""
+    numbers = list(numbers)
+    if shuffle:
+        random.Random(seed).shuffle(numbers)
+    return [[number, 0, None] for number in numbers[worker::workers]]
+
+
+def _left(states, every, shuffle):
+    """Return the pieces that nobody has read, of all ranks' workers' states; those that were begun come first."""
+    begun, whole = [], []
+    for rank, of_rank in enumerate(states):
+        iterators = [None if state is None else state["iterator"] for state in of_rank]
+        seed = next((one["seed"] for one in iterators if one is not None and one["seed"] is not None), None)
+        for worker, state in enumerate(iterators):
+            if state is None:
+                numbers = range(len(every))[rank :: len(states)]
+                whole += _turns(numbers, seed, shuffle and seed is not None, worker, len(of_rank))
+                continue
+            if state["divided"] != [worker, len(of_rank), rank, len(states), len(every)]:
+                raise ValueError(
+                    f"the state of rank {rank}'s worker {worker} is of {state['divided'][4]} shards, divided among "
+                    f"{state['divided'][3]} ranks; here are {len(every)} shards and {len(states)} states: resume "
+                    "with the shards that the states are of"
+                )
+            pieces = state.get("pieces")
+            if pieces is None:
+                numbers = range(len(every))[rank :: len(states)]
+                pieces = _turns(numbers, state["seed"], shuffle, worker, len(of_rank))
+            left = [[number, first, state["seed"] if own is None else own] for number, first, own in pieces]
+            left = left[state["shard"] :]
+            if left and state["sample"]:
+                begun.append([left[0][0], state["sample"], left[0][2]])
+                del left[0]
+            whole += left
+    return begun + whole

@@ -56,6 +56,8 @@ cdef class LoaderIterator:
     eager : bool
         Dispatch the next task before a batch is handed out, instead of when the one after it is asked for:
         who leaves the iteration then has had as many made as with torch.
+    tuner : Tuner, optional
+        Changes the number of workers as the iteration goes on.
     """
 
     cdef object __weakref__
@@ -64,7 +66,9 @@ cdef class LoaderIterator:
     cdef object options, on_end, rebuild, error
     cdef ReentrantLock lock  # of who is in next(); close() does not ask, to end a wait
     cdef object memory  # what the workers' growth is watched by; None: it is not
-    cdef uint64_t memory_at  # when next
+    cdef object tuner   # what finds out how many workers are best; None: that is given
+    cdef object resized  # the options that ask for another number of workers, until that is seen to
+    cdef uint64_t look_next, memory_at  # when to look, between two batches, after any of these; after memory
     cdef set done
     cdef readonly Ring ring
     cdef Snapshots snapshots  # None: batches come without
@@ -90,7 +94,7 @@ cdef class LoaderIterator:
     cdef readonly object last_worker   # whom it was addressed to, or None
 
     def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=remote.rebuild, first_ticket=0,
-                 done=(), eager=False, patient=False):
+                 done=(), eager=False, patient=False, tuner=None):
         self.options, self.on_end, self.rebuild = options, on_end, rebuild
         self.lock = ReentrantLock()
         self.ring = engine.ring
@@ -109,13 +113,19 @@ cdef class LoaderIterator:
         self.single = options.batch_size is None
         self.eager = eager
         self.memory, self.memory_at = engine.memory, 0
+        self.tuner = tuner
+        self.look_next = SR_FOREVER if self.memory is None and tuner is None else 0
         self.draw, self.would_wait = plan, getattr(plan, "would_wait", None)
         self.streams = plan if isinstance(plan, StreamPlan) else None
         self.slices = plan if isinstance(plan, Slices) else None
         self._engine = engine  # last: who has an engine is complete, and ends the run when it goes
+        cdef uint64_t began = clock()
         try:
             self.run = engine.begin_run(seed)
+            self.ring.meter.wait_ns += clock() - began  # for workers to begin: the first batch's
             self.n_static = options.num_workers if engine.static else 0
+            if tuner is not None:
+                tuner.begin(engine)
             if self.streams is not None and options.respawns and not self.inline:
                 self.snapshots = Snapshots(engine, self.run, self.streams)
             if not self.inline:  # workers begin now: the caller may have much to do before the first next()
@@ -152,8 +162,8 @@ cdef class LoaderIterator:
         engine = self._engine
         if engine is None:
             self.raise_end()
-        if self.memory is not None and self.ring.meter.taken_at >= self.memory_at:
-            self.look_at_memory()
+        if self.ring.meter.taken_at >= self.look_next:
+            self.look(engine)
         forget_handlers()
         value = None
         try:
@@ -232,10 +242,60 @@ cdef class LoaderIterator:
             self.fail(error)
         return 0
 
-    cdef int look_at_memory(self) except -1:
+    cdef int look(self, engine) except -1:
         """Between two batches: a warning that is an error to the user costs none of them."""
-        self.memory_at = clock() + <uint64_t> (min(self.memory.look(self.ring), 1e9) * SECOND)
+        cdef uint64_t then = SR_FOREVER
+        self.look_next = 0  # again, if something raises
+        if self.resized is not None:
+            self.change_workers(engine)
+        if self.tuner is not None:
+            options = self.tuner.look(engine, self.options, self.exhausted)
+            if options is not None:
+                self.resized = options
+                self.change_workers(engine)
+            then = self.tuner.look_next
+        if self.memory is not None:
+            if clock() >= self.memory_at:
+                self.memory_at = clock() + <uint64_t> (min(self.memory.look(self.ring), 1e9) * SECOND)
+            then = min(then, self.memory_at)
+        if engine.pool.changing:
+            engine.pool.tend()
+            then = min(then, clock() + IDLE)
+        self.look_next = then if self.resized is None else 0
         return 0
+
+    cdef int change_workers(self, engine) except -1:
+        """Have as many workers as `resized` says, and as many tasks in flight; or leave it to the next run."""
+        options = self.resized
+        if not engine.fixed and options.num_workers <= engine.room:
+            self.look_ahead = options.look_ahead
+            if self.resized is options:  # another thread may have asked for another number since
+                self.resized = None  # what is interrupted from here on, the pool itself goes on with
+            engine.resize(options.num_workers)
+        if self.resized is options:
+            self.resized = None
+        return 0
+
+    def resize(self, options):
+        """Go on with the number of workers of these options, if what is made does not depend on it.
+
+        Any thread may call. Where another one is in next(), that sees to it, within half a second.
+        """
+        cdef unsigned long before
+        self.resized, self.look_next = options, 0
+        if self._engine is None or self._engine.foreign or self.lock.holder != 0:
+            return
+        before = self.lock.acquire()
+        try:
+            if self._engine is not None and self.resized is not None:
+                self.change_workers(self._engine)
+        finally:
+            self.lock.release(before)
+
+    @property
+    def is_live(self):
+        """bool: whether the iteration goes on."""
+        return self._engine is not None
 
     cdef Task due_task(self, engine):
         """Dispatch and wait; the task whose batch is to be delivered, None at the end."""
@@ -253,7 +313,7 @@ cdef class LoaderIterator:
             # Tickets come in turn, but for those delivered before a resume.
             slot = self.tasks.first if self.in_order else -1
             if self.inline:
-                engine.pool.advance()
+                self.make_here(engine)
             slot = self.wait(slot)
             if self._engine is None:
                 raise Closed("the loader was closed while a batch was waited for")
@@ -263,9 +323,20 @@ cdef class LoaderIterator:
             if task is not None:
                 return task
 
+    cdef int make_here(self, engine) except -1:
+        """Without workers a batch is waited for while it is made."""
+        cdef uint64_t began = clock()
+        try:
+            engine.pool.advance()
+        finally:
+            self.ring.meter.wait_ns += clock() - began
+        return 0
+
     def finish(self):
         """Everything has been delivered: end, with the sampler's exception if it raised one."""
         self.last_error, self.plan_error = self.plan_error, None
+        if self.tuner is not None:
+            self.tuner.end(clock())
         self.close()
         self.raise_end()
 
@@ -293,6 +364,7 @@ cdef class LoaderIterator:
                 if self.would_wait is not None and (self.tasks.n or not patient) and self.would_wait():
                     return 0
                 if not self.plan_next():
+                    self.look_next = 0  # who looks has to know
                     return 0
             if self._engine is None:
                 raise Closed("the loader was closed while indices were asked for")
@@ -337,10 +409,17 @@ cdef class LoaderIterator:
         return not self.exhausted
 
     cdef object drawn(self):
-        """What the plan gives next; None if that was all."""
-        if self.slices is None:
+        """What the plan gives next; None if that was all. The time that a sampler of the user's takes is waited for."""
+        cdef uint64_t began
+        if self.slices is not None:
+            return self.slices if self.slices.advance() else None
+        if self.streams is not None:
             return next(self.draw, None)
-        return self.slices if self.slices.advance() else None
+        began = clock()
+        try:
+            return next(self.draw, None)
+        finally:
+            self.ring.meter.wait_ns += clock() - began
 
     cdef void end_with(self, error):
         """Dispatch no more; the error is raised at its turn, after the batches before it."""
@@ -451,7 +530,9 @@ cdef class LoaderIterator:
     # ---- deaths
 
     cdef int check(self, engine) except -1:
-        """See whether all workers live."""
+        """See whether all workers live, and are as many as they are to be."""
+        if self.resized is not None:
+            self.change_workers(engine)
         engine.pool.check(None if self.snapshots is None else self.snapshot_of)
         self.watched = engine.pool.watched  # another one, if code of the program has closed it
         return 0
@@ -518,6 +599,8 @@ cdef class LoaderIterator:
         if not engine.foreign:
             self.interrupt(False)
             self.broken_off.clear()
+            if self.tuner is not None:
+                self.tuner.end(self.ring.meter.taken_at)  # what the program did since is not known
             engine.overdue = self.late == self.last_ticket
             engine.end_run(self.run, self.tasks.all())
             self.on_end(engine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from slipring.errors import SegmentFull, message_refused, shown
 from slipring.options import MAX_SLOTS, integer
@@ -12,6 +12,9 @@ from slipring.queue._queue import Core, Slot, how_to_copy
 from slipring.ring._descriptors import Event
 from slipring.ring._ring import MAX_WORKERS
 from slipring.ring._segment import Segment
+
+if TYPE_CHECKING:
+    from slipring.monitor.report import Report
 
 MAX_PROCESSES = MAX_WORKERS + 1
 
@@ -206,6 +209,14 @@ class Queue(Core):
             Throw away what can be got.
         """
         self._shut_down(immediate)
+
+    def report(self) -> Report:
+        """Return the `slipring.monitor.report.Report` of all that has gone through the queue, in all processes."""
+        from slipring.monitor._watch import Watch
+        from slipring.monitor.report import Report
+        from slipring.monitor.sight import Sight
+
+        return Report("Queue", Sight(Watch(self._ring().controls)), self.stats())
 
     def stats(self) -> QueueStats:
         """Return `QueueStats` of this process."""

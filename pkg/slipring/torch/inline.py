@@ -7,15 +7,18 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data.graph_settings import apply_sharding
 
 from slipring.ring._check import in_a_handler
+from slipring.ring._segment import now
 from slipring.torch import private
 from slipring.torch.epoch import Epoch
 from slipring.torch.preload import FAILED
 from slipring.torch.state import iteration as state
 from slipring.torch.state.asking import Making, copied
+from slipring.torch.state.elastic import share
 from slipring.torch.state.order import Order, generator_of
 from slipring.workers import seeding, skipping
 from slipring.workers._aside import Aside
 from slipring.workers.fetch import (
+    MapFetcher,
     cut_off,
     generator_ended,
     load_dataset,
@@ -67,9 +70,10 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
             apply_sharding(self._dataset, self._world_size, self._rank)
         self._meter = loader._engines.inline
-        self._timed = Timed(self._collate_fn, self._meter)
+        self._spent_from = 0
+        self._timed, self._share = Timed(self._collate_fn, self._meter), share(loader)
         place = None if resume is None else state.places_of(resume).get(0)
-        self._dataset_fetcher, skip = self._open(place)
+        self._dataset_fetcher, skip = self._open(loader, place)
         self._index = None  # what is in flight, in a list
         self._generator, self._rank_drawn = generator_of(loader), self._drawn_as(loader)
         self._mover, self._several = loader._mover(), loader.devices is not None
@@ -77,7 +81,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         self._parts = []  # batches of a step
         self._pin_memory = self._pin_memory and self._mover is None
         self._header = state.header(loader)
-        self._per_batch = loader.rng == "batch" and self._dataset_kind == private.DatasetKind.Map
+        self._per_batch = loader.rng != "worker" and self._dataset_kind == private.DatasetKind.Map
         self._positions = self._order = None
         if self._dataset_kind == private.DatasetKind.Map:
             self._order = Order(loader, self._sampler_iter, self._rng_before, resume)
@@ -99,7 +103,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         else:
             load_stream(loader.dataset, self._before[0])
 
-    def _open(self, place):
+    def _open(self, loader, place):
         """torch's fetcher at a place, and how many batches of it are to be skipped.
 
         Its own beginning would call iter(dataset) before the dataset has loaded its state.
@@ -109,7 +113,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         if self._dataset_kind == private.DatasetKind.Iterable:
             fetcher = _StreamFetcher(*what)
         else:
-            fetcher = private.DatasetKind.create_fetcher(self._dataset_kind, *what)
+            fetcher = _MapFetcher(*what, loader._concurrency, self._share is not None)
         if place is None or self._dataset_kind == private.DatasetKind.Map:
             return fetcher, 0
         load_iterator(fetcher.dataset_iter, place)
@@ -177,6 +181,8 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
     def _make(self):
         """Make the next batch, into `_ready`."""
         order = self._order
+        if not self._spent_from:
+            self._spent_from = now()
         try:
             if self._per_batch:
                 data = self._with_seed()
@@ -216,6 +222,8 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         self._dataset_fetcher.read = []
         self._index = None
         self._meter.batches += 1
+        self._meter.spent_ns += now() - self._spent_from
+        self._spent_from = now()
 
     def _states(self):
         """What is noted of a batch's states: asked for later, but for a step of several that may yet fail."""
@@ -274,11 +282,34 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         """The batch, the generators seeded for it and put back: as with any number of workers."""
         with Aside():
             index = self._next_index()
-            seed = seeding.batch_seed(self._base_seed, 0, self._order.ticket - 1, 0, self._rank_drawn)
+            share, ticket = self._share, self._order.ticket - 1
+            epoch = 0 if share is None else share.epoch(0, self._order.origin or 0)
+            seed = seeding.batch_seed(self._base_seed, epoch, ticket, 0, self._rank_drawn)
             seeding.set_batch_seed(seed, seed)
             seeding.seed_globals(seed)
+            if share is not None:
+                share.begin(self._base_seed, epoch, ticket, 0)
             data = self._dataset_fetcher.fetch(index)
         return private.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
+
+
+class _MapFetcher(private.MapFetcher):
+    """torch's, which reads samples beside one another, where they are to be, or can be."""
+
+    def __init__(self, dataset, auto_collation, collate_fn, drop_last, concurrency, by_sample):
+        super().__init__(dataset, auto_collation, collate_fn, drop_last)
+        self.reader = MapFetcher(dataset, None, concurrency, by_sample)
+
+    def fetch(self, possibly_batched_index):
+        reader = self.reader
+        try:
+            if self.auto_collation:
+                data = reader.samples(list(possibly_batched_index))
+            else:
+                data = reader.one(possibly_batched_index)
+        finally:
+            reader.failed = None  # whose traceback would be kept
+        return self.collate_fn(data)
 
 
 class _StreamFetcher(private.StreamFetcher):

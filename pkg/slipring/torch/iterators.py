@@ -14,8 +14,10 @@ from slipring.torch.epoch import Epoch
 from slipring.torch.preload import Feed, Preload, Steps
 from slipring.torch.private import profiler_enabled
 from slipring.torch.state import iteration as state
+from slipring.torch.state.elastic import share
 from slipring.torch.state.order import Order, generator_of
 from slipring.torch.worker import TorchJob, TorchWorker
+from slipring.workers.seeding import Share
 
 
 class WorkersIterator(Epoch, private.BaseIterator):
@@ -42,6 +44,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
     def __init__(self, loader):
         self._core = self._preload = self._came = None
         self._turn = threading.RLock()  # of threads that begin an epoch
+        self._take_number(loader)
         resume = self._go_on(loader)
         self._begin_as_torch(loader, resume)
         self._generator = generator_of(loader)
@@ -80,6 +83,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
             except (WorkerDied, LoaderTimeout) as error:
                 raise remote.in_torchs_words(error, self._timeout) from error
         self.close()
+        self._take_number(loader)  # now: the end of the last epoch may have found another one
         super()._reset(loader, first_iter)
         if not self._keeps_seed:  # seeds come from it: each epoch needs its own
             self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
@@ -87,16 +91,26 @@ class WorkersIterator(Epoch, private.BaseIterator):
         self._before = state.ended_places(loader, last)
         self._begin(loader, None)
 
+    @staticmethod
+    def _take_number(loader):
+        if loader._tuner is not None:
+            loader.num_workers = loader._tuner.workers
+
     def _begin(self, loader, resume):
+        self._num_workers = loader.num_workers  # as torch's class has it
         self._header = state.header(loader)
         is_map = self._dataset_kind == private.DatasetKind.Map
         tracked = not is_map or state.is_stateful(self._dataset)
         self._positions = state.Positions(resume, self._before) if tracked else None
         keep = tracked and loader.snapshot_every_n_steps != 1
         self._order = Order(loader, self._sampler_iter, self._rng_before, resume, keep) if is_map else None
-        epoch = self._epoch if loader.rng == "worker" else 0
+        # Where it is no part of the seeds, which each epoch has of its own, it is told for the records alone.
+        epoch = self._epoch if self._keeps_seed else loader._epochs
+        if loader.rng == "sample":
+            epoch = Share.epoch(0, self._order.origin or 0)
         if isinstance(self._dataset, IterDataPipe):
             epoch = self._shared_seed
+        loader._epochs += 1
         options = loader._core_options()
         job = self._job(loader, options, tracked)
         if resume is not None and tracked:
@@ -112,7 +126,9 @@ class WorkersIterator(Epoch, private.BaseIterator):
             first = 0
             plan = state.TrackedPlan(options.num_workers, options.in_order, self._positions.last + 1)
         self._plan = plan
+        tuner = None if loader._engines.lent else loader._tuner
         engine, give_back = loader._engines.lend(options, job, live_on=self._core is not None)
+        waited = engine.ring.meter.wait_ns
         core = LoaderIterator(
             options,
             engine,
@@ -125,7 +141,9 @@ class WorkersIterator(Epoch, private.BaseIterator):
             done=self._order.above if is_map else (),
             eager=loader.rng == "worker",
             patient=loader._ahead > 0,
+            tuner=tuner,
         )
+        waited = engine.ring.meter.wait_ns - waited
         loader._engines.iterators.add(self)
         self._last_ticket, self._several = first - 1, loader.devices is not None
         self._read_ahead = options.look_ahead
@@ -133,6 +151,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
         if mover is not None:
             self._read_ahead += loader._ahead * len(mover.places)
             preload = Preload(Steps(Feed(core, tracked), mover), loader._ahead, options.timeout or None)
+            preload.begin_ns = waited
         self._pin_memory = self._pin_memory and mover is None
         needs_every = tracked or self._pin_memory or preload is not None
         self._simple = is_map and not (needs_every or self._order.needs_every_delivery)
@@ -154,11 +173,14 @@ class WorkersIterator(Epoch, private.BaseIterator):
             batch_size=(loader.batch_size or 1) if self._auto_collation else None,
             drop_last=bool(self._drop_last),
             rng=loader.rng,
+            share=share(loader),
             rank=self._drawn_as(loader),
+            fetch_threads=options.fetch_threads,
             worker_class=TorchWorker,
             tracked=tracked,
             snapshots=options.respawns,
             every=options.snapshot_every_n_steps or 0,
+            epoch_seeds=self._keeps_seed or loader.rng == "sample" or isinstance(self._dataset, IterDataPipe),
         )
 
     @property
@@ -243,6 +265,12 @@ class WorkersIterator(Epoch, private.BaseIterator):
     def _asked_for(self):
         """Tickets that count as asked for when an epoch is broken off, however far the thread has got."""
         return 0 if self._preload is None else self._last_ticket + 1 + self._read_ahead
+
+    def resize(self, options):
+        """Go on with another number of workers; see `DataLoader.resize`."""
+        core = self._core
+        if core is not None:
+            core.resize(options)
 
     def _stop_preload(self):
         if self._preload is not None:

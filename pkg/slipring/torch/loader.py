@@ -8,7 +8,9 @@ from typing import TypeVar
 import torch
 import torch.utils.data
 
-from slipring.options import Options, suggesting
+from slipring.monitor.registry import register
+from slipring.options import Options, bounds, check_bounds, integer, suggesting
+from slipring.ring._ring import MAX_WORKERS
 from slipring.torch import private
 from slipring.torch.collate import default_collate
 from slipring.torch.device import cuda as _device
@@ -17,13 +19,16 @@ from slipring.torch.device.registered import RegisteredSlots
 from slipring.torch.drop_in.standin import StandIn
 from slipring.torch.inline import InlineIterator
 from slipring.torch.iterators import WorkersIterator
-from slipring.torch.state.iteration import checked, initial
+from slipring.torch.state.elastic import share
+from slipring.torch.state.iteration import checked, initial, workers_of
 from slipring.workers import pool as _pool  # noqa: F401 - now: torch has brought what it takes long to import
+from slipring.workers.concurrency import Concurrency
 from slipring.workers.engine_cache import EngineCache
+from slipring.workers.tuning import Tuner
 
 OF_THE_CORE = (
     "chunk_size", "dispatch", "rng", "copy", "slots", "slot_bytes", "backing", "on_worker_death",
-    "max_restarts", "snapshot_every_n_steps",
+    "max_restarts", "snapshot_every_n_steps", "min_workers", "max_workers", "fetch_threads",
 )  # fmt: skip
 
 
@@ -43,19 +48,22 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last
     timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor, persistent_workers
     pin_memory_device, in_order
-        As torch's.
+        As torch's. ``num_workers='auto'`` finds out how many are best while batches flow (see `tuning`), and
+        means ``rng='batch', dispatch='dynamic'``: batches depend on no worker.
     snapshot_every_n_steps : int
         With workers, what is Stateful among the dataset and its iterator is asked for its state by each
         worker once in so many of the loader's batches, and the state is pickled to come along; what came
         behind it is read again after a resume, and dropped. A state is exact after every batch, whatever the
         number is. 0: with a worker's first batch and at its stream's end only. Samplers, and all without
         workers, are asked by `state_dict` itself.
-    rng : {'worker', 'batch'}
+    rng : {'worker', 'batch', 'sample'}
         'worker': torch's seeds, one per worker's life, so that the same script gives the same bytes as with
-        torch's loader. 'batch': random numbers depend neither on the workers nor on a resume.
+        torch's loader. 'batch': random numbers depend neither on the workers nor on a resume. 'sample': each
+        sample's, from its position in all ranks' order, nor on ranks and batch size; see `slipring.Loader`.
     dispatch : {'static', 'dynamic'}
         Whose turn it is, as torch; with ``rng='batch'`` also: who is free.
-    chunk_size, copy, slots, slot_bytes, backing, on_worker_death, max_restarts
+    chunk_size, copy, slots, slot_bytes, backing, on_worker_death, max_restarts, min_workers, max_workers
+    fetch_threads
         As `slipring.Loader`'s.
     device : torch.device, str or int, optional
         Where batches' tensors are to be: copied from the slots themselves, which are pinned, on a stream of
@@ -91,6 +99,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     tensor([4, 5, 6, 7])
     tensor([8, 9])
     """
+
+    fetch_threads = None  # nor had what was pickled before any
+    _auto = False  # the number of workers is given; also to what was pickled before there was another way
 
     @suggesting(
         start_method="multiprocessing_context", seed="generator", mp_context="multiprocessing_context"
@@ -131,7 +142,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         non_blocking=True,
         memory_format=None,
         transform_device=None,
+        min_workers=None,
+        max_workers=None,
+        fetch_threads=None,
     ):
+        # Other text is refused by torch, in its own words.
+        self._auto = isinstance(num_workers, str) and num_workers == "auto"
+        if self._auto:
+            num_workers, min_workers, max_workers = bounds(num_workers, min_workers, max_workers, slots)
+            # Nobody knows how many there will be: nothing may depend on it.
+            dispatch, rng = "dynamic", rng if rng == "sample" else "batch"
+        else:
+            check_bounds(num_workers, min_workers=min_workers, max_workers=max_workers)
+        self.min_workers, self.max_workers = min_workers, max_workers
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.chunk_size = chunk_size
         self.dispatch = dispatch
@@ -142,6 +165,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         self.backing = backing
         self.on_worker_death = on_worker_death
         self.max_restarts = max_restarts
+        self.fetch_threads = fetch_threads
         self.device = device
         self.devices = devices
         self.preload = preload
@@ -169,9 +193,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         )
         self._begin()
         _device.check(self)
+        share(self)
         # The extras are wrong now, not at the first batch. (If there is an accelerator is asked then: that
         # may initialize a driver, which a process that is yet to be forked must not have.)
         self._core_options(self.preload or 0)
+        if fetch_threads is not None and self._dataset_kind == private.DatasetKind.Iterable:
+            raise ValueError(
+                f"fetch_threads={fetch_threads} reads samples by their indices; {type(dataset).__name__} is an "
+                "iterable dataset, which gives one after the other"
+            )
         if dispatch == "dynamic" and rng == "worker" and num_workers:
             warnings.warn(
                 "dispatch='dynamic' needs rng='batch': with rng='worker' what a sample draws depends on its "
@@ -181,13 +211,17 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
 
     def _begin(self):
         self._engines = EngineCache()
+        self._concurrency = Concurrency(self.fetch_threads)  # without workers
         self._latest = None  # weak reference to the newest iterator: whose state state_dict() is
         self._left = None  # the state in which that one ended
+        self._epochs = 0  # that have begun
         self._resume = None  # a loaded state, for the next iterator
+        self._tuner = Tuner(self.num_workers, self.min_workers, self.max_workers) if self._auto else None
+        register(self)
 
     def __getstate__(self):
         # A copy, here or in another process, has workers and figures of its own.
-        own = {"_engines", "_latest", "_left", "_iterator"}
+        own = {"_engines", "_concurrency", "_latest", "_left", "_epochs", "_iterator", "_tuner"}
         return {**{k: v for k, v in self.__dict__.items() if k not in own}, "_iterator": None}
 
     def __setstate__(self, state):
@@ -209,6 +243,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             start_method=(context or multiprocessing).get_start_method(),
             worker_init_fn=self.worker_init_fn,
             ahead=ahead * len(self.devices or [self.device]),
+            auto=self._auto,
             **{name: getattr(self, name) for name in OF_THE_CORE},
         )
 
@@ -257,7 +292,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         if self.num_workers == 0:
             made = InlineIterator(self)
         else:
-            self.check_worker_number_rationality()
+            if not self._auto:
+                self.check_worker_number_rationality()
             if self.prefetch_factor == 0:
                 raise AssertionError(
                     "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
@@ -278,6 +314,47 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         self._latest, self._left = weakref.ref(iterator), None
         iterator.home, iterator.known_as = weakref.ref(self), self._latest
         return iterator
+
+    # ---- how many workers
+
+    def resize(self, num_workers):
+        """Have so many workers from now on: see `slipring.Loader.resize`.
+
+        In the middle of an epoch where nothing depends on them, with ``rng='batch'``, ``dispatch='dynamic'`` and
+        a map dataset that is not Stateful; else from the next one on. Random numbers of ``rng='worker'`` begin
+        anew then, also where workers persist.
+
+        Parameters
+        ----------
+        num_workers : int
+            At least 1.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Naming the value and the rule; also for a loader without workers that is being iterated.
+        """
+        integer(
+            "num_workers", num_workers, 1, MAX_WORKERS, hint="; for none make a loader with num_workers=0"
+        )
+        latest = None if self._latest is None else self._latest()
+        if self.num_workers == 0 and latest is not None and not latest._finished:
+            raise ValueError(
+                f"num_workers={num_workers} for an iteration that makes its batches itself: end it first, or make "
+                "the loader with workers"
+            )
+        self.num_workers = num_workers
+        if self.prefetch_factor is None:
+            self.prefetch_factor = 2  # torch's default, with workers
+        if self._tuner is not None:
+            self._tuner.stop(num_workers, "resize() has set them")
+        for iterator in self._engines.iterators:
+            iterator.resize(self._core_options())
+
+    @property
+    def tuning(self):
+        """Tuning or None: how ``num_workers="auto"`` goes; None where the number was given."""
+        return None if self._tuner is None else self._tuner.tuning
 
     # ---- state
 
@@ -304,16 +381,22 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     def load_state_dict(self, state_dict):
         """Have the next iterator go on where `state_dict` was taken; ``{}`` begins anew.
 
+        Ranks and batch size may be others than those of the state, which may be any rank's, and a list of all
+        ranks' states; of streams it must be that. ``docs/elastic.md`` has the cases.
+
         Raises
         ------
         AssertionError
             An iterable dataset was read by another number of workers.
         TypeError
-            It is no dict.
+            It is no dict, nor a list of them.
         ValueError
-            It is no state of this kind of dataset.
+            It is no state of this kind of dataset, or of a division that cannot be gone on with.
         """
-        self._resume = checked(self, state_dict) if state_dict else None
+        if self._tuner is not None and (workers := workers_of(state_dict)):
+            self._tuner.begin_with(workers, "the state that was loaded is of as many")
+            self.num_workers = workers
+        self._resume = checked(self, state_dict) if state_dict or isinstance(state_dict, list) else None
         self._latest = self._left = None
         if self._iterator is not None:
             self._iterator.close()
@@ -329,10 +412,28 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         """
         return self._engines.stats(self._core_options().n_slots)
 
+    def report(self, *, headroom=None, ranks=False):
+        """Return the `slipring.monitor.report.Report`; see `slipring.Loader.report`."""
+        from slipring.workers.reporting import report
+
+        name = f"{type(self).__name__}({type(self.dataset).__name__})"
+        made = report(
+            self._engines,
+            name,
+            self._core_options().n_slots,
+            self.dataset,
+            headroom=headroom,
+            tuning=self.tuning,
+        )
+        return made.gathered() if ranks else made
+
     def close(self):
         """End workers and iterations. Batches still held stay valid. The loader can be used again."""
         self._iterator = None
         self._engines.close()
+        self._concurrency.close()
+
+    _rest = close  # for `slipring.replay`
 
     def __enter__(self):
         return self

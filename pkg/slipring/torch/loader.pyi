@@ -11,9 +11,11 @@ import torch.utils.data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from typing_extensions import Self, TypeVar
 
+from slipring.monitor.report import Report
 from slipring.stats import Stats
 from slipring.torch.drop_in.standin import StandIn
 from slipring.typing import ListDataset, MapDataset
+from slipring.workers.tuning import Tuning
 
 OF_THE_CORE: tuple[str, ...]
 
@@ -35,7 +37,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
     snapshot_every_n_steps: int | None
     chunk_size: int | None
     dispatch: Literal["static", "dynamic"]
-    rng: Literal["worker", "batch"]
+    rng: Literal["worker", "batch", "sample"]
     copy: Literal["auto", "always", "never"]
     slots: int | None
     slot_bytes: int | None
@@ -48,6 +50,9 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
     non_blocking: bool
     memory_format: torch.memory_format | None
     transform_device: Callable[[Any], Any] | None
+    min_workers: int | None
+    max_workers: int | None
+    fetch_threads: int | None
     @property
     def slipring_device(self) -> torch.device | None: ...
     # Without batching `collate_fn` is given a sample.
@@ -59,7 +64,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         *,
         collate_fn: Callable[[_Sample], _Made],
         pin_memory: bool = False,
@@ -75,7 +80,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         snapshot_every_n_steps: int | None = 1,
         chunk_size: int | None = None,
         dispatch: Literal["static", "dynamic"] = "static",
-        rng: Literal["worker", "batch"] = "worker",
+        rng: Literal["worker", "batch", "sample"] = "worker",
         copy: Literal["auto", "always", "never"] = "auto",
         slots: int | None = None,
         slot_bytes: int | None = None,
@@ -88,6 +93,9 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         non_blocking: bool = True,
         memory_format: torch.memory_format | None = None,
         transform_device: None = None,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     # What `collate_fn` returns is the batch.
     @overload
@@ -98,7 +106,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         *,
         collate_fn: Callable[[list[_Sample]], _Made],
         pin_memory: bool = False,
@@ -114,7 +122,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         snapshot_every_n_steps: int | None = 1,
         chunk_size: int | None = None,
         dispatch: Literal["static", "dynamic"] = "static",
-        rng: Literal["worker", "batch"] = "worker",
+        rng: Literal["worker", "batch", "sample"] = "worker",
         copy: Literal["auto", "always", "never"] = "auto",
         slots: int | None = None,
         slot_bytes: int | None = None,
@@ -127,6 +135,9 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         non_blocking: bool = True,
         memory_format: torch.memory_format | None = None,
         transform_device: None = None,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     # Or what `transform_device` returns.
     @overload
@@ -137,7 +148,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -153,7 +164,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         snapshot_every_n_steps: int | None = 1,
         chunk_size: int | None = None,
         dispatch: Literal["static", "dynamic"] = "static",
-        rng: Literal["worker", "batch"] = "worker",
+        rng: Literal["worker", "batch", "sample"] = "worker",
         copy: Literal["auto", "always", "never"] = "auto",
         slots: int | None = None,
         slot_bytes: int | None = None,
@@ -166,6 +177,9 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         non_blocking: bool = True,
         memory_format: torch.memory_format | None = None,
         transform_device: Callable[[Any], _Made],
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     # One for each of `devices`.
     @overload
@@ -176,7 +190,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -192,7 +206,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         snapshot_every_n_steps: int | None = 1,
         chunk_size: int | None = None,
         dispatch: Literal["static", "dynamic"] = "static",
-        rng: Literal["worker", "batch"] = "worker",
+        rng: Literal["worker", "batch", "sample"] = "worker",
         copy: Literal["auto", "always", "never"] = "auto",
         slots: int | None = None,
         slot_bytes: int | None = None,
@@ -205,6 +219,9 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         non_blocking: bool = True,
         memory_format: torch.memory_format | None = None,
         transform_device: Callable[[Any], Any] | None = None,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     # `default_collate` makes the batch: say what it is by DataLoader[...](...).
     @overload
@@ -215,7 +232,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -231,7 +248,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         snapshot_every_n_steps: int | None = 1,
         chunk_size: int | None = None,
         dispatch: Literal["static", "dynamic"] = "static",
-        rng: Literal["worker", "batch"] = "worker",
+        rng: Literal["worker", "batch", "sample"] = "worker",
         copy: Literal["auto", "always", "never"] = "auto",
         slots: int | None = None,
         slot_bytes: int | None = None,
@@ -244,6 +261,9 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         non_blocking: bool = True,
         memory_format: torch.memory_format | None = None,
         transform_device: None = None,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        fetch_threads: int | None = None,
     ) -> None: ...
     def __iter__(self) -> _Iterator[T_co]: ...
     def __enter__(self) -> Self: ...
@@ -257,6 +277,10 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
     def __getstate__(self) -> dict[str, Any]: ...
     def __setstate__(self, state: dict[str, Any]) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state_dict: dict[str, Any] | list[dict[str, Any]]) -> None: ...
+    def resize(self, num_workers: int) -> None: ...
+    @property
+    def tuning(self) -> Tuning | None: ...
     def stats(self) -> Stats: ...
+    def report(self, *, headroom: object = None, ranks: bool = False) -> Report: ...
     def close(self) -> None: ...

@@ -15,6 +15,7 @@ import traceback
 
 from slipring.errors import Closed, WorkerDied
 from slipring.ring._check import in_a_handler
+from slipring.ring._segment import now
 from slipring.workers.engine import exiting, stay_if_exiting, stop_at_exit
 
 log = logging.getLogger("slipring")
@@ -103,10 +104,16 @@ class Steps:
         while len(self.parts) < len(self.mover.places):
             notes = None
             try:
+                begun = now()
                 self.mover.make_room()
+                there = now()
                 batch, slot, note = self.feed()
                 notes = [note]
+                took = now()
                 part = self.mover.copy_to_device(len(self.parts), batch, slot)
+                if slot >= 0:
+                    # What is copied from is waited for before the next batch is asked for: that counts as well.
+                    self.feed.core.ring.note_copy(slot, (there - begun + now() - took) / 1e9)
             except Exception as error:
                 if in_a_handler(error):
                     raise  # the same batch is copied again
@@ -211,6 +218,8 @@ class Preload:
         self.lock = threading.RLock()  # of threads that ask
         self.line = Line(ahead)
         self.held = None  # what has been made without a thread, and not handed out
+        self.there = 0  # when the last arrival was
+        self.begin_ns = 0  # for how long the iteration's begin has waited for its workers
         self.over = not ahead  # nothing comes from a thread (any more): the feed itself says what there is
         if ahead:
             # Nothing of the iterator's, which is to end the thread when nobody refers to it any more.
@@ -253,10 +262,23 @@ class Preload:
                         break
                 self._hand_over(self.held, to, whole)
                 return
+            begun = now()
             arrival = self.line.first(self.timeout)
             if arrival is None:
                 raise self.steps.feed.timed_out()
+            self._note_step(begun, now())
             self._hand_over(arrival, to, whole)
+
+    def _note_step(self, begun, there):
+        """The loop has waited from one of these times to the other; its step before is over."""
+        before, self.there = self.there, there
+        core = self.steps.feed.core
+        engine = core._engine
+        if before:
+            core.ring.note_loop((there - begun) / 1e9, (there - before) / 1e9)
+        elif engine is not None and engine.running > 1:  # the very first wait is no part of the loader's pace
+            waited = there - begun + self.begin_ns
+            core.ring.note_loop(waited / 1e9, waited / 1e9)
 
     def _hand_over(self, arrival, to, whole):
         mover = self.steps.mover

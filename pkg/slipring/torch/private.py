@@ -14,6 +14,7 @@ __all__ = [
     "BaseIterator",
     "DatasetKind",
     "KeyErrorMessage",
+    "MapFetcher",
     "SingleProcessIterator",
     "StreamFetcher",
     "collate",
@@ -30,6 +31,7 @@ SingleProcessIterator = dataloader._SingleProcessDataLoaderIter
 DatasetKind = dataloader._DatasetKind
 share_dist_seed = dataloader._share_dist_seed
 sharding_worker_init_fn = dataloader._sharding_worker_init_fn
+MapFetcher = fetch._MapDatasetFetcher
 StreamFetcher = fetch._IterableDatasetFetcher
 generate_state = worker._generate_state
 profiler_enabled = torch.autograd._profiler_enabled

@@ -1,6 +1,7 @@
 """A worker as torch's: the same seeds, the same get_worker_info(), the same sharding of data pipes."""
 
 import contextlib
+import copy
 import dataclasses
 import pickle
 import random
@@ -16,7 +17,7 @@ from slipring.ring._ring import mix
 from slipring.torch import private
 from slipring.torch.collate import collate_in_slot, default_collate
 from slipring.workers import seeding
-from slipring.workers.fetch import Every, MapFetcher, StreamFetcher, load_dataset, pickled_states
+from slipring.workers.fetch import Every, StreamFetcher, load_dataset, pickled_states, whole_batches
 from slipring.workers.worker import Job, Worker
 
 
@@ -37,6 +38,11 @@ class TorchJob(Job):
     tracked: bool = False
     resume: dict | None = None
     resume_run: int = 1
+
+    @property
+    def by_worker(self):
+        """bool: see `Job`."""
+        return self.is_stream or self.tracked
 
     def not_sent(self, error):
         """Warn as torch does, in its words."""
@@ -73,9 +79,11 @@ class TorchWorker(Worker):
     def begin(self, base_seed):
         if self.kind == "process":
             collate_in_slot()
-        self.plain = MapFetcher(self.job.dataset, self.job.collate_fn)
-        if self.job.collate_fn is default_collate and (into := getattr(self.job.dataset, "fetch_into", None)):
-            self.plain.into = self.fetcher.into = into
+        into = whole_batches(self.job.dataset, self.job.share is not None)
+        if self.job.collate_fn is default_collate and into is not None:
+            self.fetcher.into = into
+        self.plain = copy.copy(self.fetcher)
+        if self.job.collate_fn is default_collate and into is not None:
             self.fetcher.whole = self._whole  # as torch's default collation: tensors, over the same bytes
         if self.job.tracked and not self.job.is_stream:
             for makes_a_batch in ("collate", "one", "whole"):
@@ -109,13 +117,13 @@ class TorchWorker(Worker):
     def _enter_run(self, fill):
         if fill.run == self.run:
             return
-        if self.job.rng == "batch":
+        if self.job.rng != "worker":
             super()._enter_run(fill)
         else:
             # The generators were seeded when the worker began: they go on from epoch to epoch.
             self.forget_run()
-            self.run = fill.run
-            seeding.set_batch_seed(mix(fill.seed, fill.epoch, self.number), stream=mix(fill.seed, fill.epoch))
+            self.run, self.epoch = fill.run, self._epoch_of(fill)
+            seeding.set_batch_seed(mix(fill.seed, self.epoch, self.number), stream=mix(fill.seed, self.epoch))
         if isinstance(self.job.dataset, IterDataPipe):
             shared = torch.Generator()
             shared.manual_seed(fill.epoch)  # the same in all workers
@@ -140,7 +148,7 @@ class TorchWorker(Worker):
             fill.__enter__()
 
     def _make_one_again(self, fill, ticket, indices):
-        if self.job.rng == "batch":
+        if self.job.rng != "worker":
             self._seed_rows(fill, ticket, 0)
         if fill.single:
             self.plain.one(indices[0])
@@ -150,7 +158,8 @@ class TorchWorker(Worker):
             self.plain.collate(self.plain.samples(indices))
 
     def _whole(self, indices):
-        return default_convert(self.fetcher.into(indices, empty))
+        with self.concurrency.offered():
+            return default_convert(self.fetcher.into(indices, empty))
 
     # ---- the dataset's state, with the batches that it is due with
 

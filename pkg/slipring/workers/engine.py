@@ -1,17 +1,22 @@
 """A segment and its workers: what iterations run on, and what outlives them."""
 
 import atexit
+import dataclasses
 import logging  # noqa: F401 - its hook at a fork takes its lock behind `_importing`, as the import of the pool does
 import multiprocessing.util  # noqa: F401  its end terminates workers; what is registered behind it is called before
 import os
 import threading
 import time
 
-from slipring.errors import Closed
+from slipring.errors import Closed, DescriptorClosed
 from slipring.ring._ring import USER_SEEDED, Ring
 from slipring.workers.deferred import no_interrupt
 from slipring.workers.living import Living
 from slipring.workers.restarts import Restarts
+
+SPARE_SLOTS = (
+    8  # that a segment has at least beside what is in flight, where more workers come than it began with
+)
 
 _live = Living()
 _importing = threading.RLock()  # a child forked meanwhile would wait for ever for what is half imported
@@ -31,11 +36,13 @@ class Engine:
         self.options = options
         self.tally = tally
         self.inline = options.num_workers == 0
+        self.room = options.room
         self.ring = Ring(
             options.n_slots,
-            max(1, options.num_workers) + 1,
+            self.room + 1,
             os.fspath(options.backing),
             options.slot_bytes or 0,
+            label=f"{type(job.dataset).__name__}, batch_size={job.batch_size}",
         )
         tally.add(self.ring.meter)
         self.memory = None  # of worker processes
@@ -46,10 +53,11 @@ class Engine:
         self.unfinished = None  # the same, until that run has ended
         self.static = options.dispatch == "static" or options.rng == "worker"
         self.left_behind = -1  # a slot that a worker was at, when the last run ended
+        self.idle = False  # no run lives or begins: whoever comes by may see to the workers
         self.overdue = False  # the last run was left because its batch had not come in time
         self.attachment = None  # what a layer above keeps as long as the segment; closed before that goes
         self.owner = os.getpid()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal's handler may close the loader amidst of what holds it
         self.alive = True
         _live.add(self)
 
@@ -57,7 +65,11 @@ class Engine:
         # Half of the time to import slipring, so not before it is needed. What registers a class in an ABC at its
         # import, as compiled modules of numpy do, swallows what a signal's handler raises: Ctrl-C comes behind it.
         with _importing, no_interrupt():
-            from slipring.workers.pool import InlinePool, ProcessPool, ThreadPool
+            from slipring.workers.inside import InlinePool, ThreadPool
+            from slipring.workers.pool import ProcessPool
+            from slipring.workers.reporting import look
+
+        self.look = look
 
         options = self.options
         if self.inline:
@@ -76,14 +88,47 @@ class Engine:
         """Whether this process has inherited the engine by a fork."""
         return self.owner != os.getpid()
 
+    def serves(self, options):
+        """Whether an iteration with these options can have this engine: another number of workers, if they fit."""
+        if not self.alive or self.options == options:
+            return self.alive
+        if self.inline or not 0 < options.num_workers <= self.room:
+            return False
+        if options.look_ahead + options.ahead + SPARE_SLOTS > self.ring.n_slots and options.slots is None:
+            return False
+        return dataclasses.replace(self.options, num_workers=options.num_workers) == options
+
+    @property
+    def fixed(self):
+        """bool: what is made depends on who makes it, so that the workers stay as they are during a run."""
+        return self.inline or self.static or self.pool.job.by_worker
+
+    def resize(self, num_workers):
+        """Have so many workers, in the middle of a run; False: not before the next one.
+
+        Those that are too many leave after their batch, and nobody waits for them.
+        """
+        with self.lock:
+            if self.fixed or not self.started or self.ring.closed or num_workers > self.room:
+                return False
+            self.pool.resize(num_workers)
+            return True
+
+    def _has(self, num_workers):
+        return self.inline or self.pool.wanted == num_workers or self.resize(num_workers)
+
     def begin_run(self, base_seed):
         """Start workers if need be; tasks of earlier runs are stale from now on. Returns the run's number."""
+        with self.lock:
+            self.idle = False
         self.running += 1
         self.overdue = False
         self.ring.begin_run(self.running)
         self.pool.begin_run()
-        if self.started and self.ring.closed:
-            self.stop_workers()  # it was interrupted
+        if self.pool.changing and not self.ring.closed:
+            self.pool.see_leavers()
+        if self.started and (self.ring.closed or not self._has(self.options.num_workers)):
+            self.stop_workers()  # it was interrupted; or the next ones are to know how many they are
             if self.pool.stuck:
                 self.shut_down()
                 raise Closed("workers of the iteration before could not be ended: iterate again for new ones")
@@ -131,7 +176,7 @@ class Engine:
             if not self.ring.cancel(task.slot, task.gen):
                 self.left_behind = task.slot
         if self.inline:
-            self.pool.stop()
+            self.pool.end_run()
         elif not self.options.persistent_workers:
             if self.memory is not None:
                 self.memory.measure()
@@ -139,6 +184,18 @@ class Engine:
             if self.pool.stuck:
                 self.shut_down()  # they would serve the next run as well, beside its own
         self.unfinished = None
+        self.idle = True
+        self.see_leavers()
+
+    def see_leavers(self):
+        """Between two runs: see who has left that was told to. It waits for nobody, and any thread may call."""
+        if self.foreign or not (self.idle and self.pool.changing) or not self.lock.acquire(blocking=False):
+            return
+        try:
+            if self.idle and not self.ring.closed:
+                self.pool.see_leavers()
+        finally:
+            self.lock.release()
 
     def stop_workers(self):
         """End the workers; the segment stays for the next ones."""
@@ -156,13 +213,22 @@ class Engine:
         with self.lock:
             if self.alive:
                 self.alive = False
-                self.tally.fold(self.ring.meter, self.ring.info)
+                self.tally.fold(self.ring.meter, self.ring.info, self._last_look())
                 if self.memory is not None:
                     self.memory.forget(self.pool)
                 _live.discard(self)
                 if self.attachment is not None:
                     self.attachment.close()
                 self.ring.vacate()
+
+    def _last_look(self):
+        """What can be seen of the segment, for a report that is asked for later."""
+        if self.ring.meter.batches == 0 or exiting():
+            return None
+        try:
+            return self.look(self.ring)
+        except (DescriptorClosed, OSError):  # code of the program has closed it: the report knows less
+            return None
 
     def __del__(self):
         # Half-made engines (the segment could not be created) have nothing to end, nor what exit has ended.

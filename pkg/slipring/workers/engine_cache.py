@@ -71,13 +71,14 @@ class EngineCache:
                 kept, self.engine, self._loan = None, None, None  # the parent's: this process has its own
             if self.lent:
                 return Engine(options, job, self.tally), _shut_down
-            if kept is not None and (not kept.alive or kept.options != options):
+            if kept is not None and not kept.serves(options):
                 kept.shut_down()
                 kept = None
             if kept is None:
                 kept = self.engine = Engine(options, job, self.tally)
             elif kept.started and job.resume is not None and not live_on:
                 kept.stop_workers()  # they persist, and do not know where to go on
+            kept.options = options
             kept.pool.job = job.begun_in(kept.running + 1)
             loan = Loan(self)
             self._loan = weakref.ref(loan)
@@ -100,7 +101,9 @@ class EngineCache:
         """Return the `Stats` of all iterations so far."""
         engine = self.engine
         alive = engine is not None and engine.alive
-        stats = self.tally.stats(engine.ring.info if alive else None, slots)
+        if alive:
+            engine.see_leavers()
+        stats = self.tally.stats(engine.ring.info if alive else None, engine.ring.n_slots if alive else slots)
         pins = engine.attachment if alive else None
         return dataclasses.replace(
             stats,

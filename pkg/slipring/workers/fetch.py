@@ -5,11 +5,16 @@ import itertools
 import operator
 import pickle
 import traceback
+from functools import partial
 
 from slipring.collate._arrays import empty
 from slipring.collate._default import default_collate
 from slipring.errors import SlipringError
 from slipring.ring._check import in_a_handler
+from slipring.ring._slot import read_samples
+from slipring.workers import seeding
+from slipring.workers.concurrency import is_async, is_awaitable, reads_in_one_call
+from slipring.workers.seeding import BySample
 
 # Classes that are iterated although they inherit a __getitem__, which only raises.
 _ITERATED = {
@@ -50,6 +55,15 @@ def is_stream(dataset):
 class MapFetcher:
     """Reads samples by index and puts them together.
 
+    Parameters
+    ----------
+    dataset, collate_fn
+        As the loader's.
+    concurrency : Concurrency
+    by_sample : bool
+        Each sample is read by itself, with generators of its own; a dataset makes whole batches only if it asks
+        `slipring.workers.seeding.sample_seed` for each sample, and says so: ``seeds_samples``.
+
     Attributes
     ----------
     failed : (Exception, int) or None
@@ -58,22 +72,34 @@ class MapFetcher:
 
     failed = None
 
-    def __init__(self, dataset, collate_fn):
-        self.dataset = dataset
+    def __init__(self, dataset, collate_fn, concurrency, by_sample=False):
+        self.dataset = BySample(dataset) if by_sample else dataset
+        self.unseeded = dataset  # for who reads samples beside one another: global generators are not theirs
         self.collate_fn = collate_fn
-        self.getitems = getattr(dataset, "__getitems__", None)
-        self.into = getattr(dataset, "fetch_into", None) if collate_fn is None else None
+        self.concurrency = concurrency
+        self.getitems = None if by_sample else getattr(dataset, "__getitems__", None)
+        if concurrency.has_threads and not reads_in_one_call(dataset):
+            self.getitems = None
+        self.is_async = is_async(dataset)
+        self.into = whole_batches(dataset, by_sample) if collate_fn is None else None
 
     def samples(self, indices):
         """Return a list of the samples at `indices`."""
+        beside, row = self.concurrency, seeding.row()
         if self.getitems is not None:
-            return self.getitems(indices)
-        dataset, asked = self.dataset, iter(indices)
-        try:
-            return [dataset[i] for i in asked]
-        except Exception as error:
-            self.failed = error, len(indices) - operator.length_hint(asked) - 1
-            raise
+            samples = self.getitems(indices)
+            if is_awaitable(samples):
+                samples = beside.one(samples)
+        elif self.is_async:
+            return beside.by_loop(self.unseeded.__getitem__, indices, self)
+        elif beside.has_threads:
+            samples = beside.by_threads(partial(operator.getitem, self.unseeded), indices, self)
+        else:
+            samples = read_samples(self.dataset, indices, self)
+        if type(samples) is list and samples and is_awaitable(samples[0]):
+            seeding.go_back(row)  # that was no sample's beginning
+            return beside.awaited(samples, indices, self)
+        return samples
 
     def collate(self, samples):
         """Return the batch of `samples`."""
@@ -82,7 +108,11 @@ class MapFetcher:
     def one(self, index):
         """Return one sample, without batching."""
         try:
+            row = seeding.row()
             sample = self.dataset[index]
+            if is_awaitable(sample):
+                seeding.go_back(row)
+                (sample,) = self.concurrency.awaited([sample], [index], self)
         except Exception as error:
             self.failed = error, 0
             raise
@@ -90,7 +120,14 @@ class MapFetcher:
 
     def whole(self, indices):
         """Return a batch that the dataset itself makes inside the slot."""
-        return self.into(indices, empty)
+        with self.concurrency.offered():
+            return self.into(indices, empty)
+
+
+def whole_batches(dataset, by_sample):
+    """Return a dataset's ``fetch_into``, if it has one that may be used; see `MapFetcher`."""
+    into = getattr(dataset, "fetch_into", None)
+    return into if not by_sample or getattr(dataset, "seeds_samples", False) else None
 
 
 def is_stateful(thing):

@@ -62,3 +62,9 @@ def set_worker_info(info: WorkerInfo | None, *, whole_process: bool) -> None:
         _process = info
     else:
         _thread.info = info
+
+
+def swap_thread_info(info: WorkerInfo | None) -> WorkerInfo | None:
+    """Make `info` the calling thread's answer; return what that was. For who reads samples of another's batch."""
+    before, _thread.info = _thread.info, info
+    return before

@@ -1,5 +1,6 @@
 """A worker's life: its process or thread from the first instruction to the last."""
 
+import dataclasses
 import gc
 import os
 import signal
@@ -8,6 +9,34 @@ import sys
 from slipring.codec._encode import END, ERROR
 from slipring.ring._ring import FINISH, TASK_NEXT
 from slipring.workers import remote
+
+PARTS = "dataset", "collate_fn", "worker_init_fn"  # what of a job is the program's, and may be large
+
+
+def parts_of(job):
+    """Return what `PARTS` names of a job."""
+    return tuple(getattr(job, name) for name in PARTS)
+
+
+class SentJob:
+    """Arrives in a worker's process as the job itself.
+
+    Parameters
+    ----------
+    job : Job
+    shared : SharedPickle
+        Of `parts_of` the job.
+    """
+
+    def __init__(self, job, shared):
+        self.rest, self.shared = dataclasses.replace(job, **dict.fromkeys(PARTS)), shared
+
+    def __reduce__(self):
+        return _arrived, (self.rest, self.shared)
+
+
+def _arrived(rest, parts):
+    return dataclasses.replace(rest, **dict(zip(PARTS, parts, strict=True)))
 
 
 def _ignore(signum, frame):
@@ -56,11 +85,14 @@ def process_main(ring, number, job, base_seed, mask, snapshot=None, collects=Tru
 def run(worker, base_seed):
     """Live a worker's life, in its process or thread."""
     try:
-        worker.begin(base_seed)
-    except Exception as error:
-        serve_failure(worker, error)
-    else:
-        worker.serve()
+        try:
+            worker.begin(base_seed)
+        except Exception as error:
+            serve_failure(worker, error)
+        else:
+            worker.serve()
+    finally:
+        worker.close()
 
 
 def serve_failure(worker, error):

@@ -12,6 +12,7 @@ import warnings
 
 import numpy as np
 
+from slipring._machine import ROOT
 from slipring.errors import WorkerMemoryWarning, megabytes
 from slipring.ring._segment import room_left
 
@@ -19,7 +20,6 @@ RUNS, RUN = 512, 32  # what is looked at: runs of so many pages; all of a proces
 SPARSE = 1 << 30  # bytes of a mapping from which it may be a mere reserve
 LOOK_S = 5.0  # how often the memory that is left is looked at while batches flow
 SHARE = 100  # of the time; what measuring takes is less than one in so many
-ROOT = ""  # before /proc and /sys; tests put a tree of their own there
 
 PRESENT, FILE, ALONE = 1 << 63, 1 << 61, 1 << 56  # bits of a pagemap entry
 
@@ -50,6 +50,47 @@ def private_bytes(pid):
     alone = np.count_nonzero(anonymous & ALONE)
     # By the share of those looked at: how many there are in all, the kernel counts itself.
     return resident * int(alone) // max(1, len(anonymous))
+
+
+def copied_bytes(pid, parent):
+    """Estimate what a forked process has in place of its parent's pages: of memory that both have mapped, its own.
+
+    What it has mapped since it began lies elsewhere, but for what its parent happens to have mapped there since.
+
+    Returns
+    -------
+    int or None
+        Bytes; None where /proc does not tell.
+    """
+    try:
+        if not _proc_is_ours():
+            return None
+        spans = []
+        for each in (pid, parent):
+            with open(f"/proc/{each}/maps", "rb") as file:
+                spans.append(_writable(file.read(), 1 << 62))
+        both = _common(*spans)
+        entries = _sample(pid, both)
+    except OSError:
+        return None
+    own = np.count_nonzero(entries & (PRESENT | FILE | ALONE) == PRESENT | ALONE)
+    pages = sum(last - first for first, last in both)
+    return pages * int(own) // max(1, len(entries)) * os.sysconf("SC_PAGESIZE")
+
+
+def _common(ours, theirs):
+    """What two ascending lists of spans share."""
+    found, others = [], iter(theirs)
+    first, last = next(others, (0, 0))
+    for begin, end in ours:
+        while last:
+            low, high = max(begin, first), min(end, last)
+            if low < high:
+                found.append((low, high))
+            if last > end:
+                break
+            first, last = next(others, (0, 0))
+    return found
 
 
 def _proc_is_ours():

@@ -1,4 +1,4 @@
-"""The workers of one segment: started, watched, replaced, stopped."""
+"""Workers as processes: started, watched, replaced, stopped."""
 
 import contextlib
 import gc
@@ -9,200 +9,32 @@ import multiprocessing.process
 import os
 import pickle
 import signal
-import threading
 import time
-from collections.abc import Callable
 
 # Now, not in the first start of a process: who forks while a thread imports leaves the child with a lock
 # that nobody opens.
 from multiprocessing import popen_fork, popen_forkserver, popen_spawn_posix, resource_tracker  # noqa: F401
 from multiprocessing.reduction import ForkingPickler
-from typing import Protocol
 
 import numpy.random  # noqa: F401  by numpy at its first use: a fork in that instant would hang the worker
 
-from slipring.errors import WorkerDied, shown
+from slipring.errors import SlipringError, WorkerDied, shown
 from slipring.ring._descriptors import Descriptor, Poll, standard_taken
-from slipring.ring._ring import SERVING, Own, forking_worker, start_time
+from slipring.ring._ring import SERVING, forking_worker, start_time
+from slipring.workers.crew import GRACE_S, Crew, is_busy, processor_ns_of
 from slipring.workers.deferred import no_collection, no_interrupt
-from slipring.workers.main import process_main, run
+from slipring.workers.main import PARTS, SentJob, parts_of, process_main
+from slipring.workers.out_of_band import SharedPickle
 from slipring.workers.restarts import left_behind, likely, manner, task_text
 from slipring.workers.startup import StartupWatchdog
-from slipring.workers.worker import Job
 
-GRACE_S = 5.0  # for a worker to end its batch before it is terminated
-TERM_S = 2.0  # and after SIGTERM, before it is killed
+TERM_S = 2.0  # for a worker to end after SIGTERM, before it is killed
 KILL_S = 3.0  # and after SIGKILL, before it is left behind: it is frozen, or its system call does not return
 
 log = logging.getLogger("slipring")
 
 
-class Pool(Protocol):
-    """The workers of one segment, of any kind.
-
-    Attributes
-    ----------
-    job : Job
-        What a worker that begins has to know.
-    watched : int
-        A descriptor that is readable as long as there is a dead worker to `check`; -1: nobody can die.
-    stuck : bool
-        Whether workers are left that did not end when they were told to. The segment is of no more use then.
-    """
-
-    job: Job
-    watched: int = -1
-    stuck: bool = False
-
-    def start(self, base_seed: int) -> None:
-        """Start all workers."""
-
-    def begin_run(self) -> None:
-        """Another pass over the data begins."""
-
-    def check(self, snapshot_of: Callable[[int], bytes] | None = None) -> None:
-        """Look for dead workers; replace them or raise `WorkerDied`.
-
-        Parameters
-        ----------
-        snapshot_of : callable, optional
-            Called with a dead worker's number: returns the snapshot that its replacement goes on from (see `Worker`).
-        """
-
-    def stop(self, overdue: bool = False) -> None:
-        """End all workers. The segment is closed already, so each leaves after its batch.
-
-        Parameters
-        ----------
-        overdue : bool
-            The consumer has waited in vain: who is at a batch, or has not begun, gets no time to end it.
-        """
-
-    def abandon(self) -> None:
-        """In a forked child: the workers are the parent's, and must not be ended by this process's exit."""
-
-
-class InlinePool(Pool):
-    """No workers: the consumer fills the slots itself when it needs one."""
-
-    def __init__(self, ring, job):
-        self.ring = ring
-        self.job = job
-        self.worker = None
-        self.own = Own(ring)  # what is being made, or was when Ctrl-C came
-        self.thread = None  # that makes it
-
-    def start(self, base_seed):
-        """Make the worker that lives in the consumer."""
-        self.worker = self.job.worker(self.ring, 0, "inline")
-
-    def advance(self):
-        """Do what is dispatched. Whoever catches Ctrl-C and goes on gets the interrupted batch next."""
-        self.thread = threading.get_ident()
-        try:
-            while (fill := self.own.next()) is not None:
-                if fill.range is None:
-                    fill.rewind()
-                self.worker.work(fill)
-        finally:
-            self.thread = None
-
-    def error_of(self, ticket):
-        """Return the exception behind the error record of a ticket."""
-        return self.worker.errors.get(ticket)
-
-    def begin_run(self):
-        """What was interrupted in the last run's end goes back now."""
-        self.stop()
-
-    def stop(self, overdue=False):
-        """Nobody to stop; what was interrupted goes back, and the dataset's iterator may go."""
-        if self.thread not in (None, threading.get_ident()):
-            return  # what another thread is making, it ends itself
-        while (fill := self.own.unfinished()) is not None:
-            self.worker.give_up(fill)
-        if self.worker is not None:
-            self.worker.forget_run()
-
-
-class ThreadPool(Pool):
-    """Workers as threads of the consumer's process, for datasets whose work releases the GIL.
-
-    Parameters
-    ----------
-    ring : Ring
-    job : Job
-    restarts : Restarts
-    """
-
-    def __init__(self, ring, job, restarts):
-        self.ring = ring
-        self.job = job
-        self.restarts = restarts
-        self.threads = []
-
-    def start(self, base_seed):
-        """Start all threads."""
-        self.base_seed = base_seed
-        for number in range(self.job.num_workers):
-            self.threads.append(self._started(number))
-
-    def _started(self, number, snapshot=None):
-        thread = threading.Thread(
-            target=_thread_main,
-            args=(self.ring, number, self.job, self.base_seed, snapshot),
-            name=f"slipring-worker-{number}",
-            daemon=True,
-        )
-        thread.start()
-        return thread
-
-    @property
-    def stuck(self):
-        """bool: whether threads are left that did not end when they were told to."""
-        return bool(self.threads) and self.ring.closed
-
-    def begin_run(self):
-        """See `Restarts`."""
-        self.restarts.begin_run()
-
-    def check(self, snapshot_of=None):
-        """Look for threads that have ended although nobody told them to; see `Pool.check`."""
-        for number, thread in enumerate(self.threads):
-            if not thread.is_alive() and not self.ring.closed:
-                self._ended(number, snapshot_of)
-
-    def _ended(self, number, snapshot_of):
-        party = number + 1
-        serving, in_flight = self.ring.party(party)[1] == SERVING, self.ring.in_flight(party)
-        had, asked = task_text(in_flight)
-        error = WorkerDied(
-            f"thread worker {number} has ended while it had {had} (its worker_init_fn called sys.exit, or "
-            "slipring itself raised: the traceback is on stderr)",
-            worker=number,
-            pid=os.getpid(),
-            exitcode=None,
-            indices=asked,
-        )
-        self.restarts.allow(number, serving, in_flight, error)
-        self.ring.recover(party, thread=True)
-        self.threads[number] = self._started(number, None if snapshot_of is None else snapshot_of(number))
-
-    def stop(self, overdue=False):
-        """Wait for all threads to end their batch; see `Pool.stop`."""
-        deadline = time.monotonic() + GRACE_S
-        for number, thread in enumerate(self.threads):
-            if thread is not threading.current_thread() and not (overdue and _is_busy(self.ring, number)):
-                thread.join(max(0.0, deadline - time.monotonic()))
-        # A thread stuck in the dataset keeps the segment mapped, by its own reference.
-        self.threads = [t for t in self.threads if t.is_alive()]
-
-
-def _thread_main(ring, number, job, base_seed, snapshot):
-    run(job.worker(ring, number, "thread", snapshot), base_seed)
-
-
-class ProcessPool(Pool):
+class ProcessPool(Crew):
     """Workers as processes, each watched by a pidfd.
 
     Parameters
@@ -214,15 +46,14 @@ class ProcessPool(Pool):
     """
 
     def __init__(self, ring, job, method, restarts):
-        self.ring = ring
-        self.job = job
+        super().__init__(ring, job, restarts)
         self.context = multiprocessing.get_context(method)
-        self.restarts = restarts
         self.starts = StartupWatchdog(ring, method, job.method_argument)
-        self.processes = {}
+        self.processes = self.workers
         self.pidfds = {}
         self.begun = {}  # when each process has: a number may be another process's by now
         self.poll = Poll()  # can be polled itself, from C
+        self.shared = None  # what all workers get of the job, where they do not inherit it
         self.stuck = False
 
     @property
@@ -232,26 +63,28 @@ class ProcessPool(Pool):
 
     def start(self, base_seed):
         """Start all processes."""
-        self.base_seed = base_seed
         if self.context.get_start_method() != "fork":
             # Now, because its own start ends with SIGINT unblocked, whatever it was before.
             with standard_taken():
                 resource_tracker.ensure_running()
-        for number in range(self.job.num_workers):
-            with no_interrupt(self.forks) as mask:
-                self._start_one(number, mask)
+        super().start(base_seed)
+
+    def _begin(self, number):
+        with no_interrupt(self.forks) as mask:
+            self._start_one(number, mask)
 
     def _start_one(self, number, mask, snapshot_of=None):
         snapshot = None if snapshot_of is None else snapshot_of(number)
         # With SIGINT blocked: between fork and the worker's handler it would print a second traceback.
-        process = self.context.Process(
-            target=process_main,
-            args=(self.ring, number, self.job, self.base_seed, mask, snapshot, gc.isenabled()),
-            name=f"slipring-worker-{number}",
-            daemon=True,
-        )
+        collects = gc.isenabled()
         try:
             with no_collection(), forking_worker(), standard_taken():
+                process = self.context.Process(
+                    target=process_main,
+                    args=(self.ring, number, self._to_send(), self.base_seed, mask, snapshot, collects),
+                    name=f"slipring-worker-{number}",
+                    daemon=True,
+                )
                 process.start()
         except Exception as error:
             self.job.not_sent(error)
@@ -260,6 +93,23 @@ class ProcessPool(Pool):
                 raise
             raise explained from error
         self._watch(number, process, mask, snapshot_of)
+
+    def _to_send(self):
+        """The job, as a worker's process is given it."""
+        if self.forks:
+            return self.job
+        parts = parts_of(self.job)
+        if self.shared is not None and not self.shared.is_of(parts):
+            self._forget_shared()
+        if self.shared is None:
+            self.shared = SharedPickle(parts)
+        return SentJob(self.job, self.shared)
+
+    def _forget_shared(self):
+        with no_interrupt():
+            if self.shared is not None:
+                self.shared.close()
+                self.shared = None
 
     def _watch(self, number, process, mask, snapshot_of):
         try:
@@ -285,11 +135,11 @@ class ProcessPool(Pool):
 
     def _explain(self, error):
         """A better text for what cannot be sent to a new process: the attribute's name."""
-        if self.context.get_start_method() == "fork":
+        if self.forks or isinstance(error, SlipringError):
             return None
         argument = self.job.method_argument
-        for name in ("dataset", "collate_fn", "worker_init_fn"):
-            culprit = _unpicklable(getattr(self.job, name), name)
+        for name, part in zip(PARTS, parts_of(self.job), strict=True):
+            culprit = _unpicklable(part, name)
             if culprit:
                 kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
                 return kind(
@@ -305,7 +155,7 @@ class ProcessPool(Pool):
     def check(self, snapshot_of=None):
         """Look for dead workers; see `Pool.check`."""
         if not self.pidfds:
-            return
+            return  # they are about to be started, or have been ended
         if not all(fd.seems_intact() for fd in (self.poll, *self.pidfds.values())):
             with no_interrupt():
                 self._reopen()
@@ -314,6 +164,8 @@ class ProcessPool(Pool):
             # A worker that is neither here nor replaced would be waited for.
             with no_interrupt(self.forks) as mask:
                 self._died(number, mask, snapshot_of)
+        if self.changing:
+            self._match()
         self.starts.look()
 
     def _reopen(self):
@@ -344,14 +196,28 @@ class ProcessPool(Pool):
         serving = self.ring.party(party)[1] == SERVING
         in_flight = self.ring.in_flight(party)
         self.ring.recover(party)
-        error = self._error(number, process, in_flight, serving)
+        left = number in self.leaving
+        self.leaving.discard(number)
+        error = None if left and not in_flight else self._error(number, process, in_flight, serving)
         _close(process)
-        self.restarts.allow(number, serving, in_flight, error)
-        self._start_one(number, mask, snapshot_of)
+        if error is not None:
+            self.restarts.allow(number, serving, in_flight, error, not left)
+        if not left:
+            self._start_one(number, mask, snapshot_of)
 
-    def begin_run(self):
-        """See `Restarts`."""
-        self.restarts.begin_run()
+    def processor_ns(self):
+        """Return the nanoseconds of processors that the workers have used, or were kept waiting for by others."""
+        return sum(processor_ns_of(pid) for _, pid, _ in self.pids())
+
+    def see_leavers(self):
+        """See `Pool`."""
+        if not self.leaving:
+            return
+        ready = self.poll.ready()
+        for number in list(self.leaving):
+            if self.pidfds[number].fd in ready and not self.ring.in_flight(number + 1):
+                with no_interrupt(self.forks) as mask:
+                    self._died(number, mask, None)
 
     def pids(self):
         """Return [(worker, its process, whether it has begun to take tasks)]."""
@@ -397,7 +263,8 @@ class ProcessPool(Pool):
 
     def stop(self, overdue=False):
         """End all processes; see `Pool.stop`. Who cannot be killed is left behind: then the pool is `stuck`."""
-        stuck = [number for number in self.processes if overdue and _is_busy(self.ring, number)]
+        self._forget_shared()  # the next workers get what the dataset is by then
+        stuck = [number for number in self.processes if overdue and is_busy(self.ring, number)]
         if stuck:
             self._send(signal.SIGTERM, stuck)
             self._reap(TERM_S)
@@ -436,6 +303,7 @@ class ProcessPool(Pool):
                     self._forget(number)
                     _close(self.processes.pop(number))
                 self.ring.recover(number + 1)
+                self.leaving.discard(number)
             if left == 0.0 and self.processes:
                 return
 
@@ -446,12 +314,9 @@ class ProcessPool(Pool):
         for fd in self.pidfds.values():
             fd.close()
         self.pidfds.clear()
+        if self.shared is not None:
+            self.shared.close()
         self.poll.close()  # this process's; nothing is taken out, for that would be the parent's too
-
-
-def _is_busy(ring, number):
-    """Whether a worker is at a batch, or has not begun to take tasks."""
-    return ring.party(number + 1)[1] != SERVING or bool(ring.in_flight(number + 1))
 
 
 def _close(process):

@@ -24,7 +24,7 @@ class Restarts:
         """Tickets begin anew, and what died over them is forgotten."""
         self.deaths.clear()
 
-    def allow(self, number, serving, in_flight, error):
+    def allow(self, number, serving, in_flight, error, replaced=True):
         """Count a worker's replacement, or raise `error`.
 
         Parameters
@@ -35,13 +35,17 @@ class Restarts:
         in_flight : list of (int, list or None)
             What `Ring.in_flight` said of it.
         error : WorkerDied
+        replaced : bool
+            False: it was about to leave, and others make what it had.
         """
         if self.limit is None or not self._may_restart(number, serving, in_flight, error):
             raise error
         import logging
 
-        self.on_respawn()
-        logging.getLogger("slipring").warning("%s\nAnother worker takes its place.", error)
+        if replaced:
+            self.on_respawn()
+        then = "Another worker takes its place." if replaced else "It was to leave; others make what it had."
+        logging.getLogger("slipring").warning("%s\n%s", error, then)
 
     def _may_restart(self, number, serving, in_flight, error):
         """Count a death against what it came from; says so in `error` when that was once too often."""

@@ -1,12 +1,14 @@
 """Random numbers that do not depend on who makes a batch.
 
 With ``rng="batch"`` the generators are seeded before each range of rows from (seed, epoch, ticket, first row,
-rank), so the number of workers, their speed and a resume do not matter.
+rank), so the number of workers, their speed and a resume do not matter. With ``rng="sample"`` they are seeded before
+each sample too, from (seed, its position in the order of all ranks): then neither ranks nor batch size matter to it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import pickle
 import random
 import sys
@@ -14,9 +16,12 @@ import threading
 
 import numpy as np
 
-from slipring.ring._ring import mix
+from slipring.ring._ring import EPOCH_BITS, mix
 
 MASK_63 = (1 << 63) - 1
+
+
+_SAMPLE = 0x53414D504C45  # keeps the samples' seeds apart from the batches'
 
 
 class _Place(threading.local):
@@ -25,10 +30,11 @@ class _Place(threading.local):
     batch = None  # the seed of the whole batch, of which this range is a part
     row = 0  # of the batch, that `sample_seed` tells of next
     stream = None  # the seed of a pass over a stream, the same in all its workers
+    samples = None  # with rng="sample" the run's seed, and the distance between two samples of the batch
 
 
 _thread = _Place()
-NOWHERE = (None, None, None, 0, None)  # a place, for `swap_place`, where no batch is being made
+NOWHERE = (None, None, None, 0, None, None)  # a place, for `swap_place`, where no batch is being made
 
 
 def rng() -> np.random.Generator:
@@ -77,10 +83,75 @@ def sample_seed():
     seed of a batch (streams, ``rng="worker"``), `rng` draws them.
     """
     place = _thread
+    if place.samples is not None:
+        return mix(_next_sample(place), 1)
     if place.batch is not None:
         place.row += 1
         return mix(place.batch, place.row)
     return None if place.seed is None else int(rng().integers(1 << 64, dtype=np.uint64))
+
+
+def _next_sample(place):
+    """The seed of the sample at the next position."""
+    seed, distance = place.samples
+    position, place.row = place.row, place.row + distance
+    return mix(seed, position, _SAMPLE)
+
+
+class BySample:
+    """A map dataset whose every sample finds the generators seeded for it, as for a batch of its own.
+
+    Parameters
+    ----------
+    dataset
+        What has ``__getitem__``.
+    left_alone : set of str or None
+        Global generators that belong to the user; None: all of them do.
+    """
+
+    def __init__(self, dataset, left_alone=frozenset()):
+        self.dataset, self.left_alone = dataset, left_alone
+
+    def __getitem__(self, index):
+        seed = _next_sample(_thread)
+        batch = swap_place((seed, None, seed, 0, None, None))
+        try:
+            if self.left_alone is not None:
+                seed_globals(seed, self.left_alone)
+            return self.dataset[index]
+        finally:
+            swap_place(batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """Which samples of a step are a rank's: every `world_size`-th, from the `rank`-th on.
+
+    Parameters
+    ----------
+    batch_size, rank, world_size : int
+    """
+
+    batch_size: int
+    rank: int
+    world_size: int
+
+    @staticmethod
+    def epoch(number, origin):
+        """Return what workers are told as the epoch: its number, and the position of ticket 0, less than a step."""
+        return number | origin << EPOCH_BITS
+
+    def begin(self, seed, epoch, ticket, row):
+        """Have samples be seeded by their positions, from that row of the batch on; behind `set_batch_seed`.
+
+        Parameters
+        ----------
+        seed, epoch : int
+            The run's; see `epoch`.
+        ticket, row : int
+        """
+        first = (epoch >> EPOCH_BITS) + ticket * self.batch_size * self.world_size + self.rank
+        _thread.row, _thread.samples = first + row * self.world_size, (seed, self.world_size)
 
 
 def stream_seed():
@@ -106,6 +177,7 @@ def set_batch_seed(seed, batch=None, row=0, stream=None):
     _thread.batch = batch
     _thread.row = row
     _thread.stream = stream
+    _thread.samples = None
 
 
 def swap_place(place):
@@ -115,9 +187,38 @@ def swap_place(place):
     for another such loader.
     """
     thread = _thread
-    before = thread.seed, thread.generator, thread.batch, thread.row, thread.stream
-    thread.seed, thread.generator, thread.batch, thread.row, thread.stream = place
+    before = thread.seed, thread.generator, thread.batch, thread.row, thread.stream, thread.samples
+    thread.seed, thread.generator, thread.batch, thread.row, thread.stream, thread.samples = place
     return before
+
+
+def sample_places(n):
+    """Return a place (see `swap_place`) for each of the next `n` samples, which are passed over here.
+
+    They are for whoever reads the samples beside one another. What `sample_seed` gives there is what it would
+    have given here; `rng` begins anew with each sample.
+    """
+    place = _thread
+    if place.samples is not None:  # as `BySample`, but for the global generators
+        return [(seed, None, seed, 0, None, None) for seed in [_next_sample(place) for _ in range(n)]]
+    if place.seed is None:
+        return [(None, None, None, 0, place.stream, None)] * n
+    batch, first = place.batch, place.row
+    if batch is None:
+        batch, first = sample_seed(), 0
+    else:
+        place.row += n
+    return [(mix(batch, row, 0), None, batch, row, place.stream, None) for row in range(first, first + n)]
+
+
+def row():
+    """Return of which row `sample_seed` tells next, for `go_back`."""
+    return _thread.row
+
+
+def go_back(row):
+    """Have `sample_seed` tell of that row next."""
+    _thread.row = row
 
 
 def batch_seed(seed, epoch, ticket, first_row, rank):

@@ -21,6 +21,7 @@ from slipring.ring._check import in_a_handler
 from slipring.ring._ring import DIRECT, FINISH, STAGED, TASK_NEXT, USER_SEEDED, mix, now
 from slipring.workers import remote, seeding
 from slipring.workers._aside import Aside
+from slipring.workers.concurrency import Concurrency
 from slipring.workers.fetch import MapFetcher, StreamFetcher, load_stream, shorter
 from slipring.workers.info import WorkerInfo, set_worker_info
 
@@ -40,13 +41,21 @@ class Job:
     drop_last: bool
     rng: str
     rank: int = 0
+    fetch_threads: int | None = None
     worker_class: type = None  # `Worker`, or an adapter's own
     snapshots: bool = False  # streams: batches go with snapshots, from which another worker could go on
     every: int = 1  # which of them, see `slipring.workers.fetch.Every`
+    share: seeding.Share | None = None  # with rng="sample"; the run's epoch is then `Share.epoch`
+    epoch_seeds: bool = True  # random numbers are made of a task's epoch too, and not of its seed alone
 
     method_argument = "start_method"  # what the adapter calls it
 
     resume = None  # a place to go on from, of jobs that have one
+
+    @property
+    def by_worker(self):
+        """bool: which worker makes a batch matters to what is made."""
+        return self.is_stream
 
     def begun_in(self, run):
         """Return the same job for workers that begin in that run."""
@@ -90,9 +99,11 @@ class Worker:
         self.job = job
         self.kind = kind
         self.encoder = Encoder()
-        self.fetcher = MapFetcher(job.dataset, job.collate_fn)
+        self.concurrency = Concurrency(job.fetch_threads)
+        self.fetcher = MapFetcher(job.dataset, job.collate_fn, self.concurrency, job.share is not None)
         self.stream = None
         self.run = None
+        self.epoch = 0  # of the current run, as random numbers are made of it
         self.base_seed = 0
         self.left_alone = frozenset()
         self.states = None  # inline: the generators' states between two batches of a stream
@@ -113,6 +124,8 @@ class Worker:
             if self.kind == "process":
                 self.left_alone = frozenset(seeding.changed_since(before))
                 flags = USER_SEEDED if self.left_alone else 0
+        if self.job.share is not None:
+            self.fetcher.dataset.left_alone = None if self.kind == "thread" else self.left_alone
         self.ring.serve(self.party, flags)
 
     def _seed_process(self, base_seed):
@@ -128,6 +141,10 @@ class Worker:
         """Work until the segment is closed."""
         while (fill := self.ring.claim(self.party, -1)) is not None:
             self.work(fill)
+
+    def close(self):
+        """End what the worker has for itself: its threads, its event loop."""
+        self.concurrency.close()
 
     # ---- one task
 
@@ -172,29 +189,35 @@ class Worker:
             return
         self.forget_run()
         self._introduce(fill.seed)
+        self.epoch = self._epoch_of(fill)
         if self.job.rng == "worker" or self.job.is_stream:
             # Once per worker and run.
             seed = fill.seed + self.number
             with self._guard():
-                seeding.set_batch_seed(seed, stream=mix(fill.seed, fill.epoch))
+                seeding.set_batch_seed(seed, stream=mix(fill.seed, self.epoch))
                 if self.kind != "thread":
                     seeding.seed_globals(seed, self.left_alone)
                 if self.kind == "inline":
                     self.states = seeding.save_globals()
         self.run = fill.run  # at last: a handler that raises meanwhile has all of it done again
 
+    def _epoch_of(self, fill):
+        return fill.epoch if self.job.epoch_seeds else 0
+
     def _seed(self, fill, first_row):
         """Seed what is seeded per range of rows."""
-        if self.job.rng == "batch" and not self.job.is_stream:
+        if self.job.rng != "worker" and not self.job.is_stream:
             self._seed_rows(fill, fill.ticket, first_row)
 
     def _seed_rows(self, fill, ticket, first_row):
-        batch = seed = seeding.batch_seed(fill.seed, fill.epoch, ticket, 0, self.job.rank)
+        batch = seed = seeding.batch_seed(fill.seed, self.epoch, ticket, 0, self.job.rank)
         if first_row:
-            seed = seeding.batch_seed(fill.seed, fill.epoch, ticket, first_row, self.job.rank)
+            seed = seeding.batch_seed(fill.seed, self.epoch, ticket, first_row, self.job.rank)
         seeding.set_batch_seed(seed, batch, first_row)
         if self.kind != "thread":
             seeding.seed_globals(seed, self.left_alone)
+        if self.job.share is not None:
+            self.job.share.begin(fill.seed, fill.epoch, ticket, first_row)
 
     def _guard(self):
         """In the consumer's own process: use its global generators, and put them back."""

@@ -13,7 +13,7 @@ import torch
 
 from slipring.errors import shown
 from slipring.iterate.dispatch import StreamPlan
-from slipring.torch.state import foreign
+from slipring.torch.state import elastic, foreign
 from slipring.torch.state.asking import copied
 from slipring.torch.state.order import (
     as_state,
@@ -209,11 +209,13 @@ def _own_place(dataset):
 
 def header(loader):
     """Return what every state begins with."""
+    ranks = elastic.divided(loader)
     return {
         "slipring": FORMAT,
         "kind": "stream" if loader._dataset_kind else "map",
         "num_workers": loader.num_workers,
         "batch_size": _batch_size(loader),
+        **({} if ranks is None else {"ranks": ranks}),
     }
 
 
@@ -260,6 +262,13 @@ def ended_places(loader, state):
     }
 
 
+def workers_of(state):
+    """Return how many workers a state needs, because each one's place is its own; 0: any number."""
+    if not isinstance(state, Mapping) or (state.get("kind") != "stream" and not state.get("workers")):
+        return 0
+    return state.get("num_workers", 0)
+
+
 def checked(loader, state):
     """Return the state to go on from, in our own form.
 
@@ -268,6 +277,8 @@ def checked(loader, state):
     AssertionError, TypeError, ValueError
         See `DataLoader.load_state_dict`.
     """
+    if isinstance(state, (list, tuple)):
+        state = elastic.joined(loader, header(loader), state)
     if not isinstance(state, Mapping):
         raise TypeError(f"a state must be a dict, as state_dict() returns it, not {shown(state)}")
     if foreign.is_theirs(state):
@@ -280,6 +291,7 @@ def checked(loader, state):
     kind = header(loader)["kind"]
     if state["kind"] != kind:
         raise ValueError(f"the state is of a {state['kind']} dataset, the loader's is a {kind} dataset")
+    state = elastic.moved(loader, state)
     if not state["finished"]:
         _check_batch_size(loader, state)
     if not state["finished"] and (kind == "stream" or state.get("workers")):
@@ -287,7 +299,7 @@ def checked(loader, state):
             raise AssertionError(
                 f"the state is of num_workers={state['num_workers']}, the loader has num_workers="
                 f"{loader.num_workers}: a place in an iterable or Stateful dataset is each worker's own. "
-                "Use as many workers, or finish the epoch first"
+                f"Use as many workers, or finish the epoch first{_or_divide(loader)}"
             )
         unsaid = any(place["batches"] and not place["states"] for place in places_of(state).values())
         if kind == "stream" and (unsaid or state.get("dropped")):
@@ -297,6 +309,12 @@ def checked(loader, state):
                 stacklevel=3,
             )
     return copied(state)
+
+
+def _or_divide(loader):
+    if not (loader._dataset_kind and elastic.can_divide(loader.dataset)):
+        return ""
+    return ", or give load_state_dict() a list of all ranks' states"
 
 
 def _check_batch_size(loader, state):

@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler
 
 from slipring.ring._check import in_a_handler
 from slipring.torch.state.asking import Making, copied
+from slipring.torch.state.rest import source_behind
 from slipring.workers.fetch import cut_off, generator_ended, is_stateful, shorter
 
 SAVED = ("sampler", "sampler_iterator", "sampler_beyond", "sampler_over")
@@ -145,8 +146,12 @@ class Order:
     def __init__(self, loader, made, before, resume=None, keep=False):
         # Not the loader itself: with persistent workers it keeps the iterator that keeps this.
         self.in_order, self.sampler = loader.in_order, loader.sampler
-        self.source, self.group, self.drop_last = source_of(loader)
+        source, self.group, self.drop_last = source_of(loader)
+        self.source = source_behind(source, resume)
+        # The position, in the order of all ranks, of ticket 0; None: no other ranks have begun this epoch.
+        self.origin = None if resume is None else resume.get("origin")
         self.single = not loader._auto_collation
+        self.begins_there = self.source is not source  # behind what was delivered
         self.generator = generator_of(loader)
         self.resume = resume
         self.ticket = 0 if resume is None else resume["yielded"]
@@ -242,7 +247,7 @@ class Order:
             self.before = state_of(self.generator)
             self.made, loaded = opened(self.source, self.saved_state, self.generator)
         self.draws = _draws(self.made)
-        self.to_skip = 0 if loaded else self.ticket
+        self.to_skip = 0 if loaded or self.begins_there else self.ticket
         if not loaded:
             self.given.clear()  # they are drawn again
         self.is_stateful = is_stateful(self.source) or is_stateful(self.made)
@@ -390,6 +395,7 @@ class Order:
                 "sampler": None,
                 **self._samplers(),
                 **({"rng_is_the_samplers": True} if self.samplers_rng else {}),
+                **({} if self.origin is None else {"origin": self.origin}),
             }
 
     def _samplers(self):

@@ -1,0 +1,90 @@
+"""How many processors there are for this process: what it may run on, its cgroups' quotas, its share among ranks."""
+
+import math
+import os
+
+ROOT = ""  # before /proc and /sys; tests put a tree of their own there
+
+# How many processes of a job run on this machine, as those say that start them: torchrun, Open MPI, MPICH.
+LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+def ranks() -> int:
+    """Return how many ranks of this job share the machine; 1 where nobody says."""
+    for name in LOCAL_RANKS:
+        text = os.environ.get(name, "")
+        if text.isdigit() and int(text) > 0:
+            return int(text)
+    return 1
+
+
+def cpus() -> int:
+    """Return how many processors this process may keep busy, at least 1.
+
+    Those that it may run on, at most its cgroups' quotas; and of what all ranks of the machine share, an equal part.
+    Ranks that are bound to processors of their own (fewer than the cgroup has) share nothing but the quota.
+    """
+    own, among = len(os.sched_getaffinity(0)), ranks()
+    allowed, quota = None, math.inf
+    for directory, v2 in _groups("cpuset"):
+        allowed = allowed or _listed(_read(directory, "cpuset.cpus.effective" if v2 else "cpuset.cpus"))
+    for directory, v2 in _groups("cpu"):
+        quota = min(quota, _quota(directory, v2))
+    bound = allowed is not None and own < allowed
+    return max(1, min(own if bound else own // among, math.ceil(quota / among) if quota < math.inf else own))
+
+
+def _read(directory, name):
+    try:
+        with open(f"{directory}/{name}") as file:
+            return file.read().strip()
+    except (OSError, ValueError):  # there is no such limit, or nobody may know
+        return ""
+
+
+def _quota(directory, v2):
+    """Processors that a cgroup may use on average; infinity if it has no limit."""
+    if v2:
+        fields = _read(directory, "cpu.max").split()
+    else:
+        fields = [_read(directory, "cpu.cfs_quota_us"), _read(directory, "cpu.cfs_period_us")]
+    if len(fields) != 2 or not all(field.isdigit() for field in fields) or int(fields[1]) == 0:
+        return math.inf
+    return int(fields[0]) / int(fields[1])
+
+
+def _listed(text):
+    """How many numbers "0-3,8" has; None if that is no list."""
+    count = 0
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            return None
+        count += int(last or first) - int(first) + 1
+    return count
+
+
+def _groups(controller):
+    """Yield (directory, whether it is v2) of this process's cgroup of a controller, then of those above it."""
+    own = {}  # controller -> path; "" for v2
+    for line in _read(f"{ROOT}/proc/self", "cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        own.update(dict.fromkeys(names.split(","), path))
+    for line in _read(f"{ROOT}/proc/self", "mountinfo").splitlines():
+        place, _, rest = line.partition(" - ")
+        kind, _, options = rest.partition(" ")
+        v2 = kind == "cgroup2"
+        of_v1 = kind == "cgroup" and controller in options.split()[-1].split(",")
+        path = own.get("" if v2 else controller)
+        if path is None or not (v2 or of_v1):
+            continue
+        top, mount = place.split()[3:5]
+        # In a container the path may be the host's, while only the container's own group is mounted.
+        if top != "/" and (path == top or path.startswith(f"{top}/")):
+            path = path[len(top) :]
+        path = path.rstrip("/")
+        while True:
+            yield f"{ROOT}{mount}{path}", v2
+            if not path:
+                break
+            path = path.rpartition("/")[0]

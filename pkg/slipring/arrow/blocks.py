@@ -1,0 +1,150 @@
+"""Arrow data as columns of a stream: as arrays where rows have a fixed size, else as it is.
+
+Imported only when a block of Arrow data, or text, is met.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from slipring.arrow.tables import _one_batch, _take
+
+
+def batches_of(block):
+    """Return the record batches of a block that is Arrow data, or says that it can be; None of another."""
+    if isinstance(block, pa.RecordBatch):
+        return [block]
+    if not isinstance(block, pa.Table):
+        if hasattr(block, "__arrow_c_stream__"):
+            block = pa.RecordBatchReader.from_stream(block).read_all()
+        elif hasattr(block, "__arrow_c_array__"):
+            return [pa.record_batch(block)]
+        else:
+            return None
+    return block.to_batches()
+
+
+def reader(source):
+    """Return what reads the batches of an object with Arrow's stream interface."""
+    return pa.RecordBatchReader.from_stream(source)
+
+
+class Unfit(ValueError):
+    """Values cannot be a column: numpy or Arrow has no place for them."""
+
+
+def as_column(values):
+    """Return one Arrow array of Arrow data, or of text and whatever else numpy has no type for.
+
+    Raises
+    ------
+    Unfit
+        Arrow has none either.
+    """
+    if isinstance(values, pa.Array):
+        return values
+    try:
+        if hasattr(values, "__arrow_c_stream__"):
+            return pa.chunked_array(values).combine_chunks()
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise Unfit(error) from error
+
+
+def as_numpy(column):
+    """Return an Arrow array as a numpy array, a row of it for each; None where rows have no fixed size.
+
+    Without a copy, but for bools and dates.
+
+    Raises
+    ------
+    Unfit
+        There are nulls, at whatever depth.
+    """
+    shape, kind, order = [len(column)], column.type, None
+    if isinstance(kind, pa.FixedShapeTensorType):
+        if not _is_number(kind.value_type):
+            return None
+        shape += kind.shape
+        order, column = kind.permutation, _no_nulls(column).storage
+        column = _no_nulls(column).flatten()
+    else:
+        inner = kind
+        while pa.types.is_fixed_size_list(inner):
+            inner = inner.value_type
+        if not _is_number(inner):
+            return None
+        while pa.types.is_fixed_size_list(column.type):
+            shape.append(column.type.list_size)
+            column = _no_nulls(column).flatten()
+    values = _no_nulls(column).to_numpy(zero_copy_only=False).reshape(shape)
+    return values if order is None else values.transpose(0, *(axis + 1 for axis in order))
+
+
+def _is_number(kind):
+    """Whether numpy has it, with as many bytes for each."""
+    of = pa.types
+    return (
+        of.is_integer(kind) or of.is_floating(kind) or of.is_boolean(kind)
+        or of.is_timestamp(kind) or of.is_duration(kind) or of.is_date(kind)
+    )  # fmt: skip
+
+
+def _no_nulls(column):
+    if column.null_count:
+        raise Unfit(f"{column.null_count} of {len(column)} values are null")
+    return column
+
+
+# ---- rows of what has no fixed size: record batches
+
+
+def rest_of(columns):
+    """Return a record batch of {name: Arrow array}."""
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+def own(batch):
+    """Return the same rows in memory of their own, dictionaries too: nothing refers to where they came from."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return next(iter(pa.ipc.open_stream(sink.getvalue())))
+
+
+def joined(batches):
+    """Return the rows of several batches as one."""
+    if len(batches) == 1:
+        return batches[0]
+    return _one_batch(pa.Table.from_batches(batches).unify_dictionaries())
+
+
+class Pool:
+    """Rows by their place in a buffer, in memory of their own.
+
+    Parameters
+    ----------
+    size : int
+        Places.
+    """
+
+    def __init__(self, size):
+        self._size = size
+        # One attribute, so that no signal's handler can come between: the rows, and which of them is in each place.
+        self._kept = None, np.empty(size, np.int64)
+
+    def put(self, places, batch, taken):
+        """Have the rows in these places; `taken`: the places of all others."""
+        table, numbers = pa.Table.from_batches([own(batch)]), self._kept[1].copy()
+        before = self._kept[0]
+        if before is not None:
+            if before.num_rows > 2 * self._size:  # most of them have been drawn
+                before = pa.Table.from_batches([self.take(taken)])
+                numbers[taken] = np.arange(len(taken))
+            table = pa.concat_tables([before, table])
+        numbers[places] = np.arange(table.num_rows - len(places), table.num_rows)
+        self._kept = table, numbers
+
+    def take(self, places):
+        """Return the rows of these places, as one batch."""
+        table, numbers = self._kept
+        return _one_batch(_take(table.unify_dictionaries(), numbers[places]))

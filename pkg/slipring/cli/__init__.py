@@ -1,0 +1,1 @@
+"""``slipring`` and ``python -m slipring``: one file for each command, imported when it is used."""

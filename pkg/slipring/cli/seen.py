@@ -1,0 +1,104 @@
+"""What `slipring top` sees of a segment: a frame's figures, before anything is drawn."""
+
+import dataclasses
+
+from slipring.monitor import processes, records
+from slipring.monitor._watch import STAGES, STATES
+from slipring.monitor.doing import TICKS, Doing, Rates, doing, lately, rates
+from slipring.monitor.sight import Sight, durations
+from slipring.monitor.verdict import verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class Of:
+    """A party, with what it has done lately: batches each second, ms for fetch and collate of one, share of a core."""
+
+    doing: Doing
+    rate: float
+    fetch_ms: float | None
+    collate_ms: float | None
+    cpu: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a frame is made of."""
+
+    sight: Sight
+    rates: Rates
+    parties: list
+    stages: dict
+    verdict: str
+    job: object
+
+    def dict(self):
+        """Return it for JSON."""
+        parties = [
+            {**party.doing.dict(), "batches_per_s": party.rate, "fetch_ms": party.fetch_ms,
+             "collate_ms": party.collate_ms, "cpu": party.cpu}
+            for party in self.parties
+        ]  # fmt: skip
+        states = records.states(self.sight.slots)
+        return {
+            "pid": self.job.pid, "name": self.job.name, "push": self.job.push, "verdict": self.verdict,
+            **self.rates.dict(), "total": self.sight.sums["batches"], "slots": self.sight.outline["n_slots"],
+            "states": {state: states.count(state) for state in STATES if state in states}, "parties": parties,
+            "stages": {
+                name: {"p50_s": p50, "p99_s": p99, "max_s": most} for name, (p50, p99, most) in self.stages.items()
+            },
+        }  # fmt: skip
+
+
+class Eye:
+    """Looks at a job again and again: some figures are of the time between two looks.
+
+    Parameters
+    ----------
+    job : Job
+    """
+
+    def __init__(self, job):
+        self.job = job
+        self.before, self.cpu = None, {}
+
+    def look(self):
+        """Return what is `Seen` now."""
+        sight = Sight(self.job.watch)
+        recent = lately(sight)
+        got = rates(sight, self.before)
+        parties = [self._of(each, sight, recent, got) for each in doing(sight, self.job)]
+        stages = {}
+        for name, ns in durations(recent).items():
+            if len(ns):
+                ordered = sorted(ns.tolist())
+                last = len(ordered) - 1
+                marks = (ordered[int(q * last + 0.5)] / 1e9 for q in (0.5, 0.99, 1))
+                stages[name] = tuple(marks)
+        seen = Seen(
+            sight, got, parties, {n: stages[n] for n in STAGES if n in stages}, str(verdict(sight)), self.job
+        )
+        self.before = sight
+        return seen
+
+    def _of(self, each, sight, recent, got):
+        cpu = None
+        found = processes.process(each.pid)
+        if found is not None and each.state:
+            known = self.cpu.get(each.pid)
+            if known is None or known[0] != sight.at_ns:
+                share = None
+                if known is not None:
+                    share = (found.cpu_ticks - known[1]) / TICKS / max(1e-9, (sight.at_ns - known[0]) / 1e9)
+                self.cpu[each.pid] = sight.at_ns, found.cpu_ticks, share
+            cpu = self.cpu[each.pid][2]
+        kind, _, number = each.name.partition(" ")
+        if kind == "consumer":
+            return Of(each, got.batches, None, None, cpu)
+        party = int(number) if kind == "party" else int(number) + 1 if kind == "worker" else 1
+        its = recent[recent["party"] == party]
+        if not len(its):
+            return Of(each, 0.0, None, None, cpu)
+        begin = max(sight.at_ns - int(got.over_s * 1e9), int(recent["published_at"].min()))
+        n = int((its["published_at"] > begin).sum())
+        seconds = max(1e-3, (sight.at_ns - begin) / 1e9)
+        return Of(each, n / seconds, its["fetch_ns"].mean() / 1e6, its["collate_ns"].mean() / 1e6, cpu)

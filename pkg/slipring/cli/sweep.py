@@ -1,0 +1,314 @@
+"""How fast a dataset is with how many workers, and what limits it: measured on this machine."""
+
+import dataclasses
+import itertools
+import os
+import tempfile
+import threading
+import time
+
+import numpy as np
+
+import slipring
+from slipring.errors import BatchTooLarge, SegmentFull, WorkerDied, WorkerError
+
+PREFETCH = 2  # batches in flight per worker, as the loaders' default
+ENOUGH = 0.9  # of the best rate: who has it, has enough workers
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is measured: with a number of workers, started so, in batches of a size.
+
+    Without transport a worker reads the samples, puts the batch together and drops it: what the dataset alone costs.
+    """
+
+    workers: int
+    start_method: str
+    batch_size: int
+    transport: bool = True
+
+    def __str__(self):
+        how = f" by {self.start_method}" if self.workers else ""
+        return f"{self.workers} workers{how}, batches of {self.batch_size}" + (
+            "" if self.transport else ", dropped in the worker"
+        )
+
+
+@dataclasses.dataclass
+class Row:
+    """What was seen of a case; times in seconds, workers' summed, within `seconds`.
+
+    Attributes
+    ----------
+    first_batch_s : float
+        From the beginning to the first batch.
+    cpu_s, queued_s : float or None
+        What workers had of processors; and waited for one while they could have run. None: the kernel does not tell.
+    error : str or None
+        Why there are no figures.
+    """
+
+    case: Case
+    batches: int = 0
+    samples_per_s: float = 0.0
+    mb_per_s: float = 0.0
+    seconds: float = 0.0
+    first_batch_s: float = 0.0
+    fetch_s: float = 0.0
+    collate_s: float = 0.0
+    slot_wait_s: float = 0.0
+    consumer_wait_s: float = 0.0
+    cpu_s: float | None = None
+    queued_s: float | None = None
+    private_bytes: int = 0
+    error: str | None = None
+
+    @property
+    def busy_s(self):
+        """float: reading samples and putting them together."""
+        return self.fetch_s + self.collate_s
+
+    def dict(self):
+        """All of it as plain values."""
+        told = dataclasses.asdict(self)
+        return {**told.pop("case"), **told}
+
+
+# ---- what a loader is made of
+
+
+class Endless:
+    """Indices of a dataset, again and again: no pass ends while its rate is measured."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __iter__(self):
+        return itertools.cycle(range(self.length))
+
+
+class Dropping:
+    """A collate function whose batch is made, and does not travel."""
+
+    def __init__(self, collate):
+        self.collate = collate
+
+    def __call__(self, samples):
+        self.collate(samples)
+        return np.zeros(1, np.uint8)
+
+
+class DroppingWhole:
+    """A dataset that makes whole batches, which do not travel."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def fetch_into(self, indices, empty):
+        """Make a batch; return a tiny one."""
+        self.dataset.fetch_into(indices, empty)
+        return np.zeros(1, np.uint8)
+
+
+class Announce:
+    """What each worker calls as it begins: it tells in a folder which process and thread it is."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __call__(self, worker):
+        with open(os.path.join(self.folder, str(worker)), "w") as file:
+            file.write(f"{os.getpid()} {threading.get_native_id()}")
+
+
+class Maker:
+    """Makes the loader of a case.
+
+    Parameters
+    ----------
+    dataset : object
+    collate : callable or None
+    torch : bool
+        `slipring.torch.DataLoader`, with torch's collation.
+    """
+
+    def __init__(self, dataset, collate=None, torch=False):
+        self.dataset, self.collate, self.torch = dataset, collate, torch
+        self.is_stream = not any(
+            hasattr(dataset, name) for name in ("__getitem__", "__getitems__", "fetch_into")
+        )
+        self.whole = hasattr(dataset, "fetch_into") and not torch and collate is None
+        if torch:
+            import torch.utils.data
+
+            self.is_stream = isinstance(dataset, torch.utils.data.IterableDataset)
+
+    def open(self, case, init):
+        """Return the loader; `init` is what each worker calls as it begins."""
+        dataset, collate = self.dataset, self.collate
+        if not case.transport and self.whole:
+            dataset = DroppingWhole(dataset)
+        elif not case.transport:
+            collate = Dropping(collate or self._default())
+        common = {
+            "batch_size": case.batch_size,
+            "num_workers": case.workers,
+            "collate_fn": collate,
+            "sampler": None if self.is_stream else Endless(len(self.dataset)),
+            "worker_init_fn": init,
+        }
+        if not self.torch:
+            method = case.start_method if case.workers else None
+            return slipring.Loader(dataset, start_method=method, prefetch_factor=PREFETCH, **common)
+        from slipring.torch import DataLoader
+
+        if case.workers:
+            common.update(
+                multiprocessing_context=case.start_method, prefetch_factor=PREFETCH, persistent_workers=True
+            )
+        return DataLoader(dataset, **common)
+
+    def _default(self):
+        if not self.torch:
+            return slipring.default_collate
+        from torch.utils.data import default_collate
+
+        return default_collate
+
+
+# ---- measuring
+
+
+def measure(maker, case, seconds, batches=None):
+    """Return the `Row` of a case: `seconds` long behind the warm-up, or as many batches.
+
+    Raises
+    ------
+    Exception
+        What the dataset has raised, with a `WorkerError` as its cause where a worker did.
+    ValueError
+        The dataset gives no batch.
+    """
+    row = Row(case)
+    try:
+        with tempfile.TemporaryDirectory() as folder, maker.open(case, Announce(folder)) as loader:
+            _measure(row, loader, folder, seconds, batches)
+    except (SegmentFull, BatchTooLarge, WorkerDied, MemoryError) as error:
+        row.error = f"{type(error).__name__}: {error}"
+    except Exception as error:
+        ours = isinstance(error, WorkerError) or isinstance(error.__cause__, WorkerError)
+        if ours or not case.workers or case.start_method in ("fork", "thread"):
+            raise
+        row.error = f"{type(error).__name__}: {error}"  # it cannot be pickled, most likely
+    return row
+
+
+def _measure(row, loader, folder, seconds, batches):
+    case, begun = row.case, time.perf_counter()
+    stream = _forever(loader)
+    next(stream)
+    row.first_batch_s = time.perf_counter() - begun
+    for _ in range(case.workers * PREFETCH):  # made while the first was waited for
+        next(stream)
+    before, used = loader.stats(), _processor_time(folder, case)
+    begun = now = time.perf_counter()
+    count = 0
+    while now < begun + seconds and (batches is None or count < batches):
+        next(stream)
+        count, now = count + 1, time.perf_counter()
+    after, used_now = loader.stats(), _processor_time(folder, case)
+    stream.close()
+    row.batches, row.seconds = count, now - begun
+    row.samples_per_s = count * case.batch_size / row.seconds
+    row.mb_per_s = (after.bytes - before.bytes) / 1e6 / row.seconds
+    for name in ("fetch_s", "collate_s", "slot_wait_s", "consumer_wait_s"):
+        setattr(row, name, getattr(after, name) - getattr(before, name))
+    if used is not None and used_now is not None:
+        row.cpu_s, row.queued_s = (now - then for now, then in zip(used_now, used))
+    row.private_bytes = sum(size or 0 for size in after.worker_private_bytes)
+
+
+def _forever(loader):
+    """Batches without end; a stream begins again."""
+    while True:
+        some = False
+        for _batch in loader:
+            some = True
+            del _batch
+            yield
+        if not some:
+            raise ValueError("the dataset gives no batch: it is empty")
+
+
+def _processor_time(folder, case):
+    """(seconds on processors, seconds waiting for one) of the workers so far; None if the kernel does not tell."""
+    if not case.workers:
+        tasks = [f"/proc/self/task/{threading.get_native_id()}"]
+    else:
+        tasks = []
+        for worker in range(case.workers):
+            with open(os.path.join(folder, str(worker))) as file:
+                pid, thread = file.read().split()
+            if int(pid) == os.getpid():
+                tasks.append(f"/proc/self/task/{thread}")
+            else:
+                tasks += [f"/proc/{pid}/task/{name}" for name in os.listdir(f"/proc/{pid}/task")]
+    ran = queued = 0
+    for task in tasks:
+        try:
+            with open(f"{task}/schedstat") as file:
+                on, off, _ = file.read().split()
+        except FileNotFoundError:
+            if not os.path.exists("/proc/self/schedstat"):
+                return None
+            continue  # a thread that has ended
+        ran, queued = ran + int(on), queued + int(off)
+    return ran / 1e9, queued / 1e9
+
+
+def sweep(maker, workers, methods, sizes, seconds, batches=None, full=False, told=lambda case: None):
+    """Measure a dataset; return the rows.
+
+    The number of workers is swept with the first start method and batch size, with and without transport. The
+    other methods, and then sizes, are measured at the number that was best.
+
+    Parameters
+    ----------
+    workers : list of int
+    methods, sizes : list
+    full : bool
+        Each with each.
+    told : callable
+        Called with each `Case` before it is measured.
+    """
+    rows = []
+
+    def one(*what):
+        case = Case(*what)
+        told(case)
+        rows.append(measure(maker, case, seconds, batches))
+
+    if full:
+        for size, method, number in itertools.product(sizes, methods, workers):
+            if number or method == methods[0]:
+                one(number, method, size)
+                one(number, method, size, False)
+        return rows
+    for number in workers:
+        one(number, methods[0], sizes[0])
+        one(number, methods[0], sizes[0], False)
+    good = [row for row in rows if row.case.transport and not row.error and row.case.workers]
+    if good:
+        at = max(good, key=lambda row: row.samples_per_s).case.workers
+        for method in methods[1:]:
+            one(at, method, sizes[0])
+    good = [row for row in rows if row.case.transport and not row.error]
+    if good:
+        best = max(good, key=lambda row: row.samples_per_s).case
+        for size in sizes[1:]:
+            one(best.workers, best.start_method, size)
+    return rows

@@ -1,0 +1,74 @@
+# The mirror of csrc/watch.h.
+
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+
+cdef extern from "watch.h" nogil:
+    enum:
+        SR_LABEL
+        SR_SEEN
+        SR_SLOWEST
+        SR_STAGES
+        SR_BUCKETS
+        SR_SUMS
+        SR_VERSION
+        SR_RECORDS
+        SR_SEG_PUSH
+
+    ctypedef struct sr_watch:
+        pass
+
+    ctypedef struct sr_seen:
+        uint64_t number
+
+    ctypedef struct sr_slot_seen:
+        uint64_t state
+
+    ctypedef struct sr_outline:
+        uint64_t run
+        uint64_t recorded
+        uint64_t folded
+        uint64_t loop_steps
+        uint64_t loop_wait_ns
+        uint64_t loop_ns
+        uint64_t capacity
+        uint64_t task_capacity
+        uint64_t total
+        uint64_t data_off
+        uint64_t stride
+        uint64_t pid_namespace
+        uint32_t n_slots
+        uint32_t n_parties
+        uint32_t flags
+        uint32_t closed
+        uint32_t high_water
+        uint32_t ready_waiters
+        char label[128]
+
+    ctypedef struct sr_party_seen:
+        uint64_t started
+        uint64_t batches
+        uint64_t bytes
+        uint64_t fetch_ns
+        uint64_t collate_ns
+        uint64_t idle_ns
+        uint64_t at_since
+        uint64_t cpu_ns
+        uint64_t queued_ns
+        uint64_t told_ns
+        int32_t pid
+        uint32_t status
+        uint32_t waiting
+        uint32_t at_slot
+        uint32_t at_row
+        uint32_t short_of
+        uint32_t leaving
+        uint32_t pad
+
+    int sr_watch_open(int fd, bint copy, sr_watch **out, uint32_t *version)
+    void sr_watch_close(sr_watch *watch)
+    void sr_watch_outline(const sr_watch *watch, sr_outline *out)
+    uint32_t sr_watch_records(const sr_watch *watch, uint64_t first, sr_seen *out, uint32_t room)
+    uint32_t sr_watch_slowest(const sr_watch *watch, bint samples, sr_seen *out)
+    void sr_watch_totals(const sr_watch *watch, uint64_t *out)
+    int sr_watch_slot(const sr_watch *watch, uint32_t slot, sr_slot_seen *out)
+    int sr_watch_party(const sr_watch *watch, uint32_t party, sr_party_seen *out)

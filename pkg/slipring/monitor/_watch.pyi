@@ -1,0 +1,29 @@
+"""A segment as it is seen from any process, copied into arrays."""
+
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+STAGES: tuple[str, ...]
+STATES: tuple[str, ...]
+KINDS: tuple[str, ...]
+NO_INDEX: int
+NO_SLOT: int
+VERSION: int
+RECORD: np.dtype[np.void]
+SLOT: np.dtype[np.void]
+PARTY: np.dtype[np.void]
+
+class NoSegment(ValueError): ...
+class InRecordFile(NoSegment): ...
+
+@final
+class Watch:
+    def __new__(cls, fd: int, copy: bool = ...) -> Watch: ...
+    def outline(self) -> dict[str, Any]: ...
+    def records(self, first: int = ...) -> NDArray[np.void]: ...
+    def slowest(self, samples: bool = ...) -> NDArray[np.void]: ...
+    def totals(self) -> tuple[dict[str, int], dict[str, tuple[int, int, NDArray[np.int64]]]]: ...
+    def slots(self) -> NDArray[np.void]: ...
+    def parties(self) -> NDArray[np.void]: ...

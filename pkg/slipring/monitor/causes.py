@@ -1,0 +1,393 @@
+"""What a loop may wait for: a rule for each cause, in the order in which they are asked.
+
+A rule returns (cause, text, advice), or None where it is something else.
+"""
+
+import numpy as np
+
+from slipring._machine import cpus
+from slipring.monitor import records
+from slipring.monitor.stuck import at_work
+from slipring.monitor.words import seconds, size
+
+BOUND = 0.10  # of its time: a loop that waits longer is bound by its data
+EXPLAINS = 0.5  # of the waiting: what explains as much is the cause
+SLOWER = 2.0  # times as long as the others: a slow worker
+NEAR = 400  # batches, the last ones, by which workers are compared
+RARE = 0.25  # of the batches at most: some slow samples, and not the dataset
+OUTLIER = 6.0  # times the median: a slow sample
+PER_CPU = 4  # workers that wait, for each processor: what is advised at most
+TINY = 200e3  # ns to make a batch
+SLICE = 30e6  # ns for which others may have the processor
+LONG = 1e9  # ns of a wait or step that has not ended, to be told of by itself
+BUSY = 0.75  # of its time: a worker that does not wait for tasks
+ON_CPU = 0.6  # of its time: a worker that computes, and does not wait for something
+COPIED = 0.2  # of the batches: copied because slots are short
+GROWN = 64 << 20  # bytes that a worker has copied of its parent's, worth a word
+SHORT = 0.25  # of the memory that was left: what the workers have copied of their parent's
+PAGE, COPY_NS = 4096, 1000  # to copy a page, with the fault
+COSTS = 0.05  # of the workers' processor time: what copying takes, at least
+
+
+def _no_workers(f, known):
+    if not f.sight.inline:
+        return None
+    return (
+        "no_workers",
+        "Batches are made by the loop itself, when it asks for them.",
+        f"Use num_workers={min(cpus(), f.enough or 1)}: they are made while the step computes.",
+    )
+
+
+def _epoch_start(f, known):
+    if f.first_wait < EXPLAINS * f.all_wait or not f.first_wait:
+        return None
+    steady = f.steady_wait / max(1.0, f.steady_wait + f.steady_step)
+    if steady >= BOUND:
+        return None
+    n = int((f.waited[f.first] > 0).sum())
+    each = f.first_wait / n / 1e9
+    advice = "Keep the workers (persistent_workers=True), or make what they do at their start cheaper."
+    if known.persistent:
+        advice = "The workers stay, and still their first batches take that long: have fewer, longer epochs."
+    return (
+        "epoch_start",
+        f"It waits at the beginning of each epoch ({seconds(each)}, {n} seen), and hardly behind it.",
+        advice,
+    )
+
+
+def _copy(f, known):
+    copied = f.table["copy_ns"].astype(np.float64)
+    if not f.has_loop or not copied.any():
+        return None
+    period = f.sight.outline["loop_ns"] / max(1, f.sight.outline["loop_steps"])
+    ring_wait = f.waited[~f.first].sum() / max(1.0, (~f.first).sum())
+    if copied.mean() < EXPLAINS * period or ring_wait > EXPLAINS * period:
+        return None
+    rate = f.table["bytes"].sum() / max(1.0, copied.sum()) * 1e3
+    return (
+        "copy",
+        f"Batches are there, and their copy to the device takes {seconds(copied.mean() / 1e9)} of the "
+        f"{seconds(period / 1e9)} of a step ({rate:,.0f} MB/s).",
+        "Send fewer bytes (uint8 in place of float32, normalise on the device), and have the slots pinned.",
+    )
+
+
+def _sample(f, known):
+    slowest = f.table["slowest_ns"].astype(np.float64)
+    rows = np.maximum(f.table["rows"], 1)
+    usual = np.median(f.table["fetch_ns"] / rows)
+    slow = (slowest > OUTLIER * max(usual, np.median(slowest))) & (slowest > EXPLAINS * f.table["fetch_ns"])
+    if not slow.any() or slow.mean() > RARE:
+        return None
+    # A batch is waited for together with those behind it, which were not begun in time.
+    excess = (slowest[slow] - usual).sum()
+    if excess < EXPLAINS * f.waited[~f.first].sum() or excess < 1e6:
+        return None
+    if f.queued > 0.15 and slowest.max() < SLICE:
+        return None  # whoever is interrupted is slow, whatever it reads
+    order = np.argsort(slowest[slow])[::-1]
+    found = {}
+    for row in f.table[slow][order]:
+        found.setdefault(records.index_text(row["slowest_index"]), float(row["slowest_ns"]) / 1e9)
+    worth = [(name, s) for name, s in found.items() if s > max(found.values()) / 4]
+    named = ", ".join(f"{name} ({seconds(s)})" for name, s in worth[:4])
+    passing = "" if known.in_order is False else "in_order=False lets other batches pass them, "
+    return (
+        "sample",
+        f"A few samples take {slowest[slow].mean() / max(1.0, usual):.0f} times as long as the others: {named}.",
+        f"Look at these; {passing}a larger prefetch_factor hides them.",
+    )
+
+
+def _times_as_long(f):
+    """Return party -> how many times as long as the others it takes for a batch, at the same time: the median.
+
+    Each batch is compared with those that others made meanwhile: a slow beginning is slow for all of them.
+    """
+    table, made = f.table[~f.first][-NEAR:], f.made_in[~f.first][-NEAR:]
+    begun, done = table["claimed_at"], table["published_at"]
+    found = {}
+    for party, begin, end, ns in zip(table["party"].tolist(), begun, done, made):
+        beside = made[(table["party"] != party) & (begun < end) & (done > begin)]
+        if len(beside):
+            found.setdefault(party, []).append(ns / max(1.0, float(np.median(beside))))
+    return {party: float(np.median(ratios)) for party, ratios in found.items() if len(ratios) >= 4}
+
+
+def _worker(f, known):
+    times = _times_as_long(f)
+    if not times:
+        return None
+    worst = max(times, key=times.get)
+    if times[worst] < SLOWER:
+        return None
+    its = f.sight.parties[worst]
+    told = max(1.0, float(its["told_ns"]))
+    cpu = min(1.0, float(its["cpu_ns"]) / told)
+    queued = min(1 - cpu, float(its["queued_ns"]) / told)
+    if queued > 0.2:
+        why = f"for {queued:.0%} of that time it is ready to run, and has no processor"
+        advice = "Something else has its processor: use fewer workers, or move what runs beside them."
+    elif cpu < ON_CPU:
+        why = f"for {1 - cpu:.0%} of that time it waits in the dataset"
+        advice = "Look at what only this worker waits for: a file system, a connection, a lock."
+    else:
+        why = f"it computes for {cpu:.0%} of that time"
+        advice = "Its part of the data costs more than the others'."
+    return (
+        "worker",
+        f"Worker {worst - 1} (pid {int(its['pid'])}) takes {times[worst]:.1f} times as long for a batch "
+        f"as the others: {why}.",
+        advice,
+    )
+
+
+def _held(f):
+    """Slots that are leased or parked now."""
+    return sum(state in ("leased", "parked") for state in records.states(f.sight.slots))
+
+
+def _kept(f, known):
+    held, n = _held(f), f.sight.outline["n_slots"]
+    copied = known.copied_share or 0.0
+    much = copied >= COPIED
+    # Not where the workers have all they need.
+    if n <= f.n_workers + 2 or not (much or (n - held <= f.n_workers + 1 and f.busy < BUSY)):
+        return None
+    text = f"The program keeps {held} batches, of {n} slots."
+    if much:
+        text = (
+            f"The program keeps batches: {copied:.0%} of all were copied, as few of the {n} slots were left."
+        )
+    return (
+        "kept",
+        text,
+        f"Let batches go (del batch, or keep copies of what is needed), or give slots={2 * n}.",
+    )
+
+
+def _slots(f, known):
+    n = f.sight.outline["n_slots"]
+    if f.n_workers < 2 or n > f.n_workers + 1 or f.busy >= BUSY:
+        return None
+    return (
+        "slots",
+        f"{n} slots are too few for {f.n_workers} workers, which are idle {1 - f.busy:.0%} of their time.",
+        f"Give slots={2 * f.n_workers + 16}, or more.",
+    )
+
+
+def _gil(f, known):
+    if not f.sight.threads or f.n_workers < 2 or cpus() < 2:
+        return None
+    # Threads that wait for the lock are neither on a processor nor ready to run, and all together have about one.
+    cores = f.on_cpu * f.busy * f.n_workers
+    bound = f.wait_share >= BOUND
+    least, most = (0.5, 1.4) if bound else (0.8, 1.2)  # threads may wait for files too, and nobody for them
+    if not least < cores < most or f.on_cpu > ON_CPU or f.computing > 0.9:
+        return None
+    also = "" if bound else ", and so does the step"
+    return (
+        "gil",
+        f"{f.n_workers} worker threads are busy, and together have {cores:.1f} processors: "
+        f"they wait for Python's lock{also}.",
+        "Use processes (start_method='fork'), or have the dataset's work release the GIL.",
+    )
+
+
+def _cache(f, known):
+    looked = int(f.table["hits"].sum()) + int(f.table["misses"].sum())
+    late = f.table[(f.table["epoch"] > f.table["epoch"].min()) | (f.table["run"] > 1)]
+    misses = int(late["misses"].sum())
+    again = misses + int(late["hits"].sum())
+    if not looked or not again or misses < 0.2 * again or not known.cache_full:
+        return None
+    need = f"; all samples would take {size(known.cache_bytes)}" if known.cache_bytes else ""
+    return (
+        "cache",
+        f"The cache is too small: {misses / again:.0%} of the lookups miss in later epochs ({known.cache_full}{need}).",
+        "Give it a larger budget, or keep smaller entries (side=, what='bytes').",
+    )
+
+
+def _tiny(f, known):
+    each = float(f.made_in.mean())
+    if f.busy > EXPLAINS or each > TINY:
+        return None
+    return (
+        "tiny",
+        f"Batches cost less than what it takes to hand one over: to make one takes {seconds(each / 1e9)}.",
+        "Make them larger (batch_size=), or leave workers out (num_workers=0).",
+    )
+
+
+def _collate(f, known):
+    fetch, collate = float(f.table["fetch_ns"].sum()), float(f.table["collate_ns"].sum())
+    if collate < EXPLAINS * (fetch + collate):
+        return None
+    each = seconds(collate / len(f.table) / 1e9)
+    waits = f.computing < ON_CPU
+    if known.own_collate is False:
+        text = (
+            f"{collate / (fetch + collate):.0%} of the workers' time goes into writing samples into the batch"
+        )
+        advice = "Have smaller samples (uint8 in place of float32, a crop)."
+    else:
+        text = f"{collate / (fetch + collate):.0%} of the workers' time goes into collate_fn"
+        advice = (
+            "Make it cheaper (stack arrays once, no copies, no lists of numbers), or leave it to slipring."
+        )
+        if waits:
+            advice = "It waits for something: have that done in the dataset, or not at all."
+    return ("collate", f"{text} ({each} for each batch).", f"{advice} {_more(f, waits)}".strip())
+
+
+def _fetch(f, known):
+    fetch = float(f.table["fetch_ns"].sum())
+    parts = {
+        name: float(f.table[f"{name}_ns"].sum()) / max(1.0, fetch) for name in ("read", "decode", "resize")
+    }
+    parts = {name: share for name, share in parts.items() if share > 0.02}
+    told = ", ".join(f"{share:.0%} {name}" for name, share in parts.items())
+    told = f" ({told})" if told else ""
+    each = seconds(float(f.made_in.mean()) / 1e9)
+    shared = "Threads share Python's lock, and processes do not." if f.sight.threads else ""
+    if f.computing < ON_CPU or parts.get("read", 0.0) > EXPLAINS:
+        return (
+            "storage",
+            f"The workers are {f.busy:.0%} busy, and wait in the dataset for most of it: they have a processor for "
+            f"{f.on_cpu:.0%} of the {each} that a batch takes{told}.",
+            "Reading is slow: a faster disk or cache, larger files, or more workers, which wait side by side. "
+            + _more(f, True),
+        )
+    return (
+        "decode",
+        f"The workers are {f.busy:.0%} busy, and compute: to make a batch takes {each}{told}.{_crowded(f)}",
+        f"{_more(f)} {shared}".strip(),
+    )
+
+
+def _memory(f, known):
+    """Where the parent's memory is being copied, and little is left."""
+    total = sum(known.copied_bytes)
+    if known.free_bytes is None or total <= SHORT * (known.free_bytes + total):
+        return None
+    return _copies(known)
+
+
+def _copying(f, known):
+    """Where there is enough memory, and to copy it takes time."""
+    total = sum(known.copied_bytes)
+    if not known.parent_bytes or total <= EXPLAINS * known.parent_bytes:
+        return None
+    busy_ns = float(f.sight.serving["cpu_ns"].sum())
+    if f.wait_share >= BOUND and (f.computing < ON_CPU or total / PAGE * COPY_NS < COSTS * busy_ns):
+        return None
+    return _copies(known)
+
+
+def _copies(known):
+    sizes = known.copied_bytes
+    if not known.forked or max(sizes, default=0) < GROWN:
+        return None
+    left = f", and {size(known.free_bytes)} are left" if known.free_bytes is not None else ""
+    return (
+        "memory",
+        f"Workers copy the parent's memory as they read it: {size(sum(sizes) / len(sizes))} each by now{left}.",
+        "Keep text in slipring.StringList and numbers in arrays, in place of lists of Python objects.",
+    )
+
+
+def _sampler(f, known):
+    asking = f.asking_share
+    if asking < EXPLAINS:
+        return None
+    lately = f.table[~f.first]["waited_ns"]
+    return (
+        "sampler",
+        f"For {asking:.0%} of that no worker is waited for, but the sampler, which says what comes next: "
+        f"{seconds(float(lately.mean()) * asking / 1e9)} for each batch.",
+        "Draw the indices at once (an array, in place of a loop), or give slipring's own sampling "
+        "(shuffle=True): more workers do not help.",
+    )
+
+
+def _waiting(f, known):
+    """Where one wait that has not ended is most of the waiting, and a worker is at one sample for that long."""
+    if f.wait_now < max(LONG, EXPLAINS * f.all_wait):
+        return None
+    usual = float(np.median(f.made_in))
+    for each in at_work(f.sight):
+        if each.since_s * 1e9 < max(LONG, OUTLIER * usual):
+            continue
+        return (
+            "sample",
+            f"{each.who} has been {each.what} for {seconds(each.since_s)} now: {each.where}. To make a whole batch "
+            f"takes {seconds(usual / 1e9)} otherwise.",
+            "Look at it: `slipring dump` names the index.",
+        )
+    return None
+
+
+def _consumer(f, known):
+    if f.sight.inline:
+        return None
+    if f.step_now >= max(LONG, EXPLAINS * f.all):
+        return (
+            "consumer",
+            f"Not data-bound: the loop has been in its step for {seconds(f.step_now / 1e9)} now.",
+            "",
+        )
+    if f.busy > EXPLAINS:
+        return None
+    fewer = f" {f.enough} would do." if 0 < f.enough < f.n_workers else ""
+    return (
+        "consumer",
+        f"Not data-bound: the loop waits {f.wait_share:.1%} of its time, the step is what takes it. The workers are "
+        f"{f.busy:.0%} busy.{fewer}",
+        "",
+    )
+
+
+def _ok(f, known):
+    if f.sight.inline:
+        text = f"making batches takes {f.wait_share:.1%} of the loop's time."
+    else:
+        text = f"the loop waits {f.wait_share:.1%} of its time, the workers are {f.busy:.0%} busy."
+    return ("ok", f"Nothing is wrong: {text}", "")
+
+
+IF_BOUND = (
+    *(_no_workers, _memory, _waiting, _epoch_start, _copy, _sampler, _kept, _sample, _cache, _worker, _slots),
+    *(_gil, _copying, _tiny, _collate, _fetch),
+)
+IF_NOT = (_memory, _copying, _gil, _consumer, _ok)
+
+
+# ---- words
+
+
+def _crowded(f):
+    """What is said where processors are short."""
+    if f.queued < 0.15:
+        return ""
+    if f.delayed > f.queued:
+        return " They are ready to run, and have no processor, for longer than that."
+    return f" For {f.queued:.0%} of that they are ready to run, and have no processor."
+
+
+def _more(f, waiting=False):
+    n, most = f.enough, cpus()
+    if not n or n <= f.n_workers:
+        return ""
+    if n > PER_CPU * most and waiting:
+        more = max(f.n_workers + 1, PER_CPU * most)
+        return f"Have more workers, {more} for a start: the step by itself takes little time."
+    if n > most and not waiting:
+        return (
+            f"{n} workers would keep up with the step, and this process may use {most} processors: make the samples "
+            "cheaper (smaller files, a cache), or give it more processors."
+        )
+    return f"{n} workers would be enough; there are {f.n_workers}."

@@ -1,0 +1,278 @@
+"""What the parties of a segment do at a moment, and what the loop has got lately."""
+
+import dataclasses
+import os
+
+from slipring.monitor import processes, records
+from slipring.monitor._watch import NO_INDEX, NO_SLOT
+from slipring.monitor.records import state_name
+from slipring.monitor.words import seconds
+
+SERVING = 2  # a party's status, of a worker that has begun
+INDICES = 1  # a task's kind: its indices lie in the slot
+DUE = ("task", "claimed", "shared", "ready")  # states of a slot whose batch has not been taken
+SEEN_S = 1e-3  # of a job that has ended, less is not told: the newest stamp may be that of its beginning
+WINDOW_S = 5.0  # what rates are of
+TICKS = os.sysconf("SC_CLK_TCK")
+LETTERS = {"T": "stopped", "t": "traced", "Z": "dead", "X": "dead", "D": "in the kernel"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Doing:
+    """What a party does, or was doing when a job ended.
+
+    Attributes
+    ----------
+    name : str
+        "consumer", "worker 0", or "party 3" of a queue.
+    pid : int
+        Its process's number here, or the one it had.
+    state : str
+        The process's letter in /proc/<pid>/stat; "" where there is no such process.
+    what : str
+        "not begun", "idle", "reading", "making", "collating", "waiting for memory", "waiting for a batch", "waiting
+        for workers", "in its step" or "between tasks".
+    since_s : float or None
+        How long it has done that; of a job that has ended: up to the newest stamp, so that it may be longer.
+    index, first_index : int or None
+        The sample that it reads; the first one of its batch.
+    row : int or None
+        Of the batch.
+    slot, run, epoch, ticket, rows : int or None
+        The batch.
+    """
+
+    name: str
+    pid: int
+    state: str
+    what: str
+    since_s: float | None = None
+    index: int | None = None
+    first_index: int | None = None
+    row: int | None = None
+    slot: int | None = None
+    run: int | None = None
+    epoch: int | None = None
+    ticket: int | None = None
+    rows: int | None = None
+
+    @property
+    def sample(self):
+        """str: which sample it reads."""
+        if self.index is not None:
+            return f"index {self.index}"
+        if self.first_index is not None:
+            return f"row {self.row} of those from index {self.first_index} on"
+        return f"row {self.row}"
+
+    def sentence(self, long=True, was=False):
+        """Return it in words; `long`: with its batch."""
+        batch = f"batch {self.ticket}" if self.ticket is not None else "a batch"
+        told = {
+            "reading": f"reads {self.sample}" if not was else f"was reading {self.sample}",
+            "making": f"{'was making' if was else 'makes'} {batch}",
+            "collating": f"{'was collating' if was else 'collates'} {batch}",
+            "idle": "was waiting for a task" if was else "waits for a task",
+            "waiting for memory": f"{'was waiting' if was else 'waits'} for memory",
+            "waiting for a batch": f"{'was waiting' if was else 'waits'} for {batch}",
+            "waiting for workers": f"{'was waiting' if was else 'waits'} for its workers to begin",
+            "in its step": "was in its step" if was else "in its step",
+            "between tasks": "was between two tasks" if was else "between two tasks",
+            "not begun": "had not begun" if was else "not begun",
+        }[self.what]
+        if self.since_s is not None and not (was and self.since_s < SEEN_S):
+            # Where it begins is known, not when the job has ended.
+            told += f"{', for at least' if was else ' for'} {seconds(self.since_s)}"
+        if long and self.ticket is not None:
+            first = f", from index {self.first_index} on" if self.first_index is not None else ""
+            of = f"epoch {self.epoch}, {self.rows} rows{first}"
+            told += f" (batch {self.ticket}, {of})" if self.what == "reading" else f" ({of})"
+        if was:
+            return told
+        mark = "gone" if not self.state and self.pid else LETTERS.get(self.state, "")
+        return f"{mark}: {told}" if mark else told
+
+    def dict(self):
+        """Return it for JSON."""
+        return {**dataclasses.asdict(self), "sentence": self.sentence()}
+
+
+def doing(sight, job=None):
+    """Return the `Doing` of all parties of a `Sight` that there are, the consumer first.
+
+    Parameters
+    ----------
+    sight : Sight
+    job : Job, optional
+        By which samples are named. A file of a job that has ended has none: what lay in the slots has gone.
+    """
+    push = sight.outline["push"]
+    lying = {int(slot["batch"]["slot"]): slot for slot in sight.slots}
+    claimed = {
+        int(slot["batch"]["party"]): slot for slot in sight.slots if state_name(slot["state"]) == "claimed"
+    }
+    by_rows = bool((sight.table["slowest_ns"] > 0).any())
+    found = [] if push else [_consumer(sight, job, claimed)]
+    told = sight.told if job is None else sight.there
+    for number, party in enumerate(sight.parties):
+        pid = int(party["pid"])
+        if (number == 0 and not push) or not (pid or sight.inline):
+            continue
+        if not (party["status"] if push else told[number] or sight.inline):
+            continue  # it has left
+        name = f"party {number}" if push else f"worker {number - 1}"
+        if sight.inline:
+            name, pid = "made by the loop", sight.consumer_pid
+        here = job.number(pid) if job is not None else pid
+        state = processes.state_of(here, 0 if sight.inline else int(party["started"]))
+        work = _at_work(sight, job, number, party, lying, claimed, by_rows)
+        found.append(Doing(name, here or pid, state, **work))
+    return found
+
+
+def _at_work(sight, job, number, party, lying, claimed, by_rows):
+    """What a party does, and with which batch."""
+    since = _ago(sight, party["at_since"])
+    slot = claimed.get(number)
+    if int(party["at_slot"]) != NO_SLOT:
+        place, row = int(party["at_slot"]), int(party["at_row"])
+        told = {"what": "reading", "since_s": since, "row": row, "slot": place}
+        at = lying.get(place)
+        if at is None or state_name(at["state"]) not in ("claimed", "shared"):
+            return told  # it has gone on meanwhile
+        told.update(_batch(at["batch"], at["task_rows"]))
+        if int(at["task_kind"]) == INDICES:
+            if row == 0:
+                told["index"] = told["first_index"]
+            elif job is not None:
+                told["index"] = _index(job, number, party, place, row)
+        return told
+    if party["short_of"]:
+        return {"what": "waiting for memory"}
+    if slot is not None:
+        # Samples that are read one by one are told of, so that this one has read them all, or is about to begin.
+        # Without a row `at_since` is when it had read the last one: of this batch, or of one before.
+        claimed_at, read_at = int(slot["batch"]["claimed_at"]), int(party["at_since"])
+        by_rows = (by_rows or read_at >= claimed_at) and int(slot["task_kind"]) == INDICES
+        what, begun = ("collating", max(claimed_at, read_at)) if by_rows else ("making", claimed_at)
+        return {"what": what, "since_s": _ago(sight, begun), **_batch(slot["batch"], slot["task_rows"])}
+    if not sight.outline["push"] and not sight.inline and int(party["status"]) < SERVING:
+        return {"what": "not begun", "since_s": since}
+    return {"what": "idle" if party["waiting"] else "between tasks"}
+
+
+def _index(job, number, party, slot, row):
+    """The index that a worker reads; None if it has gone on before it was read."""
+    index = job.index_at(slot, row)
+    again = job.watch.parties()[number]
+    same = all(int(again[name]) == int(party[name]) for name in ("pid", "at_slot", "at_row", "at_since"))
+    return index if same else None
+
+
+def _batch(batch, rows):
+    first = int(batch["first_index"])
+    return {
+        "slot": int(batch["slot"]), "run": int(batch["run"]), "epoch": int(batch["epoch"]),
+        "ticket": int(batch["ticket"]), "rows": int(rows),
+        "first_index": None if first == NO_INDEX else first,
+    }  # fmt: skip
+
+
+def _ago(sight, stamp):
+    return (sight.at_ns - int(stamp)) / 1e9 if 0 < int(stamp) <= sight.at_ns else None
+
+
+def _consumer(sight, job, claimed):
+    party = sight.parties[0]
+    pid = int(party["pid"])
+    here = job.number(pid) if job is not None else pid
+    state = processes.state_of(here, int(party["started"]))
+    told = {"what": "in its step"}
+    last = int(sight.table["taken_at"].max(initial=0))
+    if last:
+        told["since_s"] = _ago(sight, last)
+    slots = sight.slots[sight.slots["batch"]["run"] == sight.outline["run"]]
+    late = sight.parties[sight.there & (sight.parties["status"] < SERVING)]
+    if sight.inline and claimed:  # it makes the batch that it has asked for
+        slot = next(iter(claimed.values()))
+        its = _batch(slot["batch"], slot["task_rows"])
+        told["since_s"] = _ago(sight, slot["batch"]["claimed_at"])
+        told.update(what="waiting for a batch", **{name: its[name] for name in ("ticket", "epoch", "rows")})
+    elif sight.outline["ready_waiters"]:
+        told["what"] = "waiting for a batch"
+        due = [slot["batch"] for slot in slots if state_name(slot["state"]) in DUE]
+        if due:
+            told["ticket"] = min(int(batch["ticket"]) for batch in due)
+            told.update(epoch=int(due[0]["epoch"]), rows=int(due[0]["rows"]))
+    elif len(late) and not len(slots) and not (sight.table["run"] == sight.outline["run"]).any():
+        # It asks for nothing before all have begun.
+        told = {"what": "waiting for workers", "since_s": _ago(sight, late["at_since"].min())}
+    return Doing("consumer", here or pid, state, **told)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """What the loop has got lately, each second.
+
+    Attributes
+    ----------
+    batches, bytes : float
+        Each second.
+    waiting : float or None
+        The part of the time in which the loop waited, from 0 to 1; None: nothing is known of it.
+    over_s : float
+        The time that was looked at.
+    """
+
+    batches: float
+    bytes: float
+    waiting: float | None
+    over_s: float
+
+    def dict(self):
+        """Return it for JSON."""
+        return dataclasses.asdict(self)
+
+
+def rates(sight, before=None, window_s=WINDOW_S):
+    """Return the `Rates` of a `Sight`, over a few seconds or what is remembered of them.
+
+    Parameters
+    ----------
+    before : Sight, optional
+        An earlier one: the loop behind a thread that takes its batches is known by sums alone.
+    """
+    got = sight.taken
+    if not len(got):
+        return Rates(0.0, 0.0, _of_loop(sight, before), 0.0)
+    begin = max(sight.at_ns - int(window_s * 1e9), int(got["taken_at"][0]))
+    lately = got[got["taken_at"] > begin]
+    lasted = max(1e-9, (sight.at_ns - begin) / 1e9)
+    waiting = _of_loop(sight, before)
+    if waiting is None and not sight.outline["push"]:
+        waited, all_of_it = (
+            int(lately["waited_ns"].sum()),
+            int((lately["waited_ns"] + lately["step_ns"]).sum()),
+        )
+        if sight.outline["ready_waiters"]:  # it waits just now
+            since = sight.at_ns - max(begin, int(got["taken_at"][-1]))
+            waited, all_of_it = waited + since, all_of_it + since
+        waiting = waited / all_of_it if all_of_it > 0 else None
+    return Rates(len(lately) / lasted, int(lately["bytes"].sum()) / lasted, waiting, lasted)
+
+
+def _of_loop(sight, before):
+    """The share of waiting of the loop behind a thread; None where there is no such thread."""
+    now, then = sight.outline, before.outline if before is not None else {"loop_ns": 0, "loop_wait_ns": 0}
+    if not now["loop_steps"]:
+        return None
+    if now["loop_ns"] <= then["loop_ns"]:
+        then = {"loop_ns": 0, "loop_wait_ns": 0}
+    return (now["loop_wait_ns"] - then["loop_wait_ns"]) / max(1, now["loop_ns"] - then["loop_ns"])
+
+
+def lately(sight, window_s=WINDOW_S):
+    """Return those of a table that were published in the last seconds; where none were, those that are remembered."""
+    done = records.published(sight.table)
+    recent = done[done["published_at"] > sight.at_ns - int(window_s * 1e9)]
+    return recent if len(recent) else done

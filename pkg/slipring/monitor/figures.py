@@ -1,0 +1,112 @@
+"""What a loader did between two looks at its figures, as numbers for a training's logger. Their names stand here."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from slipring.stats import Stats
+
+PREFIX = "slipring/"
+
+# Sums over a loader's life, of which two looks give the difference.
+SUMS = (
+    "batches", "bytes", "copied_batches", "fetch_s", "collate_s", "slot_wait_s", "consumer_wait_s", "respawns",
+)  # fmt: skip
+
+
+def scalars(now: Stats, before: Stats | None, seconds: float) -> dict[str, float]:
+    """Return what happened between two `slipring.Stats` of a loader, by names for TensorBoard, W&B and others.
+
+    Parameters
+    ----------
+    now, before : Stats
+        None: from the beginning.
+    seconds : float
+        From one to the other.
+
+    Returns
+    -------
+    dict
+        - ``slipring/batches_per_s``, ``slipring/mb_per_s``: what was delivered.
+        - ``slipring/wait_share``: the part of the time that was spent waiting for batches, 0 to 1. With
+          ``device=`` or ``preload=`` a thread waits, ahead of the training, which so waits at most as long.
+        - ``slipring/workers_busy_share``: the part of the workers' time in which they had something to do.
+        - ``slipring/fetch_ms``, ``slipring/collate_ms``: a worker's time for a batch.
+        - ``slipring/copied_share``: the part of the batches that were copied out of their slots.
+        - ``slipring/respawns``: workers that were replaced.
+
+        Shares and times for a batch are 0 where there was none.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> from slipring.monitor import scalars
+    >>> with slipring.Loader(range(12), batch_size=4) as loader:
+    ...     for batch in loader:
+    ...         pass
+    ...     scalars(loader.stats(), None, seconds=2.0)["slipring/batches_per_s"]
+    1.5
+    """
+    return named({name: getattr(now, name) - getattr(before, name, 0) for name in SUMS}, seconds)
+
+
+def named(made: dict[str, float], seconds: float) -> dict[str, float]:
+    """Return the scalars of the differences of `SUMS`."""
+    batches = made["batches"]
+    busy = made["fetch_s"] + made["collate_s"]
+    figures = {
+        "batches_per_s": _ratio(batches, seconds),
+        "mb_per_s": _ratio(made["bytes"] / 1e6, seconds),
+        "wait_share": min(1.0, _ratio(made["consumer_wait_s"], seconds)),
+        "workers_busy_share": _ratio(busy, busy + made["slot_wait_s"]),
+        "fetch_ms": _ratio(made["fetch_s"] * 1e3, batches),
+        "collate_ms": _ratio(made["collate_s"] * 1e3, batches),
+        "copied_share": _ratio(made["copied_batches"], batches),
+        "respawns": float(made["respawns"]),
+    }
+    return {PREFIX + name: value for name, value in figures.items()}
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
+
+
+class Window:
+    """The scalars from one look to the next, of one loader or of several that a training reads in turn.
+
+    Parameters
+    ----------
+    loaders : iterable of loader
+        Anything whose ``stats()`` is a `slipring.Stats`.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> from slipring.monitor import Window
+    >>> with slipring.Loader(range(12), batch_size=4) as loader:
+    ...     window = Window([loader])
+    ...     batches = list(loader)
+    ...     window.look()["slipring/batches_per_s"] > 0
+    True
+    """
+
+    def __init__(self, loaders: Iterable[Any]) -> None:
+        self.loaders: list[Any] = list(loaders)
+        self._seen = self._sums()
+        self._begun = time.perf_counter()
+
+    def _sums(self) -> dict[str, float]:
+        stats = [loader.stats() for loader in self.loaders]
+        return {name: sum(getattr(one, name) for one in stats) for name in SUMS}
+
+    def look(self) -> dict[str, float]:
+        """Return the scalars since the last look."""
+        seen, now = self._sums(), time.perf_counter()
+        made = {name: seen[name] - self._seen[name] for name in SUMS}
+        seconds, self._seen, self._begun = now - self._begun, seen, now
+        return named(made, seconds)

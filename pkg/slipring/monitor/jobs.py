@@ -1,0 +1,308 @@
+"""Slipring's segments on this machine: found by what processes have open, and watched from outside.
+
+Nothing is written, no process is stopped or asked: what can be seen of a job that hangs is the same as of one that
+runs.
+"""
+
+import os
+import stat
+import struct
+
+from slipring.monitor import processes
+from slipring.monitor._watch import InRecordFile, NoSegment, Watch
+
+MAGIC = b"SLIPRING"
+
+
+class NoJob(Exception):
+    """There is nothing to be watched; the reason is one line."""
+
+
+class Job:
+    """A segment, and the processes that have it open.
+
+    Attributes
+    ----------
+    watch : Watch
+    key : (int, int)
+        Device and inode of the segment's file, or of its record file.
+    path : str
+        The file, as /proc names it.
+    holders : dict
+        Process -> its descriptor of the file.
+    """
+
+    def __init__(self, watch, key, path):
+        self.watch, self.key, self.path = watch, key, path
+        self.holders = {}
+        self._there = None  # number in the job's PID namespace -> number here
+
+    @property
+    def push(self):
+        """bool: a queue's segment, in which no party is the consumer."""
+        return self.watch.outline()["push"]
+
+    def number(self, pid):
+        """Return the number that a party's process has here; 0: it has none here, or it has ended."""
+        its = self.watch.outline()["pid_namespace"]
+        if not pid or its in (0, processes.namespace()):
+            return int(pid)
+        if self._there is None or pid not in self._there:
+            self._there = processes.numbers_of(its)
+        return self._there.get(int(pid), 0)
+
+    def party_pids(self):
+        """Return the numbers, in the job's PID namespace, of all its parties' processes."""
+        return sorted({int(pid) for pid in self.watch.parties()["pid"]} - {0})
+
+    @property
+    def elsewhere(self):
+        """bool: its processes are in another PID namespace than this one."""
+        return self.watch.outline()["pid_namespace"] not in (0, processes.namespace())
+
+    @property
+    def pid(self):
+        """int: whose job it is: the consumer's process, of a queue its first party's; 0: it has no number here."""
+        parties = self.watch.parties()
+        owners = parties["pid"][:1] if not self.push else parties["pid"][parties["pid"] > 0]
+        numbers = [self.number(int(pid)) for pid in owners]
+        alive = [pid for pid in numbers if pid and processes.is_alive(processes.process(pid))]
+        return next(iter(alive + [pid for pid in numbers if pid]), 0)
+
+    @property
+    def name(self):
+        """str: the segment's label and its process's command line; the file, where both are unknown."""
+        said = filter(None, (processes.one_line(self.watch.outline()["label"]), processes.command(self.pid)))
+        return " · ".join(said) or self.path
+
+    def is_there(self):
+        """Return whether a process still has the segment: the job's own, or of a queue any."""
+        own = self.pid
+        held = (
+            list(self.holders.items()) if self.push or own not in self.holders else [(own, self.holders[own])]
+        )
+        return any(self._is_held(pid, descriptor) for pid, descriptor in held)
+
+    def _is_held(self, pid, descriptor):
+        try:
+            found = os.stat(f"{processes.PROC}/{pid}/fd/{descriptor}")
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self.key
+
+    def index_at(self, slot, row):
+        """Return the index that lies in a slot's task area for a row; None where it cannot be had.
+
+        It is that of the slot's task only if the slot is still the same before and after: its owner's word counts.
+        """
+        outline = self.watch.outline()
+        place = outline["data_off"] + slot * outline["stride"] + 8 * row
+        for pid, descriptor in self.holders.items():
+            try:
+                held = self._memory(pid, descriptor, outline["data_off"])
+                if held is None:
+                    continue
+                file = os.open(held, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    found = os.pread(file, 8, place)
+                finally:
+                    os.close(file)
+            except OSError:
+                continue  # this process has just ended: another one may have the segment as well
+            if len(found) == 8:
+                return struct.unpack("<q", found)[0]
+        return None
+
+    def _memory(self, pid, descriptor, data_off):
+        """The descriptor of the slots' file in a process: that of the segment, or what is mapped behind its record."""
+        if not self._is_held(pid, descriptor):
+            return None
+        slots = self._mapped_behind(pid, data_off)
+        if slots is None:
+            return f"{processes.PROC}/{pid}/fd/{descriptor}"
+        return next((path for path, key, _ in open_files(pid) if key[1] == slots), None)
+
+    def _mapped_behind(self, pid, data_off):
+        """The inode of what a process has mapped behind the controls, where that is another file."""
+        end = None
+        with open(f"{processes.PROC}/{pid}/maps") as file:
+            for line in file:
+                span, _, offset, _, inode, *_ = line.split()
+                begins, ends = (int(address, 16) for address in span.split("-"))
+                if begins == end and int(inode) != self.key[1]:
+                    return int(inode)
+                whole = int(inode) == self.key[1] and int(offset, 16) == 0 and ends - begins == data_off
+                end = ends if whole else None
+        return None
+
+
+def open_files(pid):
+    """Yield (path in /proc, (device, inode), name) of the files that a process can read and write.
+
+    Raises
+    ------
+    PermissionError
+        Its descriptors are not to be seen.
+    """
+    with os.scandir(f"{processes.PROC}/{pid}/fd") as entries:
+        for entry in entries:
+            try:
+                # How it is open, which costs no look at the file itself.
+                if entry.stat(follow_symlinks=False).st_mode & 0o600 != 0o600:
+                    continue
+                found = os.stat(entry.path)
+                if stat.S_ISREG(found.st_mode):
+                    yield entry.path, (found.st_dev, found.st_ino), os.readlink(entry.path)
+            except OSError:
+                continue  # it has been closed meanwhile, or it is on a file system that is gone
+
+
+class Search:
+    """A look at processes, one after another; each file is opened once.
+
+    Attributes
+    ----------
+    jobs : dict
+        (device, inode) -> `Job`.
+    refused : dict
+        (device, inode) -> (process, why that segment cannot be watched).
+    """
+
+    def __init__(self):
+        self.jobs, self.refused, self._other = {}, {}, set()
+
+    def look(self, pid):
+        """Look at a process; return the `Job` and reasons found there. PermissionError: that is not allowed."""
+        found = {}
+        for path, key, name in open_files(pid):
+            if key not in self.jobs and key not in self.refused and key not in self._other:
+                self._open(pid, path, key, name)
+            if key in self.jobs:
+                self.jobs[key].holders.setdefault(pid, int(os.path.basename(path)))
+                found[key] = self.jobs[key]
+            elif key in self.refused:
+                found[key] = self.refused[key]
+        return list(found.values())
+
+    def look_again(self, pid):
+        """Look whether a process has one of the jobs, too."""
+        try:
+            for path, key, _ in open_files(pid):
+                if key in self.jobs:
+                    self.jobs[key].holders.setdefault(pid, int(os.path.basename(path)))
+        except OSError:
+            return  # it has ended, or is somebody else's
+
+    def _open(self, pid, path, key, name):
+        try:
+            # Neither waits for a writer, should it be a FIFO by now, nor becomes this process's terminal.
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            return  # not for this user, or closed
+        try:
+            self._other.add(key)
+            if os.pread(fd, len(MAGIC), 0) == MAGIC:
+                self.jobs[key] = Job(Watch(fd), key, name.removesuffix(" (deleted)"))
+        except InRecordFile:
+            return  # the process has that open as well
+        except (NoSegment, OSError) as error:
+            self.refused[key] = pid, f"the segment of process {pid} cannot be watched: {error}"
+        finally:
+            os.close(fd)
+
+
+def check_proc():
+    """Raise `NoJob` where /proc is missing, or another one than this process's."""
+    try:
+        own = int(os.readlink(f"{processes.PROC}/self"))
+    except (OSError, ValueError):
+        raise NoJob("there is no /proc here, by which jobs are found") from None
+    if own != os.getpid():
+        raise NoJob("/proc is of another PID namespace than this process: look from there, or mount it here")
+
+
+def jobs():
+    """Return (jobs, refused): the `Job` of each segment of this user's processes (root: of everybody's).
+
+    Returns
+    -------
+    tuple
+        A list of `Job`, and a list of (process, reason) for segments that cannot be watched.
+    """
+    check_proc()
+    search = Search()
+    own = os.geteuid()
+    for pid in processes.pids():
+        try:
+            if own == 0 or os.stat(f"{processes.PROC}/{pid}").st_uid == own:
+                search.look(pid)
+        except OSError:
+            continue  # it has ended meanwhile, or has other rights than this process
+    return list(search.jobs.values()), list(search.refused.values())
+
+
+def attach(pid):
+    """Return the jobs of a process: of the consumer, a worker, or who has a queue.
+
+    Parameters
+    ----------
+    pid : int
+
+    Returns
+    -------
+    list of Job
+        At least one; the one that was busy last comes first.
+
+    Raises
+    ------
+    NoJob
+        With the reason in one line.
+    """
+    check_proc()
+    try:
+        owner, name = processes.user(pid)
+        found = processes.process(pid)
+        if found is not None and not processes.is_alive(found):
+            raise NoJob(f"process {pid} has ended (its parent has not yet asked how)")
+        search = Search()
+        seen = search.look(pid)
+    except PermissionError:
+        own = owner == os.geteuid()
+        whose = "has other rights than this command" if own else f"belongs to {name}"
+        raise NoJob(f"process {pid} {whose}: ask as that user, or as root") from None
+    except OSError:
+        raise NoJob(_why_unseen(pid)) from None
+    if search.jobs:
+        for other in {job.number(party) for job in search.jobs.values() for party in job.party_pids()} - {
+            0,
+            pid,
+        }:
+            search.look_again(other)
+        return sorted(search.jobs.values(), key=_last_busy, reverse=True)
+    if seen:
+        raise NoJob(seen[0][1])
+    said = processes.command(pid)
+    what = f" ({said if len(said) <= 60 else said[:59] + '…'})" if said else ""
+    raise NoJob(
+        f"process {pid}{what} has no segment of slipring's open: it is no job, has no loader just now, or "
+        "one that needs none (slipring.torch with num_workers=0)"
+    )
+
+
+def _why_unseen(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return f"there is no process {pid}: it has ended"
+    except OverflowError:
+        return f"there is no process {pid}: the number is too large"
+    except PermissionError:
+        pass  # somebody else's
+    if processes.hides_processes():
+        return f"/proc hides process {pid} (hidepid): ask as its user, or as root"
+    return f"there is no process {pid} in /proc"
+
+
+def _last_busy(job):
+    slots, kept = job.watch.slots()["batch"], job.watch.records()
+    return max(int(each["dispatched_at"].max(initial=0)) for each in (slots, kept[-1:]))

@@ -1,0 +1,195 @@
+"""All loaders of this process for Prometheus, read when it asks."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from slipring.monitor.extra import need
+from slipring.monitor.registry import living, named
+from slipring.options import integer
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterable, Iterator
+    from wsgiref.simple_server import WSGIServer
+
+# Name of the metric -> the field of `slipring.Stats`, what it says.
+COUNTERS = {
+    "slipring_batches": ("batches", "Batches delivered"),
+    "slipring_bytes": ("bytes", "Payload bytes delivered"),
+    "slipring_wait_seconds": ("consumer_wait_s", "Time that the consumer has waited for batches"),
+    "slipring_fetch_seconds": ("fetch_s", "Time that workers took to read samples, summed"),
+    "slipring_collate_seconds": ("collate_s", "Time that workers took to put batches together, summed"),
+    "slipring_respawns": ("respawns", "Workers that were replaced after a death"),
+    "slipring_copied_batches": ("copied_batches", "Batches that were copied out of their slot"),
+}
+GAUGES = {
+    "slipring_slots": ("slots", "Slots of the segment"),
+    "slipring_committed_bytes": ("slot_bytes_committed", "Memory under the segment"),
+}
+
+
+class Metrics:
+    """A collector of prometheus_client, and the server that shows it; `slipring.monitor.prometheus` makes it.
+
+    Attributes
+    ----------
+    port : int or None
+        Where the server listens; None without one.
+
+    Examples
+    --------
+    >>> import urllib.request
+    >>> import slipring
+    >>> from slipring.monitor import prometheus
+    >>> loader = slipring.Loader(range(12), batch_size=4)
+    >>> batches = list(loader)
+    >>> with prometheus(0, addr="127.0.0.1", loaders={"train": loader}) as metrics:
+    ...     page = urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics").read().decode()
+    >>> 'slipring_batches_total{loader="train"} 3.0' in page
+    True
+    >>> loader.close()
+    """
+
+    def __init__(self, loaders: Any, registry: Any) -> None:
+        self._core = need("prometheus_client.core", "slipring.monitor.prometheus")
+        self._loaders = None if loaders is None else list(named(loaders))
+        self._registry = registry
+        self._server: WSGIServer | None = None
+        self._thread: threading.Thread | None = None
+        self._rank = os.environ.get("RANK")
+        self._most: dict[tuple[str, str], float] = {}
+        self.port: int | None = None
+
+    def describe(self) -> Iterable[Any]:
+        """For prometheus_client: which names there are."""
+        return self._families().values()
+
+    def collect(self) -> Iterator[Any]:
+        """For prometheus_client: the figures of now."""
+        families = self._families()
+        where = [] if self._rank is None else [self._rank]
+        names = set()
+        for name, loader in living() if self._loaders is None else self._loaders:
+            names.add(name)
+            stats = loader.stats()
+            for metric, (field, _) in COUNTERS.items():
+                # Between two sums of an iteration that ends its part is in neither: a counter never goes back.
+                value = max(self._most.get((name, metric), 0), getattr(stats, field))
+                self._most[name, metric] = value
+                families[metric].add_metric([name, *where], value)
+            for metric, (field, _) in GAUGES.items():
+                families[metric].add_metric([name, *where], getattr(stats, field))
+            own = stats.worker_private_bytes
+            families["slipring_workers"].add_metric([name, *where], _workers(loader, own))
+            for worker, size in enumerate(own):
+                if size is not None:
+                    families["slipring_worker_private_bytes"].add_metric([name, str(worker), *where], size)
+        self._most = {key: value for key, value in self._most.items() if key[0] in names}
+        yield from families.values()
+
+    def _families(self) -> dict[str, Any]:
+        labels = ["loader", *([] if self._rank is None else ["rank"])]
+        counter, gauge = self._core.CounterMetricFamily, self._core.GaugeMetricFamily
+        made = {name: counter(name, text, labels=labels) for name, (_, text) in COUNTERS.items()}
+        made.update({name: gauge(name, text, labels=labels) for name, (_, text) in GAUGES.items()})
+        made["slipring_workers"] = gauge("slipring_workers", "Workers, processes or threads", labels=labels)
+        made["slipring_worker_private_bytes"] = gauge(
+            "slipring_worker_private_bytes",
+            "Memory that a worker process has of its own",
+            labels=["loader", "worker", *labels[1:]],
+        )
+        return made
+
+    def close(self) -> None:
+        """Stop the server, and show the figures no more. Safe to call twice."""
+        server, thread, registry = self._server, self._thread, self._registry
+        self._server = self._thread = self._registry = None
+        if server is not None and thread is not None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+        if registry is not None:
+            registry.unregister(self)
+
+    def __enter__(self) -> Metrics:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _workers(loader: Any, measured: tuple[Any, ...]) -> int:
+    engines = getattr(loader, "_engines", None)
+    if engines is not None and engines.engine is None:
+        return 0  # before the first iteration, or closed
+    number = getattr(loader, "num_workers", getattr(getattr(loader, "options", None), "num_workers", None))
+    return number if isinstance(number, int) else len(measured)
+
+
+def prometheus(
+    port: int | None,
+    addr: str = "0.0.0.0",
+    loaders: Iterable[Any] | dict[str, Any] | None = None,
+    *,
+    registry: Any = None,
+) -> Metrics:
+    """Show the figures of this process's loaders to Prometheus, over HTTP.
+
+    They are read when Prometheus asks, from ``loader.stats()``: the loop over a loader takes no part in it.
+    Each has the label ``loader``, and ``rank`` where the environment has RANK, as torchrun sets it.
+
+    Parameters
+    ----------
+    port : int or None
+        0: any that is free, which is the result's ``port``. None: no server, as the program shows the registry itself.
+    addr : str
+        The address to listen on.
+    loaders : iterable or dict of them, optional
+        Which, or by which names. Default: all that live, also those made later; each is named by the class of its
+        dataset and a number.
+    registry : prometheus_client.CollectorRegistry, optional
+        Default: prometheus_client's own, whose other metrics are shown too.
+
+    Returns
+    -------
+    Metrics
+        To be closed.
+
+    Raises
+    ------
+    ImportError
+        prometheus_client is not installed.
+    OSError
+        The port is taken.
+    TypeError
+        `loaders` is one loader, or has something that is none.
+    ValueError
+        The registry shows loaders already.
+
+    Examples
+    --------
+    >>> from slipring.monitor import prometheus
+    >>> metrics = prometheus(0)
+    >>> metrics.close()
+    """
+    integer("port", port, 0, 65535, optional=True)
+    client = need("prometheus_client", "slipring.monitor.prometheus")
+    registry = client.REGISTRY if registry is None else registry
+    metrics = Metrics(loaders, None)
+    try:
+        registry.register(metrics)
+    except ValueError as error:
+        raise ValueError(
+            "this registry shows loaders already: close() what prometheus() returned before, or give registry="
+        ) from error
+    metrics._registry = registry
+    if port is not None:
+        try:
+            metrics._server, metrics._thread = client.start_http_server(port, addr, registry=registry)
+        except BaseException:
+            metrics.close()
+            raise
+        metrics.port = metrics._server.server_port
+    return metrics

@@ -1,0 +1,108 @@
+"""What the rules of a verdict ask of a `Sight`: who waits, for how long, and how busy the workers are."""
+
+import math
+
+import numpy as np
+
+from slipring.monitor import records
+
+
+class Figures:
+    """Of the batches that a `Sight` remembers, and of what is under way."""
+
+    def __init__(self, sight):
+        self.sight = sight
+        table = sight.taken
+        self.table = table
+        self.first = table["step_ns"] == 0  # of their runs: they wait for workers to begin, or for the caller
+        # The very first wait of a loader is once in its life, and no part of its pace.
+        self.waited = np.where(self.first & (table["run"] == 1), 0.0, table["waited_ns"].astype(np.float64))
+        self.step = table["step_ns"].astype(np.float64)
+        self.made_in = (table["fetch_ns"] + table["collate_ns"]).astype(np.float64)
+        steady = ~self.first
+        self.steady_wait, self.steady_step = self.waited[steady].sum(), self.step[steady].sum()
+        self.first_wait = self.waited[self.first].sum()
+        self.wait_now, self.step_now = self._under_way()
+        self.all_wait = self.waited.sum() + self.wait_now
+        self.all = self.all_wait + self.step.sum() + self.step_now
+        outline = sight.outline
+        self.has_loop = outline["loop_steps"] > 0
+        self.loop_share = outline["loop_wait_ns"] / max(1, outline["loop_ns"])
+        serving = sight.serving
+        self.n_workers = max(1, len(serving))
+        self.busy = min(1.0, self.made_in[steady].sum() / max(1.0, self._capacity(steady)))
+        told = max(1.0, float(serving["told_ns"].sum()))
+        self.on_cpu = min(1.0, float(serving["cpu_ns"].sum()) / told)
+        # The kernel counts each delay until a process has a processor, also where it is woken between two batches.
+        self.delayed = float(serving["queued_ns"].sum()) / told
+        self.queued = min(self.delayed, 1 - self.on_cpu)
+
+    def _under_way(self):
+        """ns of the wait, and of the step, that have not ended: one of them is 0, or both where no loop runs."""
+        sight, table = self.sight, self.table
+        if not len(table) or sight.inline or sight.outline["push"]:
+            return 0.0, 0.0
+        since = float(max(0, sight.at_ns - int(table["taken_at"][-1])))
+        if sight.outline["ready_waiters"]:  # behind a step, of whose end nothing is known
+            return max(0.0, since - float(np.median(self.step))), 0.0
+        lying = sight.slots[sight.slots["batch"]["run"] == sight.outline["run"]]
+        ahead = {"task", "claimed", "shared", "ready"} & set(records.states(lying))
+        return 0.0, since if ahead else 0.0
+
+    def _capacity(self, steady):
+        """ns that all workers had for the batches: of each, as far as it was there when they were taken.
+
+        Whose batches are all remembered came with the first of them; who has none yet, when it says.
+        """
+        table, sight = self.table[steady], self.sight
+        took = (self.waited + self.step)[steady]
+        told = sight.told
+        published = records.published(sight.table)
+        found = 0.0
+        for number, party in enumerate(sight.parties):
+            if number == 0 or not party["pid"]:
+                continue
+            its = published[published["party"] == number]
+            there = np.ones(len(table), bool)
+            if len(its) + 2 >= party["batches"]:  # one or two may just be about to be seen
+                there &= table["taken_at"] >= (its["claimed_at"].min() if len(its) else party["at_since"])
+            if not told[number]:  # it was there until it left
+                there &= table["taken_at"] <= party["at_since"]
+            found += float(took[there].sum())
+        return found or float(took.sum())
+
+    @property
+    def wait_share(self):
+        """float: of the loop's time."""
+        return self.loop_share if self.has_loop else (self.all_wait / self.all if self.all else 0.0)
+
+    @property
+    def asking_share(self):
+        """float: of the waiting, the part in which no worker was waited for: the batch was there before.
+
+        The loop was then asking what comes next: the sampler, or the iterator that is the plan.
+        """
+        waited = self.table["waited_ns"].astype(np.float64)
+        there = self.table["published_at"] <= self.table["taken_at"] - self.table["waited_ns"]
+        steady = ~self.first
+        return float(waited[steady & there].sum() / max(1.0, waited[steady].sum() + self.wait_now))
+
+    @property
+    def loop_step_ns(self):
+        """float: of a step on average, also behind a thread that takes the batches; 0 where none is known."""
+        outline = self.sight.outline
+        if self.has_loop:
+            return max(0.0, (outline["loop_ns"] - outline["loop_wait_ns"]) / outline["loop_steps"])
+        steady = ~self.first
+        return float(self.step[steady].mean()) if steady.any() else 0.0
+
+    @property
+    def enough(self):
+        """int: workers that would make a batch in the time of a step; 0 where that is not known."""
+        steady, step = ~self.first, self.loop_step_ns
+        return max(1, math.ceil(self.made_in[steady].mean() / step)) if step and steady.any() else 0
+
+    @property
+    def computing(self):
+        """float: the part of the workers' busy time in which they compute, or would if they had a processor."""
+        return self.on_cpu + self.queued

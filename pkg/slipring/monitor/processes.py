@@ -1,0 +1,144 @@
+"""What /proc says of processes."""
+
+import os
+import pwd
+import select
+from typing import NamedTuple
+
+PROC = "/proc"
+
+
+class Process(NamedTuple):
+    """A process as /proc/<pid>/stat tells of it: state ('R', 'S', 'D', 'T', 'Z', ...), start and CPU time in ticks."""
+
+    state: str
+    parent: int
+    started: int
+    cpu_ticks: int
+
+
+def process(pid):
+    """Return the `Process` of that number; None: there is none, or it is hidden."""
+    try:
+        with open(f"{PROC}/{pid}/stat", "rb") as file:
+            said = file.read()
+    except OSError:
+        return None
+    fields = said[said.rindex(b")") + 2 :].split()
+    return Process(fields[0].decode(), int(fields[1]), int(fields[19]), int(fields[11]) + int(fields[12]))
+
+
+def is_alive(found):
+    """Whether a `Process` or None still runs, or may run again."""
+    return found is not None and lives(found.state)
+
+
+def lives(state):
+    """Whether a process in that state still runs, or may run again."""
+    return state not in ("", "Z", "X", "x")
+
+
+def state_of(pid, started):
+    """Return the letter of a process that began at that tick; "": it has gone, and its number may be another's."""
+    found = process(pid) if pid else None
+    return found.state if found is not None and started in (0, found.started) else ""
+
+
+def one_line(text):
+    """Return a text of another process's as one line that does nothing to a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def pids():
+    """Return the numbers of all processes that can be seen."""
+    return sorted(int(name) for name in os.listdir(PROC) if name.isdigit())
+
+
+def command(pid):
+    """Return a process's command line in one line, without the folder of its program; "" where it is unknown."""
+    try:
+        with open(f"{PROC}/{pid}/cmdline", "rb") as file:
+            words = file.read().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return ""
+    first, *others = (one_line(word.decode(errors="replace")) for word in words)
+    return " ".join([os.path.basename(first), *others]).strip()
+
+
+def user(pid):
+    """Return (number, name) of whose process it is; OSError if there is none."""
+    uid = os.stat(f"{PROC}/{pid}").st_uid
+    try:
+        return uid, pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return uid, f"user {uid}"
+
+
+def hides_processes():
+    """Whether /proc shows nobody the processes of others (hidepid)."""
+    try:
+        with open(f"{PROC}/self/mountinfo") as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return False
+    return any(
+        line[4] == PROC
+        and option.partition("=")[0] == "hidepid"
+        and option not in ("hidepid=0", "hidepid=off")
+        for line in lines
+        for option in line[-1].split(",")
+    )
+
+
+def namespace(pid="self"):
+    """Return the inode of a process's PID namespace; 0 where it is unknown."""
+    try:
+        return os.stat(f"{PROC}/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def numbers_of(wanted):
+    """Return number there -> number here, of the processes that live in a PID namespace."""
+    found = {}
+    for pid in pids():
+        if namespace(pid) != wanted:
+            continue
+        try:
+            with open(f"{PROC}/{pid}/status") as file:
+                inner = [line.split()[-1] for line in file if line.startswith("NSpid:")]
+        except OSError:
+            continue  # it has ended meanwhile
+        if inner:
+            found[int(inner[0])] = pid
+    return found
+
+
+class Ending:
+    """Waits for the end of a process; a context manager.
+
+    Parameters
+    ----------
+    pid : int
+        0, or one that has ended: then only time passes.
+    """
+
+    def __init__(self, pid):
+        self._poll, self._fd = select.poll(), -1
+        if pid:
+            try:
+                self._fd = os.pidfd_open(pid)
+            except OSError:
+                return  # it has ended
+            self._poll.register(self._fd, select.POLLIN)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def wait(self, seconds):
+        """Wait so long, or until it ends; return whether it has ended."""
+        return bool(self._poll.poll(max(0.0, seconds) * 1e3))

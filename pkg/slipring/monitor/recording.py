@@ -1,0 +1,84 @@
+"""All batches of a job from one moment to another, out of the flight recorder while it goes round."""
+
+import numpy as np
+
+from slipring.monitor import records
+from slipring.ring._segment import now
+
+LEAST_S, MOST_S = 0.001, 0.01  # between two looks: the recorder of a job that is idle may be full 20 ms later
+FEW, MANY = (
+    128,
+    256,
+)  # records at a look, of 1024: fewer make it look less often, more make it look more often
+
+
+class Recording:
+    """Copies the records of a job, while `poll` is called often enough.
+
+    Parameters
+    ----------
+    job : Job
+
+    Attributes
+    ----------
+    begun_at, ended_at : int
+        By CLOCK_MONOTONIC, in ns.
+    lost : int
+        Records that were written over before they were read.
+    open : numpy.ndarray
+        The batches that still lay in their slots at the end, of `RECORD`; those in use have no `freed_at`.
+    """
+
+    def __init__(self, job):
+        self.job, self.watch = job, job.watch
+        self.begun_at = self.ended_at = now()
+        self.lost = 0
+        self.open = records.empty()
+        self._next = self.watch.outline()["recorded"] + 1
+        self._kept = []
+        self._pause = LEAST_S
+
+    def poll(self):
+        """Copy what is new; return after how many seconds this is to be called again."""
+        got = self.watch.records(self._next)
+        n = len(got)
+        if n:
+            got = self._without_gap(got)
+        if len(got):
+            last = int(got["number"][-1])
+            self.lost += last - self._next + 1 - len(got)
+            self._next = last + 1
+            self._kept.append(got if len(got) > MANY else got.copy())  # a few are not to keep the room of all
+        if n > MANY:
+            self._pause = max(LEAST_S, self._pause / 2)
+        elif n < FEW:
+            self._pause = min(MOST_S, self._pause * 1.25)
+        return self._pause
+
+    def _without_gap(self, got):
+        """What is missing may be just being written, by one of a queue's processes: it is waited for, for a while."""
+        expected = np.arange(self._next, self._next + len(got), dtype=np.uint64)
+        whole = int(np.argmin(got["number"] == expected)) if (got["number"] != expected).any() else len(got)
+        late = int(got["number"][-1]) - self._next > MANY
+        return got if late else got[:whole]
+
+    def end(self):
+        """Copy what is left, in the recorder and in the slots."""
+        slots = self.watch.slots()
+        self.poll()
+        self.ended_at = now()
+        lying = slots["batch"].copy()
+        used = np.array([state not in ("free", "trimmed") for state in records.states(slots)], bool)
+        lying["freed_at"][used] = 0  # it is of the batch before
+        kept = {key for part in self._kept for key in zip(part["run"].tolist(), part["ticket"].tolist())}
+        keys = zip(lying["run"].tolist(), lying["ticket"].tolist())
+        new = np.array([key not in kept for key in keys], bool)
+        begun = (lying["dispatched_at"] > 0) | (lying["claimed_at"] > 0)
+        freed_before = (
+            (lying["freed_at"] > 0) & (lying["freed_at"] < self.begun_at) & (lying["published_at"] > 0)
+        )
+        self.open = lying[new & begun & ~freed_before & (lying["kind"] != records.ENDED)]
+
+    def table(self):
+        """Return all batches, of `RECORD`; what was in a slot at the end has the number 0."""
+        return np.concatenate([*self._kept, self.open])

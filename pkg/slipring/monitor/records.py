@@ -1,0 +1,67 @@
+"""What has become of batches: the flight recorder's records, and what lies in the slots, as one table."""
+
+import numpy as np
+
+from slipring.monitor._watch import NO_INDEX, RECORD, STATES
+
+STATE_MASK = np.uint64(0xF)
+ENDED = 3  # `kind` of a stream's end, which is no batch
+
+
+def states(slots):
+    """Return the names of the states of an array of `SLOT`."""
+    return [state_name(word) for word in slots["state"]]
+
+
+def state_name(word):
+    """Return the name of the state that a slot's word tells; of a damaged file's any."""
+    number = int(word & STATE_MASK)
+    return STATES[number] if number < len(STATES) else "damaged"
+
+
+def batches(watch, since=0):
+    """Return all batches that can be seen, published or not, in the order of their dispatch.
+
+    Parameters
+    ----------
+    watch : Watch
+    since : int
+        The number of the record to begin with.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of `RECORD`. What still lies in a slot has the number 0.
+    """
+    slots = watch.slots()["batch"]  # first: what is used again meanwhile is among the records
+    kept = watch.records(since)
+    lying = slots[(slots["dispatched_at"] > 0) & (slots["kind"] != ENDED) | (slots["published_at"] > 0)]
+    lying = lying[lying["kind"] != ENDED]
+    known = set(zip(kept["run"].tolist(), kept["ticket"].tolist()))
+    new = [key not in known for key in zip(lying["run"].tolist(), lying["ticket"].tolist())]
+    if not any(new):
+        return kept
+    both = np.concatenate([kept, lying[np.array(new)]])
+    return both[np.lexsort((both["ticket"], both["run"]))]
+
+
+def published(table):
+    """Return those of a table that are complete batches."""
+    return table[(table["published_at"] > 0) & (table["kind"] == 1)]
+
+
+def taken(table):
+    """Return those that the consumer has got, in the order in which it did."""
+    got = table[(table["taken_at"] > 0) & (table["kind"] == 1)]
+    return got[np.argsort(got["taken_at"], kind="stable")]
+
+
+def index_text(index):
+    """What is said of a sample: its index, or its row where the sampler gave something else than an int."""
+    index = int(index)
+    return f"row {index & 0xFFFFFFFF}" if index < NO_INDEX + (1 << 33) else f"index {index}"
+
+
+def empty():
+    """Return a table of no batches."""
+    return np.empty(0, RECORD)

@@ -1,0 +1,131 @@
+"""The same batch for ever: how fast the training is when it never waits."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from slipring.options import integer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+T = TypeVar("T")
+
+
+class Replay(Generic[T]):
+    """An iterable and iterator of one batch; see `slipring.replay`, which makes it.
+
+    Attributes
+    ----------
+    batch : object
+        The one that comes again and again.
+    steps : int
+        Steps that were measured: all but the first, which has much to warm up.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> replayed = slipring.replay(range(3), n=4)
+    >>> list(replayed), replayed.steps
+    ([0, 0, 0, 0], 3)
+    """
+
+    def __init__(self, batch: T, n: int | None) -> None:
+        self.batch: T = batch
+        self.steps: int = 0
+        self._n, self._given = n, 0
+        self._begun: float | None = None  # when the second step began
+        self._last = 0.0
+
+    def __iter__(self) -> Replay[T]:
+        return self
+
+    def __next__(self) -> T:
+        now = time.perf_counter()
+        if self._given == 1:
+            self._begun = now
+        elif self._given > 1 and self.steps < self._given - 1:
+            self.steps, self._last = self._given - 1, now  # the step before has come to its end
+        if self._given == self._n:
+            raise StopIteration
+        self._given += 1
+        return self.batch
+
+    def __len__(self) -> int:
+        """Return how many steps there are in all.
+
+        Raises
+        ------
+        TypeError
+            There is no end.
+        """
+        if self._n is None:
+            raise TypeError("this replay has no end, and so no length: give slipring.replay(loader, n=...)")
+        return self._n
+
+    @property
+    def step_s(self) -> float:
+        """float: seconds of a step alone, on average behind the first; NaN before the second has ended."""
+        if self._begun is None or not self.steps:
+            return float("nan")
+        return (self._last - self._begun) / self.steps
+
+    def __repr__(self) -> str:
+        count = "for ever" if self._n is None else f"{self._n} times"
+        measured = f"{self.steps} steps of {self.step_s * 1e3:.3g} ms"
+        return f"<Replay of a {type(self.batch).__name__}, {count}, {measured}>"
+
+
+def replay(loader: Iterable[T], n: int | None = None) -> Replay[T]:
+    """Give the first batch of a loader again and again: what the training can do when it never waits.
+
+    The iteration that made the batch is ended, so that no worker competes with the training. The batch is the
+    very same object in each step, and no copy: a step that writes into it sees in the next what it has written.
+
+    Parameters
+    ----------
+    loader : iterable
+        Any loader of slipring's, any other's, or an iterable of batches. Slipring's can be used afterwards.
+    n : int, optional
+        How many times; None: without end.
+
+    Returns
+    -------
+    Replay
+        To iterate over. When that is over, `steps` and `step_s` say how long a step took.
+
+    Raises
+    ------
+    ValueError
+        The loader gives no batch.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> with slipring.Loader(range(100), batch_size=4, num_workers=2) as loader:
+    ...     replayed = slipring.replay(loader, n=50)
+    ...     sum(int(batch.sum()) for batch in replayed)
+    300
+    >>> 0 < replayed.step_s < 1
+    True
+    """
+    integer("n", n, 1, optional=True)
+    iterator: Any = iter(loader)
+    try:
+        batch = next(iterator)
+    except StopIteration:
+        raise ValueError(f"there is no batch to replay: {type(loader).__name__} gives none") from None
+    finally:
+        _end(loader, iterator)
+    return Replay(batch, n)
+
+
+def _end(loader: Any, iterator: Any) -> None:
+    """End an iteration's work, and workers that would wait for the next."""
+    rest = getattr(loader, "_rest", None)
+    close = getattr(iterator, "close", None)
+    if callable(rest):
+        rest()
+    elif callable(close) and iterator is not loader:  # a generator that was handed in is the caller's
+        close()

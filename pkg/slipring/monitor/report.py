@@ -1,0 +1,408 @@
+"""What a loader tells of itself: the verdict, and the figures behind it."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import html
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slipring.monitor import records
+from slipring.monitor.pace import Figures
+from slipring.monitor.ranks import gather, slowest
+from slipring.monitor.sight import Stage
+from slipring.monitor.verdict import FEW, Known, Verdict, verdict
+from slipring.monitor.words import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NOTHING_KNOWN = Known()
+SLOWEST = 10  # batches and samples that are told
+STAGE_NAMES = {
+    "queued": "waits for a worker",
+    "fetch": "fetch",
+    "collate": "collate",
+    "ready": "waits for the loop",
+    "waited": "the loop waits",
+    "copy": "copy to the device",
+    "step": "the step",
+    "lease": "kept by the loop",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One worker's part of a report; times in seconds.
+
+    Attributes
+    ----------
+    worker, pid : int
+    batches : int
+    fetch_s, collate_s : float
+        For a batch, on average.
+    busy : float
+        Share of its time, since it serves, that it does not wait for tasks.
+    on_cpu : float
+        Share of its busy time in which it has a processor.
+    private_bytes : int or None
+        Memory of its own.
+    """
+
+    worker: int
+    pid: int
+    batches: int
+    fetch_s: float
+    collate_s: float
+    busy: float
+    on_cpu: float
+    private_bytes: int | None
+
+
+class Report:
+    """A loader's verdict and figures at one moment. ``print`` shows it; notebooks and rich render it.
+
+    Attributes
+    ----------
+    verdict : Verdict
+    stages : dict of str to Stage
+        By name, since the loader's segment was made: "queued", "fetch", "collate", "ready", "waited", "copy", "step",
+        "lease".
+    shares : dict of str to float
+        Of "fetch" and "collate" in the workers' time, and, of fetching, of "read", "decode" and "resize" where the
+        dataset tells them; "hits" of the lookups in a cache.
+    workers : list of Row
+    slowest_batches, slowest_samples : list of dict
+        The ten that took longest to make, or to read, since the beginning.
+    memory : dict
+        Bytes: "segment", "workers", "cache".
+    ranks : list of dict
+        What each rank's loader says, where it was asked for; the one that waits longest first.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> with slipring.Loader(range(100), batch_size=10, num_workers=2) as loader:
+    ...     total = sum(batch.sum() for batch in loader)
+    ...     report = loader.report()
+    >>> report.dict()["batches"], len(report.workers)
+    (10, 2)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sight: Any,
+        stats: Any,
+        known: Known = NOTHING_KNOWN,
+        *,
+        cache: Any = None,
+        tuning: str = "",
+        headroom: Any = None,
+    ) -> None:
+        self.name: str = name
+        self.at_ns: int = sight.at_ns
+        self.verdict: Verdict = verdict(sight, known)
+        self.stages: dict[str, Stage] = sight.stages
+        self.sums: dict[str, int] = dict(sight.sums)
+        self.push: bool = sight.outline["push"]
+        self.shares: dict[str, float] = _shares(self.sums, self.stages)
+        self.workers: list[Row] = [] if self.push else _rows(sight, known)
+        self.slowest_batches: list[dict[str, Any]] = (
+            [] if self.push else [_batch(row) for row in sight.slowest[:SLOWEST]]
+        )
+        self.slowest_samples: list[dict[str, Any]] = [
+            _sample(row) for row in sight.slowest_samples[:SLOWEST] if row["slowest_ns"]
+        ]
+        self.memory: dict[str, Any] = {
+            "segment": stats.bytes_committed if self.push else stats.slot_bytes_committed,
+            "workers": [b for b in known.private_bytes if b is not None],
+            "cache": None if cache is None else cache.bytes,
+        }
+        self.slots: dict[str, int] = {"all": sight.outline["n_slots"], "used": sight.outline["used_slots"]}
+        self.backing: str | None = stats.backing
+        self.tuning: str = tuning
+        self.headroom: dict[str, Any] | None = _headroom(headroom, sight)
+        self.ranks: list[dict[str, Any]] = []
+        self.rates: dict[str, float] = _rates(sight)
+
+    def gathered(self) -> Report:
+        """Return this report with the verdicts of all ranks, where torch.distributed is up; all ranks must ask."""
+        self.ranks = gather(self.verdict)
+        held_up = slowest(self.ranks)
+        if held_up:
+            own = self.verdict
+            self.verdict = Verdict("rank", held_up, self.ranks[0]["advice"], own.wait_share, own.data_bound)
+        return self
+
+    # ---- as data
+
+    def dict(self) -> builtins.dict[str, Any]:
+        """Return all of it as dicts, lists, numbers and text."""
+        return {
+            "name": self.name,
+            "verdict": dataclasses.asdict(self.verdict),
+            "batches": self.sums["batches"],
+            "bytes": self.sums["bytes"],
+            "errors": self.sums["errors"],
+            **self.rates,
+            "stages": {name: dataclasses.asdict(stage) for name, stage in self.stages.items() if stage.count},
+            "shares": self.shares,
+            "workers": [dataclasses.asdict(row) for row in self.workers],
+            "slowest_batches": self.slowest_batches,
+            "slowest_samples": self.slowest_samples,
+            "memory": self.memory,
+            "slots": self.slots,
+            "backing": self.backing,
+            "tuning": self.tuning,
+            "headroom": self.headroom,
+            "ranks": self.ranks,
+        }
+
+    def json(self, indent: int | None = None) -> str:
+        """Return the same as JSON text."""
+        return json.dumps(self.dict(), indent=indent)
+
+    def scalars(self, prefix: str = "slipring/") -> Mapping[str, float]:
+        """Return name -> number, for TensorBoard, W&B and MLflow.
+
+        Rates are of the batches that are remembered, quantiles in ms since the beginning.
+        """
+        told = {
+            "batches_per_s": self.rates["batches_per_s"],
+            "mb_per_s": self.rates["mb_per_s"],
+            "wait_share": self.verdict.wait_share,
+            "workers_busy_share": float(np.mean([row.busy for row in self.workers])) if self.workers else 0.0,
+        }
+        for name, stage in self.stages.items():
+            if stage.count:
+                told |= {f"{name}_ms_p50": stage.p50_s * 1e3, f"{name}_ms_p99": stage.p99_s * 1e3}
+        return {prefix + name: float(value) for name, value in told.items()}
+
+    # ---- as text
+
+    def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
+        """Return (title, head, rows) of each table, all text."""
+        found = [("Stages of a batch", ["", "p50", "p90", "p99", "max", "in all"], self._stage_rows())]
+        if self.workers:
+            head = ["worker", "pid", "batches", "fetch", "collate", "busy", "on CPU", "memory"]
+            found.append(("Workers", head, [_texts_of(row) for row in self.workers]))
+        if self.slowest_batches:
+            head = ["epoch", "batch", "from", "rows", "worker", "fetch", "collate"]
+            rows = [
+                [
+                    *(str(b["epoch"]), str(b["ticket"]), b["first"], str(b["rows"]), str(b["worker"])),
+                    *(seconds(b["fetch_s"]), seconds(b["collate_s"])),
+                ]
+                for b in self.slowest_batches
+            ]
+            found.append(("Slowest batches", head, rows))
+        if self.slowest_samples:
+            rows = [
+                [s["sample"], seconds(s["seconds"]), str(s["ticket"]), str(s["worker"])]
+                for s in self.slowest_samples
+            ]
+            found.append(("Slowest samples", ["", "took", "batch", "worker"], rows))
+        if self.ranks:
+            rows = [[str(r["rank"]), f"{r['wait_share']:.1%}", r["cause"], r["sentence"]] for r in self.ranks]
+            found.append(("Ranks, by waiting", ["rank", "waits", "", ""], rows))
+        return found
+
+    def _stage_rows(self):
+        rows = []
+        for name, text in STAGE_NAMES.items():
+            stage = self.stages[name]
+            if stage.count and stage.max_s:
+                times = (stage.p50_s, stage.p90_s, stage.p99_s, stage.max_s, stage.total_s)
+                rows.append([text, *map(seconds, times)])
+        return rows
+
+    def notes(self) -> list[str]:
+        """Return what there is to say besides tables, a line each."""
+        rates = f"{self.rates['batches_per_s']:,.1f} batches/s, {self.rates['mb_per_s']:,.1f} MB/s"
+        lines = [f"{self.sums['batches']:,} batches, {self.sums['bytes'] / 1e6:,.1f} MB; lately {rates}."]
+        parts = [
+            f"{name} {share:.0%}" for name, share in self.shares.items() if name not in ("fetch", "collate")
+        ]
+        if parts:
+            lines.append(f"Of fetching: {', '.join(parts)}.")
+        workers = sum(self.memory["workers"])
+        told = [
+            f"segment {self.memory['segment'] / 1e6:,.1f} MB ({self.slots['used']} of {self.slots['all']} slots used)"
+        ]
+        told += [f"workers {workers / 1e6:,.1f} MB of their own"] if workers else []
+        told += [f"cache {self.memory['cache'] / 1e6:,.1f} MB"] if self.memory["cache"] is not None else []
+        lines.append(f"Memory: {', '.join(told)}.")
+        if self.headroom is not None:
+            lines.append(self.headroom["sentence"])
+        if self.tuning:
+            lines.append(f"Workers: {self.tuning}")
+        return lines
+
+    def __str__(self) -> str:
+        blocks = [f"{self.name}: {self.verdict}", "\n".join(self.notes())]
+        for title, head, rows in self.tables():
+            blocks.append(f"{title}\n{_plain([head, *rows])}")
+        return "\n\n".join(blocks)
+
+    def __repr__(self) -> str:
+        return f"<slipring report: {self.name}: {self.verdict.sentence}>"
+
+    def __rich__(self) -> Any:
+        """What rich prints."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        style = "bold red" if self.verdict.data_bound else "bold green"
+        parts: list[Any] = [Text(f"{self.name}: {self.verdict}", style=style), Text("\n".join(self.notes()))]
+        for title, head, rows in self.tables():
+            table = Table(title=title, title_justify="left", box=None, header_style="dim")
+            for n, name in enumerate(head):
+                table.add_column(name, justify="left" if n == 0 else "right")
+            for row in rows:
+                table.add_row(*map(Text, row))
+            parts.append(table)
+        return Group(*parts)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        color = "#b00020" if self.verdict.data_bound else "#1b7837"
+        parts = [f'<p style="color:{color}"><b>{html.escape(f"{self.name}: {self.verdict}")}</b></p>']
+        parts.append("<p>" + "<br>".join(map(html.escape, self.notes())) + "</p>")
+        for title, head, rows in self.tables():
+            cells = ["<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in head) + "</tr>"]
+            cells += [
+                "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+            ]
+            parts.append(f"<table><caption>{html.escape(title)}</caption>{''.join(cells)}</table>")
+        return "".join(parts)
+
+
+# ---- figures
+
+
+def _shares(sums, stages):
+    made = stages["fetch"].total_s + stages["collate"].total_s
+    found = (
+        {"fetch": stages["fetch"].total_s / made, "collate": stages["collate"].total_s / made} if made else {}
+    )
+    fetched = stages["fetch"].total_s * 1e9
+    for name in ("read", "decode", "resize"):
+        if sums[f"{name}_ns"] and fetched:
+            found[name] = sums[f"{name}_ns"] / fetched
+    if sums["hits"] + sums["misses"]:
+        found["hits"] = sums["hits"] / (sums["hits"] + sums["misses"])
+    return found
+
+
+def _rates(sight):
+    """Of the batches that are remembered; without what is between two runs."""
+    table = sight.table[sight.table["kind"] == 1] if sight.outline["push"] else sight.taken
+    times = np.sort(table["taken_at"][table["taken_at"] > 0]).astype(np.float64)
+    spent = float((table["waited_ns"] + table["step_ns"]).sum()) / 1e9
+    if sight.outline["push"]:
+        spent = (times[-1] - times[0]) / 1e9 if len(times) > 1 else 0.0
+    per = 1 / spent if spent > 0 else 0.0
+    return {"batches_per_s": len(table) * per, "mb_per_s": float(table["bytes"].sum()) / 1e6 * per}
+
+
+def _rows(sight, known):
+    if sight.inline:
+        return []
+    rows = []
+    for number in np.flatnonzero(sight.told).tolist():
+        party, number = sight.parties[number], number - 1
+        made, n = float(party["fetch_ns"] + party["collate_ns"]), max(1, int(party["batches"]))
+        idle = float(party["idle_ns"])
+        sizes = known.private_bytes
+        rows.append(
+            Row(
+                number,
+                int(party["pid"]),
+                int(party["batches"]),
+                float(party["fetch_ns"]) / n / 1e9,
+                float(party["collate_ns"]) / n / 1e9,
+                made / (made + idle) if made + idle else 0.0,
+                min(1.0, float(party["cpu_ns"]) / max(1.0, float(party["told_ns"]))),
+                sizes[number] if number < len(sizes) else None,
+            )
+        )
+    return rows
+
+
+def _first(row):
+    return "" if row["first_index"] == records.NO_INDEX else records.index_text(row["first_index"])
+
+
+def _batch(row):
+    return {
+        "epoch": int(row["epoch"]),
+        "ticket": int(row["ticket"]),
+        "worker": int(row["party"]) - 1,
+        "first": _first(row),
+        "rows": int(row["rows"]),
+        "bytes": int(row["bytes"]),
+        "fetch_s": float(row["fetch_ns"]) / 1e9,
+        "collate_s": float(row["collate_ns"]) / 1e9,
+    }
+
+
+def _sample(row):
+    return {
+        "sample": records.index_text(row["slowest_index"]),
+        "seconds": float(row["slowest_ns"]) / 1e9,
+        "epoch": int(row["epoch"]),
+        "ticket": int(row["ticket"]),
+        "worker": int(row["party"]) - 1,
+    }
+
+
+def _headroom(alone, sight):
+    """What the step takes alone, next to what it takes with its data, of the batches that are remembered."""
+    if alone is None:
+        return None
+    alone = float(getattr(alone, "step_s", alone))
+    if not 0 < alone < math.inf:
+        raise ValueError(
+            f"headroom must be seconds of a step alone, above 0, or a replay that has run, not {alone!r}"
+        )
+    found = Figures(sight)
+    n, spent = int((~found.first).sum()), found.all
+    if found.has_loop:
+        n, spent = sight.outline["loop_steps"], sight.outline["loop_ns"]
+    if n < FEW:
+        text = f"The step alone takes {seconds(alone)}. Too early to tell what it takes with data: {n} steps so far."
+        return {"step_alone_s": alone, "step_s": None, "gain": None, "sentence": text}
+    now = float(spent) / n / 1e9
+    gain = max(0.0, 1 - alone / now) if now else 0.0
+    return {
+        "step_alone_s": alone,
+        "step_s": now,
+        "gain": gain,
+        "sentence": f"The step alone takes {seconds(alone)} and with its data {seconds(now)}: no loader can "
+        f"save more than {gain:.0%} of the time.",
+    }
+
+
+# ---- words
+
+
+def _texts_of(row):
+    memory = "" if row.private_bytes is None else f"{row.private_bytes / 1e6:,.0f} MB"
+    return [
+        *(str(row.worker), str(row.pid), f"{row.batches:,}", seconds(row.fetch_s), seconds(row.collate_s)),
+        *(f"{row.busy:.0%}", f"{row.on_cpu:.0%}", memory),
+    ]
+
+
+def _plain(rows):
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(row[1:], widths[1:])]).rstrip()
+        for row in rows
+    )

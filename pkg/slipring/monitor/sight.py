@@ -1,0 +1,233 @@
+"""What can be seen of a segment at one moment, with figures made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import numpy as np
+
+from slipring.monitor import records
+from slipring.monitor._watch import PARTY, SLOT, STAGES
+from slipring.ring._segment import now
+
+LEAVES = 2  # a party's `leaving`: it claims nothing more
+FIRST_NS, PER_OCTAVE = 256, 8  # buckets of the segment's histograms, as csrc/record.c has them
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """How long one stage of a batch has taken, in seconds.
+
+    Attributes
+    ----------
+    count : int
+        Batches.
+    total_s, p50_s, p90_s, p99_s, max_s : float
+        Quantiles to 5 %: eight buckets for each power of two.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> with slipring.Loader(range(100), batch_size=10, num_workers=2) as loader:
+    ...     total = sum(batch.sum() for batch in loader)
+    ...     stages = loader.report().stages
+    >>> stages["fetch"].count, stages["fetch"].p50_s <= stages["fetch"].max_s
+    (10, True)
+    """
+
+    count: int
+    total_s: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    max_s: float
+
+    @property
+    def mean_s(self) -> float:
+        """float: seconds."""
+        return self.total_s / max(1, self.count)
+
+
+def bucket_of(ns):
+    """Return the buckets of an array of durations."""
+    ns = np.maximum(np.asarray(ns, np.int64), 1)
+    octave = 63 - _leading_zeros(ns)
+    bucket = (octave - 8) * PER_OCTAVE + ((ns >> np.maximum(octave - 3, 0)) & 7)
+    return np.where(ns < FIRST_NS, 0, np.minimum(bucket, 255))
+
+
+def _leading_zeros(ns):
+    return 64 - np.frexp(ns.astype(np.float64))[1]
+
+
+def _middle(bucket):
+    """The ns in the middle of a bucket."""
+    octave, part = divmod(bucket, PER_OCTAVE)
+    return FIRST_NS * 2.0**octave * (1 + (part + 0.5) / PER_OCTAVE)
+
+
+def stage_of(total, most, counts):
+    """Return the `Stage` of sums in ns and a histogram."""
+    count = int(counts.sum())
+    if not count:
+        return Stage(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    upto = np.cumsum(counts)
+    marks = (min(_middle(int(np.searchsorted(upto, q * count))), most) / 1e9 for q in (0.5, 0.9, 0.99))
+    return Stage(count, total / 1e9, *marks, most / 1e9)
+
+
+def durations(table):
+    """Return stage -> ns of each batch of a table that went through it; as the segment's totals have them."""
+    done = table[(table["kind"] == 1) & (table["published_at"] > 0)]
+    got = done[done["taken_at"] > 0]
+    given_back = got[got["freed_at"] > got["taken_at"]]
+
+    def between(first, then, of):
+        return np.maximum(of[then].astype(np.int64) - of[first].astype(np.int64), 0)
+
+    dispatched = done[done["dispatched_at"] > 0]
+    return {
+        "queued": between("dispatched_at", "claimed_at", dispatched),
+        "fetch": done["fetch_ns"],
+        "collate": done["collate_ns"],
+        "ready": between("published_at", "taken_at", got),
+        "waited": got["waited_ns"],
+        "step": got["step_ns"][got["step_ns"] > 0],
+        "lease": between("taken_at", "freed_at", given_back),
+        "copy": got["copy_ns"][got["copy_ns"] > 0],
+    }
+
+
+class Sight:
+    """A segment at one moment: copies, which stay as they are.
+
+    Parameters
+    ----------
+    watch : Watch
+    at_ns : int, optional
+        The moment, by CLOCK_MONOTONIC; of a file the newest stamp in it.
+
+    Attributes
+    ----------
+    outline : dict
+    slots, parties, table, slowest, slowest_samples : numpy.ndarray
+        Of `SLOT`, `PARTY`, and three of `RECORD`; the table has all batches that are remembered, by dispatch.
+    sums : dict
+    """
+
+    def __init__(self, watch, at_ns=None):
+        self.at_ns = now() if at_ns is None else at_ns
+        self.parties = watch.parties()  # first: what they have published is in the table
+        self.slots = watch.slots()
+        self.table = records.batches(watch)
+        self.sums, self._stages = watch.totals()
+        self.outline = watch.outline()
+        self.slowest, self.slowest_samples = watch.slowest(), watch.slowest(True)
+        self._add_what_is_new()
+
+    def _add_what_is_new(self):
+        """The totals are some batches behind: what has come since is in the table."""
+        new = self.table[(self.table["number"] > self.sums["folded"]) | (self.table["number"] == 0)]
+        done = new[(new["kind"] == 1) & (new["published_at"] > 0)]
+        self.sums["errors"] += int(np.count_nonzero(new["kind"] == 2))
+        self.sums["batches"] += len(done)
+        for name in ("bytes", "rows", "read_ns", "decode_ns", "resize_ns", "hits", "misses"):
+            self.sums[name] += int(done[name].sum())
+        for name, ns in durations(new).items():
+            total, most, counts = self._stages[name]
+            counts = counts + np.bincount(bucket_of(ns), minlength=256)
+            self._stages[name] = (total + int(ns.sum()), max(most, int(ns.max(initial=0))), counts)
+        for name, key in (("slowest", "batch"), ("slowest_samples", "sample")):
+            kept = getattr(self, name)
+            both = np.concatenate([kept, done])
+            cost = both["slowest_ns"] if key == "sample" else both["fetch_ns"] + both["collate_ns"]
+            setattr(self, name, both[np.argsort(cost, kind="stable")[::-1][:16]])
+
+    @property
+    def stages(self):
+        """dict: stage -> `Stage`, since the segment was made."""
+        return {name: stage_of(*self._stages[name]) for name in STAGES}
+
+    @property
+    def workers(self):
+        """numpy.ndarray: the parties that make batches."""
+        return self.parties[1:]
+
+    @property
+    def taken(self):
+        """numpy.ndarray: those batches of the table that the consumer has got, in that order."""
+        return records.taken(self.table)
+
+    @property
+    def there(self):
+        """numpy.ndarray of bool: which of the parties are workers that have not left."""
+        found = (self.parties["pid"] > 0) & (self.parties["status"] > 0) & (self.parties["leaving"] != LEAVES)
+        found[:1] = False
+        return found
+
+    @property
+    def told(self):
+        """numpy.ndarray of bool: `there`; all workers that there were, where all have left."""
+        there = self.there
+        if not there.any():
+            there = self.parties["pid"] > 0
+            there[:1] = False
+        return there
+
+    @property
+    def serving(self):
+        """numpy.ndarray: those of the parties that are `told`."""
+        return self.parties[self.told]
+
+    @property
+    def consumer_pid(self):
+        """int: the process that takes the batches; 0 in a queue's segment, where any does."""
+        return 0 if self.outline["push"] else int(self.parties[0]["pid"])
+
+    @property
+    def inline(self):
+        """bool: whether the consumer makes the batches itself, when it asks for them."""
+        return not self.outline["push"] and not (self.workers["pid"] > 0).any()
+
+    @property
+    def threads(self):
+        """bool: whether the workers are threads of the consumer's process."""
+        pids = self.workers["pid"]
+        return bool(len(pids)) and self.consumer_pid != 0 and bool((pids == self.consumer_pid).any())
+
+
+class NoSegment:
+    """In place of a `Sight` where there is none: batches were made without one, or none has been made.
+
+    Parameters
+    ----------
+    meter : Meter
+        Of batches that were made in the loop.
+    """
+
+    def __init__(self, meter):
+        self.at_ns = now()
+        self.inline, self.threads, self.consumer_pid = True, False, os.getpid()
+        self.table = self.taken = self.slowest = self.slowest_samples = records.empty()
+        self.slots, self.parties = np.empty(0, SLOT), np.empty(0, PARTY)
+        self.workers = self.serving = self.parties
+        self.there = self.told = np.empty(0, bool)
+        made = meter.fetch_ns + meter.collate_ns
+        spent = meter.spent_ns
+        names = ("bytes", "rows", "errors", "read_ns", "decode_ns", "resize_ns", "hits", "misses")
+        self.sums = {"batches": meter.batches, **dict.fromkeys(names, 0)}
+        self.outline = {
+            **dict.fromkeys(("n_slots", "used_slots", "recorded", "run"), 0),
+            **{
+                "push": False,
+                "closed": True,
+                "loop_steps": meter.batches,
+                "loop_wait_ns": made,
+                "loop_ns": spent,
+            },
+        }
+        empty = stage_of(0, 0, np.zeros(1, np.int64))
+        self.stages = dict.fromkeys(STAGES, empty)
+        for name, total in (("fetch", meter.fetch_ns), ("collate", meter.collate_ns)):
+            self.stages[name] = dataclasses.replace(empty, count=meter.batches, total_s=total / 1e9)

@@ -1,0 +1,105 @@
+"""What a worker has been at for long, and who is stopped."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from slipring.monitor import processes, records
+from slipring.monitor._watch import NO_SLOT
+from slipring.monitor.words import seconds
+
+HANGS = 10.0  # seconds for one sample or batch at least: a worker that hangs
+TIMES = 10  # as long as any before
+
+
+@dataclasses.dataclass(frozen=True)
+class AtWork:
+    """What a worker has not finished."""
+
+    number: int  # of its party
+    pid: int
+    since_s: float
+    row: int | None  # None: it is told of no single sample
+    batch: Any  # the record of its batch, or None
+    what: str
+
+    @property
+    def who(self):
+        return f"Worker {self.number - 1} (pid {self.pid})" if self.pid else "The loop itself"
+
+    @property
+    def where(self):
+        """str: which sample, or batch, as far as it is known."""
+        first = ""
+        if self.batch is not None and self.batch["first_index"] != records.NO_INDEX:
+            first = f", which begins at {records.index_text(self.batch['first_index'])}"
+        if self.row is None:
+            return f"batch {int(self.batch['ticket'])}{first}"
+        return f"row {self.row} of its batch{first}"
+
+
+def at_work(sight):
+    """Return what the workers are at, an `AtWork` each, the longest first; who has died is at nothing."""
+    here = sight.outline.get("pid_namespace") in (0, processes.namespace())
+    by_rows = bool((sight.table["slowest_ns"] > 0).any())
+    lying = {int(slot["batch"]["slot"]): slot for slot in sight.slots}
+    claimed = {
+        int(slot["batch"]["party"]): slot
+        for slot, state in zip(sight.slots, records.states(sight.slots))
+        if state == "claimed" and slot["batch"]["claimed_at"]
+    }
+    numbers = range(1, len(sight.parties)) if sight.inline else np.flatnonzero(sight.there).tolist()
+    found = []
+    for number in numbers:
+        party, row, slot, what = sight.parties[number], None, claimed.get(number), "making one batch"
+        since = int(party["at_since"])
+        if party["at_slot"] != NO_SLOT:
+            slot, row, what = lying.get(int(party["at_slot"])), int(party["at_row"]), "reading one sample"
+        elif slot is None:
+            continue
+        else:
+            since = int(slot["batch"]["claimed_at"])
+            what = "putting one batch together" if by_rows else what
+        pid = 0 if sight.inline else int(party["pid"])
+        if here and pid and not processes.lives(processes.state_of(pid, int(party["started"]))):
+            continue  # it has died, which the loop has not seen yet
+        batch = None if slot is None else slot["batch"]
+        found.append(AtWork(number, pid, max(0.0, (sight.at_ns - since) / 1e9), row, batch, what))
+    return sorted(found, key=lambda each: -each.since_s)
+
+
+def hung(sight):
+    """Return (text, advice) where a worker has been at one thing for far longer than any before; else None."""
+    stages = sight.stages
+    for each in at_work(sight):
+        usual = stages["fetch"].max_s + (0.0 if each.row is not None else stages["collate"].max_s)
+        if each.since_s >= max(HANGS, TIMES * usual):
+            return (
+                f"{each.who} has been {each.what} for {seconds(each.since_s)}: {each.where}.",
+                ("" if each.row is None else "`slipring dump` with its number names the index; ")
+                + "py-spy or gdb say where it is.",
+            )
+    return None
+
+
+def stopped(sight):
+    """Return (text, advice) where processes of the job are stopped, by a signal or a debugger; else None."""
+    if sight.outline.get("pid_namespace") not in (0, processes.namespace()):
+        return None
+    found = []
+    if len(sight.parties) and sight.consumer_pid:
+        found.append(("the loop's process", sight.consumer_pid, int(sight.parties[0]["started"])))
+    for number in np.flatnonzero(sight.there).tolist():
+        party = sight.parties[number]
+        if int(party["pid"]) != sight.consumer_pid:
+            found.append((f"worker {number - 1}", int(party["pid"]), int(party["started"])))
+    still = [(who, pid) for who, pid, started in found if processes.state_of(pid, started) in ("T", "t")]
+    if not still:
+        return None
+    named = ", ".join(f"{who} (pid {pid})" for who, pid in still[:4])
+    more = f", and {len(still) - 4} more" if len(still) > 4 else ""
+    return (
+        f"Stopped, by a signal or a debugger: {named}{more}.",
+        f"`kill -CONT {' '.join(str(pid) for _, pid in still)}` has them go on.",
+    )

@@ -1,0 +1,71 @@
+"""What the callbacks of training libraries share: where the loader is, and when to look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipring.monitor.figures import Window
+from slipring.options import integer
+
+# What wrappers of loaders call what they wrap: Accelerate's, Lightning's, Ray's and others.
+WRAPPED = ("base_dataloader", "iterables", "dataloader", "loader")
+
+
+def loaders_in(found: Any) -> list[Any]:
+    """Return the loaders that have figures, in a loader, a wrapper of one, or containers of them."""
+    if isinstance(found, dict):
+        return [loader for one in found.values() for loader in loaders_in(one)]
+    if isinstance(found, (list, tuple)):
+        return [loader for one in found for loader in loaders_in(one)]
+    if callable(getattr(found, "stats", None)) and hasattr(type(found), "__iter__"):
+        return [found]
+    for name in WRAPPED:
+        inner = getattr(found, name, None)
+        if inner is not None and inner is not found:
+            return loaders_in(inner)
+    return []
+
+
+class Looks:
+    """Says what the loaders of a training did, every so many steps.
+
+    Parameters
+    ----------
+    loader : object or None
+        None: what `begin` is given.
+    every : int
+    """
+
+    def __init__(self, loader: Any, every: int) -> None:
+        integer("every", every, 1)
+        self.loader, self.every = loader, every
+        self._steps = 0
+        self._window: Window | None = None
+
+    def begin(self, trainers: Any) -> None:
+        """Begin with a training, whose own loader is given.
+
+        Raises
+        ------
+        ValueError
+            There is none with figures.
+        """
+        place = trainers if self.loader is None else self.loader
+        loaders = loaders_in(place)
+        if not loaders:
+            raise ValueError(
+                f"DataMonitor needs a loader of slipring's, and the training reads from a {type(place).__name__}: "
+                "use slipring.torch.DataLoader, or give DataMonitor(loader=...)"
+            )
+        self._steps, self._window = 0, Window(loaders)
+
+    def step(self) -> dict[str, float] | None:
+        """Count a step; return the scalars where it is time for them."""
+        if self._window is None:
+            return None
+        self._steps += 1
+        return None if self._steps % self.every else self._window.look()
+
+    def end(self) -> None:
+        """Let go of the loaders."""
+        self._window = None

@@ -1,0 +1,158 @@
+"""One sentence: is the loop waiting for data, by what, and what would help.
+
+The rules look at the batches that the flight recorder remembers, at what the workers do now, and at what the loader
+knows of its memory and its cache. The first cause that explains the waiting is named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from slipring._machine import cpus
+from slipring.monitor import records
+from slipring.monitor.causes import BOUND, IF_BOUND, IF_NOT
+from slipring.monitor.pace import Figures
+from slipring.monitor.stuck import hung, stopped
+from slipring.monitor.words import seconds
+
+FEW = 8  # batches, of which nothing is concluded
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What a loader's figures say.
+
+    Attributes
+    ----------
+    cause : str
+        "ok", "unknown", "consumer", "decode", "storage", "worker", "sample", "sampler", "collate", "epoch_start",
+        "slots", "kept", "gil", "tiny", "memory", "cache", "copy", "rank", "hung", "stopped" or "no_workers".
+    sentence : str
+        The whole of it, for people.
+    advice : str
+        What would help; empty where nothing needs help.
+    wait_share : float
+        How much of its time the loop has waited for batches, from 0 to 1.
+    data_bound : bool
+        Whether that is a tenth or more.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> with slipring.Loader(range(8), num_workers=2) as loader:
+    ...     numbers = [int(batch[0]) for batch in loader]
+    ...     verdict = loader.report().verdict
+    >>> 0 <= verdict.wait_share <= 1
+    True
+    """
+
+    cause: str
+    sentence: str
+    advice: str = ""
+    wait_share: float = 0.0
+    data_bound: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.sentence} {self.advice}".strip()
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What only the loader's own process knows; None: that is not known.
+
+    Attributes
+    ----------
+    copied_share : float
+        Of the batches: those that were copied because slots were short.
+    private_bytes : tuple of int
+        Memory that each worker has for itself.
+    copied_bytes : tuple of int
+        Of that, what it has in place of its parent's, from which it was forked.
+    free_bytes : int
+        What may still be taken.
+    parent_bytes : int
+        What the consumer's process has of its own.
+    cache_full : str
+        Why a cache has refused entries; empty: it has not.
+    cache_bytes : int
+        What all samples would take in the cache.
+    forked : bool
+        Whether workers began with their parent's memory.
+    own_collate, persistent, in_order : bool
+        Whether a `collate_fn` was given; what the loader was given as `persistent_workers` and `in_order`.
+    """
+
+    copied_share: float | None = None
+    private_bytes: tuple[int | None, ...] = ()
+    copied_bytes: tuple[int, ...] = ()
+    free_bytes: int | None = None
+    parent_bytes: int | None = None
+    cache_full: str = ""
+    cache_bytes: int | None = None
+    forked: bool = False
+    own_collate: bool | None = None
+    persistent: bool | None = None
+    in_order: bool | None = None
+
+
+def verdict(sight, known=None):
+    """Return the `Verdict` on what can be seen of a loader."""
+    if sight.outline["push"]:
+        return _of_queue(sight)
+    known = known or Known()
+    f = Figures(sight)
+    still = stopped(sight)
+    if still is not None:
+        return Verdict("stopped", *still)
+    stuck = hung(sight)
+    if stuck is not None:
+        return Verdict("hung", *stuck, 1.0, True)
+    if not len(sight.parties) and sight.outline["loop_steps"] >= FEW:
+        return _without_segment(f)
+    if len(f.table) < FEW:
+        return Verdict(
+            "unknown", f"Too early to tell: {len(f.table)} batches so far.", wait_share=f.wait_share
+        )
+    share = float(f.wait_share)
+    bound = share >= BOUND
+    rules = IF_BOUND if bound else IF_NOT
+    for rule in rules:
+        found = rule(f, known)
+        if found is not None:
+            cause, text, advice = found
+            begin = f"Data-bound: the loop waits {share:.0%} of its time. " if bound else ""
+            return Verdict(cause, begin + text, advice, share, bound)
+    raise AssertionError("the last rule always answers")
+
+
+def _without_segment(f):
+    """Of batches that were made in the loop, without a slot."""
+    share = float(f.loop_share)
+    bound = share >= BOUND
+    if not bound:
+        return Verdict(
+            "ok", f"Nothing is wrong: making batches takes {share:.1%} of the loop's time.", "", share
+        )
+    text = f"Data-bound: the loop waits {share:.0%} of its time. It makes its batches itself, when it asks for them."
+    n = min(cpus(), max(1, math.ceil(share / max(0.01, 1 - share))))
+    return Verdict(
+        "no_workers", text, f"Use num_workers={n}: they are made while the step computes.", share, True
+    )
+
+
+def _of_queue(sight):
+    lie, held = sight.stages["ready"], sight.stages["lease"]
+    waiting = records.states(sight.slots).count("ready")
+    if waiting >= sight.outline["n_slots"] - 1:
+        lies = (
+            f" A message lies {seconds(lie.p50_s)} until it is got." if lie.count else " Nobody has got any."
+        )
+        return Verdict("consumer", f"The queue is full: who puts waits.{lies}")
+    if lie.count < FEW:
+        return Verdict("unknown", f"Too early to tell: {lie.count} messages so far.")
+    return Verdict(
+        "ok",
+        f"{waiting} of {sight.outline['n_slots']} slots hold messages. One lies {seconds(lie.p50_s)} until it is got, "
+        f"and is kept for {seconds(held.p50_s)} (medians).",
+    )

@@ -1,0 +1,6 @@
+"""Streams of blocks, rebatched: for programs that read them with `slipring.stream`, or with a loader of torch's."""
+
+from slipring.streams.loader import StreamLoader, stream
+from slipring.streams.source import Stream
+
+__all__ = ["Stream", "StreamLoader", "stream"]

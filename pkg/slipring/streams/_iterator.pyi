@@ -1,0 +1,21 @@
+"""One pass over a stream's loader, and how far it is."""
+
+from typing import Any, final
+
+from typing_extensions import Self
+
+@final
+class Place:
+    epoch: int
+    rows: list[int]
+    turn: int
+    ended: bool
+    begun: bool
+    def __init__(self, epoch: int, rows: list[int], turn: int = 0) -> None: ...
+
+@final
+class StreamIterator:
+    def __init__(self, batches: Any, place: Place) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...

@@ -1,0 +1,235 @@
+"""What a stream's source gives: record batches, tables or dicts of arrays, checked and seen as columns."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from slipring.errors import BlockError, shown
+from slipring.streams._rebatch import Block
+
+_OBJECTS = "OUST"  # kinds of dtypes without numbers: text, bytes, Python's objects
+
+
+class Feed:
+    """Sees blocks as columns, and compares each with the first.
+
+    Parameters
+    ----------
+    columns : list of str, optional
+        Only these, in this order; default all of the first block.
+    batch_size : int
+    """
+
+    def __init__(self, columns, batch_size):
+        self._columns = columns
+        self._batch_size = batch_size
+        self._kinds = None  # name -> what every block must have: (dtype, shape of a row), or the Arrow type
+        self._names = ()  # of those that are arrays
+        self._schema = None  # of a record batch that had all that
+
+    def read(self, given, number, batch):
+        """Return the `Block` of what a source has given; None: it has no rows; a list: these in its place.
+
+        Parameters
+        ----------
+        given
+        number, batch : int
+            Of the block, and of the batch that wants it.
+
+        Raises
+        ------
+        BlockError
+            It is no block, or not as the ones before.
+        """
+        try:
+            return self._read(given)
+        except BlockError as error:
+            placed = BlockError(
+                f"block {number} of the stream, for batch {batch} of batch_size={self._batch_size}: {error}. The "
+                "block is passed over: whoever asks for the next batch goes on behind it"
+            )
+            placed.column, placed.block, placed.batch = error.column, number, batch
+            raise placed from error.__cause__
+
+    def _read(self, given):
+        if isinstance(given, Mapping):
+            return self._of_columns({name: _column(given[name], name) for name in self._wanted(given)})
+        arrow = _arrow(given)
+        batches = None if arrow is None else arrow.batches_of(given)
+        if batches is None:
+            raise BlockError(
+                "expected a pyarrow.RecordBatch, a pyarrow.Table or a dict of arrays, but came "
+                f"{shown(given)} ({type(given).__name__})"
+            )
+        if len(batches) != 1 or batches[0] is not given:
+            return batches
+        return self._of_batch(arrow, given) if given.num_rows else None
+
+    def _wanted(self, found):
+        """The names of a block's columns that are wanted."""
+        if self._columns is None:
+            return list(found) if self._kinds is None else self._alike(found)
+        for name in self._columns:
+            if name not in found:
+                raise _error(name, f"column {name!r} is missing: the block has {', '.join(map(repr, found))}")
+        return self._columns
+
+    def _alike(self, found):
+        for name in self._kinds:
+            if name not in found:
+                raise _error(name, f"column {name!r} is missing: the block has {', '.join(map(repr, found))}")
+        for name in found:
+            if name not in self._kinds:
+                raise _error(
+                    name, f"column {name!r} is one that the first block does not have: name those that are wanted "
+                    "in columns="
+                )  # fmt: skip
+        return self._kinds
+
+    def _of_batch(self, arrow, batch):
+        names = batch.schema.names
+        if self._schema is None or not batch.schema.equals(self._schema):
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise _error(twice, f"column {twice!r} is there {names.count(twice)} times")
+            names = self._wanted(names)
+        else:
+            names = self._kinds
+        made = self._of_columns({name: _seen(arrow, batch.column(name), name) for name in names})
+        self._schema = batch.schema
+        return made
+
+    def _of_columns(self, columns):
+        """Make a block of {name: array, or Arrow array}."""
+        if not columns:
+            raise BlockError("the block has no column")
+        rows, first = -1, None
+        for name, column in columns.items():
+            if rows < 0:
+                rows, first = len(column), name
+            elif len(column) != rows:
+                raise _error(
+                    name,
+                    f"column {name!r} has {len(column)} rows, but {first!r} of the same block has {rows}",
+                )
+        if rows == 0:
+            return None
+        kinds = {name: _kind(column) for name, column in columns.items()}
+        if self._kinds is None:
+            self._kinds = kinds
+            self._names = tuple(name for name, kind in kinds.items() if isinstance(kind, tuple))
+        elif kinds != self._kinds:
+            name = next(name for name in kinds if kinds[name] != self._kinds[name])
+            raise _error(
+                name,
+                f"column {name!r} is {_said(kinds[name])}, but {_said(self._kinds[name])} in the first block",
+            )
+        rest = {name: column for name, column in columns.items() if not isinstance(kinds[name], tuple)}
+        return Block(
+            [columns[name] for name in self._names],
+            _arrow_blocks().rest_of(rest) if rest else None,
+            rows,
+        )
+
+    # ---- for the rebatcher
+
+    @property
+    def has_rest(self):
+        """bool: whether there are columns that are no arrays."""
+        return self._kinds is not None and len(self._names) < len(self._kinds)
+
+    def own(self, rest):
+        """Return the rows of a record batch in memory of their own."""
+        return _arrow_blocks().own(rest)
+
+    def joined(self, rests):
+        """Return the rows of several record batches as one."""
+        return _arrow_blocks().joined(rests)
+
+    def pool(self, size):
+        """Return what keeps record batches' rows by their place in a buffer."""
+        return _arrow_blocks().Pool(size)
+
+    def named(self, arrays, rest):
+        """Return the batch: a dict, in the columns' order."""
+        if rest is None:
+            return dict(zip(self._names, arrays))
+        found = dict(zip(self._names, arrays))
+        return {name: found[name] if name in found else rest.column(name) for name in self._kinds}
+
+    def unnamed(self, batch):
+        """Return (arrays, rest) of a batch."""
+        rest = {name: column for name, column in batch.items() if name not in self._names}
+        return [batch[name] for name in self._names], _arrow_blocks().rest_of(rest) if rest else None
+
+
+def _column(values, name):
+    """See what a dict has as an array, or an Arrow array."""
+    arrow = _arrow(values)
+    if arrow is None:
+        try:
+            array = np.asarray(values)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise _error(name, f"column {name!r} cannot be made an array: {error}") from error
+        if array.dtype.kind not in _OBJECTS:
+            if array.ndim == 0:
+                raise _error(
+                    name, f"column {name!r} is {shown(values)}, but an array with a row for each is expected"
+                )
+            return array
+        arrow = _arrow_blocks()
+    try:
+        column = arrow.as_column(values)
+    except arrow.Unfit as error:
+        raise _error(
+            name, f"column {name!r} is neither numbers nor what Arrow has a type for: {error}"
+        ) from error
+    return _seen(arrow, column, name)
+
+
+def _seen(arrow, column, name):
+    """See an Arrow array as an array, if its rows have a fixed size."""
+    try:
+        array = arrow.as_numpy(column)
+    except arrow.Unfit as error:
+        raise _error(
+            name, f"column {name!r} has numbers or tensors in each row, but {error}: fill or filter them before"
+        ) from None  # fmt: skip
+    return column if array is None else array
+
+
+def _kind(column):
+    if isinstance(column, np.ndarray):
+        return column.dtype, column.shape[1:]
+    return column.type
+
+
+def _said(kind):
+    if isinstance(kind, tuple):
+        return f"{kind[0]} of shape {kind[1]} per row"
+    return str(kind)
+
+
+def _error(column, text):
+    error = BlockError(text)
+    error.column = column
+    return error
+
+
+def _arrow(value):
+    """Return `slipring.arrow.blocks` if the value is Arrow data or gives some, else None: others need no pyarrow."""
+    if hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"):
+        return _arrow_blocks()
+    return None
+
+
+_found = None
+
+
+def _arrow_blocks():
+    global _found
+    if _found is None:  # an import statement would take a lock each time
+        import slipring.arrow.blocks as found
+
+        _found = found
+    return _found

@@ -1,0 +1,273 @@
+"""Batches of an exact size from a stream of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from slipring.errors import shown
+from slipring.iterate.dispatch import StreamPlan
+from slipring.loader import MASK_62, Loader
+from slipring.options import integer
+from slipring.ring._ring import MAX_WORKERS, mix
+from slipring.streams._iterator import Place, StreamIterator
+from slipring.streams.source import Stream, check_shuffle
+from slipring.streams.worker import StreamWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from os import PathLike
+
+    from typing_extensions import Unpack
+
+STATE_FORMAT = 1  # of a state
+
+
+class LoaderOptions(TypedDict, total=False):
+    """What `slipring.stream` hands on to its loader; see `slipring.Loader`."""
+
+    worker_init_fn: Callable[[int], object] | None
+    prefetch_factor: int
+    persistent_workers: bool
+    in_order: bool
+    slots: int | None
+    slot_bytes: int | None
+    backing: str | PathLike[str]
+    copy: Literal["auto", "always", "never"]
+    on_worker_death: Literal["raise", "respawn"]
+    max_restarts: int
+    snapshot_every_n_steps: int | None
+
+
+def stream(
+    batches: Iterable[Any] | Callable[[int, int], Iterable[Any]],
+    batch_size: int,
+    *,
+    columns: Sequence[str] | None = None,
+    drop_last: bool = False,
+    shuffle_buffer: int = 0,
+    seed: int | None = None,
+    num_workers: int = 0,
+    start_method: Literal["fork", "forkserver", "spawn", "thread"] | None = None,
+    timeout: float = 0,
+    **options: Unpack[LoaderOptions],
+) -> StreamLoader:
+    """Return a loader of batches of an exact size from blocks of any: record batches, tables or dicts of arrays.
+
+    Rows are copied once, from the block that they came in to the slot that the training reads; a block is let go of
+    when its last row has been copied.
+
+    Parameters
+    ----------
+    batches : iterable of blocks, or callable
+        A block is a ``pyarrow.RecordBatch``, a ``pyarrow.Table``, what has Arrow's interface for either (a polars
+        frame), or a dict of arrays with a row for each sample; all have the same columns. An iterator is read once;
+        another iterable (a list, ``pyarrow.Table``) is iterated anew in each epoch. A function of
+        ``(worker, num_workers)`` returns an iterable of that worker's part, and is called in the worker.
+    batch_size : int
+        Rows per batch. With several workers each fills batches from its own part, and each one's last may have fewer.
+    columns : sequence of str, optional
+        Only these columns, in this order; default all of the first block's, which all blocks then must have.
+    drop_last : bool
+        Drop a last batch that is not full: each worker's.
+    shuffle_buffer : int
+        Draw the rows of a batch at random from a buffer of so many, at least `batch_size`, in each worker's own
+        memory. 0: rows come in the source's order. Columns without a fixed size per row are slower to draw.
+    seed : int, optional
+        The same seed draws the same rows, if the source gives the same. None: a new one, from the system.
+    num_workers : int
+        0: this process makes a batch when it is asked for. Else `batches` must be a function, whose parts are read in
+        so many workers; only with 1 may it be an iterable, which a thread of this process reads ahead.
+    start_method : {None, 'fork', 'forkserver', 'spawn', 'thread'}
+        How workers are started, as for `slipring.Loader`; always 'thread' for an iterable.
+    timeout : float
+        Seconds to wait for a batch; 0 waits for ever. It takes a worker: what is read in this thread, nobody ends.
+    **options
+        worker_init_fn, prefetch_factor, persistent_workers, in_order, slots, slot_bytes, backing, copy,
+        on_worker_death, max_restarts, snapshot_every_n_steps: as `slipring.Loader` has them.
+
+    Returns
+    -------
+    StreamLoader
+        Each batch is a dict of column -> values. Numbers, bools and times are numpy arrays of shape
+        ``(batch_size,)``, Arrow's lists of a fixed size and its tensors of shape ``(batch_size, *shape)``, without a
+        copy out of the slot. Text, bytes and nested columns are ``pyarrow.Array``, in the slot too:
+        `slipring.StringList` takes one of strings.
+
+    Raises
+    ------
+    TypeError, ValueError
+        At construction, naming argument, value and rule.
+
+    Notes
+    -----
+    The iterator raises `slipring.errors.BlockError` for a block with other columns, or nulls where an array has no
+    place for them. That names the column and the batch, and costs the block alone: ask for the next batch, or go on
+    with ``for``, on the same iterator. An exception of the source comes with its own type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import slipring
+    >>> blocks = [{"x": np.arange(3), "y": np.ones((3, 2))}, {"x": np.arange(3, 9), "y": np.ones((6, 2))}]
+    >>> with slipring.stream(blocks, batch_size=4) as loader:
+    ...     for batch in loader:
+    ...         print(batch["x"], batch["y"].shape)
+    [0 1 2 3] (4, 2)
+    [4 5 6 7] (4, 2)
+    [8] (1, 2)
+    """
+    unknown = sorted(set(options) - set(LoaderOptions.__annotations__))
+    if unknown:
+        raise TypeError(
+            f"stream() got an unexpected keyword argument {unknown[0]!r}; of a Loader's it takes "
+            + ", ".join(LoaderOptions.__annotations__)
+        )
+    data = Stream(batches, batch_size, columns=columns, drop_last=drop_last, shuffle_buffer=shuffle_buffer)
+    integer("num_workers", num_workers, 0, MAX_WORKERS, hint="; 0 reads in this process")
+    if not data.per_worker and num_workers:
+        if num_workers > 1:
+            raise ValueError(
+                f"num_workers={num_workers} for one {type(batches).__name__}, which only one can read: give a function "
+                "of (worker, num_workers) that returns each worker's part, or num_workers=1"
+            )
+        if start_method not in (None, "thread"):
+            raise ValueError(
+                f"start_method={start_method!r} for a {type(batches).__name__} of this process, which a thread of it "
+                "reads: give a function of (worker, num_workers), which the worker calls, or start_method='thread'"
+            )
+        start_method = "thread"
+    if timeout and not num_workers:
+        raise ValueError(
+            f"timeout={timeout!r} with num_workers=0: nobody is there to end a read in this thread. Give num_workers=1"
+        )
+    return StreamLoader(
+        data, num_workers=num_workers, start_method=start_method, timeout=timeout, seed=seed, **options
+    )
+
+
+class StreamLoader(Loader[dict[str, Any]]):
+    """What `slipring.stream` returns: a `slipring.Loader` with a state.
+
+    Parameters
+    ----------
+    dataset : Stream
+    **options
+        As `slipring.Loader` has them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import slipring
+    >>> def blocks(worker, num_workers):
+    ...     return ({"x": np.arange(at, at + 3)} for at in range(0, 12, 3))
+    >>> with slipring.stream(blocks, batch_size=4, seed=0) as loader:
+    ...     first = next(iter(loader))["x"].tolist()
+    ...     state = loader.state_dict()
+    >>> with slipring.stream(blocks, batch_size=4) as loader:
+    ...     loader.load_state_dict(state)
+    ...     first, [batch["x"].tolist() for batch in loader]
+    ([0, 1, 2, 3], [[4, 5, 6, 7], [8, 9, 10, 11]])
+    """
+
+    dataset: Stream
+    seed: int
+    epoch: int
+    _at: Place | None
+    _worker_class = StreamWorker
+
+    def __init__(self, dataset: Stream, **options: Any) -> None:
+        self._at = None  # `Place`: how far the latest pass is
+        super().__init__(dataset, batch_size=None, **options)
+
+    def __iter__(self) -> StreamIterator:
+        at = self._at
+        if at is None or at.epoch != self.epoch or at.begun:
+            at = self._beginning(self.epoch)
+        self._at = at  # before the plan is asked for
+        iterator = super().__iter__()
+        at.begun = True
+        return StreamIterator(iterator, at)
+
+    def _beginning(self, epoch):
+        return Place(epoch, [0] * max(1, self.options.num_workers))
+
+    def _stream_plan(self):
+        o = self.options
+        return StreamPlan(max(1, o.num_workers), o.in_order, self._at.turn)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_at": self._at}
+
+    def __repr__(self) -> str:
+        data, o = self.dataset, self.options
+        return f"slipring.{data!r} with num_workers={o.num_workers}".replace("Stream", "stream", 1)
+
+    # ---- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the latest iteration is: behind the last batch that it has given out.
+
+        Returns
+        -------
+        dict
+            Plain values: the epoch, its seed, and how many rows each worker's part has given. The buffer of a shuffle
+            is not in it: it is filled again, with the same rows.
+        """
+        at = self._at or self._beginning(self.epoch)
+        if at.ended:
+            at = self._beginning(at.epoch + 1)
+        return {
+            "slipring_stream": STATE_FORMAT,
+            "seed": self.seed,
+            "epoch": at.epoch,
+            "rows": list(at.rows),
+            "turn": at.turn,
+            "shuffled": self._shuffled,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Have the next iteration go on from a state: the same batches come as without the interruption.
+
+        The source is read from its beginning, and what was given out is passed over without being copied (with a
+        shuffle: but into the buffer). It must give the same rows in the same order as it did; that it has fewer is
+        noticed.
+
+        Parameters
+        ----------
+        state : dict
+            What `state_dict` has returned, also of a loader with another `batch_size` if it does not shuffle.
+
+        Raises
+        ------
+        TypeError, ValueError
+            It is no such state, is of another number of workers or another shuffle; or the source is an iterator that
+            a pass has begun to read.
+        """
+        if not isinstance(state, Mapping) or state.get("slipring_stream") != STATE_FORMAT:
+            raise TypeError(
+                f"a state must be what state_dict() of a slipring.stream returns, not {shown(state)}"
+            )
+        workers = max(1, self.options.num_workers)
+        if len(state["rows"]) != workers:
+            raise ValueError(
+                f"the state is of {len(state['rows'])} workers, the loader has {workers}: each reads a part of its "
+                "own. Use as many workers, or finish the epoch first"
+            )
+        check_shuffle(state["shuffled"], self._shuffled)
+        data = self.dataset
+        if data.reads_once and data._begun:
+            raise ValueError(
+                "the loader's source is an iterator that a pass has begun to read, and a state counts from its "
+                "beginning: make a new loader of a new iterator"
+            )
+        self._rest()
+        self.seed, self.epoch = state["seed"], state["epoch"]
+        self._at = Place(self.epoch, state["rows"], state["turn"])
+        # As a worker finds it: see `slipring.workers.worker.Worker._enter_run`.
+        data._resume = mix(mix(self.seed, self.epoch) & MASK_62, self.epoch), list(state["rows"])
+
+    @property
+    def _shuffled(self):
+        data = self.dataset
+        return [data.shuffle_buffer, data.batch_size] if data.shuffle_buffer else [0, 0]

@@ -1,0 +1,265 @@
+"""A stream of blocks as an iterable dataset of whole batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slipring.errors import BlockError, shown
+from slipring.options import MAX_COUNT, flag, integer
+from slipring.ring._ring import mix
+from slipring.streams._rebatch import Reading, Rebatcher, Shuffler
+from slipring.streams.blocks import Feed
+from slipring.workers.passes import here
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+
+class Stream:
+    """Blocks of rows as an iterable dataset whose samples are batches of an exact size: for any loader.
+
+    `slipring.stream` makes one and a loader of it. torch's kind of loader knows an iterable dataset by its class:
+    ``class Rows(slipring.streams.Stream, torch.utils.data.IterableDataset): pass``, read with ``batch_size=None``.
+
+    Parameters
+    ----------
+    batches, batch_size, columns, drop_last, shuffle_buffer
+        As `slipring.stream` has them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        At construction, naming argument, value and rule.
+
+    Notes
+    -----
+    Its iterators have ``state_dict`` and ``load_state_dict``, which count rows. An iterator that goes on reads its
+    source again from the beginning, and drops what was given out before.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from slipring.streams import Stream
+    >>> blocks = [{"x": np.arange(3)}, {"x": np.arange(3, 7)}]
+    >>> [batch["x"].tolist() for batch in Stream(blocks, 2)]
+    [[0, 1], [2, 3], [4, 5], [6]]
+    """
+
+    batches: Iterable[Any] | Callable[[int, int], Iterable[Any]]
+    batch_size: int
+    columns: list[str] | None
+    drop_last: bool
+    shuffle_buffer: int
+    _passes: int
+    _begun: bool
+    _resume: tuple[int, list[int]] | None
+
+    def __init__(
+        self,
+        batches: Iterable[Any] | Callable[[int, int], Iterable[Any]],
+        batch_size: int,
+        *,
+        columns: Sequence[str] | None = None,
+        drop_last: bool = False,
+        shuffle_buffer: int = 0,
+    ) -> None:
+        _check_source(batches)
+        integer("batch_size", batch_size, 1, MAX_COUNT)
+        integer("shuffle_buffer", shuffle_buffer, 0, MAX_COUNT)
+        flag("drop_last", drop_last)
+        if 0 < shuffle_buffer < batch_size:
+            raise ValueError(
+                f"shuffle_buffer={shuffle_buffer} rows cannot fill a batch of batch_size={batch_size}: use at "
+                "least as many (0: no shuffling)"
+            )
+        if isinstance(columns, str):
+            raise TypeError(f"columns must be a sequence of names, not the one name {columns!r}")
+        self.columns = None if columns is None else list(columns)
+        if self.columns is not None and (not self.columns or len(set(self.columns)) < len(self.columns)):
+            raise ValueError(f"columns must be None (all) or name some, each once, not {shown(self.columns)}")
+        self.batches, self.batch_size = batches, int(batch_size)
+        self.drop_last, self.shuffle_buffer = bool(drop_last), int(shuffle_buffer)
+        self._passes = 0  # of this process
+        self._begun = False  # an iterator, which is read once, has been
+        self._resume = None  # (a pass's seed, rows that each worker has given out of it)
+
+    @property
+    def per_worker(self) -> bool:
+        """bool: whether the source is made by each worker, for its own part."""
+        return _is_factory(self.batches)
+
+    @property
+    def reads_once(self) -> bool:
+        """bool: whether the source is an iterator."""
+        return hasattr(self.batches, "__next__")
+
+    def __iter__(self) -> Pass:
+        self._passes += 1
+        return Pass(self)
+
+    def __repr__(self) -> str:
+        return f"Stream({_named(self.batches)}, batch_size={self.batch_size})"
+
+    def _open(self, worker, workers):
+        """Return the blocks that this worker is to read."""
+        if self.per_worker:
+            source = self.batches(worker, workers)
+            _check_source(source, made_by=self.batches)
+        else:
+            source = self.batches
+            if workers > 1:
+                raise ValueError(
+                    f"{_named(source)} is one stream for {workers} workers, each of which would read all of it: "
+                    "give a function of (worker, num_workers) that returns each one's part"
+                )
+        if not hasattr(source, "__iter__"):
+            from slipring.arrow import blocks
+
+            return blocks.reader(source)
+        if self.reads_once:
+            if self._begun:
+                raise ValueError(
+                    f"{_named(source)} is an iterator, and a pass has begun to read it: it cannot be read from its "
+                    "beginning again. Give an iterable, or a function that returns a new iterator each time"
+                )
+            self._begun = True
+        return iter(source)
+
+
+class Pass(Reading):
+    """One pass of a worker over its part of a `Stream`.
+
+    Parameters
+    ----------
+    stream : Stream
+    """
+
+    made: Any
+    behind: int
+    _stream: Stream
+    _worker: int
+    _workers: int
+    _seed: int
+    _feed: Feed | None
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._worker, self._workers, seed = here(stream._passes)
+        self._begin(seed, 0)
+        resume = stream._resume
+        if resume is not None and resume[0] == seed:
+            self._begin(seed, resume[1][self._worker])
+
+    def _begin(self, seed, rows):
+        self._seed, self.behind = seed, rows
+        self._feed = self.made = None
+
+    def open(self) -> None:
+        """Have the source opened."""
+        stream = self._stream
+        source = stream._open(self._worker, self._workers)
+        self._feed = Feed(stream.columns, stream.batch_size)
+        common = source, self._feed, stream.batch_size, stream.drop_last
+        if stream.shuffle_buffer:
+            rng = np.random.Generator(np.random.Philox(key=mix(self._seed, self._worker)))
+            made = Shuffler(*common, stream.shuffle_buffer, rng)
+        else:
+            made = Rebatcher(*common)
+        made.skip(self.behind)
+        self.made = made
+
+    def catch_up(self) -> None:
+        """Read again what was given out before, and drop it."""
+        while True:
+            try:
+                missing = self.made.catch_up()
+            except BlockError:
+                continue  # it was raised then
+            break
+        if missing:
+            raise ValueError(
+                f"the state says that {self.behind} rows were given out of {_named(self._stream.batches)}, which now "
+                f"ends after {self.behind - missing}: resume with the source that the state was taken of"
+            )
+        self.behind = 0
+
+    @property
+    def has_rest(self) -> bool:
+        """bool: whether batches have columns that are no arrays."""
+        return self._feed is not None and self._feed.has_rest
+
+    def take_back(self, batch: Mapping[str, Any]) -> None:
+        """Have the batch that came last come again: a signal's handler has kept it from whoever it was for."""
+        arrays, rest = self._feed.unnamed(batch)
+        self.made.take_back(arrays, rest, len(next(iter(batch.values()))))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place behind the last batch."""
+        rows = self.behind if self.made is None else max(self.behind, self.made.made)
+        return {
+            "seed": self._seed,
+            "rows": rows,
+            "divided": [self._worker, self._workers],
+            "shuffled": self._shuffled,
+        }
+
+    @property
+    def _shuffled(self):
+        stream = self._stream
+        return [stream.shuffle_buffer, stream.batch_size] if stream.shuffle_buffer else [0, 0]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there: the source is read from its beginning, and must give the same rows again.
+
+        Raises
+        ------
+        ValueError
+            It is the place of another worker, of other numbers of workers, or of another shuffle.
+        """
+        divided = [self._worker, self._workers]
+        if state["divided"] != divided:
+            words = "worker {} of {}"
+            raise ValueError(
+                f"the state is of {words.format(*state['divided'])}; this is {words.format(*divided)}: resume with "
+                "as many workers"
+            )
+        check_shuffle(state["shuffled"], self._shuffled)
+        self._begin(state["seed"], state["rows"])
+
+
+def check_shuffle(had, has):
+    """Raise ValueError where another buffer or batch size would have drawn other rows; [rows, batch size] of each."""
+    if list(had) != list(has):
+        words = "shuffle_buffer={} and batch_size={}"
+        said, here = (words.format(*how) if how[0] else "shuffle_buffer=0" for how in (had, has))
+        raise ValueError(
+            f"the state is of {said}, this is {here}: other rows would be drawn. Resume with the same ones"
+        )
+
+
+def _is_factory(source):
+    return callable(source) and not hasattr(source, "__iter__") and not hasattr(source, "__arrow_c_stream__")
+
+
+def _named(source):
+    """What a source calls itself, in a message."""
+    if _is_factory(source):
+        return getattr(source, "__qualname__", type(source).__name__)
+    return f"a {type(source).__name__}"
+
+
+def _check_source(source, made_by=None):
+    whose = "batches" if made_by is None else f"what {_named(made_by)}(worker, num_workers) returns"
+    if isinstance(source, (Mapping, str, bytes, np.ndarray)):
+        raise TypeError(
+            f"{whose} must be an iterable of blocks, not {shown(source)}: for a stream of one block give [block]"
+        )
+    iterable = hasattr(source, "__iter__") or hasattr(source, "__arrow_c_stream__")
+    if not iterable and (made_by is not None or not callable(source)):
+        rest = "" if made_by is not None else ", or a function of (worker, num_workers) that returns one"
+        raise TypeError(
+            f"{whose} must be an iterable of record batches, tables or dicts of arrays{rest}, not {shown(source)}"
+        )

@@ -1,0 +1,272 @@
+"""Going on with other ranks, or another batch size: by the position in the order of all ranks.
+
+A step is a batch of every rank: the next ``world_size * batch_size`` samples of one order, of which each rank takes
+every `world_size`-th. `slipring.BatchSampler` and torch's DistributedSampler divide it so. Training ranks are at the
+same step, hence one rank's state says for all how many samples have been delivered. A stream has no such order: what
+is left of it only all ranks' states together say, and only a dataset that can divide it anew (``rest_of``).
+"""
+
+from collections.abc import Mapping
+
+import torch.distributed
+from torch.utils.data.distributed import DistributedSampler
+
+from slipring.errors import shown
+from slipring.sampler import BatchSampler, ranks_of, share_of
+from slipring.torch.state.order import SAVED, source_of
+from slipring.torch.state.rest import position_of
+
+ADVICE = "Resume with as many ranks and the same batch size, or from a state of the end of an epoch"
+
+
+# ---- who divides
+
+
+def divided(loader):
+    """Return how samples are divided among ranks, for a state; None: nobody says.
+
+    Returns
+    -------
+    dict or None
+        "by": what divides them, "rank", "world_size"; of map datasets also "batch_size" and "in_order".
+    """
+    if loader._dataset_kind:
+        return _of_a_stream(loader.dataset)
+    source, group, _ = source_of(loader)
+    if not isinstance(getattr(source, "rank", None), int):
+        return None
+    return {
+        "by": _by(source),
+        "rank": source.rank,
+        "world_size": ranks_of(source),
+        "batch_size": source.batch_size if isinstance(source, BatchSampler) else group or 1,
+        "in_order": bool(loader.in_order),
+    }
+
+
+def _of_a_stream(dataset):
+    rank, ranks = getattr(dataset, "rank", None), getattr(dataset, "world_size", None)
+    if not (isinstance(rank, int) and isinstance(ranks, int)):
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return None
+        rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return {"by": type(dataset).__name__, "rank": rank, "world_size": ranks}
+
+
+def _by(source):
+    """What divides samples in the way that can be gone on with; else the class's own name, in a list."""
+    if isinstance(source, BatchSampler):
+        return "BatchSampler"
+    kind = type(source)
+    # (torchdata's gives the same order; slipring.compat's is above this layer.)
+    known = kind.__iter__ is DistributedSampler.__iter__ or kind.__name__ == "StatefulDistributedSampler"
+    return "DistributedSampler" if isinstance(source, DistributedSampler) and known else [kind.__name__]
+
+
+def share(loader):
+    """Return this rank's `slipring.workers.seeding.Share` of each step, with ``rng="sample"``; else None.
+
+    Raises
+    ------
+    ValueError
+        Nothing says at which position of all ranks' order a sample is, or there are no single samples.
+    """
+    if loader.rng != "sample":
+        return None
+    source, group, _ = source_of(loader)
+    name = type(loader.dataset).__name__
+    if loader._dataset_kind or not hasattr(loader.dataset, "__getitem__"):
+        why = "is iterated: its samples have no position" if loader._dataset_kind else "has no __getitem__"
+        raise ValueError(
+            f"rng='sample' reads samples one by one, each with random numbers of its position, but {name} "
+            f"{why}: use rng='batch'"
+        )
+    batched_by_it = loader._auto_collation and not group
+    return share_of(source if batched_by_it else None, source, group)
+
+
+# ---- one rank's state
+
+
+def moved(loader, state):
+    """Return a state as this rank goes on from it: at the same position, in its own batches.
+
+    Raises
+    ------
+    ValueError
+        That cannot be; the message says what cannot.
+    """
+    source, place = source_of(loader)[0], state.get("sampler_iterator")
+    if isinstance(source, BatchSampler) and isinstance(place, Mapping):
+        source._checked(place)
+    if state["finished"]:
+        return state
+    now = divided(loader)
+    if state["kind"] == "stream":
+        _check_stream(loader.dataset, state.get("ranks"), now)
+        return state
+    then = _division_of(state)
+    if _are_alike(then, now):
+        return state
+    _check_division(state, then, now)
+    position = position_of(state, then)
+    step = now["batch_size"] * now["world_size"]
+    kept = {name: value for name, value in state.items() if name not in SAVED and name != "ahead"}
+    if now["by"] == "BatchSampler":
+        kept["sampler_iterator"] = {**state["sampler_iterator"], "position": position}
+    return {
+        **kept,
+        "sampler": None,
+        "ranks": now,
+        "batch_size": source_of(loader)[1] or (None if loader._auto_collation else 0),
+        "yielded": position // step,
+        "origin": position % step,
+    }
+
+
+def _division_of(state):
+    """How a state's samples were divided; of our sampler that says so itself, also in torchdata's states."""
+    place, ranks = state.get("sampler_iterator"), state.get("ranks")
+    if isinstance(place, Mapping) and {"position", "batch_size", "world_size"} <= place.keys():
+        in_order = True if ranks is None else ranks["in_order"]
+        return {"by": "BatchSampler", "in_order": in_order, **place}
+    return ranks
+
+
+def _are_alike(then, now):
+    """Whether a state can be gone on with as it is; also where either sampler knows of one rank at most."""
+    if then is None or now is None:
+        return (then or now or {"world_size": 1})["world_size"] == 1
+    same_order = then["by"] == now["by"] or not isinstance(now["by"], str)
+    return same_order and all(then[name] == now[name] for name in ("rank", "world_size", "batch_size"))
+
+
+def _in_words(ranks):
+    if ranks is None:
+        return "nothing that knows of ranks"
+    size = f", batch_size={ranks['batch_size']}" if "batch_size" in ranks else ""
+    by = ranks["by"] if isinstance(ranks["by"], str) else ranks["by"][0]
+    return f"rank {ranks['rank']} of {ranks['world_size']}{size}, by {by}"
+
+
+def _check_division(state, then, now):
+    why = None
+    if then is None or now is None or now["by"] != then["by"]:
+        why = "another sampler has another order"
+    elif now["by"] == "BatchSampler" and "position" not in then:
+        why = "the state does not say where the sampler was"
+    elif not isinstance(now["by"], str):
+        why = (
+            "it is not known how this sampler divides its order among ranks (slipring.BatchSampler's and "
+            "torch's DistributedSampler's is)"
+        )
+    elif not then["in_order"]:
+        why = "with in_order=False each rank had delivered other steps"
+    elif any(place["states"] for place in state.get("workers", {}).values()):
+        why = "the place of a Stateful map dataset is each worker's own"
+    if why is not None:
+        raise ValueError(f"the state is of {_in_words(then)}; here is {_in_words(now)}, and {why}. {ADVICE}")
+
+
+def _check_stream(dataset, then, now):
+    ranks_then, ranks_now = (1 if ranks is None else ranks["world_size"] for ranks in (then, now))
+    divides = can_divide(dataset)
+    moved_on = divides and then is not None and now is not None and then["rank"] != now["rank"]
+    if then is None or (ranks_then == ranks_now and not moved_on):
+        return
+    remedy = (
+        "Give load_state_dict() a list of all ranks' states: what nobody has read is divided anew"
+        if divides
+        else f"{type(dataset).__name__} has no rest_of(states, num_workers), which would divide anew what nobody "
+        "has read. Resume with as many ranks, or from a state of the end of an epoch"
+    )
+    raise ValueError(
+        f"the state is of {_in_words(then)}; here is {_in_words(now)}, and a place in an iterable dataset is "
+        f"each rank's own. {remedy}"
+    )
+
+
+# ---- all ranks' states
+
+
+def can_divide(dataset):
+    """Whether a stream can say what is left of it; see `docs/elastic.md`."""
+    return callable(getattr(dataset, "rest_of", None))
+
+
+def joined(loader, header, states):
+    """Return one state of all ranks' states.
+
+    Parameters
+    ----------
+    loader : DataLoader
+    header : dict
+        What the loader's own states begin with.
+    states : list of dict
+        In any order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are not all ranks' states of one moment, or the dataset cannot divide what they leave.
+    """
+    if not states or not all(isinstance(state, Mapping) and "slipring" in state for state in states):
+        raise TypeError(
+            "a state must be a dict, as state_dict() returns it, not a list of other things than every rank's: "
+            f"{shown(states)}"
+        )
+    ranks = [state.get("ranks") for state in states]
+    if len(states) == 1 and header["kind"] == "map":
+        return states[0]
+    if None in ranks:
+        raise ValueError(
+            "of a list of states each must say which rank it is of: by rank and world_size of the sampler (of an "
+            "iterable dataset: its own, or torch.distributed's)"
+        )
+    numbers, n = sorted(one["rank"] for one in ranks), ranks[0]["world_size"]
+    if numbers != list(range(n)) or {one["world_size"] for one in ranks} != {n}:
+        raise ValueError(f"a list of states must have each of {n} ranks' once, not those of ranks {numbers}")
+    if len({bool(state["finished"]) for state in states}) > 1 and header["kind"] == "map":
+        raise ValueError("of the list of states some are of the end of an epoch, and some are not")
+    states = sorted(states, key=lambda state: state["ranks"]["rank"])
+    if header["kind"] == "stream":
+        return _joined_streams(loader, header, states)
+    if not states[0]["finished"]:
+        positions = [position_of(state, _division_of(state)) for state in states]
+        if len(set(positions)) > 1:
+            raise ValueError(
+                f"the ranks' states are not of the same step: they are at positions {positions} of the order. "
+                "Save them at the same step of all ranks"
+            )
+    own = header.get("ranks") or {}
+    return next((state for state in states if state["ranks"]["rank"] == own.get("rank")), states[0])
+
+
+def _joined_streams(loader, header, states):
+    if all(state["finished"] for state in states):
+        return {**states[0], "workers": {}, "ranks": header.get("ranks")}  # the next epoch is a whole one
+    if not can_divide(loader.dataset):
+        raise TypeError(
+            f"the iterable dataset ({type(loader.dataset).__name__}) has no rest_of(states, num_workers), which "
+            "divides what nobody has read: resume with as many ranks and workers, each rank from its own state"
+        )
+    places = [_worker_states(state) for state in states]
+    rest = loader.dataset.rest_of(places, max(1, loader.num_workers))
+    workers = {number: {"batches": 0, "states": one} for number, one in enumerate(rest)}
+    return {**header, "base_seed": None, "finished": False, "last_worker": -1, "workers": workers}
+
+
+def _worker_states(state):
+    """What each worker of a rank has said of its place; None: it has delivered nothing."""
+    places = {int(number): place for number, place in state.get("workers", {}).items()}
+    found = []
+    for number in range(max(1, state["num_workers"])):
+        place = places.get(number)
+        if place is not None and (place.get("since") or (place["batches"] and not place["states"])):
+            raise ValueError(
+                f"the state of rank {state['ranks']['rank']} does not say where worker {number} was, but at an "
+                "earlier batch: save it with snapshot_every_n_steps=1, of a dataset whose iterators have "
+                "state_dict() and load_state_dict()"
+            )
+        found.append(None if place is None else place["states"])
+    return found

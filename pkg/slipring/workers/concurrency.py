@@ -1,0 +1,220 @@
+"""Samples of a batch that are read beside one another: by threads of the worker, or in its event loop.
+
+For datasets that wait: for a disk, a network, a service. A worker has the threads and the loop to itself, they begin
+with the first batch that wants them, and end with the worker. They are daemons: a read that never returns keeps
+neither a worker's process nor the program from ending.
+"""
+
+import contextlib
+import inspect
+import os
+import threading
+import time
+import weakref
+
+from slipring.ring._segment import now
+from slipring.ring._slot import Reading, end_reading, wait_for_row
+from slipring.workers import seeding, skipping
+from slipring.workers.info import swap_thread_info
+
+END_S = 1.0  # to wait for threads at the worker's end; one that is in a read by then is left to its fate
+
+
+def is_awaitable(thing):
+    """Whether it is to be awaited: what an ``async def`` has returned."""
+    return hasattr(type(thing), "__await__")
+
+
+def is_async(dataset):
+    """Whether its ``__getitem__`` is an ``async def``."""
+    return inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
+
+
+def reads_in_one_call(dataset):
+    """Whether its ``__getitems__`` does more than to ask another dataset sample by sample, as torch's Subset does."""
+    kind = type(dataset)
+    if (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "Subset"):
+        inner = dataset.dataset
+        return callable(getattr(inner, "__getitems__", None)) and reads_in_one_call(inner)
+    return True
+
+
+class _Work(threading.local):
+    concurrency = None
+
+
+_work = _Work()  # of the calling thread: whose batch it makes
+
+
+def read_ahead(read, asked):
+    """Return what `read` returns of each, read by the worker's `fetch_threads`; None in place of what has failed.
+
+    For a dataset that makes a whole batch in one call, and reads again, in its turn, what is missing. None: the
+    worker has no such threads.
+    """
+    concurrency = _work.concurrency
+    if concurrency is None or not concurrency.has_threads or len(asked) < 2:
+        return None
+    return concurrency.tried(read, asked)
+
+
+class Concurrency:
+    """Reads samples beside one another, for one worker.
+
+    Parameters
+    ----------
+    most : int or None
+        The loader's `fetch_threads`: so many threads, and so many coroutines at once; None: no thread, and all
+        coroutines of a batch.
+    """
+
+    def __init__(self, most):
+        self.most = most
+        self.crew, self.ends = {}, {}  # by kind: what has the threads or the loop, and what ends it
+        self.pid = None
+
+    @property
+    def has_threads(self):
+        """bool: whether samples are read by threads."""
+        return self.most is not None and self.most > 1
+
+    def _part(self, kind):
+        """Return the threads or the loop; another process's, from before a fork, are none here."""
+        if self.pid != os.getpid():
+            self.crew, self.ends, self.pid = {}, {}, os.getpid()
+        if kind not in self.crew:
+            if kind == "loop":
+                from slipring.workers.event_loop import EventLoop
+
+                part = EventLoop()
+            else:
+                from slipring.workers.fetch_threads import FetchThreads
+
+                part = FetchThreads(self.most)
+            self.crew[kind] = part
+            end = self.ends[kind] = weakref.finalize(self, part.end)
+            end.atexit = False  # they are daemons
+        return self.crew[kind]
+
+    def by_threads(self, read, asked, fetcher):
+        """Return ``[read(one) for one in asked]``, in this order, read by the threads; see `_in_order`."""
+        threads = self._part("threads")
+        samples = _samples(len(asked))
+        return _in_order(
+            [threads.submit(s, read, one) for s, one in zip(samples, asked)], samples, asked, fetcher
+        )
+
+    def tried(self, read, asked):
+        """The same, with None in place of what has failed; no random numbers are drawn there."""
+        threads = self._part("threads")
+        samples = [_Sample(seeding.NOWHERE, None) for _ in asked]
+        futures = [threads.submit(s, read, one) for s, one in zip(samples, asked)]
+        try:
+            return [None if future.exception() is not None else future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+            futures.clear()
+
+    @contextlib.contextmanager
+    def offered(self):
+        """Have a dataset that makes a whole batch find the threads, by `read_ahead`."""
+        before, _work.concurrency = _work.concurrency, self
+        try:
+            yield
+        finally:
+            _work.concurrency = before
+
+    def by_loop(self, read, asked, fetcher):
+        """The same of an async function `read`."""
+        return self._gather([lambda one=one: read(one) for one in asked], asked, fetcher)
+
+    def awaited(self, awaitables, asked, fetcher):
+        """Return what they give, gathered in the worker's loop, in this order."""
+        try:
+            return self._gather([lambda made=made: made for made in awaitables], asked, fetcher)
+        except BaseException:
+            self._part("loop").forget(awaitables)
+            raise
+
+    def _gather(self, makers, asked, fetcher):
+        loop = self._part("loop")
+        samples = _samples(len(makers))
+        gate = loop.gate(self.most)
+        futures = [loop.submit(s, make, gate) for s, make in zip(samples, makers)]
+        return _in_order(futures, samples, asked, fetcher)
+
+    def one(self, awaitable):
+        """Return what it gives: a batch's worth in one call, with the numbers of the whole batch."""
+        sample = _Sample(seeding.swap_place(seeding.NOWHERE), _thread_info())
+        future = self._part("loop").submit(sample, lambda: awaitable, None)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+            seeding.swap_place(sample.place)
+
+    def close(self):
+        """End threads and loop; nobody waits long for one that is amidst of a read."""
+        if self.pid != os.getpid():
+            return
+        ends, self.ends, parts, self.crew = list(self.ends.values()), {}, list(self.crew.values()), {}
+        for end in ends:
+            end()
+        deadline = time.monotonic() + END_S
+        for part in parts:
+            for thread in part.threads:
+                if thread is not threading.current_thread():
+                    thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _in_order(futures, samples, asked, fetcher):
+    """Return the futures' results. What the first in order raises is raised here, and noted in ``fetcher.failed``.
+
+    The others are called off then, as far as they have not begun.
+    """
+    row, made, since = 0, [], now()
+    try:
+        for row, future in enumerate(futures):
+            if not future.done():
+                wait_for_row(row, asked[row])
+            made.append(future.result())
+    except Exception as error:
+        fetcher.failed = error, row
+        raise
+    finally:
+        for future in futures:
+            future.cancel()
+        futures.clear()  # they refer to exceptions, and those to this frame
+        skipping.apart.skipped += end_reading(asked, [sample.reading for sample in samples], since)
+    return made
+
+
+class _Sample:
+    """A context in which the calling thread reads one sample: its random numbers, who it is, what it takes."""
+
+    __slots__ = ("info", "place", "reading")
+
+    def __init__(self, place, info):
+        self.place, self.info, self.reading = place, info, Reading()
+
+    def __enter__(self):
+        self.place = seeding.swap_place(self.place)
+        self.info = swap_thread_info(self.info)
+        self.reading.__enter__()
+
+    def __exit__(self, *exc):
+        self.reading.__exit__(*exc)
+        self.info = swap_thread_info(self.info)
+        self.place = seeding.swap_place(self.place)
+
+
+def _samples(n):
+    info = _thread_info()
+    return [_Sample(place, info) for place in seeding.sample_places(n)]
+
+
+def _thread_info():
+    info = swap_thread_info(None)
+    swap_thread_info(info)
+    return info

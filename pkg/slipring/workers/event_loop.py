@@ -1,0 +1,97 @@
+"""The event loop of a worker, in which an async dataset reads samples."""
+
+import asyncio
+import inspect
+import os
+import threading
+
+
+class EventLoop:
+    """An event loop in a thread of its own: a wait for it can be left, also where the worker's runs another loop."""
+
+    def __init__(self):
+        self.loop, self.pid = asyncio.new_event_loop(), os.getpid()
+        self.ended = threading.Event()
+        thread = threading.Thread(
+            target=_run, args=(self.loop, self.ended), name="slipring-loop", daemon=True
+        )
+        thread.start()
+        self.threads = [thread]
+
+    def gate(self, most):
+        """Return what lets so many coroutines through at once; None: all."""
+        return None if most is None else asyncio.Semaphore(most)
+
+    def submit(self, sample, make, gate):
+        """Return the future of what the awaitable gives that `make` makes."""
+        return asyncio.run_coroutine_threadsafe(_turns(sample, make, gate), self.loop)
+
+    def forget(self, awaitables):
+        """Have those whose turn has not come, and will not, not warn that nobody has awaited them."""
+        self.loop.call_soon_threadsafe(_close_unstarted, awaitables)
+
+    def end(self):
+        """Have the loop call off what it does, and close."""
+        if self.pid == os.getpid() and not self.ended.is_set():
+            self.ended.set()
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+def _run(loop, ended):
+    """The life of the loop's thread; at its end what `asyncio.Runner` does."""
+    asyncio.set_event_loop(loop)
+    try:
+        while not ended.is_set():
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                continue  # asyncio lets them out besides giving them to who awaits: the worker raises them
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def _turns(sample, make, gate):
+    """What a sample's coroutine gives, its turns being the sample's."""
+    if gate is None:
+        return await _Turns(sample, make)
+    async with gate:
+        return await _Turns(sample, make)
+
+
+class _Turns:
+    """Awaits what `make` makes; each turn of it runs in the sample's context.
+
+    Between two turns the same thread reads other samples: what `threading.local` keeps is changed with each turn.
+    """
+
+    def __init__(self, sample, make):
+        self.sample, self.make = sample, make
+
+    def __await__(self):
+        with self.sample:
+            turns = self.make().__await__()
+        step, value = turns.send, None
+        while True:
+            with self.sample:
+                try:
+                    waits_for = step(value)
+                except StopIteration as end:
+                    return end.value
+            try:
+                value = yield waits_for
+                step = turns.send
+            except BaseException as error:
+                value, step = error, turns.throw
+
+
+def _close_unstarted(awaitables):
+    for one in awaitables:
+        if inspect.iscoroutine(one) and inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
+            one.close()

@@ -1,0 +1,54 @@
+"""Threads of a worker that read samples."""
+
+import os
+import queue
+import threading
+from concurrent.futures import Future
+
+
+class FetchThreads:
+    """Threads that read samples. They refer to the queue alone: who drops this object can end them."""
+
+    def __init__(self, n):
+        self.tasks, self.threads, self.pid = queue.SimpleQueue(), [], os.getpid()
+        try:
+            for number in range(n):
+                name = f"slipring-fetch-{number}"
+                thread = threading.Thread(target=_read, args=(self.tasks,), name=name, daemon=True)
+                thread.start()
+                self.threads.append(thread)
+        except RuntimeError as error:
+            self.end()
+            raise RuntimeError(
+                f"fetch_threads={n}, of which only {len(self.threads)} could be started: {error}. Give fewer, or "
+                "have fewer workers"
+            ) from error
+
+    def submit(self, sample, read, one):
+        """Return the future of ``read(one)``."""
+        future = Future()
+        self.tasks.put((future, sample, read, one))
+        return future
+
+    def end(self):
+        """Have the threads end when they have read what they are reading."""
+        if self.pid == os.getpid():
+            for _ in self.threads:
+                self.tasks.put(None)
+
+
+def _read(tasks):
+    """The life of a thread."""
+    while (task := tasks.get()) is not None:
+        future, sample, read, one = task
+        if future.set_running_or_notify_cancel():
+            try:
+                with sample:
+                    made = read(one)
+            except BaseException as error:  # the worker raises it
+                future.set_exception(error)
+                del error
+            else:
+                future.set_result(made)
+                del made
+        del task, future, sample, read, one  # not kept until the next one comes

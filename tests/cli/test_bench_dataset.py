@@ -1,0 +1,290 @@
+"""`slipring bench-dataset` measures a user's dataset, and says what limits it."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from slipring.cli import bench_dataset, limits, sweep
+from slipring.cli.sweep import Case, Row
+
+DATASETS = """
+import threading, time
+import numpy as np
+
+class Base:
+    def __len__(self):
+        return 100
+
+class Small(Base):
+    def __getitem__(self, i):
+        return np.arange(8), i
+
+class Computing(Base):
+    def __getitem__(self, i):
+        begun = time.thread_time()
+        while time.thread_time() < begun + 0.002:
+            pass
+        return i
+
+class Waiting(Base):
+    def __getitem__(self, i):
+        time.sleep(0.01)
+        return i
+
+class Failing(Base):
+    def __getitem__(self, i):
+        if i == 37:
+            raise KeyError("no such file")
+        return i
+
+class Whole(Base):
+    def fetch_into(self, indices, empty):
+        rows = empty((len(indices), 8), np.int64)
+        rows[:] = np.asarray(indices)[:, None]
+        return rows
+
+class Stream:
+    def __iter__(self):
+        return iter(range(20))
+
+class Empty(Small):
+    def __len__(self):
+        return 0
+
+class Unpicklable(Small):
+    def __init__(self):
+        self.lock = threading.Lock()
+
+dataset = Small()
+number = 7
+
+def broken():
+    raise ValueError("no data here")
+
+class Exiting(Base):
+    def __getitem__(self, i):
+        raise SystemExit(5)
+
+def exits():
+    raise SystemExit(5)
+
+def slow_collate(samples):
+    begun = time.thread_time()
+    while time.thread_time() < begun + 0.02:
+        pass
+    return len(samples)
+"""
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """A function that runs the command where the datasets lie; returns what it printed, as an object by default."""
+    (tmp_path / "sets.py").write_text(DATASETS)
+
+    def run(*arguments, json_too=True, code=0):
+        short = ["--batches", "5", "--seconds", "20", *(["--json"] if json_too else [])]
+        done = subprocess.run(
+            [sys.executable, "-m", "slipring", "bench-dataset", *arguments, *short],
+            capture_output=True, text=True, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        if code:
+            assert done.stderr.count("\n") == 1, done.stderr
+            assert "Traceback" not in done.stderr and not done.stdout
+            return done.stderr
+        return json.loads(done.stdout) if json_too else done.stdout
+
+    return run
+
+
+def test_each_number_of_workers_is_measured_with_and_without_transport(bench):
+    told = bench("sets:Small", "--workers", "0,1,2", "--start-method", "fork", "--batch-size", "4")
+    seen = [(row["workers"], row["transport"]) for row in told["rows"]]
+    assert seen == [(0, True), (0, False), (1, True), (1, False), (2, True), (2, False)]
+    for row in told["rows"]:
+        assert row["error"] is None and row["batches"] == 5 and row["samples_per_s"] > 0
+        assert row["fetch_s"] > 0 and row["first_batch_s"] > 0
+    by_transport = {row["transport"]: row["mb_per_s"] / row["samples_per_s"] for row in told["rows"]}
+    assert by_transport[True] > by_transport[False]
+    assert set(told["verdict"]) == {f.name for f in dataclasses.fields(limits.Verdict)}
+    assert told["verdict"]["workers"] in (0, 1, 2)
+
+
+def test_other_start_methods_and_batch_sizes_are_measured_at_the_best_number(bench):
+    methods = ["fork", "thread", "forkserver", "spawn"]
+    told = bench("sets:Small", "--workers", "0,1", "--start-method", *methods, "--batch-size", "4", "8")
+    cases = [(r["workers"], r["start_method"], r["batch_size"]) for r in told["rows"] if r["transport"]]
+    assert cases[:2] == [(0, "fork", 4), (1, "fork", 4)]
+    assert cases[2:5] == [(1, "thread", 4), (1, "forkserver", 4), (1, "spawn", 4)]
+    assert cases[5][2] == 8 and len(cases) == 6
+    assert all(row["error"] is None for row in told["rows"])
+
+
+def test_full_measures_each_with_each(bench):
+    told = bench(
+        "sets:Small", "--workers", "0,1", "--start-method", "fork", "thread", "--batch-size", "4", "8", "--full"
+    )  # fmt: skip
+    cases = {(r["workers"], r["start_method"], r["batch_size"], r["transport"]) for r in told["rows"]}
+    assert len(cases) == len(told["rows"]) == 2 * 3 * 2
+
+
+@pytest.mark.parametrize("dataset", ["sets:dataset", "sets.py:Small", "sets:Whole", "sets:Stream"])
+def test_datasets_of_all_kinds_can_be_named(bench, dataset):
+    told = bench(dataset, "--workers", "1,", "--start-method", "fork")
+    assert [row["error"] for row in told["rows"]] == [None, None]
+
+
+def test_the_table_and_the_sentence_are_printed(bench):
+    out = bench("sets:Small", "--workers", "1,", "--start-method", "fork", json_too=False)
+    assert "samples/s" in out and "What limits is" in out and "enough" in out
+
+
+def test_without_rich_the_table_is_plain(bench, tmp_path):
+    plain = tmp_path / "rich"
+    plain.mkdir()
+    (plain / "__init__.py").write_text("raise ImportError('as if it were not there')")
+    out = bench("sets:Small", "--workers", "1,", "--start-method", "fork", json_too=False)
+    assert "samples/s" in out and "What limits is" in out
+
+
+def test_computing_and_waiting_are_told_apart(bench):
+    few = ("--workers", "1,", "--start-method", "fork", "--batch-size", "8")
+    assert bench("sets:Computing", *few)["verdict"]["limit"] == "dataset CPU"
+    assert bench("sets:Waiting", *few)["verdict"]["limit"] == "dataset waiting"
+
+
+def test_a_slow_collate_function_is_named(bench):
+    few = ("--workers", "1,", "--start-method", "fork", "--batch-size", "8")
+    assert bench("sets:Small", "--collate", "sets:slow_collate", *few)["verdict"]["limit"] == "collation"
+
+
+def test_torchs_loader_is_measured(bench):
+    pytest.importorskip("torch")
+    told = bench("sets:Small", "--torch", "--workers", "0,1", "--start-method", "fork")
+    assert [row["error"] for row in told["rows"]] == [None] * 4
+    assert "thread workers" in bench("sets:Small", "--torch", "--start-method", "thread", code=2)
+
+
+def test_what_cannot_be_pickled_is_a_row_with_the_reason(bench):
+    told = bench("sets:Unpicklable", "--workers", "1,", "--start-method", "fork", "spawn")
+    errors = {row["start_method"]: row["error"] for row in told["rows"]}
+    assert errors["fork"] is None and "pickle" in errors["spawn"]
+    assert "pickle" in bench("sets:Unpicklable", "--workers", "1,", "--start-method", "spawn", code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nosuch:thing"], 2, "there is no module nosuch"),
+        (["nosuch.py:thing"], 2, "there is no file nosuch.py"),
+        (["sets:nothing"], 2, "sets has no 'nothing'"),
+        (["sets"], 2, "must be module:name"),
+        (["sets:Exiting", "--workers", "0,1"], 1, "sets:Exiting: SystemExit: 5"),
+        (["sets:exits"], 1, "sets:exits() raised SystemExit: 5"),
+        (["sets:number"], 2, "is of type int: neither a dataset nor what makes one"),
+        (["sets:broken"], 1, "sets:broken() raised ValueError: no data here"),
+        (["sets:Empty"], 1, "is empty"),
+        (["sets:Small", "--collate", "sets:number"], 2, "cannot be called"),
+        (["sets:Small", "--workers", "many"], 2, "must be numbers from 0"),
+        (["sets:Small", "--batch-size", "0"], 2, "above 0"),
+        (["sets:Small", "--start-method", "magic"], 2, "invalid choice"),
+        (
+            ["sets:Failing", "--workers", "1,"],
+            1,
+            "sets:Failing: in worker 0 at index 37: KeyError: 'no such file",
+        ),
+        (["sets:Failing", "--workers", "0,", "--batch-size", "50"], 1, "KeyError: 'no such file"),
+    ],
+)
+def test_errors_are_one_line_that_names_what_is_wrong(bench, arguments, code, said):
+    assert said in bench(*arguments, code=code)
+
+
+def test_a_module_that_fails_to_be_imported_is_named(bench, tmp_path):
+    (tmp_path / "bad.py").write_text("import nosuchlibrary")
+    assert "importing bad raised ModuleNotFoundError: No module named 'nosuchlibrary'" in bench(
+        "bad:x", code=1
+    )
+
+
+def test_a_file_with_the_name_of_another_module_is_refused(bench, tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "json.py").write_text("class A: pass")
+    assert "has the name of another module" in bench("inner/json.py:A", code=2)
+
+
+def test_the_numbers_of_workers_up_to_a_most():
+    assert bench_dataset.up_to(0) == [0]
+    assert bench_dataset.up_to(1) == [0, 1]
+    assert bench_dataset.up_to(6) == [0, 1, 2, 4, 6]
+    assert bench_dataset.up_to(8) == [0, 1, 2, 4, 8]
+
+
+# ---- what is said of figures
+
+
+def row(workers=1, rate=100.0, method="fork", transport=True, size=10, error=None, **figures):
+    """A second of a case, its workers busy with reading unless told otherwise."""
+    times = {"fetch_s": float(max(1, workers)), "cpu_s": float(max(1, workers)), "queued_s": 0.0}
+    case = Case(workers, method, size, transport)
+    return Row(case, 10, rate, 1.0, 1.0, error=error, **{**times, **figures})
+
+
+SCENES = {
+    "reading computes": ([row(0), row(1), row(2, 200)], "dataset CPU", 2, True),
+    "one worker is enough": ([row(0), row(1), row(2, 105)], "dataset CPU", 0, False),
+    "reading waits": ([row(1, cpu_s=0.1), row(2, 200, cpu_s=0.1)], "dataset waiting", 2, True),
+    "the kernel does not tell": ([row(1, cpu_s=None, queued_s=None)], "dataset CPU", 1, False),
+    "too few processors": ([row(1), row(2, 101, cpu_s=1.0, queued_s=1.0)], "dataset CPU", 1, False),
+    "collation": ([row(1, fetch_s=0.1, collate_s=0.9)], "collation", 1, False),
+    "the consumer": ([row(1, fetch_s=0.1, slot_wait_s=0.9, consumer_wait_s=0.1)], "consumer", 1, False),
+    "transport": ([row(1), row(1, 300, transport=False)], "transport", 1, False),
+    "waking": ([row(1, fetch_s=0.1, slot_wait_s=0.9, consumer_wait_s=0.9)], "hand-over", 1, False),
+    "waking, and no faster without transport": (
+        [row(1, 793_049, fetch_s=0.1, consumer_wait_s=0.9), row(1, 757_193, transport=False)], "hand-over", 1, False,
+    ),
+    "waking, for what is copied": (
+        [row(1, fetch_s=0.1, consumer_wait_s=0.9), row(1, 300, transport=False)], "transport", 1, False,
+    ),
+    "the GIL": (
+        [row(1, method="thread"), row(2, 150, method="thread", cpu_s=1.0), row(4, 151, method="thread", cpu_s=1.0)],
+        "GIL", 2, False,
+    ),
+    "memory": ([row(1), row(2, 200), row(4, error="SegmentFull: no memory")], "memory", 2, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_the_verdict_names_what_limits(name):
+    rows, limit, workers, more = SCENES[name]
+    verdict = limits.judge(rows, processors=16)
+    assert (verdict.limit, verdict.workers, verdict.more_may_help) == (limit, workers, more), verdict
+    assert "What limits is" in verdict.sentence
+
+
+def test_threads_that_wait_for_the_gil_are_named_beside_processes():
+    rows = [row(1), row(2, 200), row(2, 100, method="thread", cpu_s=1.0)]
+    assert "Threads give 100 samples/s: they wait for the GIL" in limits.judge(rows, 2).sentence
+    rows = [row(1), row(2, 200), row(2, 300, method="thread")]
+    assert "Threads are faster" in limits.judge(rows, 2).sentence
+
+
+def test_a_faster_batch_size_is_named():
+    rows = [row(1), row(1, 300, size=100)]
+    assert "Batches of 100 give 300 samples/s" in limits.judge(rows, 2).sentence
+
+
+def test_where_none_are_needed_it_says_so():
+    assert "No workers are needed (100 samples/s)." in limits.judge([row(0), row(2, 105)], 2).sentence
+
+
+def test_no_figures_give_no_verdict():
+    assert limits.judge([row(1, error="SegmentFull: no memory")], 2) is None
+
+
+def test_a_case_says_what_it_is():
+    assert str(sweep.Case(2, "fork", 8)) == "2 workers by fork, batches of 8"
+    assert str(sweep.Case(0, "fork", 8, False)) == "0 workers, batches of 8, dropped in the worker"

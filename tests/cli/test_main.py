@@ -1,0 +1,172 @@
+"""The command: what it says without one, and how each ends."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from slipring.cli import main as cli
+from slipring.errors import SegmentFull
+from tests.watched import watched
+
+
+def command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "slipring", *arguments], capture_output=True, text=True, **options
+    )
+
+
+def test_the_help_lists_the_commands_and_exit_codes():
+    done = command("--help")
+    assert done.returncode == 0 and not done.stderr
+    for name, text in cli.COMMANDS.items():
+        assert f"  {name} " in done.stdout and text in done.stdout
+    assert "exit codes: 0" in done.stdout
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_a_help(name):
+    done = command(name, "--help")
+    assert done.returncode == 0 and not done.stderr
+    assert f"python -m slipring {name}" in done.stdout and "exit codes: 0" in done.stdout
+    assert "--json" in done.stdout
+
+
+def test_help_imports_no_command():
+    code = (
+        "import sys; from slipring.cli.main import main; assert main(['--help']) == 0; "
+        "print([m for m in sys.modules if m.startswith('slipring.cli.')], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "['slipring.cli.failure', 'slipring.cli.main']\n"
+    assert "usage: slipring " in done.stdout
+
+
+def test_what_is_no_command_is_a_usage_error_that_lists_them():
+    done = command("bench-datset")
+    assert done.returncode == 2 and "no command or option 'bench-datset'" in done.stderr
+    assert "bench-dataset" in done.stderr and "Traceback" not in done.stderr
+    done = command("--json", "bench-dataset", "x:y")
+    assert done.returncode == 2 and "options of bench-dataset come behind it" in done.stderr
+
+
+def test_a_wrong_option_of_a_command_is_a_usage_error():
+    done = command("bench-dataset", "x:y", "--secnods", "3")
+    assert done.returncode == 2 and "--secnods" in done.stderr and "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1 and "bench-dataset --help" in done.stderr
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    """A function that makes a command of what is called as its main."""
+
+    def plant(main):
+        module = type(sys)("slipring.cli.planted")
+        module.add_arguments = lambda parser: None
+        module.main = main
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(cli.COMMANDS, "planted", "does what a test wants")
+
+    return plant
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (cli.Failure("no such\n  thing"), 1, "slipring planted: no such thing"),
+        (cli.Failure("not so", cli.USAGE), 2, "slipring planted: not so"),
+        (SegmentFull("no memory"), 1, "slipring planted: no memory"),
+        (FileNotFoundError(2, "No such file", "x"), 1, "slipring planted: [Errno 2] No such file: 'x'"),
+        (
+            ImportError("needs rich: pip install slipring[monitor]"),
+            1,
+            "slipring planted: needs rich: pip install",
+        ),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(planted, capsys, error, code, said):
+    def fail(args):
+        raise error
+
+    planted(fail)
+    assert cli.main(["planted"]) == code
+    err = capsys.readouterr().err
+    assert err.startswith(said) and err.count("\n") == (1 if said else 0)
+
+
+def test_an_error_of_ours_says_where_and_is_to_be_reported(planted, capsys):
+    planted(lambda args: 1 / 0)
+    assert cli.main(["planted"]) == 1
+    assert re.fullmatch(
+        r"slipring planted: ZeroDivisionError: division by zero \(at .*test_main\.py:\d+; please report it\)\n",
+        capsys.readouterr().err,
+    )
+
+
+SLOW = """
+import time, pathlib
+class Slow:
+    def __len__(self): return 1000
+    def __getitem__(self, i):
+        pathlib.Path("begun").touch()
+        time.sleep(0.05)
+        return i
+"""
+
+
+@pytest.mark.parametrize("workers", ["0,", "2,"])
+def test_ctrl_c_ends_a_command_quietly_with_130(tmp_path, workers):
+    (tmp_path / "slow.py").write_text(SLOW)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "slipring", "bench-dataset", "slow:Slow", "--seconds", "100", "--workers", workers],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    while not (tmp_path / "begun").exists() and process.poll() is None:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("ps",), ("top", "PID", "--once"), ("top", "PID"), ("dump", "PID")]
+)
+def test_a_broken_pipe_is_quiet(arguments):
+    with watched("held", num_workers=1) if arguments else contextlib.nullcontext() as program:
+        said = [str(program.pid) if word == "PID" else word for word in arguments]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "slipring", *said], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        process.stderr.close()
+        assert process.wait() == 141
+
+
+@pytest.mark.parametrize("arguments", ["", "ps", "top 1"])
+def test_a_closed_output_is_told_in_one_line(arguments):
+    line = f"exec {sys.executable} -m slipring {arguments} >&-"
+    done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, text=True)
+    said = f"slipring {arguments.split()[0]}" if arguments else "slipring"
+    assert (done.returncode, done.stderr) == (1, f"{said}: its standard output is closed: give it one\n")
+
+
+def test_with_closed_errors_only_results_are_printed():
+    line = f"exec {sys.executable} -m slipring nonsense 2>&-"
+    done = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_the_script_that_pip_installs_is_the_same_main():
+    from pathlib import Path
+
+    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
+    (place,) = re.findall(r'^slipring = "([\w.]+:\w+)"$', text, re.M)
+    module, _, name = place.partition(":")
+    assert getattr(sys.modules[module], name) is cli.main

@@ -1,0 +1,78 @@
+"""slipring ps."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from slipring.cli import dump, ps, shown
+from slipring.monitor import processes
+from tests.watched import run, watched
+
+
+def test_a_loader_and_a_queue_are_listed_with_their_figures(capsys):
+    with watched("running", num_workers=2) as loader, watched("queue", processes=3) as queue:
+        code, out, err = run(capsys, "ps")
+        told = {row["pid"]: row for row in json.loads(run(capsys, "ps", "--json")[1])["jobs"]}
+    assert code == 0 and not err
+    lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    assert lines["PID"].split()[1:] == [
+        "kind", "workers", "slots", "batches", "batches/s", "MB/s", "waiting", "job",
+    ]  # fmt: skip
+    assert "loader" in lines[str(loader.pid)] and "tests.watched running" in lines[str(loader.pid)]
+    assert "queue" in lines[str(queue.pid)] and "over the last 5 s" in out
+    row = told[loader.pid]
+    assert (row["kind"], row["workers"]) == ("loader", 2) and row["batches"] >= 20
+    assert row["batches_per_s"] > 0 and row["bytes_per_s"] > 0 and 0 <= row["waiting"] <= 1
+    assert set(loader.told["workers"]) < set(row["processes"])
+    row = told[queue.pid]
+    assert (row["kind"], row["slots"], row["batches"]) == ("queue", 8, 4) and row["waiting"] is None
+
+
+def test_without_rich_the_table_is_plain(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with watched("held", num_workers=1) as program:
+        code, out, err = run(capsys, "ps")
+    assert code == 0 and not err
+    assert any(line.split()[:2] == [str(program.pid), "loader"] for line in out.splitlines())
+
+
+def test_where_there_are_none_it_says_so(capsys, monkeypatch):
+    monkeypatch.setattr(processes, "pids", lambda: [os.getpid()])
+    assert run(capsys, "ps") == (0, "no jobs\n", "")
+    code, out, _ = run(capsys, "ps", "--json")
+    assert code == 0 and json.loads(out)["jobs"] == []
+
+
+def test_a_job_of_another_version_is_told_of_beside_the_others(capsys, tmp_path):
+    record = tmp_path / "record"
+    with watched("held", {"SLIPRING_RECORD": str(record)}, num_workers=1):
+        whole = bytearray(record.read_bytes())
+    whole[8:12] = (999).to_bytes(4, "little")
+    record.write_bytes(whole)
+    with watched("opened", path=str(record)) as other, watched("held", num_workers=1) as program:
+        code, out, err = run(capsys, "ps")
+    assert code == 0 and str(program.pid) in out
+    assert f"process {other.pid} cannot be watched: it speaks version 999" in err
+
+
+@pytest.mark.parametrize("command", ["ps", "dump"])
+def test_on_a_narrow_screen_no_number_is_cut(capsys, command):
+    with watched("held", num_workers=1) as program:
+        arguments = ["dump", program.pid, "-n", "8"] if command == "dump" else ["ps"]
+        out = run(capsys, *arguments, columns=30)[1]
+    columns = dump.COLUMNS if command == "dump" else ps.COLUMNS
+    (head,) = (line for line in out.splitlines() if line.split()[:1] == list(columns[:1]))
+    assert head.split() == list(columns)
+    if command == "ps":
+        assert any(line.split()[0] == str(program.pid) for line in out.splitlines())
+
+
+def test_a_tables_numbers_are_whole_and_its_last_column_is_folded(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "12")
+    shown.print_table(("PID", "sum", "job"), [("12345678", "9" * 12, "a job with a name")], left=("job",))
+    head, line, *folded = capsys.readouterr().out.splitlines()
+    assert head.split() == ["PID", "sum", "job"]
+    assert line.split()[:2] == ["12345678", "9" * 12]
+    assert " ".join([*line.split()[2:], *map(str.strip, folded)]) == "a job with a name"

@@ -1,0 +1,262 @@
+"""slipring top: one frame, many frames, any terminal or none."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from fcntl import ioctl
+
+import pytest
+
+from tests.fault.procs import ROOT, state, until
+from tests.fault.scenes import Gate
+from tests.watched import fails, run, watched
+
+TOP = [sys.executable, "-m", "slipring", "top"]
+
+
+def frame(capsys, pid, *options, columns=160):
+    code, out, err = run(capsys, "top", pid, "--once", *options, columns=columns)
+    assert (code, err) == (0, "")
+    return out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 2, "start_method": "fork"},
+        {"num_workers": 2, "start_method": "spawn"},
+        {"num_workers": 2, "start_method": "forkserver"},
+        {"num_workers": 2, "start_method": "thread"},
+        {"num_workers": 0},
+    ],
+    ids=lambda options: options.get("start_method", "none"),
+)
+def test_a_frame_tells_rate_waiting_slots_workers_stages_and_the_verdict(capsys, options):
+    with watched("running", **options) as program:
+        out = frame(capsys, program.pid)
+        told = json.loads(run(capsys, "top", program.pid, "--json")[1])
+    assert f"loader of process {program.pid}" in out
+    assert re.search(r"[\d,.]+ batches/s +[\d,.]+ MB/s +waiting \d+%", out)
+    assert re.search(r"\d+ slots: ", out) and re.search(r"^consumer +", out, re.M)
+    for stage in ("queued", "fetch", "ready", "waited", "step", "lease"):
+        assert re.search(rf"^{stage} ", out, re.M), stage
+    names = [each["name"] for each in told["parties"]]
+    workers = ["worker 0", "worker 1"] if options["num_workers"] else ["made by the loop"]
+    assert names == ["consumer", *workers]
+    assert told["batches"] > 0 and 0 <= told["waiting"] <= 1 and told["verdict"] and told["total"] > 20
+    assert sum(told["states"].values()) <= told["slots"]
+    for each in told["parties"][1:]:
+        assert each["state"] in "RSD" and each["pid"]
+    assert any(each["batches_per_s"] > 0 and each["fetch_ms"] > 0 for each in told["parties"][1:])
+
+
+def test_a_queue_has_a_frame_too(capsys):
+    with watched("queue", processes=3) as program:
+        out = frame(capsys, program.pid)
+    assert f"queue of process {program.pid}" in out and "1 ready" in out
+    assert re.search(r"^party \d+ +", out, re.M)
+
+
+def test_a_hung_sample_and_a_stopped_job_are_seen(capsys, tmp_path):
+    with (
+        Gate(tmp_path / "gate") as gate,
+        watched("hung", gate=gate.path, index=77, num_workers=2, n=400) as program,
+    ):
+        pid = gate.arrived()
+        os.kill(program.pid, signal.SIGSTOP)
+        until(lambda: state(program.pid) == "T", "it has stopped")
+        out = frame(capsys, program.pid)
+        os.kill(program.pid, signal.SIGCONT)
+        gate.open()
+        assert program.line()["done"]
+    (line,) = (line for line in out.splitlines() if "reads index 77" in line)
+    assert str(pid) in line
+    assert "stopped: " in next(line for line in out.splitlines() if line.startswith("consumer"))
+
+
+def test_a_worker_that_was_killed_is_seen_to_be_dead(capsys):
+    with watched("held", num_workers=2) as program:
+        os.kill(program.pid, signal.SIGSTOP)  # so that it does not see to it
+        until(lambda: state(program.pid) == "T", "it has stopped")
+        victim = program.told["workers"][1]
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: state(victim) == "Z", "it is dead")
+        out = frame(capsys, program.pid)
+        os.kill(program.pid, signal.SIGCONT)
+    assert "dead: " in next(line for line in out.splitlines() if line.startswith("worker 1"))
+
+
+def test_a_frame_fits_into_40_columns(capsys):
+    with watched("running", num_workers=3) as program:
+        out = frame(capsys, program.pid, columns=40)
+    assert max(map(len, out.splitlines())) <= 40
+    assert "w2" in out and "batches/s" in out
+
+
+def test_without_a_pid_the_only_job_is_taken_and_of_several_one_must_be_chosen(capsys, monkeypatch):
+    from slipring.monitor import processes
+
+    with watched("running", num_workers=1) as one, watched("held", num_workers=1) as other:
+        monkeypatch.setattr(processes, "pids", lambda: [one.pid, other.pid])
+        said = fails(capsys, "top", "--once", code=2)
+        assert "give the PID of one" in said and f"{one.pid} (" in said and f"{other.pid} (" in said
+        monkeypatch.setattr(processes, "pids", lambda: [one.pid])
+        code, out, _ = run(capsys, "top", "--once")
+        assert code == 0 and f"of process {one.pid}" in out
+    monkeypatch.setattr(processes, "pids", lambda: [])
+    assert "there is no job of slipring's" in fails(capsys, "top", "--once")
+
+
+def test_of_several_loaders_one_can_be_chosen(capsys):
+    with watched("several", n=2) as program:
+        assert "segment 1 of 2" in frame(capsys, program.pid)
+        assert "segment 2 of 2" in frame(capsys, program.pid, "--segment", "2")
+        assert "the job has 2" in fails(capsys, "top", program.pid, "--segment", "3", code=2)
+
+
+@pytest.mark.parametrize("end", ["kill", "end", "close"])
+def test_a_segment_that_ends_while_it_is_watched_ends_the_command(end):
+    with watched("held", num_workers=1) as program:
+        top = subprocess.Popen(
+            [*TOP, str(program.pid), "--interval", "0.05"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert "slipring top" in top.stdout.readline()
+        if end == "close":
+            program.say("close")
+            assert program.line()["closed"]
+        else:
+            getattr(program, end)()
+        _out, err = top.communicate()
+        assert top.returncode == 1
+        said = {"kill": "ended", "close": "closed the segment", "end": "(ended|closed the segment)"}[end]
+        assert re.fullmatch(f"slipring top: process {program.pid} has {said}\n", err)
+
+
+def test_what_is_no_job_is_refused_in_one_line(capsys):
+    with watched("nothing") as program:
+        assert "has no segment of slipring's open" in fails(capsys, "top", program.pid, "--once")
+    assert "it has ended" in fails(capsys, "top", program.pid, "--once")
+    for interval in ("0", "nan", "x"):
+        code, out, err = run(capsys, "top", program.pid, "--interval", interval)
+        assert code == 2 and not out and "--interval" in err
+
+
+def test_without_rich_it_says_what_to_install(capsys, monkeypatch):
+    for name in ("rich", "rich.console", "rich.live"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "slipring.cli.frame", raising=False)
+    with watched("held", num_workers=1) as program:
+        assert "pip install slipring[monitor]" in fails(capsys, "top", program.pid, "--once")
+        code, out, _ = run(capsys, "top", program.pid, "--json")
+        assert code == 0 and json.loads(out)["pid"] == program.pid
+
+
+# ---- terminals
+
+
+class Terminal:
+    """A command in a terminal of its own, of a size or none."""
+
+    def __init__(self, arguments, columns, rows, term="xterm-256color"):
+        self.master, inner = pty.openpty()
+        ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        environment = {name: os.environ[name] for name in os.environ if name not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            [*TOP, *arguments],
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            env={**environment, "TERM": term},
+            cwd=ROOT,
+            start_new_session=True,
+        )
+        os.close(inner)
+        self.said = b""
+
+    def until(self, text):
+        """Read until that comes; return what there was."""
+        while text not in self.said:
+            assert select.select([self.master], [], [], 60)[0], self.said
+            try:
+                more = os.read(self.master, 1 << 16)
+            except OSError:
+                raise AssertionError(f"it has ended: {self.said.decode()}") from None
+            self.said += more
+        return self.said
+
+    def end(self):
+        """Read until it has ended; return its exit code."""
+        with contextlib.suppress(OSError):  # EIO: nobody has the other side any more
+            while more := os.read(self.master, 1 << 16):
+                self.said += more
+        os.close(self.master)
+        return self.process.wait()
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(120, 40), (40, 12), (0, 0)])
+def test_on_a_terminal_the_whole_screen_is_used_and_given_back_at_ctrl_c(columns, rows):
+    with watched("running", num_workers=2) as program:
+        terminal = Terminal([str(program.pid), "--interval", "0.1"], columns, rows)
+        terminal.until(b"\x1b[?1049h")
+        terminal.until(b"batches/s")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+    assert terminal.said.rstrip().endswith((b"\x1b[?1049l", b"\x1b[?25h"))
+    assert b"\x1b[?1049l" in terminal.said and b"Traceback" not in terminal.said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_it_has_the_terminal_given_back(number):
+    with watched("held", num_workers=1) as program:
+        terminal = Terminal([str(program.pid), "--interval", "0.1"], 100, 30)
+        terminal.until(b"batches/s")
+        terminal.process.send_signal(number)
+        assert terminal.end() == 128 + number
+    assert b"\x1b[?1049l" in terminal.said and b"\x1b[?25h" in terminal.said
+
+
+def test_on_a_small_screen_workers_are_seen():
+    with watched("held", num_workers=2) as program:
+        terminal = Terminal([str(program.pid), "--interval", "0.1"], 40, 12)
+        for text in (b"batches/s", b"consumer", b"w0", b"w1"):
+            terminal.until(text)
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+
+
+def test_on_a_terminal_that_can_only_print_lines_frames_follow_one_another():
+    with watched("held", num_workers=1) as program:
+        terminal = Terminal([str(program.pid), "--interval", "0.1"], 100, 30, "dumb")
+        terminal.until(b"batches/s")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+    assert b"\x1b[" not in terminal.said
+
+
+def test_where_the_job_ends_the_terminal_is_given_back_before_the_reason_is_told():
+    with watched("held", num_workers=1) as program:
+        terminal = Terminal([str(program.pid), "--interval", "0.1"], 100, 30)
+        terminal.until(b"batches/s")
+        program.kill()
+        assert terminal.end() == 1
+    after = terminal.said.split(b"\x1b[?1049l")[-1]
+    assert f"slipring top: process {program.pid} has ended".encode() in after
+
+
+def test_whoever_reads_only_the_beginning_ends_it_quietly():
+    with watched("running", num_workers=1) as program:
+        shell = f"{' '.join(TOP)} {program.pid} --interval 0.05 | head -n 1"
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=ROOT)
+    assert done.stderr == "" and done.stdout.startswith("slipring top")

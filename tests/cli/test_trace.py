@@ -1,0 +1,365 @@
+"""slipring trace: what Perfetto needs of it, and what it must not miss."""
+
+import collections
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from slipring.monitor._watch import RECORD
+from slipring.monitor.jobs import attach
+from slipring.monitor.recording import Recording
+from tests.fault.procs import ROOT, state, until
+from tests.fault.scenes import Gate
+from tests.watched import fails, run, watched
+
+TRACE = [sys.executable, "-m", "slipring", "trace"]
+
+
+def traced(pid, path, seconds=0.5):
+    """The events of a trace, checked."""
+    options = [str(pid), "--seconds", str(seconds), "-o", path, "--json"]
+    done = subprocess.run([*TRACE, *options], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and re.fullmatch(r"tracing process \d+ for \S+ s\n", done.stderr)
+    opened = gzip.open if str(path).endswith(".gz") else open
+    with opened(path, "rt") as file:
+        trace = json.load(file)
+    told = json.loads(done.stdout)
+    assert told["events"] == len(trace["traceEvents"]) and told["lost"] == 0
+    check(trace["traceEvents"])
+    return trace["traceEvents"]
+
+
+def check(events):
+    """What the format asks for: names for all tracks, slices that lie apart, arrows with both ends.
+
+    And no slices that may overlap (b, e): chrome://tracing gives each name of those a row of its own.
+    """
+    named, tracks, arrows = set(), collections.defaultdict(list), collections.defaultdict(list)
+    for event in events:
+        kind = event["ph"]
+        assert kind in "MXstf" and isinstance(event["pid"], int), event
+        if kind == "M":
+            if event["name"].endswith("_name"):
+                assert isinstance(event["args"]["name"], str)
+                named.add((event["pid"], event.get("tid")))
+            continue
+        assert isinstance(event["tid"], int) and event["ts"] > 0 and event["name"], event
+        if kind == "X":
+            assert event["dur"] >= 0, event
+            tracks[event["pid"], event["tid"]].append((event["ts"], event["dur"]))
+        else:
+            arrows[event["cat"], event["id"]].append((kind, event["ts"], event["pid"], event["tid"]))
+    for track, slices in tracks.items():
+        assert track in named and (track[0], None) in named
+        end = 0
+        for begin, duration in sorted(slices):
+            assert begin >= end - 0.0015, track  # three decimals
+            end = begin + duration
+    for ends in arrows.values():
+        assert sorted(kind for kind, *_ in ends) in (["f", "s", "t"], ["f", "s"])
+        at = {kind: ts for kind, ts, *_ in ends}
+        assert at["s"] <= at.get("t", at["f"]) + 0.001 and at.get("t", at["s"]) <= at["f"] + 0.001
+        for _, ts, *track in ends:  # an arrow hangs on a slice
+            assert any(begin - 0.0015 <= ts <= begin + dur + 0.0015 for begin, dur in tracks[tuple(track)]), (
+                ends
+            )
+
+
+def names(events):
+    return {
+        event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"
+    }
+
+
+def slices(events, begins):
+    return [event for event in events if event["ph"] == "X" and event["name"].startswith(begins)]
+
+
+def test_a_trace_has_tracks_slices_and_arrows_of_every_batch(tmp_path):
+    with watched("running", num_workers=2, batch_size=256) as program:
+        events = traced(program.pid, tmp_path / "run.json")
+        workers = program.told["workers"]
+    told = names(events)
+    assert {"consumer", "slot 0"} <= told
+    assert {f"worker {n} (pid {pid})" for n, pid in enumerate(workers)} <= told
+    made = slices(events, "fetch ")
+    assert len(made) > 10
+    for event in made:
+        args = event["args"]
+        assert args["first_index"] == 256 * args["ticket"] and args["rows"] == 256 and args["epoch"] == 0
+        assert event["name"] == f"fetch {args['ticket']} [{args['first_index']} + 256]"
+    done = [event for event in made if event["args"]["bytes"]]
+    assert any(event["args"].get("slowest", {}).get("ms", 0) > 0 for event in done)
+    tickets = sorted(event["args"]["ticket"] for event in made)
+    assert tickets == list(range(tickets[0], tickets[-1] + 1))  # none is missing, none is there twice
+    for kind in ("collate ", "wait for ", "step", "task ", "being made: ", "ready ", "leased "):
+        assert len(slices(events, kind)) > 5, kind
+    assert sum(event["ph"] == "f" for event in events) > 10
+    assert not slices(events, "copy ")
+
+
+def test_copies_to_a_device_have_a_track(tmp_path):
+    with watched("running", num_workers=1, batch_size=64, copies=True) as program:
+        events = traced(program.pid, tmp_path / "run.json")
+    assert "copies to the device" in names(events)
+    assert slices(events, "copy ")[0]["dur"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 2, "start_method": "thread"}, {"num_workers": 0}])
+def test_threads_and_no_workers_are_traced_too(tmp_path, options):
+    with watched("running", batch_size=256, **options) as program:
+        events = traced(program.pid, tmp_path / "run.json")
+    assert len(slices(events, "fetch ")) > 5
+
+
+def test_batches_that_several_workers_make_are_traced(tmp_path):
+    with watched("running", batch_size=256, num_workers=2, chunk_size=64) as program:
+        events = traced(program.pid, tmp_path / "run.json")
+    assert len(slices(events, "fetch ")) > 5
+
+
+def test_a_queue_is_traced_from_put_to_get(tmp_path):
+    with watched("queue", processes=2) as program:
+        events = traced(program.pid, tmp_path / "run.json", 0.1)
+    assert slices(events, "ready ")  # the one that lies there
+    assert "consumer" not in names(events)
+
+
+def test_several_loaders_of_a_process_are_in_one_trace(tmp_path):
+    with watched("several", n=2) as program:
+        events = traced(program.pid, tmp_path / "run.json", 0.1)
+    assert sum(event["ph"] == "M" and event["name"] == "process_name" for event in events) == 4
+
+
+def test_it_is_compressed_by_its_name(tmp_path):
+    with watched("running", num_workers=1, batch_size=256) as program:
+        traced(program.pid, tmp_path / "run.json.gz")
+    assert (tmp_path / "run.json.gz").read_bytes()[:2] == b"\x1f\x8b"
+    assert os.listdir(tmp_path) == ["run.json.gz"]
+
+
+def test_a_hung_worker_is_seen_in_the_trace(tmp_path):
+    with (
+        Gate(tmp_path / "gate") as gate,
+        watched("hung", gate=gate.path, index=77, num_workers=1, n=400) as program,
+    ):
+        gate.arrived()
+        os.kill(program.pid, signal.SIGSTOP)
+        until(lambda: state(program.pid) == "T", "it has stopped")
+        events = traced(program.pid, tmp_path / "run.json", 0.3)
+        os.kill(program.pid, signal.SIGCONT)
+        gate.open()
+        assert program.line()["done"]
+    last = max(slices(events, "fetch "), key=lambda event: event["ts"])
+    assert last["args"]["first_index"] == 76 and last["dur"] >= 0.3e6 and last["args"]["bytes"] == 0
+
+
+# ---- what is recorded
+
+
+class Ring:
+    """A recorder of 1024, which a test fills."""
+
+    def __init__(self, push=False):
+        self.recorded, self.missing, self.push = 0, set(), push
+
+    def outline(self):
+        return {"recorded": self.recorded, "push": self.push}
+
+    def records(self, first):
+        numbers = range(max(first, self.recorded - 1023, 1), self.recorded + 1)
+        made = np.zeros(1024, RECORD)
+        kept = [number for number in numbers if number not in self.missing]
+        made["number"][: len(kept)] = kept
+        return made[: len(kept)]
+
+
+class Filled:
+    def __init__(self):
+        self.watch = Ring()
+
+
+def numbers(recording):
+    return [int(n) for part in recording._kept for n in part["number"]]
+
+
+def test_what_comes_between_two_looks_is_kept_once_and_what_is_lost_is_counted():
+    job = Filled()
+    job.watch.recorded = 7
+    recording = Recording(job)
+    for step in (0, 1, 500, 1024, 3):
+        job.watch.recorded += step
+        recording.poll()
+    assert numbers(recording) == list(range(8, 8 + 1528)) and recording.lost == 0
+    job.watch.recorded += 1030
+    recording.poll()
+    assert recording.lost == 6 and numbers(recording)[-1] == job.watch.recorded
+
+
+def test_it_looks_more_often_where_more_comes():
+    job = Filled()
+    recording = Recording(job)
+    idle = [recording.poll() for _ in range(30)][-1]
+    for _ in range(10):
+        job.watch.recorded += 300
+        busy = recording.poll()
+    assert busy < idle / 5 and idle <= 0.01  # 1024 records are 20 ms at 50,000 batches a second
+
+
+def test_a_record_that_is_being_written_is_waited_for_and_one_that_stays_away_is_lost():
+    job = Filled()
+    recording = Recording(job)
+    job.watch.recorded, job.watch.missing = 10, {8}
+    recording.poll()
+    assert numbers(recording) == list(range(1, 8)) and recording.lost == 0
+    job.watch.missing = set()
+    recording.poll()
+    assert numbers(recording) == list(range(1, 11)) and recording.lost == 0
+    job.watch.missing = {12}
+    for _ in range(3):
+        job.watch.recorded += 200
+        recording.poll()
+    assert recording.lost == 1 and numbers(recording)[-1] == 610
+
+
+def test_every_batch_of_a_fast_job_is_there_once_or_is_counted_as_lost():
+    with watched("running", num_workers=1, batch_size=1) as program:
+        recording = Recording(*attach(program.pid))
+        for _ in range(200):
+            signal.sigtimedwait([], recording.poll())
+        recording.end()
+    table = recording.table()
+    tickets = np.unique(table["ticket"])
+    assert len(tickets) == len(table) > 100
+    assert int(tickets[-1]) - int(tickets[0]) + 1 == len(tickets) + recording.lost
+
+
+# ---- ends
+
+
+def began(program, path):
+    """A trace of a program that would take ten minutes, when it has begun."""
+    trace = subprocess.Popen(
+        [*TRACE, str(program.pid), "--seconds", "600", "-o", path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert trace.stderr.readline().startswith("tracing process")
+    return trace
+
+
+@pytest.mark.parametrize("end", ["kill", "close"])
+def test_a_job_that_ends_ends_the_trace_which_is_written(tmp_path, end):
+    path = tmp_path / "run.json"
+    with watched("held", num_workers=1) as program:
+        trace = began(program, path)
+        if end == "kill":
+            program.kill()
+        else:
+            program.say("close")
+            assert program.line()["closed"]
+        out, err = trace.communicate()
+    assert trace.returncode == 0 and re.fullmatch(r"the job has ended, [\d.]+ s after the beginning\n", err)
+    assert re.fullmatch(rf"{path}: \d+ batches, \d+ events, [\d.]+ MB\n", out)
+    check(json.loads(path.read_text())["traceEvents"])
+
+
+def test_ctrl_c_ends_the_trace_early_and_what_there_is_is_written(tmp_path):
+    path = tmp_path / "run.json"
+    with watched("running", num_workers=1, batch_size=256) as program:
+        trace = began(program, path)
+        trace.send_signal(signal.SIGINT)
+        out, err = trace.communicate()
+    assert trace.returncode == 130 and err == "" and "batches" in out
+    check(json.loads(path.read_text())["traceEvents"])
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+def test_what_cannot_be_traced_or_written_is_refused_in_one_line_and_leaves_nothing(capsys, tmp_path):
+    with watched("nothing") as program:
+        said = fails(capsys, "trace", program.pid, "-o", tmp_path / "run.json")
+        assert "has no segment of slipring's open" in said
+    assert "it has ended" in fails(capsys, "trace", program.pid, "-o", tmp_path / "run.json")
+    with watched("held", num_workers=1) as program:
+        assert "No such file" in fails(capsys, "trace", program.pid, "-o", tmp_path / "none" / "run.json")
+        assert "Is a directory" in fails(capsys, "trace", program.pid, "-o", tmp_path)
+        for seconds in ("0", "-1", "nan", "x"):
+            assert run(capsys, "trace", program.pid, f"--seconds={seconds}")[0] == 2
+    assert os.listdir(tmp_path) == []
+
+
+# ---- where it is written to
+
+
+def test_a_link_stays_a_link_and_what_lies_beside_it_stays(tmp_path):
+    target, link, other = (tmp_path / name for name in ("target", "run.json", "run.json.part"))
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    other.write_text("mine")
+    with watched("held", num_workers=1) as program:
+        traced(program.pid, link, 0.05)
+    assert link.is_symlink() and target.stat().st_mode & 0o777 == 0o640
+    assert other.read_text() == "mine" and len(os.listdir(tmp_path)) == 3
+
+
+def test_a_fifo_is_written_to_and_stays(tmp_path):
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    with watched("held", num_workers=1) as program:
+        trace = subprocess.Popen(
+            [*TRACE, str(program.pid), "--seconds", "0.05", "-o", path],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT,
+        )  # fmt: skip
+        events = json.loads(path.read_text())["traceEvents"]
+        out, _ = trace.communicate()
+    assert trace.returncode == 0 and f"{path}: " in out and f"{len(events)} events" in out
+    check(events)
+    assert path.is_fifo() and os.listdir(tmp_path) == ["fifo"]
+
+
+def test_a_line_stands_for_the_standard_output(tmp_path):
+    with watched("held", num_workers=1) as program:
+        command = [*TRACE, str(program.pid), "--seconds", "0.05", "-o", "-"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+        both = subprocess.run(
+            [*command, "--json"], capture_output=True, text=True, cwd=tmp_path, env=environment
+        )
+    assert done.returncode == 0 and re.search(r"^-: \d+ batch.*events", done.stderr, re.M)
+    check(json.loads(done.stdout)["traceEvents"])
+    assert os.listdir(tmp_path) == []
+    assert both.returncode == 2 and "leave one out" in both.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_it_leaves_the_file_as_it_was(tmp_path, number):
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    with watched("held", num_workers=1) as program:
+        trace = began(program, path)
+        trace.send_signal(number)
+        out, err = trace.communicate()
+    assert (trace.returncode, out, err) == (128 + number, "", "")
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["run.json"]
+
+
+def test_where_there_is_no_room_the_file_is_named_and_stays_as_it_was(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    with watched("held", num_workers=1, take=100) as program:
+        line = f"ulimit -f 0; exec {' '.join(TRACE)} {program.pid} --seconds 0.05 -o {path}"
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT)
+    told, said = done.stderr.splitlines()
+    assert done.returncode == 1 and told.startswith("tracing")
+    assert said == f"slipring trace: {path}: File too large"
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["run.json"]

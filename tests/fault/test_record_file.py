@@ -1,0 +1,132 @@
+"""SLIPRING_RECORD: what a job was doing when it was killed is in a file; and no job fails for want of it."""
+
+import os
+import signal
+import warnings
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring.monitor import records
+from slipring.monitor._watch import NoSegment, Watch
+from tests.datasets import Squares, flat, numbers
+from tests.fault.procs import Program, wait_dead
+from tests.fault.scenes import Gate
+
+pytestmark = pytest.mark.fault
+
+
+def read(path):
+    """A `Watch` of a file's copy."""
+    with open(path, "rb") as file:
+        return Watch(file.fileno(), True)
+
+
+def program(path, *args):
+    return Program(*args, env={**os.environ, "SLIPRING_RECORD": os.fspath(path)})
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_killed_jobs_batches_are_in_its_record_file(tmp_path, method):
+    path = tmp_path / "record"
+    with Gate(tmp_path / "gate"), program(path, "hold", method, "idle", tmp_path / "gate") as job:
+        assert "begun" in job.line() and "workers" in job.line()
+        os.killpg(job.pid, signal.SIGKILL)
+        job.end()
+        watch = read(path)
+        taken = records.taken(records.batches(watch))
+        parties = watch.parties()
+    assert taken["ticket"].tolist() == [0, 1, 2, 3]
+    assert (taken["rows"] == 4).all() and (taken["fetch_ns"] > 0).all()
+    assert parties["pid"][0] == job.pid and (parties["pid"][1:3] > 0).any()
+    assert parties["batches"][1:3].sum() >= 4
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_where_workers_hung_when_the_job_was_killed_is_in_its_record_file(tmp_path, method):
+    path = tmp_path / "record"
+    with Gate(tmp_path / "gate") as gate, program(path, "hold", method, "fetching", tmp_path / "gate") as job:
+        pids = {gate.arrived(), gate.arrived()}
+        os.kill(job.pid, signal.SIGKILL)
+        for pid in pids:
+            wait_dead(pid)
+        watch = read(path)
+    workers = watch.parties()[1:3]
+    assert set(workers["pid"].tolist()) == pids and (workers["at_row"] == 0).all()
+    slots = watch.slots()
+    at = slots[np.isin(slots["batch"]["slot"], workers["at_slot"])]
+    assert sorted(at["batch"]["ticket"].tolist()) == [0, 1]
+    assert set(records.states(at)) == {"claimed"}
+    assert len(records.taken(records.batches(watch))) == 0
+
+
+def test_a_second_loader_has_a_file_of_its_own(tmp_path, monkeypatch):
+    path = tmp_path / "record"
+    monkeypatch.setenv("SLIPRING_RECORD", os.fspath(path))
+    with (
+        slipring.Loader(Squares(8), 4, num_workers=1, persistent_workers=True) as first,
+        slipring.Loader(Squares(12), 4, num_workers=1, persistent_workers=True) as second,
+    ):
+        assert flat(numbers(first)) == list(range(8))
+        assert flat(numbers(second)) == list(range(12))
+        assert sorted(os.listdir(tmp_path)) == ["record", "record.2"]
+        assert [loader._engine.ring.record_number for loader in (first, second)] == [1, 2]
+        for name, n in (("record", 2), ("record.2", 3)):
+            assert len(records.taken(records.batches(read(tmp_path / name)))) == n
+        with pytest.raises(NoSegment, match="SLIPRING_RECORD"):
+            Watch(first._engine.ring.fd)
+    with slipring.Loader(Squares(4), 4, num_workers=1, persistent_workers=True) as third:
+        assert flat(numbers(third)) == list(range(4))
+        assert third._engine.ring.record_number == 1  # nobody has it any more
+    assert len(records.taken(records.batches(read(path)))) == 1
+
+
+@pytest.mark.parametrize("why", ["no such folder", "somebody else's", "a folder"])
+def test_a_job_goes_on_without_a_record_file_and_says_why(tmp_path, monkeypatch, why):
+    path = tmp_path / "record"
+    if why == "no such folder":
+        path = tmp_path / "nowhere" / "record"
+    elif why == "a folder":
+        path.mkdir()
+    else:
+        path.write_text("what somebody wants to keep")
+    monkeypatch.setenv("SLIPRING_RECORD", os.fspath(path))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with slipring.Loader(Squares(8), 4, num_workers=1) as loader:
+            assert flat(numbers(loader)) == list(range(8))
+    told = [w for w in told if "SLIPRING_RECORD" in str(w.message)]
+    assert (
+        len(told) == 1
+        and told[0].category is RuntimeWarning
+        and repr(os.fspath(path)) in str(told[0].message)
+    )
+    if why == "somebody else's":
+        assert "no record of slipring's" in str(told[0].message)
+        assert path.read_text() == "what somebody wants to keep"
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn", "thread"])
+def test_workers_of_every_kind_take_part_in_a_recorded_segment(tmp_path, monkeypatch, method):
+    monkeypatch.setenv("SLIPRING_RECORD", os.fspath(tmp_path / "record"))
+    with slipring.Loader(Squares(40), 4, num_workers=2, start_method=method) as loader:
+        for _ in range(2):
+            assert flat(numbers(loader)) == list(range(40))
+
+
+def test_a_queue_is_recorded_across_a_fork(tmp_path, monkeypatch):
+    path = tmp_path / "record"
+    monkeypatch.setenv("SLIPRING_RECORD", os.fspath(path))
+    queue = slipring.Queue(4)
+    held = queue.get() if queue.put(np.arange(5)) is None else None
+    pid = os.fork()
+    if pid == 0:
+        try:
+            queue.put(np.arange(7))
+        finally:
+            os._exit(0)
+    assert queue.get(timeout=60).tolist() == list(range(7))
+    os.waitpid(pid, 0)
+    assert held.tolist() == list(range(5))
+    assert read(path).outline()["push"]

@@ -1,0 +1,139 @@
+"""Workers that are killed, interrupted and closed while they come and go."""
+
+import itertools
+import os
+import random
+import signal
+import threading
+
+import pytest
+
+from slipring import Loader
+from slipring.errors import Closed, WorkerDied
+from tests.fault.procs import Program, alive, circulating, kill_worker, until, wait_dead, worker_pids
+from tests.fault.scenes import Gate, Rows, plain
+from tests.fault.scenes import respawning as options
+from tests.parts import slow
+
+pytestmark = pytest.mark.fault
+
+SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
+
+
+def undisturbed(data, **changed):
+    with Loader(data, **options(**changed)) as loader:
+        return [plain(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("method", ["fork", slow("forkserver"), "spawn"])
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_workers_killed_at_random_while_their_number_changes_lose_nothing(method, chunk_size):
+    """`respawning` gives the dead a successor, unless they were to leave."""
+    rng = random.Random(f"{method} {chunk_size} {SEED}")
+    rounds = 3 if method == "fork" else 1
+    for _ in range(rounds):
+        data = Rows(2400)
+        with Loader(data, **options(start_method=method, chunk_size=chunk_size, max_restarts=50)) as loader:
+            got = []
+            for k, batch in enumerate(loader):
+                got.append(plain(batch))
+                if k % 7 == 0:
+                    loader.resize(rng.randrange(1, 7))
+                if k % 11 == 0 and (pool := loader._engine.pool).pidfds:
+                    kill_worker(loader, rng.choice(list(pool.pidfds)))
+            ring, batch = loader._engine.ring, None
+            assert circulating(ring) == (ring.n_slots, ring.n_slots)
+        assert got == undisturbed(data, chunk_size=chunk_size), f"seed {SEED}"
+
+
+def test_a_worker_killed_before_it_has_left_has_its_batch_made_by_another(tmp_path):
+    with Gate(tmp_path / "gate") as gate:
+        data = Rows(80, on={9: gate})
+        with Loader(data, **options(num_workers=2)) as loader:
+            batches = iter(loader)
+            got = [plain(next(batches))]
+            gate.arrived()
+            ring = loader._engine.ring
+            (busy,) = [n for n in range(2) if any(9 in rows for _, rows in ring.in_flight(n + 1))]
+            loader.resize(1)
+            if busy == 0:  # the other one leaves
+                gate.open()
+            else:
+                kill_worker(loader, busy)
+                gate.open()
+            got += [plain(batch) for batch in batches]
+            assert loader.stats().respawns == 0
+            until(lambda: loader._engine.pool.tend() or not loader._engine.pool.leaving, "it has left")
+            assert list(worker_pids(loader)) == [0]
+    assert got == undisturbed(Rows(80))
+
+
+def test_with_raise_the_death_of_one_that_leaves_is_told_if_its_batch_goes_with_it(tmp_path):
+    with (
+        Gate(tmp_path / "a") as first,
+        Gate(tmp_path / "b") as second,
+        Loader(Rows(80, on={1: first, 9: second}), 8, num_workers=2, start_method="fork") as loader,
+    ):
+        batches = iter(loader)
+        first.arrived()
+        second.arrived()
+        loader.resize(1)
+        kill_worker(loader, 1)
+        first.open()
+        with pytest.raises(WorkerDied, match=r"worker 1 .*SIGKILL"):
+            list(batches)
+
+
+def test_one_that_has_left_counts_as_no_death():
+    with Loader(Rows(4000), 8, seed=3, num_workers=3, start_method="fork") as loader:
+        batches = iter(loader)
+        got = [plain(next(batches))]
+        pids = worker_pids(loader)
+        loader.resize(1)
+        for number in (1, 2):
+            until(lambda number=number: not alive(pids[number]), f"worker {number} leaves")
+        got += [plain(batch) for batch in batches]
+    with Loader(Rows(4000), 8, seed=3, num_workers=1) as loader:
+        assert got == [plain(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("method", ["fork", "thread"])
+def test_a_loader_closed_by_another_thread_while_it_is_resized_ends_all_workers(method):
+    for _ in range(10):
+        loader = Loader(Rows(4000), 8, num_workers=2, start_method=method)
+        batches = iter(loader)
+        next(batches)
+        pool = loader._engine.pool
+        closer = threading.Thread(target=loader.close)
+        closer.start()
+        for n in itertools.cycle((5, 1)):
+            try:
+                loader.resize(n)
+            except Closed:
+                break
+        closer.join()
+        assert not pool.workers
+
+
+@pytest.mark.parametrize("method", ["fork", "thread", slow("spawn")])
+def test_ctrl_c_while_workers_come_and_go_gives_one_traceback_and_ends_all(method):
+    rng = random.Random(f"{method} {SEED}")
+    for _ in range(4):
+        with Program("resizing", method) as program:
+            assert "begun" in program.line()
+            threading.Event().wait(rng.random() * 0.2)
+            program.signal_all(signal.SIGINT)
+            code, _, err = program.end()
+            assert err.rstrip().endswith("KeyboardInterrupt"), err
+            assert "Exception ignored" not in err, err
+            assert code == -signal.SIGINT or (method, code) == ("thread", 1), err
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_new_workers_die_with_their_consumer(method):
+    with Program("resized", method, "5") as program:
+        pids = [int(pid) for pid in program.line().split()]
+        assert len(pids) == 5
+        os.kill(program.pid, signal.SIGKILL)
+        for pid in pids:
+            wait_dead(pid)

@@ -1,0 +1,321 @@
+"""An epoch that n ranks have begun, and m ranks end: the samplers alone, and slipring.Loader with them."""
+
+import itertools
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import slipring
+from slipring import BatchSampler, Loader
+from tests.datasets import flat
+
+RANKS = range(1, 9)
+N = 203  # of which no step is a divisor
+WAYS = [{"shuffle": True}, {}, {"weights": np.arange(N) % 7}, {"num_samples": 150}]
+
+
+def samplers(n, batch_size, **options):
+    options = {"seed": 5, **options}
+    return [BatchSampler(N, batch_size, rank=rank, world_size=n, **options) for rank in range(n)]
+
+
+def steps(of_ranks):
+    """What all ranks together are given at each step, sorted; all ranks have as many."""
+    return [sorted(flat(step)) for step in zip(*of_ranks, strict=True)]
+
+
+def begun(ranks, epochs, taken):
+    """The states of ranks that have read so many epochs, and `taken` batches of the next; and those steps."""
+    for _ in range(epochs):
+        assert len({len(list(sampler)) for sampler in ranks}) == 1
+    passes = [iter(sampler) for sampler in ranks]
+    seen = steps([list(itertools.islice(batches, taken)) for batches in passes])
+    return [json.loads(json.dumps(batches.state_dict())) for batches in passes], seen
+
+
+def expected(order, ranks, step, drop_last, position=0):
+    """The same steps, as the page on elastic states has them: the next samples of the one order."""
+    found = []
+    for at in range(position, len(order), step):
+        samples = list(order[at : at + step])
+        if len(samples) < step:
+            if drop_last:
+                break
+            samples += order[: -len(samples) % ranks]
+        found.append(sorted(samples))
+    return found
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "".join(way) or "in order")
+@pytest.mark.parametrize("n", RANKS)
+def test_the_steps_stay_the_same_for_any_ranks_if_a_step_is_as_large(n, way, drop_last):
+    for m in RANKS:
+        step = math.lcm(n, m) * (3 if max(n, m) < 4 else 1)
+        first = samplers(n, step // n, drop_last=drop_last, **way)
+        order = list(first[0].order(1))
+        (state, *_), seen = begun(first, 1, 2)
+        assert seen == expected(order, n, step, drop_last)[:2]
+        for sampler in first:
+            sampler.set_epoch(1)
+        whole = steps(first)
+        resumed = samplers(m, step // m, drop_last=drop_last, **{**way, "seed": None})
+        for sampler in resumed:
+            sampler.resume(state)
+        rest, later = steps(resumed), steps(resumed)
+        full = len(order) // step
+        assert rest == expected(order, m, step, drop_last, 2 * step), m
+        assert rest[: full - 2] == whole[2:full] and len(rest) == len(whole) - 2, m
+        assert later[:full] == steps(first)[:full], m  # the next epoch
+
+
+@given(
+    n=st.sampled_from(RANKS),
+    m=st.sampled_from(RANKS),
+    size=st.integers(1, 9),
+    other=st.integers(1, 9),
+    taken=st.integers(0, 6),
+    shuffle=st.booleans(),
+    drop_last=st.booleans(),
+)
+def test_with_any_step_nothing_comes_twice_and_nothing_is_lost(n, m, size, other, taken, shuffle, drop_last):
+    options = {"shuffle": shuffle, "drop_last": drop_last}
+    states, seen = begun(samplers(n, size, **options), 0, taken)
+    assert len({state["position"] for state in states}) == 1
+    resumed = samplers(m, other, **options)
+    for rank, sampler in enumerate(resumed):
+        sampler.resume(states[rank % n])
+    rest = [list(sampler) for sampler in resumed]
+    assert len({tuple(map(len, own)) for own in rest}) == 1
+    before, behind = flat(seen), flat(flat(rest))
+    if drop_last:
+        assert len(set(before + behind)) == len(before + behind)
+        assert N - len(before + behind) < m * other or len(before) >= N
+    else:
+        assert set(before + behind) == set(range(N))
+        added = len(before + behind) - N
+        assert added < (m if behind else n)
+    assert {sampler.epoch for sampler in resumed} == {1}
+
+
+def test_epochs_can_be_moved_again_and_again():
+    whole, seen = steps(samplers(1, 24, shuffle=True)), []
+    state = begun(samplers(1, 24, shuffle=True), 0, 0)[0][0]
+    for ranks in (8, 3, 6, 1, 2, 4):
+        resumed = samplers(ranks, 24 // ranks, shuffle=True)
+        for sampler in resumed:
+            sampler.resume(state)
+        states, step = begun(resumed, 0, 1)
+        state = states[-1]
+        seen += step
+    assert seen == whole[:6]
+
+
+def test_a_state_of_the_end_of_an_epoch_has_an_empty_rest_and_then_the_next_epoch():
+    first = samplers(2, 5, shuffle=True)
+    (state, _), _ = begun(first, 0, 1000)
+    resumed = samplers(3, 4, shuffle=True)
+    for sampler in resumed:
+        sampler.resume(state)
+    assert steps(resumed) == []
+    assert sorted(set(flat(steps(resumed)))) == list(range(N))
+
+
+def test_set_epoch_drops_the_place_of_another_epoch_and_keeps_that_of_the_same():
+    (state, _), _ = begun(samplers(2, 5), 3, 4)
+    (sampler,) = samplers(1, 10)
+    sampler.resume(state)
+    sampler.set_epoch(3)
+    assert next(iter(sampler)) == list(range(40, 50))
+    sampler.resume(state)
+    sampler.set_epoch(4)
+    assert next(iter(sampler)) == list(range(10))
+
+
+def test_who_counts_batches_has_the_state_behind_them():
+    (sampler,) = samplers(1, 10, shuffle=True)
+    batches = iter(sampler)
+    given = [next(batches) for _ in range(5)]
+    assert sampler.state_after(5) == batches.state_dict()
+    other = BatchSampler(N, 5, shuffle=True)
+    other.resume(sampler.state_after(3))
+    passed = iter(other)
+    assert [next(passed), next(passed)] == [given[3][:5], given[3][5:]]
+    assert other.state_after(4)["position"] == 50
+    with pytest.raises(ValueError, match=r"batches.*0.*-1"):
+        sampler.state_after(-1)
+    with pytest.raises(TypeError, match=r"batches.*None"):
+        sampler.state_after(None)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"samples": 7}, ValueError, "samples=7.*has 203.*same indices"),
+        ({"order": "drawn"}, ValueError, "order='drawn'.*has 'shuffled'"),
+        ({"position": None}, ValueError, "no state of slipring.BatchSampler.*position"),
+        ("text", TypeError, "must be a dict.*'text'"),
+    ],
+)
+def test_states_of_something_else_are_refused(change, error, said):
+    (sampler,) = samplers(1, 4, shuffle=True)
+    state = change
+    if isinstance(change, dict):
+        state = {**iter(sampler).state_dict(), **change}
+        state = {name: value for name, value in state.items() if value is not None}
+    for load in (sampler.resume, iter(sampler).load_state_dict):
+        with pytest.raises(error, match=said):
+            load(state)
+
+
+# ---- random numbers by position
+
+
+class Drawn:
+    """Numbers, and what each generator draws for them."""
+
+    def __len__(self):
+        return 96
+
+    def __getitem__(self, i):
+        return i, random.random(), np.random.rand(), slipring.rng().random(), slipring.rng().random()
+
+
+def rows(n, step, state=None, epochs=1, stop=None, workers=0, **options):
+    """Each step's samples with what they have drawn, sorted by number; the ranks' loaders one after the other."""
+    found = []
+    for rank in range(n):
+        sampler = BatchSampler(96, step // n, shuffle=True, rank=rank, world_size=n, seed=3)
+        with Loader(
+            Drawn(), batch_sampler=sampler, seed=1, rng="sample", num_workers=workers, **options
+        ) as loader:
+            if state is not None:
+                sampler.resume(state)
+                loader.epoch = sampler.epoch
+            own = []
+            for _ in range(epochs):
+                own += [np.stack(batch, axis=1) for batch in itertools.islice(loader, stop)]
+            found.append(own)
+            behind = sampler.state_after(len(own))
+    together = [np.concatenate(step) for step in zip(*found, strict=True)]
+    return [step[np.argsort(step[:, 0])].tolist() for step in together], behind
+
+
+@pytest.mark.parametrize(
+    ("m", "options"),
+    [
+        (1, {"workers": 2}),
+        (3, {}),
+        (4, {"workers": 1, "start_method": "forkserver"}),
+        (6, {"chunk_size": 1}),
+        (8, {}),
+    ],
+    ids=str,
+)
+def test_samples_draw_the_same_whatever_the_ranks_and_the_workers(m, options):
+    whole, _ = rows(2, 24, epochs=2)
+    taken, state = rows(2, 24, stop=1)
+    assert taken == whole[:1]
+    rest, _ = rows(m, 24, state, epochs=2, **options)
+    assert rest == whole[1:]
+    assert len({row[3] for step in whole for row in step}) == 2 * 96  # no number comes twice
+
+
+@pytest.mark.parametrize("m", [1, 5])
+def test_so_they_do_with_steps_of_another_size(m):
+    whole = {row[0]: row for row in flat(rows(1, 96)[0])}
+    taken, state = rows(3, 21, stop=2)
+    rest, _ = rows(m, 10 * m, state)
+    assert all(whole[row[0]] == row for row in flat(taken))
+    others = [row for row in flat(rest) if whole[row[0]] != row]
+    assert len(flat(rest)) == 54 + len(others)
+    assert len(others) == -54 % m  # the order's first, used again at the end: at other positions
+
+
+def test_workers_threads_and_ranges_of_a_batch_draw_alike():
+    class Numbered(Drawn):
+        def __getitem__(self, i):
+            return i, slipring.rng().random()
+
+    seen = []
+    for options in ({}, {"num_workers": 2, "start_method": "thread"}, {"num_workers": 2, "chunk_size": 3}):
+        with Loader(Numbered(), 8, seed=2, rng="sample", **options) as loader:
+            seen.append([[part.tolist() for part in batch] for batch in loader])
+    assert seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_with_rng_batch_as_many_ranks_draw_as_without_the_interruption(workers):
+    def draws(rank, state=None, stop=None):
+        sampler = BatchSampler(96, 6, shuffle=True, rank=rank, world_size=2, seed=3)
+        with Loader(Drawn(), batch_sampler=sampler, seed=1, num_workers=workers) as loader:
+            if state is not None:
+                sampler.resume(state)
+                loader.epoch = sampler.epoch
+            found = [np.stack(batch, axis=1).tolist() for batch in itertools.islice(loader, stop)]
+        return found, sampler.state_after(len(found))
+
+    for rank in range(2):
+        whole, _ = draws(rank)
+        begun, state = draws(rank, stop=3)
+        assert begun + draws(rank, state)[0] == whole
+
+
+def test_a_report_has_the_numbers_of_the_epoch_and_of_its_batches():
+    batches = iter(BatchSampler(96, 1))
+    sampler = BatchSampler(96, 3)
+    for _ in range(5):  # one batch of three, and two indices of the next
+        next(batches)
+    with Loader(Drawn(), batch_sampler=sampler, rng="sample", num_workers=1) as loader:
+        sampler.resume({**batches.state_dict(), "epoch": 4})
+        loader.epoch = sampler.epoch
+        assert len(list(loader)) == 31
+        slowest = loader.report().dict()["slowest_batches"]
+    assert {batch["epoch"] for batch in slowest} == {4}
+    assert {batch["ticket"] for batch in slowest} <= set(range(1, 32))
+
+
+class Whole(Drawn):
+    """Would make whole batches, which have no positions of their samples."""
+
+    def __getitems__(self, indices):
+        raise AssertionError("asked for several at once")
+
+    def fetch_into(self, indices, empty):
+        raise AssertionError("asked for a whole batch")
+
+
+def test_a_dataset_that_makes_whole_batches_is_asked_for_samples():
+    with Loader(Whole(), 8, seed=1, rng="sample") as a, Loader(Drawn(), 8, seed=1, rng="sample") as b:
+        assert [np.stack(batch).tolist() for batch in a] == [np.stack(batch).tolist() for batch in b]
+
+
+class Listed:
+    def __len__(self):
+        return 4
+
+    def __getitems__(self, indices):
+        return indices
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "said"),
+    [
+        (iter([1]), {}, "rng='sample' reads samples one by one.*is iterated"),
+        (Listed(), {}, "rng='sample'.*Listed has no __getitem__"),
+        (
+            range(4),
+            {"batch_sampler": [[1], [2]]},
+            "batch_sampler \\(list\\) does not tell.*slipring.BatchSampler",
+        ),
+        (range(4), {"sampler": type("Odd", (list,), {"rank": 1})([2])}, "Odd has rank=1, but no world_size"),
+    ],
+)
+def test_where_samples_have_no_position_it_is_refused(dataset, options, said):
+    with pytest.raises(ValueError, match=said):
+        Loader(dataset, rng="sample", **options)

@@ -1,0 +1,242 @@
+"""`fetch_threads`: the samples of a batch are read beside one another, by threads of the worker."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring.workers import skipping
+from tests.datasets import Fetched, Into, Squares, flat, numbers
+from tests.loader.kinds import KINDS, every_kind
+
+
+class Together:
+    """Samples that are there only when so many are being read at the same time."""
+
+    def __init__(self, n, at_once):
+        self.n, self.at_once = n, at_once
+
+    def __len__(self):
+        return self.n
+
+    def __getstate__(self):
+        return {"n": self.n, "at_once": self.at_once}
+
+    def __getitem__(self, i):
+        # One for all threads of a process: those of a worker, which is alone in it.
+        barrier = self.__dict__.setdefault("barrier", threading.Barrier(self.at_once))
+        barrier.wait(30)
+        return i, threading.current_thread().name
+
+
+class Drawn:
+    """What each sample draws, whoever reads it."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        return i, slipring.rng().integers(1 << 62), slipring.get_worker_info() is not None
+
+
+class Failing(Squares):
+    """Samples 13 and 14 cannot be read, and those from 90 on end the process that reads them."""
+
+    def __getitem__(self, i):
+        if i in (13, 14):
+            raise OSError(f"no sample {i}")
+        if i >= 90:
+            raise SystemExit(3)
+        return super().__getitem__(i)
+
+
+class Held:
+    """The reads of the second batch wait for an event that never comes."""
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, i):
+        if i >= 8:
+            threading.Event().wait()
+        return i
+
+
+@every_kind
+def test_batches_are_the_same_and_in_order(kind):
+    with slipring.Loader(Squares(50), 16, fetch_threads=5, **KINDS[kind]) as loader:
+        for _ in range(2):
+            assert numbers(loader) == numbers(slipring.Loader(Squares(50), 16))
+
+
+@pytest.mark.parametrize("kind", ["processes", "none", "ranges"])
+def test_as_many_samples_are_read_at_once_as_there_are_threads(kind):
+    options = {**KINDS[kind], "num_workers": min(1, KINDS[kind]["num_workers"])}
+    with slipring.Loader(Together(24, 4), 8, fetch_threads=4, **options) as loader:
+        batches = list(loader)
+    assert np.concatenate([which for which, _ in batches]).tolist() == list(range(24))
+    names = {name for _, names in batches for name in names}
+    assert names == {f"slipring-fetch-{number}" for number in range(4)}
+
+
+def test_one_thread_is_none():
+    with slipring.Loader(Together(8, 1), 8, fetch_threads=1) as loader:
+        assert set(next(iter(loader))[1]) == {threading.current_thread().name}
+
+
+@every_kind
+def test_what_a_sample_draws_depends_neither_on_workers_nor_on_threads(kind):
+    def drawn(n, **options):
+        with slipring.Loader(Drawn(), 16, seed=3, fetch_threads=n, **options) as loader:
+            return [batch[1].tolist() for batch in loader]
+
+    expected = drawn(8, num_workers=0)
+    assert drawn(3, **KINDS[kind]) == expected
+    assert len(set(flat(expected))) == 64
+
+
+@every_kind
+def test_with_rng_sample_a_sample_draws_what_it_draws_alone(kind):
+    def drawn(**options):
+        with slipring.Loader(Drawn(), 16, seed=3, rng="sample", **options) as loader:
+            return [batch[1].tolist() for batch in loader]
+
+    assert drawn(fetch_threads=4, **KINDS[kind]) == drawn()
+
+
+def test_what_a_sample_draws_is_its_workers_with_rng_worker():
+    def drawn(n):
+        with slipring.Loader(
+            Drawn(), 16, seed=3, num_workers=2, dispatch="static", rng="worker", fetch_threads=n
+        ) as loader:
+            return [batch[1].tolist() for batch in loader]
+
+    assert drawn(2) == drawn(7)
+
+
+@pytest.mark.parametrize("kind", ["processes", "threads", "none"])
+def test_a_thread_knows_whose_it_is(kind):
+    with slipring.Loader(Drawn(), 16, fetch_threads=4, **KINDS[kind]) as loader:
+        assert {known for batch in loader for known in batch[2].tolist()} == {kind != "none"}
+
+
+@every_kind
+def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_on(kind):
+    with slipring.Loader(Failing(80), 8, fetch_threads=8, **KINDS[kind]) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(OSError, match="no sample 13") as caught:
+            next(iterator)
+        cause = caught.value.__cause__
+        assert (cause.index, cause.row, cause.ticket) == (13, 5, 1)
+        assert next(iterator)[1].tolist() == list(range(16, 24))
+        assert sum(1 for _ in iterator) == 7
+
+
+def test_a_sample_that_ends_its_worker_ends_it():
+    with slipring.Loader(Failing(100), 10, sampler=range(70, 100), num_workers=1, fetch_threads=4) as loader:
+        iterator = iter(loader)
+        assert next(iterator)[1].tolist() == list(range(70, 80))
+        with pytest.raises(slipring.WorkerDied, match="code 3"):
+            list(iterator)
+
+
+@pytest.mark.parametrize(
+    "kind", ["processes", pytest.param("threads", marks=pytest.mark.leaks_ok("threads wait for ever"))]
+)
+def test_a_read_that_never_returns_is_overdue_and_keeps_nobody(kind):
+    options = {**KINDS[kind], "num_workers": 1}
+    with slipring.Loader(Held(), 8, fetch_threads=8, timeout=1, **options) as loader:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == list(range(8))
+        with pytest.raises(TimeoutError):
+            next(iterator)
+
+
+def test_a_dataset_that_makes_its_batches_in_one_call_is_called_once():
+    for dataset in (Fetched(50), Into(50)):
+        with slipring.Loader(dataset, 16, num_workers=1, fetch_threads=8) as loader:
+            assert numbers(loader) == numbers(slipring.Loader(Squares(50), 16))
+
+
+def test_threads_end_with_their_worker():
+    def readers():
+        return {thread for thread in threading.enumerate() if thread.name.startswith("slipring-fetch")}
+
+    before = readers()
+    with slipring.Loader(Squares(), 10, start_method="thread", num_workers=2, fetch_threads=3) as loader:
+        list(loader)
+        assert len(readers() - before) in (3, 6)  # one worker may have made all batches
+    assert readers() <= before
+
+
+def test_a_forked_child_has_threads_of_its_own():
+    with slipring.Loader(Squares(), 10, fetch_threads=3) as loader:
+        expected = numbers(loader)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                status = int(numbers(loader) != expected)
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        assert numbers(loader) == expected
+
+
+class Slowest:
+    """Sample 5 takes longer than the others; sample 7 has passed another over."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        if i == 5:
+            threading.Event().wait(0.2)
+        if i == 7:
+            skipping.skipped()
+        return i
+
+
+@pytest.mark.parametrize("kind", ["processes", "none", "ranges"])
+def test_the_slowest_sample_is_known_and_what_was_skipped(kind):
+    with slipring.Loader(Slowest(), 8, fetch_threads=4, **KINDS[kind]) as loader:
+        list(loader)
+        slowest = loader.report().slowest_samples[0]
+        assert slowest["sample"] == "index 5"
+        assert slowest["seconds"] > 0.15
+        assert loader.stats().skipped_samples == 1
+
+
+@pytest.mark.parametrize("given", [0, -1, 2.5, "many", 1 << 20])
+def test_other_numbers_of_threads_are_refused(given):
+    with pytest.raises((TypeError, ValueError), match="fetch_threads must be"):
+        slipring.Loader(Squares(), fetch_threads=given)
+
+
+def test_an_iterable_dataset_has_no_use_for_them():
+    with pytest.raises(ValueError, match="fetch_threads cannot be used with an iterable dataset"):
+        slipring.Loader(iter(range(3)), fetch_threads=4)
+
+
+def test_torchs_face_reads_by_threads_too_and_through_a_subset():
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    subset = torch.utils.data.Subset(Together(24, 4), range(24))
+    for num_workers in (0, 1):
+        with DataLoader(subset, 8, num_workers=num_workers, fetch_threads=4) as loader:
+            batches = list(loader)
+            assert torch.cat([which for which, _ in batches]).tolist() == list(range(24))
+    with pytest.raises(ValueError, match="fetch_threads=4 reads samples by their indices"):
+        DataLoader(iterated(torch), fetch_threads=4)
+
+
+def iterated(torch):
+    class Iterated(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(range(3))
+
+    return Iterated()

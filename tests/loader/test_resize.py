@@ -1,0 +1,248 @@
+"""loader.resize(n): workers come and go in the middle of an epoch, and nobody notices but by the time it takes."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import Loader
+from slipring.errors import Closed
+from slipring.workers.crew import Crew
+from tests.datasets import Squares, flat, numbers
+
+METHODS = ["fork", "thread"]
+EVERY_METHOD = [*METHODS, "forkserver", "spawn"]
+CHANGES = {5: 4, 20: 1, 40: 6, 41: 2, 60: 3}  # after so many batches -> so many workers
+
+
+class Drawn:
+    """Samples with random numbers of their own."""
+
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, i):
+        return i, int(slipring.rng().integers(1 << 60)), float(np.random.random())
+
+
+class Numbered:
+    """A stream of which each worker has its share."""
+
+    def __iter__(self):
+        me = slipring.get_worker_info()
+        return iter([(i, me.id, me.num_workers) for i in range(me.id, 60, me.num_workers)])
+
+
+class Said:
+    """Which worker makes a sample."""
+
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, i):
+        me = slipring.get_worker_info()
+        return i, me.id, me.num_workers
+
+
+def plain(batch):
+    return [part.tolist() for part in batch]
+
+
+def resized(loader, changes=CHANGES):
+    """The batches of an epoch with changes."""
+    got = []
+    for k, batch in enumerate(loader):
+        got.append(plain(batch))
+        if k in changes:
+            loader.resize(changes[k])
+    return got
+
+
+def at_work(loader):
+    """Workers that are there and stay."""
+    pool = loader._engine.pool
+    return len(pool.workers) - len(pool.leaving)
+
+
+@pytest.mark.parametrize("method", EVERY_METHOD)
+@pytest.mark.parametrize("how", [{}, {"in_order": False}, {"chunk_size": 2}], ids=str)
+def test_every_byte_is_that_of_a_fixed_number(method, how):
+    with Loader(Drawn(), 5, shuffle=True, num_workers=2, seed=7, start_method="fork", **how) as loader:
+        want = [[plain(batch) for batch in loader] for _ in range(2)]
+    with Loader(Drawn(), 5, shuffle=True, num_workers=2, seed=7, start_method=method, **how) as loader:
+        got = [resized(loader) for _ in range(2)]
+        assert at_work(loader) == 3 and loader.options.num_workers == 3
+    if how == {"in_order": False}:
+        want, got = [sorted(epoch) for epoch in want], [sorted(epoch) for epoch in got]
+    if method == "thread":  # the process's own generators are left alone in it
+        want, got = ([[b[:2] for b in epoch] for epoch in epochs] for epochs in (want, got))
+    assert got == want
+
+
+def test_as_many_tasks_are_in_flight_as_the_workers_want():
+    gate = threading.Event()
+
+    class Held(Squares):
+        def __getitem__(self, i):
+            if i >= 20:
+                gate.wait()
+            return super().__getitem__(i)
+
+    loader = Loader(Held(400), 1, num_workers=1, start_method="thread", slots=40)
+    with loader:
+        batches = iter(loader)
+        for _ in range(10):
+            next(batches)
+        loader.resize(6)
+        for _ in range(10):
+            next(batches)
+        ring = loader._engine.ring
+        assert ring.n_slots - ring.circulating == 0
+        assert sum(len(ring.in_flight(n + 1)) for n in range(6)) <= 12
+        gate.set()
+        assert flat(numbers(batches)) == list(range(20, 400))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_those_that_are_too_many_end_with_their_batch(method):
+    with Loader(Squares(2000), 1, num_workers=5, start_method=method) as loader:
+        batches = iter(loader)
+        next(batches)
+        pool = loader._engine.pool
+        loader.resize(2)
+        assert pool.wanted == 2 and len(pool.leaving) == 3 - (5 - len(pool.workers))
+        rest = flat(numbers(batches))
+        assert rest == list(range(1, 2000))
+        while pool.leaving:  # nobody waits for them but who wants to know
+            pool.tend()
+        assert sorted(pool.workers) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"rng": "worker"}, {"dispatch": "static"}, {"worker_init_fn": np.random.seed}],
+    ids=["random numbers", "turns", "a seed of its own"],
+)
+def test_what_depends_on_the_workers_changes_with_the_next_epoch(how):
+    with Loader(Said(), 4, num_workers=2, start_method="fork", **how) as loader:
+        first = resized(loader, {10: 3})
+        assert {n for batch in first for n in batch[1]} == {0, 1}
+        second = [plain(batch) for batch in loader]
+        assert {n for batch in second for n in batch[1]} == {0, 1, 2}
+        assert {n for batch in second for n in batch[2]} == {3}
+        assert [n for batch in second for n in batch[0]] == list(range(200))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_streams_keep_their_shares_until_the_epoch_ends(persistent):
+    with Loader(Numbered(), 2, num_workers=2, persistent_workers=persistent) as loader:
+        for workers, change in ((2, 3), (3, 3), (3, 1), (1, 1)):
+            got = resized(loader, {4: change})
+            assert {n for batch in got for n in batch[2]} == {workers}
+            assert sorted(n for batch in got for n in batch[0]) == list(range(60))
+
+
+def test_more_than_the_segment_has_room_for_come_with_the_next_epoch():
+    with Loader(Squares(40), 2, num_workers=1, start_method="thread") as loader:
+        batches = iter(loader)
+        next(batches)
+        room = loader._engine.room
+        loader.resize(room + 1)
+        assert loader._engine.pool.wanted == 1
+        assert flat(numbers(batches)) == list(range(2, 40))
+        assert flat(numbers(loader)) == list(range(40))
+        assert at_work(loader) == room + 1
+
+
+def test_a_second_number_that_comes_into_the_midst_of_the_first_is_not_lost(monkeypatch):
+    """As from a signal's handler, or another thread."""
+    first = Crew.resize
+
+    def interrupted(pool, num_workers):
+        if num_workers == 3:
+            loader.resize(4)
+        first(pool, num_workers)
+
+    monkeypatch.setattr(Crew, "resize", interrupted)
+    with Loader(Squares(60), 2, num_workers=1, start_method="thread") as loader:
+        batches = iter(loader)
+        next(batches)
+        loader.resize(3)
+        assert flat(numbers(batches)) == list(range(2, 60))
+        assert loader._engine.pool.wanted == loader.options.num_workers == 4
+
+
+def test_between_epochs_workers_stay_as_far_as_they_can():
+    with Loader(Squares(40), 2, num_workers=2, start_method="fork") as loader:
+        list(loader)
+        pool = loader._engine.pool
+        before = {n: p.pid for n, p in pool.workers.items()}
+        loader.resize(3)
+        assert flat(numbers(loader)) == list(range(40))
+        assert (
+            pool is loader._engine.pool
+            and before.items() < {n: p.pid for n, p in pool.workers.items()}.items()
+        )
+
+
+def test_a_loader_without_workers_gets_some_with_its_next_epoch_only():
+    with Loader(Squares(40), 2) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(ValueError, match="num_workers=2 for an iteration that makes its batches itself"):
+            loader.resize(2)
+        assert flat(numbers(batches)) == list(range(2, 40))
+        loader.resize(2)
+        assert flat(numbers(loader)) == list(range(40)) and at_work(loader) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "said"),
+    [
+        (0, ValueError, "at least 1|from 1 to 4093, not 0"),
+        (5000, ValueError, "4093"),
+        ("2", TypeError, "'2'"),
+    ],
+)
+def test_a_bad_number_is_refused(value, kind, said):
+    with Loader(Squares(4), num_workers=1) as loader, pytest.raises(kind, match=said):
+        loader.resize(value)
+
+
+def test_a_closed_loader_is_not_resized():
+    loader = Loader(Squares(4), num_workers=1)
+    loader.close()
+    with pytest.raises(Closed):
+        loader.resize(2)
+
+
+def test_another_thread_may_ask_while_one_waits_for_a_batch():
+    begun, gate = threading.Event(), threading.Event()
+
+    class Held(Squares):
+        def __getitem__(self, i):
+            if i == 0:
+                begun.set()
+                gate.wait()
+            if i == 1:
+                gate.set()  # only a second worker comes here
+            return super().__getitem__(i)
+
+    with Loader(Held(40), 1, num_workers=1, start_method="thread", prefetch_factor=2) as loader:
+        batches, got = iter(loader), []
+        consumer = threading.Thread(target=lambda: got.extend(numbers(batches)))
+        consumer.start()
+        begun.wait()
+        loader.resize(2)
+        consumer.join()
+        assert flat(got) == list(range(40))
+
+
+def test_each_of_several_iterations_is_resized():
+    with Loader(Squares(60), 2, num_workers=1, start_method="fork") as loader:
+        a, b = iter(loader), iter(loader)
+        next(a), next(b)
+        loader.resize(3)
+        assert a._engine.pool.wanted == b._engine.pool.wanted == 3
+        assert flat(numbers(a)) == flat(numbers(b)) == list(range(2, 60))

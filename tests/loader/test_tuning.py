@@ -1,0 +1,287 @@
+"""num_workers="auto": what is measured, what is tried, and why it stops."""
+
+import dataclasses
+import logging
+import threading
+import time
+
+import pytest
+
+from slipring import Loader, _machine
+from slipring.options import Options
+from slipring.workers import tuning
+from slipring.workers.tuning import BATCHES, Tuner, Tuning
+from tests.datasets import Squares, numbers
+from tests.loader.test_resize import Numbered, plain
+
+
+class Slow:
+    """Samples that come from far away; so many that no epoch ends."""
+
+    def __len__(self):
+        return 1 << 40
+
+    def __getitem__(self, i):
+        time.sleep(0.004)
+        return i
+
+
+class Held(Slow):
+    """The same, of which each worker keeps some memory for itself."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def __getitem__(self, i):
+        self.kept.setdefault(threading.get_ident(), bytearray(b"x" * (24 << 20)))
+        return super().__getitem__(i)
+
+
+def settle(loader, most=20 * BATCHES):
+    """Iterate until nothing is tried any more; returns the batches that took."""
+    for count, _ in enumerate(loader):
+        assert count < most, loader.tuning
+        if loader.tuning.settled:
+            return count
+    raise AssertionError(f"not settled: {loader.tuning}")
+
+
+@pytest.fixture
+def cpus(monkeypatch):
+    """Sets how many processors there are."""
+    return lambda n: monkeypatch.setattr(_machine, "cpus", lambda: n)
+
+
+# ---- with workers
+
+
+@pytest.mark.parametrize("method", ["fork", "thread"])
+def test_workers_that_wait_for_something_else_become_as_many_as_are_allowed(method, caplog):
+    caplog.set_level(logging.INFO, "slipring")
+    with Loader(Slow(), 2, num_workers="auto", max_workers=12, start_method=method) as loader:
+        assert loader.tuning == Tuning(loader.options.num_workers)
+        settle(loader)
+        found = loader.tuning
+    assert (
+        found.settled and found.history[0][0] < found.workers <= 12 and found.reason
+    )  # a loaded machine says why
+    assert all(1 <= workers <= 12 for workers, _, _ in found.history)
+    assert max(rate for _, rate, _ in found.history) > found.history[0][1]
+    assert any(found.reason in record.getMessage() for record in caplog.records)
+
+
+def test_it_settles_within_200_batches():
+    with Loader(Slow(), 4, num_workers="auto", max_workers=8, start_method="fork") as loader:
+        settle(loader)
+        assert loader._tuner.spent <= BATCHES + loader.options.look_ahead  # others came while workers started
+
+
+def test_a_consumer_that_never_waits_needs_one_worker():
+    with Loader(Squares(1 << 20), 2, num_workers="auto", min_workers=1, max_workers=8) as loader:
+        for _ in loader:
+            end = time.thread_time() + 0.004
+            while time.thread_time() < end:
+                pass
+            if loader.tuning.settled:
+                break
+        assert loader.tuning.workers <= 2  # of a loaded machine the consumer may have waited once
+
+
+def test_the_batches_are_those_of_a_fixed_number():
+    with Loader(Squares(3000), 3, shuffle=True, seed=4, num_workers=2) as loader:
+        want = numbers(loader)
+    with Loader(Squares(3000), 3, shuffle=True, seed=4, num_workers="auto", max_workers=6) as loader:
+        assert numbers(loader) == want
+
+
+def test_the_next_epoch_begins_with_what_was_found():
+    class Short(Slow):
+        def __len__(self):
+            return 1200
+
+    with Loader(Short(), 2, num_workers="auto", max_workers=7, start_method="thread") as loader:
+        settle(loader)
+        found = loader.tuning.workers
+        batches = iter(loader)
+        assert loader._engine.pool.wanted == len(loader._engine.pool.workers) == found
+        assert sum(1 for _ in batches) == 600 and loader.tuning.settled
+
+
+def test_streams_get_more_with_the_next_epoch():
+    class Far(Numbered):
+        def __iter__(self):
+            for sample in super().__iter__():
+                time.sleep(0.02)
+                yield sample
+
+    seen = []
+    with Loader(Far(), 1, num_workers="auto", min_workers=1, max_workers=6) as loader:
+        for _ in range(12):
+            epoch = [plain(batch) for batch in loader]
+            assert sorted(n for batch in epoch for n in batch[0]) == list(range(60))
+            seen.append({n for batch in epoch for n in batch[2]})
+    assert all(len(numbers) == 1 for numbers in seen)
+    assert seen[-1] == {loader.tuning.workers} and loader.tuning.workers > max(seen[0])
+
+
+def test_resize_ends_it():
+    with Loader(Slow(), 2, num_workers="auto", max_workers=6, start_method="thread") as loader:
+        for count, _ in enumerate(loader):
+            if count == 3:
+                loader.resize(3)
+            if count == 100:
+                break
+        assert loader.tuning.settled and "resize()" in loader.tuning.reason
+        assert loader._engine.pool.wanted == loader.tuning.workers == 3
+
+
+def test_memory_that_is_not_there_begins_no_worker(monkeypatch, cpus):
+    cpus(64)
+    monkeypatch.setattr(tuning, "room_left", lambda root: (40 << 20, 1 << 30, "this test", "/a/file"))
+    with Loader(Held(), 1, num_workers="auto", max_workers=12, start_method="fork") as loader:
+        settle(loader)
+        assert loader.tuning.workers == loader.options.num_workers <= 4
+        assert "another one would take about" in loader.tuning.reason and "/a/file" in loader.tuning.reason
+
+
+def test_a_loader_that_was_given_a_number_has_no_tuning():
+    assert Loader(Squares(4)).tuning is None
+
+
+def test_bounds_have_defaults_and_are_kept():
+    options = Options(num_workers="auto")
+    assert 1 == options.min_workers <= options.num_workers <= options.max_workers >= 16
+    assert Options(num_workers="auto", min_workers=9).num_workers == 9
+    assert Options(num_workers="auto", max_workers=1).num_workers == 1
+    assert dataclasses.replace(options, num_workers=7).num_workers == 7
+    assert options.n_slots == 2 * options.max_workers + 16
+
+
+# ---- the rule alone
+
+
+class Pool:
+    """Workers that need some seconds per batch, for a consumer that needs some."""
+
+    changing, steady, ring = False, True, None
+
+    def __init__(self, each, step, on_cpu=1.0, cpus=64):
+        self.each, self.step, self.on_cpu, self.cpus = each, step, on_cpu, cpus
+        self.wanted, self.tried = 0, []
+
+    def pids(self):
+        return []
+
+    def window(self):
+        busy = self.each * max(
+            1.0, self.wanted * self.on_cpu / self.cpus
+        )  # who shares a processor takes longer
+        took = max(self.step, busy / self.wanted)
+        self.tried.append(self.wanted)
+        return tuning.Window(self.wanted, 16, took, took - self.step, busy, self.each * self.on_cpu)
+
+
+def found(pool, begin=2, least=1, most=64):
+    """How the rule goes on and where it ends."""
+    tuner = Tuner(begin, least, most)
+    tuner.pool = pool
+    tuner._fits = lambda more: (more, "")
+    pool.wanted = begin
+    while not tuner.settled:
+        window = pool.window()
+        tuner.spent += 8 + window.batches
+        tuner._go_on(window)
+        pool.wanted = tuner.workers
+        assert least <= tuner.workers <= most and tuner.spent <= BATCHES
+    return tuner.tuning
+
+
+@pytest.mark.parametrize(
+    ("pool", "cores", "most", "workers"),
+    [
+        (Pool(each=0.008, step=0.001, cpus=64), 64, 64, range(8, 11)),  # as many as are needed
+        (Pool(each=0.008, step=0.0001, cpus=4), 4, 64, range(4, 5)),  # no more than processors
+        (Pool(each=0.016, step=0.001, on_cpu=0.02), 2, 64, range(16, 20)),  # which do not matter here
+        (Pool(each=0.1, step=0.001, on_cpu=0.02), 2, 12, range(12, 13)),  # no more than allowed
+        (Pool(each=0.0005, step=0.005), 64, 64, range(1, 2)),  # no more than are of use
+        (Pool(each=0.008, step=0.0001, cpus=1), 1, 64, range(1, 2)),
+    ],
+)
+def test_the_number_is_what_helps_and_what_there_is(pool, cores, most, workers, cpus):
+    cpus(cores)
+    result = found(pool, begin=min(2, cores), most=most)
+    assert result.workers in workers, (result, pool.tried)
+
+
+def test_more_workers_that_do_not_help_go_again(cpus):
+    class Shared(Pool):
+        """What they wait for serves three at a time."""
+
+        def window(self):
+            made = super().window()
+            took = max(self.step, self.each / min(3, self.wanted))
+            return dataclasses.replace(made, step=took, waited=took - self.step)
+
+    cpus(2)
+    result = found(Shared(each=0.02, step=0.0005, on_cpu=0.02), begin=3)
+    assert result.workers == 3 and "were no faster than 3" in result.reason
+
+
+def test_too_many_are_sent_away(cpus):
+    cpus(64)
+    assert found(Pool(each=0.004, step=0.002), begin=16).workers <= 4
+
+
+# ---- what the machine has
+
+
+def test_ranks_share_the_processors(monkeypatch):
+    for name in _machine.LOCAL_RANKS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(_machine, "_groups", lambda controller: iter(()))
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    assert _machine.cpus() == 8 and _machine.ranks() == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert _machine.cpus() == 2 and _machine.ranks() == 4
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "100")
+    assert _machine.cpus() == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "many")
+    assert _machine.cpus() == 8
+
+
+V2 = ("0::/a/b\n", "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+V1 = (
+    "4:cpu,cpuacct:/a/b\n5:cpuset:/a\n",
+    "31 1 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+    "32 1 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n",
+)
+BOUND = ("0::/host/box\n", "30 1 0:26 /host/box /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+
+
+@pytest.mark.parametrize(
+    ("proc", "files", "ranks", "count"),
+    [
+        (V2, {}, 1, 8),
+        (V2, {"cgroup/a/b/cpu.max": "max 100000"}, 1, 8),
+        (V2, {"cgroup/a/b/cpu.max": "250000 100000"}, 1, 3),
+        (V2, {"cgroup/a/b/cpu.max": "max 100000", "cgroup/a/cpu.max": "200000 100000"}, 1, 2),
+        (V2, {"cgroup/cpuset.cpus.effective": "0-31"}, 4, 8),  # bound to 8 of 32: nobody else's
+        (V2, {"cgroup/cpuset.cpus.effective": "0-3,8-11"}, 4, 2),
+        (V2, {"cgroup/a/b/cpu.max": "600000 100000", "cgroup/cpuset.cpus.effective": "0-31"}, 4, 2),
+        (V2, {"cgroup/a/b/cpu.max": "not a limit"}, 1, 8),
+        (V1, {"cgroup/cpu/a/b/cpu.cfs_quota_us": "-1", "cgroup/cpu/a/b/cpu.cfs_period_us": "100000"}, 1, 8),
+        (V1, {"cgroup/cpu/a/cpu.cfs_quota_us": "150000", "cgroup/cpu/a/cpu.cfs_period_us": "50000"}, 1, 3),
+        (V1, {"cgroup/cpuset/a/cpuset.cpus": "0-15"}, 2, 8),
+        (BOUND, {"cgroup/cpu.max": "100000 100000"}, 1, 1),
+    ],
+)
+def test_quotas_of_cgroups_count(monkeypatch, tmp_path, proc, files, ranks, count):
+    monkeypatch.setattr(_machine, "ROOT", str(tmp_path))
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    texts = {"proc/self/cgroup": proc[0], "proc/self/mountinfo": proc[1]}
+    texts |= {f"sys/fs/{name}": text for name, text in files.items()}
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert _machine.cpus() == count

@@ -1,0 +1,86 @@
+"""The scalars of a loader: what their names say."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import slipring
+from slipring.monitor import Window, figures, scalars
+from tests.datasets import Squares
+
+
+def test_the_scalars_are_differences_over_the_time_between():
+    before = slipring.Stats(batches=10, bytes=5_000_000, consumer_wait_s=1.0, fetch_s=1.0, respawns=1)
+    now = slipring.Stats(
+        batches=30, bytes=9_000_000, copied_batches=5, consumer_wait_s=2.0, fetch_s=3.0, collate_s=1.0,
+        slot_wait_s=1.0, respawns=1,
+    )  # fmt: skip
+    assert scalars(now, before, 2.0) == {
+        "slipring/batches_per_s": 10.0,
+        "slipring/mb_per_s": 2.0,
+        "slipring/wait_share": 0.5,
+        "slipring/workers_busy_share": 0.75,
+        "slipring/fetch_ms": 100.0,
+        "slipring/collate_ms": 50.0,
+        "slipring/copied_share": 0.25,
+        "slipring/respawns": 0.0,
+    }
+
+
+def test_where_nothing_happened_the_scalars_are_zero():
+    assert set(scalars(slipring.Stats(), None, 0.0).values()) == {0.0}
+
+
+def test_waiting_is_never_more_than_all_of_the_time():
+    assert scalars(slipring.Stats(consumer_wait_s=3.0), None, 1.0)["slipring/wait_share"] == 1.0
+
+
+def test_every_name_is_documented_and_every_sum_is_a_figure():
+    for name in scalars(slipring.Stats(), None, 1.0):
+        assert name in scalars.__doc__
+    assert set(figures.SUMS) <= vars(slipring.Stats()).keys()
+
+
+def test_a_window_tells_from_look_to_look_of_all_its_loaders():
+    with slipring.Loader(Squares(8), 4) as one, slipring.Loader(Squares(8), 4) as other:
+        window = Window([one, other])
+        list(one)
+        list(other)
+        first = window.look()
+        assert first["slipring/batches_per_s"] > 0 and first["slipring/mb_per_s"] > 0
+        assert window.look()["slipring/batches_per_s"] == 0
+
+
+@pytest.mark.parametrize("wrap", ["base_dataloader", "iterables", "dataloader", "loader"])
+def test_a_loader_is_found_in_what_wraps_it(wrap):
+    from slipring.monitor.trainers import loaders_in
+
+    with slipring.Loader(Squares(8), 4) as loader:
+        assert loaders_in({"a": [SimpleNamespace(**{wrap: loader})], "b": (loader,)}) == [loader, loader]
+    assert loaders_in(None) == loaders_in([1, 2]) == []
+
+
+def test_importing_slipring_imports_none_of_the_extras():
+    heavy = "{'tqdm', 'rich', 'prometheus_client', 'slipring.monitor.metrics', 'slipring.monitor.progress'}"
+    code = f"import sys, slipring; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "missing", "said"),
+    [
+        ("lightning", ["lightning", "pytorch_lightning"], "needs Lightning: pip install lightning"),
+        ("transformers", ["transformers"], "needs transformers: pip install transformers"),
+    ],
+)
+def test_a_callback_without_its_library_says_what_to_install(module, missing, said):
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({missing!r}))\n"
+        f"try: import slipring.monitor.{module}\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"slipring.monitor.{module} {said}\n"

@@ -1,0 +1,218 @@
+"""Jobs are found by what their processes have open."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slipring.monitor import processes
+from slipring.monitor.jobs import NoJob, attach, jobs
+from tests.fault.procs import ROOT, state, until
+from tests.watched import watched
+
+
+def test_a_job_is_found_once_by_its_consumer_and_by_its_workers():
+    with watched("held", num_workers=2) as program:
+        found = [job for job in jobs()[0] if program.pid in job.holders]
+        assert [job.pid for job in found] == [program.pid] and not found[0].push
+        assert {program.pid, *program.told["workers"]} <= set(found[0].holders)
+        for pid in (program.pid, *program.told["workers"]):
+            (job,) = attach(pid)
+            assert job.key == found[0].key and job.pid == program.pid
+            assert "tests.watched held" in job.name
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_of_every_start_method_lead_to_their_job(method):
+    with watched("held", num_workers=1, start_method=method) as program:
+        (worker,) = program.told["workers"]
+        assert attach(worker)[0].pid == program.pid
+
+
+def test_thread_workers_and_none_are_found_by_the_process():
+    for options in ({"num_workers": 2, "start_method": "thread"}, {"num_workers": 0}):
+        with watched("held", **options) as program:
+            assert attach(program.pid)[0].pid == program.pid
+
+
+def test_all_loaders_of_a_process_are_found():
+    with watched("several", n=3) as program:
+        found = attach(program.pid)
+        assert len({job.key for job in found}) == 3 and {job.pid for job in found} == {program.pid}
+
+
+def test_a_queue_is_one_job_of_several_processes():
+    with watched("queue", processes=3) as program:
+        (job,) = attach(program.told["children"][1])
+        assert job.push and {program.pid, *program.told["children"]} <= set(job.holders)
+        assert attach(program.pid)[0].key == job.key
+
+
+def test_what_was_recorded_in_a_file_is_found_once(tmp_path):
+    with watched("held", {"SLIPRING_RECORD": str(tmp_path / "record")}, num_workers=1) as program:
+        (job,) = attach(program.pid)
+        assert job.path == str(tmp_path / "record")
+
+
+def test_looking_changes_nothing(tmp_path):
+    record = tmp_path / "record"
+    with watched("held", {"SLIPRING_RECORD": str(record)}, num_workers=1) as program:
+        os.kill(program.pid, signal.SIGSTOP)
+        until(lambda: state(program.pid) == "T", "it has stopped")
+        os.kill(program.told["workers"][0], signal.SIGSTOP)
+        until(lambda: state(program.told["workers"][0]) == "T", "its worker has stopped")
+        before = record.read_bytes()
+        (job,) = attach(program.pid)
+        job.watch.slots(), job.watch.records(), job.watch.parties(), job.index_at(0, 1)
+        assert record.read_bytes() == before
+        os.kill(program.told["workers"][0], signal.SIGCONT)
+
+
+def test_an_index_is_read_out_of_the_slot_also_where_the_controls_are_in_a_file(tmp_path):
+    for environment in ({}, {"SLIPRING_RECORD": str(tmp_path / "record")}):
+        with watched("held", environment, num_workers=1) as program:
+            (job,) = attach(program.pid)
+            slot = next(s for s in job.watch.slots() if s["batch"]["first_index"] >= 0)
+            first = int(slot["batch"]["first_index"])
+            assert [job.index_at(int(slot["batch"]["slot"]), row) for row in range(4)] == [
+                first + row for row in range(4)
+            ]
+
+
+def test_a_job_is_there_until_it_ends():
+    with watched("held", num_workers=1) as program:
+        (job,) = attach(program.pid)
+        assert job.is_there()
+        program.end()
+        assert not job.is_there()
+
+
+def test_a_job_is_there_until_its_loader_is_closed():
+    with watched("held", num_workers=1) as program:
+        (job,) = attach(program.pid)
+        program.say("close")
+        assert program.line()["closed"]
+        assert not job.is_there()
+
+
+# ---- what is no job
+
+
+def test_a_process_that_has_ended_is_told_of():
+    with watched("held", num_workers=1) as program:
+        pid = program.pid
+        program.kill()
+    with pytest.raises(NoJob, match=f"there is no process {pid}: it has ended"):
+        attach(pid)
+    with pytest.raises(NoJob, match="the number is too large"):
+        attach(1 << 40)
+
+
+def test_a_process_that_nobody_has_waited_for_has_ended():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    until(lambda: state(child.pid) == "Z", "it has ended")
+    try:
+        with pytest.raises(NoJob, match="has ended"):
+            attach(child.pid)
+    finally:
+        child.wait()
+
+
+def test_a_process_without_a_loader_is_no_job():
+    with watched("nothing") as program, pytest.raises(NoJob, match=r"has no segment .* no loader just now"):
+        attach(program.pid)
+
+
+def test_a_file_that_is_no_segment_is_none(tmp_path):
+    for text in (b"SLIP", b"SLIPRING", b"SLIPRING" + bytes(8192)):
+        (tmp_path / "file").write_bytes(text)
+        with watched("opened", path=str(tmp_path / "file")) as program, pytest.raises(NoJob):
+            attach(program.pid)
+
+
+def test_a_segment_of_another_version_is_named(tmp_path):
+    record = tmp_path / "record"
+    with watched("held", {"SLIPRING_RECORD": str(record)}, num_workers=1):
+        whole = bytearray(record.read_bytes())
+    whole[8:12] = (999).to_bytes(4, "little")
+    record.write_bytes(whole)
+    with watched("opened", path=str(record)) as program:
+        with pytest.raises(NoJob, match=rf"process {program.pid} cannot be watched: it speaks version 999"):
+            attach(program.pid)
+        refused = dict(jobs()[1])
+        assert "version 999" in refused[program.pid]
+
+
+AS_NOBODY = """
+import os, sys
+from slipring.monitor.jobs import NoJob, attach, jobs
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    attach(int(sys.argv[1]))
+except NoJob as error:
+    print(error)
+print(int(sys.argv[1]) in {job.pid for job in jobs()[0]})
+"""
+
+
+def test_a_process_of_another_user_is_refused_with_its_name():
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    if any(mount[1] == "/proc" and "hidepid" in mount[3] for mount in mounts):
+        pytest.skip("this /proc hides the processes of others")
+    with watched("held", num_workers=1) as program:
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(program.pid)], capture_output=True, text=True, cwd=ROOT
+        )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        f"process {program.pid} belongs to root: ask as that user, or as root",
+        "False",
+    ]
+
+
+def test_without_proc_the_reason_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "PROC", str(tmp_path))
+    for look in (jobs, lambda: attach(os.getpid())):
+        with pytest.raises(NoJob, match="there is no /proc"):
+            look()
+
+
+def test_a_proc_of_another_namespace_is_not_believed(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "PROC", str(tmp_path))
+    (tmp_path / "self").symlink_to("1234567")
+    with pytest.raises(NoJob, match="another PID namespace"):
+        attach(os.getpid())
+
+
+def test_a_job_in_another_pid_namespace_is_found_by_its_number_here():
+    unshare = ctypes.CDLL(None, use_errno=True).unshare
+    if os.fork() == 0:
+        os._exit(unshare(0x20000000) != 0)  # CLONE_NEWPID
+    if os.wait()[1]:
+        pytest.skip("this process may not make a PID namespace")
+    inside = "import ctypes, os, sys; ctypes.CDLL(None).unshare(0x20000000); "
+    inside += "pid = os.fork(); pid or os.execv(sys.executable, [sys.executable, '-m', 'tests.watched', *sys.argv[1:]])"
+    inside += "; print(pid, flush=True); sys.exit(os.waitpid(pid, 0)[1])"
+    program = subprocess.Popen(
+        [sys.executable, "-c", inside, "held", '{"num_workers": 1}'],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    try:
+        here = int(program.stdout.readline())
+        assert '"pid": 1,' in program.stdout.readline()  # there
+        (job,) = attach(here)
+        assert job.elsewhere and job.pid == here and job.number(1) == here
+        assert job.number(int(job.watch.parties()["pid"][1])) in job.holders
+    finally:
+        program.stdin.close()
+        program.wait()
+        program.stdout.close()

@@ -1,0 +1,149 @@
+"""What is told of workers that have left or died, and right after their number has changed."""
+
+import json
+import os
+import time
+
+import pytest
+
+from slipring import Loader
+from slipring.monitor._watch import NO_SLOT, Watch
+from slipring.monitor.pace import Figures
+from slipring.monitor.sight import Sight
+from slipring.monitor.verdict import verdict
+from slipring.ring._segment import now
+from slipring.workers.reporting import look
+from tests.datasets import Slow, Squares
+from tests.fault.procs import alive, kill_worker, state, until, wait_dead, worker_pids
+from tests.fault.scenes import Gate, Rows, respawning
+from tests.watched import run, watched
+
+LATER = 60_000_000_000  # ns: by then whoever reads the same sample is said to hang
+
+
+def seen_later(loader):
+    return verdict(Sight(Watch(loader._engine.ring.controls), at_ns=now() + LATER))
+
+
+# ---- who has left
+
+
+def test_those_that_leave_behind_an_epochs_end_are_waited_for_by_the_next_call(tmp_path):
+    with Gate(tmp_path / "gate") as gate:
+        data = Rows(80, on={9: gate})
+        with Loader(data, 8, num_workers=2, start_method="fork") as loader:
+            batches = iter(loader)
+            assert len(next(batches)[1]) == 8
+            busy = gate.arrived()
+            (other,) = (pid for pid in worker_pids(loader).values() if pid != busy)
+            loader.resize(1)
+            batches.close()
+            gate.open()
+            leaver = busy if worker_pids(loader).get(1) == busy else other
+            until(lambda: loader._engine.pool.poll.ready(), "it has ended")
+            loader.stats()
+            assert not os.path.exists(f"/proc/{leaver}")
+            assert list(worker_pids(loader)) == [0]
+
+
+def test_those_that_have_left_are_waited_for_when_the_epoch_ends():
+    with Loader(Squares(4000), 2, num_workers=3, start_method="fork") as loader:
+        batches = iter(loader)
+        next(batches)
+        pids = worker_pids(loader)
+        loader.resize(1)
+        until(lambda: len(loader._engine.pool.poll.ready()) == 2, "two have ended")
+        batches.close()
+        assert [state(pids[number]) for number in (1, 2)] == ["", ""]
+        assert alive(pids[0])
+
+
+@pytest.mark.parametrize("method", ["fork", "thread"])
+def test_those_that_have_left_are_in_no_figures(method):
+    with Loader(Squares(4000), 2, num_workers=4, start_method=method) as loader:
+        batches = iter(loader)
+        for _ in range(40):
+            next(batches)
+        assert [row.worker for row in loader.report().workers] == [0, 1, 2, 3]
+        loader.resize(2)
+        # Also before anybody has seen to them.
+        until(lambda: int(look(loader._engine.ring).there.sum()) == 2, "two have left")
+        assert [row.worker for row in loader.report().workers] == [0, 1]
+        assert Figures(look(loader._engine.ring)).n_workers == 2
+        for _ in range(40):
+            next(batches)
+        assert [row.worker for row in loader.report().workers] == [0, 1]
+
+
+def test_those_that_have_left_are_not_listed_by_the_command(capsys):
+    with watched("shrunk", num_workers=3) as program:
+        stays, *left = program.told["workers"]
+        for pid in left:
+            wait_dead(pid)
+        # The program does nothing, so nobody has waited for them.
+        assert [state(pid) for pid in left] == ["Z", "Z"]
+        rows = json.loads(run(capsys, "ps", "--json")[1])["jobs"]
+        top = json.loads(run(capsys, "top", program.pid, "--json")[1])["parties"]
+        dump = run(capsys, "dump", program.pid)[1]
+    assert [row["workers"] for row in rows if row["pid"] == program.pid] == [1]
+    assert [(each["name"], each["pid"]) for each in top] == [("consumer", program.pid), ("worker 0", stays)]
+    assert "worker 0" in dump and "worker 1, pid" not in dump
+
+
+# ---- who has died
+
+
+def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path):
+    with Gate(tmp_path / "a") as first, Gate(tmp_path / "b") as second:
+        data = Rows(80, on={1: first, 9: second})
+        with Loader(data, **respawning(num_workers=2, start_method="fork")) as loader:
+            batches = iter(loader)
+            for gate in (first, second):
+                gate.arrived()
+            watch, dead = Watch(loader._engine.ring.controls), worker_pids(loader)[1]
+            assert seen_later(loader).cause == "hung"
+            loader.resize(1)
+            kill_worker(loader, 1)
+            wait_dead(dead)
+            for gate in (first, second):
+                gate.open(2)
+            until(lambda: watch.parties()[1]["at_slot"] == NO_SLOT, "the other one goes on")
+            assert watch.parties()[2]["at_slot"] != NO_SLOT  # what the dead one was at
+            assert seen_later(loader).cause != "hung"
+            for _ in range(9):
+                next(batches)
+            assert list(worker_pids(loader)) == [0]
+            loader.resize(2)  # there is nothing left to do for it
+            until(lambda: loader._engine.pool.steady, "the new one has begun")
+            assert worker_pids(loader)[1] != dead and seen_later(loader).cause != "hung"
+            assert loader.report().workers[1].batches == 0
+            assert len(list(batches)) == 1
+
+
+# ---- a share of the time, right after a change
+
+
+def test_new_workers_do_not_make_those_before_look_idle():
+    with Loader(Slow(400, 0.004), 1, num_workers=1, start_method="thread") as loader:
+        batches = iter(loader)
+        for _ in range(60):
+            next(batches)
+        assert Figures(look(loader._engine.ring)).busy > 0.5
+        loader.resize(8)
+        for _ in range(10):
+            next(batches)
+        # 8 workers for all of that time would be busy for 15 %.
+        assert Figures(look(loader._engine.ring)).busy > 0.5
+
+
+def test_workers_that_left_do_not_make_those_that_stay_look_busy():
+    with Loader(Slow(400, 0.001), 1, num_workers=8, start_method="thread") as loader:
+        batches = iter(loader)
+        for _ in range(60):
+            time.sleep(0.004)
+            next(batches)
+        before = Figures(look(loader._engine.ring)).busy
+        loader.resize(1)
+        until(lambda: int(look(loader._engine.ring).there.sum()) == 1, "seven have left")
+        # The time of one would be an eighth of theirs.
+        assert Figures(look(loader._engine.ring)).busy < 2 * before

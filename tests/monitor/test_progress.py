@@ -1,0 +1,121 @@
+"""A bar that shows how far a pass is, and how much of it was waiting."""
+
+import io
+import itertools
+import subprocess
+import sys
+import threading
+import weakref
+
+import pytest
+
+import slipring
+from tests.datasets import Squares, flat, numbers
+
+
+@pytest.fixture(autouse=True)
+def at_each_step(monkeypatch):
+    """The figures are made at each step, not each half second."""
+    import importlib
+
+    monkeypatch.setattr(importlib.import_module("slipring.monitor.progress"), "LOOK_S", 0.0)
+
+
+@pytest.mark.parametrize("style", ["tqdm", "rich", "auto"])
+def test_the_batches_are_the_loaders_and_the_figures_are_shown(style):
+    pytest.importorskip("tqdm" if style == "auto" else style)
+    file = io.StringIO()
+    with slipring.Loader(Squares(20), 4, num_workers=1) as loader:
+        shown = slipring.progress(loader, description="train", style=style, file=file)
+        for _ in range(2):
+            assert flat(numbers(shown)) == list(range(20))
+        assert len(shown) == 5
+    text = file.getvalue()
+    assert "train" in text and "5/5" in text and "% waiting" in text and "MB/s" in text
+    assert 0 < shown.wait_share <= 1
+
+
+@pytest.mark.parametrize("style", ["tqdm", "rich"])
+def test_a_stream_without_a_length_is_shown_too(style):
+    pytest.importorskip(style)
+
+    class Stream:
+        def __iter__(self):
+            return iter(range(8))
+
+    file = io.StringIO()
+    with slipring.Loader(Stream(), 4) as loader:
+        assert len(list(slipring.progress(loader, style=style, file=file))) == 2
+        assert len(slipring.progress(loader, total=2, style=style, file=file)) == 2
+    assert "2" in file.getvalue()
+
+
+@pytest.mark.parametrize("style", ["tqdm", "rich"])
+def test_a_bar_keeps_no_batch(style):
+    pytest.importorskip(style)
+    with slipring.Loader(Squares(40), 4, num_workers=1, copy="never") as loader:
+        for rows, which in slipring.progress(loader, style=style, file=io.StringIO()):
+            gone = weakref.ref(rows)
+            del rows, which
+            assert gone() is None
+
+
+def test_the_share_is_of_the_time_that_was_waited():
+    pytest.importorskip("tqdm")
+    pause = threading.Event()
+
+    def slow():
+        for number in range(3):
+            pause.wait(0.05)
+            yield number
+
+    shown = slipring.progress(slow(), total=3, file=io.StringIO())
+    assert list(shown) == [0, 1, 2] and shown.wait_share > 0.9
+    shown = slipring.progress(range(3), file=io.StringIO())
+    for _ in shown:
+        pause.wait(0.05)
+    assert shown.wait_share < 0.5
+
+
+@pytest.mark.parametrize("style", ["tqdm", "rich"])
+def test_a_loop_that_breaks_off_ends_the_bar_and_errors_arrive(style):
+    pytest.importorskip(style)
+
+    def failing():
+        yield 1
+        raise ZeroDivisionError
+
+    file = io.StringIO()
+    with pytest.raises(ZeroDivisionError):
+        list(slipring.progress(failing(), style=style, file=file))
+    for batch in slipring.progress(itertools.count(), style=style, file=file):
+        if batch == 3:
+            break
+
+
+def test_a_wrong_style_or_total_is_refused():
+    with pytest.raises(ValueError, match="style must be one of"):
+        slipring.progress([], style="curses")
+    with pytest.raises(ValueError, match="total must be"):
+        slipring.progress([], -1)
+
+
+@pytest.mark.parametrize(
+    ("missing", "style", "said"),
+    [
+        (["tqdm"], "tqdm", "slipring.progress needs tqdm: pip install slipring[monitor]"),
+        (["rich"], "rich", "slipring.progress needs rich: pip install slipring[monitor]"),
+        (["tqdm", "rich"], "auto", "slipring.progress needs tqdm: pip install slipring[monitor]"),
+        (["tqdm"], "auto", "shown"),
+    ],
+)
+def test_without_the_library_the_error_names_the_extra(missing, style, said):
+    pytest.importorskip("rich")
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({missing!r}))\n"
+        "import io, slipring\n"
+        f"try: list(slipring.progress([1], style={style!r}, file=io.StringIO())); print('shown')\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == said

@@ -1,0 +1,200 @@
+"""Prometheus reads the figures of living loaders, over HTTP."""
+
+import gc
+import re
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+
+import pytest
+
+import slipring
+from tests.datasets import Squares
+
+client = pytest.importorskip("prometheus_client")
+
+from slipring.monitor import prometheus  # noqa: E402
+
+
+def scrape(metrics):
+    """{(name, labels): value} of what the server shows."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics") as page:
+        text = page.read().decode()
+    lines = re.findall(r"^(slipring_\w+)\{([^}]*)\} (\S+)$", text, re.M)
+    return {(name, labels): float(value) for name, labels, value in lines}
+
+
+@pytest.fixture
+def shown():
+    """A function that shows loaders in a registry of its own, until the test's end."""
+    opened = []
+
+    def show(*args, **kwargs):
+        opened.append(prometheus(0, "127.0.0.1", *args, registry=client.CollectorRegistry(), **kwargs))
+        return opened[-1]
+
+    yield show
+    for metrics in opened:
+        metrics.close()
+
+
+def test_what_is_no_list_of_loaders_is_refused_and_not_iterated(shown):
+    with slipring.Loader(Squares(40), 4) as loader:
+        with pytest.raises(TypeError, match="not one Loader: give"):
+            shown(loaders=loader)
+        assert loader.stats().batches == 0
+        for none in ([1, 2], {"train": Squares(4)}):
+            with pytest.raises(TypeError, match=r"has no stats\(\)"):
+                shown(loaders=none)
+
+
+def test_a_closed_loader_has_no_workers(shown):
+    loader = slipring.Loader(Squares(40), 4, num_workers=2, start_method="fork")
+    metrics = shown({"train": loader})
+    assert len(list(loader)) == 10
+    assert scrape(metrics)["slipring_workers", 'loader="train"'] == 2
+    loader.close()
+    assert scrape(metrics)["slipring_workers", 'loader="train"'] == 0
+
+
+def test_a_get_tells_what_a_loader_has_delivered(shown):
+    with slipring.Loader(Squares(40), 4, num_workers=2, start_method="fork") as loader:
+        metrics = shown({"train": loader})
+        list(loader)
+        figures, stats = scrape(metrics), loader.stats()
+        assert figures["slipring_batches_total", 'loader="train"'] == 10
+        assert figures["slipring_bytes_total", 'loader="train"'] == stats.bytes > 0
+        assert figures["slipring_wait_seconds_total", 'loader="train"'] == pytest.approx(
+            stats.consumer_wait_s
+        )
+        assert figures["slipring_fetch_seconds_total", 'loader="train"'] == pytest.approx(stats.fetch_s)
+        assert figures["slipring_collate_seconds_total", 'loader="train"'] == pytest.approx(stats.collate_s)
+        assert figures["slipring_respawns_total", 'loader="train"'] == 0
+        assert figures["slipring_copied_batches_total", 'loader="train"'] == stats.copied_batches
+        assert figures["slipring_slots", 'loader="train"'] == stats.slots
+        assert figures["slipring_committed_bytes", 'loader="train"'] == stats.slot_bytes_committed
+        assert figures["slipring_workers", 'loader="train"'] == 2
+        assert {labels for name, labels in figures if name == "slipring_worker_private_bytes"} == {
+            'loader="train",worker="0"',
+            'loader="train",worker="1"',
+        }
+        list(loader)
+        assert scrape(metrics)["slipring_batches_total", 'loader="train"'] == 20
+
+
+def test_all_living_loaders_are_shown_under_their_datasets_names_and_gone_ones_are_not(shown):
+    class Here(Squares):
+        pass
+
+    def names():
+        gc.collect()
+        found = {labels for name, labels in scrape(metrics) if name == "slipring_batches_total"}
+        return {re.sub(r"\d+", "N", labels) for labels in found if "Here" in labels}, found
+
+    metrics = shown()
+    assert names()[0] == set()
+    one = slipring.Loader(Here(8), 4)
+    other = slipring.Loader(Here(8), 4)
+    list(one)
+    same, found = names()
+    assert same == {'loader="Here-N"'} and sum("Here" in labels for labels in found) == 2
+    one.close()
+    other.close()
+    del one, other
+    assert names()[0] == set()
+
+
+def test_torchs_face_is_among_them(shown, make):
+    torch = pytest.importorskip("torch")
+
+    class Torchs(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, i):
+            return i
+
+    loader = make(Torchs(), 4, num_workers=1)
+    list(loader)
+    metrics = shown()
+    found = {
+        labels: value for (name, labels), value in scrape(metrics).items() if name == "slipring_batches_total"
+    }
+    assert [value for labels, value in found.items() if "Torchs" in labels] == [2]
+
+
+def test_a_rank_is_a_label(shown, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    with slipring.Loader(Squares(8), 4) as loader:
+        list(loader)
+        figures = scrape(shown({"train": loader}))
+    assert figures["slipring_batches_total", 'loader="train",rank="3"'] == 2
+
+
+def test_a_loader_that_is_given_has_the_same_name_as_among_all(shown):
+    with slipring.Loader(Squares(8), 4) as loader:
+        (given,) = {labels for _, labels in scrape(shown([loader]))}
+        assert given in {labels for _, labels in scrape(shown())}
+
+
+def test_no_counter_goes_back_while_iterations_begin_and_end(shown):
+    with slipring.Loader(
+        Squares(40), 4, num_workers=2, persistent_workers=False, start_method="thread"
+    ) as loader:
+        metrics, ended, seen = shown({"it": loader}), threading.Event(), []
+
+        def look():
+            while not ended.is_set():
+                seen.append(scrape(metrics)["slipring_batches_total", 'loader="it"'])
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            for _ in range(30):
+                list(loader)
+                pair = iter(loader), iter(loader)  # a second engine, whose figures are folded at its end
+                next(pair[1])
+                del pair
+        finally:
+            ended.set()
+            thread.join()
+    assert seen == sorted(seen) and len(seen) > 1
+
+
+def test_the_end_frees_port_and_registry():
+    registry = client.CollectorRegistry()
+    with slipring.Loader(Squares(8), 4) as loader:
+        metrics = prometheus(0, "127.0.0.1", [loader], registry=registry)
+        port = metrics.port
+        with pytest.raises(ValueError, match="shows loaders already"):
+            prometheus(None, loaders=[loader], registry=registry)
+        metrics.close()
+        metrics.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        with prometheus(None, loaders=[loader], registry=registry) as metrics:
+            assert metrics.port is None
+            assert b"slipring_slots" in client.generate_latest(registry)
+        assert client.generate_latest(registry) == b""
+
+
+def test_a_port_that_is_taken_is_an_error_that_leaves_nothing_registered():
+    registry = client.CollectorRegistry()
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(OSError):
+        prometheus(server.getsockname()[1], "127.0.0.1", registry=registry)
+    prometheus(None, registry=registry).close()
+
+
+def test_without_the_library_the_error_names_the_extra():
+    code = (
+        "import sys; sys.modules['prometheus_client'] = None\n"
+        "from slipring.monitor import prometheus\n"
+        "try: prometheus(0)\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (
+        done.stdout == "slipring.monitor.prometheus needs prometheus_client: pip install slipring[monitor]\n"
+    )

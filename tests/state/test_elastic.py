@@ -1,0 +1,365 @@
+"""slipring.torch's states of map datasets with other ranks: any rank's says where all are."""
+
+import itertools
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import Dataset, DistributedSampler, IterableDataset  # noqa: E402
+
+import slipring  # noqa: E402
+from slipring import BatchSampler  # noqa: E402
+from slipring.compat.torchdata import StatefulDataLoader, StatefulDistributedSampler  # noqa: E402
+from slipring.torch import DataLoader  # noqa: E402
+from tests.datasets import as_is, flat  # noqa: E402
+
+N = 90
+RANKS = range(1, 9)
+WORKERS = [0, 2]
+
+
+class Ours:
+    """slipring's sampler, under torch's face."""
+
+    def __new__(cls, rank, ranks, batch_size, drop_last=False, loader=DataLoader, **options):
+        sampler = BatchSampler(
+            N, batch_size, shuffle=True, seed=3, rank=rank, world_size=ranks, drop_last=drop_last
+        )
+        return loader(range(N), batch_sampler=sampler, **options)
+
+
+class Weighted:
+    """The same, drawn by weights."""
+
+    def __new__(cls, rank, ranks, batch_size, drop_last=False, **options):
+        given = {"weights": np.arange(N), "seed": 3, "rank": rank, "world_size": ranks}
+        return DataLoader(
+            range(N), batch_sampler=BatchSampler(N, batch_size, drop_last=drop_last, **given), **options
+        )
+
+
+class Torchs:
+    """torch's DistributedSampler."""
+
+    loader, sampler = DataLoader, DistributedSampler
+
+    def __new__(cls, rank, ranks, batch_size, drop_last=False, **options):
+        sampler = cls.sampler(range(N), num_replicas=ranks, rank=rank, seed=3)
+        return cls.loader(range(N), batch_size, sampler=sampler, drop_last=drop_last, **options)
+
+
+class Adapters(Torchs):
+    """torchdata's names."""
+
+    loader, sampler = StatefulDataLoader, StatefulDistributedSampler
+
+
+KINDS = [Ours, Weighted, Torchs, Adapters]
+
+
+def job(kind, ranks, step, **options):
+    return [kind(rank, ranks, step // ranks, **options) for rank in range(ranks)]
+
+
+def numbers(batches):
+    return [torch.as_tensor(batch).tolist() for batch in batches]
+
+
+def steps(of_ranks):
+    return [sorted(flat(step)) for step in zip(*of_ranks, strict=True)]
+
+
+def states_after(loaders, taken):
+    """Each rank's state after so many batches, as a checkpoint has it, and the steps."""
+    iterators = [iter(loader) for loader in loaders]
+    seen = steps([numbers(itertools.islice(iterator, taken)) for iterator in iterators])
+    states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
+    for loader in loaders:
+        loader.close()
+    return states, seen
+
+
+def resumed(loaders, state):
+    for loader in loaders:
+        loader.load_state_dict(state)
+    return loaders
+
+
+def rest_of(loaders):
+    found = steps([numbers(loader) for loader in loaders])
+    for loader in loaders:
+        loader.close()
+    return found
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("n", RANKS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_steps_stay_the_same_for_any_ranks(kind, n, drop_last):
+    for m in RANKS:
+        step = math.lcm(n, m) * (4 if max(n, m) < 5 else 1)
+        options = {"drop_last": drop_last}
+        whole = rest_of(job(kind, n, step, **options))
+        states, seen = states_after(job(kind, n, step, **options), 1)
+        rest = rest_of(resumed(job(kind, m, step, **options), states[m % n]))
+        full = N // step
+        assert seen == whole[:1]
+        assert rest[: full - 1] == whole[1:full], (m, step)
+        if kind is not Weighted:  # which draws with replacement
+            together = flat(seen) + flat(rest)
+            # (torch's samplers may fill the last step of some ranks with the order's first, and not of others.)
+            exact = full * step if drop_last else N
+            assert len(set(together)) == exact or (
+                drop_last and kind is not Ours and len(set(together)) > exact
+            )
+            assert len(together) - len(set(together)) < max(m, n)
+
+
+@pytest.mark.parametrize("kind", [Ours, Torchs, Adapters])
+@pytest.mark.parametrize(
+    ("n", "size", "m", "other"), [(2, 5, 3, 4), (3, 4, 2, 9), (4, 3, 7, 2), (1, 7, 8, 5)]
+)
+def test_with_steps_of_another_size_nothing_comes_twice_and_nothing_is_lost(kind, n, size, m, other):
+    states, seen = states_after(job(kind, n, n * size), 3)
+    rest = rest_of(resumed(job(kind, m, m * other), states[0]))
+    left = N - 3 * n * size
+    assert set(flat(seen)) | set(flat(rest)) == set(range(N))
+    assert (
+        len(flat(rest)) == left + -left % m
+    )  # what comes twice is what makes the ranks' shares equal, at the end
+    assert not set(flat(rest[:-1])) & set(flat(seen))
+
+
+@pytest.mark.parametrize("kind", [Ours, Adapters])
+@pytest.mark.parametrize(("before", "behind"), [(2, 0), (0, 2), (2, 1)])
+def test_any_number_of_workers_goes_on_in_other_ranks_behind_what_was_delivered(kind, before, behind):
+    whole = rest_of(job(kind, 2, 12))
+    states, _ = states_after(job(kind, 2, 12, num_workers=before), 3)
+    assert rest_of(resumed(job(kind, 3, 12, num_workers=behind), states[1]))[:4] == whole[3:7]
+
+
+@pytest.mark.parametrize("kind", [Ours, Adapters])
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_one_ranks_state_is_enough_for_the_same_ranks_too(kind, num_workers):
+    whole = rest_of(job(kind, 2, 12))
+    states, _ = states_after(job(kind, 2, 12, num_workers=num_workers), 2)
+    for given in (states[0], states[1], states):
+        assert rest_of(resumed(job(kind, 2, 12, num_workers=num_workers), given)) == whole[2:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_can_be_moved_again_and_again(kind):
+    whole = rest_of(job(kind, 1, 12))
+    (state,), seen = states_after(job(kind, 1, 12), 1)
+    for ranks in (3, 2, 2, 6, 4):
+        states, step = states_after(resumed(job(kind, ranks, 12), state), 1)
+        state, seen = states[-1], seen + step
+    assert seen == whole[:6]
+
+
+@pytest.mark.parametrize("kind", [Ours, Torchs])
+@pytest.mark.parametrize("taken", [0, 8])
+def test_states_of_both_ends_of_an_epoch_have_whole_epochs_behind_them(kind, taken):
+    first = job(kind, 2, 12)
+    states, _ = states_after(first, taken)
+    if taken:
+        assert [numbers(loader) for loader in first] and states[0]["finished"] is False
+        states = [loader.state_dict() for loader in first]
+        assert states[0]["finished"]
+    rest = rest_of(resumed(job(kind, 3, 12), states))
+    assert sorted(set(flat(rest))) == list(range(N)) and len(flat(rest)) == N
+
+
+class Drawn(Dataset):
+    """Numbers, and what each generator draws for them."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        return i, random.random(), np.random.rand(), torch.rand(()).item(), slipring.rng().random()
+
+
+class DrawnOurs:
+    def __new__(cls, rank, ranks, batch_size, **options):
+        options["generator"] = torch.Generator().manual_seed(
+            11
+        )  # all ranks', as torch.manual_seed(11) is in each
+        sampler = BatchSampler(N, batch_size, shuffle=True, seed=3, rank=rank, world_size=ranks)
+        return DataLoader(Drawn(), batch_sampler=sampler, rng="sample", collate_fn=as_is, **options)
+
+
+class DrawnTorchs:
+    def __new__(cls, rank, ranks, batch_size, **options):
+        options["generator"] = torch.Generator().manual_seed(
+            11
+        )  # all ranks', as torch.manual_seed(11) is in each
+        sampler = DistributedSampler(range(N), num_replicas=ranks, rank=rank, seed=3)
+        return StatefulDataLoader(
+            Drawn(), batch_size, sampler=sampler, rng="sample", collate_fn=as_is, **options
+        )
+
+
+@pytest.mark.parametrize("kind", [DrawnOurs, DrawnTorchs])
+@pytest.mark.parametrize(
+    ("m", "step", "options"),
+    [(2, 12, {}), (3, 12, {"num_workers": 2}), (6, 12, {"num_workers": 1, "chunk_size": 2}), (3, 21, {})],
+)
+def test_samples_draw_the_same_in_other_ranks(kind, m, step, options):
+    drawn = {sample[0]: sample for batch in kind(0, 1, N, num_workers=0) for sample in batch}
+    states, seen = zip(*[drawn_until(loader, 2) for loader in job(kind, 2, 12)], strict=True)
+    rest = []
+    for loader in resumed(job(kind, m, step, **options), states[1]):
+        rest += flat(loader)
+        loader.close()
+    assert len(rest) == N - 24 and {row[0] for row in rest} == set(range(N)) - {row[0] for row in flat(seen)}
+    assert all(drawn[row[0]] == tuple(row) for row in [*flat(seen), *rest])
+    assert len({row[3] for row in drawn.values()}) == N
+
+
+def drawn_until(loader, taken):
+    rows = flat(itertools.islice(loader, taken))
+    return loader.state_dict(), rows
+
+
+# ---- what torchdata itself has saved
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_a_state_that_torchdata_has_saved_of_our_sampler_goes_on_in_other_ranks(num_workers):
+    theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata saves the states")
+    orders = [list(BatchSampler(N, shuffle=True, seed=3).order(epoch)) for epoch in range(2)]
+    loaders = [
+        Ours(rank, 2, 6, loader=theirs.StatefulDataLoader, num_workers=num_workers) for rank in range(2)
+    ]
+    iterators = [iter(loader) for loader in loaders]
+    seen = steps([numbers(itertools.islice(iterator, 3)) for iterator in iterators])
+    state = loaders[1].state_dict()
+    del iterators
+    for m in (1, 3, 4):
+        got = seen + rest_of(resumed(job(Ours, m, 12), state))[:4]
+        # (With workers torchdata asks the sampler for another epoch before the first one.)
+        assert got in [[sorted(order[at : at + 12]) for at in range(0, 84, 12)] for order in orders]
+
+
+# ---- refusals
+
+
+class Odd(DistributedSampler):
+    """Divides in blocks, which nobody can know."""
+
+    def __iter__(self):
+        share = len(self.dataset) // self.num_replicas
+        return iter(range(self.rank * share, (self.rank + 1) * share))
+
+
+class Blocks(Torchs):
+    sampler = Odd
+
+
+class Remembers(Dataset):
+    """A Stateful map dataset."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        return i
+
+    def state_dict(self):
+        return {"some": 1}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Remembering:
+    def __new__(cls, rank, ranks, batch_size, **options):
+        sampler = BatchSampler(N, batch_size, rank=rank, world_size=ranks)
+        return DataLoader(Remembers(), batch_sampler=sampler, **options)
+
+
+class Plainly:
+    def __new__(cls, rank, ranks, batch_size):
+        return DataLoader(range(N), batch_size)
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "options", "said"),
+    [
+        (Blocks, Blocks, {}, "not known how this sampler divides"),
+        (Ours, Torchs, {}, "rank 0 of 2, batch_size=6, by BatchSampler; here is rank 0 of 3.*another order"),
+        (Torchs, Plainly, {}, "here is nothing that knows of ranks.*another order"),
+        (Plainly, Torchs, {}, "of nothing that knows of ranks; here is rank 0 of 3.*another order"),
+        (Ours, Ours, {"in_order": False, "num_workers": 1}, "in_order=False each rank had delivered other"),
+        (Remembering, Remembering, {}, "Stateful map dataset is each worker's own"),
+    ],
+)
+def test_what_cannot_be_promised_is_refused(before, behind, options, said):
+    states, _ = states_after(job(before, 2, 12, **options), 2)
+    with pytest.raises(ValueError, match=f"{said}.*Resume with as many ranks") as caught:
+        behind(0, 3, 4).load_state_dict(states[0])
+    assert "batch_size" in str(caught.value)
+    finished = {**states[0], "finished": True, "rng_next": None}
+    behind(0, 3, 4).load_state_dict(finished)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (lambda states: [], TypeError, "every rank's"),
+        (lambda states: [*states, 7], TypeError, "every rank's"),
+        (lambda states: states[:1] * 2, ValueError, r"each of 2 ranks' once.*\[0, 0\]"),
+        (lambda states: [{**states[0], "ranks": None}, states[1]], ValueError, "which rank it is of"),
+        (lambda states: [states[0], {**states[1], "finished": True}], ValueError, "some are of the end"),
+    ],
+)
+def test_lists_that_are_not_all_ranks_states_are_refused(change, error, said):
+    states, _ = states_after(job(Torchs, 2, 12), 2)
+    with pytest.raises(error, match=said):
+        Torchs(0, 3, 4).load_state_dict(change(states))
+
+
+@pytest.mark.parametrize("kind", [Ours, Torchs])
+def test_ranks_that_were_at_different_steps_are_refused(kind):
+    loaders = job(kind, 2, 12)
+    states = [states_after([loader], taken)[0][0] for loader, taken in zip(loaders, (2, 3), strict=True)]
+    with pytest.raises(ValueError, match=r"not of the same step.*\[24, 36\]"):
+        kind(0, 3, 4).load_state_dict(states)
+
+
+def test_a_state_that_has_lost_the_samplers_place_is_refused():
+    states, _ = states_after(job(Ours, 2, 12), 2)
+    del states[0]["sampler_iterator"]
+    with pytest.raises(ValueError, match="does not say where the sampler was"):
+        Ours(0, 3, 4).load_state_dict(states[0])
+
+
+def test_a_state_of_a_sampler_of_other_indices_is_refused_when_it_is_loaded():
+    states, _ = states_after(job(Ours, 2, 12), 2)
+    sampler = BatchSampler(N + 1, 4, shuffle=True)
+    with pytest.raises(ValueError, match=r"samples=90.*has 91"):
+        DataLoader(range(N + 1), batch_sampler=sampler).load_state_dict(states[0])
+
+
+class Streamed(IterableDataset):
+    def __iter__(self):
+        return iter(range(4))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "said"),
+    [
+        (Streamed(), {}, "Streamed is iterated"),
+        (range(4), {"batch_sampler": [[1]]}, "batch_sampler \\(list\\) does not tell"),
+    ],
+)
+def test_random_numbers_by_position_are_refused_where_there_are_none(dataset, options, said):
+    with pytest.raises(ValueError, match=f"rng='sample'.*{said}"):
+        DataLoader(dataset, rng="sample", **options)

@@ -1,0 +1,219 @@
+"""What is wrong with a block is said with its column and batch, costs that block alone, and ends nothing."""
+
+import re
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring.errors import BlockError, LoaderTimeout
+
+pa = pytest.importorskip("pyarrow")
+
+WAYS = [{}, {"num_workers": 1}, {"num_workers": 1, "start_method": "fork"}]
+
+
+def good(at, n=5):
+    return {
+        "x": np.arange(at, at + n),
+        "y": np.ones((n, 2), np.float32),
+        "t": [str(i) for i in range(at, at + n)],
+    }
+
+
+def tensors(values):
+    return pa.FixedSizeListArray.from_arrays(pa.array(values, pa.float32()), 2)
+
+
+def all_of(blocks, batch_size=4, **way):
+    """Read to the end, past errors; the rows of x, and the errors."""
+    source = (lambda worker, workers: iter(blocks)) if "start_method" in way else blocks
+    got, errors = [], []
+    with slipring.stream(source, batch_size, timeout=60 if way else 0, **way) as loader:
+        iterator = iter(loader)
+        while True:
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return got, errors
+            except (BlockError, OSError) as error:
+                errors.append(error)
+                continue
+            assert batch["t"].to_pylist() == [str(i) for i in batch["x"]]
+            got += batch["x"].tolist()
+
+
+BAD = {
+    "another dtype": (
+        {**good(0), "y": np.ones((5, 2))}, "y",
+        "column 'y' is float64 of shape (2,) per row, but float32 of shape (2,) per row in the first block",
+    ),
+    "another shape": (
+        {**good(0), "y": np.ones((5, 3), np.float32)}, "y", "column 'y' is float32 of shape (3,) per row, but",
+    ),
+    "another type": ({**good(0), "t": [b"a"] * 5}, "t", "column 't' is binary, but string in the first block"),
+    "numbers for text": ({**good(0), "t": np.arange(5)}, "t", "column 't' is int64 of shape () per row, but string"),
+    "a column missing": ({"x": [1], "t": ["a"]}, "y", "column 'y' is missing: the block has 'x', 't'"),
+    "one more": ({**good(0), "z": np.arange(5)}, "z", "column 'z' is one that the first block does not have"),
+    "fewer rows": ({**good(0), "y": np.ones((4, 2), np.float32)}, "y", "column 'y' has 4 rows, but 'x' of the same"),
+    "no rows": ({**good(0), "x": 3}, "x", "column 'x' is 3, but an array with a row for each is expected"),
+    "ragged": ({**good(0), "y": [[1], [1, 2]]}, "y", "column 'y' cannot be made an array"),
+    "objects": ({**good(0), "t": [object()] * 5}, "t", "column 't' is neither numbers nor what Arrow"),
+    "nulls": (
+        pa.record_batch({"x": pa.array([1, None]), "y": tensors([1, 2, 3, 4]), "t": ["a", "b"]}), "x",
+        "column 'x' has numbers or tensors in each row, but 1 of 2 values are null: fill or filter",
+    ),
+    "nulls in a tensor": (
+        pa.record_batch({"x": [1, 2], "y": tensors([1, None, 3, None]), "t": ["a", "b"]}), "y",
+        "column 'y' has numbers or tensors in each row, but 2 of 4 values are null",
+    ),
+    "a name twice": (
+        pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"]), "x", "column 'x' is there 2 times",
+    ),
+    "no columns": ({}, None, "column 'x' is missing"),
+    "no block": ((1, 2), None, "expected a pyarrow.RecordBatch, a pyarrow.Table or a dict of arrays, but came (1, 2)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_block_is_an_error_that_says_all_and_costs_no_row_of_others(what):
+    bad, column, text = BAD[what]
+    for way in WAYS[:2]:
+        rows, errors = all_of([good(0), good(5, 2), bad, good(7), good(12)], **way)
+        assert rows == list(range(17))
+        assert len(errors) == 1 and type(errors[0]) is BlockError and isinstance(errors[0], ValueError)
+        assert f"block 2 of the stream, for batch 1 of batch_size=4: {text}" in str(errors[0]), errors[0]
+        expected = "x" if what == "no columns" else column
+        assert (errors[0].column, errors[0].block, errors[0].batch) == (expected, 2, 1)
+
+
+def test_an_error_of_a_workers_process_has_its_attributes_too():
+    rows, [error] = all_of([good(0), {"x": [1]}, good(5)], **WAYS[2])
+    assert rows == list(range(10)) and type(error) is BlockError
+    assert (error.column, error.block, error.batch) == ("y", 1, 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_empty_blocks_are_skipped_wherever_they_are(way):
+    empty = [{"x": [], "y": [], "t": []}, pa.table({"other": pa.array([], pa.int8())})]
+    assert all_of([*empty, good(0), *empty, good(5), *empty], **way) == (list(range(10)), [])
+    assert all_of(empty, **way) == all_of([], **way) == ([], [])
+
+
+class Failing:
+    """An iterator that raises in the place of some blocks, and then goes on."""
+
+    def __init__(self, blocks):
+        self.blocks = iter(blocks)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        block = next(self.blocks)
+        if isinstance(block, Exception):
+            raise block
+        return block
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_exception_of_the_source_comes_as_it_is_and_the_stream_goes_on(way):
+    blocks = [OSError("server 1"), good(0), OSError("server 2"), OSError("server 3"), good(5)]
+    source = (lambda worker, workers: Failing(blocks)) if "start_method" in way else Failing(blocks)
+    got, said = [], []
+    with slipring.stream(source, 4, **way) as loader:
+        iterator = iter(loader)
+        while True:
+            try:
+                got += next(iterator)["x"].tolist()
+            except StopIteration:
+                break
+            except OSError as error:
+                said += re.findall(r"server \d", str(error))
+    assert got == list(range(10)) and said == ["server 1", "server 2", "server 3"]
+
+
+def test_a_source_that_stalls_is_noticed_within_the_timeout():
+    import threading
+
+    go_on = threading.Event()
+
+    def stalling():
+        yield good(0)
+        go_on.wait()
+        yield good(5)
+
+    began = time.monotonic()
+    with slipring.stream(stalling(), 5, num_workers=1, timeout=0.5) as loader:
+        iterator = iter(loader)
+        assert next(iterator)["x"].tolist() == list(range(5))
+        with pytest.raises(LoaderTimeout):
+            next(iterator)
+        assert time.monotonic() - began >= 0.5
+        go_on.set()
+        assert next(iterator)["x"].tolist() == list(range(5, 10))
+        assert next(iterator, None) is None
+
+
+class Late(Exception):
+    """What the handler below raises."""
+
+
+class Listed:
+    """Blocks of a list; no generator, which Python would end with the exception."""
+
+    def __init__(self, blocks):
+        self.blocks, self.at = blocks, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        at = self.at
+        if at >= len(self.blocks):
+            raise StopIteration
+        self.at = at + 1
+        return self.blocks[at]
+
+
+@pytest.mark.parametrize("shuffle_buffer", [0, 40])
+@pytest.mark.parametrize("text", [False, True])
+# pyarrow's calls import modules: what a handler raises in the callbacks of import's locks, Python drops.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signals_handler_that_raises_costs_no_row(shuffle_buffer, text):
+    blocks = [{"x": np.arange(at, at + 6)} for at in range(0, 6_000 if text else 60_000, 6)]
+    if text:
+        blocks = [{**block, "t": [str(i) for i in block["x"]]} for block in blocks]
+    got, late, armed = np.zeros(6 * len(blocks), np.int64), 0, [False]
+
+    def handler(*_):
+        if armed[0]:
+            armed[0] = False
+            raise Late
+
+    before = signal.signal(signal.SIGVTALRM, handler)
+    try:
+        with slipring.stream(Listed(blocks), 10, shuffle_buffer=shuffle_buffer) as loader:
+            iterator, done = iter(loader), False
+            got[next(iterator)["x"]] += 1
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.001, 0.001)
+            while not done:
+                try:
+                    armed[0] = True
+                    for batch in iterator:
+                        armed[0] = (
+                            False  # Python looks for signals neither before this nor in next()'s return
+                        )
+                        got[batch["x"]] += 1
+                        armed[0] = True
+                    armed[0] = False
+                    done = True
+                except Late:
+                    late += 1
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    assert late > 3
+    assert np.flatnonzero(got != 1).tolist() == []

@@ -1,0 +1,183 @@
+"""Where a stream is, and how another one goes on from there."""
+
+import json
+import os
+import pickle
+import signal
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring.errors import BlockError
+
+SEEDED = {"seed": 7}
+WAYS = [
+    {"batch_size": 10},
+    {"batch_size": 10, "num_workers": 1, "start_method": "fork"},
+    {"batch_size": 10, "num_workers": 3, "start_method": "fork"},
+    {"batch_size": 10, "num_workers": 2, "start_method": "thread", "shuffle_buffer": 37},
+    {"batch_size": 10, "shuffle_buffer": 37},
+    {"batch_size": 10, "num_workers": 3, "start_method": "fork", "drop_last": True, "shuffle_buffer": 37},
+]
+
+
+def blocks(worker, num_workers):
+    """Of 23 blocks each worker has its own; that of worker 0 is the longest."""
+    for number in range(worker, 23, num_workers):
+        yield {"x": np.arange(number * 100, number * 100 + number % 5 * 3 + (20 if worker == 0 else 1))}
+
+
+def values(batches):
+    return [batch["x"].tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stream_goes_on_where_its_state_was_taken(way):
+    with slipring.stream(blocks, **SEEDED, **way) as loader:
+        whole = [values(loader) for _ in range(2)]
+    n = len(whole[1])
+    for taken in (0, 1, n // 2, n - 1, n):
+        with slipring.stream(blocks, **SEEDED, **way) as loader:
+            list(loader)
+            iterator = iter(loader)
+            for _ in range(taken):
+                next(iterator)
+            if taken == n:
+                assert next(iterator, None) is None
+            state = json.loads(json.dumps(loader.state_dict()))
+        with slipring.stream(blocks, **way) as loader:
+            loader.load_state_dict(state)
+            rest = values(loader)
+            if taken < n:
+                assert rest == whole[1][taken:], taken
+                state = loader.state_dict()
+            else:
+                state, third = loader.state_dict(), rest
+        with slipring.stream(blocks, **way) as loader:
+            loader.load_state_dict(state)
+            after = values(loader)
+        assert after != whole[1] or "shuffle_buffer" not in way
+        if taken == n:
+            assert third != after or "shuffle_buffer" not in way
+
+
+def test_a_state_of_rows_goes_on_with_another_batch_size():
+    with slipring.stream(blocks, 10) as loader:
+        iterator = iter(loader)
+        seen = next(iterator)["x"].tolist() + next(iterator)["x"].tolist()
+        state = loader.state_dict()
+    with slipring.stream(blocks, 7) as loader:
+        loader.load_state_dict(state)
+        rest = [x for batch in values(loader) for x in batch]
+    with slipring.stream(blocks, 1000) as loader:
+        assert [seen + rest] == values(loader)
+
+
+def test_a_bad_block_that_was_passed_over_is_passed_over_again():
+    def source(worker, num_workers):
+        for number, block in enumerate(blocks(0, 1)):
+            yield {"other": np.arange(3)} if number in (4, 15) else block
+
+    def read(loader):
+        iterator, got, bad = iter(loader), [], []
+        while True:
+            try:
+                got.append(next(iterator)["x"].tolist())
+            except BlockError as error:
+                bad.append(error.block)
+            except StopIteration:
+                return got, bad
+
+    with slipring.stream(source, 10) as loader:
+        whole, bad = read(loader)
+    assert bad == [4, 15]
+    with slipring.stream(source, 10) as loader:
+        iterator = iter(loader)
+        seen = []
+        while len(seen) < len(whole) // 2:
+            try:
+                seen.append(next(iterator)["x"].tolist())
+            except BlockError:
+                continue
+        state = loader.state_dict()
+    with slipring.stream(source, 10) as loader:
+        loader.load_state_dict(state)
+        rest, bad = read(loader)
+    assert seen + rest == whole and bad == [15]
+
+
+def test_a_loader_that_was_pickled_with_a_state_goes_on_from_it():
+    with slipring.stream(blocks, 10) as loader:
+        whole = values(loader)
+        loader.load_state_dict({**loader.state_dict(), "epoch": 0, "rows": [20]})
+        copy = pickle.loads(pickle.dumps(loader))
+    with copy:
+        assert values(copy) == whole[2:]
+
+
+WRONG = [
+    (dict(num_workers=2), {}, ValueError, "the state is of 2 workers, the loader has 1"),
+    (dict(shuffle_buffer=20), dict(shuffle_buffer=30), ValueError, "shuffle_buffer=20 and batch_size=10"),
+    (dict(shuffle_buffer=20), {}, ValueError, "this is shuffle_buffer=0"),
+]
+
+
+@pytest.mark.parametrize(("had", "has", "kind", "text"), WRONG)
+def test_a_state_that_cannot_hold_is_refused(had, has, kind, text):
+    with slipring.stream(blocks, 10, **had) as loader:
+        state = loader.state_dict()
+    with slipring.stream(blocks, 10, **has) as loader, pytest.raises(kind, match=text):
+        loader.load_state_dict(state)
+
+
+def test_what_is_no_state_is_refused():
+    with slipring.stream(blocks, 10) as loader:
+        for wrong in ({}, 3, {"slipring": 1}):
+            with pytest.raises(TypeError, match="a state must be what state_dict"):
+                loader.load_state_dict(wrong)
+
+
+def test_an_iterator_that_was_begun_takes_no_state_and_no_second_pass():
+    with slipring.stream(blocks(0, 1), 10) as loader:
+        first = next(iter(loader))
+        state = loader.state_dict()
+        with pytest.raises(ValueError, match="make a new loader of a new iterator"):
+            loader.load_state_dict(state)
+        with pytest.raises(ValueError, match="cannot be read from its beginning again"):
+            next(iter(loader))
+    with slipring.stream(blocks(0, 1), 10) as loader:
+        loader.load_state_dict(state)
+        rest = values(loader)
+    with slipring.stream(blocks, 10) as loader:
+        assert [first["x"].tolist(), *rest] == values(loader)
+
+
+def test_a_source_that_has_become_shorter_is_an_error():
+    with slipring.stream(blocks, 10) as loader:
+        values(loader)
+        state = {**loader.state_dict(), "rows": [10_000]}
+    with slipring.stream(blocks, 10) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(ValueError, match=r"10000 rows were given out .* now ends after"):
+            next(iter(loader))
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("shuffle_buffer", [0, 37])
+def test_a_killed_workers_part_goes_on_with_no_row_lost_or_twice(shuffle_buffer, tmp_path):
+    once = tmp_path / "killed"
+
+    def source(worker, num_workers):
+        for number, block in enumerate(blocks(worker, num_workers)):
+            if worker == 1 and number == 6 and not once.exists():
+                once.write_text("")
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield block
+
+    same = {"shuffle_buffer": shuffle_buffer, "num_workers": 2, "start_method": "fork", "seed": 1}
+    with slipring.stream(blocks, 5, **same) as loader:
+        whole = values(loader)
+    with slipring.stream(source, 5, on_worker_death="respawn", **same) as loader:
+        assert values(loader) == whole
+        assert loader.stats().respawns == 1 and once.exists()

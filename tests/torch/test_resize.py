@@ -1,0 +1,196 @@
+"""torch's face: resize(n) and num_workers="auto"."""
+
+import random
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from slipring.torch import DataLoader  # noqa: E402
+from slipring.workers.tuning import BATCHES, LONG_WINDOW  # noqa: E402
+from tests.loader.test_resize import plain, resized  # noqa: E402
+from tests.parts import slow  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict"),
+]
+
+
+class Drawn:
+    """Samples with random numbers of their own, for which some time is waited."""
+
+    def __init__(self, n=400, wait=0.0):
+        self.n, self.wait = n, wait
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        time.sleep(self.wait)
+        return i, torch.rand(2), random.random()
+
+
+class Numbered(torch.utils.data.IterableDataset):
+    """A stream of which each worker has its share."""
+
+    def __iter__(self):
+        me = torch.utils.data.get_worker_info()
+        return iter([(i, me.num_workers) for i in range(me.id, 60, me.num_workers)])
+
+
+class Counted:
+    """A map dataset with a state: how many samples this worker has read."""
+
+    read = 0
+
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, i):
+        self.read += 1
+        return i, torch.utils.data.get_worker_info().num_workers
+
+    def state_dict(self):
+        return {"read": self.read}
+
+    def load_state_dict(self, state):
+        self.read = state["read"]
+
+
+@pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])
+@pytest.mark.parametrize("more", [{}, {"preload": 2}, {"persistent_workers": True}], ids=str)
+def test_every_byte_is_that_of_a_fixed_number(method, more):
+    def made(number, how):
+        given = {"rng": "batch", "dispatch": "dynamic", "multiprocessing_context": how}
+        return DataLoader(Drawn(), 5, shuffle=True, num_workers=number, generator=seeded(), **given, **more)
+
+    def seeded():
+        return torch.Generator().manual_seed(5)
+
+    torch.manual_seed(3)
+    with made(2, "fork") as loader:
+        want = [[plain(batch) for batch in loader] for _ in range(2)]
+    torch.manual_seed(3)
+    with made(1, method) as loader:
+        assert [resized(loader, {4: 3, 30: 1, 50: 4}) for _ in range(2)] == want
+        assert loader.num_workers == 4
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("data", [Numbered, Counted])
+def test_what_depends_on_the_workers_changes_with_the_next_epoch(data, persistent):
+    with DataLoader(data(), 2, num_workers=2, persistent_workers=persistent) as loader:
+        for workers, change in ((2, 3), (3, 1), (1, 1)):
+            got = resized(loader, {4: change})
+            assert {n for batch in got for n in batch[1]} == {workers}
+            assert sorted(i for batch in got for i in batch[0]) == list(range(len(got) * 2))
+
+
+def test_with_torchs_seeds_it_changes_with_the_next_epoch():
+    with DataLoader(Drawn(80), 4, num_workers=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        loader.resize(3)
+        assert loader._engines.engine.pool.wanted == 2
+        assert sum(1 for _ in batches) == 19
+        assert sum(1 for _ in loader) == 20
+
+
+def test_auto_makes_batches_that_depend_on_no_worker():
+    torch.manual_seed(3)
+    with DataLoader(Drawn(600, 0.002), 2, num_workers="auto", max_workers=7) as loader:
+        assert (loader.rng, loader.dispatch) == ("batch", "dynamic")
+        got = [plain(batch) for batch in loader]
+        found = loader.tuning
+        assert 2 < found.workers <= 7 and found.history
+        iter(loader)
+        assert loader.num_workers == found.workers
+    torch.manual_seed(3)
+    with DataLoader(Drawn(600), 2, num_workers=2, rng="batch", dispatch="dynamic") as loader:
+        assert got == [plain(batch) for batch in loader]
+
+
+def test_a_stream_goes_on_with_the_number_that_its_state_has():
+    def made():
+        return DataLoader(Numbered(), 2, num_workers="auto", min_workers=1, max_workers=8)
+
+    with made() as loader:
+        loader.resize(3)
+        batches = iter(loader)
+        got = [plain(next(batches)) for _ in range(7)]
+        state = loader.state_dict()
+    with made() as loader:
+        loader.load_state_dict(state)
+        got += [plain(batch) for batch in loader]
+    assert {n for batch in got for n in batch[1]} == {3}
+    assert sorted(i for batch in got for i in batch[0]) == list(range(60))
+
+
+def test_a_map_datasets_state_sets_no_number_of_workers():
+    given = {"batch_size": 4, "rng": "batch", "dispatch": "dynamic"}
+    with DataLoader(Drawn(80), num_workers=6, **given) as loader:
+        batches = iter(loader)
+        got = [plain(next(batches)) for _ in range(7)]
+        state = loader.state_dict()
+    assert state["num_workers"] == 6
+    with DataLoader(Drawn(80), 4, num_workers="auto", max_workers=2) as loader:
+        loader.load_state_dict(state)
+        batches = iter(loader)
+        assert loader.num_workers == loader._engines.engine.pool.wanted <= 2 and loader.tuning.workers <= 2
+        got += [plain(batch) for batch in batches]
+        assert loader.tuning.workers <= 2
+    assert [i for batch in got for i in batch[0]] == list(range(80))
+
+
+def test_a_stateful_map_datasets_state_needs_the_workers_that_it_has():
+    with DataLoader(Counted(), 4, num_workers=3) as loader:
+        batches = iter(loader)
+        for _ in range(5):
+            next(batches)
+        state = loader.state_dict()
+    with DataLoader(Counted(), 4, num_workers="auto", max_workers=2) as loader:
+        loader.load_state_dict(state)
+        assert {int(n) for batch in loader for n in batch[1]} == {3}
+
+
+def test_what_is_no_state_is_refused_with_auto_too():
+    with DataLoader(Drawn(8), num_workers="auto") as loader, pytest.raises(TypeError, match="must be a dict"):
+        loader.load_state_dict([1])
+
+
+def test_epochs_of_ten_batches_settle_as_long_ones_do():
+    with DataLoader(Drawn(20, 0.004), 2, num_workers="auto", max_workers=6) as loader:
+        count = 0
+        while not loader.tuning.settled:
+            count += sum(1 for _ in loader)
+            assert count < 1000, loader.tuning
+        assert loader._tuner.spent <= BATCHES + LONG_WINDOW and loader.tuning.history
+
+
+def test_a_loader_without_workers_gets_some_with_its_next_epoch_only():
+    loader = DataLoader(Drawn(8), 2)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(ValueError, match="num_workers=2 for an iteration that makes its batches itself"):
+        loader.resize(2)
+    assert len(list(batches)) == 3
+    with loader:
+        loader.resize(2)
+        assert [i for batch in loader for i in batch[0].tolist()] == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ({"num_workers": "many"}, TypeError, "'<' not supported between instances of 'str' and 'int'"),
+        ({"num_workers": 2, "min_workers": 1}, ValueError, "min_workers=1 bounds num_workers='auto'"),
+        ({"num_workers": "auto", "max_workers": 0}, ValueError, "max_workers must be from 1"),
+    ],
+)
+def test_bad_numbers_are_refused(given, kind, said):
+    with pytest.raises(kind, match=said):
+        DataLoader(Drawn(), **given)
+    with DataLoader(Drawn(8), num_workers=1) as loader, pytest.raises(ValueError, match="num_workers"):
+        loader.resize(0)

@@ -1,0 +1,252 @@
+"""A program that is watched from outside, and how a test starts it: ``python -m tests.watched SCENE OPTIONS``.
+
+It prints a line of JSON where the test wants it, and reads a line where it waits for the test.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+from unittest import mock
+
+import numpy as np
+
+import slipring
+from slipring.cli.main import main as command
+from tests.fault.procs import ROOT, until
+from tests.fault.scenes import Gate, Rows
+
+# ---- the program
+
+
+def say(**told):
+    print(json.dumps({"pid": os.getpid(), **told}), flush=True)
+
+
+def wait():
+    """Return the test's next word; "" if it has gone."""
+    return sys.stdin.readline().strip()
+
+
+def loader_of(n=1 << 20, gate=None, index=None, batch_size=4, **options):
+    on = {index: Gate(gate)} if gate else None
+    return slipring.Loader(Rows(n, on=on), batch_size, **options)
+
+
+def workers(loader):
+    """Return the pids of all workers, of which some may only begin; none without workers."""
+    ring = loader._engine.ring
+    numbers = range(1, loader.options.num_workers + 1)  # a segment has room for more
+    return [until(lambda n=n: ring.party(n)[0], f"worker {n - 1} has begun") for n in numbers]
+
+
+def held(take=3, **options):
+    """Takes some batches, keeps the last, and then only waits; "close" closes the loader."""
+    with loader_of(**options) as loader:
+        batches = iter(loader)
+        for _ in range(take):
+            batch = next(batches)
+        say(workers=workers(loader), kept=len(batch))
+        if wait() == "close":
+            del batch, batches
+            loader.close()
+            say(closed=True)
+            wait()
+
+
+def shrunk(take=3, **options):
+    """Has all workers but one leave, and then only waits."""
+    with loader_of(**options) as loader:
+        batches = iter(loader)
+        for _ in range(take):
+            next(batches)
+        pids = workers(loader)
+        loader.resize(1)
+        say(workers=pids)
+        wait()
+
+
+def hung(**options):
+    """Goes on until a worker hangs at the gate; then on to the end."""
+    with loader_of(**options) as loader:
+        say()
+        for _ in loader:
+            pass
+    say(done=True)
+
+
+def beginning(gate, **options):
+    """Goes on until its workers hang at the gate as they begin; then on to the end."""
+    with loader_of(8, worker_init_fn=lambda worker: Gate(gate)(), **options) as loader:
+        say()
+        for _ in loader:
+            pass
+    say(done=True)
+
+
+def collating(reads, collates):
+    """Its worker hangs at a gate as it reads index 2, and then at another as it collates that batch."""
+
+    def collate(samples):
+        Gate(collates)()
+        return slipring.default_collate(samples)
+
+    with loader_of(4, reads, 2, num_workers=1, collate_fn=collate) as loader:
+        say()
+        for _ in loader:
+            pass
+    say(done=True)
+
+
+def running(copies=False, **options):
+    """Takes batches until the test says something."""
+    with loader_of(**options) as loader:
+        for number, _ in enumerate(loader):
+            if copies:
+                loader._engine.ring.note_copy(0, 1e-4)
+            if number == 20:
+                say(workers=workers(loader))
+            if select.select([sys.stdin], [], [], 0)[0]:
+                say(took=number + 1)
+                return
+
+
+def several(n=2):
+    """Has several loaders at the same time."""
+    with contextlib.ExitStack() as stack:
+        loaders = [stack.enter_context(loader_of(num_workers=1)) for _ in range(n)]
+        its = [iter(loader) for loader in loaders]
+        for it in its:
+            next(it)
+        say()
+        wait()
+
+
+def _put(queue, number, done):
+    queue.put((number, np.arange(100)))
+    done.wait()
+
+
+def queue(processes=3):
+    """A queue into which several processes have put a message, of which one lies there."""
+    context = multiprocessing.get_context("fork")
+    messages, done = slipring.Queue(8), context.Event()
+    children = [context.Process(target=_put, args=(messages, n, done)) for n in range(processes)]
+    for child in children:
+        child.start()
+    for _ in range(processes):
+        messages.get()
+    messages.put("last")
+    say(children=[child.pid for child in children])
+    wait()
+    done.set()
+    for child in children:
+        child.join()
+
+
+def opened(path):
+    """Has a file open for writing, and no loader."""
+    with open(path, "r+b"):
+        say()
+        wait()
+
+
+def nothing():
+    """Has no loader."""
+    say()
+    wait()
+
+
+SCENES = {
+    each.__name__: each
+    for each in (held, shrunk, hung, beginning, collating, running, several, queue, opened, nothing)
+}
+
+
+# ---- the test's side
+
+
+class Watched:
+    """The program, running.
+
+    Attributes
+    ----------
+    told : dict
+        The first line that it has said.
+    """
+
+    def __init__(self, scene, options, environment):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.watched", scene, json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+        )
+        self.told = self.line()
+        self.pid = self.told["pid"]
+
+    def line(self):
+        """Return the next line that it says."""
+        line = self.process.stdout.readline()
+        if not line:
+            raise EOFError(f"the program has ended: {self.process.wait()}")
+        return json.loads(line)
+
+    def say(self, word):
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+
+    def kill(self):
+        """Have it end like a crash, with nothing cleaned up."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self):
+        """Have it come to its end; returns its exit code."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        code = self.process.wait(60)
+        self.process.stdout.close()
+        return code
+
+
+@contextlib.contextmanager
+def watched(scene, environment=None, **options):
+    """The program with a scene, from its first line on until the block ends."""
+    program = Watched(scene, options, environment or {})
+    try:
+        yield program
+    except BaseException:
+        program.process.kill()
+        raise
+    finally:
+        if program.process.poll() is None:
+            program.process.send_signal(signal.SIGCONT)
+        program.end()
+
+
+def run(capsys, *arguments, columns=160):
+    """Run a command in this process; return (exit code, output, errors)."""
+    capsys.readouterr()
+    with mock.patch.dict(os.environ, COLUMNS=str(columns)):
+        code = command([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    return code, out, err
+
+
+def fails(capsys, *arguments, code=1):
+    """Run a command that must fail; return its one line."""
+    found, out, err = run(capsys, *arguments)
+    assert (found, out, err.count("\n")) == (code, "", 1), (found, out, err)
+    return err.strip()
+
+
+if __name__ == "__main__":
+    SCENES[sys.argv[1]](**json.loads(sys.argv[2]))
