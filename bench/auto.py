@@ -1,0 +1,166 @@
+"""Does num_workers="auto" find the best number of workers: ``python -m bench.auto [--rounds 3] [--only tiny]``.
+
+Question
+    How fast are batches with the number that "auto" settles at, against the best of the fixed numbers 0, 1, 2, 4 ...
+    ``max_workers``, once all are in their steady state? After how many batches has it settled?
+Data
+    Five map datasets. decode-bound: each sample inflates and sums 0.6 MB, the loop does nothing. I/O wait: each sample
+    sleeps 4 ms, the loop computes 1 ms per batch. consumer-bound: the loop computes 6 ms per batch, its workers 0.6.
+    tiny: 4 × (3 × 8 × 8 uint8, label) per batch. memory-bound: each batch copies 12 MB out of 400.
+Machine, command, result
+    Printed. Each round has every number once and "auto" once; the medians of the rounds are compared.
+Bias
+    Workers by fork, 200 batches at least before the clock starts. What else the machine does is in every figure: only
+    ratios of one run mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import slipring
+from bench.machine import describe
+
+MAX_WORKERS = 16
+WARM = 200  # batches before the clock starts; more where "auto" takes longer
+SECONDS = 0.8  # of each measurement
+
+
+def compute(seconds: float) -> None:
+    """Keep a processor busy for that time of its own."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+class Endless:
+    """So many samples that no epoch ends."""
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+
+class Inflated(Endless):
+    """Samples that cost a processor's time."""
+
+    def __init__(self) -> None:
+        self.packed = zlib.compress(np.random.default_rng(1).integers(0, 40, 600_000, np.uint8).tobytes(), 1)
+
+    def __getitem__(self, i: int) -> int:
+        return int(np.frombuffer(zlib.decompress(self.packed), np.uint8).sum())
+
+
+class Slow(Endless):
+    """Samples that come from far away."""
+
+    def __getitem__(self, i: int) -> int:
+        time.sleep(0.004)
+        return i
+
+
+class Cheap(Endless):
+    """Samples that cost a tenth of what the loop does with them."""
+
+    def __getitem__(self, i: int) -> int:
+        compute(0.000075)
+        return i
+
+
+class Tiny(Endless):
+    """Samples that cost next to nothing."""
+
+    def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
+        return np.zeros((3, 8, 8), np.uint8), i
+
+
+class Large(Endless):
+    """Batches that are copied, and nothing else."""
+
+    def __init__(self) -> None:
+        self.all = np.random.default_rng(1).integers(0, 255, (400, 1_000_000), np.uint8)
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        return self.all[i % 400]
+
+
+def nothing() -> None:
+    """A loop that only takes batches."""
+
+
+WORKLOADS: dict[str, tuple[Callable[[], Any], int, Callable[[], None]]] = {
+    "decode-bound": (Inflated, 4, nothing),
+    "I/O wait": (Slow, 4, lambda: compute(0.001)),
+    "consumer-bound": (Cheap, 8, lambda: compute(0.006)),
+    "tiny": (Tiny, 4, nothing),
+    "memory-bound": (Large, 12, nothing),
+}
+
+
+def measure(dataset: Any, size: int, step: Callable[[], None], workers: int | str) -> tuple[float, Any, int]:
+    """Return (batches per second, tuning, batches until it was settled)."""
+    given = {"num_workers": workers} | ({"max_workers": MAX_WORKERS} if workers == "auto" else {})
+    with slipring.Loader(dataset, size, start_method="fork", **given) as loader:
+        batches = iter(loader)
+        count = settled = 0
+        begun = time.perf_counter()
+        while count < WARM or (loader.tuning is not None and not loader.tuning.settled):
+            next(batches)
+            step()
+            count += 1
+            if not settled and loader.tuning is not None and loader.tuning.settled:
+                settled = count
+            if (
+                workers != "auto"
+                and time.perf_counter() - begun > 2 * SECONDS
+                and count > 8 * max(1, int(workers))
+            ):
+                break  # slow, and has been warm for long
+        taken, begun = 0, time.perf_counter()
+        while time.perf_counter() - begun < SECONDS:
+            next(batches)
+            step()
+            taken += 1
+        return taken / (time.perf_counter() - begun), loader.tuning, settled
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.auto")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", help="a workload")
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")  # 16 workers are many for this machine: that is the question
+    print(describe())
+    for name, (dataset, size, step) in WORKLOADS.items():
+        if asked.only not in (None, name):
+            continue
+        made, numbers = dataset(), [0, *(1 << k for k in range(MAX_WORKERS.bit_length()))]
+        rates: dict[int | str, list[float]] = {n: [] for n in [*numbers, "auto"]}
+        until, tunings = [], []
+        for _ in range(asked.rounds):
+            for workers, found in rates.items():
+                rate, tuning, settled = measure(made, size, step, workers)
+                found.append(rate)
+                if tuning is not None:
+                    until.append(settled)
+                    tunings.append(tuning)
+        medians = {n: statistics.median(found) for n, found in rates.items()}
+        best = max(numbers, key=lambda n: medians[n])
+        print(f"\n{name}: auto / best fixed = {medians['auto'] / medians[best]:.2f} ", end="")
+        print(f"(best fixed: {best}); settled after {', '.join(map(str, until))} batches")
+        print("  batches/s: " + ", ".join(f"{n}: {rate:.4g}" for n, rate in medians.items()))
+        for tuning in tunings:
+            tried = ", ".join(f"{n}: {rate:.4g} ({waits:.0%})" for n, rate, waits in tuning.history)
+            print(f"  tried {tried}\n    {tuning.reason}")
+
+
+if __name__ == "__main__":
+    main()

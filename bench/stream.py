@@ -1,0 +1,199 @@
+"""What it costs to cut a stream of Arrow blocks into batches: ``python -m bench.stream``.
+
+Question
+    How long does a tiny batch take, and how near does a wide one come to the memory's speed?
+Data
+    Tiny: 64 rows of (32 float32, a number) from blocks of 10,000. Wide: 96 rows of 147 KiB of uint8 from blocks of 256.
+    The blocks are record batches in memory, given again and again. A copy is numpy's, of as many rows as a batch has,
+    from a block to an array that is warm.
+Machine, command, result
+    Printed: each way in a process of its own, in turn; median and range of the rounds.
+Bias
+    Nobody looks at a batch. numpy's way begins with arrays, ours with record batches. Both hand-written ways write to
+    one place, or leave the batch where it came from; only ``stream`` hands it over, in a slot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from bench.machine import describe
+
+WINDOW_S = 0.7
+FORMS = {"tiny": (64, 10_000, 32, np.float32), "wide": (96, 256, 150_528, np.uint8)}
+
+
+def blocks(form: str) -> list[Any]:
+    """Return eight record batches of rows (x: a list of a fixed size, y: a number)."""
+    import pyarrow as pa
+
+    _, rows, width, dtype = FORMS[form]
+    made = []
+    for number in range(8 if form == "tiny" else 3):
+        values = pa.array(np.full(rows * width, number, dtype))
+        lists = pa.FixedSizeListArray.from_arrays(values, width)
+        made.append(pa.record_batch({"x": lists, "y": np.arange(rows)}))
+    return made
+
+
+def endless(given: list[Any]) -> Iterator[Any]:
+    while True:
+        yield from given
+
+
+def arrays(form: str) -> Iterator[dict[str, np.ndarray]]:
+    """Yield what lies in the blocks as arrays, without end."""
+    width = FORMS[form][2]
+    seen = [
+        {"x": block["x"].flatten().to_numpy().reshape(-1, width), "y": block["y"].to_numpy()}
+        for block in blocks(form)
+    ]
+    return endless(seen)
+
+
+def pieces(
+    source: Iterator[Any], size: int, rows_of: Callable[[Any], int]
+) -> Iterator[list[tuple[Any, int, int]]]:
+    """Yield for each batch of `size` rows the (block, from, to) that it is made of."""
+    batch: list[tuple[Any, int, int]] = []
+    missing = size
+    for block in source:
+        at, rows = 0, rows_of(block)
+        while at < rows:
+            stop = min(rows, at + missing)
+            batch.append((block, at, stop))
+            missing -= stop - at
+            at = stop
+            if missing == 0:
+                yield batch
+                batch, missing = [], size
+
+
+def copy(form: str) -> Iterator[int]:
+    """Copy as many rows of a block as a batch has to the same array: the memory's speed."""
+    size = FORMS[form][0]
+    kept = None
+    for block in arrays(form):
+        for at in range(0, len(block["y"]) - size + 1, size):
+            rows = block["x"][at : at + size]
+            if kept is None:
+                kept = np.zeros_like(rows)
+            np.copyto(kept, rows)
+            yield kept.nbytes
+
+
+def numpy(form: str) -> Iterator[int]:
+    """np.concatenate of the slices into arrays that are kept."""
+    size = FORMS[form][0]
+    kept: dict[str, np.ndarray] = {}
+    for parts in pieces(arrays(form), size, lambda block: len(block["y"])):
+        for name in ("x", "y"):
+            cut = [block[name][first:last] for block, first, last in parts]
+            if name not in kept:
+                kept[name] = np.zeros((size, *cut[0].shape[1:]), cut[0].dtype)
+            np.concatenate(cut, out=kept[name])
+        yield kept["x"].nbytes
+
+
+def pyarrow(form: str) -> Iterator[int]:
+    """combine_chunks of a table of the slices, seen as arrays."""
+    import pyarrow as pa
+
+    size, _, width, _ = FORMS[form]
+    for parts in pieces(endless(blocks(form)), size, lambda block: block.num_rows):
+        table = pa.Table.from_batches([block.slice(first, last - first) for block, first, last in parts])
+        together = table.combine_chunks()
+        x = together["x"].chunk(0).flatten().to_numpy().reshape(-1, width)
+        yield x.nbytes
+
+
+def rebatched(form: str) -> Iterator[int]:
+    """slipring's rebatching alone, into ordinary memory."""
+    from slipring.streams import Stream
+
+    for batch in Stream(endless(blocks(form)), FORMS[form][0]):
+        yield batch["x"].nbytes
+
+
+def delivered(form: str, **way: Any) -> Iterator[int]:
+    """slipring.stream: rebatched into slots, and handed over."""
+    import slipring
+
+    with slipring.stream(endless(blocks(form)), FORMS[form][0], **way) as loader:
+        for batch in loader:
+            yield batch["x"].nbytes
+
+
+def by_thread(form: str) -> Iterator[int]:
+    """The same, made ahead by a thread."""
+    return delivered(form, num_workers=1)
+
+
+RIVALS = {"copy": copy, "numpy": numpy, "pyarrow": pyarrow, "rebatched": rebatched, "stream": delivered,
+          "stream, a thread ahead": by_thread}  # fmt: skip
+
+
+def measure(rival: str, form: str) -> dict[str, float]:
+    """Return microseconds per batch, of the clock and of processors, and GB/s, behind a warm-up."""
+    with contextlib.closing(RIVALS[rival](form)) as made:
+        count = nbytes = 0
+        for window in range(2):
+            count = nbytes = 0
+            began, busy = time.perf_counter(), time.process_time()
+            while time.perf_counter() - began < WINDOW_S * (window + 1):
+                for _ in range(20 if form == "tiny" else 1):
+                    nbytes += next(made)
+                    count += 1
+            seconds, busy = time.perf_counter() - began, time.process_time() - busy
+    return {"us": seconds / count * 1e6, "cpu_us": busy / count * 1e6, "gb_s": nbytes / seconds / 1e9}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--one", nargs=2, metavar=("RIVAL", "FORM"), help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="print what was measured as one object")
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(measure(*asked.one)))
+        return
+    found: dict[str, dict[str, list[dict[str, float]]]] = {
+        form: {rival: [] for rival in RIVALS} for form in FORMS
+    }
+    for _ in range(asked.rounds):
+        for form, answers in found.items():
+            for rival, answer in answers.items():
+                command = [sys.executable, "-m", "bench.stream", "--one", rival, form]
+                answer.append(
+                    json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+                )
+    if asked.json:
+        print(json.dumps(found))
+        return
+    for name, value in describe((), "bench.stream").items():
+        print(f"{name}: {value}")
+    for form, answers in found.items():
+        print(f"\n{form}: median (range) of {asked.rounds} rounds; next to the copy of the same round")
+        for rival, answer in answers.items():
+            us, busy, speed = ([one[what] for one in answer] for what in ("us", "cpu_us", "gb_s"))
+            ratio = [one["gb_s"] / base["gb_s"] for one, base in zip(answer, answers["copy"])]
+            print(
+                f"  {rival:24} {statistics.median(us):9.1f} us ({min(us):.1f} - {max(us):.1f}),"
+                f" of processors {statistics.median(busy):.1f}"
+                f"  {statistics.median(speed):6.2f} GB/s  {statistics.median(ratio):5.2f} x copy"
+                f" ({min(ratio):.2f} - {max(ratio):.2f})"
+            )
+
+
+if __name__ == "__main__":
+    main()

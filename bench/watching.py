@@ -1,0 +1,198 @@
+"""What it costs to be watched: ``python -m bench.watching``.
+
+Question
+    How long does `slipring top` take to show a job, how much of a processor does it use, and how much slower is a job
+    while `slipring trace` records it?
+Data
+    A job of tiny batches (four float32 each, made by one worker, which the loop lets go of), as many as go. For
+    `top` also one that hangs, by SIGSTOP, which leaves the processors to it.
+Machine, command, result
+    Printed. "attach" is what happens in the process that looks: from its PID to what is seen, the frame drawn. "whole
+    command" is `python -m slipring top PID --once`, most of which is the interpreter and its imports. The slowdown is
+    of the rates of the same job in turns of a few seconds, without and with the trace (A-B-A-B-...), while that
+    records; what it does afterwards, writing the file, is not in it.
+Bias
+    Tiny batches are the worst case: a batch that takes a millisecond is a record in 20 of those here. On two
+    processors the job's two processes have both, and whoever looks takes from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from bench.machine import describe
+
+JOB = """
+import sys, numpy as np, slipring
+class Tiny:
+    def __len__(self): return 1 << 40
+    def fetch_into(self, indices, empty): return empty(4, np.float32)
+with slipring.Loader(Tiny(), 1, num_workers=1) as loader:
+    for number, batch in enumerate(loader):
+        del batch
+        if number == 1000: print("runs", flush=True)
+"""
+
+
+class Job:
+    """The job of tiny batches, in a process of its own."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", JOB], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+        self.pid = self.process.pid
+
+    def taken(self) -> int:
+        """How many batches it has recorded by now."""
+        from slipring.monitor.jobs import attach
+
+        return int(attach(self.pid)[0].watch.outline()["recorded"])
+
+    def rate(self, seconds: float) -> float:
+        """Batches each second, over so long."""
+        before, began = self.taken(), time.perf_counter()
+        time.sleep(seconds)
+        return (self.taken() - before) / (time.perf_counter() - began)
+
+    def end(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait()
+
+
+def attach_s(pid: int) -> float:
+    """From a PID to a drawn frame, in this process."""
+    from slipring.cli.frame import Frames
+    from slipring.monitor.jobs import attach
+
+    began = time.perf_counter()
+    job = attach(pid)[0]
+    frames = Frames(job)
+    with frames.console().capture():
+        frames.console().print(frames.draw())
+    return time.perf_counter() - began
+
+
+def command_s(pid: int) -> float:
+    """The whole command."""
+    began = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "slipring", "top", str(pid), "--once"], stdout=subprocess.DEVNULL, check=True
+    )
+    return time.perf_counter() - began
+
+
+def top_share(pid: int, seconds: float) -> float:
+    """The share of a processor that `top` uses, frames once a second, without its first second."""
+    top = subprocess.Popen([sys.executable, "-m", "slipring", "top", str(pid)], stdout=subprocess.DEVNULL)
+    try:
+        time.sleep(1.5)
+        before, began = cpu_s(top.pid), time.perf_counter()
+        time.sleep(seconds)
+        return (cpu_s(top.pid) - before) / (time.perf_counter() - began)
+    finally:
+        top.send_signal(signal.SIGINT)
+        top.wait()
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process, exactly."""
+    with open(f"/proc/{pid}/schedstat") as file:
+        return int(file.read().split()[0]) / 1e9
+
+
+def traced(job: Job, seconds: float, folder: str) -> tuple[float, int, float]:
+    """(batches each second, records lost, share of a processor) while a trace is recorded."""
+    from slipring.monitor.jobs import attach
+    from slipring.monitor.recording import Recording
+
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        recording = Recording(attach(job.pid)[0])
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        end = time.monotonic() + seconds + 0.4
+        while time.monotonic() < end:
+            time.sleep(recording.poll())
+        now = resource.getrusage(resource.RUSAGE_SELF)
+        spent = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+        os.write(writer, f"{recording.lost} {spent / (seconds + 0.4)}".encode())
+        os._exit(0)
+    time.sleep(0.2)
+    rate = job.rate(seconds)
+    os.waitpid(child, 0)
+    lost, share = os.read(reader, 100).split()
+    os.close(reader)
+    os.close(writer)
+    return rate, int(lost), float(share)
+
+
+def spread(values: list[float], scale: float, form: str) -> str:
+    """Median (least – most)."""
+    return f"{statistics.median(values) * scale:{form}} ({min(values) * scale:{form}} – {max(values) * scale:{form}})"
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.watching", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=6, help="pairs of A and B")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each A, and each B")
+    parser.add_argument("--top", type=float, default=10.0, help="seconds of `top`")
+    args = parser.parse_args()
+    for name, value in describe((), "bench.watching").items():
+        print(f"{name}: {value}")
+    job = Job()
+    try:
+        rows = [
+            ("attach, ms", spread([attach_s(job.pid) for _ in range(10)][1:], 1e3, ".0f")),
+            ("whole command, ms", spread([command_s(job.pid) for _ in range(5)], 1e3, ".0f")),
+            ("CPU of top, % of a core", f"{top_share(job.pid, args.top):.2%}"),
+        ]
+        os.kill(job.pid, signal.SIGSTOP)
+        rows += [
+            ("of a stopped job: attach, ms", spread([attach_s(job.pid) for _ in range(10)][1:], 1e3, ".0f")),
+            (
+                "of a stopped job: whole command, ms",
+                spread([command_s(job.pid) for _ in range(5)], 1e3, ".0f"),
+            ),
+            ("of a stopped job: CPU of top", f"{top_share(job.pid, args.top):.2%}"),
+        ]
+        os.kill(job.pid, signal.SIGCONT)
+        without, with_it, lost, shares = [], [], 0, []
+        with tempfile.TemporaryDirectory() as folder:
+            for _ in range(args.rounds):
+                without.append(job.rate(args.seconds))
+                rate, missed, share = traced(job, args.seconds, folder)
+                with_it.append(rate)
+                shares.append(share)
+                lost += missed
+        slower = [1 - b / a for a, b in zip(without, with_it)]
+        rows += [
+            ("batches/s without a trace", spread(without, 1, ",.0f")),
+            ("batches/s with a trace", spread(with_it, 1, ",.0f")),
+            ("slower by, %", spread(slower, 100, ".1f")),
+            ("slower by, % (of the medians)", f"{(1 - np.median(with_it) / np.median(without)) * 100:.1f}"),
+            ("CPU of the trace, % of a core", spread(shares, 100, ".1f")),
+            ("records lost", f"{lost:,}"),
+        ]
+    finally:
+        job.end()
+    width = max(len(name) for name, _ in rows)
+    print()
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+if __name__ == "__main__":
+    main()
