@@ -17,6 +17,7 @@ import numpy as np
 
 import slipring
 from slipring.cli.main import main as command
+from slipring.ring._ring import SERVING
 from tests.fault.procs import ROOT, until
 from tests.fault.scenes import Gate, Rows
 
@@ -38,10 +39,15 @@ def loader_of(n=1 << 20, gate=None, index=None, batch_size=4, **options):
 
 
 def workers(loader):
-    """Return the pids of all workers, of which some may only begin; none without workers."""
+    """Return the pids of all workers, once the last has begun; none without workers."""
     ring = loader._engine.ring
+
+    def begun(number):
+        pid, status, _ = ring.party(number)  # the pid is told first: of who has only that, nobody is told
+        return pid if status == SERVING else None
+
     numbers = range(1, loader.options.num_workers + 1)  # a segment has room for more
-    return [until(lambda n=n: ring.party(n)[0], f"worker {n - 1} has begun") for n in numbers]
+    return [until(lambda n=n: begun(n), f"worker {n - 1} has begun") for n in numbers]
 
 
 def held(take=3, **options):
