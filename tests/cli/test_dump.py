@@ -201,12 +201,14 @@ def test_how_long_something_had_lasted_at_the_end_is_told_as_the_least():
 
 
 def test_times_of_a_file_are_told_by_its_newest_stamp(capsys, crashed):
-    segment = dumped(capsys, crashed[0])
+    record, pid = crashed
+    segment = dumped(capsys, record)
     stamps = [
         batch[name] for batch in segment["batches"] for name in ("dispatched_at", "published_at", "taken_at")
     ]
     assert max(stamps) <= segment["at_ns"]
-    (it,) = (each for each in segment["parties"] if each["what"] == "reading")
+    (it,) = (each for each in segment["parties"] if each["pid"] == pid)
+    assert it["what"] == "reading"
     assert 0 <= it["since_s"] < 3600  # of this file, whatever this machine's clock says
 
 

@@ -64,6 +64,7 @@ def test_those_that_have_left_are_in_no_figures(method):
         batches = iter(loader)
         for _ in range(40):
             next(batches)
+        until(lambda: loader._engine.pool.steady, "all four have begun")
         assert [row.worker for row in loader.report().workers] == [0, 1, 2, 3]
         loader.resize(2)
         # Also before anybody has seen to them.

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import slipring
+from tests.fault.procs import until
 
 
 def iterated(**options):
     loader = slipring.Loader(range(200), **{"batch_size": 5, "num_workers": 2, **options})
     for _ in loader:
-        pass
+        until(lambda: loader._engine.pool.steady, "all workers have begun")
     return loader
 
 
