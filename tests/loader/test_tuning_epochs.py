@@ -1,6 +1,7 @@
 """num_workers="auto" over several epochs: short ones, those that are broken off, streams."""
 
 import itertools
+import threading
 import time
 from types import SimpleNamespace
 
@@ -9,8 +10,9 @@ import pytest
 import slipring
 from slipring import Loader
 from slipring.workers import tuning
-from slipring.workers.tuning import BATCHES, LONG_WINDOW, Tuner, Tuning
+from slipring.workers.tuning import BATCHES, LONG_WINDOW, WINDOW, Tuner, Tuning
 from tests.datasets import Squares
+from tests.loader.test_tuning import grew
 
 
 class Slow:
@@ -56,7 +58,7 @@ def test_epochs_of_ten_batches_settle_as_long_ones_do(method, persistent):
     with auto(Slow(), start_method=method, persistent_workers=persistent) as loader:
         counts = settle(loader)
         found, spent = loader.tuning, loader._tuner.spent
-    assert set(counts) == {10} and found.history and max(n for n, _, _ in found.history) > found.history[0][0]
+    assert set(counts) == {10} and grew(found)
     assert spent <= BATCHES + LONG_WINDOW  # others came while workers began
     assert found.reason.startswith(f"{found.workers} worker") and found.reason != Tuning.reason
 
@@ -75,7 +77,7 @@ def test_short_epochs_of_a_stream_have_one_number_each_until_it_settles(persiste
         epoch(loader)
         assert loader._tuner.spent <= BATCHES + LONG_WINDOW
         assert seen[-1] == {loader.tuning.workers}
-    assert all(len(numbers) == 1 for numbers in seen) and len(set.union(*seen)) > 1
+    assert all(len(numbers) == 1 for numbers in seen) and grew(loader.tuning)
 
 
 def test_epochs_that_are_broken_off_settle_too():
@@ -89,33 +91,48 @@ def test_epochs_that_are_broken_off_settle_too():
 
 def test_what_a_program_does_between_short_epochs_is_no_part_of_them():
     with auto(Slow(), start_method="thread") as loader:
+        rates = []
         while not loader.tuning.history:
+            begun = time.perf_counter()
             assert sum(1 for _ in loader) == 10
+            rates.append(10 / (time.perf_counter() - begun))
             time.sleep(0.3)
         _, rate, _ = loader.tuning.history[0]
-    assert rate > 10 / 0.3  # which the pauses alone would not allow
+    assert rate >= min(rates)
 
 
 def test_the_tail_of_an_epoch_is_no_part_of_what_is_measured():
+    goes_on, heads = threading.Event(), []
+
     class Tail(Squares):
         def __getitem__(self, i):
-            time.sleep(0.5 if i >= 76 else 0.0005)
+            if i >= 76:
+                goes_on.wait()
+            time.sleep(0.0005)
             return super().__getitem__(i)
 
     with auto(Tail(80), start_method="thread", min_workers=2) as loader:
         while not loader.tuning.history:
-            assert sum(1 for _ in loader) == 40
+            goes_on.clear()
+            begun, batches = time.perf_counter(), iter(loader)
+            for _ in range(38):
+                next(batches)
+            heads.append(time.perf_counter() - begun)
+            opens = threading.Timer(0.5 + 10 * heads[-1], goes_on.set)
+            opens.start()
+            assert sum(1 for _ in batches) == 2
+            opens.join()
         assert not loader._tuner.whole
     _, rate, _ = loader.tuning.history[0]
-    assert rate > 70  # with one of the last two batches it would be 30
+    assert rate >= WINDOW / sum(heads)  # with one of the last two batches it would be less
 
 
 def test_a_look_at_one_batch_does_not_have_the_next_long_epoch_measured_as_a_short_one():
     with auto(Slow(4000), start_method="thread") as loader:
         next(iter(loader))
         assert loader._tuner.whole
-        for count, _ in enumerate(loader):
-            if loader.tuning.settled or count == 2 * BATCHES:
+        for _ in loader:
+            if loader.tuning.settled:
                 break
         assert loader.tuning.settled and not loader._tuner.whole
 
@@ -136,7 +153,7 @@ def test_work_that_has_changed_is_measured_anew_over_short_epochs(monkeypatch):
     data = Slow()
     with auto(data, start_method="thread", min_workers=1) as loader:
         settle(loader)
-        first = len(loader.tuning.history)
+        first, found = len(loader.tuning.history), loader.tuning.workers
 
         def step(batches):
             for _ in batches:
@@ -146,7 +163,8 @@ def test_work_that_has_changed_is_measured_anew_over_short_epochs(monkeypatch):
             step(loader)
             if len(loader.tuning.history) > first and loader.tuning.settled:
                 break
-        assert loader.tuning.workers <= 2 and len(loader.tuning.history) > first
+        assert len(loader.tuning.history) > first
+        assert loader.tuning.workers < found or found <= 2  # a loaded machine allowed no more before
 
 
 def test_the_first_batchs_wait_and_what_is_between_epochs_ask_for_no_more_workers(monkeypatch):
