@@ -56,10 +56,17 @@ LAYERS = {
         ("compat.*",),
         ("ground", "ring", "options", "codec", "workers", "iterate", "loader", "package", "torch"),
     ),
+    "ray": (
+        ("ray.*",),
+        (
+            *("ground", "ring", "options", "monitor", "codec", "workers", "iterate", "loader", "streams"),
+            *("images", "torch"),
+        ),
+    ),
 }
 ALONE = "ground"  # its modules may not even use one another
 HEAVY = {"torch", "pyarrow"}  # imported at module level only by...
-MAY_BE_HEAVY = {"torch", "compat"}
+MAY_BE_HEAVY = {"torch", "compat", "ray"}
 # ... and by these, which are themselves imported only when a tensor, or Arrow data, is met.
 IMPORTED_LATE = {
     "codec.tensors": "torch",

@@ -24,6 +24,8 @@ cdef class Place:
     ended : bool
     begun : bool
         A pass goes on from here, or has.
+    notes : list
+        What came last with a batch of each worker, where batches come with notes.
     """
 
     cdef readonly object epoch
@@ -31,9 +33,11 @@ cdef class Place:
     cdef readonly object turn
     cdef readonly bint ended
     cdef public bint begun
+    cdef readonly list notes
 
     def __init__(self, epoch, rows, turn=0):
         self.epoch, self.rows, self.turn = epoch, list(rows), turn
+        self.notes = [None] * len(self.rows)
 
     def __reduce__(self):
         return Place, (self.epoch, self.rows, self.turn)
@@ -49,13 +53,17 @@ cdef class StreamIterator:
     batches : LoaderIterator
     place : Place
         Is moved along.
+    noted : bool
+        What comes is a list of a note and the batch; a note begins with the worker's number and the rows that it is
+        behind. Else these are looked up.
     """
 
     cdef object batches
     cdef Place place
+    cdef bint noted
 
-    def __init__(self, batches, Place place not None):
-        self.batches, self.place = batches, place
+    def __init__(self, batches, Place place not None, bint noted=False):
+        self.batches, self.place, self.noted = batches, place, noted
 
     def __iter__(self):
         return self
@@ -68,6 +76,13 @@ cdef class StreamIterator:
         except StopIteration:
             place.ended = True
             raise
+        if self.noted:
+            note, batch = <list?> batch
+            worker = (<list?> note)[0]
+            place.rows[worker] = (<list> note)[1]
+            place.notes[worker] = note
+            place.turn = (worker + 1) % len(place.rows)
+            return batch
         worker = self.batches.last_worker
         for column in (<dict?> batch).values():
             place.rows[worker] = <int64_t> place.rows[worker] + len(column)

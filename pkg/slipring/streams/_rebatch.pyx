@@ -32,15 +32,18 @@ cdef class Block:
     rest
         What has ``slice(at, n)`` and `rows` rows, or None.
     rows : int
+    writes : bool
+        Some of the arrays are `slipring.streams.blocks.Written`.
     """
 
     cdef readonly list arrays
     cdef readonly object rest
     cdef readonly Py_ssize_t rows
+    cdef bint writes
     cdef Py_ssize_t at  # how many of them are used
 
-    def __init__(self, list arrays not None, rest, Py_ssize_t rows):
-        self.arrays, self.rest, self.rows = arrays, rest, rows
+    def __init__(self, list arrays not None, rest, Py_ssize_t rows, bint writes=False):
+        self.arrays, self.rest, self.rows, self.writes = arrays, rest, rows, writes
 
 
 cdef class Rebatcher:
@@ -66,7 +69,7 @@ cdef class Rebatcher:
     Attributes
     ----------
     made : int
-        Rows that were given out, or skipped.
+        Rows that were given out, or skipped, or passed over because they could not be made.
     batches : int
         The same in batches.
     """
@@ -80,6 +83,7 @@ cdef class Rebatcher:
     cdef list ahead  # blocks that come before the source's next one, the first of them last
     cdef Block block
     cdef readonly int64_t made, batches
+    cdef int64_t passed  # rows that could not be made, since the last batch
     cdef int64_t behind  # rows that are to be skipped
 
     def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last=False):
@@ -150,7 +154,7 @@ cdef class Rebatcher:
 
     def __next__(self):
         cdef list out = None, rests = []
-        cdef Py_ssize_t filled = 0, n
+        cdef Py_ssize_t filled = 0, n, wanted
         cdef Block block
         try:
             while filled < self.batch_size:
@@ -159,16 +163,23 @@ cdef class Rebatcher:
                 block = self.block
                 if out is None:
                     out = room_for(block.arrays, self.batch_size)
-                n = min(self.batch_size - filled, block.rows - block.at)
+                n = wanted = min(self.batch_size - filled, block.rows - block.at)
+                error = None
+                if block.writes:
+                    n, error = written(out, filled, block.arrays, block.at, n)
                 put(out, filled, block.arrays, block.at, n)
-                if block.rest is not None:
+                if n and block.rest is not None:
                     rest = block.rest.slice(block.at, n)
                     # A block that ends within a batch is to go now, not with the batch.
                     rests.append(rest if filled + n == self.batch_size else self.feed.own(rest))
                     rest = None
                 filled += n
-                self.used(n)
+                self.used(n if n == wanted else n + 1)
                 block = None
+                if n < wanted:
+                    self.passed += 1
+                    if error is not None:
+                        raise error
             if filled == 0 or (filled < self.batch_size and self.drop_last):
                 raise StopIteration
             batch = self.feed.named(
@@ -182,7 +193,8 @@ cdef class Rebatcher:
                 self.put_ahead([np.array(array[:filled]) for array in out],
                                self.feed.joined([self.feed.own(rest) for rest in rests]) if rests else None, filled)
             raise
-        self.made += filled
+        self.made += filled + self.passed
+        self.passed = 0
         self.batches += 1
         return batch
 
@@ -235,7 +247,7 @@ cdef class Shuffler(Rebatcher):
 
     cdef int fill(self) except -1:
         """Have the buffer full, or all that is left in it."""
-        cdef Py_ssize_t n, i
+        cdef Py_ssize_t n, i, wanted
         cdef Block block
         while self.drawn == 0 and self.count < self.size and self.advance():
             block = self.block
@@ -243,15 +255,22 @@ cdef class Shuffler(Rebatcher):
                 # Ordinary memory: the buffer outlives the slot.
                 self.room = [np.empty((self.size, *array.shape[1:]), array.dtype) for array in block.arrays]
                 self.pool = None if block.rest is None else self.feed.pool(self.size)
-            n = min(self.size - self.count, block.rows - block.at)
-            if block.rest is not None:
+            n = wanted = min(self.size - self.count, block.rows - block.at)
+            error, arrays, first = None, block.arrays, block.at
+            if block.writes:
+                arrays, first = [room_for_one(array, n) for array in arrays], 0
+                n, error = written(arrays, 0, block.arrays, block.at, n)
+                put(arrays, 0, block.arrays, block.at, n)
+            if n and block.rest is not None:
                 self.pool.put(self.order[self.count:self.count + n], block.rest.slice(block.at, n),
                               self.order[:self.count])
-            for i in range(len(block.arrays)):
-                scatter(self.room[i], &self.places[self.count], block.arrays[i], block.at, n)
+            for i in range(len(arrays)):
+                scatter(self.room[i], &self.places[self.count], arrays[i], first, n)
             self.count += n
-            self.used(n)
-            block = None
+            self.used(n if n == wanted else n + 1)
+            block = arrays = None
+            if error is not None:
+                raise error
         return 0
 
     cdef int draw(self, Py_ssize_t n) except -1:
@@ -347,6 +366,23 @@ cdef list room_for(list arrays, Py_ssize_t rows):
     return [empty((rows, *(<object> array).shape[1:]), (<object> array).dtype) for array in arrays]
 
 
+cdef object room_for_one(array, Py_ssize_t rows):
+    """An array for so many rows of a column, in ordinary memory."""
+    return np.empty((rows, *array.shape[1:]), array.dtype)
+
+
+cdef tuple written(list to, Py_ssize_t at, list source, Py_ssize_t first, Py_ssize_t n):
+    """Have columns write their rows to ``to[...][at:at + n]``; returns how many all could, and what kept the next."""
+    cdef Py_ssize_t i
+    error = None
+    for i in range(len(to)):
+        if not isinstance(source[i], np.ndarray):
+            made, why = source[i].write((<object> to[i])[at:at + n], first)
+            if made < n:
+                n, error = made, why
+    return n, error
+
+
 cdef cnp.npy_intp row_size(cnp.ndarray array) noexcept:
     """Bytes of a row."""
     cdef cnp.npy_intp size = cnp.PyArray_ITEMSIZE(array)
@@ -362,6 +398,8 @@ cdef int put(list to, Py_ssize_t at, list source, Py_ssize_t first, Py_ssize_t n
     cdef cnp.npy_intp row
     cdef cnp.ndarray there, here
     for i in range(len(to)):
+        if not isinstance(source[i], np.ndarray):
+            continue  # it has been written
         there, here = to[i], source[i]
         if cnp.PyArray_IS_C_CONTIGUOUS(here):
             row = row_size(there)

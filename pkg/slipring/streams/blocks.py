@@ -10,6 +10,34 @@ from slipring.streams._rebatch import Block
 _OBJECTS = "OUST"  # kinds of dtypes without numbers: text, bytes, Python's objects
 
 
+class Written:
+    """A column whose rows are made where they will be read: a dict's value in place of an array.
+
+    Parameters
+    ----------
+    rows : int
+    shape : tuple of int
+        Of a row.
+    dtype : numpy.dtype
+    """
+
+    def __init__(self, rows, shape, dtype):
+        self.shape, self.dtype = (rows, *shape), np.dtype(dtype)
+
+    def __len__(self):
+        return self.shape[0]
+
+    def write(self, out, first):
+        """Make the rows from `first` on, as many as there are in `out`, an array.
+
+        Returns
+        -------
+        int, Exception or None
+            How many could be made, and why the one behind them could not. It is passed over; with None, silently.
+        """
+        raise NotImplementedError
+
+
 class Feed:
     """Sees blocks as columns, and compares each with the first.
 
@@ -125,10 +153,12 @@ class Feed:
                 f"column {name!r} is {_said(kinds[name])}, but {_said(self._kinds[name])} in the first block",
             )
         rest = {name: column for name, column in columns.items() if not isinstance(kinds[name], tuple)}
+        arrays = [columns[name] for name in self._names]
         return Block(
-            [columns[name] for name in self._names],
+            arrays,
             _arrow_blocks().rest_of(rest) if rest else None,
             rows,
+            any(isinstance(array, Written) for array in arrays),
         )
 
     # ---- for the rebatcher
@@ -165,6 +195,8 @@ class Feed:
 
 def _column(values, name):
     """See what a dict has as an array, or an Arrow array."""
+    if isinstance(values, Written):
+        return values
     arrow = _arrow(values)
     if arrow is None:
         try:
@@ -199,7 +231,7 @@ def _seen(arrow, column, name):
 
 
 def _kind(column):
-    if isinstance(column, np.ndarray):
+    if isinstance(column, (np.ndarray, Written)):
         return column.dtype, column.shape[1:]
     return column.type
 

@@ -44,6 +44,8 @@ class OnDevice:
     device : torch.device or str
     feed : Feed
         Of an iteration that has begun. The limit for its waiting counts for `next` from now on.
+    ahead : int
+        How many batches are ready before they are asked for; 0: no thread.
 
     Raises
     ------
@@ -51,14 +53,14 @@ class OnDevice:
         There is no such device.
     """
 
-    def __init__(self, device, feed):
+    def __init__(self, device, feed, ahead=1):
         place = _device.open_device(_device.checked("device", device))
         mover = Mover([place], None, None, True, Moves())
         engine = feed.core._engine
         if mover.host is not None and engine is not None:
             mover.pins = engine.attachment = engine.attachment or RegisteredSlots(engine.ring, mover.host)
         self._ready, self._made = None, []  # what is made and not handed out; what of it nobody notes
-        self._preload = Preload(Steps(feed, mover), 1, feed.core.hand_over_timeout() or None)
+        self._preload = Preload(Steps(feed, mover), ahead, feed.core.hand_over_timeout() or None)
 
     def __iter__(self):
         return self

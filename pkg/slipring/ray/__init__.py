@@ -1,0 +1,5 @@
+"""The last mile of Ray Data into the training process."""
+
+from slipring.ray.loader import Loader
+
+__all__ = ["Loader"]

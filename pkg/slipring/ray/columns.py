@@ -1,0 +1,110 @@
+"""A block of Ray Data as columns: its tensors as arrays without a copy, pictures to be decoded, the rest as Arrow."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+from ray.data.block import BlockAccessor
+from ray.data.extensions import (
+    ArrowPythonObjectType,
+    ArrowTensorType,
+    ArrowTensorTypeV2,
+    ArrowVariableShapedTensorType,
+)
+
+from slipring.errors import BlockError
+
+
+def batches_of(block, rows):
+    """Return the record batches of a block, without a copy of what is Arrow data; `rows`: (first, end), or None."""
+    if not isinstance(block, pa.Table):
+        block = BlockAccessor.for_block(block).to_arrow()
+    if rows is not None:
+        block = block.slice(rows[0], rows[1] - rows[0])
+    return [batch for batch in block.to_batches() if batch.num_rows]
+
+
+class Columns(Mapping):
+    """A record batch as `slipring.streams.blocks.Feed` takes a dict.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+    number : int
+        Of the block that it is of.
+    pictures : Pictures or None
+        What decodes some columns.
+    first : int
+        The number of its first row in the stream.
+    """
+
+    def __init__(self, batch, number, pictures, first):
+        self.batch, self.number, self.pictures, self.first = batch, number, pictures, first
+
+    def __iter__(self):
+        return iter(self.batch.schema.names)
+
+    def __len__(self):
+        return self.batch.num_columns
+
+    def __getitem__(self, name):
+        """Return a column.
+
+        Raises
+        ------
+        BlockError
+            It has nulls, or is of a kind that has no place in a batch.
+        """
+        column = self.batch.column(name)
+        if self.pictures is not None and name in self.pictures.transforms:
+            return self.pictures.column(name, column, self.first)
+        kind = column.type
+        if isinstance(kind, (ArrowTensorType, ArrowTensorTypeV2)):
+            if column.storage.null_count:
+                raise refused(
+                    name,
+                    f"holds tensors of shape {tuple(kind.shape)}, but {column.storage.null_count} of {len(column)} "
+                    "are null: fill or filter them before",
+                )
+            return column.to_numpy()
+        if isinstance(kind, ArrowVariableShapedTensorType):
+            shapes = sorted({tuple(shape) for shape in column.storage.field("shape").to_pylist() if shape})
+            raise refused(
+                name,
+                f"has tensors of {len(shapes)} shapes, {', '.join(map(str, shapes[:3]))}"
+                f"{', ...' if len(shapes) > 3 else ''}, but tensors of one shape are expected: resize or pad them "
+                "before",
+            )
+        if isinstance(kind, ArrowPythonObjectType):
+            raise refused(
+                name, "holds Python objects, but numbers, tensors or what Arrow has a type for is expected"
+            )
+        return column
+
+
+def refused(column, why):
+    """Return the error of a column."""
+    error = BlockError(f"column {column!r} {why}")
+    error.column = column
+    return error
+
+
+def bytes_of(name, column):
+    """Return a function of a row's number that gives its bytes, without a copy, of a column of encoded pictures.
+
+    Raises
+    ------
+    BlockError
+        It holds something else, or nulls.
+    """
+    if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:  # Hugging Face's
+        column = column.field("bytes")
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        raise refused(name, f"is {column.type}, but the bytes of pictures are expected")
+    if column.null_count:
+        raise refused(name, f"has the bytes of pictures, but {column.null_count} of {len(column)} are null")
+    _, ends, data = column.buffers()
+    kind = np.int64 if pa.types.is_large_binary(column.type) else np.int32
+    ends = np.frombuffer(ends, kind)[column.offset : column.offset + len(column) + 1].tolist()
+    view = memoryview(b"" if data is None else data)
+    return lambda row: view[ends[row] : ends[row + 1]]

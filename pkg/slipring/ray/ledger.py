@@ -1,0 +1,119 @@
+"""Which blocks of an epoch were handed out to whom: an actor of Ray's, between its executor and the last mile."""
+
+import threading
+
+
+class Ledger:
+    """Draws references to blocks from a ``ray.data.DataIterator``, and hands them to the workers of one loader.
+
+    No block's bytes come here. The actor has no processor of its own, lies on the loader's node, and ends with the
+    process that has made it. It is asked from several threads at once.
+
+    Parameters
+    ----------
+    iterator : ray.data.DataIterator
+    keep : bool
+        Hold on to blocks until they are done with, so that they can be handed out again. False: let go of them as
+        they are handed out.
+    turns : int
+        0: whoever asks first gets the next block. Else block i is worker ``i % turns``'s.
+    """
+
+    def __init__(self, iterator, keep, turns):
+        self.iterator, self.keep, self.turns = iterator, keep, turns
+        self.lock = threading.Lock()  # of who draws
+        self.reset()
+
+    def reset(self):
+        """Forget the current epoch: the same one may begin once more."""
+        with self.lock:
+            self._end()
+            self.epoch, self.over = None, {}
+
+    def take(self, epoch, worker, number):
+        """Return the block of that number of a worker's; None: there are fewer.
+
+        Parameters
+        ----------
+        epoch : int
+            Which pass over the data it is about; a new one begins the data again.
+        worker, number : int
+            The same number may be asked for again as long as the block is kept.
+
+        Returns
+        -------
+        tuple, Exception or None
+            A list with the reference, (first, end) of its rows or None for all, and its bytes. An exception is what
+            the data has ended with. (Were it raised here, Ray would log it for each call that was made ahead.)
+        """
+        with self.lock:
+            if epoch != self.epoch:
+                if epoch in self.over:
+                    raise RuntimeError("another iteration over the same ray.data.DataIterator has begun")
+                self._end()
+                self._begin(epoch)
+            drawn = self.drawn
+            while number >= drawn.get(worker, 0):
+                if self.blocks is None:
+                    return self.failure
+                self._draw(worker)
+            held = self.held[worker]
+            if number not in held:
+                raise RuntimeError(f"block {number} of worker {worker} was given back already")
+            return held[number] if self.keep else held.pop(number)
+
+    def release(self, epoch, worker, first):
+        """Let go of a worker's blocks with smaller numbers."""
+        if epoch == self.epoch:
+            held = self.held.get(worker, {})
+            for number in [number for number in list(held) if number < first]:
+                held.pop(number, None)
+
+    def stats(self):
+        """Return what Ray says of the execution."""
+        return self.iterator.stats()
+
+    def kept(self):
+        """Return how many blocks are kept."""
+        return sum(len(held) for held in self.held.values())
+
+    def _begin(self, epoch):
+        self.epoch, self.over[epoch] = epoch, True
+        self.drawn, self.held, self.failure, self.number = {}, {}, None, 0
+        self.bundles, _, self.executor = self.iterator._to_ref_bundle_iterator()
+        self.blocks = (part for bundle in self.bundles for part in _parts(bundle))
+
+    def _draw(self, worker):
+        """Have the data's next block among those that a worker is to get."""
+        try:
+            block = next(self.blocks, None)
+        except Exception as error:
+            block, self.failure = None, error
+        if block is None:
+            self._finish()
+            return
+        if self.turns:
+            worker = self.number % self.turns
+        self.number += 1
+        number = self.drawn.get(worker, 0)
+        self.held.setdefault(worker, {})[number] = block
+        self.drawn[worker] = number + 1
+
+    def _end(self):
+        """End a pass, at its end or in the middle."""
+        if getattr(self, "blocks", None) is not None:
+            self._finish()
+        self.drawn, self.held, self.failure, self.blocks = {}, {}, None, None
+
+    def _finish(self):
+        self.blocks = self.bundles = None
+        self.iterator._on_iteration_end(self.executor)
+        self.executor = None
+
+
+def _parts(bundle):
+    """The blocks of a ``RefBundle``."""
+    slices = bundle.slices or (None,) * len(bundle.block_refs)
+    for reference, about, part in zip(bundle.block_refs, bundle.metadata, slices):
+        rows = None if part is None else (part.start_offset, part.end_offset)
+        yield [reference], rows, about.size_bytes

@@ -1,0 +1,239 @@
+"""The last mile of Ray Data: batches of an exact size, made outside of the training process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from slipring.errors import shown
+from slipring.loader import Loader as CoreLoader
+from slipring.options import MAX_COUNT, flag, integer
+from slipring.ray.ledger import Ledger
+from slipring.ray.source import BlockStream, join
+from slipring.ring._ring import MAX_WORKERS
+from slipring.streams._iterator import StreamIterator
+from slipring.streams.loader import StreamLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from os import PathLike
+
+    import ray.data
+
+    from slipring.images.dataset import ImageOptions
+    from slipring.images.transforms import Transform
+
+# Of what `Dataset.stats()` says: the times in a batch's note, behind worker, rows and blocks.
+TIMES = ("In get RefBundles", "In ray.get()", "In batch creation", "In collate_fn")
+
+
+class Loader(StreamLoader):
+    """Batches of an exact size from a ``ray.data.DataIterator``, made in processes of their own.
+
+    Such a process joins the cluster, takes block after block, copies each row once, from Ray's object store to the
+    slot that the training reads, and lets go of a block when its rows are copied.
+
+    Parameters
+    ----------
+    iterator : ray.data.DataIterator or ray.data.Dataset
+        As ``ray.train.get_dataset_shard`` or ``Dataset.streaming_split`` gives it. All ranks of a split begin each
+        epoch together.
+    batch_size : int
+        Rows per batch. With several workers each fills batches from its own blocks, and each one's last may have
+        fewer.
+    columns : sequence of str, optional
+        Only these, in this order; default all of the first block's, which all blocks then must have.
+    collate_fn : callable, optional
+        Makes of each batch, a dict of column to values, what is handed out; in the worker.
+    images : dict of str to Transform, or list of Transform; optional
+        Columns of encoded pictures, and what becomes of them: each is decoded into the batch by the worker. See
+        `slipring.images`.
+    image_options : dict, optional
+        For all of them: layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side; see
+        `slipring.images.ImageDataset`.
+    drop_last : bool
+        Drop a last batch that is not full: each worker's.
+    local_shuffle : int
+        Draw the rows of a batch at random from a buffer of so many, at least `batch_size`, in each worker's own
+        memory. 0: rows come in the blocks' order.
+    seed : int, optional
+        The same seed draws the same rows and crops, if Ray gives the same blocks. None: a new one, from the system.
+    num_workers : int
+        Processes of the last mile.
+    prefetch_blocks : int
+        Blocks that each worker asks for ahead, and has brought to this node.
+    device : torch.device, str or int, optional
+        Where batches are to be, as torch's tensors; "cpu": they lie in the slots. None: numpy arrays.
+    preload : int, optional
+        With a device: how many batches a thread has ready there before they are asked for. Default 1.
+    timeout : float
+        Seconds to wait for a batch; 0 waits for ever. The first one waits for Ray's tasks to be started, too.
+    in_order : bool
+        Workers' batches come in turn, and block i is worker ``i % num_workers``'s. False: by completion, and a worker
+        takes the next block when it has need of one.
+    on_worker_death : {'raise', 'respawn'}, optional
+        'respawn': another process takes a dead worker's place, and no row is lost or comes twice. A block is kept
+        for that until the batch with its last row is published. Default, but with `local_shuffle`, whose buffer dies
+        with its worker.
+    prefetch_factor, slots, slot_bytes, backing, copy, max_restarts
+        As `slipring.Loader` has them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        At construction, naming argument, value and rule.
+    RuntimeError
+        This process is not connected to a cluster.
+
+    Examples
+    --------
+    >>> import ray
+    >>> import slipring.ray
+    >>> data = ray.data.range(1000)  # doctest: +SKIP
+    >>> with slipring.ray.Loader(data, batch_size=256) as loader:  # doctest: +SKIP
+    ...     print([len(batch["id"]) for batch in loader])
+    [256, 256, 256, 232]
+    """
+
+    dataset: BlockStream
+
+    def __init__(
+        self,
+        iterator: ray.data.DataIterator | ray.data.Dataset,
+        batch_size: int,
+        *,
+        columns: Sequence[str] | None = None,
+        collate_fn: Callable[[dict[str, Any]], Any] | None = None,
+        images: Mapping[str, Transform | Sequence[Transform]] | None = None,
+        image_options: ImageOptions | None = None,
+        drop_last: bool = False,
+        local_shuffle: int = 0,
+        seed: int | None = None,
+        num_workers: int = 1,
+        prefetch_blocks: int = 1,
+        device: Any = None,
+        preload: int | None = None,
+        timeout: float = 0,
+        in_order: bool = True,
+        on_worker_death: Literal["raise", "respawn"] | None = None,
+        prefetch_factor: int = 2,
+        slots: int | None = None,
+        slot_bytes: int | None = None,
+        backing: str | PathLike[str] = "auto",
+        copy: Literal["auto", "always", "never"] = "auto",
+        max_restarts: int = 3,
+    ) -> None:
+        self._ledger = self._notes = None
+        given = _checked_iterator(iterator)
+        integer("num_workers", num_workers, 1, MAX_WORKERS)
+        integer("prefetch_blocks", prefetch_blocks, 0, MAX_COUNT)
+        integer("local_shuffle", local_shuffle, 0, MAX_COUNT)
+        flag("in_order", in_order)
+        integer("preload", preload, 0, MAX_COUNT, optional=True)
+        if preload is not None and device is None:
+            raise ValueError(
+                f"preload={preload} without a device: give device='cpu' for tensors that lie in slots"
+            )
+        if collate_fn is not None and not callable(collate_fn):
+            raise TypeError(f"collate_fn must be callable or None, not {shown(collate_fn)}")
+        if on_worker_death is None:
+            on_worker_death = "raise" if local_shuffle else "respawn"
+        elif on_worker_death == "respawn" and local_shuffle:
+            raise ValueError(
+                f"on_worker_death='respawn' with local_shuffle={local_shuffle}: a dead worker's buffer holds rows of "
+                "blocks that Ray has let go of. Give on_worker_death='raise', or shuffle in Ray Data"
+            )
+        keep = on_worker_death == "respawn"
+        turns = num_workers if in_order else 0
+        data = BlockStream(
+            b"", batch_size, columns=columns, drop_last=drop_last, shuffle_buffer=local_shuffle, collate_fn=collate_fn,
+            pictures=_pictures(images, image_options), prefetch=prefetch_blocks, keep=keep,
+        )  # fmt: skip
+        address, namespace = _place()
+        super().__init__(
+            data, num_workers=num_workers, timeout=timeout, seed=seed, in_order=in_order,
+            prefetch_factor=prefetch_factor, slots=slots, slot_bytes=slot_bytes, backing=backing, copy=copy, on_worker_death=on_worker_death,
+            max_restarts=max_restarts, start_method="spawn", persistent_workers=True,
+            worker_init_fn=partial(join, address, namespace),
+        )  # fmt: skip
+        self._device = device
+        self._preload = 0 if device is None else 1 if preload is None else int(preload)
+        if self._preload:
+            self.options = dataclasses.replace(self.options, ahead=self._preload)
+        self._data, self._turns = given, turns
+        self._ledger = _actor(given, keep, turns, num_workers * (prefetch_blocks + 2) + 2)
+        data.ledger = _pickled(self._ledger)
+
+    # ---- iteration
+
+    def __iter__(self) -> StreamIterator:
+        at = self._at
+        if at is None or at.epoch != self.epoch or at.begun:
+            at = self._beginning(self.epoch)
+        self._at = at
+        iterator = CoreLoader.__iter__(self)
+        at.begun = True
+        if self._device is not None:
+            from slipring.torch.device.onto import OnDevice, TensorFeed
+
+            iterator = OnDevice(self._device, TensorFeed(iterator, tracked=False), self._preload)
+        return StreamIterator(iterator, at, True)
+
+    def close(self) -> None:
+        """End workers and iterations, and what was begun in the cluster. Batches that are held stay valid."""
+        super().close()
+        self._ledger = None  # Ray ends an actor that nobody refers to
+        self.dataset.ledger = b""
+
+
+def _checked_iterator(given):
+    """Return the ``ray.data.DataIterator`` of what was given."""
+    import ray.data
+
+    if isinstance(given, ray.data.Dataset):
+        given = given.iterator()
+    if not isinstance(given, ray.data.DataIterator):
+        raise TypeError(f"iterator must be a ray.data.DataIterator or a ray.data.Dataset, not {shown(given)}")
+    return given
+
+
+def _pictures(images, options):
+    if images is None:
+        if options is not None:
+            raise ValueError(
+                "image_options without images: name the columns of pictures, and their transforms"
+            )
+        return None
+    if not isinstance(images, Mapping):
+        raise TypeError(f"images must be a dict of column to transform, not {shown(images)}")
+    from slipring.ray.pictures import Pictures
+
+    return Pictures(images, dict(options or {}))
+
+
+def _place():
+    """Return (address, namespace) of the cluster that this process is in."""
+    import ray
+
+    if not ray.is_initialized():
+        raise RuntimeError("this process is in no cluster: call ray.init() first")
+    context = ray.get_runtime_context()
+    return context.gcs_address, context.namespace
+
+
+def _actor(iterator, keep, turns, threads):
+    """Start a `Ledger` on this node."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    made = ray.remote(Ledger).options(num_cpus=0, max_concurrency=threads, scheduling_strategy=here)
+    return made.remote(iterator, keep, turns)
+
+
+def _pickled(handle):
+    from ray import cloudpickle
+
+    return cloudpickle.dumps(handle)

@@ -1,0 +1,138 @@
+"""Columns of encoded pictures, decoded where the batch will be read."""
+
+import copy
+import logging
+import zlib
+
+from slipring.errors import ImageError
+from slipring.images.dataset import ImageDataset
+from slipring.images.transforms import Draws
+from slipring.ray.columns import bytes_of
+from slipring.ring._ring import mix
+from slipring.streams.blocks import Written
+from slipring.workers.skipping import skipped
+
+_log = logging.getLogger("slipring")
+
+
+class Pictures:
+    """What decodes the columns of pictures.
+
+    Parameters
+    ----------
+    transforms : dict of str to Transform, or list of Transform
+        By column.
+    options : dict
+        As `slipring.images.dataset.ImageDataset` has them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Of a transform or an option; a transform leaves pictures of different sizes.
+    """
+
+    seed = 0
+
+    def __init__(self, transforms, options):
+        self.transforms = {name: Decoder(name, transform, options) for name, transform in transforms.items()}
+
+    def seeded(self, seed):
+        """Return the same for one worker's pass."""
+        made = copy.copy(self)
+        made.seed = seed
+        return made
+
+    def column(self, name, column, first):
+        """Return a column to be decoded, whose first row has that number in the stream."""
+        return Encoded(name, self.transforms[name], column, self.seed, first)
+
+
+class Decoder(ImageDataset):
+    """The transform of one column.
+
+    Parameters
+    ----------
+    name : str
+    transform, options
+        As `ImageDataset` has them.
+    """
+
+    def __init__(self, name, transform, options):
+        super().__init__(transform, **options)
+        if self.cache is not None:
+            raise ValueError(
+                "image_options has cache=, but rows of Ray Data have no index to be kept by: leave it out"
+            )
+        if self._size is None:
+            raise ValueError(
+                f"images[{name!r}] = {transform!r} leaves pictures of different sizes, which are no array: end with "
+                "RandomResizedCrop, CenterCrop or Resize((height, width))"
+            )
+        if self.dtype == "bfloat16":
+            raise ValueError("image_options has dtype='bfloat16', which numpy has not: convert on the device")
+
+    def __len__(self):
+        return 0
+
+    def read(self, index):
+        """Pictures come from blocks."""
+        raise IndexError(index)
+
+    @property
+    def shape(self):
+        """tuple of int: of a sample."""
+        height, width = self._size
+        return (height, width, 3) if self.layout == "NHWC" else (3, height, width)
+
+    def into(self, data, out, seed):
+        """Decode encoded bytes into an array."""
+        self._rendered(data, out, Draws(seed))
+
+
+class Encoded(Written):
+    """A column of encoded pictures.
+
+    Parameters
+    ----------
+    name : str
+    decoder : Decoder
+    column : pyarrow.Array
+    seed : int
+        With a row's number it makes the transform's random numbers.
+    first : int
+        The number of its first row in the stream.
+
+    Raises
+    ------
+    BlockError
+        It holds something else, or nulls.
+    """
+
+    def __init__(self, name, decoder, column, seed, first):
+        super().__init__(len(column), decoder.shape, decoder.dtype)
+        self._name, self._decoder, self._seed, self._first = (
+            name,
+            decoder,
+            mix(seed, zlib.crc32(name.encode())),
+            first,
+        )
+        self._column, self._bytes = column, bytes_of(name, column)  # which lie in the column
+
+    def write(self, out, first):
+        for n, row in enumerate(out):
+            number = self._first + first + n
+            try:
+                self._decoder.into(self._bytes(first + n), row, mix(self._seed, number))
+            except ImageError as error:
+                if self._decoder.on_error == "skip":
+                    skipped()
+                    _log.warning("skipped row %d, column %r: %s", number, self._name, str(error))
+                    return n, None
+                placed = ImageError(
+                    f"column {self._name!r}, row {number} of the stream: {error}. The row is passed over: whoever asks "
+                    "for the next batch goes on behind it",
+                    index=number,
+                )
+                placed.__cause__ = error
+                return n, placed
+        return len(out), None

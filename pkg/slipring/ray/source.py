@@ -1,0 +1,262 @@
+"""The last mile in its worker: joins the cluster, takes blocks, and copies their rows into slots."""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import Any
+
+import numpy as np
+
+from slipring.errors import BlockError, ImageError
+from slipring.ring._ring import mix
+from slipring.streams._rebatch import Rebatcher, Shuffler
+from slipring.streams.blocks import Feed
+from slipring.streams.source import Pass, Stream
+
+
+def join(address, namespace, worker):
+    """Have a worker's process join the cluster, as a driver of its own; called once, before it serves."""
+    import ray
+
+    ray.init(
+        address, namespace=namespace, log_to_driver=False, logging_level="error", configure_logging=False,
+        ignore_reinit_error=True,
+    )  # fmt: skip
+
+
+class BlockStream(Stream):
+    """Batches of the blocks that a `Ledger` hands out, as an iterable dataset for the workers of a loader.
+
+    Parameters
+    ----------
+    ledger : bytes
+        The pickled handle of the actor.
+    batch_size, columns, drop_last, shuffle_buffer
+        As `slipring.stream` has them.
+    collate_fn : callable or None
+        Makes of a batch what is handed out.
+    pictures : Pictures or None
+    prefetch : int
+        Blocks that are asked for ahead.
+    keep : bool
+        Whether the ledger keeps blocks until they are given back.
+    """
+
+    def __init__(self, ledger, batch_size, *, collate_fn, pictures, prefetch, keep, **options):
+        super().__init__(_no_blocks, batch_size, **options)
+        self.ledger, self.collate_fn, self.pictures = ledger, collate_fn, pictures
+        self.prefetch, self.keep = prefetch, keep
+
+    def __iter__(self):
+        self._passes += 1
+        return BlockPass(self)
+
+
+def _no_blocks(worker, num_workers):
+    return ()
+
+
+class BlockPass(Pass):
+    """One pass of a worker over its blocks.
+
+    What comes is a list: a note and the batch. A note is a list of whole numbers: the worker, the rows that it has
+    used up, the blocks, and what that has taken in ns: waiting for references, for blocks, copying, collating.
+    """
+
+    def _begin(self, seed, rows):
+        super()._begin(seed, rows)
+        self._from = 0, 0  # the first block that is read, and how many rows come before it
+
+    def open(self):
+        from ray import cloudpickle
+
+        stream = self._stream
+        block, before = self._from
+        self._ledger = cloudpickle.loads(stream.ledger)
+        self._feed = BlockFeed(stream.columns, stream.batch_size, before)
+        row_seed = mix(self._seed, self._worker)
+        pictures = None if stream.pictures is None else stream.pictures.seeded(row_seed)
+        self._blocks = Blocks(
+            self._ledger, self._seed, self._worker, block, stream.prefetch, self._feed, pictures
+        )
+        self._done = block  # blocks with smaller numbers are in batches that are out
+        common = self._blocks, self._feed, stream.batch_size, stream.drop_last
+        if stream.shuffle_buffer:
+            self.made = Shuffler(
+                *common, stream.shuffle_buffer, np.random.Generator(np.random.Philox(key=row_seed))
+            )
+        else:
+            self.made = Rebatcher(*common)
+        self._before = before
+        self.made.skip(self.behind - before)
+        self._copied = self._collated = 0
+
+    def catch_up(self):
+        while True:
+            try:
+                missing = self.made.catch_up()
+            except (BlockError, ImageError):
+                continue  # it was raised then
+            break
+        if missing:
+            raise ValueError(
+                f"the state says that {self.behind} rows were given out of the data, which now ends after "
+                f"{self.behind - missing}: resume with the data that the state was taken of"
+            )
+        self.behind = 0
+
+    def __next__(self):
+        if self.made is None:
+            self.open()
+        stream, blocks = self._stream, self._blocks
+        if stream.keep and self._done > blocks.released:
+            # The batches of these rows have been published: nobody needs the blocks again.
+            blocks.released = self._done
+            self._ledger.release.remote(self._seed, self._worker, self._done)
+        waited = blocks.waited
+        begun = time.perf_counter_ns()
+        batch = super().__next__()
+        made = time.perf_counter_ns()
+        self._copied += made - begun - (blocks.waited - waited)
+        if stream.collate_fn is not None:
+            batch = stream.collate_fn(batch)
+            self._collated += time.perf_counter_ns() - made
+        self._done = blocks.at
+        times = blocks.asked_ns, blocks.got_ns, self._copied, self._collated
+        return [[self._worker, self._rows, blocks.count, *times], batch]
+
+    @property
+    def _rows(self):
+        """Rows of the stream that are behind the last batch."""
+        return self.behind if self.made is None else max(self.behind, self._before + self.made.made)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        state["rows"] = self._rows
+        # Of blocks that are kept, the first that is wanted; who begins in another run reads from the first one.
+        state["from"] = list(self._from if self.made is None else self._blocks.place)
+        return state
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        if not self._stream.shuffle_buffer:
+            self._from = tuple(state["from"])
+
+
+class BlockFeed(Feed):
+    """What sees blocks as columns, and counts the rows of those that are fit."""
+
+    def __init__(self, columns, batch_size, rows):
+        super().__init__(columns, batch_size)
+        self.rows, self.batches = rows, rows // batch_size
+
+    def read(self, given, number, batch):
+        block = super().read(given, given.number, self.batches + batch)
+        if block is not None:
+            self.rows += block.rows
+        return block
+
+
+class Blocks:
+    """The blocks of one worker, one after the other, as `Columns`.
+
+    An exception costs at most the block that it is about.
+
+    Parameters
+    ----------
+    ledger
+        The actor's handle.
+    epoch, worker, first : int
+        As `Ledger.take` has them.
+    ahead : int
+        Blocks that are asked for before they are wanted, and brought to this node.
+    feed : BlockFeed
+    pictures : Pictures or None
+
+    Attributes
+    ----------
+    at : int
+        The number of the block that was given last.
+    place : (int, int)
+        That, and the rows before it.
+    count : int
+        Blocks so far.
+    asked_ns, got_ns : int
+        Time that was waited for references, and for blocks.
+    """
+
+    def __init__(self, ledger, epoch, worker, first, ahead, feed, pictures):
+        import ray
+
+        from slipring.ray import columns  # pyarrow's and Ray's data
+
+        self._ray, self._columns = ray, columns
+        self._ledger, self._epoch, self._worker, self._ahead = ledger, epoch, worker, ahead
+        self._feed, self._pictures = feed, pictures
+        self._calls = collections.deque()  # what was asked for
+        self._next = first  # to be asked for
+        self._fetching = 0  # of these, how many are on their way here
+        self._parts = []
+        self.at, self.place, self.released = first, (first, feed.rows), first
+        self.count = self.asked_ns = self.got_ns = 0
+
+    @property
+    def waited(self):
+        """int: nanoseconds."""
+        return self.asked_ns + self.got_ns
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        while not self._parts:
+            self._take()
+        return self._columns.Columns(self._parts.pop(), self.at, self._pictures, self._feed.rows)
+
+    def _take(self):
+        """Have the next block's record batches. Nothing refers to the block before."""
+        ray, begun = self._ray, time.perf_counter_ns()
+        self._ask()
+        number = self._next - len(self._calls)
+        taken = ray.get(self._calls[0])
+        asked = time.perf_counter_ns()
+        self.asked_ns += asked - begun
+        if taken is None:
+            raise StopIteration
+        if isinstance(taken, Exception):
+            raise taken  # and again for whoever asks again: the data is not at its end
+        self._calls.popleft()
+        self._fetching = max(0, self._fetching - 1)
+        self.at, self.place = number, (number, self._feed.rows)
+        self.count += 1
+        references, rows, _ = taken
+        self._ask()
+        self._fetch()
+        del taken
+        try:
+            block = ray.get(references[0])
+        finally:
+            del references
+            self.got_ns += time.perf_counter_ns() - asked
+        self._parts = self._columns.batches_of(block, rows)[::-1]
+
+    def _ask(self):
+        while len(self._calls) <= self._ahead:
+            self._calls.append(self._ledger.take.remote(self._epoch, self._worker, self._next))
+            self._next += 1
+
+    def _fetch(self):
+        """Have blocks that were handed out brought to this node."""
+        ray = self._ray
+        while self._fetching < len(self._calls):
+            call = self._calls[self._fetching]
+            if not ray.wait([call], timeout=0)[0]:
+                return
+            self._fetching += 1
+            try:
+                taken = ray.get(call)
+            except ray.exceptions.RayError:
+                return  # raised in its turn
+            if isinstance(taken, tuple):
+                ray.wait(taken[0], timeout=0, fetch_local=True)

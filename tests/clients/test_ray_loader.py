@@ -1,0 +1,105 @@
+"""The last mile of Ray Data: exact batches, each row once, whatever dies."""
+
+import os
+import signal
+import tempfile
+
+import numpy as np
+import pytest
+
+ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
+data = pytest.importorskip("ray.data")
+
+import slipring  # noqa: E402
+import slipring.ray  # noqa: E402
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
+]
+WAIT = 120  # seconds, on a machine where much else runs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """Ray on this machine."""
+    with tempfile.TemporaryDirectory(prefix="ray") as short:  # for sockets: 107 characters at most
+        ray.init(
+            num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20, _temp_dir=short
+        )  # fmt: skip
+        data.DataContext.get_current().enable_progress_bars = False
+        yield
+        ray.shutdown()
+
+
+def columns(rows):
+    """A block with a column of each kind."""
+    ids = rows["id"]
+    return {
+        "id": ids,
+        "tensor": np.broadcast_to(ids[:, None, None], (len(ids), 4, 3)).astype(np.float32),
+        "text": [f"number {i}" for i in ids],
+        "nested": [{"a": int(i), "b": [int(i)] * (int(i) % 3)} for i in ids],
+    }
+
+
+def table(rows=500, blocks=7):
+    return data.range(rows, override_num_blocks=blocks).map_batches(columns)
+
+
+def ids_of(batches, batch_size=64):
+    """The ids of all batches, whose columns must belong together."""
+    found = []
+    for batch in batches:
+        ids = np.asarray(batch["id"]).tolist()
+        assert np.asarray(batch["tensor"])[:, 3, 2].tolist() == ids
+        assert batch["text"].to_pylist() == [f"number {i}" for i in ids]
+        assert [(row["a"], len(row["b"])) for row in batch["nested"].to_pylist()] == [(i, i % 3) for i in ids]
+        assert len(ids) <= batch_size
+        found.append(ids)
+    return found
+
+
+def once(found, rows=500):
+    return sorted(i for ids in found for i in ids) == list(range(rows))
+
+
+@pytest.mark.parametrize("kind", ["dataset", "iterator", "split"])
+def test_batches_are_exact_and_hold_each_row_once_in_every_epoch(kind):
+    made = table()
+    given = {"dataset": lambda: made, "iterator": made.iterator, "split": lambda: made.streaming_split(1)[0]}[
+        kind
+    ]()
+    with slipring.ray.Loader(given, 64, timeout=WAIT) as loader:
+        for _ in range(2):
+            found = ids_of(loader)
+            assert [len(ids) for ids in found] == [64] * 7 + [52]
+            assert once(found)
+        assert loader.stats().pickled_leaves == 0
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_two_workers_share_the_blocks(in_order):
+    with slipring.ray.Loader(table(), 32, num_workers=2, in_order=in_order, timeout=WAIT) as loader:
+        found = ids_of(loader)
+        assert once(found) and sum(len(ids) < 32 for ids in found) <= 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_worker_loses_no_row_and_none_comes_twice(workers):
+    with slipring.ray.Loader(table(), 16, num_workers=workers, timeout=WAIT) as loader:
+        found = []
+        for n, batch in enumerate(loader):
+            found += ids_of([batch])
+            if n in (3, 11):
+                os.kill(loader.report().workers[0].pid, signal.SIGKILL)
+        assert once(found)
+
+
+def test_a_worker_that_is_not_replaced_says_how_it_died():
+    with slipring.ray.Loader(table(), 16, on_worker_death="raise", timeout=WAIT) as loader:
+        batches = iter(loader)
+        next(batches)
+        os.kill(loader.report().workers[0].pid, signal.SIGKILL)
+        with pytest.raises(slipring.WorkerDied, match="SIGKILL"):
+            list(batches)
