@@ -154,9 +154,9 @@ class Loader(StreamLoader):
         address, namespace = _place()
         super().__init__(
             data, num_workers=num_workers, timeout=timeout, seed=seed, in_order=in_order,
-            prefetch_factor=prefetch_factor, slots=slots, slot_bytes=slot_bytes, backing=backing, copy=copy, on_worker_death=on_worker_death,
-            max_restarts=max_restarts, start_method="spawn", persistent_workers=True,
-            worker_init_fn=partial(join, address, namespace),
+            prefetch_factor=prefetch_factor, slots=slots, slot_bytes=slot_bytes, backing=backing, copy=copy,
+            on_worker_death=on_worker_death, max_restarts=max_restarts, start_method="spawn",
+            persistent_workers=True, worker_init_fn=partial(join, address, namespace),
         )  # fmt: skip
         self._device = device
         self._preload = 0 if device is None else 1 if preload is None else int(preload)

@@ -217,7 +217,7 @@ class Blocks:
     def _take(self):
         """Have the next block's record batches. Nothing refers to the block before."""
         ray, begun = self._ray, time.perf_counter_ns()
-        self._ask()
+        self._ask(1)
         number = self._next - len(self._calls)
         taken = ray.get(self._calls[0])
         asked = time.perf_counter_ns()
@@ -231,7 +231,7 @@ class Blocks:
         self.at, self.place = number, (number, self._feed.rows)
         self.count += 1
         references, rows, _ = taken
-        self._ask()
+        self._ask(self._ahead)
         self._fetch()
         del taken
         try:
@@ -241,8 +241,8 @@ class Blocks:
             self.got_ns += time.perf_counter_ns() - asked
         self._parts = self._columns.batches_of(block, rows)[::-1]
 
-    def _ask(self):
-        while len(self._calls) <= self._ahead:
+    def _ask(self, ahead):
+        while len(self._calls) < ahead:
             self._calls.append(self._ledger.take.remote(self._epoch, self._worker, self._next))
             self._next += 1
 

@@ -1,0 +1,242 @@
+"""The last mile of Ray Data next to Ray's own: ``python -m bench.ray_data``.
+
+Question
+    How many batches a second reach a training process, what do they cost it, and how full does Ray's store become?
+Data
+    Ready: 1,536 rows of 224 x 224 x 3 uint8 and a number, 100 a block, that lie in the store; batches of 64. Made: the
+    same, made by Ray's tasks meanwhile. Decode: 1,536 JPEGs of 500 x 375, 64 a block, that lie in the store; a random
+    crop of each is scaled to 224 x 224.
+Machine, command, result
+    Printed: each way in a process of its own on one cluster, in turn; median and range of the rounds.
+Bias
+    What an epoch takes until its first batch counts for nobody. The training sums a pixel of each row, and asks for
+    the next batch. ``slipring`` has one worker for what is ready and two to decode; Ray's tasks may use as many
+    processors as there are. All of a process counts as the training's: Ray's threads of the executor and of
+    ``iter_torch_batches``, slipring's of preload.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from bench.machine import describe
+
+ROWS, BATCH, SIDE = 1536, 64, 224
+STORE = 1200 << 20  # bytes
+
+
+def ready(rows: dict[str, Any]) -> dict[str, Any]:
+    ids = rows["id"]
+    return {"image": np.broadcast_to(ids[:, None, None, None], (len(ids), SIDE, SIDE, 3)).astype(np.uint8), "id": ids}
+
+
+def encoded(rows: dict[str, Any]) -> dict[str, Any]:
+    """JPEGs of noise over a ramp: as large as photographs of that size."""
+    from PIL import Image
+
+    made = []
+    for number in rows["id"].tolist():
+        noise = np.random.default_rng(number).integers(0, 40, (375, 500, 3))
+        ramp = np.add.outer(np.arange(375), np.arange(500))[..., None] * 215 // 873
+        file = io.BytesIO()
+        Image.fromarray((ramp + noise).astype(np.uint8)).save(file, "JPEG", quality=90)
+        made.append(file.getvalue())
+    return {"image": np.array(made, object), "id": rows["id"]}
+
+
+def by_pillow(rows: dict[str, Any]) -> dict[str, Any]:
+    """Decode and crop as torchvision does, with Pillow."""
+    from PIL import Image
+
+    from slipring.images import RandomResizedCrop
+    from slipring.images.transforms import Draws, View
+
+    crop, out = RandomResizedCrop(SIDE), np.empty((len(rows["id"]), SIDE, SIDE, 3), np.uint8)
+    for row, data, number in zip(out, rows["image"], rows["id"].tolist()):
+        picture = Image.open(io.BytesIO(data)).convert("RGB")
+        view = View.whole(picture.height, picture.width)
+        crop.apply(view, Draws(number))
+        top, left, height, width = view.box
+        part = picture.crop((left, top, left + width, top + height)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        row[...] = np.asarray(part)[:, :: -1 if view.flip else 1]
+    return {"image": out, "id": rows["id"]}
+
+
+def by_slipring(rows: dict[str, Any]) -> dict[str, Any]:
+    """The same with slipring's decoder, in Ray's tasks."""
+    from slipring.images import RandomResizedCrop, decode_into
+    from slipring.images.transforms import Draws, View
+
+    crop, out = RandomResizedCrop(SIDE), np.empty((len(rows["id"]), SIDE, SIDE, 3), np.uint8)
+    for row, data, number in zip(out, rows["image"], rows["id"].tolist()):
+        view = View.whole(375, 500)
+        crop.apply(view, Draws(number))
+        decode_into(data, row, box=view.box, flip=view.flip)
+    return {"image": out, "id": rows["id"]}
+
+
+def rays(data: Any, decode: Callable[..., Any] | None = None) -> Iterator[Any]:
+    """An epoch of ``iter_torch_batches``, as it comes."""
+    if decode is not None:
+        data = data.map_batches(decode, batch_size=BATCH)
+    while True:
+        yield iter(data.iter_torch_batches(batch_size=BATCH))
+
+
+def ours(data: Any, **way: Any) -> Iterator[Any]:
+    """An epoch of slipring's loader, with tensors."""
+    import slipring.ray
+
+    with slipring.ray.Loader(data, BATCH, device="cpu", timeout=300, **way) as loader:
+        while True:
+            yield iter(loader)
+
+
+def decoding(data: Any) -> Iterator[Any]:
+    from slipring.images import RandomResizedCrop
+
+    return ours(data, images={"image": RandomResizedCrop(SIDE)}, num_workers=2)
+
+
+RIVALS: dict[str, dict[str, Callable[[Any], Iterator[Any]]]] = {
+    "ready": {"iter_torch_batches": rays, "slipring": ours},
+    "made": {"iter_torch_batches": rays, "slipring": ours},
+    "decode": {
+        "iter_torch_batches, Pillow in tasks": lambda data: rays(data, by_pillow),
+        "iter_torch_batches, slipring.images in tasks": lambda data: rays(data, by_slipring),
+        "slipring": decoding,
+    },
+}
+
+
+def used() -> int:
+    """Bytes that the store holds, as its node says ten times a second."""
+    import ray
+
+    return int(STORE - ray.available_resources().get("object_store_memory", 0))
+
+
+class Peak:
+    """The largest use of the store over what lies in it now, looked at by a thread."""
+
+    def __enter__(self) -> Peak:
+        self.base = self.most = used()
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.look)
+        self.thread.start()
+        return self
+
+    def look(self) -> None:
+        while not self.over.wait(0.05):
+            self.most = max(self.most, used())
+
+    def __exit__(self, *exc: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+
+def measure(question: str, rival: str, epochs: int) -> dict[str, float]:
+    """Return batches/s, ms of the process's CPU per batch, and MB at most in the store, of some epochs."""
+    import ray
+    import ray.data
+
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    make, blocks = (encoded, ROWS // BATCH) if question == "decode" else (ready, -(-ROWS // 100))
+    data = ray.data.range(ROWS, override_num_blocks=blocks).map_batches(make, batch_size=None)
+    if question != "made":
+        data = data.materialize()
+    seconds = busy = 0.0
+    batches, most = 0, 0
+    passes = RIVALS[question][rival](data)
+    for epoch in range(epochs + 1):
+        # The store is asked in an epoch of its own: asking costs this process time.
+        if epoch == 0:
+            with Peak() as peak:
+                assert sum(step(batch) for batch in next(passes)) == ROWS
+            most = peak.most - peak.base
+            continue
+        iterator = next(passes)
+        step(next(iterator))
+        began, before = time.perf_counter(), time.process_time()
+        for batch in iterator:
+            step(batch)
+            batches += 1
+        seconds += time.perf_counter() - began
+        busy += time.process_time() - before
+    passes.close()  # type: ignore[attr-defined]
+    return {"rate": batches / seconds, "cpu_ms": busy / batches * 1e3, "store_mb": most / 1e6}
+
+
+def step(batch: Any) -> int:
+    """Have a look at the batch, and return its rows."""
+    int(batch["image"][:, 0, 0, 0].sum())
+    return len(batch["id"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--only", choices=RIVALS, help="this question")
+    parser.add_argument("--one", nargs=3, metavar=("QUESTION", "RIVAL", "ADDRESS"), help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="print what was measured as one object")
+    asked = parser.parse_args()
+    import ray
+
+    if asked.one:
+        question, rival, address = asked.one
+        ray.init(address, log_to_driver=False, logging_level="error")
+        print(json.dumps(measure(question, rival, asked.epochs)))
+        return
+    found: dict[str, dict[str, list[dict[str, float]]]] = {
+        question: {rival: [] for rival in rivals}
+        for question, rivals in RIVALS.items()
+        if asked.only in (None, question)
+    }
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        context = ray.init(
+            include_dashboard=False, log_to_driver=False, object_store_memory=STORE, _temp_dir=folder
+        )
+        address = context.address_info["gcs_address"]
+        for _ in range(asked.rounds):
+            for question, answers in found.items():
+                for rival, answer in answers.items():
+                    command = [sys.executable, "-m", "bench.ray_data", "--epochs", str(asked.epochs)]
+                    command += ["--one", question, rival, address]
+                    told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+                    answer.append(json.loads(told.splitlines()[-1]))
+        ray.shutdown()
+    if asked.json:
+        print(json.dumps(found))
+        return
+    for name, value in {**describe((), "bench.ray_data"), "ray": ray.__version__}.items():
+        print(f"{name}: {value}")
+    for question, answers in found.items():
+        print(f"\n{question}: median (range) of {asked.rounds} rounds; next to the first of the same round")
+        first = next(iter(answers.values()))
+        for rival, answer in answers.items():
+            told = [f"  {rival:46}"]
+            for what, unit in (("rate", "batches/s"), ("cpu_ms", "ms of CPU"), ("store_mb", "MB of the store")):
+                values = [one[what] for one in answer]
+                ratio = [one[what] / max(base[what], 1e-9) for one, base in zip(answer, first)]
+                told.append(
+                    f"{statistics.median(values):8.1f} {unit} ({min(values):.1f} - {max(values):.1f}),"
+                    f" {statistics.median(ratio):.2f} x"
+                )
+            print(" ".join(told))
+
+
+if __name__ == "__main__":
+    main()
