@@ -1,6 +1,31 @@
-"""A dataset over Ray's actors that worker processes can be sent: it knows names, not handles."""
+"""Ray for tests: a small cluster; a dataset over actors that worker processes can be sent, which knows names."""
+
+import contextlib
+import tempfile
 
 import torch.utils.data
+
+
+@contextlib.contextmanager
+def cluster_of_one(**options):
+    """Ray on this machine; gives what ``ray.init`` has returned."""
+    import ray
+    import ray.data
+
+    with tempfile.TemporaryDirectory(prefix="ray") as short:  # for sockets: 107 characters at most
+        context = ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=100 << 20,
+            _temp_dir=short,
+            **options,
+        )
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        try:
+            yield context
+        finally:
+            ray.shutdown()
 
 
 class ByName(torch.utils.data.IterableDataset):

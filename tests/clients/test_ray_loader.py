@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ data = pytest.importorskip("ray.data")
 
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
+from tests.clients.rays import cluster_of_one  # noqa: E402
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -22,14 +22,8 @@ WAIT = 120  # seconds, on a machine where much else runs
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    """Ray on this machine."""
-    with tempfile.TemporaryDirectory(prefix="ray") as short:  # for sockets: 107 characters at most
-        ray.init(
-            num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20, _temp_dir=short
-        )  # fmt: skip
-        data.DataContext.get_current().enable_progress_bars = False
+    with cluster_of_one():
         yield
-        ray.shutdown()
 
 
 def columns(rows):

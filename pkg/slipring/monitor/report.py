@@ -78,6 +78,8 @@ class Report:
     workers : list of Row
     slowest_batches, slowest_samples : list of dict
         The ten that took longest to make, or to read, since the beginning.
+    waits : dict of str to float
+        Seconds that workers have waited, or worked, by the names that the source has for it; of `slipring.ray.Loader`.
     memory : dict
         Bytes: "segment", "workers", "cache".
     ranks : list of dict
@@ -128,6 +130,7 @@ class Report:
         self.tuning: str = tuning
         self.headroom: dict[str, Any] | None = _headroom(headroom, sight)
         self.ranks: list[dict[str, Any]] = []
+        self.waits: dict[str, float] = {}
         self.rates: dict[str, float] = _rates(sight)
 
     def gathered(self) -> Report:
@@ -152,6 +155,7 @@ class Report:
             **self.rates,
             "stages": {name: dataclasses.asdict(stage) for name, stage in self.stages.items() if stage.count},
             "shares": self.shares,
+            "waits": self.waits,
             "workers": [dataclasses.asdict(row) for row in self.workers],
             "slowest_batches": self.slowest_batches,
             "slowest_samples": self.slowest_samples,
@@ -191,6 +195,10 @@ class Report:
         if self.workers:
             head = ["worker", "pid", "batches", "fetch", "collate", "busy", "on CPU", "memory"]
             found.append(("Workers", head, [_texts_of(row) for row in self.workers]))
+        if self.waits:
+            found.append(
+                ("By the source's names", ["", "in all"], [[k, seconds(s)] for k, s in self.waits.items()])
+            )
         if self.slowest_batches:
             head = ["epoch", "batch", "from", "rows", "worker", "fetch", "collate"]
             rows = [

@@ -2,6 +2,8 @@
 
 import threading
 
+import ray
+
 
 class Ledger:
     """Draws references to blocks from a ``ray.data.DataIterator``, and hands them to the workers of one loader.
@@ -95,6 +97,7 @@ class Ledger:
         if self.turns:
             worker = self.number % self.turns
         self.number += 1
+        ray.wait(block[0], timeout=0, fetch_local=True)  # have it brought to this node
         number = self.drawn.get(worker, 0)
         self.held.setdefault(worker, {})[number] = block
         self.drawn[worker] = number + 1

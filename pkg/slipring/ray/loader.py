@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from slipring.errors import shown
 from slipring.loader import Loader as CoreLoader
 from slipring.options import MAX_COUNT, flag, integer
-from slipring.ray.ledger import Ledger
-from slipring.ray.source import BlockStream, join
+from slipring.ray.source import BlockStream, BlockWorker, join
 from slipring.ring._ring import MAX_WORKERS
 from slipring.streams._iterator import StreamIterator
 from slipring.streams.loader import StreamLoader
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
+    from slipring.monitor.report import Report
 
 # Of what `Dataset.stats()` says: the times in a batch's note, behind worker, rows and blocks.
 TIMES = ("In get RefBundles", "In ray.get()", "In batch creation", "In collate_fn")
@@ -67,7 +67,8 @@ class Loader(StreamLoader):
     device : torch.device, str or int, optional
         Where batches are to be, as torch's tensors; "cpu": they lie in the slots. None: numpy arrays.
     preload : int, optional
-        With a device: how many batches a thread has ready there before they are asked for. Default 1.
+        With a device: how many batches a thread has ready there before they are asked for. Default 1, on the CPU 0:
+        they lie in slots already.
     timeout : float
         Seconds to wait for a batch; 0 waits for ever. The first one waits for Ray's tasks to be started, too.
     in_order : bool
@@ -98,6 +99,7 @@ class Loader(StreamLoader):
     """
 
     dataset: BlockStream
+    _worker_class = BlockWorker
 
     def __init__(
         self,
@@ -125,7 +127,8 @@ class Loader(StreamLoader):
         copy: Literal["auto", "always", "never"] = "auto",
         max_restarts: int = 3,
     ) -> None:
-        self._ledger = self._notes = None
+        self._ledger = None
+        self._past = [0] * len(TIMES)  # ns, of passes that are over
         given = _checked_iterator(iterator)
         integer("num_workers", num_workers, 1, MAX_WORKERS)
         integer("prefetch_blocks", prefetch_blocks, 0, MAX_COUNT)
@@ -159,7 +162,7 @@ class Loader(StreamLoader):
             persistent_workers=True, worker_init_fn=partial(join, address, namespace),
         )  # fmt: skip
         self._device = device
-        self._preload = 0 if device is None else 1 if preload is None else int(preload)
+        self._preload = int(not _on_cpu(device)) if preload is None else int(preload)
         if self._preload:
             self.options = dataclasses.replace(self.options, ahead=self._preload)
         self._data, self._turns = given, turns
@@ -172,6 +175,7 @@ class Loader(StreamLoader):
         at = self._at
         if at is None or at.epoch != self.epoch or at.begun:
             at = self._beginning(self.epoch)
+        self._past = self._times()
         self._at = at
         iterator = CoreLoader.__iter__(self)
         at.begun = True
@@ -180,6 +184,80 @@ class Loader(StreamLoader):
 
             iterator = OnDevice(self._device, TensorFeed(iterator, tracked=False), self._preload)
         return StreamIterator(iterator, at, True)
+
+    # ---- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the latest iteration is: behind the last batch that it has given out.
+
+        Returns
+        -------
+        dict
+            Plain values: the epoch, its seed, and how many rows each worker has used up.
+
+        Raises
+        ------
+        ValueError
+            Another run would get other rows there: Ray's order is not kept, a shuffle of Ray's has no seed, or workers
+            take blocks by chance.
+        """
+        why = _unordered(self._data)
+        if not self._turns and self.options.num_workers > 1:
+            why = "in_order=False lets whoever is first have the next block. Give in_order=True, or num_workers=1"
+        if why:
+            raise ValueError(f"a state would be of no use: {why}")
+        return super().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Have the next iteration go on from a state: the same batches come as without the interruption.
+
+        Blocks are drawn from the data's beginning, and rows that were given out are passed over without being copied.
+
+        Parameters
+        ----------
+        state : dict
+            What `state_dict` has returned, also of a loader with another `batch_size` if it does not shuffle.
+
+        Raises
+        ------
+        TypeError, ValueError
+            It is no such state, or is of another number of workers or another shuffle.
+        """
+        import ray
+
+        super().load_state_dict(state)
+        ray.get(self._ledger.reset.remote(), timeout=self.options.timeout or None)
+
+    # ---- figures, end
+
+    def report(self, *, headroom: object = None, ranks: bool = False) -> Report:
+        """Return the `slipring.monitor.report.Report`; its ``waits`` have the names of ``Dataset.stats()``.
+
+        Parameters
+        ----------
+        headroom, ranks
+            As `slipring.Loader.report` has them.
+        """
+        made = super().report(headroom=headroom, ranks=ranks)
+        made.waits = {name: ns / 1e9 for name, ns in zip(TIMES, self._times())}
+        made.waits["Total time user thread is blocked"] = made.stages["waited"].total_s
+        return made
+
+    def data_stats(self) -> str:
+        """Return what ``Dataset.stats()`` says of the latest execution, which is not this process's.
+
+        Raises
+        ------
+        ray.exceptions.RayError
+            The cluster does not answer.
+        """
+        import ray
+
+        return ray.get(self._ledger.stats.remote(), timeout=self.options.timeout or None)
+
+    def _times(self):
+        notes = [] if self._at is None else [note[3:] for note in self._at.notes if note]
+        return [sum(ns) for ns in zip(self._past, *notes)]
 
     def close(self) -> None:
         """End workers and iterations, and what was begun in the cluster. Batches that are held stay valid."""
@@ -197,6 +275,29 @@ def _checked_iterator(given):
     if not isinstance(given, ray.data.DataIterator):
         raise TypeError(f"iterator must be a ray.data.DataIterator or a ray.data.Dataset, not {shown(given)}")
     return given
+
+
+def _unordered(iterator):
+    """Say why another execution of the data may give other rows; None if it gives the same."""
+    if not iterator.get_context().execution_options.preserve_order:
+        return (
+            "Ray Data gives blocks in the order in which its tasks end. Set "
+            "ray.data.DataContext.get_current().execution_options.preserve_order = True before the dataset is made"
+        )
+    dataset = getattr(iterator, "_base_dataset", None)  # that of a split is elsewhere
+    for step in () if dataset is None else dataset._logical_plan.dag.post_order_iter():
+        seed = getattr(step, "seed_config", None)
+        if seed is not None and (seed.seed is None or seed.reseed_after_execution):
+            return f"{step.name} shuffles with another seed each time. Give it seed=, a number"
+    return None
+
+
+def _on_cpu(device):
+    if device is None:
+        return True
+    import torch
+
+    return torch.device(device).type == "cpu"
 
 
 def _pictures(images, options):
@@ -227,6 +328,8 @@ def _actor(iterator, keep, turns, threads):
     """Start a `Ledger` on this node."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from slipring.ray.ledger import Ledger
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     made = ray.remote(Ledger).options(num_cpus=0, max_concurrency=threads, scheduling_strategy=here)

@@ -13,6 +13,7 @@ from slipring.ring._ring import mix
 from slipring.streams._rebatch import Rebatcher, Shuffler
 from slipring.streams.blocks import Feed
 from slipring.streams.source import Pass, Stream
+from slipring.streams.worker import StreamWorker
 
 
 def join(address, namespace, worker):
@@ -23,6 +24,15 @@ def join(address, namespace, worker):
         address, namespace=namespace, log_to_driver=False, logging_level="error", configure_logging=False,
         ignore_reinit_error=True,
     )  # fmt: skip
+
+
+class BlockWorker(StreamWorker):
+    """A worker in which only a `collate_fn` could draw from the process's own generators."""
+
+    @property
+    def keeps_globals(self):
+        """bool"""
+        return self.job.dataset.collate_fn is not None
 
 
 class BlockStream(Stream):
@@ -170,7 +180,7 @@ class Blocks:
     epoch, worker, first : int
         As `Ledger.take` has them.
     ahead : int
-        Blocks that are asked for before they are wanted, and brought to this node.
+        Blocks that are asked for before they are wanted.
     feed : BlockFeed
     pictures : Pictures or None
 
@@ -196,7 +206,6 @@ class Blocks:
         self._feed, self._pictures = feed, pictures
         self._calls = collections.deque()  # what was asked for
         self._next = first  # to be asked for
-        self._fetching = 0  # of these, how many are on their way here
         self._parts = []
         self.at, self.place, self.released = first, (first, feed.rows), first
         self.count = self.asked_ns = self.got_ns = 0
@@ -227,12 +236,10 @@ class Blocks:
         if isinstance(taken, Exception):
             raise taken  # and again for whoever asks again: the data is not at its end
         self._calls.popleft()
-        self._fetching = max(0, self._fetching - 1)
         self.at, self.place = number, (number, self._feed.rows)
         self.count += 1
         references, rows, _ = taken
         self._ask(self._ahead)
-        self._fetch()
         del taken
         try:
             block = ray.get(references[0])
@@ -245,18 +252,3 @@ class Blocks:
         while len(self._calls) < ahead:
             self._calls.append(self._ledger.take.remote(self._epoch, self._worker, self._next))
             self._next += 1
-
-    def _fetch(self):
-        """Have blocks that were handed out brought to this node."""
-        ray = self._ray
-        while self._fetching < len(self._calls):
-            call = self._calls[self._fetching]
-            if not ray.wait([call], timeout=0)[0]:
-                return
-            self._fetching += 1
-            try:
-                taken = ray.get(call)
-            except ray.exceptions.RayError:
-                return  # raised in its turn
-            if isinstance(taken, tuple):
-                ray.wait(taken[0], timeout=0, fetch_local=True)

@@ -19,9 +19,7 @@ class Block:
     arrays: list[NDArray[Any]]
     rest: Any
     rows: int
-    def __init__(
-        self, arrays: list[NDArray[Any]], rest: Any, rows: int, writes: bool = False
-    ) -> None: ...
+    def __init__(self, arrays: list[NDArray[Any]], rest: Any, rows: int, writes: bool = False) -> None: ...
 
 class Rebatcher:
     made: int

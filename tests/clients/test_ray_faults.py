@@ -1,0 +1,217 @@
+"""What can be wrong with Ray's blocks, its producers and its nodes: errors that say so, in time."""
+
+import io
+import logging
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
+data = pytest.importorskip("ray.data")
+
+import slipring  # noqa: E402
+import slipring.ray  # noqa: E402
+from slipring import images  # noqa: E402
+from slipring.errors import BlockError, ImageError  # noqa: E402
+from tests.clients.rays import cluster_of_one  # noqa: E402
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
+]
+WAIT = 120
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    with cluster_of_one():
+        yield
+
+
+def in_order(blocks):
+    """A dataset whose blocks come in this order."""
+    made = data.from_arrow(blocks)
+    made.context.execution_options.preserve_order = True
+    return made
+
+
+def read(loader, key="x"):
+    """The values of all batches, and the errors between them."""
+    found, errors = [], []
+    batches = iter(loader)
+    while True:
+        try:
+            batch = next(batches, None)
+        except (BlockError, ImageError) as error:
+            errors.append(error)
+            continue
+        if batch is None:
+            return found, errors
+        found.append(batch[key].tolist())
+
+
+def test_a_block_with_another_type_is_named_with_column_and_batch_and_the_rest_comes():
+    blocks = [
+        pa.table({"x": np.arange(5)}),
+        pa.table({"x": np.arange(5.0)}),
+        pa.table({"x": np.arange(5, 9)}),
+    ]
+    with slipring.ray.Loader(in_order(blocks), 4, timeout=WAIT) as loader:
+        found, (error,) = read(loader)
+    assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+    assert (error.column, error.block, error.batch) == ("x", 1, 1)
+    assert "float64" in str(error) and "int64" in str(error)
+
+
+def test_nulls_where_tensors_are_expected_are_refused():
+    from ray.data.extensions import ArrowTensorArray
+
+    whole = ArrowTensorArray.from_numpy(np.arange(12.0).reshape(3, 2, 2))
+    holes = pa.ExtensionArray.from_storage(
+        whole.type, pa.array([[0.0] * 4, None, [1.0] * 4], whole.type.storage_type)
+    )
+    blocks = [pa.table({"x": whole}), pa.table({"x": holes}), pa.table({"x": whole})]
+    with slipring.ray.Loader(in_order(blocks), 3, timeout=WAIT) as loader:
+        found, (error,) = read(loader)
+    assert found == [np.arange(12.0).reshape(3, 2, 2).tolist()] * 2
+    assert error.column == "x" and "1 of 3 are null" in str(error) and "(2, 2)" in str(error)
+
+
+def test_tensors_of_several_shapes_are_refused_by_name():
+    def ragged(rows):
+        made = np.empty(len(rows["id"]), object)
+        made[:] = [np.zeros((1 + i % 2, 3)) for i in rows["id"].tolist()]
+        return {"x": made}
+
+    with slipring.ray.Loader(
+        data.range(6, override_num_blocks=1).map_batches(ragged), 4, timeout=WAIT
+    ) as loader:
+        _, (error, *_) = read(loader)
+    assert error.column == "x" and "(1, 3)" in str(error) and "(2, 3)" in str(error)
+
+
+def test_empty_blocks_are_skipped():
+    made = data.range(40, override_num_blocks=4).filter(lambda row: row["id"] >= 30 or row["id"] < 5)
+    with slipring.ray.Loader(made, 4, timeout=WAIT) as loader:
+        found, errors = read(loader, "id")
+    assert sorted(i for ids in found for i in ids) == [*range(5), *range(30, 40)] and not errors
+    with slipring.ray.Loader(made.filter(lambda row: False), 4, timeout=WAIT) as loader:
+        assert read(loader, "id") == ([], [])
+
+
+def test_an_exception_in_rays_task_arrives_with_its_text():
+    def failing(rows):
+        if 90 in rows["id"]:
+            raise LookupError("this shard is gone")
+        return rows
+
+    made = data.range(100, override_num_blocks=4).map_batches(failing)
+    with slipring.ray.Loader(made, 10, timeout=WAIT) as loader:
+        batches = iter(loader)
+        with pytest.raises(slipring.WorkerError, match="this shard is gone"):
+            list(batches)
+
+
+def test_a_dead_ledger_is_an_error_of_rays():
+    with slipring.ray.Loader(data.range(1000, override_num_blocks=50), 10, slots=4, timeout=WAIT) as loader:
+        batches = iter(loader)
+        next(batches)
+        ray.kill(loader._ledger)
+        with pytest.raises((slipring.WorkerError, ray.exceptions.RayError), match=r"(?i)actor|owner"):
+            list(batches)
+
+
+def test_who_waits_for_a_producer_that_hangs_is_told_in_time(tmp_path):
+    go = tmp_path / "go"
+
+    def hanging(rows):
+        import time
+
+        while 99 in rows["id"] and not go.exists():
+            time.sleep(0.05)
+        return rows
+
+    made = data.range(100, override_num_blocks=4).map_batches(hanging)
+    with slipring.ray.Loader(made, 10, timeout=20) as loader:
+        batches, found = iter(loader), 0
+        with pytest.raises(slipring.LoaderTimeout):
+            for batch in batches:
+                found += len(batch["id"])
+        go.touch()
+        while True:  # who asks again waits again
+            try:
+                found += sum(len(batch["id"]) for batch in batches)
+                break
+            except slipring.LoaderTimeout:
+                continue
+        assert found == 100
+
+
+# ---- pictures
+
+
+def jpeg(number, size=(40, 60)):
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(np.full((*size, 3), number, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def pictures(rows, bad=()):
+    files = [b"no picture" if i in bad else jpeg(i) for i in range(rows)]
+    return [
+        pa.table(
+            {"image": pa.array(files[at : at + 7], pa.binary()), "label": np.arange(at, min(rows, at + 7))}
+        )
+        for at in range(0, rows, 7)
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"layout": "NCHW", "dtype": "float32"}])
+def test_pictures_are_decoded_into_the_batch(options):
+    way = {"images": {"image": images.RandomResizedCrop(16)}, "image_options": options, "timeout": WAIT}
+    with slipring.ray.Loader(in_order(pictures(20)), 8, **way) as loader:
+        seen = 0
+        for batch in loader:
+            shape = (16, 16, 3) if not options else (3, 16, 16)
+            assert batch["image"].shape == (len(batch["label"]), *shape)
+            values = batch["image"].reshape(len(batch["label"]), -1).astype(np.float64)
+            wanted = batch["label"] / (255 if options else 1)
+            assert np.allclose(values, wanted[:, None])
+            seen += len(values)
+        assert seen == 20 and loader.stats().pickled_leaves == 0
+
+
+def test_a_picture_that_cannot_be_read_costs_its_row():
+    way = {"images": {"image": images.CenterCrop(16)}, "timeout": WAIT}
+    with slipring.ray.Loader(in_order(pictures(20, bad=(9,))), 8, **way) as loader:
+        found, (error,) = read(loader, "label")
+    assert found == [[*range(8)], [8, *range(10, 17)], [17, 18, 19]]
+    assert error.index == 9 and "'image'" in str(error)
+
+
+def test_pictures_that_cannot_be_read_can_be_passed_over(caplog):
+    way = {"images": {"image": images.CenterCrop(16)}, "image_options": {"on_error": "skip"}, "timeout": WAIT}
+    with caplog.at_level(logging.WARNING, "slipring"):
+        with slipring.ray.Loader(in_order(pictures(20, bad=(0, 9))), 8, **way) as loader:
+            found, errors = read(loader, "label")
+            assert loader.stats().skipped_samples == 2
+    assert found == [[*range(1, 9)], [*range(10, 18)], [18, 19]] and not errors
+
+
+def test_arguments_that_do_not_fit_are_refused_by_name():
+    made = data.range(10)
+    for wrong, text in [
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 4, "preload": 1}, "device"),
+        ({"batch_size": 4, "local_shuffle": 2}, "shuffle_buffer|local_shuffle"),
+        ({"batch_size": 4, "local_shuffle": 8, "on_worker_death": "respawn"}, "local_shuffle"),
+        ({"batch_size": 4, "images": {"x": images.Resize(8)}}, "different sizes"),
+        ({"batch_size": 4, "image_options": {"side": 8}}, "images"),
+    ]:
+        with pytest.raises((ValueError, TypeError), match=text):
+            slipring.ray.Loader(made, **wrong)
+    with pytest.raises(TypeError, match="DataIterator"):
+        slipring.ray.Loader([1, 2], 4)
