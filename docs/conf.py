@@ -32,7 +32,7 @@ nitpick_ignore_regex = [
     ("py:obj", r"[a-z_0-9]+"),  # parameters are written alike
     (
         "py:.*",
-        r"(numpy|torch|torchdata|torchvision|megengine|paddle|webdataset|pyarrow|multiprocessing|queue)\..*",
+        r"(numpy|torch|torchdata|torchvision|megengine|paddle|webdataset|pyarrow|ray|multiprocessing|queue)\..*",
     ),
     ("py:class", r"[A-Z]\w+Error|Exception|\w*Warning|object|str|Generic|Protocol"),  # Python's own
 ]

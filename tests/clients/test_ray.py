@@ -128,17 +128,3 @@ def test_an_actors_exception_is_raised_in_the_consumer(cluster):
         with pytest.raises(StopIteration):
             next(iterator)
     ray.kill(actor)
-
-
-def test_the_blocks_of_ray_data_go_through_the_ring(cluster):
-    data = pytest.importorskip("ray.data")
-    data.DataContext.get_current().enable_progress_bars = False
-    table = data.range(40).map_batches(lambda rows: {"id": rows["id"], "square": rows["id"] ** 2})
-
-    class Blocks:
-        def __iter__(self):
-            return iter(table.iter_batches(batch_size=8, batch_format="numpy"))
-
-    with slipring.Loader(Blocks(), None, num_workers=1, start_method="thread") as loader:
-        seen = {int(i): int(s) for batch in loader for i, s in zip(batch["id"], batch["square"], strict=True)}
-    assert seen == {i: i * i for i in range(40)}

@@ -34,7 +34,9 @@ def programs():
     )
     found = [(page, number) for page in fast for number in range(len(blocks(page)))]
     return found + [
-        slow("docs/integrations.md", number) for number in range(len(blocks("docs/integrations.md")))
+        slow(page, number)
+        for page in ("docs/integrations.md", "docs/ray.md")
+        for number in range(len(blocks(page)))
     ]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 MODULES = (
     "slipring", "slipring.arrow", "slipring.errors", "slipring.images", "slipring.monitor", "slipring.queue",
-    "slipring.streams", "slipring.torch", "slipring.typing",
+    "slipring.ray", "slipring.streams", "slipring.torch", "slipring.typing",
     "slipring.compat.di_engine", "slipring.compat.megengine", "slipring.compat.paddle",
     "slipring.compat.torchdata", "slipring.compat.webdataset",
 )  # fmt: skip

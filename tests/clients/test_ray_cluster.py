@@ -1,0 +1,136 @@
+"""Several nodes, and Ray Train: each row once per epoch, on whatever node it lies."""
+
+import os
+import signal
+import tempfile
+import threading
+
+import numpy as np
+import pytest
+
+ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
+data = pytest.importorskip("ray.data")
+
+import slipring  # noqa: E402
+import slipring.ray  # noqa: E402
+from tests.clients.rays import cluster_of_one  # noqa: E402
+
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
+]
+WAIT = 180
+
+
+@pytest.fixture
+def nodes():
+    """Two nodes with a processor each; gives the cluster, and the second node."""
+    from ray.cluster_utils import Cluster
+
+    with tempfile.TemporaryDirectory(prefix="ray") as short:
+        head = {
+            "num_cpus": 1,
+            "object_store_memory": 100 << 20,
+            "include_dashboard": False,
+            "temp_dir": short,
+        }
+        made = Cluster(initialize_head=True, head_node_args=head)
+        second = made.add_node(num_cpus=1, object_store_memory=100 << 20)
+        ray.init(made.address, log_to_driver=False)
+        data.DataContext.get_current().enable_progress_bars = False
+        try:
+            yield made, second
+        finally:
+            ray.shutdown()
+            made.shutdown()
+
+
+def spread(rows):
+    return {
+        "id": rows["id"],
+        "image": np.broadcast_to(rows["id"][:, None], (len(rows["id"]), 1000)).astype(np.int32),
+    }
+
+
+def test_rows_of_two_nodes_come_once_in_each_epoch_also_when_a_worker_is_killed(nodes):
+    made = data.range(400, override_num_blocks=20).map_batches(spread, scheduling_strategy="SPREAD")
+    found = [[[], []] for _ in range(2)]  # by rank and epoch
+    loaders = [slipring.ray.Loader(part, 16, timeout=WAIT) for part in made.streaming_split(2)]
+
+    def train(rank):
+        for epoch in range(2):
+            for n, batch in enumerate(loaders[rank]):
+                assert (batch["image"] == batch["id"][:, None]).all()
+                found[rank][epoch] += batch["id"].tolist()
+                if (rank, epoch, n) == (1, 0, 2):
+                    os.kill(loaders[1].report().workers[0].pid, signal.SIGKILL)
+
+    ranks = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    for epoch in range(2):
+        assert sorted(found[0][epoch] + found[1][epoch]) == list(range(400))
+    assert loaders[1].stats().respawns == 1
+    for loader in loaders:
+        loader.close()
+
+
+def test_blocks_of_a_lost_node_are_made_again_or_missed_with_rays_text(nodes):
+    made, second = nodes
+    table = data.range(400, override_num_blocks=20).map_batches(spread, scheduling_strategy="SPREAD")
+    with slipring.ray.Loader(table, 16, timeout=WAIT) as loader:
+        batches, ids = iter(loader), []
+        ids += next(batches)["id"].tolist()
+        made.remove_node(second, allow_graceful=False)
+        try:
+            for batch in batches:
+                ids += batch["id"].tolist()
+        except (slipring.WorkerError, ray.exceptions.RayError) as error:
+            assert "ray" in str(error).lower()
+        else:
+            assert sorted(ids) == list(range(400))
+        assert len(set(ids)) == len(ids)
+
+
+def train_loop(config):
+    import ray.train
+
+    with slipring.ray.Loader(ray.train.get_dataset_shard("train"), 16, device="cpu", timeout=WAIT) as loader:
+        for epoch in range(2):
+            ids = [i for batch in loader for i in batch["id"].tolist()]
+            with open(f"{config['folder']}/{ray.train.get_context().get_world_rank()}-{epoch}", "w") as file:
+                file.write(" ".join(map(str, ids)))
+
+
+def test_two_workers_of_ray_train_share_each_epoch(tmp_path):
+    pytest.importorskip("torch")
+    with cluster_of_one():
+        from ray.train import RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+
+        trainer = TorchTrainer(
+            train_loop,
+            train_loop_config={"folder": str(tmp_path)},
+            scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+            run_config=RunConfig(storage_path=str(tmp_path / "runs")),
+            datasets={"train": data.range(200, override_num_blocks=10)},
+        )
+        trainer.fit()
+    for epoch in range(2):
+        ids = [int(i) for rank in range(2) for i in (tmp_path / f"{rank}-{epoch}").read_text().split()]
+        assert sorted(ids) == list(range(200))
+
+
+def test_nothing_is_left_behind_when_loader_and_cluster_are_closed():
+    psutil = pytest.importorskip("psutil")
+    with cluster_of_one():
+        with slipring.ray.Loader(data.range(100), 16, timeout=WAIT) as loader:
+            list(loader)
+            worker = loader.report().workers[0].pid
+            ledger = psutil.Process(ray.get(loader._ledger.__ray_call__.remote(lambda _: os.getpid())))
+        assert not psutil.pid_exists(worker)
+        assert not psutil.wait_procs([ledger], timeout=WAIT)[1]  # nobody refers to the actor
+        started = psutil.Process().children(recursive=True)
+    assert not psutil.wait_procs(started, timeout=WAIT)[1]

@@ -1,0 +1,107 @@
+"""States of the last mile, its shuffle, its figures, and what collate_fn and devices make of a batch."""
+
+import json
+from itertools import chain
+
+import numpy as np
+import pytest
+
+ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
+data = pytest.importorskip("ray.data")
+
+import slipring  # noqa: E402
+import slipring.ray  # noqa: E402
+from tests.clients.rays import cluster_of_one  # noqa: E402
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
+]
+WAIT = 120
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    with cluster_of_one():
+        yield
+
+
+def numbers(rows=200, blocks=9, ordered=True):
+    made = data.range(rows, override_num_blocks=blocks)
+    made.context.execution_options.preserve_order = ordered
+    return made
+
+
+def ids(batches):
+    """The ids of each batch."""
+    return [np.asarray(batch["id"]).tolist() for batch in batches]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 2}, {"local_shuffle": 50}], ids=["", "two", "shuffled"]
+)
+def test_who_resumes_gets_the_same_batches_as_without_the_interruption(options):
+    with slipring.ray.Loader(numbers(), 16, seed=3, timeout=WAIT, **options) as loader:
+        batches = iter(loader)
+        first = ids(next(batches) for _ in range(5))
+        state = json.loads(json.dumps(loader.state_dict()))
+        rest = ids(batches)
+        second = ids(loader)
+    assert sorted(chain(*first, *rest)) == list(range(200)) == sorted(chain(*second))
+    with slipring.ray.Loader(numbers(), 16, timeout=WAIT, **options) as loader:
+        loader.load_state_dict(state)
+        assert ids(loader) == rest
+        assert ids(loader) == second
+        loader.load_state_dict(state)  # the same epoch once more
+        assert ids(loader) == rest
+
+
+def test_a_state_is_refused_where_rays_order_is_not_the_same_again():
+    for made, text in [
+        (numbers(ordered=False), "preserve_order"),
+        (numbers().random_shuffle(), "seed"),
+    ]:
+        with slipring.ray.Loader(made, 16, timeout=WAIT) as loader, pytest.raises(ValueError, match=text):
+            loader.state_dict()
+    with (
+        slipring.ray.Loader(numbers(), 16, num_workers=2, in_order=False, timeout=WAIT) as loader,
+        pytest.raises(ValueError, match="in_order"),
+    ):
+        loader.state_dict()
+
+
+def test_the_report_has_rays_names():
+    with slipring.ray.Loader(numbers(), 16, timeout=WAIT) as loader:
+        list(loader)
+        once = loader.report().waits
+        list(loader)
+        report = loader.report()
+        assert "range" in loader.data_stats().lower()
+    names = {"In get RefBundles", "In ray.get()", "In batch creation", "In collate_fn"}
+    assert names < set(report.waits) and "In get RefBundles" in str(report)
+    assert all(report.waits[name] >= once[name] for name in once)
+    assert report.waits["In get RefBundles"] > 0 and report.dict()["waits"] == report.waits
+
+
+def summed(batch):
+    return {"sum": batch["id"].sum(), "twice": (batch["id"], batch["id"] * 2)}
+
+
+def test_collate_fn_makes_what_is_handed_out():
+    with slipring.ray.Loader(numbers(), 16, collate_fn=summed, timeout=WAIT) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            batch = next(batches)
+            once, twice = batch["twice"]
+            assert (2 * once == twice).all() and batch["sum"] == once.sum()
+        assert sum(loader.state_dict()["rows"]) == 48
+
+
+@pytest.mark.parametrize("preload", [None, 2])
+def test_a_device_makes_tensors(preload):
+    torch = pytest.importorskip("torch")
+    with slipring.ray.Loader(numbers(), 16, device="cpu", preload=preload, timeout=WAIT) as loader:
+        batches = iter(loader)
+        first = next(batches)["id"]
+        assert type(first) is torch.Tensor and loader.state_dict()["rows"] == [16]
+        assert sorted(chain(first.tolist(), *ids(batches))) == list(range(200))
