@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 # Of what `Dataset.stats()` says: the times in a batch's note, behind worker, rows and blocks.
 TIMES = ("In get RefBundles", "In ray.get()", "In batch creation", "In collate_fn")
+END_S = 5  # for an execution to be ended in good order, at the most
 
 
 class Loader(StreamLoader):
@@ -127,7 +129,7 @@ class Loader(StreamLoader):
         copy: Literal["auto", "always", "never"] = "auto",
         max_restarts: int = 3,
     ) -> None:
-        self._ledger = None
+        self._ledger = self._end = None
         self._past = [0] * len(TIMES)  # ns, of passes that are over
         given = _checked_iterator(iterator)
         integer("num_workers", num_workers, 1, MAX_WORKERS)
@@ -168,6 +170,8 @@ class Loader(StreamLoader):
         self._data, self._turns = given, turns
         self._ledger = _actor(given, keep, turns, num_workers * (prefetch_blocks + 2) + 2)
         data.ledger = _pickled(self._ledger)
+        self._end = weakref.finalize(self, _end, self._ledger)
+        self._end.atexit = False  # an actor ends with the process that has made it
 
     # ---- iteration
 
@@ -261,9 +265,12 @@ class Loader(StreamLoader):
 
     def close(self) -> None:
         """End workers and iterations, and what was begun in the cluster. Batches that are held stay valid."""
+        import ray
+
         super().close()
-        self._ledger = None  # Ray ends an actor that nobody refers to
-        self.dataset.ledger = b""
+        if self._end is not None and self._end.alive and ray.is_initialized():
+            ray.wait([self._ledger.reset.remote()], timeout=END_S)  # what it has begun in the cluster
+            self._end()
 
 
 def _checked_iterator(given):
@@ -334,6 +341,14 @@ def _actor(iterator, keep, turns, threads):
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     made = ray.remote(Ledger).options(num_cpus=0, max_concurrency=threads, scheduling_strategy=here)
     return made.remote(iterator, keep, turns)
+
+
+def _end(ledger):
+    """End a `Ledger`: Ray keeps an actor whose handle was pickled, whoever refers to it."""
+    import ray
+
+    if ray.is_initialized():
+        ray.kill(ledger)
 
 
 def _pickled(handle):
