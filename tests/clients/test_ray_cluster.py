@@ -23,7 +23,7 @@ WAIT = 180
 
 
 @pytest.fixture
-def nodes():
+def nodes(monkeypatch):
     """Two nodes with a processor each; gives the cluster, and the second node."""
     from ray.cluster_utils import Cluster
 
