@@ -28,12 +28,9 @@ def nodes(monkeypatch):
     from ray.cluster_utils import Cluster
 
     with tempfile.TemporaryDirectory(prefix="ray") as short:
-        head = {
-            "num_cpus": 1,
-            "object_store_memory": 100 << 20,
-            "include_dashboard": False,
-            "temp_dir": short,
-        }
+        monkeypatch.setenv("RAY_TMPDIR", short)
+        os.mkdir(f"{short}/ray")  # where Cluster notes its address
+        head = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
         made = Cluster(initialize_head=True, head_node_args=head)
         second = made.add_node(num_cpus=1, object_store_memory=100 << 20)
         ray.init(made.address, log_to_driver=False)

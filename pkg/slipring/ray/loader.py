@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
     from slipring.monitor.report import Report
+    from slipring.options import Options
 
 # Of what `Dataset.stats()` says: the times in a batch's note, behind worker, rows and blocks.
 TIMES = ("In get RefBundles", "In ray.get()", "In batch creation", "In collate_fn")
@@ -101,6 +102,7 @@ class Loader(StreamLoader):
     """
 
     dataset: BlockStream
+    options: Options
     _worker_class = BlockWorker
 
     def __init__(
