@@ -91,18 +91,24 @@ def test_blocks_of_a_lost_node_are_made_again_or_missed_with_rays_text(nodes):
         assert len(set(ids)) == len(ids)
 
 
-def train_loop(config):
-    import ray.train
-
-    with slipring.ray.Loader(ray.train.get_dataset_shard("train"), 16, device="cpu", timeout=WAIT) as loader:
-        for epoch in range(2):
-            ids = [i for batch in loader for i in batch["id"].tolist()]
-            with open(f"{config['folder']}/{ray.train.get_context().get_world_rank()}-{epoch}", "w") as file:
-                file.write(" ".join(map(str, ids)))
-
-
 def test_two_workers_of_ray_train_share_each_epoch(tmp_path):
     pytest.importorskip("torch")
+
+    def train_loop(config):  # here, so that Ray sends it as it is: its workers have no module of tests
+        import ray.train
+
+        import slipring.ray
+
+        with slipring.ray.Loader(
+            ray.train.get_dataset_shard("train"), 16, device="cpu", timeout=180
+        ) as loader:
+            for epoch in range(2):
+                ids = [i for batch in loader for i in batch["id"].tolist()]
+                with open(
+                    f"{config['folder']}/{ray.train.get_context().get_world_rank()}-{epoch}", "w"
+                ) as file:
+                    file.write(" ".join(map(str, ids)))
+
     with cluster_of_one():
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
