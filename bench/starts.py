@@ -1,0 +1,138 @@
+"""How long the first batch and the end take with many workers: ``python -m bench.starts``.
+
+Question
+    By the number of workers: how long does the first batch of a new loader take, how long its end when all workers are
+    at rest, and how long the end right behind the first batch, when most of them have only just begun?
+Data
+    Samples of 4 KiB that lie ready in memory, in batches of 16.
+Machine, command, result
+    Printed. Rivals take turns in each round, each in a process of its own; the clock starts when its library has been
+    imported. What torch makes in each epoch without ``persistent_workers`` it makes once here, in the same way.
+    "÷ least" is the median's growth since the fewest workers, of which so many times as many workers were started.
+Bias
+    With more workers than processors all of this is work for processors, in turn: a machine with as many processors
+    starts and ends workers side by side. `slipring.Loader` needs no torch, so what is forked and ended is smaller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+
+from bench.chunk import figure
+from bench.machine import describe
+
+BATCH = 16
+AFTER = 4  # batches for each worker, in the epoch behind which all have begun and rest
+SPANS = "first batch", "end, at rest", "end, begun"
+RIVALS = "torch", "slipring.torch.DataLoader", "slipring.Loader"
+
+
+class Ready:
+    """Samples of 4 KiB."""
+
+    def __init__(self, length: int) -> None:
+        self.rows = np.zeros((64, 1024), np.float32)
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        return self.rows[i % len(self.rows)]
+
+
+def maker(rival: str) -> Any:
+    """Import a rival; return what makes its loader of (dataset, workers, method)."""
+    if rival == "slipring.Loader":
+        from slipring import Loader
+
+        return lambda dataset, n, method: Loader(dataset, BATCH, num_workers=n, start_method=method)
+    if rival == "torch":
+        from torch.utils.data import DataLoader
+    else:
+        from slipring.torch import DataLoader
+    return lambda dataset, n, method: DataLoader(
+        dataset, BATCH, num_workers=n, multiprocessing_context=method, persistent_workers=True
+    )
+
+
+def child(rival: str, workers: int, method: str) -> None:
+    """Print the seconds of each of `SPANS`."""
+    warnings.simplefilter("ignore")  # of more workers than processors: that is the question
+    make, found = maker(rival), []
+    dataset = Ready(AFTER * workers * BATCH)
+    for whole in (True, False):
+        begun = time.perf_counter()
+        loader = make(dataset, workers, method)
+        batches = iter(loader)
+        next(batches)
+        first = time.perf_counter() - begun
+        if whole:
+            found.append(first)
+            for _ in batches:
+                pass
+        begun = time.perf_counter()
+        if hasattr(loader, "close"):
+            loader.close()
+        del batches, loader  # that ends torch's workers
+        found.append(time.perf_counter() - begun)
+    print(json.dumps(found))
+
+
+def measure(rival: str, workers: int, method: str) -> list[float]:
+    """Measure once, in a process of its own that has done nothing else."""
+    command = [sys.executable, "-m", "bench.starts", "--child", json.dumps([rival, workers, method])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [float(seconds) for seconds in json.loads(done.stdout.splitlines()[-1])]
+
+
+def main() -> int:
+    """Print a table."""
+    parser = argparse.ArgumentParser("python -m bench.starts", description=__doc__.partition("\n")[0])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 16, 32, 64, 128], metavar="N")
+    parser.add_argument("--method", choices=("fork", "spawn", "forkserver"), default="fork")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        rival, workers, method = json.loads(options.child)
+        child(rival, int(workers), method)
+        return 0
+    for name, value in describe((), "bench.starts").items():
+        print(f"{name}: {value}")
+    print(f"{options.method}, {options.rounds} rounds: seconds, median (lowest – highest)")
+    print("| workers | |", " | ".join(f"{span} | ÷ torch" for span in SPANS), "|")
+    print("|---|---|" + "---|---|" * len(SPANS))
+    medians: dict[tuple[int, str], list[float]] = {}
+    for workers in options.workers:
+        found: dict[str, list[list[float]]] = {rival: [] for rival in RIVALS}
+        for _ in range(options.rounds):
+            for rival, results in found.items():
+                results.append(measure(rival, workers, options.method))
+        for rival, results in found.items():
+            row = [str(workers), rival]
+            for own, torchs in zip(zip(*results, strict=True), zip(*found["torch"], strict=True), strict=True):
+                ratios = [a / b for a, b in zip(own, torchs, strict=True)]
+                row += [figure(list(own)), "" if rival == "torch" else figure(ratios)]
+            medians[workers, rival] = [statistics.median(own) for own in zip(*results, strict=True)]
+            print("|", " | ".join(row), "|", flush=True)
+    print("\ntimes as long as with the fewest workers of those above 1")
+    least = min((n for n in options.workers if n > 1), default=1)
+    for (workers, rival), own in medians.items():
+        if workers > least:
+            grown = (f"{span} {now / then:.2f}" for span, now, then in zip(SPANS, own, medians[least, rival], strict=True))
+            print(f"{workers / least:g} x the workers, {rival}: " + ", ".join(grown))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
