@@ -8,7 +8,7 @@ Data
 Machine, command, result
     Printed. Rivals take turns in each round, each in a process of its own; the clock starts when its library has been
     imported. What torch makes in each epoch without ``persistent_workers`` it makes once here, in the same way.
-    "÷ least" is the median's growth since the fewest workers, of which so many times as many workers were started.
+    Below the table stands how the medians have grown with the number of workers.
 Bias
     With more workers than processors all of this is work for processors, in turn: a machine with as many processors
     starts and ends workers side by side. `slipring.Loader` needs no torch, so what is forked and ended is smaller.
@@ -120,16 +120,18 @@ def main() -> int:
                 results.append(measure(rival, workers, options.method))
         for rival, results in found.items():
             row = [str(workers), rival]
-            for own, torchs in zip(zip(*results, strict=True), zip(*found["torch"], strict=True), strict=True):
+            for span in range(len(SPANS)):
+                own, torchs = ([each[span] for each in some] for some in (results, found["torch"]))
                 ratios = [a / b for a, b in zip(own, torchs, strict=True)]
-                row += [figure(list(own)), "" if rival == "torch" else figure(ratios)]
+                row += [figure(own), "" if rival == "torch" else figure(ratios)]
             medians[workers, rival] = [statistics.median(own) for own in zip(*results, strict=True)]
             print("|", " | ".join(row), "|", flush=True)
     print("\ntimes as long as with the fewest workers of those above 1")
     least = min((n for n in options.workers if n > 1), default=1)
     for (workers, rival), own in medians.items():
         if workers > least:
-            grown = (f"{span} {now / then:.2f}" for span, now, then in zip(SPANS, own, medians[least, rival], strict=True))
+            spans = zip(SPANS, own, medians[least, rival], strict=True)
+            grown = (f"{span} {now / then:.2f}" for span, now, then in spans)
             print(f"{workers / least:g} x the workers, {rival}: " + ", ".join(grown))
     return 0
 
