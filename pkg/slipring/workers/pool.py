@@ -9,6 +9,7 @@ import multiprocessing.process
 import os
 import pickle
 import signal
+import threading
 import time
 
 # Now, not in the first start of a process: who forks while a thread imports leaves the child with a lock
@@ -32,6 +33,8 @@ TERM_S = 2.0  # for a worker to end after SIGTERM, before it is killed
 KILL_S = 3.0  # and after SIGKILL, before it is left behind: it is frozen, or its system call does not return
 
 log = logging.getLogger("slipring")
+
+_starting = threading.local()  # has `by`, the process, while this thread starts a worker; the worker sees it
 
 
 class ProcessPool(Crew):
@@ -77,6 +80,7 @@ class ProcessPool(Crew):
         snapshot = None if snapshot_of is None else snapshot_of(number)
         # With SIGINT blocked: between fork and the worker's handler it would print a second traceback.
         collects = gc.isenabled()
+        _starting.by = os.getpid()
         try:
             with no_collection(), forking_worker(), standard_taken():
                 process = self.context.Process(
@@ -92,6 +96,8 @@ class ProcessPool(Crew):
             if explained is None:
                 raise
             raise explained from error
+        finally:
+            _starting.by = None
         self._watch(number, process, mask, snapshot_of)
 
     def _to_send(self):
@@ -297,13 +303,15 @@ class ProcessPool(Crew):
         while self.processes:
             left = max(0.0, deadline - time.monotonic())
             ended = self.poll.ready(left)
-            for number in [n for n, fd in self.pidfds.items() if fd.fd in ended or fd.fd < 0]:
+            gone = [n for n, fd in self.pidfds.items() if fd.fd in ended or fd.fd < 0]
+            for number in gone:
                 self._join(self.processes[number], left)
-                with no_interrupt():
+            with no_interrupt():  # once for all that have ended: it takes as long as to see to one of them
+                for number in gone:
                     self._forget(number)
                     _close(self.processes.pop(number))
-                self.ring.recover(number + 1)
-                self.leaving.discard(number)
+                    self.ring.recover(number + 1)
+                    self.leaving.discard(number)
             if left == 0.0 and self.processes:
                 return
 
@@ -311,8 +319,11 @@ class ProcessPool(Crew):
         """In a forked child: the workers are the parent's, and must not be ended by this process's exit."""
         for process in self.processes.values():
             multiprocessing.process._children.discard(process)
-        for fd in self.pidfds.values():
-            fd.close()
+        # Our own workers keep what they inherit of others' until they end: to close one takes ten system calls
+        # (see `Descriptor.close`), and all together would take time by the square of how many workers there are.
+        if getattr(_starting, "by", None) != os.getppid():
+            for fd in self.pidfds.values():
+                fd.close()
         self.pidfds.clear()
         if self.shared is not None:
             self.shared.close()
