@@ -11,7 +11,7 @@ from slipring.images.tar import Tar, paths_of
 from slipring.options import integer
 from slipring.ring._check import in_a_handler
 from slipring.ring._ring import mix
-from slipring.workers.passes import here
+from slipring.workers.passes import check_division, divided_anew, here, turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -139,12 +139,7 @@ class TarStream:
         ValueError
             The states are of other shards.
         """
-        pieces = _left(states, self._every, self.shuffle)[self.rank :: self.world_size]
-        divided = [num_workers, *self._division]
-        return [
-            {"iterator": {**_BEGINNING, "divided": [n, *divided], "pieces": pieces[n::num_workers]}}
-            for n in range(num_workers)
-        ]
+        return divided_anew(states, self._division, self.shuffle, num_workers)
 
     def __repr__(self) -> str:
         return f"TarStream({len(self.paths)} shards, {self._samples.transform})"
@@ -166,7 +161,8 @@ class Pass:
     def _begin(self, seed, pieces=None):
         self._seed, self._divided_anew = seed, pieces is not None
         if pieces is None:
-            pieces = _turns(self._stream._numbers, seed, self._stream.shuffle, self._worker, self._workers)
+            stream = self._stream
+            pieces = turns(seed, stream._division, stream.shuffle, self._worker, self._workers)
         self._pieces = pieces
         self._at = 0  # among these
         self._next = pieces[0][1] if pieces else 0  # among the samples of that one
@@ -234,57 +230,7 @@ class Pass:
         ValueError
             It is the place of another worker, or of other numbers of workers, ranks or shards.
         """
-        divided = self.state_dict()["divided"]
-        if state["divided"] != divided:
-            words = "worker {} of {}, rank {} of {}, {} shards"
-            raise ValueError(
-                f"the state is of {words.format(*state['divided'])}; this is {words.format(*divided)}: "
-                "resume with as many workers, ranks and shards, or with a list of all ranks' states"
-            )
+        check_division(state["divided"], self.state_dict()["divided"])
         self._begin(self._seed if state["seed"] is None else state["seed"], state.get("pieces"))
         if state["seed"] is not None:
             self._at, self._next = state["shard"], state["sample"]
-
-
-# A pass reads pieces of shards: [number of the shard, first sample, the seed of its samples' order and of what is drawn
-# for them; None: the pass's own].
-
-_BEGINNING = {"seed": None, "shard": 0, "sample": 0}  # of pieces, before anybody has read
-
-
-def _turns(numbers, seed, shuffle, worker, workers):
-    """Return the pieces of a worker that begins: whole shards of those of its rank."""
-    numbers = list(numbers)
-    if shuffle:
-        random.Random(seed).shuffle(numbers)
-    return [[number, 0, None] for number in numbers[worker::workers]]
-
-
-def _left(states, every, shuffle):
-    """Return the pieces that nobody has read, of all ranks' workers' states; those that were begun come first."""
-    begun, whole = [], []
-    for rank, of_rank in enumerate(states):
-        iterators = [None if state is None else state["iterator"] for state in of_rank]
-        seed = next((one["seed"] for one in iterators if one is not None and one["seed"] is not None), None)
-        for worker, state in enumerate(iterators):
-            if state is None:
-                numbers = range(len(every))[rank :: len(states)]
-                whole += _turns(numbers, seed, shuffle and seed is not None, worker, len(of_rank))
-                continue
-            if state["divided"] != [worker, len(of_rank), rank, len(states), len(every)]:
-                raise ValueError(
-                    f"the state of rank {rank}'s worker {worker} is of {state['divided'][4]} shards, divided among "
-                    f"{state['divided'][3]} ranks; here are {len(every)} shards and {len(states)} states: resume "
-                    "with the shards that the states are of"
-                )
-            pieces = state.get("pieces")
-            if pieces is None:
-                numbers = range(len(every))[rank :: len(states)]
-                pieces = _turns(numbers, state["seed"], shuffle, worker, len(of_rank))
-            left = [[number, first, state["seed"] if own is None else own] for number, first, own in pieces]
-            left = left[state["shard"] :]
-            if left and state["sample"]:
-                begun.append([left[0][0], state["sample"], left[0][2]])
-                del left[0]
-            whole += left
-    return begun + whole

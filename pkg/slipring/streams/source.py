@@ -115,10 +115,6 @@ class Stream:
                     f"{_named(source)} is one stream for {workers} workers, each of which would read all of it: "
                     "give a function of (worker, num_workers) that returns each one's part"
                 )
-        if not hasattr(source, "__iter__"):
-            from slipring.arrow import blocks
-
-            return blocks.reader(source)
         if self.reads_once:
             if self._begun:
                 raise ValueError(
@@ -126,7 +122,7 @@ class Stream:
                     "beginning again. Give an iterable, or a function that returns a new iterator each time"
                 )
             self._begun = True
-        return iter(source)
+        return _blocks_of(source)
 
 
 class Pass(Reading):
@@ -251,8 +247,17 @@ def _named(source):
     return f"a {type(source).__name__}"
 
 
-def _check_source(source, made_by=None):
-    whose = "batches" if made_by is None else f"what {_named(made_by)}(worker, num_workers) returns"
+def _blocks_of(source):
+    """Return an iterator of the blocks of a source that has been checked."""
+    if hasattr(source, "__iter__"):
+        return iter(source)
+    from slipring.arrow import blocks
+
+    return blocks.reader(source)
+
+
+def _check_source(source, made_by=None, of="worker, num_workers"):
+    whose = "batches" if made_by is None else f"what {_named(made_by)}({of}) returns"
     if isinstance(source, (Mapping, str, bytes, np.ndarray)):
         raise TypeError(
             f"{whose} must be an iterable of blocks, not {shown(source)}: for a stream of one block give [block]"

@@ -1,4 +1,10 @@
-"""Which part of a stream is to be read where the caller runs."""
+"""Which part of a stream is to be read where the caller runs, and what is left of one that is read by shards.
+
+A pass over shards reads pieces: [number of the shard, its first sample (or row), the seed of what is drawn for it;
+None: the pass's own]. Its iterator's state has "seed", "shard" (how many pieces it has read), "sample" (which one comes
+next of the shard that it is at), "divided" ([worker, workers, rank, ranks, shards]), and "pieces" if they were divided
+anew. `division` is the latter three of "divided".
+"""
 
 import random
 import sys
@@ -23,3 +29,62 @@ def here(passes):
         # torch's persistent workers have one seed for all passes, which they begin together.
         seed = random.getrandbits(64) if info is None else mix(info.seed - info.id, passes)
     return (0, 1, seed) if info is None else (info.id, info.num_workers, seed)
+
+
+def turns(seed, division, shuffle, worker, workers):
+    """Return the pieces of a worker that begins: whole shards of those of its rank, in turn."""
+    rank, ranks, shards = division
+    numbers = list(range(shards)[rank::ranks])
+    if shuffle:
+        random.Random(seed).shuffle(numbers)
+    return [[number, 0, None] for number in numbers[worker::workers]]
+
+
+def divided_anew(states, division, shuffle, num_workers):
+    """Return, for each of a rank's workers, what it is to load: see `slipring.images.TarStream.rest_of`."""
+    rank, ranks, shards = division
+    own = _left(states, shards, shuffle)[rank::ranks]
+    beginning = {"seed": None, "shard": 0, "sample": 0}
+    return [
+        {"iterator": {**beginning, "divided": [n, num_workers, *division], "pieces": own[n::num_workers]}}
+        for n in range(num_workers)
+    ]
+
+
+def check_division(had, has):
+    """Raise ValueError where a state is of another part of the shards; "divided" of each."""
+    if list(had) != list(has):
+        words = "worker {} of {}, rank {} of {}, {} shards"
+        raise ValueError(
+            f"the state is of {words.format(*had)}; this is {words.format(*has)}: "
+            "resume with as many workers, ranks and shards, or with a list of all ranks' states"
+        )
+
+
+def _left(states, shards, shuffle):
+    """Return the pieces that nobody has read, of all ranks' workers' states; those that were begun come first."""
+    begun, whole = [], []
+    for rank, of_rank in enumerate(states):
+        division = [rank, len(states), shards]
+        iterators = [None if state is None else state["iterator"] for state in of_rank]
+        seed = next((one["seed"] for one in iterators if one is not None and one["seed"] is not None), None)
+        for worker, state in enumerate(iterators):
+            if state is None:
+                whole += turns(seed, division, shuffle and seed is not None, worker, len(of_rank))
+                continue
+            if state["divided"] != [worker, len(of_rank), *division]:
+                raise ValueError(
+                    f"the state of rank {rank}'s worker {worker} is of {state['divided'][4]} shards, divided among "
+                    f"{state['divided'][3]} ranks; here are {shards} shards and {len(states)} states: resume "
+                    "with the shards that the states are of"
+                )
+            pieces = state.get("pieces")
+            if pieces is None:
+                pieces = turns(state["seed"], division, shuffle, worker, len(of_rank))
+            left = [[number, first, state["seed"] if own is None else own] for number, first, own in pieces]
+            left = left[state["shard"] :]
+            if left and state["sample"]:
+                begun.append([left[0][0], state["sample"], left[0][2]])
+                del left[0]
+            whole += left
+    return begun + whole

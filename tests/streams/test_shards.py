@@ -1,0 +1,187 @@
+"""Streams read by shards: an epoch that n ranks have begun, and m ranks end."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import slipring  # noqa: E402
+from slipring.errors import BlockError  # noqa: E402
+from slipring.streams import ShardStream  # noqa: E402
+from slipring.torch import DataLoader  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than processors
+
+SIZES = (10, 7, 1, 0, 12, 5, 9, 4, 23)  # rows of each shard
+WHOLE = [100 * k + n for k, size in enumerate(SIZES) for n in range(size)]
+
+
+class Rows(ShardStream, torch.utils.data.IterableDataset):
+    """For torch's kind of loader, which knows an iterable dataset by its class."""
+
+
+def read(shard):
+    """Blocks of 4 rows, the last one of fewer; some have none."""
+    for first in range(0, SIZES[shard], 4):
+        yield {"x": np.arange(100 * shard + first, 100 * shard + min(first + 4, SIZES[shard]))}
+        yield {"x": np.arange(0)}
+
+
+def ranks(n, workers=0, batch_size=3, seed=7, source=read, **options):
+    shards = range(len(SIZES))
+    return [
+        DataLoader(
+            Rows(shards, source, batch_size, rank=rank, world_size=n, **options),
+            batch_size=None,
+            num_workers=workers,
+            generator=torch.Generator().manual_seed(seed),
+        )
+        for rank in range(n)
+    ]
+
+
+def taken(loader, count=None):
+    """The rows of so many batches, and the state behind them."""
+    found = [x for batch in itertools.islice(loader, count) for x in batch["x"].tolist()]
+    state = json.loads(json.dumps(loader.state_dict()))
+    loader.close()
+    return found, state
+
+
+def of_job(loaders, counts=None, states=None):
+    """The rows that all ranks of a job get, and their states."""
+    seen, behind = [], []
+    for loader, count in zip(loaders, itertools.repeat(None) if counts is None else counts, strict=False):
+        if states is not None:
+            loader.load_state_dict(states)
+        rows, state = taken(loader, count)
+        seen += rows
+        behind.append(state)
+    return seen, behind
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("m", range(1, 9))
+@pytest.mark.parametrize("n", range(1, 9))
+def test_what_n_ranks_have_not_read_m_ranks_read_once(n, m, shuffle):
+    seen, states = of_job(ranks(n, shuffle=shuffle), [rank * 5 % 4 for rank in range(1, n + 1)])
+    rest, _ = of_job(ranks(m, batch_size=5, seed=99, shuffle=shuffle), states=states[::-1])
+    assert sorted(seen + rest) == WHOLE
+
+
+@pytest.mark.parametrize(("before", "behind"), [(1, 3), (3, 1), (2, 0), (0, 2), (5, 8), (8, 2)])
+def test_other_workers_read_what_was_left(before, behind):
+    (loader,) = ranks(1, workers=before)
+    seen, state = taken(loader, 7)
+    (loader,) = ranks(1, workers=behind)
+    loader.load_state_dict([state])
+    rest, state = taken(loader)
+    assert sorted(seen + rest) == WHOLE
+    (loader,) = ranks(1, workers=3)  # the next epoch is a whole one
+    loader.load_state_dict([state])
+    assert sorted(taken(loader)[0]) == WHOLE
+
+
+def test_a_job_can_be_moved_again_before_and_behind_its_first_batch():
+    seen, states = of_job(ranks(3, workers=2, shuffle=True), (4, 0, 2))
+    for n, counts in ((2, (0, 0)), (4, (1, 0, 3, 1)), (1, (2,))):
+        rows, states = of_job(ranks(n, seed=n, shuffle=True), counts, states)
+        seen += rows
+    assert sorted(seen + of_job(ranks(2, workers=1, shuffle=True), states=states)[0]) == WHOLE
+
+
+@pytest.mark.parametrize(("workers", "m"), [(0, 2), (2, 3)])
+def test_with_drop_last_what_was_not_given_out_is_left_to_others(workers, m):
+    seen, states = of_job(ranks(2, workers=workers, drop_last=True), (5, 9))
+    rest, _ = of_job(ranks(m, workers=workers, drop_last=True), states=states)
+    assert len(seen + rest) == len(set(seen + rest))
+    assert 0 <= len(WHOLE) - len(seen + rest) <= m * max(1, workers) * 2  # each drops two rows at most
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 24])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_as_many_workers_go_on_with_the_same_batches(workers, count):
+    (loader,) = ranks(1, workers, shuffle=True)
+    whole, _ = taken(loader)
+    (loader,) = ranks(1, workers, shuffle=True)
+    seen, state = taken(loader, count)
+    (loader,) = ranks(1, workers, shuffle=True)
+    loader.load_state_dict(state)
+    assert seen + taken(loader)[0] == whole
+
+
+def test_slipring_s_own_loader_divides_the_shards_among_its_workers():
+    with slipring.Loader(ShardStream(range(len(SIZES)), read, 4), None, num_workers=3) as loader:
+        assert sorted(x for batch in loader for x in batch["x"]) == WHOLE
+
+
+def test_a_shard_that_fails_is_opened_again_at_its_row():
+    opened = []
+
+    def failing(shard):
+        opened.append(shard)
+        for number, block in enumerate(read(shard)):
+            if shard == 4 and number == 4 and opened.count(4) == 1:
+                raise OSError("gone")
+            yield block
+
+    batches, got = iter(ShardStream(range(len(SIZES)), failing, 3)), []
+    with pytest.raises(OSError, match="gone"):
+        for batch in batches:
+            got += batch["x"].tolist()
+    got += [x for batch in batches for x in batch["x"].tolist()]
+    assert got == WHOLE
+    assert opened.count(4) == 2
+
+
+def test_a_bad_block_that_was_passed_over_is_so_by_who_goes_on_behind_it():
+    def bad(shard):
+        for number, block in enumerate(read(shard)):
+            yield {"other": np.arange(3)} if (shard, number) == (4, 2) else block
+
+    stream = ShardStream(range(len(SIZES)), bad, 3)
+    batches, got = iter(stream), []
+    with pytest.raises(BlockError):
+        for batch in batches:
+            got += batch["x"].tolist()
+    while 407 not in got:
+        got += next(batches)["x"].tolist()
+    (state,) = stream.rest_of([[{"iterator": batches.state_dict()}]], 1)
+    other = iter(stream)
+    other.load_state_dict(state["iterator"])
+    assert got + [x for batch in other for x in batch["x"].tolist()] == [
+        x for x in WHOLE if x not in range(404, 408)
+    ]
+
+
+def test_states_that_do_not_fit_are_refused():
+    _, states = of_job(ranks(2), (2, 2))
+    (other,) = ranks(1)
+    with pytest.raises(ValueError, match="a list of all ranks' states"):
+        other.load_state_dict(states[0])
+    (fewer,) = ranks(1)
+    fewer.dataset._division[2] = 5
+    with pytest.raises(ValueError, match="is of 9 shards, divided among 2 ranks; here are 5 shards"):
+        fewer.load_state_dict(states)
+    (shorter,) = ranks(1, source=lambda shard: [{"x": np.arange(2)}])
+    shorter.load_state_dict(states)
+    with pytest.raises(ValueError, match=r"shard \d is read from row 6 on, but has 4 rows too few"):
+        list(shorter)
+
+
+def test_arguments_are_refused_by_name():
+    with pytest.raises(ValueError, match="2 shards are too few for 3 ranks"):
+        ShardStream([0, 1], read, 4, world_size=3)
+    with pytest.raises(TypeError, match="read must be a function of a shard"):
+        ShardStream([0, 1], [{}], 4)
+    with pytest.raises(TypeError, match="not the one 'a.parquet'"):
+        ShardStream("a.parquet", read, 4)
+    with pytest.raises(TypeError, match="what lone.shard. returns"):
+
+        def lone(shard):
+            return {"x": np.arange(3)}
+
+        next(iter(ShardStream([0], lone, 4)))
