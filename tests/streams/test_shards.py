@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ def read(shard):
 
 def ranks(n, workers=0, batch_size=3, seed=7, source=read, **options):
     shards = range(len(SIZES))
+    random.seed(seed)  # which seeds a pass where there are no workers
     return [
         DataLoader(
             Rows(shards, source, batch_size, rank=rank, world_size=n, **options),
@@ -147,7 +149,7 @@ def test_a_bad_block_that_was_passed_over_is_so_by_who_goes_on_behind_it():
     with pytest.raises(BlockError):
         for batch in batches:
             got += batch["x"].tolist()
-    while 407 not in got:
+    while 411 not in got:
         got += next(batches)["x"].tolist()
     (state,) = stream.rest_of([[{"iterator": batches.state_dict()}]], 1)
     other = iter(stream)
@@ -177,9 +179,9 @@ def test_arguments_are_refused_by_name():
         ShardStream([0, 1], read, 4, world_size=3)
     with pytest.raises(TypeError, match="read must be a function of a shard"):
         ShardStream([0, 1], [{}], 4)
-    with pytest.raises(TypeError, match="not the one 'a.parquet'"):
+    with pytest.raises(TypeError, match=r"not the one 'a\.parquet'"):
         ShardStream("a.parquet", read, 4)
-    with pytest.raises(TypeError, match="what lone.shard. returns"):
+    with pytest.raises(TypeError, match=r"what .*lone\(shard\) returns"):
 
         def lone(shard):
             return {"x": np.arange(3)}
