@@ -32,6 +32,7 @@ __all__ = [
     "SegmentFull",
     "SlipringError",
     "Stats",
+    "Storage",
     "StringList",
     "WorkerDied",
     "WorkerError",
@@ -61,9 +62,15 @@ _IN_ERRORS = frozenset({
 
 
 # Asked for seldom: imported then.
-_LATE = {"progress": "monitor.progress", "replay": "monitor.replay", "stream": "streams"}
+_SELDOM = {
+    "Storage": "files.storage",
+    "progress": "monitor.progress",
+    "replay": "monitor.replay",
+    "stream": "streams",
+}
 
 if TYPE_CHECKING:
+    from slipring.files.storage import Storage
     from slipring.monitor.progress import progress
     from slipring.monitor.replay import replay
     from slipring.streams import stream
@@ -72,8 +79,8 @@ else:  # to type checkers they are in slipring.errors alone, so that they see mi
     def __getattr__(name):
         if name in _IN_ERRORS:
             return getattr(errors, name)
-        if name in _LATE:
+        if name in _SELDOM:
             import importlib
 
-            return getattr(importlib.import_module(f"slipring.{_LATE[name]}"), name)
+            return getattr(importlib.import_module(f"slipring.{_SELDOM[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,7 @@
     │   └── SlotLost                          the slot of a worker thought dead is another's now
     ├── CorruptBatch                          what lies in a slot is not a batch
     ├── ImageError      (also ValueError)     bytes that are no image, or not as they should be
+    ├── RemoteError     (also OSError)        what a URL stands for cannot be read
     ├── BlockError      (also ValueError)     a block of a stream is not as the ones before
     ├── DescriptorClosed  (also RuntimeError)  other code has closed slipring's file descriptor
     ├── TooManyProcesses  (also RuntimeError)  more processes use a queue than it has room for
@@ -42,6 +43,7 @@ __all__ = [
     "DescriptorClosed",
     "ImageError",
     "LoaderTimeout",
+    "RemoteError",
     "SegmentFull",
     "ShutDown",
     "SlipringError",
@@ -212,6 +214,32 @@ class ImageError(SlipringError, ValueError):
     """
 
     path: str | None = None
+    index: int | None = None
+
+
+class RemoteError(SlipringError, OSError):
+    """What a URL stands for cannot be read: it does not exist, may not be read, or every attempt has failed.
+
+    ``__cause__`` is the last attempt's error, in the process that read.
+
+    Attributes
+    ----------
+    url : str
+    start, stop : int or None
+        The bytes that were wanted; None: all of them, or what is known about them.
+    attempts : int
+        How often it was tried.
+    missing : bool
+        The server says that there is no such thing.
+    index : int or None
+        Of the sample, in a dataset of slipring.images.
+    """
+
+    url: str
+    start: int | None = None
+    stop: int | None = None
+    attempts: int = 1
+    missing: bool = False
     index: int | None = None
 
 

@@ -7,6 +7,7 @@ import functools
 import inspect
 import operator
 import os
+import re
 import reprlib
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +25,9 @@ MAX_FETCH_THREADS = (
     1024  # of one worker: more wait for their turn on a processor, not for a disk or a network
 )
 MAX_COUNT = (1 << 32) - 1  # of rows in a batch, and whatever else is counted: as csrc/layout.h
+
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+_MOST_BYTES = 1 << 46
 
 
 # ---- single arguments: what does not fit is refused with name, value and rule; TypeError or ValueError
@@ -63,6 +67,25 @@ def integer(
     if below or (most is not None and value > most):
         rule = f"at least {least}" if most is None else f"from {least} to {most}"
         raise ValueError(f"{name} must be {rule}, not {_shown(value)}{hint if below else ''}")
+
+
+def size_in_bytes(name: str, value: int | str) -> int:
+    """Return a size given as a number of bytes, or in words such as "32GiB"."""
+    if isinstance(value, str):
+        found = _SIZE.fullmatch(value)
+        if found is None:
+            raise ValueError(
+                f"{name} must be a size such as '32GiB', '500 MB' or a number of bytes, not {_shown(value)}"
+            )
+        power = "kmgt".index(found[2].lower()) + 1 if found[2] else 0
+        nbytes = int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+    elif isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        raise TypeError(f"{name} must be a size such as '32GiB' or a number of bytes, not {_shown(value)}")
+    else:
+        nbytes = value.__index__()
+    if not 1 <= nbytes <= _MOST_BYTES:
+        raise ValueError(f"{name} must be from 1 byte to 64 TiB, not {_shown(value)}")
+    return nbytes
 
 
 def seconds(name: str, value: Any) -> None:

@@ -18,16 +18,17 @@ PACKAGE = ROOT / "pkg" / "slipring"
 # Layer -> (its modules, the layers it may use besides itself). "torch.*" stands for the whole folder.
 LAYERS = {
     "ground": (
-        ("_machine", "_platform", "_version", "errors", "strings", "typing", "arrow.files", "codec.tree"),
+        ("_machine", "_offered", "_platform", "_version", "errors", "strings", "typing", "codec.tree"),
         (),
     ),
     "cring": (("ring._cring",), ()),
     "ring": (("ring.*",), ("ground", "cring")),
     "options": (("options",), ("ground", "ring")),
     "monitor": (("monitor.*",), ("ground", "ring", "options")),
-    "codec": (("arrow.*", "codec.*", "collate.*"), ("ground", "ring")),
+    "files": (("files.*",), ("ground", "ring", "options")),
+    "codec": (("arrow.*", "codec.*", "collate.*"), ("ground", "ring", "options", "files")),
     "ccache": (("cache._ccache",), ("cring",)),
-    "cache": (("cache.*",), ("ground", "ring", "cring", "codec", "ccache")),
+    "cache": (("cache.*",), ("ground", "ring", "options", "cring", "codec", "ccache")),
     "workers": (("workers.*", "stats"), ("ground", "ring", "monitor", "codec")),
     "iterate": (("iterate.*",), ("ground", "ring", "codec", "workers")),
     "streams": (
@@ -40,10 +41,10 @@ LAYERS = {
     ),
     "package": (
         ("__init__",),
-        ("ground", "ring", "monitor", "codec", "cache", "workers", "iterate", "loader", "streams"),
+        ("ground", "ring", "monitor", "files", "codec", "cache", "workers", "iterate", "loader", "streams"),
     ),
     "cimages": (("images._cimages",), ()),
-    "images": (("images.*",), ("ground", "ring", "options", "cimages", "codec", "cache", "workers")),
+    "images": (("images.*",), ("ground", "ring", "options", "cimages", "files", "codec", "cache", "workers")),
     "torch": (
         ("torch.*",),
         ("ground", "ring", "options", "monitor", "codec", "workers", "iterate", "loader", "package"),

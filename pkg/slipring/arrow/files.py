@@ -8,6 +8,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from slipring.errors import RemoteError
+
 WHOLE = 1 << 20  # bytes: a smaller file's digest is of all of it
 END, PROBE, PROBES = 1 << 16, 4096, 64  # of another: bytes at each end, and at so many columns' beginnings
 
@@ -46,6 +48,11 @@ def machine():
         return None
 
 
+def stamp_afar(url, storage):
+    """Return the stamp of what a URL stands for."""
+    return Stamp(*storage._info(url), None, 0, 0)
+
+
 def digest(file):
     """Return a hash of what an open table file contains; None if another file is there by now.
 
@@ -78,22 +85,44 @@ def _footer(tail):
     return 0  # a stream has none
 
 
-def open_table(path, columns):
+def open_table(path, columns, storage=None, known=None):
     """Open a file of either kind, of which `columns` (None: all) are to be read.
+
+    Parameters
+    ----------
+    path : str
+        Or a URL, which `storage` reads.
+    columns : list of str or None
+    storage : slipring.Storage, optional
+    known : (Stamp, metadata), optional
+        What another reader of the same file has found: it is not asked for again.
 
     Raises
     ------
     ValueError
         It is of neither kind, cannot be read, or lacks a column.
     """
-    with open(path, "rb") as file:
-        magic, stamp = file.read(8), Stamp.of(file.fileno())
+    stamp, footer = known or (None, None)
+    afar = None
+    if storage is not None:
+        stamp = stamp or stamp_afar(path, storage)
+        afar = storage._open(path, *stamp[:2])
+        if (
+            footer is None
+        ):  # Parquet and IPC files have theirs at the end: mostly this is all that is to be read
+            afar.ahead([(max(0, stamp.size - END), stamp.size), (0, min(8, stamp.size))])
+        magic = b"PAR1" if footer is not None else afar.range(0, min(8, stamp.size))
+    else:
+        with open(path, "rb") as file:
+            magic, stamp = file.read(8), Stamp.of(file.fileno())
     size = stamp.size
     try:
         if magic[:4] == b"PAR1":
-            return Parquet(path, columns, stamp)
+            return Parquet(path, columns, stamp, afar, footer)
         if magic[:6] == b"ARROW1" or magic[:4] == b"\xff\xff\xff\xff":
-            return Ipc(path, columns, stamp, stream=magic[:6] != b"ARROW1")
+            return Ipc(path, columns, stamp, magic[:6] != b"ARROW1", afar)
+    except RemoteError:
+        raise
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path} ({size} bytes) cannot be read as a table: {error}") from error
     raise ValueError(f"{path} ({size} bytes) is neither Parquet nor Arrow IPC: it begins with {magic!r}")
@@ -102,9 +131,15 @@ def open_table(path, columns):
 class Parquet:
     """A Parquet file; see `open_table`."""
 
-    def __init__(self, path, columns, stamp):
-        self.path, self.stamp = path, stamp
-        self.file = pq.ParquetFile(path, memory_map=True, pre_buffer=False)
+    may_wait = True  # a row group is read, and decoded
+
+    def __init__(self, path, columns, stamp, afar=None, footer=None):
+        self.path, self.stamp, self._afar = path, stamp, afar
+        if afar is None:
+            self.file = pq.ParquetFile(path, memory_map=True, pre_buffer=False, metadata=footer)
+        else:
+            self.file = pq.ParquetFile(afar, pre_buffer=False, metadata=footer)
+        self.metadata = self.file.metadata
         self.schema = _project(self.file.schema_arrow, columns, path)
 
     def counts(self):
@@ -123,23 +158,56 @@ class Parquet:
 
     def read(self, group):
         """Return (the row group's table, False)."""
+        if self._afar is not None:
+            self._afar.ahead(self._chunks(group))
         table = self.file.read_row_group(group, columns=self.schema.names, use_threads=False)
+        if self._afar is not None:
+            self._afar.ahead([])
         return table.combine_chunks(), False
+
+    def _chunks(self, group):
+        """Return where in the file the columns that are read lie."""
+        of_group = self.metadata.row_group(group)
+        for number in range(of_group.num_columns):
+            column = of_group.column(number)
+            name = column.path_in_schema
+            if any(name == wanted or name.startswith(f"{wanted}.") for wanted in self.schema.names):
+                begin = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
+                yield begin, begin + column.total_compressed_size
 
 
 class Ipc:
-    """An Arrow IPC file or stream, which is mapped; see `open_table`."""
+    """An Arrow IPC file or stream, which is mapped; see `open_table`.
 
-    def __init__(self, path, columns, stamp, stream):
+    Behind a URL a file's record batches are read when they are asked for; a stream, which has no index, as a whole.
+    """
+
+    metadata = _counts = None
+
+    def __init__(self, path, columns, stamp, stream, afar=None):
         self.path, self.stamp = path, stamp
-        with pa.memory_map(path) as file:
-            self.memory = file.read_buffer()
+        self.may_wait = afar is not None
+        if afar is None:
+            with pa.memory_map(path) as file:
+                self.memory = file.read_buffer()
+        elif stream:
+            self.memory = pa.py_buffer(afar.range(0, stamp.size))
+        else:
+            self.memory = afar
         read = pa.ipc.open_stream if stream else pa.ipc.open_file
         options = pa.ipc.IpcReadOptions(use_threads=False)
         self.file = read(self.memory, options=options)
         whole = self.file.schema
         self.schema = _project(whole, columns, path)
-        if stream or (self.file.num_record_batches and not self.is_mapped(self.file.get_batch(0))):
+        if afar is not None and not stream:  # batches are counted by a column of few bytes
+            options.included_fields = [min(range(len(whole)), key=lambda at: _width(whole.types[at]))]
+            counted = read(afar, options=options)
+            self._counts = [counted.get_batch(i).num_rows for i in range(counted.num_record_batches)]
+        if (
+            (afar is not None)
+            or stream
+            or (self.file.num_record_batches and not self.is_mapped(self.file.get_batch(0)))
+        ):
             # What is not asked for is not decompressed. Of a mapped file this would make copies.
             options.included_fields = [whole.get_field_index(name) for name in self.schema.names]
             self.file = read(self.memory, options=options)
@@ -153,7 +221,9 @@ class Ipc:
         return self.file.num_record_batches if self.batches is None else len(self.batches)
 
     def counts(self):
-        return [self.batch(i).num_rows for i in range(len(self))]
+        if self._counts is None:
+            return [self.batch(i).num_rows for i in range(len(self))]
+        return self._counts
 
     def beginnings(self):
         """Return where in the file buffers of the first and the last batch begin, if they are not decoded."""
@@ -168,12 +238,22 @@ class Ipc:
         return pa.Table.from_batches([batch]), self.is_mapped(batch)
 
     def is_mapped(self, batch):
+        if not isinstance(self.memory, pa.Buffer):
+            return False
         begin, end = self.memory.address, self.memory.address + self.memory.size
         return all(begin <= buffer.address < end or buffer.size == 0 for buffer in _buffers(batch))
 
 
 def _buffers(batch):
     return [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
+
+
+def _width(kind):
+    """Bits of a value; those of other types than the plain ones are many."""
+    try:
+        return kind.bit_width
+    except ValueError:
+        return 1 << 30
 
 
 def _ends(n):

@@ -7,18 +7,26 @@ import operator
 import os
 import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 import pyarrow as pa
 
-from slipring.arrow.files import digest, open_table
+from slipring._offered import read_ahead, threads
+from slipring.arrow.files import digest, open_table, stamp_afar
 from slipring.errors import shown
+from slipring.files.storage import locate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from slipring.files.storage import Storage
+
 RETURNS = ("rows", "record_batch")
+OWN = ("_local", "_footers", "_asked")  # attributes of each process
+OPENED_AT_ONCE = 16  # files afar, when the dataset is made
+FILES = 8  # that a thread of a worker keeps open: there are many threads
 # An array of these refers to all the bytes of the array that it was taken from.
 _VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
 
@@ -28,11 +36,12 @@ class TableDataset:
 
     Each process and thread opens the files for itself when it reads the first row: what crosses a fork, or is
     pickled, is paths, row counts and what tells that a file has changed. IPC files are mapped, and
-    uncompressed ones read with no copy.
+    uncompressed ones read with no copy. A worker's `fetch_threads` read row groups of Parquet files, and what lies
+    behind URLs, beside one another.
 
     Parameters
     ----------
-    paths : path or sequence of paths
+    paths : path, URL or sequence of them
         Parquet files, Arrow IPC files or IPC streams (Hugging Face datasets' ``.arrow``), told apart by their
         first bytes. Rows are numbered through all of them. The columns read must be alike in all, in whatever
         order. The files must stay as they are: a reader that finds another size or time of modification
@@ -50,6 +59,8 @@ class TableDataset:
     cached_groups : int
         Row groups (compressed record batches) that each worker keeps decoded. A mapped record batch costs
         nothing and is always kept.
+    storage : slipring.Storage, optional
+        How URLs are read.
 
     Raises
     ------
@@ -59,7 +70,7 @@ class TableDataset:
     TypeError
         `paths` is a table in memory: it would be pickled to each worker.
     OSError
-        A file cannot be opened.
+        A file cannot be opened; of a URL a `slipring.errors.RemoteError`.
 
     Examples
     --------
@@ -90,6 +101,7 @@ class TableDataset:
         decode_batch: Callable[[pa.RecordBatch], Iterable[Any]] | None = None,
         returns: Literal["rows", "record_batch"] = "rows",
         cached_groups: int = 4,
+        storage: Storage | None = None,
     ) -> None:
         if isinstance(paths, (pa.Table, pa.RecordBatch)):
             raise TypeError(
@@ -98,7 +110,7 @@ class TableDataset:
             )
         if isinstance(paths, (str, bytes, os.PathLike)):
             paths = [paths]
-        self.paths = [os.path.abspath(os.fsdecode(path)) for path in paths]
+        self.paths, self._remote = locate(paths, storage)
         if isinstance(columns, str):
             raise TypeError(f"columns must be a sequence of names, not the one name {columns!r}")
         self.columns = None if columns is None else list(columns)
@@ -107,8 +119,14 @@ class TableDataset:
         self.decode, self.decode_batch, self.returns = decode, decode_batch, returns
         self.cached_groups = operator.index(cached_groups)
         self._check()
+        self._forget()
         self._survey()
         self._digests = None  # of the files, or None for one that could not be read: when it is pickled
+
+    def _forget(self):
+        """Begin as a dataset that has opened nothing: here, and where it was sent to."""
+        self._footers = {}  # number of a file -> its stamp and footer, for all threads, and forked workers
+        self._asked = {}  # number of a file afar -> the process that has asked whether it has changed
         self._local = threading.local()
 
     def _check(self):
@@ -143,10 +161,12 @@ class TableDataset:
 
     def _survey(self):
         """Count rows and compare schemas; nothing stays open."""
-        groups, counts, self._stamps, self.schema = [], [], [], None
-        for number, path in enumerate(self.paths):
-            file = open_table(path, self.columns)
+        groups, counts, self._stamps, self._waits, self.schema = [], [], [], [], None
+        for number, (file, path) in enumerate(zip(self._opened_all(), self.paths)):
             self._stamps.append(file.stamp)
+            self._waits.append(file.may_wait)
+            if self._remote is not None and file.metadata is not None:
+                self._footers[number] = file.stamp, file.metadata
             if self.schema is None:
                 self.schema = file.schema
             for column, field in enumerate(self.schema):
@@ -169,16 +189,32 @@ class TableDataset:
         self._groups = np.array(groups, np.int64).reshape(-1, 2)
         self._ends = np.cumsum(np.array(counts, np.int64))
 
+    def _opened_all(self):
+        """Yield all files; those afar are opened beside one another."""
+        if self._remote is None:
+            for path in self.paths:
+                yield open_table(path, self.columns)
+        elif self.paths:
+            with ThreadPoolExecutor(min(OPENED_AT_ONCE, len(self.paths))) as pool:
+                yield from pool.map(lambda path: open_table(path, self.columns, self._remote), self.paths)
+
+    @property
+    def _told(self):
+        """What tells of each file that it has changed: its size, and a time or what a server has in its place."""
+        return [stamp[:2] for stamp in self._stamps]
+
     def __getstate__(self) -> dict[str, Any]:
         if self._digests is None:
             self._digests = [self._digest(number) for number in range(len(self.paths))]
-        return {name: value for name, value in self.__dict__.items() if name != "_local"}
+        return {name: value for name, value in self.__dict__.items() if name not in OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._local = threading.local()
+        self._forget()
 
     def _digest(self, number):
+        if self._remote is not None:
+            return None  # there are no copies of it that have other times
         try:
             file = open_table(self.paths[number], self.columns)
             return digest(file) if file.stamp.is_as(self._stamps[number]) else None
@@ -255,11 +291,10 @@ class TableDataset:
         """Yield (places in the batch, table of their rows) for each row group that is touched."""
         rows = self._rows(indices)
         which = np.searchsorted(self._ends, rows, side="right")
-        for group in np.unique(which).tolist():
+        for group, table in self._tables(np.unique(which).tolist()):
             places = np.flatnonzero(which == group)
             first = self._ends[group - 1] if group else 0
             at = rows[places] - first
-            table = self._group(group)
             if _is_run(at - at[0]):
                 yield places, table.slice(int(at[0]), len(at))
             else:
@@ -273,24 +308,29 @@ class TableDataset:
                 raise IndexError(f"index {i} of a TableDataset of {n} rows")
         return np.array([i + n if i < 0 else i for i in rows], np.int64)
 
-    def _group(self, group):
-        mine = self._local
-        if getattr(mine, "pid", None) != os.getpid():  # a forked child opens the files anew
-            mine.pid, mine.files, mine.kept, mine.mapped = os.getpid(), {}, OrderedDict(), {}
+    def _tables(self, groups):
+        """Yield (group, its table); by a worker's threads as many are read at a time as there are threads."""
+        at_once = threads()
+        for first in range(0, len(groups), at_once):
+            some = groups[first : first + at_once]
+            missing = [group for group in some if self._is_to_be_read(group)] if at_once > 1 else []
+            ahead = dict(zip(missing, read_ahead(self._read_ahead, missing) or ()))
+            for group in some:
+                yield group, self._group(group, ahead.pop(group, None))
+
+    def _is_to_be_read(self, group):
+        mine = self._mine()
+        return group not in mine.mapped and group not in mine.kept and self._waits[self._groups[group, 0]]
+
+    def _group(self, group, read=None):
+        """Return a row group's table: one that is kept, what another thread has read, or what is read now."""
+        mine = self._mine()
         if group in mine.mapped:
             return mine.mapped[group]
         if group in mine.kept:
             mine.kept.move_to_end(group)
             return mine.kept[group]
-        number, inside = self._groups[group].tolist()
-        file = mine.files.get(number)
-        if file is None:
-            file = open_table(self.paths[number], self.columns)
-            self._check_same(number, file)
-            mine.files[number] = file
-        table, mapped = file.read(inside)
-        # All files' rows look like the first one's, to be put together.
-        table = pa.Table.from_arrays([table[name] for name in self.schema.names], schema=self.schema)
+        table, mapped = read or self._read(group)
         if mapped:
             mine.mapped[group] = table
         else:
@@ -298,6 +338,44 @@ class TableDataset:
             while len(mine.kept) > self.cached_groups:
                 mine.kept.popitem(last=False)
         return table
+
+    def _mine(self):
+        """Return what this thread of this process has open, and keeps."""
+        mine = self._local
+        if getattr(mine, "pid", None) != os.getpid():  # a forked child opens the files anew
+            mine.pid, mine.files, mine.kept, mine.mapped = os.getpid(), OrderedDict(), OrderedDict(), {}
+        return mine
+
+    def _read_ahead(self, group):
+        """Return what `_read` does, in a thread that keeps few files open."""
+        files = self._mine().files
+        while len(files) > FILES:
+            files.popitem(last=False)
+        return self._read(group)
+
+    def _read(self, group):
+        """Return (a row group's table, whether it lies in a mapped file)."""
+        number, inside = self._groups[group].tolist()
+        files = self._mine().files
+        file = files.get(number)
+        if file is None:
+            file = files[number] = self._open(number)
+        table, mapped = file.read(inside)
+        # All files' rows look like the first one's, to be put together.
+        return pa.Table.from_arrays([table[name] for name in self.schema.names], schema=self.schema), mapped
+
+    def _open(self, number):
+        """Return a file that is as it was when the dataset was made. Threads of a process share what is in footers."""
+        known = self._footers.get(number)
+        if self._remote is not None and self._asked.get(number) != os.getpid():
+            stamp = stamp_afar(self.paths[number], self._remote)
+            known = stamp, known[1] if known is not None and known[0].is_as(stamp) else None
+        file = open_table(self.paths[number], self.columns, self._remote, known)
+        self._check_same(number, file)
+        if file.metadata is not None:
+            self._footers[number] = file.stamp, file.metadata
+        self._asked[number] = os.getpid()
+        return file
 
 
 class Rows:
@@ -369,7 +447,11 @@ def _take(table, numbers):
         return pa.concat_tables([table.slice(number, 1) for number in numbers.tolist()])
 
 
-def _time(nanoseconds):
+def _time(changed):
+    """A time of modification, or what a server tells in its place."""
+    if isinstance(changed, str):
+        return changed or "at a time that the server does not tell"
+    nanoseconds = changed
     return datetime.datetime.fromtimestamp(nanoseconds / 1e9).isoformat(" ")
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
 from slipring.cache._cache import Core
 from slipring.errors import shown
+from slipring.options import size_in_bytes
 from slipring.ring._segment import room_left
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _log = logging.getLogger("slipring")
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
-_MOST = 1 << 46
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,25 +322,6 @@ def _reopen(cls, descriptor, name):
 def as_cache(value: int | str | Cache) -> Cache:
     """Return the cache that an argument means: itself, or a new one of that budget."""
     return value if isinstance(value, Cache) else Cache(size_in_bytes("cache", value))
-
-
-def size_in_bytes(name: str, value: int | str) -> int:
-    """Return a size given as a number of bytes, or in words such as "32GiB"."""
-    if isinstance(value, str):
-        found = _SIZE.fullmatch(value)
-        if found is None:
-            raise ValueError(
-                f"{name} must be a size such as '32GiB', '500 MB' or a number of bytes, not {shown(value)}"
-            )
-        power = "kmgt".index(found[2].lower()) + 1 if found[2] else 0
-        nbytes = int(float(found[1]) * (1024 if found[3] else 1000) ** power)
-    elif isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        raise TypeError(f"{name} must be a size such as '32GiB' or a number of bytes, not {shown(value)}")
-    else:
-        nbytes = value.__index__()
-    if not 1 <= nbytes <= _MOST:
-        raise ValueError(f"{name} must be from 1 byte to 64 TiB, not {shown(value)}")
-    return nbytes
 
 
 def in_words(nbytes: int) -> str:

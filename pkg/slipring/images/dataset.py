@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
+from slipring._offered import read_ahead
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.collate._default import default_collate
-from slipring.errors import ImageError, shown
+from slipring.errors import ImageError, RemoteError, shown
 from slipring.images._backend import backend
 from slipring.images.decode import MAX_PIXELS, Reading, crop, look, render, too_large
 from slipring.images.transforms import Draws, View, chain, final_size
@@ -23,7 +24,6 @@ from slipring.ring._check import in_a_handler
 from slipring.ring._segment import now
 from slipring.ring._slot import DECODE, READ, RESIZE, at_row, spent
 from slipring.workers import seeding, skipping
-from slipring.workers.concurrency import read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -268,8 +268,13 @@ class ImageDataset(abc.ABC):
                 raise
             path = self.name(index)
             where = f"{path} (index {index})" if path else f"index {index}"
-            of_the_file = isinstance(error, ImageError) or error.errno in _OF_THE_FILE
+            afar = isinstance(error, RemoteError)
+            of_the_file = (
+                error.missing if afar else isinstance(error, ImageError) or error.errno in _OF_THE_FILE
+            )
             if self.on_error == "raise" or not of_the_file:
+                if afar:
+                    raise RemoteError(f"{where}: {error}", **{**error.__dict__, "index": index}) from error
                 raise ImageError(f"{where}: {error}", path=path, index=index) from error
             skipping.skipped()
             _log.warning("skipped %s: %s", where, str(error))  # a handler may keep what it is given

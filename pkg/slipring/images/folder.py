@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slipring.files.storage import locate
 from slipring.images.dataset import ImageDataset
 from slipring.strings import StringList
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self, Unpack
 
+    from slipring.files.storage import Storage
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
 
@@ -30,7 +32,7 @@ class Folder(ImageDataset):
 
     Parameters
     ----------
-    root : path
+    root : path or URL
     transform, layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error
         As `ImageDataset` has them.
     extensions : tuple of str
@@ -38,7 +40,9 @@ class Folder(ImageDataset):
     is_valid_file : callable, optional
         In place of `extensions`: tells of a path whether it counts.
     allow_empty : bool
-        Take classes without a file, too.
+        Take classes without a file, too. Behind a URL only files are seen.
+    storage : slipring.Storage, optional
+        How URLs are read.
 
     Attributes
     ----------
@@ -70,6 +74,7 @@ class Folder(ImageDataset):
     class_to_idx: dict[str, int]
     targets: NDArray[np.int64]
     target_transform: Callable[[int], Any] | None = None
+    _remote = None
 
     def __init__(
         self,
@@ -79,27 +84,33 @@ class Folder(ImageDataset):
         extensions: str | tuple[str, ...] = EXTENSIONS,
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
+        storage: Storage | None = None,
         **options: Unpack[ImageOptions],
     ) -> None:
         super().__init__(transform, **options)
         self.root = os.fspath(root)
-        self.classes = sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
-        if not self.classes:
-            raise FileNotFoundError(f"{self.root} has no folders: there must be one per class")
-        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        (url,), self._remote = locate([root], storage)
         if is_valid_file is None:
             endings = (extensions,) if isinstance(extensions, str) else tuple(extensions)
 
             def is_valid_file(path):
                 return path.lower().endswith(endings)
 
+        if self._remote is None:
+            self.root = url if self.root.startswith("file://") else self.root
+            found = _found_here(self.root)
+        else:
+            found, self._tags = _found_afar(url, self._remote)
+        self.classes = sorted(found)
+        if not self.classes:
+            raise FileNotFoundError(f"{self.root} has no folders: there must be one per class")
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         paths, targets, empty = [], [], []
         for number, name in enumerate(self.classes):
-            found = len(paths)
-            for folder, _, files in sorted(os.walk(os.path.join(self.root, name), followlinks=True)):
-                paths += [path for file in sorted(files) if is_valid_file(path := os.path.join(folder, file))]
-            targets += [number] * (len(paths) - found)
-            if len(paths) == found:
+            valid = [path for path in found[name] if is_valid_file(path)]
+            paths += valid
+            targets += [number] * len(valid)
+            if not valid:
                 empty.append(name)
         if empty and not allow_empty:
             raise FileNotFoundError(
@@ -146,7 +157,12 @@ class Folder(ImageDataset):
         return self._data(index), self._target(index)
 
     def _data(self, index):
-        return read_file(self._paths[index])
+        path = self._paths[index]
+        return (
+            read_file(path)
+            if self._remote is None
+            else self._remote._read_all(path, self._tags.get(path, ""))
+        )
 
     def _target(self, index):
         target = int(self.targets[index])
@@ -163,6 +179,29 @@ class Folder(ImageDataset):
 
     def __repr__(self) -> str:
         return f"Folder({self.root!r}, {self.transform}): {len(self)} images in {len(self.classes)} classes"
+
+
+def _found_here(root):
+    """Return {class: paths of all its files, in torchvision's order}."""
+    found = {}
+    for name in sorted(entry.name for entry in os.scandir(root) if entry.is_dir()):
+        walked = sorted(os.walk(os.path.join(root, name), followlinks=True))
+        found[name] = [os.path.join(folder, file) for folder, _, files in walked for file in sorted(files)]
+    return found
+
+
+def _found_afar(root, storage):
+    """Return the same of a URL, and what tells that a file has changed, where files are kept on a disk here."""
+    root = root.rstrip("/") + "/"
+    found, tags = {}, {}
+    listed = storage._find(root)
+    for path, tag in sorted(listed, key=lambda one: one[0].rpartition("/")[::2]):
+        name, slash, _ = path.removeprefix(root).partition("/")
+        if slash and path.startswith(root):
+            found.setdefault(name, []).append(path)
+            if storage.disk_cache is not None and tag:
+                tags[path] = tag
+    return found, tags
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Unpack
 
+    from slipring.files.storage import Storage
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
 
@@ -21,13 +22,15 @@ class Parquet(ImageDataset):
 
     Parameters
     ----------
-    paths : path or sequence of paths
+    paths : path, URL or sequence of them
         As `slipring.arrow.TableDataset` takes them.
     transform : Transform or list of Transform, optional
     image : str
         A column of bytes, or of structs with a field "bytes", as Hugging Face's datasets have it.
     target : str or sequence of str
         A column, whose values become the target; several: a dict of them.
+    storage : slipring.Storage, optional
+        How URLs are read.
     layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what
         As `ImageDataset` has them.
 
@@ -57,6 +60,7 @@ class Parquet(ImageDataset):
         *,
         image: str = "image",
         target: str | Sequence[str] = "label",
+        storage: Storage | None = None,
         **options: Unpack[ImageOptions],
     ) -> None:
         super().__init__(transform, **options)
@@ -67,7 +71,7 @@ class Parquet(ImageDataset):
         self.image = image
         self.target = target
         columns = [target] if isinstance(target, str) else list(target)
-        self._rows = TableDataset(paths, columns=[image, *columns], decode_batch=self._split)
+        self._rows = TableDataset(paths, columns=[image, *columns], decode_batch=self._split, storage=storage)
         self._complete()
 
     def _split(self, batch):
@@ -96,8 +100,7 @@ class Parquet(ImageDataset):
         return self._rows.__getitems__(indices)
 
     def fingerprint(self) -> str:
-        stamps = [(status.st_size, status.st_mtime_ns) for status in map(os.stat, self._rows.paths)]
-        return repr((list(zip(map(os.path.abspath, self._rows.paths), stamps)), self.image, self.target))
+        return repr((list(zip(self._rows.paths, self._rows._told)), self.image, self.target))
 
     def name(self, index: int) -> str:
         return f"row {index} of {self._rows.paths[0]}" + (" ..." if len(self._rows.paths) > 1 else "")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import hashlib
 import json
 import logging
 import os
 import tarfile
 import tempfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from slipring.errors import ImageError, shown
+from slipring.files.storage import locate
 from slipring.images.dataset import ImageDataset
 from slipring.strings import StringList
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from slipring.files.storage import Storage
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
 
@@ -38,6 +42,7 @@ _RECORD = np.dtype(
     ]
 )
 _SUFFIX = ".index.npz"
+SCANS = 16  # shards that are looked through at the same time, where they are not here
 
 
 class Tar(ImageDataset):
@@ -45,7 +50,7 @@ class Tar(ImageDataset):
 
     Parameters
     ----------
-    shards : path or sequence of paths
+    shards : path, URL or sequence of them
         Uncompressed tar files. Samples are numbered through all of them, as they lie.
     transform : Transform or list of Transform, optional
     image : str
@@ -53,9 +58,11 @@ class Tar(ImageDataset):
     target : str or None
         Likewise of the target's: ``cls`` and ``index`` are numbers, ``json`` is what it holds, ``txt`` text; any other
         comes as bytes. None: the sample's name.
-    index : {'memory', 'beside'}
-        Where the index is kept: in memory, or in a file beside each shard, which is made anew when the shard's size or
-        time of modification has changed.
+    index : {'memory', 'beside'} or path
+        Where the index is kept: in memory, or in a file for each shard, beside it or in this folder, which is made
+        anew when the shard's size or time of modification has changed. Shards behind URLs have nothing beside them.
+    storage : slipring.Storage, optional
+        How URLs are read.
     layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what
         As `ImageDataset` has them.
 
@@ -84,6 +91,7 @@ class Tar(ImageDataset):
     image: str
     target: str | None
     keys: StringList
+    _on = None  # shard -> the open file of who reads in order
 
     def __init__(
         self,
@@ -92,15 +100,16 @@ class Tar(ImageDataset):
         *,
         image: str = "jpg;jpeg;png;webp",
         target: str | None = "cls",
-        index: Literal["memory", "beside"] = "memory",
+        index: Literal["memory", "beside"] | str | os.PathLike[str] = "memory",
+        storage: Storage | None = None,
         **options: Unpack[ImageOptions],
     ) -> None:
         super().__init__(transform, **options)
-        if index not in ("memory", "beside"):
-            raise ValueError(f"index must be 'memory' or 'beside', not {shown(index)}")
-        self.image, self.target, self._keeps = image, target, index == "beside"
+        self.image, self.target = image, target
         self._endings = () if target is None else tuple(target.split(";"))
-        self._open(paths_of(shards))
+        paths, self._remote = paths_of(shards, storage)
+        self._kept_in = _folder_of(index, self._remote)
+        self._open(paths)
         self._complete()
 
     def only(self, path: str) -> Tar:
@@ -110,25 +119,46 @@ class Tar(ImageDataset):
         other._open([path])
         return other
 
+    def in_order(self) -> Tar:
+        """Return the same for one thread that reads the samples in their order: shards afar in large pieces."""
+        other = copy.copy(self)
+        other._on = {}
+        return other
+
     # ---- the index
 
     def _open(self, paths):
         self.paths, self._stamps, records, keys = paths, [], [np.zeros(0, _RECORD)], []
-        for number, path in enumerate(paths):
-            status = os.stat(path)
-            self._stamps.append((status.st_size, status.st_mtime_ns))
-            part, names = self._kept_index(path, status) if self._keeps else self._make_index(path)
+        self._checked_by = {}  # shard -> the process that has looked whether it has changed
+        for number, (stamp, part, names) in enumerate(self._indices(paths)):
+            self._stamps.append(stamp)
             part["shard"] = number
             records.append(part)
             keys += names
         self._records = np.concatenate(records)
         self.keys = StringList(keys)
 
-    def _make_index(self, path):
+    def _indices(self, paths):
+        """Yield (stamp, records, names) of each shard. Those afar are looked through beside one another."""
+        if self._remote is None:
+            yield from map(self._index_of, paths)
+        else:
+            with ThreadPoolExecutor(min(SCANS, len(paths))) as scans:
+                yield from scans.map(self._index_of, paths)
+
+    def _index_of(self, path):
+        status = os.stat(path) if self._remote is None else None
+        stamp = (status.st_size, status.st_mtime_ns) if status is not None else self._remote._info(path)
+        if self._kept_in is None:
+            return stamp, *self._make_index(path, stamp)
+        return stamp, *self._kept_index(path, stamp, status)
+
+    def _make_index(self, path, stamp):
         """Return (records, names) of a shard, from its headers alone."""
         samples = {}
         try:
-            with tarfile.open(path, "r:") as shard:
+            file = None if self._remote is None else self._remote._open(path, *stamp)
+            with tarfile.open(None if file is not None else path, "r:", file) as shard:
                 for member in shard:
                     if member.isfile():
                         folder, name = os.path.split(member.name)
@@ -150,17 +180,22 @@ class Tar(ImageDataset):
                 record["target"], record["target_size"] = files[ending]
         return records, list(samples)
 
-    def _kept_index(self, path, status):
-        """Return the same from the file beside the shard, which is made first if need be."""
+    def _kept_index(self, path, stamp, status):
+        """Return the same from the file that keeps it, which is made first if need be."""
         beside = path + _SUFFIX
-        made_of = f"{status.st_size} {status.st_mtime_ns} {self.image} {self.target}"
+        if self._kept_in:
+            os.makedirs(self._kept_in, exist_ok=True)
+            beside = os.path.join(
+                self._kept_in, hashlib.blake2b(path.encode(), digest_size=16).hexdigest() + _SUFFIX
+            )
+        made_of = f"{stamp[0]} {stamp[1]} {self.image} {self.target}"
         try:
             with open(beside, "rb") as file, np.load(file) as kept:
                 if str(kept["made_of"]) == made_of:
                     return kept["records"].copy(), kept["keys"].tolist()
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             pass  # there is none, or none that can be read
-        records, keys = self._make_index(path)
+        records, keys = self._make_index(path, stamp)
         try:
             with _replacing(beside, status) as file:
                 np.savez(file, records=records, keys=np.array(keys, np.str_), made_of=np.array(made_of))
@@ -175,6 +210,8 @@ class Tar(ImageDataset):
 
     def read(self, index: int) -> tuple[bytes, Any]:
         shard, ending, at, size, target_at, target_size = self._records[index].item()
+        if self._remote is not None:
+            return self._read_afar(index)
         descriptor = os.open(self.paths[shard], os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
@@ -185,13 +222,35 @@ class Tar(ImageDataset):
             data = _read(descriptor, at, size)
             if not self._endings:
                 return data, self.keys[index]
-            raw = _read(descriptor, target_at, target_size)
-            try:
-                return data, _decoded(self._endings[ending], raw)
-            except ValueError as error:
-                raise ImageError(f"the target .{self._endings[ending]} is broken: {error}") from error
+            return data, self._target_of(ending, _read(descriptor, target_at, target_size))
         finally:
             os.close(descriptor)
+
+    def _read_afar(self, index):
+        shard, ending, at, size, target_at, target_size = self._records[index].item()
+        ranges = [(at, at + size)] + ([(target_at, target_at + target_size)] if self._endings else [])
+        if self._on is None:
+            file = self._opened(shard)
+            file.ahead(ranges)  # one request, for they lie side by side
+        else:
+            file = self._on[shard] = self._on.get(shard) or self._opened(shard)
+        data, *raw = [file.range(*span) for span in ranges]
+        return data, self._target_of(ending, raw[0]) if raw else self.keys[index]
+
+    def _opened(self, shard):
+        """Return the shard to read from, by this thread; who is the first of a process sees whether it has changed."""
+        path, stamp = self.paths[shard], self._stamps[shard]
+        if self._checked_by.get(shard) != os.getpid():
+            if self._remote._info(path) != stamp:
+                raise ImageError(f"{path} has changed since its index was made; make the dataset anew")
+            self._checked_by[shard] = os.getpid()
+        return self._remote._open(path, *stamp)
+
+    def _target_of(self, ending, raw):
+        try:
+            return _decoded(self._endings[ending], raw)
+        except ValueError as error:
+            raise ImageError(f"the target .{self._endings[ending]} is broken: {error}") from error
 
     def fingerprint(self) -> str:
         return repr((list(zip(self.paths, self._stamps)), self.image, self.target))
@@ -203,12 +262,31 @@ class Tar(ImageDataset):
         return f"Tar({len(self.paths)} shards, {self.transform}): {len(self)} images"
 
 
-def paths_of(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Return the absolute paths of one shard or several."""
+def paths_of(
+    shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], storage: Storage | None
+) -> tuple[list[str], Storage | None]:
+    """Return the absolute paths of one shard or several, or URLs and what reads them."""
     shards = [shards] if isinstance(shards, (str, bytes, os.PathLike)) else list(shards)
     if not shards:
         raise ValueError("there must be at least one shard; shards is empty")
-    return [os.path.abspath(os.fsdecode(shard)) for shard in shards]
+    return locate(shards, storage)
+
+
+def _folder_of(index, remote):
+    """Return the folder in which indices are kept; "" is each shard's own, None: in none."""
+    if index == "memory":
+        return None
+    if index != "beside":
+        if not isinstance(index, (str, os.PathLike)) or (isinstance(index, str) and os.sep not in index):
+            raise ValueError(
+                f"index must be 'memory' or 'beside', or the path of a folder with a {os.sep!r} in it, not {shown(index)}"
+            )
+        return os.path.abspath(index)
+    if remote is not None:
+        raise ValueError(
+            "index='beside' keeps an index beside each shard, and these are not here: give a folder, index='/...'"
+        )
+    return ""
 
 
 @contextlib.contextmanager
@@ -220,7 +298,8 @@ def _replacing(path, status):
     descriptor, unfinished = tempfile.mkstemp(prefix=os.path.basename(path), dir=os.path.dirname(path))
     try:
         with open(descriptor, "wb") as file:
-            os.fchmod(descriptor, status.st_mode & 0o666)
+            if status is not None:
+                os.fchmod(descriptor, status.st_mode & 0o666)
             yield file
         os.replace(unfinished, path)
     except BaseException:

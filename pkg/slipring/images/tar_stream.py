@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
+    from slipring.files.storage import Storage
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
 
@@ -31,7 +32,7 @@ class TarStream:
 
     Parameters
     ----------
-    shards, transform, image, target, index
+    shards, transform, image, target, index, storage
         As `Tar` has them.
     shuffle : bool
         Take a rank's shards in another order in each pass, and the samples within each shard. What is drawn depends
@@ -87,10 +88,11 @@ class TarStream:
         world_size: int = 1,
         image: str = "jpg;jpeg;png;webp",
         target: str | None = "cls",
-        index: Literal["memory", "beside"] = "memory",
+        index: Literal["memory", "beside"] | str | os.PathLike[str] = "memory",
+        storage: Storage | None = None,
         **options: Unpack[ImageOptions],
     ) -> None:
-        every = paths_of(shards)
+        every, storage = paths_of(shards, storage)
         integer("world_size", world_size, 1)
         integer("rank", rank, 0, world_size - 1)
         if len(every) < world_size:
@@ -108,7 +110,9 @@ class TarStream:
             raise ValueError(
                 "cache is for datasets with numbered samples: a stream has none. images.Tar reads shards so"
             )
-        self._samples = Tar(self.paths[0], transform, image=image, target=target, index=index, **options)
+        self._samples = Tar(
+            self.paths[0], transform, image=image, target=target, index=index, storage=storage, **options
+        )
 
     def __iter__(self) -> Pass:
         self._passes += 1
@@ -210,7 +214,7 @@ class Pass:
         if stream.shuffle:
             self._order = list(self._order)
             random.Random(self._of_shard).shuffle(self._order)
-        self._samples = samples
+        self._samples = samples if stream.shuffle else samples.in_order()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place behind the last sample."""

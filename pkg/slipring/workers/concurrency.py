@@ -5,13 +5,13 @@ with the first batch that wants them, and end with the worker. They are daemons:
 neither a worker's process nor the program from ending.
 """
 
-import contextlib
 import inspect
 import os
 import threading
 import time
 import weakref
 
+from slipring._offered import offered
 from slipring.ring._segment import now
 from slipring.ring._slot import Reading, end_reading, wait_for_row
 from slipring.workers import seeding, skipping
@@ -37,25 +37,6 @@ def reads_in_one_call(dataset):
         inner = dataset.dataset
         return callable(getattr(inner, "__getitems__", None)) and reads_in_one_call(inner)
     return True
-
-
-class _Work(threading.local):
-    concurrency = None
-
-
-_work = _Work()  # of the calling thread: whose batch it makes
-
-
-def read_ahead(read, asked):
-    """Return what `read` returns of each, read by the worker's `fetch_threads`; None in place of what has failed.
-
-    For a dataset that makes a whole batch in one call, and reads again, in its turn, what is missing. None: the
-    worker has no such threads.
-    """
-    concurrency = _work.concurrency
-    if concurrency is None or not concurrency.has_threads or len(asked) < 2:
-        return None
-    return concurrency.tried(read, asked)
 
 
 class Concurrency:
@@ -116,14 +97,9 @@ class Concurrency:
                 future.cancel()
             futures.clear()
 
-    @contextlib.contextmanager
     def offered(self):
-        """Have a dataset that makes a whole batch find the threads, by `read_ahead`."""
-        before, _work.concurrency = _work.concurrency, self
-        try:
-            yield
-        finally:
-            _work.concurrency = before
+        """Return a context in which a dataset that makes a whole batch finds the threads; see `_offered`."""
+        return offered(self)
 
     def by_loop(self, read, asked, fetcher):
         """The same of an async function `read`."""

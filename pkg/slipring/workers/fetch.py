@@ -87,7 +87,8 @@ class MapFetcher:
         """Return a list of the samples at `indices`."""
         beside, row = self.concurrency, seeding.row()
         if self.getitems is not None:
-            samples = self.getitems(indices)
+            with beside.offered():
+                samples = self.getitems(indices)
             if is_awaitable(samples):
                 samples = beside.one(samples)
         elif self.is_async:

@@ -1,0 +1,93 @@
+"""A read that is tried again: what is worth another attempt, how long to wait before it, and the error at the end."""
+
+import asyncio
+import concurrent.futures
+import random
+import time
+
+from slipring.errors import RemoteError, told
+
+FIRST_S, LONGEST_S = 0.1, 5.0  # to wait before the second attempt, and before any later one
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+# Without Python 3.11 these three are different.
+_TIMEOUTS = (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError)
+_LATER = {408, 425, 429}  # statuses of HTTP below 500 that say: not now
+# What pyarrow's S3 says only in words.
+_REFUSED = (
+    "ACCESS_DENIED",
+    "INVALID_ACCESS_KEY_ID",
+    "INVALID_CLIENT_TOKEN_ID",
+    "SIGNATURE_DOES_NOT_MATCH",
+    "MISSING_",
+)
+_jitter = random.Random()  # never the program's own: its numbers depend on a seed, not on a server
+
+
+class Short(OSError):
+    """An answer has another number of bytes than were asked for."""
+
+
+def is_transient(error):
+    """Whether another attempt may do: no answer, a broken one, or one that says so."""
+    if isinstance(error, _FINAL):
+        return False
+    status = getattr(error, "status", None) or getattr(error, "code", None)  # aiohttp's, gcsfs's
+    if isinstance(status, int) and status >= 300:
+        return status in _LATER or status >= 500
+    if isinstance(error, _TIMEOUTS):
+        return True
+    if isinstance(error, OSError):  # also aiohttp's ClientOSError, and what s3fs makes of botocore's errors
+        return not any(word in str(error) for word in _REFUSED)
+    return any(
+        kind.__name__ == "ClientError" and kind.__module__.startswith("aiohttp")
+        for kind in type(error).__mro__
+    )
+
+
+def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None):
+    """Return what ``attempt(seconds)`` returns, which is tried again while that is of use.
+
+    Parameters
+    ----------
+    attempt : callable
+        Is given the seconds that it may take.
+    url, wanted : str
+        For the error: what is read, and what of it.
+    attempts : int
+    timeout, each : float
+        Seconds for all attempts, and for one.
+    start, stop : int, optional
+
+    Raises
+    ------
+    RemoteError
+        The last attempt's error is its cause.
+    """
+    end, number = time.monotonic() + timeout, 0
+    while True:
+        number += 1
+        try:
+            return attempt(max(0.001, min(each, end - time.monotonic())))
+        except Exception as error:
+            transient = is_transient(error)
+            wait = min(LONGEST_S, FIRST_S * 2 ** (number - 1)) * _jitter.uniform(0.5, 1)
+            if transient and number < attempts and time.monotonic() + wait < end:
+                failed = None
+            else:
+                failed = _failed(error, transient, url, wanted, number, timeout, start, stop)
+            if failed is not None:
+                raise failed from error
+        time.sleep(wait)
+
+
+def _failed(error, transient, url, wanted, attempts, timeout, start, stop):
+    missing = isinstance(error, FileNotFoundError)
+    kind = type(error).__name__
+    why = f"no answer in time ({kind})" if isinstance(error, _TIMEOUTS) else f"{kind}: {told(error)}"
+    if missing:
+        text = f"{url} does not exist: {wanted} was wanted ({why})"
+    elif transient:
+        text = f"{url}: {wanted} cannot be read, after {attempts} attempts, timeout={timeout} s; the last one: {why}"
+    else:
+        text = f"{url}: {wanted} may not be read, or not in this way: {why}"
+    return RemoteError(text, url=url, start=start, stop=stop, attempts=attempts, missing=missing)

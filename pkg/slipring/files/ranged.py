@@ -1,0 +1,83 @@
+"""A remote file as a Python file: reads of ranges, ahead by as much as reading on from place to place is worth."""
+
+import io
+
+BLOCK, MOST = 1 << 18, 1 << 22  # bytes: read at least, and at most beyond what was asked for
+GAP = 1 << 20  # between two ranges that are read as one: less than a request takes in time
+
+
+class RangedFile(io.RawIOBase):
+    """A file of known size, for one thread.
+
+    Who reads on finds more and more of it read already; who jumps by more than a block, from header to header of
+    large members, reads no more than a block each time.
+
+    Parameters
+    ----------
+    read : callable
+        ``read(start, stop)`` returns these bytes.
+    size : int
+        Bytes.
+    """
+
+    def __init__(self, read, size):
+        self._read, self._size = read, size
+        self._at = 0
+        self._begin, self._data, self._block = 0, b"", BLOCK
+        self._ahead = []  # (begin, bytes) of what `ahead` has read
+
+    def readable(self):
+        return True
+
+    def seekable(self):
+        return True
+
+    def tell(self):
+        return self._at
+
+    def size(self):
+        return self._size
+
+    def seek(self, offset, whence=io.SEEK_SET):
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def readinto(self, buffer):
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def read(self, n=-1):
+        stop = self._size if n is None or n < 0 else min(self._size, self._at + n)
+        data = self.range(self._at, max(self._at, stop))
+        self._at += len(data)
+        return data
+
+    def range(self, start, stop):
+        """Return these bytes."""
+        for begin, data in (*self._ahead, (self._begin, self._data)):
+            if begin <= start and stop <= begin + len(data):
+                return data[start - begin : stop - begin]
+        end = self._begin + len(self._data)
+        near = self._data and self._begin <= start <= end + self._block
+        self._block = min(MOST, 2 * self._block) if near else BLOCK
+        until = min(self._size, max(stop, start + self._block))
+        data = self._read(start, until)
+        self._begin, self._data = start, data
+        return data[: stop - start]
+
+    def ahead(self, ranges):
+        """Read these ranges, [start, stop), in few requests; they are there until the next call."""
+        self._ahead = []
+        self._ahead = [(start, self._read(start, stop)) for start, stop in joined(ranges)]
+
+
+def joined(ranges):
+    """Return ranges in their order, those that lie near each other as one."""
+    together = []
+    for start, stop in sorted(ranges):
+        if together and start - together[-1][1] <= GAP:
+            together[-1][1] = max(stop, together[-1][1])
+        else:
+            together.append([start, stop])
+    return together

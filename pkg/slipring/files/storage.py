@@ -1,0 +1,252 @@
+"""Where URLs lead, and how they are read: the file system, attempts, a disk cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from slipring.errors import RemoteError, shown
+from slipring.files.attempts import Short, persist
+from slipring.files.ranged import RangedFile
+from slipring.options import integer, seconds, size_in_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+PIECE = (
+    1 << 23
+)  # bytes of one request: a larger range is asked for in pieces, each of which has the time of an attempt
+_NOT_FORKED = ("s3", "gcs", "abfs", "hdfs")  # pyarrow's that have threads of their own
+
+
+class Storage:
+    """How URLs are read: the ``storage=`` of `slipring.images.Tar`, `slipring.arrow.TableDataset` and others.
+
+    Without one, URLs are read by fsspec with these defaults. Each process makes its connections for itself, with its
+    first read; what crosses a fork, or is pickled, is how to make them.
+
+    Parameters
+    ----------
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Has all paths, with or without the URL's beginning. None: fsspec's for each URL.
+    storage_options : mapping, optional
+        For fsspec's file system: credentials, ``endpoint_url``, and whatever else it takes.
+    attempts : int
+        How often a request is tried. Timeouts, broken connections and answers, and the statuses 408, 425, 429 and
+        500 to 599 are tried again; what does not exist or may not be read is not.
+    timeout : float
+        Seconds for all attempts of one request together, of 8 MiB at most.
+    attempt_timeout : float
+        Seconds for one attempt.
+    disk_cache : path, optional
+        A folder where what was read is kept, for all processes of this machine. It needs ``diskcache``.
+    disk_cache_bytes : int or str
+        Budget of that folder. What has lain there longest goes first.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        fsspec, its part for a URL, or diskcache is not installed; at the first read of such a URL.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> from slipring import images
+    >>> storage = slipring.Storage(timeout=30, disk_cache="kept", disk_cache_bytes="1GiB")
+    >>> data = images.Tar("train.tar", images.CenterCrop(24), storage=storage)  # or "https://.../train.tar"
+    >>> len(data)
+    4
+    """
+
+    attempts: int
+    timeout: float
+    attempt_timeout: float
+    disk_cache: str | None
+    disk_cache_bytes: int
+
+    def __init__(
+        self,
+        filesystem: Any = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        attempts: int = 8,
+        timeout: float = 60.0,
+        attempt_timeout: float = 10.0,
+        disk_cache: str | os.PathLike[str] | None = None,
+        disk_cache_bytes: int | str = "10GiB",
+    ) -> None:
+        integer("attempts", attempts, 1)
+        for name, value in (("timeout", timeout), ("attempt_timeout", attempt_timeout)):
+            seconds(name, value)
+            if not value:
+                raise ValueError(f"{name} must be above 0: a server that never answers would be waited for")
+        if filesystem is not None and storage_options is not None:
+            raise ValueError(
+                "storage_options are for fsspec's own file systems: filesystem= has its options already"
+            )
+        self._options = dict(storage_options or {})
+        self._kind = _kind_of(filesystem)
+        self._recipe = None if filesystem is None else pickle.dumps(filesystem)
+        self.attempts, self.timeout, self.attempt_timeout = attempts, float(timeout), float(attempt_timeout)
+        self.disk_cache = None if disk_cache is None else os.path.abspath(os.fspath(disk_cache))
+        self.disk_cache_bytes = size_in_bytes("disk_cache_bytes", disk_cache_bytes)
+        self._token = hashlib.blake2b(
+            repr((sorted(self._options.items()), self._recipe)).encode(), digest_size=16
+        ).hexdigest()
+        self._pid, self._made = os.getpid(), None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        kept = "" if self.disk_cache is None else f", disk_cache={self.disk_cache!r}"
+        return f"Storage(attempts={self.attempts}, timeout={self.timeout}{kept})"
+
+    # ---- reads
+
+    def _info(self, url):
+        """Return (size, tag): the tag changes with the contents, as far as the server tells."""
+        system, path = self._system(url)
+        wanted = "its size"
+        size, tag = self._persist(lambda left: system.info(path, left), url, wanted)
+        if size is None:
+            raise RemoteError(
+                f"{url}: the server does not tell its size, without which no range can be read", url=url
+            )
+        return size, tag
+
+    def _read(self, url, start, stop, tag=""):
+        """Return the bytes [start, stop) of `url`."""
+        pieces = [self._piece(url, at, min(stop, at + PIECE), tag) for at in range(start, stop, PIECE)]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _piece(self, url, start, stop, tag=""):
+        def attempt(left):
+            data = system.read(path, start, stop, left)
+            if start is not None and len(data) != stop - start:
+                raise Short(
+                    f"{len(data)} bytes came where {stop - start} were asked for"
+                    + (": does the server answer requests of ranges?" if len(data) > stop - start else "")
+                )
+            return data
+
+        name = f"{self._token} {url} {tag} {start} {stop}"
+        kept = self._disk()
+        if kept is not None and (data := kept.get(name)) is not None:
+            return data
+        system, path = self._system(url)
+        wanted = "all of it" if start is None else f"bytes {start} to {stop}"
+        data = self._persist(attempt, url, wanted, start, stop)
+        if kept is not None:
+            kept.put(name, data)
+        return data
+
+    def _read_all(self, url, tag=""):
+        return self._piece(url, None, None, tag)
+
+    def _find(self, root):
+        """Return (URL, tag) of all files below `root`, in their order."""
+        system, path = self._system(root)
+        found = self._persist(lambda left: system.find(path, left), root, "what lies below it")
+        protocol = None if self._recipe is not None else _URL.match(root)[0]
+        return [(at if protocol is None or _URL.match(at) else protocol + at, tag) for at, tag in found]
+
+    def _open(self, url, size, tag):
+        return RangedFile(lambda start, stop: self._read(url, start, stop, tag), size)
+
+    def _persist(self, attempt, url, wanted, start=None, stop=None):
+        return persist(attempt, url, wanted, self.attempts, self.timeout, self.attempt_timeout, start, stop)
+
+    # ---- this process's own connections
+
+    def _system(self, url):
+        """Return (file system, what it calls this URL)."""
+        systems = self._mine()["systems"]
+        protocol = "" if self._recipe is not None else _URL.match(url)[1]
+        system = systems.get(protocol)
+        if system is None:
+            system = systems[protocol] = self._make(protocol)
+        return system, system.path(url)
+
+    def _mine(self):
+        pid = os.getpid()
+        made = self._made
+        if made is None or made["pid"] != pid:
+            self._made = made = {"pid": pid, "systems": {}}
+        return made
+
+    def _make(self, protocol):
+        from slipring.files.systems import Arrow, Fsspec
+
+        if self._kind == "pyarrow":
+            system = pickle.loads(self._recipe)
+            if os.getpid() != self._pid and system.type_name in _NOT_FORKED:
+                raise RuntimeError(
+                    f"pyarrow's file system {system.type_name!r} has threads, which a forked worker does not have: "
+                    "give the loader start_method='forkserver' or 'spawn', or have fsspec read these URLs"
+                )
+            return Arrow(system)
+        if self._recipe is not None:
+            return Fsspec(pickle.loads(self._recipe))
+        try:
+            import fsspec
+        except ModuleNotFoundError as error:
+            if error.name != "fsspec":
+                raise
+            raise ModuleNotFoundError(
+                "URLs are read by fsspec: pip install 'slipring[remote]', or give filesystem=", name="fsspec"
+            ) from None
+        options = self._options
+        if protocol in ("http", "https"):  # what is compressed on its way has other ranges
+            options = {**options, "headers": {"Accept-Encoding": "identity", **options.get("headers", {})}}
+        return Fsspec(fsspec.filesystem(protocol, **options))
+
+    def _disk(self):
+        if self.disk_cache is None:
+            return None
+        mine = self._mine()
+        if "disk" not in mine:
+            from slipring.files.disk import DiskCache
+
+            mine["disk"] = DiskCache(self.disk_cache, self.disk_cache_bytes)
+        return mine["disk"]
+
+
+def _kind_of(filesystem):
+    if filesystem is None:
+        return "fsspec"
+    for kind in type(filesystem).__mro__:
+        if kind.__module__ in ("pyarrow._fs", "pyarrow.fs"):
+            return "pyarrow"
+        if kind.__module__ == "fsspec.spec":
+            return "fsspec"
+    raise TypeError(f"filesystem must be one of fsspec's or of pyarrow.fs, not {shown(filesystem)}")
+
+
+def locate(
+    paths: Sequence[str | bytes | os.PathLike[str]], storage: Storage | None
+) -> tuple[list[str], Storage | None]:
+    """Return URLs and the storage that reads them, or absolute paths of files here and None."""
+    if storage is not None and not isinstance(storage, Storage):
+        raise TypeError(f"storage must be a slipring.Storage or None, not {shown(storage)}")
+    paths = [os.fsdecode(path) for path in paths]
+    if storage is not None and storage._recipe is not None:
+        return paths, storage
+    paths = [url2pathname(urlsplit(path).path) if path.startswith("file://") else path for path in paths]
+    urls = [path for path in paths if _URL.match(path)]
+    if not urls:
+        return [os.path.abspath(path) for path in paths], None
+    if len(urls) < len(paths):
+        here = next(path for path in paths if not _URL.match(path))
+        raise ValueError(f"{shown(urls[0])} is a URL and {shown(here)} is none: give all of one kind")
+    return paths, Storage() if storage is None else storage

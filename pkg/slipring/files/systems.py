@@ -1,0 +1,118 @@
+"""File systems behind one interface: what fsspec has, and pyarrow's. Each read ends within its seconds.
+
+``info(path, seconds)`` returns (size, what changes with the contents), ``read(path, start, stop, seconds)`` bytes, and
+``find(root, seconds)`` a list of (path, what changes with the contents).
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+from concurrent.futures import Future
+
+# What tells of a change, by whoever has it, best first: s3fs and http, gcsfs, adlfs, and others.
+_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "Last-Modified", "mtime", "updated")
+
+
+class Fsspec:
+    """A file system of fsspec."""
+
+    def __init__(self, system):
+        self._fs = system
+        self._is_http = "http" in _protocols(system)
+
+    def path(self, url):
+        """Return what the file system calls it."""
+        return self._fs._strip_protocol(url)
+
+    def info(self, path, seconds):
+        try:
+            found = self._call("info", path, seconds=seconds)
+        except FileNotFoundError:
+            if self._is_http:  # it says so of every failure; a read tells them apart
+                self.read(path, 0, 1, seconds)
+                raise ConnectionError("the server does not answer a question about the file") from None
+            raise
+        if found.get("type") == "directory":
+            raise IsADirectoryError(f"{path} is a directory")
+        return found.get("size"), _tag(found)
+
+    def read(self, path, start, stop, seconds):
+        return self._call("cat_file", path, start=start, end=stop, seconds=seconds)
+
+    def find(self, root, seconds):
+        strict = {"on_error": "raise"} if self._is_http else {}  # by itself it leaves out what fails
+        found = self._call("find", root, detail=True, seconds=seconds, **strict)
+        return [(path, _tag(info)) for path, info in sorted(found.items()) if info.get("type") == "file"]
+
+    def _call(self, name, *args, seconds, **options):
+        if not self._fs.async_impl:
+            return within(seconds, lambda: getattr(self._fs, name)(*args, **options))
+        made = getattr(self._fs, f"_{name}")(*args, **options)
+        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(made, seconds), self._fs.loop)
+        try:
+            return future.result(seconds + 1)  # one more, for a loop that is held up
+        except BaseException:
+            future.cancel()
+            raise
+
+
+class Arrow:
+    """A file system of pyarrow."""
+
+    def __init__(self, system):
+        self._fs = system
+
+    def path(self, url):
+        return url.partition("://")[2] or url
+
+    def info(self, path, seconds):
+        (found,) = within(seconds, lambda: self._fs.get_file_info([path]))
+        kind = found.type.name
+        if kind == "NotFound":
+            raise FileNotFoundError(f"{path} is not there")
+        if kind == "Directory":
+            raise IsADirectoryError(f"{path} is a directory")
+        return found.size, str(found.mtime_ns)
+
+    def read(self, path, start, stop, seconds):
+        def read():
+            with self._fs.open_input_file(path) as file:
+                if start is None:
+                    return file.read()
+                return file.read_at(stop - start, start)
+
+        return within(seconds, read)
+
+    def find(self, root, seconds):
+        from pyarrow.fs import FileSelector
+
+        found = within(seconds, lambda: self._fs.get_file_info(FileSelector(root, recursive=True)))
+        return sorted((info.path, str(info.mtime_ns)) for info in found if info.type.name == "File")
+
+
+def within(seconds, read):
+    """Return what `read` returns, or raise TimeoutError: it goes on in a thread of its own, which nobody waits for."""
+    future = Future()
+
+    def run():
+        try:
+            future.set_result(read())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="slipring-read", daemon=True).start()
+    try:
+        return future.result(seconds)
+    except concurrent.futures.TimeoutError:
+        if future.done():  # it was the read's own
+            raise
+        raise TimeoutError(f"no answer within {seconds:.1f} s") from None
+
+
+def _protocols(system):
+    names = system.protocol
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _tag(info):
+    return next((str(info[name]) for name in _TAGS if info.get(name)), "")

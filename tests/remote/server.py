@@ -1,0 +1,193 @@
+"""An HTTP server with ranges, and with the faults of real ones: ``python -m tests.remote.server FOLDER '{...}'``.
+
+A process of its own. It prints its port, and ends when its standard input does. Its options, as JSON: ``seed``,
+``fail`` and ``stall`` (the part of requests that fail, or stop in the middle of the answer and say nothing more),
+``latency`` (seconds before each answer), ``together`` (answers wait until so many requests of ranges are there at once;
+0: none waits), ``ranges`` (false: it ignores them), ``tags`` (false: it tells nothing that changes with a file).
+
+``/faults`` tells how many of which there were, ``/requests`` how many requests, and how many bytes were sent.
+"""
+
+import http.server
+import json
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+KINDS = ("503", "429", "reset", "short", "silent reset")
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def do_HEAD(self):
+        self.answer(body=False)
+
+    def do_GET(self):
+        if self.path in ("/faults", "/requests"):
+            self.small(json.dumps(getattr(self.server, self.path[1:])).encode())
+        else:
+            self.answer(body=True)
+
+    def small(self, text):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def answer(self, body):
+        state = self.server
+        fault = state.draw()
+        if state.options["latency"]:
+            time.sleep(state.options["latency"])
+        if self.path.startswith("/secret"):
+            self.send_error(403)
+            return
+        if fault in ("503", "429"):
+            self.send_error(int(fault))
+            return
+        if fault == "silent reset":
+            self.reset()
+            return
+        path = self.translate_path(self.path)
+        if os.path.isdir(path):
+            super().do_GET() if body else super().do_HEAD()
+            return
+        try:
+            with open(path, "rb") as file:
+                data, when = file.read(), os.fstat(file.fileno()).st_mtime_ns
+        except FileNotFoundError:
+            self.send_error(404)
+            return
+        size, start, stop = len(data), 0, len(data)
+        wanted = self.headers.get("Range")
+        if wanted and state.options["ranges"]:
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            start, stop = int(first), min(size, int(last) + 1 if last else size)
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
+        else:
+            self.send_response(200)
+        part = data[start:stop]
+        self.send_header("Content-Length", str(len(part)))
+        if state.options["tags"]:
+            self.send_header("ETag", f'"{size:x}-{when:x}"')
+        if not body:
+            self.end_headers()
+            return
+        if wanted and state.barrier is not None:
+            state.barrier.wait(timeout=60)
+        self.end_headers()
+        state.count(len(part))
+        if fault in ("reset", "short", "stall"):
+            self.wfile.write(part[: len(part) // 2])
+            self.wfile.flush()
+            if fault == "stall":
+                self.connection.recv(1)  # until the client has gone, or asks again
+            if fault == "reset":
+                self.reset()
+            self.close_connection = True
+            return
+        self.wfile.write(part)
+
+    def reset(self):
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.shutdown(socket.SHUT_RD)
+        self.close_connection = True
+
+    def finish(self):
+        try:
+            super().finish()
+        except OSError:
+            pass  # the client has gone already
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, folder, options, port=0):
+        self.options = {
+            "seed": 0, "fail": 0.0, "stall": 0.0, "latency": 0.0, "together": 0, "ranges": True, "tags": True,
+            **options,
+        }  # fmt: skip
+        self.random, self.lock = random.Random(self.options["seed"]), threading.Lock()
+        self.faults = dict.fromkeys((*KINDS, "stall"), 0)
+        self.requests = {"requests": 0, "bytes": 0}
+        together = self.options["together"]
+        self.barrier = threading.Barrier(together) if together else None
+
+        def handler(*args):
+            return Handler(*args, directory=folder)
+
+        super().__init__(("127.0.0.1", port), handler)
+
+    def draw(self):
+        with self.lock:
+            self.requests["requests"] += 1
+            fate = self.random.random()
+            kind = None
+            if fate < self.options["fail"]:
+                kind = self.random.choice(KINDS)
+            elif fate < self.options["fail"] + self.options["stall"]:
+                kind = "stall"
+            if kind is not None:
+                self.faults[kind] += 1
+            return kind
+
+    def count(self, n):
+        with self.lock:
+            self.requests["bytes"] += n
+
+    def handle_error(self, request, address):
+        pass  # broken connections are what it is for
+
+
+class Running:
+    """The server in a process of its own."""
+
+    def __init__(self, folder, port=0, **options):
+        command = [sys.executable, "-m", "tests.remote.server", str(folder), json.dumps(options), str(port)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.port = int(self.process.stdout.readline())
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def tells(self, what):
+        with urllib.request.urlopen(f"{self.url}/{what}", timeout=60) as answer:
+            return json.load(answer)
+
+    def kill(self):
+        self.process.kill()
+        self.close()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+
+def main():
+    folder, options, port = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+    server = Server(folder, options, port)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(server.server_address[1], flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
