@@ -8,6 +8,7 @@ A process of its own. It prints its port, and ends when its standard input does.
 ``/faults`` tells how many of which there were, ``/requests`` how many requests, and how many bytes were sent.
 """
 
+import contextlib
 import http.server
 import json
 import os
@@ -105,10 +106,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.close_connection = True
 
     def finish(self):
-        try:
+        with contextlib.suppress(OSError):  # the client has gone already
             super().finish()
-        except OSError:
-            pass  # the client has gone already
 
 
 class Server(http.server.ThreadingHTTPServer):

@@ -279,7 +279,7 @@ def _folder_of(index, remote):
     if index != "beside":
         if not isinstance(index, (str, os.PathLike)) or (isinstance(index, str) and os.sep not in index):
             raise ValueError(
-                f"index must be 'memory' or 'beside', or the path of a folder with a {os.sep!r} in it, not {shown(index)}"
+                f"index must be 'memory' or 'beside', or a folder's path with a {os.sep!r} in it, not {shown(index)}"
             )
         return os.path.abspath(index)
     if remote is not None:
