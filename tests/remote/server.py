@@ -2,8 +2,8 @@
 
 A process of its own. It prints its port, and ends when its standard input does. Its options, as JSON: ``seed``,
 ``fail`` and ``stall`` (the part of requests that fail, or stop in the middle of the answer and say nothing more),
-``latency`` (seconds before each answer), ``together`` (answers wait until so many requests of ranges are there at once;
-0: none waits), ``ranges`` (false: it ignores them), ``tags`` (false: it tells nothing that changes with a file).
+``latency`` (seconds before each answer), ``together`` (once ``/gather`` was asked for, answers wait until so many
+requests are there at once), ``ranges`` (false: it ignores them), ``tags`` (false: it tells nothing that changes with a file).
 
 ``/faults`` tells how many of which there were, ``/requests`` how many requests, and how many bytes were sent.
 """
@@ -34,7 +34,10 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.answer(body=False)
 
     def do_GET(self):
-        if self.path in ("/faults", "/requests"):
+        if self.path == "/gather":
+            self.server.barrier = threading.Barrier(self.server.options["together"])
+            self.small(b"null")
+        elif self.path in ("/faults", "/requests"):
             self.small(json.dumps(getattr(self.server, self.path[1:])).encode())
         else:
             self.answer(body=True)
@@ -85,7 +88,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         if not body:
             self.end_headers()
             return
-        if wanted and state.barrier is not None:
+        if state.barrier is not None:
             state.barrier.wait(timeout=60)
         self.end_headers()
         state.count(len(part))
@@ -122,8 +125,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.random, self.lock = random.Random(self.options["seed"]), threading.Lock()
         self.faults = dict.fromkeys((*KINDS, "stall"), 0)
         self.requests = {"requests": 0, "bytes": 0}
-        together = self.options["together"]
-        self.barrier = threading.Barrier(together) if together else None
+        self.barrier = None
 
         def handler(*args):
             return Handler(*args, directory=folder)

@@ -1,0 +1,29 @@
+"""The datasets that read URLs, each of the same files by whatever root."""
+
+from slipring import images
+from slipring.arrow import TableDataset
+
+CROP = images.CenterCrop(20)
+MAPS = ("Tar", "Parquet", "Folder", "TableDataset", "TableDataset of IPC", "TableDataset of a stream")
+
+
+def source(kind, root, **options):
+    """Return the dataset; `root` is a folder or a URL."""
+    if kind == "Tar":
+        return images.Tar([f"{root}/0.tar", f"{root}/1.tar"], CROP, **options)
+    if kind == "TarStream":
+        return images.TarStream([f"{root}/0.tar", f"{root}/1.tar"], CROP, **options)
+    if kind == "Parquet":
+        return images.Parquet(f"{root}/rows.parquet", CROP, **options)
+    if kind == "Folder":
+        return images.Folder(f"{root}/classes", CROP, **options)
+    name = {"TableDataset": "rows.parquet", "TableDataset of IPC": "rows.arrow"}.get(kind, "stream.arrow")
+    return TableDataset(f"{root}/{name}", columns=["label", "text"], **options)
+
+
+def plain(batch):
+    """A batch as it can be compared."""
+    if isinstance(batch, dict):
+        return batch["label"].tolist(), list(batch["text"])
+    pictures, labels = batch
+    return pictures.tobytes(), labels.tolist()

@@ -1,0 +1,126 @@
+"""Datasets over URLs give what the same files give here, in every kind of worker, and read no more than they need."""
+
+import io
+import os
+import tarfile
+
+import pytest
+
+import slipring
+from tests.remote.sources import MAPS, plain, source
+
+WORKERS = [
+    {"num_workers": 0},
+    {"num_workers": 2},
+    {"num_workers": 1, "fetch_threads": 4},
+    {"num_workers": 1, "start_method": "spawn"},
+    {"num_workers": 2, "start_method": "thread", "fetch_threads": 2},
+]
+
+
+def batches(data, **options):
+    with slipring.Loader(data, 8, timeout=100, seed=3, **options) as loader:
+        return [plain(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+@pytest.mark.parametrize("kind", MAPS)
+def test_batches_from_afar_are_those_of_the_files_themselves(folder, serve, kind, workers):
+    here = batches(source(kind, folder), shuffle=True, num_workers=0)
+    afar = source(kind, serve(folder).url)
+    assert batches(afar, shuffle=True, **workers) == here
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_of_shards_from_afar_is_that_of_the_files(folder, serve, shuffle, workers):
+    def of(root):
+        return batches(source("TarStream", root, shuffle=shuffle), num_workers=workers)
+
+    assert of(serve(folder).url) == of(folder)
+
+
+def test_a_file_url_is_a_file_here(folder):
+    url = (folder / "0.tar").as_uri()
+    data = slipring.images.Tar(url)
+    assert data.paths == [str(folder / "0.tar")] and data[3][1] == 3
+
+
+@pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset", "TableDataset of IPC"])
+def test_fetch_threads_ask_beside_one_another(folder, serve, kind):
+    """The server holds back every answer until eight requests are there."""
+    server = serve(folder, together=8)
+    data = source(kind, server.url)
+    if kind == "TableDataset of IPC":  # its footer, and each thread's own: those are asked for in another order
+        data = source("TableDataset", server.url)
+    each = 1 if kind in ("Tar", "Folder") else 4  # rows of a group
+    server.tells("gather")
+    with slipring.Loader(
+        data, sampler=range(0, 8 * each, each), batch_size=8, num_workers=1, fetch_threads=8, timeout=100
+    ) as loader:
+        (batch,) = loader
+    here = source("TableDataset" if "Table" in kind else kind, folder)
+    with slipring.Loader(here, sampler=range(0, 8 * each, each), batch_size=8) as loader:
+        assert plain(batch) == plain(next(iter(loader)))
+
+
+@pytest.mark.parametrize("start_method", ["fork", "thread"])
+def test_fetch_threads_read_row_groups_of_local_files_too(folder, start_method):
+    data, options = source("TableDataset", folder), {"shuffle": True, "start_method": start_method}
+    assert batches(data, num_workers=1, fetch_threads=3, **options) == batches(data, num_workers=1, **options)
+
+
+def fill(path, members, size):
+    with tarfile.open(path, "w") as shard:
+        for number in range(members):
+            for ending, data in ((f"{number}.jpg", os.urandom(size)), (f"{number}.cls", b"1")):
+                member = tarfile.TarInfo(ending)
+                member.size = len(data)
+                shard.addfile(member, io.BytesIO(data))
+
+
+def test_headers_of_large_members_are_read_without_the_members(tmp_path, serve):
+    fill(tmp_path / "large.tar", 4, 6 << 20)
+    server = serve(tmp_path)
+    assert len(slipring.images.Tar(f"{server.url}/large.tar")) == 4
+    assert server.tells("requests")["bytes"] < 6 << 20
+
+
+def test_headers_of_small_members_take_few_requests(tmp_path, serve):
+    fill(tmp_path / "small.tar", 1000, 5000)
+    server = serve(tmp_path)
+    assert len(slipring.images.Tar(f"{server.url}/small.tar")) == 1000
+    assert server.tells("requests")["requests"] < 12
+
+
+def test_an_index_that_was_kept_is_not_made_again(folder, tmp_path, serve):
+    server = serve(folder)
+    first = source("Tar", server.url, index=tmp_path / "indices")
+    before = server.tells("requests")
+    again = source("Tar", server.url, index=tmp_path / "indices")
+    after = server.tells("requests")
+    assert list(again.keys) == list(first.keys) and len(os.listdir(tmp_path / "indices")) == 2
+    assert after["bytes"] == before["bytes"] and after["requests"] == before["requests"] + 2
+
+
+def test_nothing_can_be_kept_beside_a_url(folder, serve):
+    with pytest.raises(ValueError, match="give a folder"):
+        source("Tar", serve(folder).url, index="beside")
+
+
+def test_a_row_group_is_one_request_of_the_columns_that_are_read(folder, serve):
+    server = serve(folder)
+    data = source("TableDataset", server.url)
+    before = server.tells("requests")
+    assert data[4]["label"] == 4  # the second group; the file is not opened anew in this process
+    after = server.tells("requests")
+    assert after["requests"] - before["requests"] <= 2  # one whether it has changed
+    assert after["bytes"] - before["bytes"] < os.path.getsize(folder / "rows.parquet") / 2
+
+
+def test_a_stream_in_order_is_read_in_large_pieces(folder, serve):
+    server = serve(folder)
+    data = source("TarStream", server.url)
+    before = server.tells("requests")["requests"]
+    assert len(list(data)) == 40
+    assert server.tells("requests")["requests"] - before < 12
