@@ -3,7 +3,8 @@
 A process of its own. It prints its port, and ends when its standard input does. Its options, as JSON: ``seed``,
 ``fail`` and ``stall`` (the part of requests that fail, or stop in the middle of the answer and say nothing more),
 ``latency`` (seconds before each answer), ``together`` (once ``/gather`` was asked for, answers wait until so many
-requests are there at once), ``ranges`` (false: it ignores them), ``tags`` (false: it tells nothing that changes with a file).
+requests are there at once), ``ranges`` (false: it ignores them), ``tags`` (false: it tells nothing that
+changes with a file).
 
 ``/faults`` tells how many of which there were, ``/requests`` how many requests, and how many bytes were sent.
 """

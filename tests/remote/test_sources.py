@@ -51,7 +51,9 @@ def test_fetch_threads_ask_beside_one_another(folder, serve, kind):
     """The server holds back every answer until eight requests are there."""
     server = serve(folder, together=8)
     data = source(kind, server.url)
-    if kind == "TableDataset of IPC":  # its footer, and each thread's own: those are asked for in another order
+    if (
+        kind == "TableDataset of IPC"
+    ):  # its footer, and each thread's own: those are asked for in another order
         data = source("TableDataset", server.url)
     each = 1 if kind in ("Tar", "Folder") else 4  # rows of a group
     server.tells("gather")

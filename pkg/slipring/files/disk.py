@@ -41,25 +41,36 @@ class DiskCache:
     def __init__(self, folder, budget):
         self.folder = folder
         # Keys are str and values bytes: diskcache keeps both as they are.
-        self.kept = diskcache.Cache(folder, disk=_OnlyBytes, size_limit=budget, disk_min_file_size=1 << 12)
+        try:
+            self.kept = diskcache.Cache(folder, disk=_OnlyBytes, size_limit=budget, disk_min_file_size=1 << 12)
+        except _FAILURES as error:
+            self._say(error)
+            self.kept = None
 
     def get(self, name):
         """Return the bytes, or None."""
+        if self.kept is None:
+            return None
         try:
             data = self.kept.get(name)
         except _FAILURES as error:
-            _say(self.folder, type(error).__name__, str(error), os.getpid())
+            self._say(error)
             return None
         return data if isinstance(data, bytes) else None
 
     def put(self, name, data):
         """Keep these bytes, and drop what has lain longest until the budget holds."""
+        if self.kept is None:
+            return
         try:
             self.kept.set(name, data)
             if self.kept.volume() > self.kept.size_limit:  # set() itself drops ten at most
                 self.kept.cull()
         except _FAILURES as error:
-            _say(self.folder, type(error).__name__, str(error), os.getpid())
+            self._say(error)
+
+    def _say(self, error):
+        _say(self.folder, type(error).__name__, str(error), os.getpid())
 
 
 @functools.cache

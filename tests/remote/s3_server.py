@@ -1,0 +1,35 @@
+"""moto's S3 server with a folder's files in the bucket "shards": ``python -m tests.remote.s3_server FOLDER``.
+
+A process of its own, which prints its port, and ends when its standard input does.
+"""
+
+import contextlib
+import io
+import os
+import pathlib
+import sys
+
+KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+def main():
+    os.environ.update(KEYS)
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0)
+    with contextlib.redirect_stdout(io.StringIO()):  # it greets
+        server.start()
+    port = server.get_host_and_port()[1]
+    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
+    client.create_bucket(Bucket="shards")
+    folder = pathlib.Path(sys.argv[1])
+    for path in folder.rglob("*"):
+        if path.is_file():
+            client.put_object(Bucket="shards", Key=str(path.relative_to(folder)), Body=path.read_bytes())
+    print(port, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

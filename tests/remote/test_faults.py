@@ -1,0 +1,159 @@
+"""A server that fails, stalls, refuses or goes away: nothing is lost, or a named error comes, and nothing hangs."""
+
+import os
+import shutil
+
+import pytest
+
+import slipring
+from slipring.errors import ImageError, RemoteError
+from tests.remote.server import Running
+from tests.remote.sources import plain, source
+
+SEED = int(os.environ.get("SLIPRING_TEST_SEED", "5"))
+PATIENT = {"attempts": 12, "attempt_timeout": 1.0}
+HASTY = {"attempts": 3, "timeout": 20.0, "attempt_timeout": 0.5}
+
+
+def epoch(data, **options):
+    with slipring.Loader(data, 8, timeout=100, seed=3, **options) as loader:
+        return [plain(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("threads", [None, 4])
+@pytest.mark.parametrize("kind", ["Tar", "TarStream", "Parquet", "Folder", "TableDataset"])
+def test_a_server_that_fails_and_stalls_loses_nothing(folder, serve, kind, threads):
+    options = {"num_workers": 2}
+    if kind != "TarStream":
+        options |= {"shuffle": True, "fetch_threads": threads}
+    elif threads is not None:
+        pytest.skip("an iterable dataset has no fetch_threads")
+    server = serve(folder, seed=SEED, fail=0.15, stall=0.03)
+    data = source(kind, server.url, storage=slipring.Storage(**PATIENT))
+    here = source(kind, folder)
+    want = epoch(here, **options)
+    faults = 0
+    while not faults:  # few requests may have had luck
+        assert epoch(data, **options) == want
+        faults = sum(server.tells("faults").values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_five_percent_of_failures_and_one_of_stalls_lose_nothing(folder, serve):
+    """Every kind of fault, and many requests."""
+    server = serve(folder, seed=SEED, fail=0.05, stall=0.01)
+    data = source("Folder", server.url, storage=slipring.Storage(**PATIENT))
+    want = epoch(source("Folder", folder), shuffle=True)
+    with slipring.Loader(
+        data, 8, shuffle=True, seed=3, num_workers=2, fetch_threads=8, timeout=100
+    ) as loader:
+        assert [plain(batch) for batch in loader] == want
+        while not all(server.tells("faults").values()):
+            assert sorted(n for _, labels in loader for n in labels) == sorted(
+                n for _, ls in want for n in ls
+            )
+
+
+@pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
+def test_a_url_that_does_not_exist_is_named_at_once(folder, serve, kind):
+    server = serve(folder)
+    with pytest.raises(RemoteError, match="does not exist") as caught:
+        source(kind, server.url + "/nowhere")
+    assert caught.value.missing and caught.value.attempts == 1
+    assert caught.value.url.startswith(server.url + "/nowhere/")
+
+
+def test_what_may_not_be_read_is_not_tried_again(folder, serve):
+    server = serve(folder)
+    with pytest.raises(RemoteError, match="may not be read") as caught:
+        source("Tar", server.url + "/secret")
+    assert (caught.value.missing, caught.value.attempts) == (False, 1)
+
+
+def test_a_server_that_only_fails_is_not_taken_for_a_file_that_is_missing(folder, serve):
+    server = serve(folder, fail=1.0)
+    with pytest.raises(RemoteError, match="after 3 attempts") as caught:
+        source("TableDataset", server.url, storage=slipring.Storage(**HASTY))
+    assert (caught.value.missing, caught.value.attempts) == (False, 3)
+    assert caught.value.__cause__ is not None
+
+
+def test_a_server_that_never_answers_ends_in_an_error(folder, serve):
+    server = serve(folder, stall=1.0)
+    with pytest.raises(RemoteError, match="no answer in time"):
+        source("Tar", server.url, storage=slipring.Storage(**HASTY))
+
+
+def test_nobody_there_is_an_error_with_the_url(folder):
+    with Running(folder) as server:
+        url = server.url
+    with pytest.raises(RemoteError, match="after 3 attempts") as caught:
+        source("Tar", url, storage=slipring.Storage(**HASTY))
+    assert caught.value.url.startswith(url)
+
+
+def test_a_server_that_ignores_ranges_is_told_of(folder, serve):
+    server = serve(folder, ranges=False)
+    with pytest.raises(RemoteError, match="does the server answer requests of ranges"):
+        source("Tar", server.url, storage=slipring.Storage(**HASTY))[5]
+
+
+@pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
+@pytest.mark.parametrize("threads", [None, 4])
+def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_goes_on(folder, kind, threads):
+    with Running(folder) as server:
+        port = server.port
+        data = source(kind, server.url, storage=slipring.Storage(**HASTY))
+        want = epoch(source(kind, folder))
+        loader = slipring.Loader(
+            data, 8, seed=3, num_workers=1, prefetch_factor=1, fetch_threads=threads, timeout=100
+        )
+        with loader:
+            iterator = iter(loader)
+            got = [plain(next(iterator))]
+            server.kill()
+            failed = None
+            while failed is None:  # what was read ahead comes first
+                try:
+                    got.append(plain(next(iterator)))
+                except RemoteError as error:
+                    failed = error
+            assert f"127.0.0.1:{port}" in str(failed) and f"127.0.0.1:{port}" in failed.url
+            assert got == want[: len(got)]
+            assert failed.__cause__.ticket == len(got)
+            if kind in ("Tar", "Folder"):  # of rows whole groups are read
+                assert failed.index == 8 * len(got)
+            with Running(folder, port=port):
+                while True:
+                    try:
+                        rest = [plain(batch) for batch in iterator]
+                        break
+                    except RemoteError:  # a batch that was being made while nobody was there
+                        pass
+            assert rest == want[len(want) - len(rest) :]
+
+
+def test_a_missing_image_is_passed_over_and_a_server_that_is_gone_is_not(folder, tmp_path):
+    shutil.copytree(folder / "classes", tmp_path / "classes")
+    with Running(tmp_path) as server:
+        data = source("Folder", server.url, storage=slipring.Storage(**HASTY), on_error="skip")
+        (tmp_path / data.samples[2][0].removeprefix(server.url + "/").replace("%20", " ")).unlink()
+        assert (data[2][0] == data[3][0]).all()
+        server.kill()
+        with pytest.raises(RemoteError) as caught:
+            data[4]
+        assert caught.value.index == 4 and not caught.value.missing
+
+
+@pytest.mark.parametrize(("kind", "error"), [("Tar", ImageError), ("TableDataset", ValueError)])
+def test_a_file_that_was_changed_behind_its_url_is_noticed_by_a_new_process(
+    folder, tmp_path, serve, kind, error
+):
+    for name in ("0.tar", "1.tar", "rows.parquet"):
+        shutil.copy(folder / name, tmp_path / name)
+    data = source(kind, serve(tmp_path).url)
+    for name in ("0.tar", "1.tar", "rows.parquet"):
+        os.utime(tmp_path / name, (1, 1))
+    with slipring.Loader(data, 8, num_workers=1) as loader, pytest.raises(error, match="make "):
+        next(iter(loader))

@@ -1,0 +1,103 @@
+"""S3, by fsspec's s3fs and by pyarrow, from a server of moto's."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import slipring
+from slipring.errors import RemoteError
+from tests.remote.s3_server import KEYS
+from tests.remote.sources import plain, source
+
+for needed in ("moto", "boto3", "flask", "flask_cors", "s3fs"):
+    pytest.importorskip(needed)
+
+HASTY = {"attempts": 2, "timeout": 60.0, "attempt_timeout": 20.0}
+
+
+@pytest.fixture(scope="module")
+def port(folder):
+    command = [sys.executable, "-m", "tests.remote.s3_server", str(folder)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    yield int(process.stdout.readline())
+    process.stdin.close()
+    process.wait()
+    process.stdout.close()
+
+
+def by_s3fs(port, **options):
+    told = {"key": "testing", "secret": "testing", "endpoint_url": f"http://127.0.0.1:{port}"}
+    return slipring.Storage(storage_options={**told, **options}, **HASTY)
+
+
+def rows(data, **options):
+    with slipring.Loader(data, 8, timeout=100, **options) as loader:
+        return [plain(batch) for batch in loader]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["Tar", "TarStream", "Parquet", "Folder", "TableDataset"])
+def test_a_bucket_gives_what_the_files_give(folder, port, kind):
+    data = source(kind, "s3://shards", storage=by_s3fs(port))
+    threads = None if kind == "TarStream" else 4
+    assert rows(data, num_workers=1, fetch_threads=threads) == rows(source(kind, folder))
+
+
+@pytest.mark.timeout(300)
+def test_an_object_that_is_not_there_and_credentials_that_are_not_given_are_told_apart(port, monkeypatch):
+    with pytest.raises(RemoteError, match="does not exist") as caught:
+        source("Tar", "s3://shards/nowhere", storage=by_s3fs(port))
+    assert caught.value.missing and caught.value.url == "s3://shards/nowhere/0.tar"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    with pytest.raises(RemoteError, match=r"may not be read.*[Cc]redentials") as caught:
+        source("Tar", "s3://shards", storage=by_s3fs(port, key=None, secret=None))
+    assert not caught.value.missing and caught.value.url == "s3://shards/0.tar"
+
+
+BY_PYARROW = """
+import sys
+import slipring
+from pyarrow import fs
+from tests.remote.sources import plain, source
+
+if __name__ == "__main__":
+    port, folder, start_method = sys.argv[1:]
+    system = fs.S3FileSystem(endpoint_override=f"127.0.0.1:{port}", scheme="http", access_key="testing",
+                             secret_key="testing", region="us-east-1")
+    for kind in ("Tar", "TableDataset", "Folder"):
+        afar = source(kind, "shards", storage=slipring.Storage(system))
+        with slipring.Loader(afar, 8, num_workers=1, start_method=start_method, fetch_threads=4, timeout=100) as loader:
+            got = [plain(batch) for batch in loader]
+        with slipring.Loader(source(kind, folder), 8) as loader:
+            assert got == [plain(batch) for batch in loader], kind
+    print("all")
+"""
+
+
+def by_pyarrow(port, folder, start_method, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(BY_PYARROW)
+    command = [sys.executable, str(program), str(port), str(folder), start_method]
+    environment = {**os.environ, **KEYS, "PYTHONPATH": os.getcwd()}
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver", "thread"])
+def test_pyarrows_s3_reads_in_workers_that_are_not_forked(folder, port, start_method, tmp_path):
+    done = by_pyarrow(port, folder, start_method, tmp_path)
+    assert done.returncode == 0 and done.stdout == "all\n", done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_pyarrows_s3_is_refused_in_a_forked_worker(folder, port, tmp_path):
+    done = by_pyarrow(port, folder, "fork", tmp_path)
+    assert done.returncode != 0 and "give the loader start_method='forkserver' or 'spawn'" in done.stderr

@@ -1,0 +1,202 @@
+"""What a Storage takes and refuses, what it is for local files, and what it keeps on a disk here."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import images
+from slipring.errors import RemoteError
+from slipring.files.attempts import is_transient
+from tests.remote.sources import plain, source
+
+
+def test_local_files_are_read_without_fsspec(folder):
+    code = (
+        "import sys; from slipring import images; from slipring.arrow import TableDataset\n"
+        f"images.Tar({str(folder / '0.tar')!r})[0]; TableDataset({str(folder / 'rows.parquet')!r})[0]\n"
+        f"images.Folder({str(folder / 'classes')!r})[0]\n"
+        "print(sorted({'fsspec', 'aiohttp', 'diskcache'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"attempts": 0}, ValueError, "attempts must be at least 1"),
+        ({"timeout": 0}, ValueError, "timeout must be above 0"),
+        ({"attempt_timeout": "1"}, TypeError, "attempt_timeout must be a number"),
+        ({"disk_cache_bytes": "much"}, ValueError, "disk_cache_bytes must be a size"),
+        ({"filesystem": 3}, TypeError, "fsspec's or of pyarrow.fs"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(options, error, match):
+    with pytest.raises(error, match=match):
+        slipring.Storage(**options)
+
+
+def test_a_storage_that_is_none_and_paths_of_two_kinds_are_refused(folder):
+    with pytest.raises(TypeError, match=r"slipring\.Storage"):
+        images.Tar(folder / "0.tar", storage={"key": 1})
+    with pytest.raises(ValueError, match="all of one kind"):
+        images.Tar([folder / "0.tar", "http://127.0.0.1/1.tar"])
+
+
+def test_a_kind_of_url_that_nobody_knows_is_refused():
+    with pytest.raises(ValueError, match="nowhere"):
+        images.Tar("nowhere://a/0.tar")
+
+
+@pytest.mark.parametrize("system", ["fsspec", "pyarrow"])
+def test_a_file_system_that_is_given_reads_the_paths(folder, system):
+    """Also one that blocks: fsspec's and pyarrow's for local files."""
+    import fsspec
+    from pyarrow import fs
+
+    of = {"fsspec": lambda: fsspec.filesystem("file"), "pyarrow": fs.LocalFileSystem}[system]()
+    storage = pickle.loads(pickle.dumps(slipring.Storage(of)))
+    for kind in ("Tar", "TableDataset", "Folder"):
+        with slipring.Loader(source(kind, folder, storage=storage), 8, num_workers=1) as loader:
+            afar = [plain(batch) for batch in loader]
+        with slipring.Loader(source(kind, folder), 8) as loader:
+            assert afar == [plain(batch) for batch in loader]
+    with pytest.raises(RemoteError, match="does not exist"):
+        images.Tar(str(folder / "none.tar"), storage=storage)
+
+
+def test_a_dataset_with_a_storage_travels_in_a_pickle(folder, serve):
+    data = source("TableDataset", serve(folder).url, storage=slipring.Storage(timeout=30))
+    assert pickle.loads(pickle.dumps(data))[5] == source("TableDataset", folder)[5]
+
+
+def test_an_error_from_afar_travels_in_a_pickle():
+    error = RemoteError("gone", url="http://x", start=1, stop=2, attempts=3, missing=True)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == "gone" and (again.url, again.start, again.attempts) == ("http://x", 1, 3)
+
+
+class Status(Exception):
+    def __init__(self, status):
+        self.status = status
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (Status(503), True),
+        (Status(429), True),
+        (Status(403), False),
+        (Status(416), False),
+        (TimeoutError(), True),
+        (ConnectionResetError(), True),
+        (OSError("When reading: AWS Error NETWORK_CONNECTION"), True),
+        (OSError("When reading: AWS Error ACCESS_DENIED during HeadObject"), False),
+        (FileNotFoundError(), False),
+        (PermissionError(), False),
+        (ValueError(), False),
+    ],
+    ids=repr,
+)
+def test_an_error_is_worth_another_attempt_or_not(error, transient):
+    assert is_transient(error) is transient
+
+
+# ---- the disk cache
+
+
+@pytest.fixture
+def disk(tmp_path):
+    pytest.importorskip("diskcache")
+    return tmp_path / "kept"
+
+
+def rows(data, **options):
+    with slipring.Loader(data, 8, **options) as loader:
+        return [plain(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
+def test_what_is_kept_on_a_disk_is_not_asked_for_again(folder, serve, disk, kind):
+    server = serve(folder)
+    data = source(kind, server.url, storage=slipring.Storage(disk_cache=disk))
+    want = rows(source(kind, folder))
+    assert rows(data, num_workers=2) == want
+    before = server.tells("requests")["bytes"]
+    again = source(kind, server.url, storage=slipring.Storage(disk_cache=disk))  # as another process would
+    assert rows(again, num_workers=2) == want
+    sent = server.tells("requests")["bytes"] - before
+    assert sent == 0 or kind == "Folder"  # whose listing is no file
+
+
+class Ranges:
+    """Pieces of a file that is read from afar."""
+
+    def __init__(self, url, storage):
+        self.url, self.storage = url, storage
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, i):
+        return np.frombuffer(self.storage._read(self.url, 20_000 * i, 20_000 * (i + 1)), np.uint8)
+
+
+def test_several_processes_keep_together_to_the_budget_of_a_disk_cache(tmp_path, serve, disk):
+    data, budget = os.urandom(2_000_000), 500_000
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "bytes").write_bytes(data)
+    storage = slipring.Storage(disk_cache=disk, disk_cache_bytes=budget)
+    dataset = Ranges(f"{serve(tmp_path / 'served').url}/bytes", storage)
+    for _ in range(2):
+        with slipring.Loader(dataset, 4, num_workers=2, fetch_threads=2) as loader:
+            assert b"".join(batch.tobytes() for batch in loader) == data
+    used = sum(path.stat().st_size for path in disk.rglob("*.val"))
+    assert 0 < used <= budget
+
+
+def test_small_budgets_drop_what_has_lain_longest(disk):
+    from slipring.files.disk import DiskCache
+
+    kept = DiskCache(str(disk), 200_000)
+    for number in range(40):
+        kept.put(f"{number}", bytes([number]) * 10_000)
+    there = [number for number in range(40) if kept.get(f"{number}") is not None]
+    assert there and there == list(range(there[0], 40)) and there[0] > 0
+    assert kept.kept.volume() <= 200_000
+    kept.kept.close()
+
+
+def test_a_disk_cache_that_does_not_work_costs_no_sample(folder, serve, disk, caplog):
+    disk.write_text("a file, where a folder should be")
+    storage = slipring.Storage(disk_cache=disk)
+    assert rows(source("Tar", serve(folder).url, storage=storage)) == rows(source("Tar", folder))
+    assert "does not work" in caplog.text
+
+
+def test_a_pickle_that_somebody_put_into_the_folder_is_not_loaded(disk, tmp_path):
+    import diskcache
+
+    from slipring.files.disk import DiskCache
+
+    with diskcache.Cache(str(disk)) as foreign:
+        foreign.set("name", Evil(tmp_path / "harm"))
+    kept = DiskCache(str(disk), 1 << 20)
+    assert kept.get("name") is None and not (tmp_path / "harm").exists()
+    kept.kept.close()
+
+
+class Evil:
+    """Writes a file when its pickle is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
