@@ -3,18 +3,26 @@
 Question
     A dataset whose samples take 50 ms each, all of it waiting, in one worker. How many samples a second are read one
     after the other, by ``fetch_threads=16``, and as coroutines of which 16 are read at once, or a whole batch?
+    With ``--http``: the same of slipring's own datasets over HTTP, from a server that waits 50 ms before each answer.
 Data
-    Samples of a few bytes, in batches of 64; for each row as many batches as last about the same time.
+    Samples of a few bytes, in batches of 64; for each row as many batches as last about the same time. With ``--http``
+    pictures of 64 × 48 pixels: a tar shard, single files, and tables in row groups of 4 rows, in random order.
 Machine, command, result
     Printed.
 Bias
     The waiting is `time.sleep` and `asyncio.sleep`: no server, no decoding. What is measured is what slipring adds.
+    With ``--http`` the server is a Python program on the same machine, and takes its part of the processors.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import io
+import pathlib
+import statistics
+import tarfile
+import tempfile
 import time
 from typing import Any
 
@@ -46,17 +54,71 @@ class Awaits(Waits):
         return i
 
 
-def rate(kind: type[Waits], seconds: float, batches: int, fetch_threads: int | None) -> float:
+def rate(dataset: Any, batches: int, fetch_threads: int | None, shuffle: bool = False) -> float:
     """Samples/s of one worker, its start and its first batch left out."""
-    dataset = kind((batches + 1) * BATCH, seconds)
     with slipring.Loader(
-        dataset, BATCH, num_workers=1, prefetch_factor=1, fetch_threads=fetch_threads
+        dataset, BATCH, shuffle=shuffle, seed=1, num_workers=1, prefetch_factor=1, fetch_threads=fetch_threads
     ) as loader:
         iterator = iter(loader)
         next(iterator)
         begun = time.perf_counter()
-        rest = sum(len(batch) for batch in iterator)
-        return rest / (time.perf_counter() - begun)
+        for _ in range(batches):
+            next(iterator)
+        return batches * BATCH / (time.perf_counter() - begun)
+
+
+def waits(kind: type[Waits], seconds: float, batches: int, fetch_threads: int | None) -> float:
+    """The same of samples that are only waited for."""
+    return rate(kind((batches + 1) * BATCH, seconds), batches, fetch_threads)
+
+
+def write(folder: pathlib.Path, n: int) -> None:
+    """Write `n` pictures as a shard, as files of one class, and as a table."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from PIL import Image
+
+    draw, pictures = np.random.default_rng(0), []
+    (folder / "classes" / "one").mkdir(parents=True)
+    with tarfile.open(folder / "shard.tar", "w") as shard:
+        for number in range(n):
+            file = io.BytesIO()
+            Image.fromarray(draw.integers(0, 256, (48, 64, 3), dtype=np.uint8)).save(file, "JPEG")
+            pictures.append(file.getvalue())
+            (folder / "classes" / "one" / f"{number}.jpg").write_bytes(pictures[-1])
+            for name, data in ((f"{number}.jpg", pictures[-1]), (f"{number}.cls", b"1")):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                shard.addfile(member, io.BytesIO(data))
+    table = pa.table({"image": pictures, "label": np.arange(n)})
+    pq.write_table(table, folder / "rows.parquet", row_group_size=4)
+
+
+def over_http(seconds: float, n: int, batches: int, rounds: int) -> list[tuple[str, float, float, float]]:
+    """Return (dataset, samples/s one after the other, by `n` threads, median of the rounds' ratios)."""
+    from slipring import images
+    from slipring.arrow import TableDataset
+    from tests.remote.server import Running
+
+    crop, rows = images.CenterCrop(32), []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write(folder, (batches * n + 1) * BATCH)
+        with Running(folder, latency=seconds) as server:
+            for what, data in (
+                ("images.Tar", images.Tar(f"{server.url}/shard.tar", crop)),
+                ("images.Folder", images.Folder(f"{server.url}/classes", crop)),
+                ("images.Parquet", images.Parquet(f"{server.url}/rows.parquet", crop)),
+                ("TableDataset", TableDataset(f"{server.url}/rows.parquet", columns=["label"])),
+            ):
+                pairs = [
+                    (rate(data, batches, None, shuffle=True), rate(data, batches * n, n, shuffle=True))
+                    for _ in range(rounds)
+                ]
+                one, many = (statistics.median(values) for values in zip(*pairs))
+                rows.append((what, one, many, statistics.median(b / a for a, b in pairs)))
+    return rows
 
 
 def main() -> None:
@@ -67,16 +129,23 @@ def main() -> None:
     parser.add_argument(
         "--batches", type=int, default=4, help="one sample after the other; the other rows read more"
     )
+    parser.add_argument("--http", action="store_true", help="slipring's datasets over HTTP")
+    parser.add_argument("--rounds", type=int, default=3, help="with --http: both ways in turn, so often")
     args = parser.parse_args()
     for name, value in describe((), "bench.slow_reads").items():
         print(f"{name}: {value}")
     seconds, n = args.ms / 1e3, args.at_once
-    one = rate(Waits, seconds, args.batches, None)
+    if args.http:
+        print(f"\n{'':20}one after the other  fetch_threads={n}  times")
+        for what, alone, many, times in over_http(seconds, n, args.batches, args.rounds):
+            print(f"{what:20}{alone:19.1f}{many:18.1f}{times:7.1f}")
+        return
+    one = waits(Waits, seconds, args.batches, None)
     rows = [
         ("one after the other", one),
-        (f"fetch_threads={n}", rate(Waits, seconds, args.batches * n, n)),
-        (f"async, fetch_threads={n}", rate(Awaits, seconds, args.batches * n, n)),
-        ("async, a batch at once", rate(Awaits, seconds, args.batches * BATCH, None)),
+        (f"fetch_threads={n}", waits(Waits, seconds, args.batches * n, n)),
+        (f"async, fetch_threads={n}", waits(Awaits, seconds, args.batches * n, n)),
+        ("async, a batch at once", waits(Awaits, seconds, args.batches * BATCH, None)),
     ]
     print(f"\n{'':28}samples/s  times")
     for name, value in rows:

@@ -27,6 +27,7 @@ KINDS = ("503", "429", "reset", "short", "silent reset")
 
 class Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body that follows its headers waits for nothing
 
     def log_message(self, *args):
         pass
