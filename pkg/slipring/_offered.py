@@ -1,6 +1,7 @@
 """Threads of a worker, offered to the dataset whose batch it makes."""
 
 import contextlib
+import itertools
 import threading
 
 
@@ -36,3 +37,10 @@ def read_ahead(read, asked):
     if len(asked) < 2 or threads() < 2:
         return None
     return _work.concurrency.tried(read, asked)
+
+
+def read_in_turn(read, asked):
+    """Yield the same one after the other: no more are read, or wait to be taken, than there are threads."""
+    if len(asked) < 2 or threads() < 2:
+        return itertools.repeat(None)
+    return _work.concurrency.in_turn(read, asked)

@@ -75,6 +75,7 @@ IMPORTED_LATE = {
     "arrow": "pyarrow",
     "arrow.blocks": "pyarrow",
     "arrow.files": "pyarrow",
+    "arrow.rows": "pyarrow",
     "arrow.tables": "pyarrow",
 }
 

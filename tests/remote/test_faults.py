@@ -134,6 +134,41 @@ def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_goes_o
             assert rest == want[len(want) - len(rest) :]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Tar", "TableDataset"])
+def test_a_state_from_before_the_server_went_away_resumes_where_it_failed(folder, kind):
+    pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    def loader_of(data):
+        return DataLoader(data, 8, num_workers=1, prefetch_factor=1, timeout=100)
+
+    want = [plain_tensors(batch) for batch in loader_of(source(kind, folder))]
+    with Running(folder) as server:
+        port = server.port
+        data = source(kind, server.url, storage=slipring.Storage(**HASTY))
+        loader, got = loader_of(data), []
+        state = loader.state_dict()
+        iterator = iter(loader)
+        server.kill()
+        with pytest.raises(RemoteError):
+            while True:
+                got.append(plain_tensors(next(iterator)))
+                state = loader.state_dict()
+        loader.close()
+    with Running(folder, port=port):
+        again = loader_of(data)
+        again.load_state_dict(state)
+        assert got + [plain_tensors(batch) for batch in again] == want
+        again.close()
+
+
+def plain_tensors(batch):
+    if isinstance(batch, dict):
+        return batch["label"].tolist(), list(batch["text"])
+    return batch[0].numpy().tobytes(), batch[1].tolist()
+
+
 def test_a_missing_image_is_passed_over_and_a_server_that_is_gone_is_not(folder, tmp_path):
     shutil.copytree(folder / "classes", tmp_path / "classes")
     with Running(tmp_path) as server:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import assert_type
 
-from slipring import Loader, StringList, arrow, images, stream
+from slipring import Loader, Storage, StringList, arrow, images, stream
 from slipring.streams import Stream, StreamLoader
 
 crop = images.RandomResizedCrop(224, scale=(0.5, 1), flip=0)
@@ -43,6 +43,14 @@ assert_type(rows.paths, list[str])
 Loader(rows, 8, collate_fn=arrow.collate)
 arrow.TableDataset("a.parquet", returns="batches")  # type: ignore[arg-type]
 arrow.TableDataset("a.parquet", cached_groups="4")  # type: ignore[arg-type]
+
+storage = Storage(storage_options={"key": "x"}, timeout=30, disk_cache=Path("kept"), disk_cache_bytes="1GiB")
+assert_type(storage.timeout, float)
+images.Tar("s3://bucket/a.tar", storage=storage, index=Path("indices"))
+images.Folder("https://example.com/train", storage=storage)
+arrow.TableDataset("https://example.com/a.parquet", storage=storage)
+Storage(retries=3)  # type: ignore[call-arg]
+images.Parquet("a.parquet", storage={"key": "x"})  # type: ignore[arg-type]
 
 numbers = stream([{"x": np.arange(3)}], 2, shuffle_buffer=4, columns=("x",), slots=8)
 assert_type(numbers, StreamLoader)

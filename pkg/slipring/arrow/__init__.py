@@ -19,7 +19,8 @@ except ModuleNotFoundError as error:
         "slipring.arrow needs pyarrow: pip install 'slipring[arrow]'", name="pyarrow"
     ) from None
 
-from slipring.arrow.tables import Rows, TableDataset, collate
+from slipring.arrow.rows import Rows, collate
+from slipring.arrow.tables import TableDataset
 from slipring.errors import CorruptBatch
 
 if TYPE_CHECKING:

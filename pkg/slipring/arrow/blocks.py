@@ -6,7 +6,7 @@ Imported only when a block of Arrow data, or text, is met.
 import numpy as np
 import pyarrow as pa
 
-from slipring.arrow.tables import _one_batch, _take
+from slipring.arrow.rows import one_batch, take
 
 
 def batches_of(block):
@@ -115,7 +115,7 @@ def joined(batches):
     """Return the rows of several batches as one."""
     if len(batches) == 1:
         return batches[0]
-    return _one_batch(pa.Table.from_batches(batches).unify_dictionaries())
+    return one_batch(pa.Table.from_batches(batches).unify_dictionaries())
 
 
 class Pool:
@@ -147,4 +147,4 @@ class Pool:
     def take(self, places):
         """Return the rows of these places, as one batch."""
         table, numbers = self._kept
-        return _one_batch(_take(table.unify_dictionaries(), numbers[places]))
+        return one_batch(take(table.unify_dictionaries(), numbers[places]))

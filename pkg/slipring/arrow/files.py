@@ -107,11 +107,7 @@ def open_table(path, columns, storage=None, known=None):
     if storage is not None:
         stamp = stamp or stamp_afar(path, storage)
         afar = storage._open(path, *stamp[:2])
-        if (
-            footer is None
-        ):  # Parquet and IPC files have theirs at the end: mostly this is all that is to be read
-            afar.ahead([(max(0, stamp.size - END), stamp.size), (0, min(8, stamp.size))])
-        magic = b"PAR1" if footer is not None else afar.range(0, min(8, stamp.size))
+        magic = b"PAR1" if footer is not None else _magic_by_the_end(afar, stamp.size)
     else:
         with open(path, "rb") as file:
             magic, stamp = file.read(8), Stamp.of(file.fileno())
@@ -126,6 +122,15 @@ def open_table(path, columns, storage=None, known=None):
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path} ({size} bytes) cannot be read as a table: {error}") from error
     raise ValueError(f"{path} ({size} bytes) is neither Parquet nor Arrow IPC: it begins with {magic!r}")
+
+
+def _magic_by_the_end(afar, size):
+    """Return the first bytes, which Parquet and IPC files repeat behind their footers: those are to be read anyway."""
+    afar.ahead([(max(0, size - END), size)])
+    tail = afar.range(max(0, size - 6), size)
+    if tail[-4:] == b"PAR1":
+        return tail[-4:]
+    return tail if tail == b"ARROW1" else afar.range(0, min(8, size))
 
 
 class Parquet:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 import pyarrow as pa
 
-from slipring._offered import read_ahead, threads
+from slipring._offered import read_in_turn, threads
 from slipring.arrow.files import digest, open_table, stamp_afar
-from slipring.errors import shown
+from slipring.arrow.rows import Rows, empty, one_batch, take
+from slipring.errors import RemoteError, shown
 from slipring.files.storage import locate
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ RETURNS = ("rows", "record_batch")
 OWN = ("_local", "_footers", "_asked")  # attributes of each process
 OPENED_AT_ONCE = 16  # files afar, when the dataset is made
 FILES = 8  # that a thread of a worker keeps open: there are many threads
-# An array of these refers to all the bytes of the array that it was taken from.
-_VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
 
 
 class TableDataset:
@@ -278,14 +277,14 @@ class TableDataset:
         """Return rows as one ``pyarrow.RecordBatch``, in the order of `indices`; errors as `__getitems__`."""
         pieces = list(self._pieces(indices))
         if not pieces:
-            return _empty(self.schema)
+            return empty(self.schema)
         if len(pieces) == 1 and _is_run(pieces[0][0]):
-            return _one_batch(pieces[0][1])
+            return one_batch(pieces[0][1])
         places = np.concatenate([place for place, _ in pieces])
         order = np.empty(len(places), np.int64)
         order[places] = np.arange(len(places))
         together = pa.concat_tables([table for _, table in pieces]).combine_chunks()
-        return _one_batch(together if _is_run(order) else _take(together, order))
+        return one_batch(together if _is_run(order) else take(together, order))
 
     def _pieces(self, indices):
         """Yield (places in the batch, table of their rows) for each row group that is touched."""
@@ -298,7 +297,7 @@ class TableDataset:
             if _is_run(at - at[0]):
                 yield places, table.slice(int(at[0]), len(at))
             else:
-                yield places, _take(table, at)
+                yield places, take(table, at)
 
     def _rows(self, indices):
         n = len(self)
@@ -310,13 +309,10 @@ class TableDataset:
 
     def _tables(self, groups):
         """Yield (group, its table); by a worker's threads as many are read at a time as there are threads."""
-        at_once = threads()
-        for first in range(0, len(groups), at_once):
-            some = groups[first : first + at_once]
-            missing = [group for group in some if self._is_to_be_read(group)] if at_once > 1 else []
-            ahead = dict(zip(missing, read_ahead(self._read_ahead, missing) or ()))
-            for group in some:
-                yield group, self._group(group, ahead.pop(group, None))
+        missing = [group for group in groups if self._is_to_be_read(group)] if threads() > 1 else []
+        ahead, missing = read_in_turn(self._read_ahead, missing), set(missing)
+        for group in groups:
+            yield group, self._group(group, next(ahead) if group in missing else None)
 
     def _is_to_be_read(self, group):
         mine = self._mine()
@@ -330,6 +326,8 @@ class TableDataset:
         if group in mine.kept:
             mine.kept.move_to_end(group)
             return mine.kept[group]
+        if isinstance(read, RemoteError):
+            raise read
         table, mapped = read or self._read(group)
         if mapped:
             mine.mapped[group] = table
@@ -351,7 +349,10 @@ class TableDataset:
         files = self._mine().files
         while len(files) > FILES:
             files.popitem(last=False)
-        return self._read(group)
+        try:
+            return self._read(group)
+        except RemoteError as error:  # it was tried often enough: it is raised in its turn
+            return error
 
     def _read(self, group):
         """Return (a row group's table, whether it lies in a mapped file)."""
@@ -378,75 +379,6 @@ class TableDataset:
         return file
 
 
-class Rows:
-    """Rows of a record batch as a sequence of record batches of one row, made when they are asked for.
-
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-
-    Attributes
-    ----------
-    batch : pyarrow.RecordBatch
-
-    Examples
-    --------
-    >>> from slipring.arrow import TableDataset
-    >>> data = TableDataset("train.parquet", columns=["label"], returns="record_batch")
-    >>> rows = data.__getitems__([0, 3])
-    >>> len(rows), rows[1].to_pydict()
-    (2, {'label': [1]})
-    """
-
-    batch: pa.RecordBatch
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self.batch = batch
-
-    def __len__(self) -> int:
-        return self.batch.num_rows
-
-    def __getitem__(self, index: int) -> pa.RecordBatch:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index} of {len(self)} rows")
-        return self.batch.slice(index % len(self), 1)
-
-
-def collate(rows: Rows | Iterable[pa.RecordBatch] | pa.RecordBatch) -> pa.RecordBatch:
-    """Put the rows of a `TableDataset` together as one ``pyarrow.RecordBatch``: a ``collate_fn``.
-
-    Parameters
-    ----------
-    rows : Rows, or list of pyarrow.RecordBatch
-        Lists come from batches that several workers share (``chunk_size``).
-
-    Raises
-    ------
-    TypeError
-        A sample is no record batch: the dataset was not made with ``returns='record_batch'``.
-    """
-    if isinstance(rows, pa.RecordBatch):  # batch_size=None
-        return rows
-    if isinstance(rows, Rows):
-        return rows.batch
-    rows = list(rows)
-    for row in rows:
-        if not isinstance(row, pa.RecordBatch):
-            raise TypeError(
-                f"slipring.arrow.collate puts record batches together, not {type(row).__name__}; make the "
-                "TableDataset with returns='record_batch'"
-            )
-    return _one_batch(pa.Table.from_batches(rows))
-
-
-def _take(table, numbers):
-    """The rows of a table that an array numbers, of any type."""
-    try:
-        return table.take(pa.array(numbers))
-    except pa.ArrowNotImplementedError:  # views and run-end encodings
-        return pa.concat_tables([table.slice(number, 1) for number in numbers.tolist()])
-
-
 def _time(changed):
     """A time of modification, or what a server tells in its place."""
     if isinstance(changed, str):
@@ -458,23 +390,3 @@ def _time(changed):
 def _is_run(numbers):
     """Whether an array is 0, 1, 2 ..."""
     return bool((numbers == np.arange(len(numbers))).all())
-
-
-def _empty(schema):
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-
-
-def _one_batch(table):
-    """The rows of a table as one record batch, which refers to no other rows."""
-    for at, field in enumerate(table.schema):
-        for view, plain in _VIEWS:
-            if field.type == view:
-                own = table.column(at).cast(plain).combine_chunks().cast(view)
-                table = table.set_column(at, field, own)
-    batches = table.combine_chunks().to_batches()
-    if len(batches) > 1:
-        raise ValueError(
-            f"{table.num_rows} rows of {table.nbytes} bytes have a column beyond the 2 GiB that a record "
-            "batch can hold: ask for fewer rows, or store large_binary"
-        )
-    return batches[0] if batches else _empty(table.schema)

@@ -42,7 +42,9 @@ class DiskCache:
         self.folder = folder
         # Keys are str and values bytes: diskcache keeps both as they are.
         try:
-            self.kept = diskcache.Cache(folder, disk=_OnlyBytes, size_limit=budget, disk_min_file_size=1 << 12)
+            self.kept = diskcache.Cache(
+                folder, disk=_OnlyBytes, size_limit=budget, disk_min_file_size=1 << 12
+            )
         except _FAILURES as error:
             self._say(error)
             self.kept = None

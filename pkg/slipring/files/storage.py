@@ -209,7 +209,9 @@ class Storage:
         options = self._options
         if protocol in ("http", "https"):  # what is compressed on its way has other ranges
             options = {**options, "headers": {"Accept-Encoding": "identity", **options.get("headers", {})}}
-        return Fsspec(fsspec.filesystem(protocol, skip_instance_cache=True, **options))  # ends with this object
+        return Fsspec(
+            fsspec.filesystem(protocol, skip_instance_cache=True, **options)
+        )  # ends with this object
 
     def _disk(self):
         if self.disk_cache is None:

@@ -188,7 +188,14 @@ class ImageDataset(abc.ABC):
 
     def read_many(self, indices: list[int]) -> Sequence[tuple[Buffer, Any] | None] | None:
         """Return the same of several, by the worker's `fetch_threads`; None for what is to be read in its turn."""
-        return read_ahead(self.read, indices)
+        return read_ahead(self._read_or_fail, indices)
+
+    def _read_or_fail(self, index):
+        """Return what `read` does, or the error of a URL that was tried often enough: it is raised in its turn."""
+        try:
+            return self.read(index)
+        except RemoteError as error:
+            return error
 
     def name(self, index: int) -> str | None:
         """Return where it comes from: a path, for messages."""
@@ -260,6 +267,8 @@ class ImageDataset(abc.ABC):
     def _tried(self, index, out, seed, sample=None):
         """Decode the image at `index`; returns (array, target), or None where it cannot be and is to be skipped."""
         try:
+            if isinstance(sample, RemoteError):
+                raise sample
             if self.cache is None:
                 return self._fresh(index, out, Draws(seed), sample)
             return self._from_cache(index, out, Draws(seed), sample)

@@ -5,7 +5,9 @@ with the first batch that wants them, and end with the worker. They are daemons:
 neither a worker's process nor the program from ending.
 """
 
+import collections
 import inspect
+import itertools
 import os
 import threading
 import time
@@ -92,6 +94,23 @@ class Concurrency:
         futures = [threads.submit(s, read, one) for s, one in zip(samples, asked)]
         try:
             return [None if future.exception() is not None else future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+            futures.clear()
+
+    def in_turn(self, read, asked):
+        """Yield the same, as many at a time as there are threads; none is begun before the first is asked for."""
+        threads, asked, futures = self._part("threads"), iter(asked), collections.deque()
+        try:
+            while True:
+                for one in itertools.islice(asked, self.most - len(futures)):
+                    futures.append(threads.submit(_Sample(seeding.NOWHERE, None), read, one))
+                if not futures:
+                    return
+                future = futures.popleft()
+                yield None if future.exception() is not None else future.result()
+                del future
         finally:
             for future in futures:
                 future.cancel()

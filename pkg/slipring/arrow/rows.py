@@ -1,0 +1,102 @@
+"""Rows of record batches: put together, taken, and as samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# An array of these refers to all the bytes of the array that it was taken from.
+_VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
+
+
+class Rows:
+    """Rows of a record batch as a sequence of record batches of one row, made when they are asked for.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+
+    Attributes
+    ----------
+    batch : pyarrow.RecordBatch
+
+    Examples
+    --------
+    >>> from slipring.arrow import TableDataset
+    >>> data = TableDataset("train.parquet", columns=["label"], returns="record_batch")
+    >>> rows = data.__getitems__([0, 3])
+    >>> len(rows), rows[1].to_pydict()
+    (2, {'label': [1]})
+    """
+
+    batch: pa.RecordBatch
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return self.batch.num_rows
+
+    def __getitem__(self, index: int) -> pa.RecordBatch:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} of {len(self)} rows")
+        return self.batch.slice(index % len(self), 1)
+
+
+def collate(rows: Rows | Iterable[pa.RecordBatch] | pa.RecordBatch) -> pa.RecordBatch:
+    """Put the rows of a `TableDataset` together as one ``pyarrow.RecordBatch``: a ``collate_fn``.
+
+    Parameters
+    ----------
+    rows : Rows, or list of pyarrow.RecordBatch
+        Lists come from batches that several workers share (``chunk_size``).
+
+    Raises
+    ------
+    TypeError
+        A sample is no record batch: the dataset was not made with ``returns='record_batch'``.
+    """
+    if isinstance(rows, pa.RecordBatch):  # batch_size=None
+        return rows
+    if isinstance(rows, Rows):
+        return rows.batch
+    rows = list(rows)
+    for row in rows:
+        if not isinstance(row, pa.RecordBatch):
+            raise TypeError(
+                f"slipring.arrow.collate puts record batches together, not {type(row).__name__}; make the "
+                "TableDataset with returns='record_batch'"
+            )
+    return one_batch(pa.Table.from_batches(rows))
+
+
+def take(table, numbers):
+    """The rows of a table that an array numbers, of any type."""
+    try:
+        return table.take(pa.array(numbers))
+    except pa.ArrowNotImplementedError:  # views and run-end encodings
+        return pa.concat_tables([table.slice(number, 1) for number in numbers.tolist()])
+
+
+def empty(schema):
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def one_batch(table):
+    """The rows of a table as one record batch, which refers to no other rows."""
+    for at, field in enumerate(table.schema):
+        for view, plain in _VIEWS:
+            if field.type == view:
+                own = table.column(at).cast(plain).combine_chunks().cast(view)
+                table = table.set_column(at, field, own)
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise ValueError(
+            f"{table.num_rows} rows of {table.nbytes} bytes have a column beyond the 2 GiB that a record "
+            "batch can hold: ask for fewer rows, or store large_binary"
+        )
+    return batches[0] if batches else empty(table.schema)
