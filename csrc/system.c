@@ -105,7 +105,9 @@ uint64_t sr_process(int pid, uint64_t *stack)
 {
     char path[64], text[1024];
     *stack = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    /* The main thread's file, which says the same: of /proc/PID/stat user-mode emulators answer a process that asks for
+     * its own with numbers that no other process sees. */
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, pid);
     if (!proc_is_ours() || !read_text(path, text, sizeof text))
         return 0;
     uint64_t started = 0;
