@@ -29,11 +29,11 @@ PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build lint types test test-all pytest test-cuda ctest tsan asan tsan-pytest asan-pytest fuzz fault steps soak
+.PHONY: help venv build lint types test test-all pytest test-cuda ctest test-arm64 tsan asan tsan-pytest asan-pytest fuzz fault steps soak
 .PHONY: bench bench-device bench-adapters bench-queue docs wheel check-wheel check-sdist clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 $(VENV_STAMP):
 	$(PYTHON) -m venv $(VENV)
@@ -141,6 +141,17 @@ soak: build ## loaders of all sorts in one process, which must not grow; MINUTES
 
 ctest: ## the ring's tests in C
 	$(MAKE) --no-print-directory -C tests/c run
+
+# Another processor's programs under an emulator: slow, hence no part of test-all. Emulators before qemu 8 keep a
+# record of every page of the addresses that a segment reserves, gigabytes of them.
+ARM64_CC ?= aarch64-linux-gnu-gcc
+QEMU ?= qemu-aarch64
+ARM64_LIBC ?= /usr/aarch64-linux-gnu
+test-arm64: export QEMU_LD_PREFIX := $(ARM64_LIBC)
+test-arm64: ## the ring's tests in C on arm64, under qemu-user; QEMU=/path/to/qemu-aarch64, ONLY=test_party
+	@for tool in "$(ARM64_CC)" "$(QEMU)"; do command -v "$$tool" >/dev/null || \
+	    { echo "there is no $$tool: apt install qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross"; exit 1; }; done
+	$(MAKE) --no-print-directory -C tests/c run OUT=$(CURDIR)/build/arm64/c CC=$(ARM64_CC) RUNNER=$(QEMU) ONLY=$(ONLY)
 
 tsan: ## the ring's tests in C under the thread sanitizer
 	$(MAKE) --no-print-directory -C tests/c run-tsan

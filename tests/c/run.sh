@@ -15,7 +15,7 @@ shift
 for program in $programs; do
     echo "== $variant: $(basename "$program")"
     # The tests have watchdogs of their own; this one is for the program around them.
-    timeout -k 5 600 "$program" "$@" || echo "# $(basename "$program") ended with status $?"
+    timeout -k 5 600 ${RUNNER:-} "$program" "$@" || echo "# $(basename "$program") ended with status $?"
 done 2>&1 | tee "$log"
 awk -v variant="$variant" '
     /^# [0-9]+ passed/ { passed += $2; failed += $4; skipped += $6 }

@@ -1,4 +1,5 @@
 /* What a forked child sees of the slots that its parent has: its own copies, for as long as it lives. */
+#define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/mman.h>
@@ -7,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include "fixture.h"
+#include "needs.h"
 
 #define USED (3 * SR_PAGE + 100)
 
@@ -127,6 +129,7 @@ static bool takes_part(void)
 
 static void a_child_that_takes_part_has_the_segment_at_another_address(void)
 {
+    needs_second_mappings();
     sr_ring *ring = tried = make_ring(2, 2, 0);
     uint64_t gen = lease(ring, 0, 11), offset;
     pid_t pid = watcher(sr_payload(ring, 0), 11, takes_part);
@@ -197,6 +200,7 @@ static int lowest_descriptor(void)
 static void slot_stays_with_its_parent(void)
 {
     struct rlimit had, none;
+    needs_limits_on_addresses();
     sr_ring *ring = make_ring(2, 2, 0);
     lease(ring, 0, 11);
     int lowest = lowest_descriptor();

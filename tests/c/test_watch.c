@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "needs.h"
 #include "small.h"
 #include "watching.h"
 
@@ -502,6 +503,7 @@ static void a_full_disk_costs_only_the_record(void)
 
 static void a_forked_child_takes_part_in_a_recorded_segment(void)
 {
+    needs_second_mappings();
     make_folder();
     sr_ring *ring = recorded_ring(SR_SEG_PUSH);
     uint32_t slot;
