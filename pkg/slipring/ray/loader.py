@@ -101,7 +101,6 @@ class Loader(StreamLoader):
     [256, 256, 256, 232]
     """
 
-    dataset: BlockStream
     options: Options
     _worker_class = BlockWorker
 
