@@ -67,6 +67,7 @@ class ShardStream(Stream):
     shuffle: bool
     rank: int
     world_size: int
+    _division: list[int]
 
     def __init__(
         self,
@@ -145,6 +146,9 @@ class ShardPass(Pass):
     """
 
     _stream: ShardStream
+    _divided_anew: bool
+    _pieces: list[list[Any]]
+    _place: tuple[int, int]
 
     def _begin(self, seed, rows=0, pieces=None):
         super()._begin(seed, 0)
