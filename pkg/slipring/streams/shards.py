@@ -97,7 +97,7 @@ class ShardStream(Stream):
         self.rank, self.world_size = rank, world_size
         self._division = [rank, world_size, len(self.shards)]
 
-    def __iter__(self) -> ShardPass:
+    def __iter__(self) -> Pass:
         self._passes += 1
         return ShardPass(self)
 
