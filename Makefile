@@ -20,6 +20,7 @@ DEPS_STAMP := $(VENV)/.stamp-$(REQUIREMENTS)
 BENCH_STAMP := $(VENV)/.stamp-bench
 BENCH_IMAGES_STAMP := $(VENV)/.stamp-bench-images
 CLIENTS_STAMP := $(VENV)/.stamp-clients
+RAY_STAMP := $(VENV)/.stamp-ray
 DOCS_STAMP := $(VENV)/.stamp-docs
 BUILD_STAMPS := build/.stamp-$(subst /,_,$(VENV))
 BUILD_STAMP := $(BUILD_STAMPS)-$(SLIPRING_BUILD)
@@ -65,6 +66,11 @@ $(CLIENTS_STAMP): $(DEPS_STAMP) requirements-clients.txt
 	@if $(PIP_INSTALL) -r requirements-clients.txt; then touch $@; \
 	else echo "requirements-clients.txt cannot be installed: tests/clients will be skipped"; fi
 
+# Large, and slow to start: only the slow tests have it.
+$(RAY_STAMP): $(DEPS_STAMP) requirements-ray.txt
+	@if $(PIP_INSTALL) -r requirements-ray.txt; then touch $@; \
+	else echo "requirements-ray.txt cannot be installed: the tests of Ray will be skipped"; fi
+
 # The kinds of build share the place of the finished modules, hence at most one build stamp at a time.
 $(BUILD_STAMP): $(DEPS_STAMP) $(BUILD_INPUTS)
 	@rm -f $(BUILD_STAMPS)-*
@@ -95,6 +101,7 @@ types: build ## mypy, pyright and stubtest over what is public
 
 # Before the rules that want them: what they need is looked at as they are read.
 CLIENTS := $(if $(filter 0,$(TORCH)),,$(CLIENTS_STAMP))
+RAY := $(if $(filter 0,$(TORCH)),,$(RAY_STAMP))
 
 # What most changes need, in minutes. pytest comes last, so that its closing lines are the last thing on the screen.
 test: build $(CLIENTS) ## the ring's tests in C, then pytest without what is marked slow: minutes
@@ -103,7 +110,7 @@ test: build $(CLIENTS) ## the ring's tests in C, then pytest without what is mar
 	@echo "the slow tests, sanitizers, the model, mutants and fuzzing are left out here: make test-all"
 
 # What `test` leaves out, and nothing that it runs: .ci/run runs both.
-test-all: build $(CLIENTS) ## docs, and what test leaves out: sanitizers, model, mutants, fuzz, slow tests, clients
+test-all: build $(CLIENTS) $(RAY) ## docs, and what test leaves out: sanitizers, model, mutants, fuzz, slow tests, clients
 	$(if $(filter 0,$(TORCH)),,@$(MAKE) --no-print-directory docs)
 	@$(MAKE) --no-print-directory tsan
 	@$(MAKE) --no-print-directory asan
