@@ -76,6 +76,23 @@ def test_rows_of_two_nodes_come_once_in_each_epoch_also_when_a_worker_is_killed(
         loader.close()
 
 
+def test_blocks_of_a_lost_node_are_made_again_or_missed_with_rays_text(nodes):
+    made, second = nodes
+    table = spread_over(400)
+    with slipring.ray.Loader(table, 16, timeout=WAIT) as loader:
+        batches, ids = iter(loader), []
+        ids += next(batches)["id"].tolist()
+        made.remove_node(second, allow_graceful=False)
+        try:
+            for batch in batches:
+                ids += batch["id"].tolist()
+        except (slipring.WorkerError, ray.exceptions.RayError) as error:
+            assert "ray" in str(error).lower()
+        else:
+            assert sorted(ids) == list(range(400))
+        assert len(set(ids)) == len(ids)
+
+
 def test_two_workers_of_ray_train_share_each_epoch(tmp_path):
     pytest.importorskip("torch")
 
@@ -109,3 +126,14 @@ def test_two_workers_of_ray_train_share_each_epoch(tmp_path):
     for epoch in range(2):
         ids = [int(i) for rank in range(2) for i in (tmp_path / f"{rank}-{epoch}").read_text().split()]
         assert sorted(ids) == list(range(200))
+
+
+def test_a_loader_that_is_closed_ends_its_worker_and_its_actor():
+    psutil = pytest.importorskip("psutil")
+    with cluster_of_one():
+        with slipring.ray.Loader(data.range(100), 16, timeout=WAIT) as loader:
+            list(loader)
+            worker = loader.report().workers[0].pid
+            ledger = psutil.Process(ray.get(loader._ledger.__ray_call__.remote(lambda _: os.getpid())))
+        assert not psutil.pid_exists(worker)
+        assert not psutil.wait_procs([ledger], timeout=WAIT)[1]
