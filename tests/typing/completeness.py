@@ -9,14 +9,16 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 MODULES = (
     "slipring", "slipring.arrow", "slipring.errors", "slipring.images", "slipring.monitor", "slipring.queue",
-    "slipring.ray", "slipring.streams", "slipring.torch", "slipring.typing",
+    "slipring.streams", "slipring.torch", "slipring.typing",
     "slipring.compat.di_engine", "slipring.compat.megengine", "slipring.compat.paddle",
     "slipring.compat.torchdata", "slipring.compat.webdataset",
+    *(["slipring.ray"] if find_spec("ray") else []),  # its arguments have Ray's types
 )  # fmt: skip
 
 
