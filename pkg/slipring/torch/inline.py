@@ -153,7 +153,8 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
                 self._next_step()
             else:
                 self._next_tracked()
-        return self._ready[0]
+        ready = self._ready
+        return None if ready is None else ready[0]  # None: another thread that asks has taken it already
 
     def _next_tracked(self):
         making = self._making
