@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 
 import pytest
 
@@ -93,10 +94,41 @@ def test_nobody_there_is_an_error_with_the_url(folder):
     assert caught.value.url.startswith(url)
 
 
-def test_a_server_that_ignores_ranges_is_told_of(folder, serve):
+def test_a_server_that_ignores_ranges_is_told_of_at_once(folder, serve):
     server = serve(folder, ranges=False)
-    with pytest.raises(RemoteError, match="does the server answer requests of ranges"):
+    with pytest.raises(RemoteError, match="does the server answer requests of ranges") as caught:
         source("Tar", server.url, storage=slipring.Storage(**HASTY))[5]
+    assert caught.value.attempts == 1
+
+
+def test_what_a_signals_handler_raises_is_no_failure_of_the_server(folder, serve):
+    storage = slipring.Storage(attempts=8, timeout=50, attempt_timeout=20)
+    server = serve(folder, stall=1.0)
+
+    def give_up(signum, frame):
+        raise TimeoutError("the program's own")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(TimeoutError, match="the program's own") as caught:
+            storage._read(f"{server.url}/0.tar", 0, 1000)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert type(caught.value) is TimeoutError
+
+
+def test_a_shard_that_has_gone_costs_its_samples_and_the_stream_goes_on(folder, tmp_path, serve):
+    for number in range(2):
+        shutil.copy(folder / f"{number}.tar", tmp_path / f"{number}.tar")
+    data = source("TarStream", serve(tmp_path).url, storage=slipring.Storage(**HASTY), shuffle=True)
+    samples = iter(data)  # each is asked for by itself
+    gone = next(samples)[1] // 20
+    (tmp_path / f"{gone}.tar").unlink()
+    with pytest.raises(RemoteError, match="does not exist"):
+        next(samples)
+    assert sorted(label for _, label in samples) == list(range(20 * (1 - gone), 20 * (2 - gone)))
 
 
 @pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])

@@ -1,6 +1,7 @@
 """S3, by fsspec's s3fs and by pyarrow, from a server of moto's."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -60,6 +61,18 @@ def test_an_object_that_is_not_there_and_credentials_that_are_not_given_are_told
     with pytest.raises(RemoteError, match=r"may not be read.*[Cc]redentials") as caught:
         source("Tar", "s3://shards", storage=by_s3fs(port, key=None, secret=None))
     assert not caught.value.missing and caught.value.url == "s3://shards/0.tar"
+
+
+def test_a_server_that_is_gone_is_tried_again(folder):
+    with pytest.raises(RemoteError, match="cannot be read, after 2 attempts") as caught:
+        source("Tar", "s3://shards", storage=by_s3fs(unused_port()))
+    assert not caught.value.missing
+
+
+def unused_port():
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return made.getsockname()[1]
 
 
 BY_PYARROW = """

@@ -2,8 +2,11 @@
 
 import io
 import os
+import shutil
 import tarfile
+from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
 import slipring
@@ -46,23 +49,31 @@ def test_a_file_url_is_a_file_here(folder):
     assert data.paths == [str(folder / "0.tar")] and data[3][1] == 3
 
 
-@pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset", "TableDataset of IPC"])
+def test_class_folders_have_their_names_and_numbers_also_where_urls_quote_them(folder, tmp_path, serve):
+    (picture, *_) = sorted((folder / "classes").rglob("*.jpg"))
+    for name in ("zebra", "élan", "n a", "n [x]", "apple", "50% off"):
+        (tmp_path / "classes" / name).mkdir(parents=True)
+        shutil.copy(picture, tmp_path / "classes" / name / f"{name} ü.jpg")
+    here, afar = source("Folder", tmp_path), source("Folder", serve(tmp_path).url)
+    assert (afar.classes, afar.class_to_idx) == (here.classes, here.class_to_idx)
+    assert plain(afar.fetch_into(range(6), np.empty)) == plain(here.fetch_into(range(6), np.empty))
+    assert [unquote(path).rpartition("/")[2] for path, _ in afar.samples] == [
+        path.rpartition("/")[2] for path, _ in here.samples
+    ]
+
+
+@pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
 def test_fetch_threads_ask_beside_one_another(folder, serve, kind):
     """The server holds back every answer until eight requests are there."""
     server = serve(folder, together=8)
     data = source(kind, server.url)
-    if (
-        kind == "TableDataset of IPC"
-    ):  # its footer, and each thread's own: those are asked for in another order
-        data = source("TableDataset", server.url)
     each = 1 if kind in ("Tar", "Folder") else 4  # rows of a group
     server.tells("gather")
     with slipring.Loader(
         data, sampler=range(0, 8 * each, each), batch_size=8, num_workers=1, fetch_threads=8, timeout=100
     ) as loader:
         (batch,) = loader
-    here = source("TableDataset" if "Table" in kind else kind, folder)
-    with slipring.Loader(here, sampler=range(0, 8 * each, each), batch_size=8) as loader:
+    with slipring.Loader(source(kind, folder), sampler=range(0, 8 * each, each), batch_size=8) as loader:
         assert plain(batch) == plain(next(iter(loader)))
 
 

@@ -83,8 +83,8 @@ def test_an_error_from_afar_travels_in_a_pickle():
 
 
 class Status(Exception):
-    def __init__(self, status):
-        self.status = status
+    def __init__(self, status, status_code=None):
+        self.status, self.status_code = status, status_code
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,8 @@ class Status(Exception):
         (FileNotFoundError(), False),
         (PermissionError(), False),
         (ValueError(), False),
+        (Status(None, 503), True),
+        (Status(None, 404), False),
     ],
     ids=repr,
 )
@@ -159,6 +161,20 @@ def test_several_processes_keep_together_to_the_budget_of_a_disk_cache(tmp_path,
             assert b"".join(batch.tobytes() for batch in loader) == data
     used = sum(path.stat().st_size for path in disk.rglob("*.val"))
     assert 0 < used <= budget
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", bytes(100_016)], ids=["empty", "short", "zeros"])
+def test_an_entry_that_is_damaged_is_read_from_afar_again(tmp_path, serve, disk, damage):
+    data = os.urandom(100_000)
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "bytes").write_bytes(data)
+    url = f"{serve(tmp_path / 'served').url}/bytes"
+    assert slipring.Storage(disk_cache=disk)._read(url, 0, 100_000) == data
+    (entry,) = disk.rglob("*.val")
+    entry.write_bytes(damage)
+    for _ in range(2):
+        assert slipring.Storage(disk_cache=disk)._read(url, 0, 100_000) == data
+    assert entry.exists() is False  # another one has taken its place
 
 
 def test_small_budgets_drop_what_has_lain_longest(disk):

@@ -6,12 +6,19 @@ import random
 import time
 
 from slipring.errors import RemoteError, told
+from slipring.ring._check import in_a_handler
 
 FIRST_S, LONGEST_S = 0.1, 5.0  # to wait before the second attempt, and before any later one
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 # Without Python 3.11 these three are different.
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError)
 _LATER = {408, 425, 429}  # statuses of HTTP below 500 that say: not now
+# Of libraries whose errors are not the system's: of the connection, not of what was asked for.
+_BROKEN = {
+    ("aiohttp", "ClientError"),
+    ("botocore", "ConnectionError"),
+    ("botocore", "HTTPClientError"),
+}
 # What pyarrow's S3 says only in words.
 _REFUSED = (
     "ACCESS_DENIED",
@@ -31,17 +38,15 @@ def is_transient(error):
     """Whether another attempt may do: no answer, a broken one, or one that says so."""
     if isinstance(error, _FINAL):
         return False
-    status = getattr(error, "status", None) or getattr(error, "code", None)  # aiohttp's, gcsfs's
+    names = ("status", "code", "status_code")  # aiohttp's, gcsfs's, Azure's
+    status = next((found for name in names if (found := getattr(error, name, None))), None)
     if isinstance(status, int) and status >= 300:
         return status in _LATER or status >= 500
     if isinstance(error, _TIMEOUTS):
         return True
     if isinstance(error, OSError):  # also aiohttp's ClientOSError, and what s3fs makes of botocore's errors
         return not any(word in str(error) for word in _REFUSED)
-    return any(
-        kind.__name__ == "ClientError" and kind.__module__.startswith("aiohttp")
-        for kind in type(error).__mro__
-    )
+    return any((kind.__module__.partition(".")[0], kind.__name__) in _BROKEN for kind in type(error).__mro__)
 
 
 def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None):
@@ -69,6 +74,8 @@ def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None
         try:
             return attempt(max(0.001, min(each, end - time.monotonic())))
         except Exception as error:
+            if in_a_handler(error):
+                raise
             transient = is_transient(error)
             wait = min(LONGEST_S, FIRST_S * 2 ** (number - 1)) * _jitter.uniform(0.5, 1)
             if transient and number < attempts and time.monotonic() + wait < end:

@@ -1,6 +1,7 @@
 """What was read from afar, kept on a disk here, within a budget. By diskcache, which evicts what has lain longest."""
 
 import functools
+import hashlib
 import logging
 import os
 import sqlite3
@@ -14,7 +15,13 @@ except ModuleNotFoundError as error:
         "disk_cache= needs diskcache: pip install 'slipring[remote]'", name="diskcache"
     ) from None
 
+SUM = 16  # bytes of a digest, before what it is of
 _FAILURES = (OSError, sqlite3.Error, diskcache.Timeout)
+
+
+def digest(data):
+    """Return `SUM` bytes."""
+    return hashlib.blake2b(data, digest_size=SUM).digest()
 
 
 class _OnlyBytes(diskcache.Disk):
@@ -58,14 +65,17 @@ class DiskCache:
         except _FAILURES as error:
             self._say(error)
             return None
-        return data if isinstance(data, bytes) else None
+        if not isinstance(data, bytes):
+            return None
+        kept = memoryview(data)[SUM:]  # a file may have survived a loss of power in part
+        return bytes(kept) if digest(kept) == data[:SUM] else None
 
     def put(self, name, data):
         """Keep these bytes, and drop what has lain longest until the budget holds."""
         if self.kept is None:
             return
         try:
-            self.kept.set(name, data)
+            self.kept.set(name, digest(data) + data)
             if self.kept.volume() > self.kept.size_limit:  # set() itself drops ten at most
                 self.kept.cull()
         except _FAILURES as error:

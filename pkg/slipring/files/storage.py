@@ -134,10 +134,10 @@ class Storage:
         def attempt(left):
             data = system.read(path, start, stop, left)
             if start is not None and len(data) != stop - start:
-                raise Short(
-                    f"{len(data)} bytes came where {stop - start} were asked for"
-                    + (": does the server answer requests of ranges?" if len(data) > stop - start else "")
-                )
+                came = f"{len(data)} bytes came where {stop - start} were asked for"
+                if len(data) > stop - start:  # and would come again
+                    raise ValueError(f"{came}: does the server answer requests of ranges?")
+                raise Short(came)
             return data
 
         name = f"{self._token} {url} {tag} {start} {stop}"
@@ -190,7 +190,10 @@ class Storage:
 
         if self._kind == "pyarrow":
             system = pickle.loads(self._recipe)
-            if os.getpid() != self._pid and system.type_name in _NOT_FORKED:
+            below = system
+            while below.type_name == "subtree":
+                below = below.base_fs
+            if os.getpid() != self._pid and below.type_name in _NOT_FORKED:
                 raise RuntimeError(
                     f"pyarrow's file system {system.type_name!r} has threads, which a forked worker does not have: "
                     "give the loader start_method='forkserver' or 'spawn', or have fsspec read these URLs"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -169,7 +170,8 @@ class Folder(ImageDataset):
         return target if self.target_transform is None else self.target_transform(target)
 
     def fingerprint(self) -> str:
-        digest = hashlib.blake2b(os.path.abspath(self.root).encode("utf-8", "surrogatepass"))
+        root = os.path.abspath(self.root) if self._remote is None else self.root
+        digest = hashlib.blake2b(root.encode("utf-8", "surrogatepass"))
         for path in self._paths:
             digest.update(path.encode("utf-8", "surrogatepass") + b"\0")
         return digest.hexdigest()
@@ -194,9 +196,12 @@ def _found_afar(root, storage):
     """Return the same of a URL, and what tells that a file has changed, where files are kept on a disk here."""
     root = root.rstrip("/") + "/"
     found, tags = {}, {}
+    # In URLs of HTTP names are quoted; numbers and order are to be those of the names.
+    name_of = unquote if root.startswith(("http://", "https://")) else str
     listed = storage._find(root)
-    for path, tag in sorted(listed, key=lambda one: one[0].rpartition("/")[::2]):
+    for path, tag in sorted(listed, key=lambda one: name_of(one[0]).rpartition("/")[::2]):
         name, slash, _ = path.removeprefix(root).partition("/")
+        name = name_of(name)
         if slash and path.startswith(root):
             found.setdefault(name, []).append(path)
             if storage.disk_cache is not None and tag:

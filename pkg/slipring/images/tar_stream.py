@@ -6,7 +6,7 @@ import os
 import random
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring.errors import ImageError
+from slipring.errors import ImageError, RemoteError
 from slipring.images.tar import Tar, paths_of
 from slipring.options import integer
 from slipring.ring._check import in_a_handler
@@ -194,6 +194,10 @@ class Pass:
                 made = self._samples.try_sample(number, mix(self._of_shard, number))
             except ImageError:
                 self._next += 1  # who asks again gets the next
+                raise
+            except RemoteError as error:
+                if error.missing and not in_a_handler(error):
+                    self._pass_on()  # the shard has gone: who asks again gets the next one
                 raise
             self._next += 1
             if made is not None:

@@ -14,6 +14,7 @@ import time
 import weakref
 
 from slipring._offered import offered
+from slipring.errors import RemoteError
 from slipring.ring._segment import now
 from slipring.ring._slot import Reading, end_reading, wait_for_row
 from slipring.workers import seeding, skipping
@@ -88,12 +89,20 @@ class Concurrency:
         )
 
     def tried(self, read, asked):
-        """The same, with None in place of what has failed; no random numbers are drawn there."""
+        """The same, with None in place of what has failed; no random numbers are drawn there.
+
+        Where one is a `RemoteError` that will be raised, those behind it are not waited for: None.
+        """
         threads = self._part("threads")
         samples = [_Sample(seeding.NOWHERE, None) for _ in asked]
         futures = [threads.submit(s, read, one) for s, one in zip(samples, asked)]
+        found = [None] * len(futures)
         try:
-            return [None if future.exception() is not None else future.result() for future in futures]
+            for n, future in enumerate(futures):
+                found[n] = None if future.exception() is not None else future.result()
+                if isinstance(found[n], RemoteError) and not found[n].missing:
+                    break
+            return found
         finally:
             for future in futures:
                 future.cancel()
