@@ -106,6 +106,18 @@ def test_states_of_other_shards_are_refused(shards):
         other.load_state_dict(states)
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_states_of_another_shuffle_are_refused(shards, shuffle):
+    stream, other = (images.TarStream(shards, target="json", shuffle=how) for how in (shuffle, not shuffle))
+    samples = iter(stream)
+    next(samples)
+    state = samples.state_dict()
+    with pytest.raises(ValueError, match=f"state is of shuffle={shuffle}, this is shuffle={not shuffle}"):
+        iter(other).load_state_dict(state)
+    with pytest.raises(ValueError, match=f"Resume with shuffle={shuffle}"):
+        other.rest_of([[{"iterator": state}]], 2)
+
+
 def test_one_ranks_state_is_refused_by_others(shards):
     (_, state), _ = [read(loader, 1) for loader in ranks(shards, 2)]
     for n, rank in ((3, 0), (2, 1)):

@@ -174,6 +174,20 @@ def test_states_that_do_not_fit_are_refused():
         list(shorter)
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_state_of_another_shuffle_is_refused_also_of_what_was_divided_anew(shuffle):
+    _, states = of_job(ranks(1, shuffle=shuffle), (4,))
+    for given in (states[0], states):
+        (other,) = ranks(1, shuffle=not shuffle)
+        with pytest.raises(ValueError, match=f"state is of shuffle={shuffle}, this is shuffle={not shuffle}"):
+            other.load_state_dict(given)
+            list(other)
+    _, states = of_job(ranks(2, shuffle=shuffle), (1, 1), states)
+    (other,) = ranks(1, shuffle=not shuffle)
+    with pytest.raises(ValueError, match=f"Resume with shuffle={shuffle}"):
+        other.load_state_dict(states)
+
+
 def test_arguments_are_refused_by_name():
     with pytest.raises(ValueError, match="2 shards are too few for 3 ranks"):
         ShardStream([0, 1], read, 4, world_size=3)

@@ -141,7 +141,7 @@ class TarStream:
         Raises
         ------
         ValueError
-            The states are of other shards.
+            The states are of other shards, or of another `shuffle`.
         """
         return divided_anew(states, self._division, self.shuffle, num_workers)
 
@@ -227,6 +227,7 @@ class Pass:
             "shard": self._at,
             "sample": self._next,
             "divided": [self._worker, self._workers, *self._stream._division],
+            "shuffled": self._stream.shuffle,
             **({"pieces": self._pieces} if self._divided_anew else {}),
         }
 
@@ -236,9 +237,9 @@ class Pass:
         Raises
         ------
         ValueError
-            It is the place of another worker, or of other numbers of workers, ranks or shards.
+            It is the place of another worker, of other numbers of workers, ranks or shards, or of another `shuffle`.
         """
-        check_division(state["divided"], self.state_dict()["divided"])
+        check_division(state, self.state_dict())
         self._begin(self._seed if state["seed"] is None else state["seed"], state.get("pieces"))
         if state["seed"] is not None:
             self._at, self._next = state["shard"], state["sample"]

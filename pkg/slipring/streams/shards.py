@@ -124,7 +124,7 @@ class ShardStream(Stream):
         Raises
         ------
         ValueError
-            The states are of other shards.
+            The states are of other shards, or of another `shuffle`.
         """
         return divided_anew(states, self._division, self.shuffle, num_workers)
 
@@ -180,6 +180,7 @@ class ShardPass(Pass):
             "shard": at,
             "sample": row,
             "divided": [self._worker, self._workers, *self._stream._division],
+            "shuffled": self._stream.shuffle,
             **({"pieces": self._pieces} if self._divided_anew else {}),
         }
 
@@ -189,9 +190,9 @@ class ShardPass(Pass):
         Raises
         ------
         ValueError
-            It is the place of another worker, or of other numbers of workers, ranks or shards.
+            It is the place of another worker, of other numbers of workers, ranks or shards, or of another `shuffle`.
         """
-        check_division(state["divided"], self.state_dict()["divided"])
+        check_division(state, self.state_dict())
         self._begin(self._seed if state["seed"] is None else state["seed"], pieces=state.get("pieces"))
         if state["seed"] is not None:
             self._place = state["shard"], state["sample"]

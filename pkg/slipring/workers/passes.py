@@ -2,8 +2,8 @@
 
 A pass over shards reads pieces: [number of the shard, its first sample (or row), the seed of what is drawn for it;
 None: the pass's own]. Its iterator's state has "seed", "shard" (how many pieces it has read), "sample" (which one comes
-next of the shard that it is at), "divided" ([worker, workers, rank, ranks, shards]), and "pieces" if they were divided
-anew. `division` is the latter three of "divided".
+next of the shard that it is at), "divided" ([worker, workers, rank, ranks, shards]), "shuffled" (whether the order was
+drawn), and "pieces" if they were divided anew. `division` is the latter three of "divided".
 """
 
 import random
@@ -44,20 +44,31 @@ def divided_anew(states, division, shuffle, num_workers):
     """Return, for each of a rank's workers, what it is to load: see `slipring.images.TarStream.rest_of`."""
     rank, ranks, shards = division
     own = _left(states, shards, shuffle)[rank::ranks]
-    beginning = {"seed": None, "shard": 0, "sample": 0}
+    beginning = {"seed": None, "shard": 0, "sample": 0, "shuffled": shuffle}
     return [
         {"iterator": {**beginning, "divided": [n, num_workers, *division], "pieces": own[n::num_workers]}}
         for n in range(num_workers)
     ]
 
 
-def check_division(had, has):
-    """Raise ValueError where a state is of another part of the shards; "divided" of each."""
+def check_division(state, here):
+    """Raise ValueError where a state is of another part of the shards, or of another order; `here`: this one's."""
+    had, has = state["divided"], here["divided"]
     if list(had) != list(has):
         words = "worker {} of {}, rank {} of {}, {} shards"
         raise ValueError(
             f"the state is of {words.format(*had)}; this is {words.format(*has)}: "
             "resume with as many workers, ranks and shards, or with a list of all ranks' states"
+        )
+    _check_order(state, here["shuffled"])
+
+
+def _check_order(state, shuffle):
+    had = state["shuffled"]
+    if had != shuffle:
+        raise ValueError(
+            f"the state is of shuffle={had}, this is shuffle={shuffle}: the order is another one, so what was read "
+            f"would come again, and other rows not at all. Resume with shuffle={had}"
         )
 
 
@@ -78,6 +89,7 @@ def _left(states, shards, shuffle):
                     f"{state['divided'][3]} ranks; here are {shards} shards and {len(states)} states: resume "
                     "with the shards that the states are of"
                 )
+            _check_order(state, shuffle)
             pieces = state.get("pieces")
             if pieces is None:
                 pieces = turns(state["seed"], division, shuffle, worker, len(of_rank))
