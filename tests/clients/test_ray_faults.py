@@ -191,6 +191,23 @@ def test_a_picture_that_cannot_be_read_costs_its_row():
     assert error.index == 9 and "'image'" in str(error)
 
 
+@pytest.mark.parametrize("masked", [False, True], ids=["in the field", "of the struct"])
+def test_pictures_that_are_null_are_refused_wherever_the_null_is(masked):
+    files = [jpeg(0), jpeg(1) if masked else None, jpeg(2)]
+    structs = pa.StructArray.from_arrays(
+        [pa.array(files, pa.binary()), pa.array(["a", "b", "c"])],
+        ["bytes", "path"],
+        mask=pa.array([False, masked, False]),
+    )
+    whole = pa.table({"image": structs.take(pa.array([0, 2])), "label": [0, 2]})
+    blocks = [whole, pa.table({"image": structs, "label": [0, 1, 2]})]
+    way = {"images": {"image": images.CenterCrop(16)}, "timeout": WAIT}
+    with slipring.ray.Loader(in_order(blocks), 2, **way) as loader:
+        found, (error,) = read(loader, "label")
+    assert found == [[0, 2]]
+    assert error.column == "image" and "1 of 3 are null" in str(error)
+
+
 def test_pictures_that_cannot_be_read_can_be_passed_over():
     way = {"images": {"image": images.CenterCrop(16)}, "image_options": {"on_error": "skip"}, "timeout": WAIT}
     with slipring.ray.Loader(in_order(pictures(20, bad=(0, 9))), 8, **way) as loader:

@@ -97,12 +97,14 @@ def bytes_of(name, column):
     BlockError
         It holds something else, or nulls.
     """
+    nulls = column.null_count
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:  # Hugging Face's
-        column = column.field("bytes")
+        column = column.field("bytes")  # which has bytes of a struct that is null, too
+        nulls = max(nulls, column.null_count)
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
         raise refused(name, f"is {column.type}, but the bytes of pictures are expected")
-    if column.null_count:
-        raise refused(name, f"has the bytes of pictures, but {column.null_count} of {len(column)} are null")
+    if nulls:
+        raise refused(name, f"has the bytes of pictures, but {nulls} of {len(column)} are null")
     _, ends, data = column.buffers()
     kind = np.int64 if pa.types.is_large_binary(column.type) else np.int32
     ends = np.frombuffer(ends, kind)[column.offset : column.offset + len(column) + 1].tolist()
