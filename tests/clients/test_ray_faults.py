@@ -13,6 +13,7 @@ import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
 from slipring import images  # noqa: E402
 from slipring.errors import BlockError, ImageError  # noqa: E402
+from slipring.ray.ledger import Ledger  # noqa: E402
 from tests.clients.rays import cluster_of_one  # noqa: E402
 
 pytestmark = [
@@ -110,6 +111,16 @@ def test_an_exception_in_rays_task_arrives_with_its_text():
         batches = iter(loader)
         with pytest.raises(slipring.WorkerError, match="this shard is gone"):
             list(batches)
+
+
+def test_all_workers_are_told_of_an_execution_that_fails_at_once():
+    def failing(rows):
+        raise LookupError("this shard is gone")
+
+    ledger = Ledger(data.range(40, override_num_blocks=4).map_batches(failing).iterator(), True, 2)
+    for worker in (0, 1, 0):
+        failure = ledger.take((0, 7), worker, 0)
+        assert isinstance(failure, Exception) and "this shard is gone" in str(failure)
 
 
 def test_a_dead_ledger_is_an_error_of_rays():

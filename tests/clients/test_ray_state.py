@@ -1,6 +1,9 @@
 """States of the last mile, its shuffle, its figures, and what collate_fn and devices make of a batch."""
 
+import copy
+import dataclasses
 import json
+import pickle
 from itertools import chain
 
 import numpy as np
@@ -68,6 +71,87 @@ def test_a_state_is_refused_where_rays_order_is_not_the_same_again():
         pytest.raises(ValueError, match="in_order"),
     ):
         loader.state_dict()
+
+
+def test_a_state_is_not_loaded_where_rays_order_is_not_the_same_again():
+    with slipring.ray.Loader(numbers(), 16, num_workers=2, timeout=WAIT) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    for made, options, text in [
+        (numbers(ordered=False), {}, "preserve_order"),
+        (numbers().random_shuffle(), {}, "seed"),
+        (numbers(), {"in_order": False}, "in_order"),
+    ]:
+        with slipring.ray.Loader(made, 16, num_workers=2, timeout=WAIT, **options) as loader:
+            with pytest.raises(ValueError, match=text):
+                loader.load_state_dict(state)
+            assert loader.seed != state["seed"]
+
+
+@pytest.mark.parametrize("on_worker_death", ["raise", "respawn"])
+def test_an_epoch_can_be_iterated_again_whole_after_it_was_read_left_or_resumed(on_worker_death):
+    way = {"seed": 3, "num_workers": 2, "timeout": WAIT, "on_worker_death": on_worker_death}
+    with slipring.ray.Loader(numbers(), 16, **way) as loader:
+        whole = ids(loader)
+        loader.epoch = 0
+        batches = iter(loader)
+        assert ids(next(batches) for _ in range(5)) == whole[:5]
+        state = loader.state_dict()
+        loader.epoch = 0
+        assert ids(loader) == whole
+        loader.load_state_dict(state)
+        assert ids(loader) == whole[5:]
+        loader.epoch = 0
+        assert ids(loader) == whole
+
+
+def test_a_state_that_cannot_be_loaded_in_time_changes_nothing(tmp_path):
+    go = tmp_path / "go"
+
+    def hanging(rows):
+        import time
+
+        while 199 in rows["id"] and not go.exists():
+            time.sleep(0.05)
+        return rows
+
+    with slipring.ray.Loader(numbers().map_batches(hanging), 16, timeout=20) as loader:
+        batches, found = iter(loader), []
+        with pytest.raises(slipring.LoaderTimeout):
+            for batch in batches:
+                found.append(batch["id"].tolist())
+                state = loader.state_dict()
+        loader.options = dataclasses.replace(loader.options, timeout=0.1)
+        with pytest.raises(slipring.LoaderTimeout, match="Try again"):
+            loader.load_state_dict({**state, "seed": state["seed"] + 1})
+        assert loader.seed == state["seed"] and loader.state_dict() == state
+        go.touch()
+        loader.options = dataclasses.replace(loader.options, timeout=WAIT)
+        loader.load_state_dict(state)
+        assert sorted(chain(*found, *ids(loader))) == list(range(200))
+
+
+@pytest.mark.parametrize("how", ["read", "dropped", "closed"])
+def test_when_an_iteration_is_over_no_block_is_kept_for_it(how):
+    with slipring.ray.Loader(numbers(), 16, num_workers=2, timeout=WAIT) as loader:
+        batches = iter(loader)
+        for _ in batches if how == "read" else [next(batches)]:
+            pass
+        assert ray.get(loader._ledger.kept.remote()) or how == "read"
+        if how == "closed":
+            batches.close()
+        elif how == "dropped":
+            del batches
+        while ray.get(loader._ledger.kept.remote()):  # it is told, and not waited for
+            pass
+        assert sorted(chain(*ids(loader))) == list(range(200))
+
+
+def test_a_copy_is_refused():
+    with slipring.ray.Loader(numbers(), 16, timeout=WAIT) as loader:
+        for copied in (copy.copy, pickle.dumps):
+            with pytest.raises(TypeError, match="cannot be copied or pickled"):
+                copied(loader)
 
 
 def test_the_report_has_rays_names():

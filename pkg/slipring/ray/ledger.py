@@ -24,21 +24,47 @@ class Ledger:
     def __init__(self, iterator, keep, turns):
         self.iterator, self.keep, self.turns = iterator, keep, turns
         self.lock = threading.Lock()  # of who draws
-        self.reset()
+        self.run, self.over, self.generation = None, set(), 0
+        self._end()
 
-    def reset(self):
-        """Forget the current epoch: the same one may begin once more."""
+    def reset(self, generation, timeout):
+        """Forget all passes of earlier generations: an epoch may begin once more. Who is late with one is refused.
+
+        Parameters
+        ----------
+        generation : int
+        timeout : float
+            Seconds to wait for who draws; 0 waits for ever.
+
+        Returns
+        -------
+        bool
+            False: nothing was done in time.
+        """
+        if not self.lock.acquire(timeout=timeout or -1):
+            return False
+        try:
+            if generation > self.generation:
+                self._end()
+                self.run, self.over, self.generation = None, set(), generation
+        finally:
+            self.lock.release()
+        return True
+
+    def end(self, run):
+        """End a pass whose batches nobody wants any more."""
         with self.lock:
-            self._end()
-            self.epoch, self.over = None, {}
+            if run == self.run:
+                self._end()
+                self.run = None
 
-    def take(self, epoch, worker, number):
+    def take(self, run, worker, number):
         """Return the block of that number of a worker's; None: there are fewer.
 
         Parameters
         ----------
-        epoch : int
-            Which pass over the data it is about; a new one begins the data again.
+        run : (int, int)
+            Which pass over the data it is about, its generation and epoch; a new one begins the data again.
         worker, number : int
             The same number may be asked for again as long as the block is kept.
 
@@ -49,11 +75,11 @@ class Ledger:
             the data has ended with. (Were it raised here, Ray would log it for each call that was made ahead.)
         """
         with self.lock:
-            if epoch != self.epoch:
-                if epoch in self.over:
-                    raise RuntimeError("another iteration over the same ray.data.DataIterator has begun")
+            if run != self.run:
+                if run in self.over or run[0] != self.generation:
+                    return RuntimeError("another iteration over the same ray.data.DataIterator has begun")
                 self._end()
-                self._begin(epoch)
+                self._begin(run)
             drawn = self.drawn
             while number >= drawn.get(worker, 0):
                 if self.blocks is None:
@@ -64,9 +90,9 @@ class Ledger:
                 raise RuntimeError(f"block {number} of worker {worker} was given back already")
             return held[number] if self.keep else held.pop(number)
 
-    def release(self, epoch, worker, first):
+    def release(self, run, worker, first):
         """Let go of a worker's blocks with smaller numbers."""
-        if epoch == self.epoch:
+        if run == self.run:
             held = self.held.get(worker, {})
             for number in [number for number in list(held) if number < first]:
                 held.pop(number, None)
@@ -79,10 +105,14 @@ class Ledger:
         """Return how many blocks are kept."""
         return sum(len(held) for held in self.held.values())
 
-    def _begin(self, epoch):
-        self.epoch, self.over[epoch] = epoch, True
-        self.drawn, self.held, self.failure, self.number = {}, {}, None, 0
-        self.bundles, _, self.executor = self.iterator._to_ref_bundle_iterator()
+    def _begin(self, run):
+        self.run, self.number = run, 0
+        self.over.add(run)
+        try:
+            self.bundles, _, self.executor = self.iterator._to_ref_bundle_iterator()
+        except Exception as error:  # of the first block already
+            self.failure = error
+            return
         self.blocks = (part for bundle in self.bundles for part in _parts(bundle))
 
     def _draw(self, worker):

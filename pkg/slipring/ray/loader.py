@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import weakref
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring.errors import shown
+from slipring.errors import LoaderTimeout, shown
 from slipring.loader import Loader as CoreLoader
 from slipring.options import MAX_COUNT, flag, integer
 from slipring.ray.source import BlockStream, BlockWorker, join
 from slipring.ring._ring import MAX_WORKERS
 from slipring.streams._iterator import StreamIterator
-from slipring.streams.loader import StreamLoader
+from slipring.streams.loader import StreamLoader, pass_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,6 +133,11 @@ class Loader(StreamLoader):
     ) -> None:
         self._ledger = self._end = None
         self._past = [0] * len(TIMES)  # ns, of passes that are over
+        self._begun, self._generation = (
+            set(),
+            0,
+        )  # passes that the ledger knows, and the number of its last reset
+        self._owner = os.getpid()  # Ray has no connection in a forked child
         given = _checked_iterator(iterator)
         integer("num_workers", num_workers, 1, MAX_WORKERS)
         integer("prefetch_blocks", prefetch_blocks, 0, MAX_COUNT)
@@ -171,12 +177,16 @@ class Loader(StreamLoader):
         self._data, self._turns = given, turns
         self._ledger = _actor(given, keep, turns, num_workers * (prefetch_blocks + 2) + 2)
         data.ledger = _pickled(self._ledger)
-        self._end = weakref.finalize(self, _end, self._ledger)
+        self._end = weakref.finalize(self, _end, self._ledger, self._owner)
         self._end.atexit = False  # an actor ends with the process that has made it
 
     # ---- iteration
 
     def __iter__(self) -> StreamIterator:
+        run = self.seed, self.epoch
+        if run in self._begun:  # once more: workers and ledger are at its end
+            self._rest()
+            self.dataset._resume = None
         at = self._at
         if at is None or at.epoch != self.epoch or at.begun:
             at = self._beginning(self.epoch)
@@ -184,11 +194,32 @@ class Loader(StreamLoader):
         self._at = at
         iterator = CoreLoader.__iter__(self)
         at.begun = True
+        self._begun.add(run)
+        known = self.dataset.generation, pass_seed(*run)
         if self._device is not None:
             from slipring.torch.device.onto import OnDevice, TensorFeed
 
             iterator = OnDevice(self._device, TensorFeed(iterator, tracked=False), self._preload)
-        return StreamIterator(iterator, at, True)
+        return StreamIterator(iterator, at, True, partial(_over, self._ledger, known, self._end, self._owner))
+
+    def _rest(self) -> None:
+        """End workers and iterations, and have the ledger forget them: the next pass begins the data anew."""
+        import ray
+
+        timeout = self.options.timeout
+        self._generation += 1
+        try:
+            asked = self._ledger.reset.remote(self._generation, timeout)
+            done = ray.get(asked, timeout=timeout + END_S if timeout else None)
+        except ray.exceptions.GetTimeoutError:
+            done = False
+        if not done:
+            raise LoaderTimeout(
+                f"the pass before could not be ended within timeout={timeout} s: Ray's data gives no next block, and "
+                "cannot be interrupted meanwhile. Try again, or make a new loader"
+            )
+        self.dataset.generation, self._begun = self._generation, set()
+        super()._rest()
 
     # ---- state
 
@@ -206,11 +237,7 @@ class Loader(StreamLoader):
             Another run would get other rows there: Ray's order is not kept, a shuffle of Ray's has no seed, or workers
             take blocks by chance.
         """
-        why = _unordered(self._data)
-        if not self._turns and self.options.num_workers > 1:
-            why = "in_order=False lets whoever is first have the next block. Give in_order=True, or num_workers=1"
-        if why:
-            raise ValueError(f"a state would be of no use: {why}")
+        self._check_repeats()
         return super().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -226,12 +253,34 @@ class Loader(StreamLoader):
         Raises
         ------
         TypeError, ValueError
-            It is no such state, or is of another number of workers or another shuffle.
+            It is no such state, is of another number of workers or another shuffle; or as for `state_dict`, of this
+            loader's data and options.
+        LoaderTimeout
+            The iteration before could not be ended in time; nothing has changed.
         """
-        import ray
-
+        self._check_repeats()
         super().load_state_dict(state)
-        ray.get(self._ledger.reset.remote(), timeout=self.options.timeout or None)
+
+    def _check_repeats(self):
+        """Raise ValueError where another pass over the data may give other rows."""
+        why = _unordered(self._data)
+        if not self._turns and self.options.num_workers > 1:
+            why = "in_order=False lets whoever is first have the next block. Give in_order=True, or num_workers=1"
+        if why:
+            raise ValueError(f"a state would be of no use: {why}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies are refused.
+
+        Raises
+        ------
+        TypeError
+            Two loaders cannot draw from one ``ray.data.DataIterator``.
+        """
+        raise TypeError(
+            "a slipring.ray.Loader cannot be copied or pickled: its blocks are handed out by an actor that ends with "
+            "it. Make a loader where it is read, of an iterator or Dataset of Ray's, which can be pickled"
+        )
 
     # ---- figures, end
 
@@ -269,9 +318,12 @@ class Loader(StreamLoader):
         import ray
 
         super().close()
-        if self._end is not None and self._end.alive and ray.is_initialized():
-            ray.wait([self._ledger.reset.remote()], timeout=END_S)  # what it has begun in the cluster
-            self._end()
+        if self._end is None or not self._end.alive or self._owner != os.getpid() or not ray.is_initialized():
+            return
+        self._generation += 1
+        # What it has begun in the cluster:
+        ray.wait([self._ledger.reset.remote(self._generation, END_S)], timeout=END_S)
+        self._end()
 
 
 def _checked_iterator(given):
@@ -344,11 +396,19 @@ def _actor(iterator, keep, turns, threads):
     return made.remote(iterator, keep, turns)
 
 
-def _end(ledger):
+def _over(ledger, run, end, owner):
+    """Tell a `Ledger` that a pass is over, read or left; `end` is alive as long as it is."""
+    import ray
+
+    if end.alive and owner == os.getpid() and ray.is_initialized():
+        ledger.end.remote(run)
+
+
+def _end(ledger, owner):
     """End a `Ledger`: Ray keeps an actor whose handle was pickled, whoever refers to it."""
     import ray
 
-    if ray.is_initialized():
+    if owner == os.getpid() and ray.is_initialized():
         ray.kill(ledger)
 
 

@@ -57,6 +57,7 @@ class BlockStream(Stream):
         super().__init__(_no_blocks, batch_size, **options)
         self.ledger, self.collate_fn, self.pictures = ledger, collate_fn, pictures
         self.prefetch, self.keep = prefetch, keep
+        self.generation = 0  # of passes, which the ledger knows: see `Ledger.reset`
 
     def __iter__(self):
         self._passes += 1
@@ -86,9 +87,10 @@ class BlockPass(Pass):
         self._ledger = cloudpickle.loads(stream.ledger)
         self._feed = BlockFeed(stream.columns, stream.batch_size, before)
         row_seed = mix(self._seed, self._worker)
+        self._run = stream.generation, self._seed
         pictures = None if stream.pictures is None else stream.pictures.seeded(row_seed)
         self._blocks = Blocks(
-            self._ledger, self._seed, self._worker, block, stream.prefetch, self._feed, pictures
+            self._ledger, self._run, self._worker, block, stream.prefetch, self._feed, pictures
         )
         self._done = block  # blocks with smaller numbers are in batches that are out
         common = self._blocks, self._feed, stream.batch_size, stream.drop_last
@@ -123,7 +125,7 @@ class BlockPass(Pass):
         if stream.keep and self._done > blocks.released:
             # The batches of these rows have been published: nobody needs the blocks again.
             blocks.released = self._done
-            self._ledger.release.remote(self._seed, self._worker, self._done)
+            self._ledger.release.remote(self._run, self._worker, self._done)
         waited = blocks.waited
         begun = time.perf_counter_ns()
         batch = super().__next__()
@@ -177,8 +179,8 @@ class Blocks:
     ----------
     ledger
         The actor's handle.
-    epoch, worker, first : int
-        As `Ledger.take` has them.
+    run, worker, first
+        As `Ledger.take` has them; the first number.
     ahead : int
         Blocks that are asked for before they are wanted.
     feed : BlockFeed
@@ -196,13 +198,13 @@ class Blocks:
         Time that was waited for references, and for blocks.
     """
 
-    def __init__(self, ledger, epoch, worker, first, ahead, feed, pictures):
+    def __init__(self, ledger, run, worker, first, ahead, feed, pictures):
         import ray
 
         from slipring.ray import columns  # pyarrow's and Ray's data
 
         self._ray, self._columns = ray, columns
-        self._ledger, self._epoch, self._worker, self._ahead = ledger, epoch, worker, ahead
+        self._ledger, self._run, self._worker, self._ahead = ledger, run, worker, ahead
         self._feed, self._pictures = feed, pictures
         self._calls = collections.deque()  # what was asked for
         self._next = first  # to be asked for
@@ -250,5 +252,5 @@ class Blocks:
 
     def _ask(self, ahead):
         while len(self._calls) < ahead:
-            self._calls.append(self._ledger.take.remote(self._epoch, self._worker, self._next))
+            self._calls.append(self._ledger.take.remote(self._run, self._worker, self._next))
             self._next += 1

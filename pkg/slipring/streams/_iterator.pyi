@@ -1,5 +1,6 @@
 """One pass over a stream's loader, and how far it is."""
 
+from collections.abc import Callable
 from typing import Any, final
 
 from typing_extensions import Self
@@ -16,7 +17,9 @@ class Place:
 
 @final
 class StreamIterator:
-    def __init__(self, batches: Any, place: Place, noted: bool = False) -> None: ...
+    def __init__(
+        self, batches: Any, place: Place, noted: bool = False, on_end: Callable[[], object] | None = None
+    ) -> None: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> dict[str, Any]: ...
     def close(self) -> None: ...

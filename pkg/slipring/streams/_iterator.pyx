@@ -6,6 +6,8 @@ Compiled: between the batch and its count, and between that and who has asked, n
 cimport cython
 from libc.stdint cimport int64_t
 
+from sys import is_finalizing
+
 
 @cython.final
 cdef class Place:
@@ -56,14 +58,16 @@ cdef class StreamIterator:
     noted : bool
         What comes is a list of a note and the batch; a note begins with the worker's number and the rows that it is
         behind. Else these are looked up.
+    on_end : callable, optional
+        Called when the iteration is at its end, closed or dropped.
     """
 
-    cdef object batches
+    cdef object batches, on_end
     cdef Place place
     cdef bint noted
 
-    def __init__(self, batches, Place place not None, bint noted=False):
-        self.batches, self.place, self.noted = batches, place, noted
+    def __init__(self, batches, Place place not None, bint noted=False, on_end=None):
+        self.batches, self.place, self.noted, self.on_end = batches, place, noted, on_end
 
     def __iter__(self):
         return self
@@ -75,6 +79,7 @@ cdef class StreamIterator:
             batch = next(self.batches)
         except StopIteration:
             place.ended = True
+            self.end()
             raise
         if self.noted:
             note, batch = <list?> batch
@@ -93,3 +98,14 @@ cdef class StreamIterator:
     def close(self):
         """End the iteration; batches that are held stay valid."""
         self.batches.close()
+        self.end()
+
+    cdef int end(self) except -1:
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end()
+        return 0
+
+    def __del__(self):
+        if self.on_end is not None and not is_finalizing():
+            self.end()

@@ -264,10 +264,14 @@ class StreamLoader(Loader[dict[str, Any]]):
         self._rest()
         self.seed, self.epoch = state["seed"], state["epoch"]
         self._at = Place(self.epoch, state["rows"], state["turn"])
-        # As a worker finds it: see `slipring.workers.worker.Worker._enter_run`.
-        data._resume = mix(mix(self.seed, self.epoch) & MASK_62, self.epoch), list(state["rows"])
+        data._resume = pass_seed(self.seed, self.epoch), list(state["rows"])
 
     @property
     def _shuffled(self):
         data = self.dataset
         return [data.shuffle_buffer, data.batch_size] if data.shuffle_buffer else [0, 0]
+
+
+def pass_seed(seed, epoch):
+    """Return a pass's seed as a worker finds it: see `slipring.workers.worker.Worker._enter_run`."""
+    return mix(mix(seed, epoch) & MASK_62, epoch)
