@@ -3,7 +3,10 @@
 import copy
 import dataclasses
 import json
+import os
 import pickle
+import signal
+import traceback
 from itertools import chain
 
 import numpy as np
@@ -152,6 +155,29 @@ def test_a_copy_is_refused():
         for copied in (copy.copy, pickle.dumps):
             with pytest.raises(TypeError, match="cannot be copied or pickled"):
                 copied(loader)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_can_close_the_loader_and_the_parent_goes_on():
+    with slipring.ray.Loader(numbers(), 16, timeout=WAIT) as loader:
+        batches = iter(loader)
+        first = ids([next(batches)])
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(WAIT)  # ends a child that hangs
+                batches.close()
+                loader.close()
+                loader._end()  # as when it is dropped
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(2)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert sorted(chain(*first, *ids(batches))) == list(range(200))
 
 
 def test_the_report_has_rays_names():
