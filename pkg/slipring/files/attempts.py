@@ -78,13 +78,9 @@ def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None
                 raise
             transient = is_transient(error)
             wait = min(LONGEST_S, FIRST_S * 2 ** (number - 1)) * _jitter.uniform(0.5, 1)
-            if transient and number < attempts and time.monotonic() + wait < end:
-                failed = None
-            else:
-                failed = _failed(error, transient, url, wanted, number, timeout, start, stop)
-            if failed is not None:
-                raise failed from error
-        time.sleep(wait)
+            if not transient or number >= attempts or time.monotonic() + wait >= end:
+                raise _failed(error, transient, url, wanted, number, timeout, start, stop) from error
+        time.sleep(wait)  # the server is to be left alone: there is no event to wait for
 
 
 def _failed(error, transient, url, wanted, attempts, timeout, start, stop):
