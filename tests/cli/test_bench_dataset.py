@@ -150,12 +150,14 @@ def test_without_rich_the_table_is_plain(bench, tmp_path):
     assert "samples/s" in out and "What limits is" in out
 
 
+@pytest.mark.measured
 def test_computing_and_waiting_are_told_apart(bench):
     few = ("--workers", "1,", "--start-method", "fork", "--batch-size", "8")
     assert bench("sets:Computing", *few)["verdict"]["limit"] == "dataset CPU"
     assert bench("sets:Waiting", *few)["verdict"]["limit"] == "dataset waiting"
 
 
+@pytest.mark.measured
 def test_a_slow_collate_function_is_named(bench):
     few = ("--workers", "1,", "--start-method", "fork", "--batch-size", "8")
     assert bench("sets:Small", "--collate", "sets:slow_collate", *few)["verdict"]["limit"] == "collation"
@@ -242,6 +244,12 @@ SCENES = {
     "collation": ([row(1, fetch_s=0.1, collate_s=0.9)], "collation", 1, False),
     "the consumer": ([row(1, fetch_s=0.1, slot_wait_s=0.9, consumer_wait_s=0.1)], "consumer", 1, False),
     "transport": ([row(1), row(1, 300, transport=False)], "transport", 1, False),
+    "reading, slower by chance where it has transport": (
+        [row(1, fetch_s=0.9), row(1, 300, fetch_s=0.3, transport=False)], "dataset CPU", 1, False,
+    ),
+    "transport, of what is put together": (
+        [row(1, fetch_s=0.2, collate_s=0.8), row(1, 300, fetch_s=0.2, transport=False)], "transport", 1, False,
+    ),
     "waking": ([row(1, fetch_s=0.1, slot_wait_s=0.9, consumer_wait_s=0.9)], "hand-over", 1, False),
     "waking, and no faster without transport": (
         [row(1, 793_049, fetch_s=0.1, consumer_wait_s=0.9), row(1, 757_193, transport=False)], "hand-over", 1, False,

@@ -17,7 +17,7 @@ from slipring.workers.reporting import look
 from tests.fault.procs import state, until, worker_pids
 from tests.monitor.hogs import processor_hog
 
-pytestmark = pytest.mark.alone  # who is held up by another test has a cause that nobody planted
+pytestmark = pytest.mark.measured  # who is held up by another program has a cause that nobody planted
 
 CPU_0 = min(os.sched_getaffinity(0))
 

@@ -94,7 +94,7 @@ def _alike(case, first):
 def limit_of(row, bare=None):
     """Return what limits a case; `bare` is the same without transport."""
     busy, workers = row.busy_s, row.case.workers
-    slowed = bare is not None and bare.samples_per_s > SLOWED * row.samples_per_s
+    slowed = bare is not None and _slowed(row, bare)
     if workers and busy < (1 - IDLE) * workers * row.seconds:
         if row.consumer_wait_s < MOST * row.seconds:
             return "consumer"
@@ -106,6 +106,19 @@ def limit_of(row, bare=None):
         if stood > MOST * busy or (_threads(row) and stood > MOST / 2 * busy):
             return "GIL" if _threads(row) and row.cpu_s > MOST * row.seconds else "dataset waiting"
     return "collation" if row.collate_s > MOST * busy else "dataset CPU"
+
+
+def _slowed(row, bare):
+    """Whether transport takes the time: what is lost with it, and not in reading, which is the same without."""
+    if bare.samples_per_s <= SLOWED * row.samples_per_s:
+        return False
+    lost = 1 / row.samples_per_s - 1 / bare.samples_per_s
+    return _reading(row) - _reading(bare) < MOST * lost
+
+
+def _reading(row):
+    """Seconds of reading for a sample, as far as workers do not read side by side."""
+    return row.fetch_s / max(1, row.batches * row.case.batch_size * row.case.workers)
 
 
 def _threads(row):
