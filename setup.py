@@ -47,6 +47,7 @@ EXTENSIONS = {
     "ring._ring": [],
     "codec._decode": [],
     "codec._encode": [],
+    "codec._ranges": [],
     "collate._arrays": [],
     "collate._default": [],
     "collate._as_torch": [],

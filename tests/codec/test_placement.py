@@ -6,7 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from slipring.codec._encode import ERROR, Encoder, publish_range, range_done, view
+from slipring.codec._encode import ERROR, Encoder
+from slipring.codec._ranges import publish_range, range_done, view
 from slipring.collate._arrays import empty
 from slipring.collate._default import default_collate, skeleton, write
 from slipring.ring._ring import DIRECT, FINISH, STAGED

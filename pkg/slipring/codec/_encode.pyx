@@ -24,7 +24,7 @@ from slipring.collate._arrays cimport (
 )
 from slipring.ring._segment cimport (
     SET_APART, SR_BATCH, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS,
-    SR_WHOLE, sr_leaf, sr_result,
+    sr_leaf, sr_result,
 )
 from slipring.ring._slot cimport Fill, Room
 
@@ -39,9 +39,7 @@ from slipring.collate._arrays import reserve
 
 cnp.import_array()
 
-__all__ = [
-    "BATCH", "END", "ERROR", "Encoder", "lost", "publish_range", "range_done", "range_lost", "view",
-]
+__all__ = ["BATCH", "END", "ERROR", "Encoder"]
 
 cdef uint64_t NOWHERE = <uint64_t> -1
 cdef int MAX_DEPTH = _tree.MAX_DEPTH
@@ -553,45 +551,6 @@ cdef Packed pack(value):
     encoder.encode(packed, [value], SR_BATCH, &packed.result)
     idle.append(encoder)
     return packed
-
-
-# ---- the ends of ranges, and what they leave
-
-
-def range_done(Fill fill not None, uint64_t begun, uint64_t fetched):
-    """End a range whose rows lie in place; True if this worker must finish the slot."""
-    fill.note(begun, fetched)
-    return fill.range_done(NULL) == 1
-
-
-def range_lost(Fill fill not None, uint32_t why, uint64_t needed, uint64_t free):
-    """End a range whose error found no room in the slot: three numbers are kept. True as `range_done`."""
-    cdef sr_result result
-    memset(&result, 0, sizeof(result))
-    result.kind, result.pickled, result.table_off, result.def_off = SR_ERROR, why, needed, free
-    return fill.range_done(&result) == 1
-
-
-def lost(Fill fill not None, which):
-    """Return the numbers that `range_lost` kept; None for any other range."""
-    cdef sr_result result = fill.result_of(which)[0]
-    if result.kind != SR_ERROR or result.def_bytes:
-        return None
-    return result.pickled, result.table_off, result.def_off
-
-
-def view(Fill fill not None, which=None):
-    """Return (kind, value) of what a range staged, or of the settled layout (`which` None), as views."""
-    cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
-    if result.kind == 0:
-        return 0, None
-    return result.kind, decode(fill.payload, fill.limit(), &result, fill.holder(), False)
-
-
-def publish_range(Fill fill not None, which=None):
-    """Publish what a range staged (its error), or the settled layout (`which` None), as the slot's batch."""
-    cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
-    fill.publish(&result)
 
 
 cdef bint is_complete(tuple value) except *:

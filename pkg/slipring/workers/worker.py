@@ -4,17 +4,8 @@ import contextlib
 import dataclasses
 import pickle
 
-from slipring.codec._encode import (
-    BATCH,
-    END,
-    ERROR,
-    Encoder,
-    lost,
-    publish_range,
-    range_done,
-    range_lost,
-    view,
-)
+from slipring.codec._encode import BATCH, END, ERROR, Encoder
+from slipring.codec._ranges import lost, publish_range, range_done, range_lost, view
 from slipring.collate._default import skeleton, write
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
 from slipring.ring._check import in_a_handler
