@@ -53,6 +53,7 @@ EXTENSIONS = {
     "collate._as_torch": [],
     "streams._iterator": [],
     "streams._rebatch": [],
+    "streams._shards": [],
     "workers._aside": [],
     "iterate._progress": [],
     "iterate._iterator": [],

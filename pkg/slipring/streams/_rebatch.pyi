@@ -1,6 +1,6 @@
 """Blocks of any number of rows in, batches of an exact size out."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -43,23 +43,6 @@ class Shuffler(Rebatcher):
         size: int,
         rng: np.random.Generator,
     ) -> None: ...
-
-@final
-class Opened:
-    def __init__(self, blocks: Iterable[Any]) -> None: ...
-    def __iter__(self) -> Self: ...
-    def __next__(self) -> Any: ...
-
-class ShardRebatcher(Rebatcher):
-    def __init__(
-        self,
-        open: Callable[[int], Iterable[Any]],
-        feed: _Feed,
-        batch_size: int,
-        drop_last: bool,
-        pieces: list[list[int]],
-    ) -> None: ...
-    def place(self) -> tuple[int, int]: ...
 
 class Reading:
     made: Any

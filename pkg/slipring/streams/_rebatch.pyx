@@ -4,8 +4,6 @@ A block is let go of as soon as its last row has been copied. Compiled, because 
 than what is done for it besides the copy; and because no signal's handler can then come between a row and its count.
 """
 
-import bisect
-
 cimport cython
 cimport numpy as cnp
 from libc.stdint cimport int64_t
@@ -17,7 +15,6 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 import numpy as np
 
 from slipring.collate._arrays import empty
-from slipring.errors import BlockError
 from slipring.ring._check import in_a_handler
 
 cnp.import_array()
@@ -38,12 +35,6 @@ cdef class Block:
     writes : bool
         Some of the arrays are `slipring.streams.blocks.Written`.
     """
-
-    cdef readonly list arrays
-    cdef readonly object rest
-    cdef readonly Py_ssize_t rows
-    cdef bint writes
-    cdef Py_ssize_t at  # how many of them are used
 
     def __init__(self, list arrays not None, rest, Py_ssize_t rows, bint writes=False):
         self.arrays, self.rest, self.rows, self.writes = arrays, rest, rows, writes
@@ -76,18 +67,6 @@ cdef class Rebatcher:
     batches : int
         The same in batches.
     """
-
-    cdef object source, feed
-    cdef Py_ssize_t batch_size
-    cdef bint drop_last
-    cdef object given  # what the source has given, until it is read
-    cdef list parts    # of which it is the first, in the reverse order
-    cdef int64_t number  # of what is read next
-    cdef list ahead  # blocks that come before the source's next one, the first of them last
-    cdef Block block
-    cdef readonly int64_t made, batches
-    cdef int64_t passed  # rows that could not be made, since the last batch
-    cdef int64_t behind  # rows that are to be skipped
 
     def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last=False):
         self.source, self.feed, self.batch_size, self.drop_last = iter(source), feed, batch_size, drop_last
@@ -337,104 +316,6 @@ cdef class Shuffler(Rebatcher):
         if self.block is None:
             self.block = self.drawn_block()
         return self.block is not None
-
-
-@cython.final
-@cython.auto_pickle(False)
-cdef class Opened:
-    """The blocks of a shard, and whether its source has failed: a generator that has raised is at its end."""
-
-    cdef object blocks
-    cdef bint failed
-
-    def __init__(self, blocks):
-        self.blocks = iter(blocks)
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        try:
-            return next(self.blocks)
-        except StopIteration:
-            raise
-        except BaseException:
-            self.failed = True
-            raise
-
-
-cdef class ShardRebatcher(Rebatcher):
-    """The same from pieces of shards, one after the other: it can say where in a shard the rows given out end.
-
-    A shard whose source has raised is opened again when the next batch is asked for, and goes on at the row that it
-    had come to.
-
-    Parameters
-    ----------
-    open
-        Called with a shard's number: returns an iterable of what `feed` reads.
-    feed, batch_size, drop_last
-        As `Rebatcher` has them.
-    pieces : list of list
-        Of each the shard's number, and its first row that is to be given out.
-    """
-
-    cdef object open
-    cdef list pieces
-    cdef list ends  # of the pieces that are at their end: how many rows had been drawn by then
-    cdef int64_t drawn
-    cdef int64_t before  # rows of the open shard that come before those to be given out
-
-    def __init__(self, open, feed, Py_ssize_t batch_size, bint drop_last, list pieces not None):
-        Rebatcher.__init__(self, (), feed, batch_size, drop_last)
-        self.source = None
-        self.open, self.pieces, self.ends = open, pieces, []
-
-    cdef int64_t begun(self, Py_ssize_t piece) except -1:
-        """How many rows had been drawn when a piece began."""
-        return <int64_t> self.ends[piece - 1] if piece else 0
-
-    cdef Block drawn_block(self):
-        cdef Block block
-        cdef Py_ssize_t n, at
-        while True:
-            if self.source is not None and (<Opened?> self.source).failed:
-                self.source = None
-            if self.source is None:
-                at = len(self.ends)
-                if at == len(self.pieces):
-                    return None
-                number, first = self.pieces[at]
-                self.before = <int64_t> first + self.drawn - self.begun(at)
-                self.source = Opened(self.open(number))
-            try:
-                block = Rebatcher.drawn_block(self)
-            except BlockError:
-                if self.before and self.given is None and not (<Opened?> self.source).failed:
-                    continue  # it was raised when these rows were given out
-                raise
-            if block is None:
-                if self.before:
-                    self.source = None
-                    number, first = self.pieces[len(self.ends)]
-                    raise ValueError(
-                        f"shard {number} is read from row {first} on, but has {self.before} rows too few for that: "
-                        "resume with the shards that the states were taken of"
-                    )
-                self.ends.append(self.drawn)
-                self.source = None
-                continue
-            n = min(self.before, block.rows)
-            block.at = n
-            self.before -= n
-            self.drawn += block.rows - n
-            if n < block.rows:
-                return block
-
-    def place(self):
-        """Return how many pieces were given out, and the row of the next one's shard that comes next."""
-        at = bisect.bisect_right(self.ends, self.made)
-        return (at, self.pieces[at][1] + self.made - self.begun(at)) if at < len(self.pieces) else (at, 0)
 
 
 cdef class Reading:

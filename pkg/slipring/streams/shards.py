@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipring.errors import shown
 from slipring.options import flag, integer
-from slipring.streams._rebatch import ShardRebatcher
+from slipring.streams._shards import ShardRebatcher
 from slipring.streams.blocks import Feed
 from slipring.streams.source import Pass, Stream, _blocks_of, _check_source
 from slipring.workers.passes import check_division, divided_anew, turns
