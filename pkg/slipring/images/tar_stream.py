@@ -11,10 +11,10 @@ from slipring.images.tar import Tar, paths_of
 from slipring.options import integer
 from slipring.ring._check import in_a_handler
 from slipring.ring._ring import mix
-from slipring.workers.passes import check_division, divided_anew, here, turns
+from slipring.workers.passes import Sharded, ShardedPass, here
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from typing_extensions import Self, Unpack
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slipring.images.transforms import Transform
 
 
-class TarStream:
+class TarStream(Sharded):
     """An iterable dataset of tar shards' samples, (image, target): one shard after the other, each in one worker.
 
     For shards that `Tar` would have to look through all at once, or that come from slow storage: a worker reads the
@@ -74,9 +74,6 @@ class TarStream:
     """
 
     paths: list[str]
-    shuffle: bool
-    rank: int
-    world_size: int
 
     def __init__(
         self,
@@ -118,38 +115,11 @@ class TarStream:
         self._passes += 1
         return Pass(self)
 
-    def rest_of(
-        self, states: Sequence[Sequence[Mapping[str, Any] | None]], num_workers: int
-    ) -> list[dict[str, Any]]:
-        """Return where this rank's workers begin to read what other ranks, or workers, have not read.
-
-        Shards that nobody has begun are divided anew, and those that were being read go on at their sample: no
-        sample comes twice, none is lost. `slipring.torch.DataLoader.load_state_dict` asks for it.
-
-        Parameters
-        ----------
-        states : list of list of dict or None
-            Of each rank of then, of each of its workers: ``{"iterator": state}``, or None where it had begun nothing.
-        num_workers : int
-            Of this rank now; at least 1.
-
-        Returns
-        -------
-        list of dict
-            One for each worker.
-
-        Raises
-        ------
-        ValueError
-            The states are of other shards, or of another `shuffle`.
-        """
-        return divided_anew(states, self._division, self.shuffle, num_workers)
-
     def __repr__(self) -> str:
         return f"TarStream({len(self.paths)} shards, {self._samples.transform})"
 
 
-class Pass:
+class Pass(ShardedPass):
     """One pass over a worker's shards of a `TarStream`.
 
     Parameters
@@ -163,13 +133,7 @@ class Pass:
         self._begin(seed)
 
     def _begin(self, seed, pieces=None):
-        self._seed, self._divided_anew = seed, pieces is not None
-        if pieces is None:
-            stream = self._stream
-            pieces = turns(seed, stream._division, stream.shuffle, self._worker, self._workers)
-        self._pieces = pieces
-        self._at = 0  # among these
-        self._next = pieces[0][1] if pieces else 0  # among the samples of that one
+        super()._begin(seed, pieces)
         self._samples = self._order = None
 
     def __iter__(self) -> Self:
@@ -177,37 +141,38 @@ class Pass:
 
     def __next__(self) -> tuple[Any, Any]:
         while True:
+            at, sample = self._place
             if self._samples is None:
-                if self._at >= len(self._pieces):
+                if at >= len(self._pieces):
                     raise StopIteration
                 try:
-                    self._open(*self._pieces[self._at])
+                    self._open(*self._pieces[at])
                 except (OSError, ValueError) as error:
                     if not in_a_handler(error):
                         self._pass_on()
                     raise
-            if self._next >= len(self._order):
+            if sample >= len(self._order):
                 self._pass_on()
                 continue
-            number = self._order[self._next]
+            number = self._order[sample]
             try:
                 made = self._samples.try_sample(number, mix(self._of_shard, number))
             except ImageError:
-                self._next += 1  # who asks again gets the next
+                self._place = at, sample + 1  # who asks again gets the next
                 raise
             except RemoteError as error:
                 if error.missing and not in_a_handler(error):
                     self._pass_on()  # the shard has gone: who asks again gets the next one
                 raise
-            self._next += 1
+            self._place = at, sample + 1
             if made is not None:
                 return made
 
     def _pass_on(self):
         """To the next piece."""
-        at = self._at + 1
-        first = self._pieces[at][1] if at < len(self._pieces) else 0
-        self._at, self._next, self._samples = at, first, None
+        at = self._place[0] + 1
+        self._place = at, self._pieces[at][1] if at < len(self._pieces) else 0
+        self._samples = None
 
     def _open(self, number, _, seed):
         stream = self._stream
@@ -219,27 +184,3 @@ class Pass:
             self._order = list(self._order)
             random.Random(self._of_shard).shuffle(self._order)
         self._samples = samples if stream.shuffle else samples.in_order()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the place behind the last sample."""
-        return {
-            "seed": self._seed,
-            "shard": self._at,
-            "sample": self._next,
-            "divided": [self._worker, self._workers, *self._stream._division],
-            "shuffled": self._stream.shuffle,
-            **({"pieces": self._pieces} if self._divided_anew else {}),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there.
-
-        Raises
-        ------
-        ValueError
-            It is the place of another worker, of other numbers of workers, ranks or shards, or of another `shuffle`.
-        """
-        check_division(state, self.state_dict())
-        self._begin(self._seed if state["seed"] is None else state["seed"], state.get("pieces"))
-        if state["seed"] is not None:
-            self._at, self._next = state["shard"], state["sample"]

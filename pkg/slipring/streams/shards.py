@@ -9,13 +9,13 @@ from slipring.options import flag, integer
 from slipring.streams._shards import ShardRebatcher
 from slipring.streams.blocks import Feed
 from slipring.streams.source import Pass, Stream, _blocks_of, _check_source
-from slipring.workers.passes import check_division, divided_anew, turns
+from slipring.workers.passes import Sharded, ShardedPass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
-class ShardStream(Stream):
+class ShardStream(Sharded, Stream):
     """A `Stream` of shards: files, partitions, queries, whose rows come in the same order whoever reads them.
 
     Ranks take the shards in turn, and so do the workers of a rank. Its states say how far each shard was read, so
@@ -64,10 +64,6 @@ class ShardStream(Stream):
     """
 
     shards: list[Any]
-    shuffle: bool
-    rank: int
-    world_size: int
-    _division: list[int]
 
     def __init__(
         self,
@@ -101,33 +97,6 @@ class ShardStream(Stream):
         self._passes += 1
         return ShardPass(self)
 
-    def rest_of(
-        self, states: Sequence[Sequence[Mapping[str, Any] | None]], num_workers: int
-    ) -> list[dict[str, Any]]:
-        """Return where this rank's workers begin to read what other ranks, or workers, have not read.
-
-        Shards that nobody has begun are divided anew, and those that were being read go on at their row: no row
-        comes twice, none is lost. `slipring.torch.DataLoader.load_state_dict` asks for it.
-
-        Parameters
-        ----------
-        states : list of list of dict or None
-            Of each rank of then, of each of its workers: ``{"iterator": state}``, or None where it had begun nothing.
-        num_workers : int
-            Of this rank now; at least 1.
-
-        Returns
-        -------
-        list of dict
-            One for each worker.
-
-        Raises
-        ------
-        ValueError
-            The states are of other shards, or of another `shuffle`.
-        """
-        return divided_anew(states, self._division, self.shuffle, num_workers)
-
     def _read(self, number):
         source = self.batches(self.shards[number])
         _check_source(source, made_by=self.batches, of="shard")
@@ -137,7 +106,7 @@ class ShardStream(Stream):
         return f"ShardStream({len(self.shards)} shards, batch_size={self.batch_size})"
 
 
-class ShardPass(Pass):
+class ShardPass(ShardedPass, Pass):
     """One pass of a worker over its shards of a `ShardStream`.
 
     Parameters
@@ -145,19 +114,9 @@ class ShardPass(Pass):
     stream : ShardStream
     """
 
-    _stream: ShardStream
-    _divided_anew: bool
-    _pieces: list[list[Any]]
-    _place: tuple[int, int]
-
     def _begin(self, seed, rows=0, pieces=None):
-        super()._begin(seed, 0)
-        stream = self._stream
-        self._divided_anew = pieces is not None
-        if pieces is None:
-            pieces = turns(seed, stream._division, stream.shuffle, self._worker, self._workers)
-        self._pieces = pieces
-        self._place = 0, pieces[0][1] if pieces else 0  # when it is opened
+        Pass._begin(self, seed, 0)
+        ShardedPass._begin(self, seed, pieces)
 
     def open(self) -> None:
         """Have the shards read from here on."""
@@ -169,30 +128,8 @@ class ShardPass(Pass):
         self._feed = Feed(stream.columns, stream.batch_size)
         self.made = ShardRebatcher(stream._read, self._feed, stream.batch_size, stream.drop_last, left)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the place behind the last batch."""
-        at, row = self._place
-        if self.made is not None:
-            read, row = self.made.place()
-            at += read
-        return {
-            "seed": self._seed,
-            "shard": at,
-            "sample": row,
-            "divided": [self._worker, self._workers, *self._stream._division],
-            "shuffled": self._stream.shuffle,
-            **({"pieces": self._pieces} if self._divided_anew else {}),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there, also in batches of another size; the shard must give the same rows again.
-
-        Raises
-        ------
-        ValueError
-            It is the place of another worker, of other numbers of workers, ranks or shards, or of another `shuffle`.
-        """
-        check_division(state, self.state_dict())
-        self._begin(self._seed if state["seed"] is None else state["seed"], pieces=state.get("pieces"))
-        if state["seed"] is not None:
-            self._place = state["shard"], state["sample"]
+    def _reached(self):
+        if self.made is None:
+            return self._place
+        read, row = self.made.place()
+        return self._place[0] + read, row

@@ -6,12 +6,115 @@ next of the shard that it is at), "divided" ([worker, workers, rank, ranks, shar
 drawn), and "pieces" if they were divided anew. `division` is the latter three of "divided".
 """
 
+from __future__ import annotations
+
 import random
 import sys
+from typing import TYPE_CHECKING, Any
 
 from slipring.ring._ring import mix
 from slipring.workers import seeding
 from slipring.workers.info import get_worker_info
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Sharded:
+    """A stream that is read by shards, so that other ranks and workers can go on with it."""
+
+    shuffle: bool
+    rank: int
+    world_size: int
+    _division: list[int]
+
+    def rest_of(
+        self, states: Sequence[Sequence[Mapping[str, Any] | None]], num_workers: int
+    ) -> list[dict[str, Any]]:
+        """Return where this rank's workers begin to read what other ranks, or workers, have not read.
+
+        Shards that nobody has begun are divided anew, and those that were being read go on where they were: no row,
+        or sample, comes twice, none is lost. `slipring.torch.DataLoader.load_state_dict` asks for it.
+
+        Parameters
+        ----------
+        states : list of list of dict or None
+            Of each rank of then, of each of its workers: ``{"iterator": state}``, or None where it had begun nothing.
+        num_workers : int
+            Of this rank now; at least 1.
+
+        Returns
+        -------
+        list of dict
+            One for each worker.
+
+        Raises
+        ------
+        ValueError
+            The states are of other shards, or of another ``shuffle``.
+        """
+        rank, ranks, shards = self._division
+        own = _left(states, shards, self.shuffle)[rank::ranks]
+        beginning = {"seed": None, "shard": 0, "sample": 0, "shuffled": self.shuffle}
+        return [
+            {
+                "iterator": {
+                    **beginning,
+                    "divided": [n, num_workers, *self._division],
+                    "pieces": own[n::num_workers],
+                }
+            }
+            for n in range(num_workers)
+        ]
+
+
+class ShardedPass:
+    """One pass of a worker over its part of a `Sharded` stream: which pieces it reads, and how far it is."""
+
+    _stream: Any
+    _worker: int
+    _workers: int
+    _seed: int
+    _pieces: list[list[Any]]
+    _divided_anew: bool
+    _place: tuple[int, int]  # how many pieces were read, and what comes next of the one behind them
+
+    def _begin(self, seed, pieces=None):
+        stream = self._stream
+        self._seed, self._divided_anew = seed, pieces is not None
+        if pieces is None:
+            pieces = turns(seed, stream._division, stream.shuffle, self._worker, self._workers)
+        self._pieces = pieces
+        self._place = 0, pieces[0][1] if pieces else 0
+
+    def _reached(self):
+        """Return the place behind what was given out."""
+        return self._place
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place behind what was given out last."""
+        shard, sample = self._reached()
+        return {
+            "seed": self._seed,
+            "shard": shard,
+            "sample": sample,
+            "divided": [self._worker, self._workers, *self._stream._division],
+            "shuffled": self._stream.shuffle,
+            **({"pieces": self._pieces} if self._divided_anew else {}),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there; the shard must give the same again. (Batches of rows may be of another size.)
+
+        Raises
+        ------
+        ValueError
+            It is the place of another worker, of other numbers of workers, ranks or shards, or of another ``shuffle``.
+        """
+        _check_division(state, self.state_dict())
+        self._begin(self._seed if state["seed"] is None else state["seed"], pieces=state.get("pieces"))
+        if state["seed"] is not None:
+            self._place = state["shard"], state["sample"]
 
 
 def here(passes):
@@ -40,18 +143,7 @@ def turns(seed, division, shuffle, worker, workers):
     return [[number, 0, None] for number in numbers[worker::workers]]
 
 
-def divided_anew(states, division, shuffle, num_workers):
-    """Return, for each of a rank's workers, what it is to load: see `slipring.images.TarStream.rest_of`."""
-    rank, ranks, shards = division
-    own = _left(states, shards, shuffle)[rank::ranks]
-    beginning = {"seed": None, "shard": 0, "sample": 0, "shuffled": shuffle}
-    return [
-        {"iterator": {**beginning, "divided": [n, num_workers, *division], "pieces": own[n::num_workers]}}
-        for n in range(num_workers)
-    ]
-
-
-def check_division(state, here):
+def _check_division(state, here):
     """Raise ValueError where a state is of another part of the shards, or of another order; `here`: this one's."""
     had, has = state["divided"], here["divided"]
     if list(had) != list(has):
