@@ -20,8 +20,9 @@ cdef extern from "<errno.h>" nogil:
         EMEDIUMTYPE
         EUSERS
 
-from slipring.errors import CacheMismatch, Closed, CorruptBatch, cache_refused, not_in_memory, shown
+from slipring.errors import CacheMismatch, Closed, CorruptBatch, shown
 from slipring.ring._check import BACKINGS, LIMITS
+from slipring.ring.refusals import cache_refused, not_in_memory
 
 # How long another's making of an entry is waited for. One that takes longer may be stopped.
 cdef uint64_t PATIENCE = 1_000_000_000

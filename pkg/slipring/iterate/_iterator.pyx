@@ -18,7 +18,8 @@ from slipring.ring._slot cimport Lease, take
 from slipring.workers import remote
 from slipring.codec._decode import COPY
 from slipring.workers.engine import exiting, stay_if_exiting
-from slipring.errors import Closed, LoaderTimeout, SlotsHeld, slots_held, timed_out
+from slipring.errors import Closed, LoaderTimeout, SlotsHeld
+from slipring.ring.refusals import slots_held, timed_out
 
 # ns; how often a waiting consumer looks after its workers, and where the wait ends with a worker (`watched`).
 cdef uint64_t IDLE = 100_000_000, SELDOM = 500_000_000

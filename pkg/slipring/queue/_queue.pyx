@@ -16,7 +16,8 @@ cimport numpy as cnp
 
 from slipring.codec._decode import COPY
 from slipring.codec._encode import Encoder
-from slipring.errors import Closed, SegmentFull, ShutDown, message_refused
+from slipring.errors import Closed, SegmentFull, ShutDown
+from slipring.ring.refusals import message_refused
 
 cnp.import_array()
 

@@ -6,12 +6,13 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring.errors import SegmentFull, message_refused, shown
+from slipring.errors import SegmentFull, shown
 from slipring.options import MAX_SLOTS, integer
 from slipring.queue._queue import Core, Slot, how_to_copy
 from slipring.ring._descriptors import Event
 from slipring.ring._ring import MAX_WORKERS
 from slipring.ring._segment import Segment
+from slipring.ring.refusals import message_refused
 
 if TYPE_CHECKING:
     from slipring.monitor.report import Report

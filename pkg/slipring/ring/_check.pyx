@@ -13,7 +13,8 @@ from libc.stdint cimport uint64_t
 from posix cimport signal as c_signal
 
 from slipring.ring cimport _cring as c
-from slipring.errors import Closed, SlotLost, segment_closed, segment_full, segment_refused
+from slipring.errors import Closed, SlotLost
+from slipring.ring.refusals import segment_closed, segment_full, segment_refused
 
 BACKINGS = {"auto": c.SR_BACKING_AUTO, "shm": c.SR_BACKING_SHM, "memfd": c.SR_BACKING_MEMFD}
 COPY_WAYS = (None, "memcpy", "stores of 16 bytes", "stores of 64 bytes")  # enum sr_copy

@@ -17,7 +17,7 @@ from posix.unistd cimport close, read
 
 from slipring.ring._segment cimport clock
 
-from slipring.errors import event_closed
+from slipring.ring.refusals import event_closed
 
 cdef extern from "<fcntl.h>" nogil:
     enum:

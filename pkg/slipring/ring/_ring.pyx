@@ -18,10 +18,11 @@ from slipring.ring._segment cimport (
 )
 from slipring.ring._slot cimport Fill, make_fill
 
-from slipring.errors import shown, task_too_large, told
+from slipring.errors import shown, told
 from slipring.ring._check import COPY_WAYS
 from slipring.ring._segment import Meter, forking_worker, now, start_time
 from slipring.ring._slot import POISON, Lease, current
+from slipring.ring.refusals import task_too_large
 
 cnp.import_array()
 

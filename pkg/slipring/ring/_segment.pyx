@@ -36,8 +36,13 @@ cdef extern from *:
     const char *SR_COMPILER
 
 from slipring.ring._check import BACKING_NAMES, BACKINGS, COPY_WAYS, LIMITS
-from slipring.errors import (
-    Closed, CorruptBatch, batch_too_large, not_in_memory, segment_closed, task_too_large, too_many_processes,
+from slipring.errors import Closed, CorruptBatch
+from slipring.ring.refusals import (
+    batch_too_large,
+    not_in_memory,
+    segment_closed,
+    task_too_large,
+    too_many_processes,
 )
 
 

@@ -13,8 +13,9 @@ import warnings
 import numpy as np
 
 from slipring._machine import ROOT
-from slipring.errors import WorkerMemoryWarning, megabytes
+from slipring.errors import WorkerMemoryWarning
 from slipring.ring._segment import room_left
+from slipring.ring.refusals import megabytes
 
 RUNS, RUN = 512, 32  # what is looked at: runs of so many pages; all of a process that has no more
 SPARSE = 1 << 30  # bytes of a mapping from which it may be a mere reserve

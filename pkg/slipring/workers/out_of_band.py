@@ -18,9 +18,9 @@ from multiprocessing.reduction import DupFd, ForkingPickler
 
 import numpy as np
 
-from slipring.errors import dataset_refused
 from slipring.ring._descriptors import Descriptor, identity
 from slipring.ring._segment import room_left
+from slipring.ring.refusals import dataset_refused
 from slipring.workers import reductions
 
 ALIGNMENT = 64  # bytes: a cache line, and what Arrow asks of its buffers

@@ -6,16 +6,9 @@ import os
 import pickle
 import traceback
 
-from slipring.errors import (
-    BatchTooLarge,
-    SegmentFull,
-    WorkerError,
-    batch_too_large,
-    brief,
-    segment_full,
-    shown,
-)
+from slipring.errors import BatchTooLarge, SegmentFull, WorkerError, brief, shown
 from slipring.ring._check import LIMITS
+from slipring.ring.refusals import batch_too_large, segment_full
 
 _TOO_LARGE, _UNKNOWN = 1000, 1001  # besides the ring's own kinds of limits
 # Exceptions that mean something to whoever calls next(): raising them there would end the loop silently.

@@ -11,9 +11,9 @@ import logging
 import math
 
 from slipring import _machine
-from slipring.errors import megabytes
 from slipring.ring._ring import now
 from slipring.ring._segment import room_left
+from slipring.ring.refusals import megabytes
 from slipring.workers.memory import ROOT, private_bytes
 from slipring.workers.window import Window
 

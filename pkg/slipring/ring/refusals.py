@@ -1,0 +1,177 @@
+"""The texts of refusals, where the C ring only has numbers: each gives the number, the limit and the remedy."""
+
+from __future__ import annotations
+
+import os
+
+from slipring.errors import (
+    BatchTooLarge,
+    DescriptorClosed,
+    LoaderTimeout,
+    SegmentFull,
+    SlotsHeld,
+    TooManyProcesses,
+)
+
+
+def megabytes(n: int) -> str:
+    """`n` bytes as people read them: '38.5 MB'."""
+    return f"{n / 1e6:,.1f} MB" if n >= 100_000 else f"{n:,} bytes"
+
+
+def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
+    """Return the SegmentFull for `needed` bytes where `limit` (a text) leaves `free`."""
+    return SegmentFull(
+        f"no memory for a batch: {megabytes(needed)} ({needed} bytes) more are needed, {megabytes(free)} "
+        f"({free} bytes) are free within {limit}; use fewer slots (slots={slots} now), a smaller batch_size "
+        "or prefetch_factor, raise that limit, or choose another backing=",
+        needed=needed,
+        free=free,
+        limit=limit,
+    )
+
+
+def cache_refused(needed: int, free: int, limit: str) -> SegmentFull:
+    """Return the SegmentFull where not even a cache's first pages find room."""
+    return SegmentFull(
+        f"no room for a cache's first pages: {megabytes(needed)} ({needed} bytes) are needed, {megabytes(free)} "
+        f"({free} bytes) may be taken within {limit}",
+        needed=needed,
+        free=free,
+        limit=limit,
+    )
+
+
+def dataset_refused(whole: int, needed: int, free: int, limit: str) -> SegmentFull:
+    """Return the SegmentFull where what all workers share of a dataset finds no room."""
+    return SegmentFull(
+        f"no memory to hand the dataset to workers: {megabytes(whole)} at least, of which {megabytes(needed)} "
+        f"({needed} bytes) are still to be written, and {megabytes(free)} ({free} bytes) are free within {limit}; "
+        "keep arrays in files (np.memmap), tensors in shared memory (share_memory_()), or start workers by fork",
+        needed=needed,
+        free=free,
+        limit=limit,
+    )
+
+
+def segment_refused(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
+    """Return the SegmentFull where not even the smallest segment can be reserved."""
+    return SegmentFull(
+        f"no room to reserve a segment: {megabytes(needed)} ({needed} bytes) of addresses are needed for "
+        f"{slots} slots, {megabytes(free)} ({free} bytes) may be taken within {limit}; close loaders and "
+        f"queues that are not in use (each live one has a segment), use fewer slots (slots={slots} now), or "
+        "raise that limit",
+        needed=needed,
+        free=free,
+        limit=limit,
+    )
+
+
+def batch_too_large(needed: int, capacity: int, limited_by: str | None) -> BatchTooLarge:
+    """Return the BatchTooLarge for a slot of `capacity` bytes; `limited_by` made it smaller than wanted."""
+    shrunk, remedy = "", f"raise slot_bytes= to at least {needed}"
+    if limited_by:
+        shrunk = f" (reserved less than asked for because of {limited_by})"
+        remedy = "raise that limit, use fewer slots (slots=)"
+    return BatchTooLarge(
+        f"a batch of at least {megabytes(needed)} does not fit a slot of {megabytes(capacity)}{shrunk}; "
+        f"{remedy}, or make the batch smaller",
+        needed=needed,
+        limit=capacity,
+    )
+
+
+def task_too_large(needed: int, room: int, slot_bytes: int, limited_by: str | None) -> BatchTooLarge:
+    """Return the BatchTooLarge for indices that do not fit the `room` that a slot has for them."""
+    remedy = f"use a smaller batch_size (at most {room // 8} whole numbers)"
+    if limited_by:
+        remedy += f", or raise {limited_by}, because of which less was reserved"
+    elif room == slot_bytes:  # no more than for the batch itself
+        remedy += ", or raise slot_bytes="
+    return BatchTooLarge(
+        f"the indices of a batch take {megabytes(needed)} ({needed} bytes); a slot has room for "
+        f"{megabytes(room)} ({room} bytes) of them; {remedy}; or let one index stand for many rows",
+        needed=needed,
+        limit=room,
+    )
+
+
+def slots_held(slots: int, free: int) -> SlotsHeld:
+    """Return the SlotsHeld where all slots are in use and only `free` of them can come back."""
+    return SlotsHeld(
+        f"all {slots} slots are held ({slots - free} of them by batches you keep, or by worker "
+        "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots="
+        f" (now {slots}), or use copy='auto'",
+        slots=slots,
+        held=slots - free,
+    )
+
+
+def timed_out(seconds: float, ticket: int, workers: int) -> LoaderTimeout:
+    """Return the LoaderTimeout where a batch has not come in time."""
+    return LoaderTimeout(
+        f"no batch within timeout={seconds} s: batch {ticket} is still being made by {workers} workers; "
+        "raise timeout, use more workers, or look at what the dataset waits for (py-spy dump --pid of a "
+        "worker)"
+    )
+
+
+def message_refused(refused: SegmentFull, maxsize: int) -> SegmentFull:
+    """Return the SegmentFull of a queue, in place of a loader's."""
+    return SegmentFull(
+        f"no memory for a message: {megabytes(refused.needed)} ({refused.needed} bytes) more are needed, "
+        f"{megabytes(refused.free)} ({refused.free} bytes) are free within {refused.limit}; put smaller "
+        f"messages, use a smaller maxsize (now {maxsize}), raise that limit, or choose another backing=",
+        needed=refused.needed,
+        free=refused.free,
+        limit=refused.limit,
+    )
+
+
+def segment_closed() -> DescriptorClosed:
+    """Return the DescriptorClosed of a process whose descriptor of the segment has gone."""
+    return DescriptorClosed(
+        f"a batch needs more memory, and slipring's file descriptor in this process (pid {os.getpid()}) has "
+        "been closed by other code, such as os.closerange() in the dataset, or a library that makes a daemon "
+        "of its process. No file that has its number now was touched. Close only what you have opened"
+    )
+
+
+def event_closed() -> DescriptorClosed:
+    """Return the DescriptorClosed of a queue that is to be sent to a process, and whose event has gone."""
+    return DescriptorClosed(
+        f"the file descriptor of this queue's event has been closed by other code in this process (pid {os.getpid()}), "
+        "so the queue cannot be given to another one. No file that has its number now was touched. Close only what "
+        "you have opened"
+    )
+
+
+def not_in_memory(directory: str) -> ValueError:
+    """Return the ValueError for a directory that is not on a tmpfs."""
+    return ValueError(
+        f"backing={directory!r} lies on {_file_system(directory)}, not on a tmpfs: batches would be written "
+        "to its disk, and its free space says nothing of the memory. Use backing='memfd', or a directory on "
+        "a tmpfs (`findmnt -t tmpfs` lists them; /dev/shm usually is)"
+    )
+
+
+def _file_system(directory: str) -> str:
+    """The kind of file system that a directory lies on."""
+    device = os.stat(directory).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with open("/proc/self/mountinfo") as mounts:
+            for fields in map(str.split, mounts):
+                if fields[2] == number:
+                    return fields[fields.index("-") + 1]
+    except OSError:  # no /proc here: the message goes without
+        pass
+    return "another file system"
+
+
+def too_many_processes(parties: int) -> TooManyProcesses:
+    """Return the TooManyProcesses of a segment with `parties` numbers."""
+    return TooManyProcesses(
+        f"{parties} living processes use this queue already, and it has room for no more; raise "
+        f"max_processes= (now {parties}), or have some of them drop the queue or call its disconnect_client()"
+    )
