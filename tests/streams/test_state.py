@@ -116,6 +116,58 @@ def test_a_loader_that_was_pickled_with_a_state_goes_on_from_it():
         assert values(copy) == whole[2:]
 
 
+@pytest.mark.parametrize("way", [*WAYS, {**WAYS[2], "persistent_workers": True}], ids=str)
+def test_an_epoch_that_was_resumed_is_a_whole_one_when_it_comes_again(way):
+    with slipring.stream(blocks, **SEEDED, **way) as loader:
+        whole = [values(loader) for _ in range(2)]
+        loader.epoch = 0
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        state = loader.state_dict()
+    with slipring.stream(blocks, **way) as loader:
+        loader.load_state_dict(state)
+        assert [values(loader), values(loader)] == [whole[0][2:], whole[1]]
+        loader.epoch = 0
+        assert [values(loader), values(loader)] == whole
+
+
+def test_who_sets_another_epoch_behind_a_state_begins_it_and_has_the_state_no_more():
+    way = {"batch_size": 10, "shuffle_buffer": 37}
+    with slipring.stream(blocks, **SEEDED, **way) as loader:
+        whole = [values(loader) for _ in range(3)]
+        loader.epoch = 1
+        next(iter(loader))
+        state = loader.state_dict()
+    with slipring.stream(blocks, **way) as loader:
+        loader.load_state_dict(state)
+        loader.epoch = 0
+        assert loader.state_dict() == {**state, "epoch": 0, "rows": [0]}
+        assert [values(loader) for _ in range(3)] == whole
+        loader.epoch = 7  # between two passes
+        assert loader.state_dict() == {**state, "epoch": 7, "rows": [0]}
+
+
+def test_a_resumed_sampler_holds_for_one_pass_too():
+    def sampler():
+        return slipring.BatchSampler(20, batch_size=5, shuffle=True, seed=3)
+
+    whole = [list(epoch) for epoch in (sampler(), sampler())]
+    assert whole[0] == whole[1]
+    state = sampler()
+    next(iter(state))
+    state = state.state_after(1)
+    again = sampler()
+    again.resume(state)
+    assert list(again) == whole[0][1:]
+    again.set_epoch(0)
+    assert list(again) == whole[0]
+    again.resume(state)
+    again.set_epoch(1)
+    list(again)
+    again.set_epoch(0)
+    assert list(again) == whole[0]
+
+
 WRONG = [
     (dict(num_workers=2), {}, ValueError, "the state is of 2 workers, the loader has 1"),
     (dict(shuffle_buffer=20), dict(shuffle_buffer=30), ValueError, "shuffle_buffer=20 and batch_size=10"),

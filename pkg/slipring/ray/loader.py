@@ -187,9 +187,7 @@ class Loader(StreamLoader):
         if run in self._begun:  # once more: workers and ledger are at its end
             self._rest()
             self.dataset._resume = None
-        at = self._at
-        if at is None or at.epoch != self.epoch or at.begun:
-            at = self._beginning(self.epoch)
+        at = self._next_place()
         self._past = self._times()
         self._at = at
         iterator = CoreLoader.__iter__(self)

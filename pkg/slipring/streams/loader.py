@@ -181,13 +181,21 @@ class StreamLoader(Loader[dict[str, Any]]):
         super().__init__(dataset, batch_size=None, **options)
 
     def __iter__(self) -> StreamIterator:
-        at = self._at
-        if at is None or at.epoch != self.epoch or at.begun:
-            at = self._beginning(self.epoch)
-        self._at = at  # before the plan is asked for
+        self._at = at = self._next_place()  # before the plan is asked for
         iterator = super().__iter__()
         at.begun = True
         return StreamIterator(iterator, at)
+
+    def _next_place(self):
+        """Return where the next pass begins: a state that was loaded holds for one pass, the first of its epoch."""
+        at = self._at
+        if at is not None and at.epoch == self.epoch and not at.begun:
+            return at
+        resumed = self.dataset._resume
+        if resumed is not None and resumed[0] == pass_seed(self.seed, self.epoch):
+            self._rest()  # workers that stay have it too
+            self.dataset._resume = None
+        return self._beginning(self.epoch)
 
     def _beginning(self, epoch):
         return Place(epoch, [0] * max(1, self.options.num_workers))
@@ -214,9 +222,9 @@ class StreamLoader(Loader[dict[str, Any]]):
             Plain values: the epoch, its seed, and how many rows each worker's part has given. The buffer of a shuffle
             is not in it: it is filled again, with the same rows.
         """
-        at = self._at or self._beginning(self.epoch)
-        if at.ended:
-            at = self._beginning(at.epoch + 1)
+        at = self._at
+        if at is None or at.ended or (at.epoch != self.epoch and not at.begun):
+            at = self._beginning(self.epoch)
         return {
             "slipring_stream": STATE_FORMAT,
             "seed": self.seed,
@@ -231,7 +239,8 @@ class StreamLoader(Loader[dict[str, Any]]):
 
         The source is read from its beginning, and what was given out is passed over without being copied (with a
         shuffle: but into the buffer). It must give the same rows in the same order as it did; that it has fewer is
-        noticed.
+        noticed. Who sets ``epoch`` to another one before that iteration begins there instead, and whoever comes to
+        the state's epoch once more gets all of it.
 
         Parameters
         ----------
