@@ -129,7 +129,7 @@ def test_columns_that_are_not_read_are_not_decompressed(tmp_path):
             writer.write_table(rows)
     dataset = TableDataset(tmp_path / "t", columns=["label"])
     assert dataset[7] == {"label": 7}
-    assert dataset._local.files[0].batch(0).schema.names == ["label"]
+    assert dataset._open_here.borrow(0).batch(0).schema.names == ["label"]
 
 
 @pytest.mark.parametrize("index", [N, -N - 1, 1 << 70])
@@ -159,7 +159,7 @@ def test_a_batch_reads_each_row_group_once_and_only_its_columns(parquet, monkeyp
 def test_uncompressed_ipc_is_read_where_it_is_mapped(tmp_path, form, copied):
     dataset = TableDataset(write(tmp_path / "t", form, table()))
     label = dataset.take(range(12, 17))["label"]
-    memory = dataset._local.files[0].memory
+    memory = dataset._open_here.borrow(0).memory
     inside = memory.address <= label.buffers()[1].address < memory.address + memory.size
     assert inside is not copied
     assert label.to_pylist() == list(range(12, 17))
@@ -171,6 +171,33 @@ def test_a_pickle_has_paths_and_counts_and_no_rows(path):
     data = pickle.dumps(dataset)
     assert len(data) < 3000
     assert pickle.loads(data)[5] == dataset[5] == {"label": 5, "size": 6}
+
+
+class OfOpenFiles:
+    """Says with each label how many descriptors of the tables' files this process has."""
+
+    def __init__(self, data, folder):
+        self.data, self.folder = data, str(folder)
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, i):
+        label = self.data[i]["label"]
+        fds = [os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+        return label, sum(os.path.realpath(fd).startswith(self.folder) for fd in fds)
+
+
+@pytest.mark.parametrize("options", [{}, {"fetch_threads": 4, "rng": "sample"}], ids=str)
+def test_of_many_files_few_are_open_whoever_reads_them(tmp_path, options):
+    paths = [tmp_path / f"{number}.parquet" for number in range(100)]
+    for number, path in enumerate(paths):
+        pq.write_table(pa.table({"label": [2 * number, 2 * number + 1]}), path, row_group_size=1)
+    data = OfOpenFiles(TableDataset(paths, cached_groups=1), tmp_path)
+    with Loader(data, 10, shuffle=True, num_workers=1, **options) as loader:
+        labels, files = map(np.concatenate, zip(*loader))
+        assert sorted(labels) == list(range(200))
+    assert 0 < max(files) <= 64 + 4
 
 
 def test_what_cannot_be_read_is_told(tmp_path, parquet):

@@ -2,6 +2,7 @@
 
 import io
 import os
+import pickle
 import shutil
 import tarfile
 from urllib.parse import unquote
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.remote.sources import MAPS, plain, source
+from tests.remote.sources import MAPS, TableDataset, plain, source
 
 WORKERS = [
     {"num_workers": 0},
@@ -129,6 +130,59 @@ def test_a_row_group_is_one_request_of_the_columns_that_are_read(folder, serve):
     after = server.tells("requests")
     assert after["requests"] - before["requests"] <= 2  # one whether it has changed
     assert after["bytes"] - before["bytes"] < os.path.getsize(folder / "rows.parquet") / 2
+
+
+@pytest.fixture(scope="module")
+def batches_of_rows(tmp_path_factory):
+    """An Arrow IPC file of 40 record batches of 100 kB, 4 MB altogether."""
+    import pyarrow as pa
+
+    path = tmp_path_factory.mktemp("ipc") / "rows.arrow"
+    table = pa.table({"id": range(1000), "bytes": [bytes(4000) for _ in range(1000)]})
+    with pa.ipc.new_file(str(path), table.schema) as sink:
+        sink.write_table(table, max_chunksize=25)
+    return path
+
+
+class Loaded:
+    """A dataset that is read from the threads of one process."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, i):
+        return self.data[i]["id"]
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_an_opening_of_arrow_ipc_reads_the_footer_and_the_batches_asked_for(batches_of_rows, serve, pickled):
+    server = serve(batches_of_rows.parent)
+    data = TableDataset(f"{server.url}/rows.arrow")
+    if pickled:
+        data = pickle.loads(pickle.dumps(data))
+    before = server.tells("requests")
+    assert data[500]["id"] == 500
+    after = server.tells("requests")
+    # Whether the file has changed, the end of it if that is not known here, and the batch: at least 256 KiB.
+    assert after["requests"] - before["requests"] <= 2 + pickled
+    assert after["bytes"] - before["bytes"] <= (1 << 18) + pickled * (1 << 16)
+
+
+def test_each_of_many_threads_reads_no_more_of_arrow_ipc_than_its_batches(batches_of_rows, serve):
+    server = serve(batches_of_rows.parent)
+    data = Loaded(TableDataset(f"{server.url}/rows.arrow"))
+    before = server.tells("requests")
+    with slipring.Loader(
+        data, sampler=range(0, 1000, 125), batch_size=8, num_workers=1, fetch_threads=8, timeout=100
+    ) as loader:
+        (batch,) = loader
+    after = server.tells("requests")
+    assert batch.tolist() == list(range(0, 1000, 125))
+    assert after["bytes"] - before["bytes"] <= 8 * (1 << 18)
+    assert after["requests"] - before["requests"] <= 16  # each thread may ask whether the file has changed
 
 
 def test_a_stream_in_order_is_read_in_large_pieces(folder, serve):

@@ -1,8 +1,10 @@
 """Parquet and Arrow IPC files as tables that are read by row groups, and whether one is another's copy."""
 
+import collections
 import functools
 import hashlib
 import os
+import threading
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -12,6 +14,8 @@ from slipring.errors import RemoteError
 
 WHOLE = 1 << 20  # bytes: a smaller file's digest is of all of it
 END, PROBE, PROBES = 1 << 16, 4096, 64  # of another: bytes at each end, and at so many columns' beginnings
+
+FILES = 64  # that a process keeps open, of a dataset
 
 
 class Stamp(NamedTuple):
@@ -95,7 +99,7 @@ def open_table(path, columns, storage=None, known=None):
     columns : list of str or None
     storage : slipring.Storage, optional
     known : (Stamp, metadata), optional
-        What another reader of the same file has found: it is not asked for again.
+        What another reader of the same file has found, ``stamp`` and ``metadata``: it is not asked for again.
 
     Raises
     ------
@@ -107,7 +111,9 @@ def open_table(path, columns, storage=None, known=None):
     if storage is not None:
         stamp = stamp or stamp_afar(path, storage)
         afar = storage._open(path, *stamp[:2])
-        magic = b"PAR1" if footer is not None else _magic_by_the_end(afar, stamp.size)
+        if isinstance(footer, bytes):
+            afar.hold(stamp.size - len(footer), footer)
+        magic = b"PAR1" if isinstance(footer, pq.FileMetaData) else _magic_by_the_end(afar, stamp.size)
     else:
         with open(path, "rb") as file:
             magic, stamp = file.read(8), Stamp.of(file.fileno())
@@ -126,11 +132,68 @@ def open_table(path, columns, storage=None, known=None):
 
 def _magic_by_the_end(afar, size):
     """Return the first bytes, which Parquet and IPC files repeat behind their footers: those are to be read anyway."""
-    afar.ahead([(max(0, size - END), size)])
+    if not afar.has(max(0, size - 6), size):
+        afar.ahead([(max(0, size - END), size)])
     tail = afar.range(max(0, size - 6), size)
     if tail[-4:] == b"PAR1":
         return tail[-4:]
     return tail if tail == b"ARROW1" else afar.range(0, min(8, size))
+
+
+class Opened:
+    """What a process has of a dataset's files, for all its threads: files that are open, and row groups.
+
+    A file is for one thread at a time.
+
+    Parameters
+    ----------
+    most : int
+        Row groups that are kept decoded.
+
+    Attributes
+    ----------
+    pid : int
+        The process: a forked child opens the files anew.
+    """
+
+    def __init__(self, most):
+        self.pid, self._most = os.getpid(), most
+        self._lock = threading.Lock()
+        self._files = collections.OrderedDict()  # an open file that nobody reads from -> its number
+        self._kept, self._mapped = collections.OrderedDict(), {}  # row group -> table
+
+    def table(self, group):
+        """Return the table of a row group, or None."""
+        with self._lock:
+            if group in self._kept:
+                self._kept.move_to_end(group)
+                return self._kept[group]
+            return self._mapped.get(group)
+
+    def keep(self, group, table, mapped):
+        """Have the table of a row group: if it lies in a mapped file for good, else until `most` others come."""
+        with self._lock:
+            if mapped:
+                self._mapped[group] = table
+                return
+            self._kept[group] = table
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+
+    def borrow(self, number):
+        """Return an open file of that number, or None."""
+        with self._lock:
+            file = next((file for file in reversed(self._files) if self._files[file] == number), None)
+            if file is not None:
+                del self._files[file]
+            return file
+
+    def give_back(self, number, file):
+        """Have it for whoever reads next; the one that was read from longest ago may be dropped."""
+        with self._lock:
+            self._files[file] = number
+            while len(self._files) > FILES:
+                self._files.popitem(last=False)
 
 
 class Parquet:
@@ -187,7 +250,7 @@ class Ipc:
     Behind a URL a file's record batches are read when they are asked for; a stream, which has no index, as a whole.
     """
 
-    metadata = _counts = None
+    metadata = None  # the bytes of the footer of a file behind a URL
 
     def __init__(self, path, columns, stamp, stream, afar=None):
         self.path, self.stamp = path, stamp
@@ -204,10 +267,9 @@ class Ipc:
         self.file = read(self.memory, options=options)
         whole = self.file.schema
         self.schema = _project(whole, columns, path)
-        if afar is not None and not stream:  # batches are counted by a column of few bytes
-            options.included_fields = [min(range(len(whole)), key=lambda at: _width(whole.types[at]))]
-            counted = read(afar, options=options)
-            self._counts = [counted.get_batch(i).num_rows for i in range(counted.num_record_batches)]
+        if afar is not None and not stream:
+            length = _footer(afar.range(max(0, stamp.size - 10), stamp.size))
+            self.metadata = bytes(afar.range(stamp.size - length, stamp.size))
         if (
             (afar is not None)
             or stream
@@ -226,9 +288,14 @@ class Ipc:
         return self.file.num_record_batches if self.batches is None else len(self.batches)
 
     def counts(self):
-        if self._counts is None:
+        if self.metadata is None:
             return [self.batch(i).num_rows for i in range(len(self))]
-        return self._counts
+        # A footer tells no rows, only batches do: of them a column of few bytes is read.
+        types = self.file.schema.types
+        options = pa.ipc.IpcReadOptions(use_threads=False)
+        options.included_fields = [min(range(len(types)), key=lambda at: _width(types[at]))]
+        file = pa.ipc.open_file(self.memory, options=options)
+        return [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
 
     def beginnings(self):
         """Return where in the file buffers of the first and the last batch begin, if they are not decoded."""

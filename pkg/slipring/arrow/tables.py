@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import operator
 import os
-import threading
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
@@ -14,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from slipring._offered import read_in_turn, threads
-from slipring.arrow.files import digest, open_table, stamp_afar
+from slipring.arrow.files import Opened, digest, open_table, stamp_afar
 from slipring.arrow.rows import Rows, empty, one_batch, take
 from slipring.errors import RemoteError, shown
 from slipring.files.storage import locate
@@ -25,16 +23,15 @@ if TYPE_CHECKING:
     from slipring.files.storage import Storage
 
 RETURNS = ("rows", "record_batch")
-OWN = ("_local", "_footers", "_asked")  # attributes of each process
+OWN = ("_open_here", "_footers", "_asked")  # attributes of each process
 OPENED_AT_ONCE = 16  # files afar, when the dataset is made
-FILES = 8  # that a thread of a worker keeps open: there are many threads
 
 
 class TableDataset:
     """The rows of Arrow IPC or Parquet files, read a batch at a time.
 
-    Each process and thread opens the files for itself when it reads the first row: what crosses a fork, or is
-    pickled, is paths, row counts and what tells that a file has changed. IPC files are mapped, and
+    Each process opens the files for itself when it reads the first row, and keeps 64 of them open: what crosses a
+    fork, or is pickled, is paths, row counts and what tells that a file has changed. IPC files are mapped, and
     uncompressed ones read with no copy. A worker's `fetch_threads` read row groups of Parquet files, and what lies
     behind URLs, beside one another.
 
@@ -126,7 +123,7 @@ class TableDataset:
         """Begin as a dataset that has opened nothing: here, and where it was sent to."""
         self._footers = {}  # number of a file -> its stamp and footer, for all threads, and forked workers
         self._asked = {}  # number of a file afar -> the process that has asked whether it has changed
-        self._local = threading.local()
+        self._open_here = Opened(self.cached_groups)
 
     def _check(self):
         if not self.paths:
@@ -161,7 +158,7 @@ class TableDataset:
     def _survey(self):
         """Count rows and compare schemas; nothing stays open."""
         groups, counts, self._stamps, self._waits, self.schema = [], [], [], [], None
-        for number, (file, path) in enumerate(zip(self._opened_all(), self.paths)):
+        for number, (path, (file, rows)) in enumerate(zip(self.paths, self._counted())):
             self._stamps.append(file.stamp)
             self._waits.append(file.may_wait)
             if self._remote is not None and file.metadata is not None:
@@ -182,20 +179,23 @@ class TableDataset:
                     f"{path} has {len(file.schema)} columns, {self.paths[0]} has {len(self.schema)}: name "
                     "those that are to be read in columns="
                 )
-            rows = file.counts()
             groups += [(number, group) for group in range(len(rows))]
             counts += rows
         self._groups = np.array(groups, np.int64).reshape(-1, 2)
         self._ends = np.cumsum(np.array(counts, np.int64))
 
-    def _opened_all(self):
-        """Yield all files; those afar are opened beside one another."""
+    def _counted(self):
+        """Yield (file, the rows of its groups) of all; those afar are looked through beside one another."""
+
+        def count(path):
+            file = open_table(path, self.columns, self._remote)
+            return file, file.counts()
+
         if self._remote is None:
-            for path in self.paths:
-                yield open_table(path, self.columns)
+            yield from map(count, self.paths)
         elif self.paths:
             with ThreadPoolExecutor(min(OPENED_AT_ONCE, len(self.paths))) as pool:
-                yield from pool.map(lambda path: open_table(path, self.columns, self._remote), self.paths)
+                yield from pool.map(count, self.paths)
 
     @property
     def _told(self):
@@ -315,58 +315,47 @@ class TableDataset:
             yield group, self._group(group, next(ahead) if group in missing else None)
 
     def _is_to_be_read(self, group):
-        mine = self._mine()
-        return group not in mine.mapped and group not in mine.kept and self._waits[self._groups[group, 0]]
+        return self._waits[self._groups[group, 0]] and self._opened().table(group) is None
 
     def _group(self, group, read=None):
         """Return a row group's table: one that is kept, what another thread has read, or what is read now."""
-        mine = self._mine()
-        if group in mine.mapped:
-            return mine.mapped[group]
-        if group in mine.kept:
-            mine.kept.move_to_end(group)
-            return mine.kept[group]
-        if isinstance(read, RemoteError):
-            raise read
-        table, mapped = read or self._read(group)
-        if mapped:
-            mine.mapped[group] = table
-        else:
-            mine.kept[group] = table
-            while len(mine.kept) > self.cached_groups:
-                mine.kept.popitem(last=False)
+        opened = self._opened()
+        table = opened.table(group)
+        if table is None:
+            if isinstance(read, RemoteError):
+                raise read
+            table, mapped = read or self._read(group)
+            opened.keep(group, table, mapped)
         return table
 
-    def _mine(self):
-        """Return what this thread of this process has open, and keeps."""
-        mine = self._local
-        if getattr(mine, "pid", None) != os.getpid():  # a forked child opens the files anew
-            mine.pid, mine.files, mine.kept, mine.mapped = os.getpid(), OrderedDict(), OrderedDict(), {}
-        return mine
+    def _opened(self):
+        """Return what this process has open, and keeps."""
+        opened = self._open_here
+        if opened.pid != os.getpid():
+            self._open_here = opened = Opened(self.cached_groups)
+        return opened
 
     def _read_ahead(self, group):
-        """Return what `_read` does, in a thread that keeps few files open."""
-        files = self._mine().files
-        while len(files) > FILES:
-            files.popitem(last=False)
+        """Return what `_read` does, or the error: it was tried often enough, and is raised in its turn."""
         try:
             return self._read(group)
-        except RemoteError as error:  # it was tried often enough: it is raised in its turn
+        except RemoteError as error:
             return error
 
     def _read(self, group):
         """Return (a row group's table, whether it lies in a mapped file)."""
         number, inside = self._groups[group].tolist()
-        files = self._mine().files
-        file = files.get(number)
+        opened = self._opened()
+        file = opened.borrow(number)
         if file is None:
-            file = files[number] = self._open(number)
+            file = self._open(number)
         table, mapped = file.read(inside)
+        opened.give_back(number, file)
         # All files' rows look like the first one's, to be put together.
         return pa.Table.from_arrays([table[name] for name in self.schema.names], schema=self.schema), mapped
 
     def _open(self, number):
-        """Return a file that is as it was when the dataset was made. Threads of a process share what is in footers."""
+        """Return a file that is as it was when the dataset was made. All of a process share what is in footers."""
         known = self._footers.get(number)
         if self._remote is not None and self._asked.get(number) != os.getpid():
             stamp = stamp_afar(self.paths[number], self._remote)

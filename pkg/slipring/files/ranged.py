@@ -66,6 +66,14 @@ class RangedFile(io.RawIOBase):
         self._begin, self._data = start, data
         return data[: stop - start]
 
+    def has(self, start, stop):
+        """Whether these bytes are here."""
+        return any(begin <= start and stop <= begin + len(data) for begin, data in self._ahead)
+
+    def hold(self, begin, data):
+        """Have these bytes, which another reader has read: until the next call of `ahead`."""
+        self._ahead = [(begin, data)]
+
     def ahead(self, ranges):
         """Read these ranges, [start, stop), in few requests; they are there until the next call."""
         self._ahead = []
