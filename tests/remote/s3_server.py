@@ -1,4 +1,6 @@
-"""moto's S3 server with a folder's files in the bucket "shards": ``python -m tests.remote.s3_server FOLDER``.
+"""moto's S3 server with a folder's files: ``python -m tests.remote.s3_server FOLDER``.
+
+All files are in the bucket "shards", and those of its folder "classes" in a bucket of this name.
 
 A process of its own, which prints its port, and ends when its standard input does.
 """
@@ -22,11 +24,12 @@ def main():
         server.start()
     port = server.get_host_and_port()[1]
     client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
-    client.create_bucket(Bucket="shards")
     folder = pathlib.Path(sys.argv[1])
-    for path in folder.rglob("*"):
-        if path.is_file():
-            client.put_object(Bucket="shards", Key=str(path.relative_to(folder)), Body=path.read_bytes())
+    for bucket, root in (("shards", folder), ("classes", folder / "classes")):
+        client.create_bucket(Bucket=bucket)
+        for path in root.rglob("*"):
+            if path.is_file():
+                client.put_object(Bucket=bucket, Key=str(path.relative_to(root)), Body=path.read_bytes())
     print(port, flush=True)
     sys.stdin.read()
 

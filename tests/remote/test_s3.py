@@ -9,6 +9,7 @@ import pytest
 
 import slipring
 from slipring.errors import RemoteError
+from slipring.images import Folder
 from tests.remote.s3_server import KEYS
 from tests.remote.sources import plain, source
 
@@ -46,6 +47,15 @@ def test_a_bucket_gives_what_the_files_give(folder, port, kind):
     data = source(kind, "s3://shards", storage=by_s3fs(port))
     threads = None if kind == "TarStream" else 4
     assert rows(data, num_workers=1, fetch_threads=threads) == rows(source(kind, folder))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("root", ["s3://classes", "s3://classes/"])
+def test_class_folders_at_the_root_of_a_bucket_are_found(folder, port, root):
+    there = Folder(root, storage=by_s3fs(port))
+    here = Folder(folder / "classes")
+    assert there.classes == here.classes and there.read(7) == here.read(7)
+    assert there.samples[7][0].startswith("s3://classes/class ")
 
 
 @pytest.mark.timeout(300)

@@ -71,6 +71,53 @@ def test_a_file_system_that_is_given_reads_the_paths(folder, system):
         images.Tar(str(folder / "none.tar"), storage=storage)
 
 
+ROOTS = ["memory://", "memory://pictures", "memory://pictures/", "memory:///pictures"]
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_class_folders_are_found_in_memory_and_at_the_root_of_a_file_system(folder, root):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    try:
+        memory.put(f"{folder}/classes/", f"{root}/", recursive=True)
+        here, there = images.Folder(folder / "classes"), images.Folder(root)
+        assert there.classes == here.classes == ["class 0", "class 1", "class 2"]
+        assert [there.read(i) for i in range(len(there))] == [here.read(i) for i in range(len(here))]
+        assert all(path.startswith(root) for path, _ in there.samples)
+    finally:
+        memory.rm("/", recursive=True)
+
+
+@pytest.mark.parametrize("kind", ["fsspec", "pyarrow"])
+@pytest.mark.parametrize("root", ["{}/classes", "{}/classes/", "file://{}/classes"])
+def test_class_folders_of_a_file_system_that_is_given_may_have_a_url(folder, kind, root):
+    import fsspec
+    from pyarrow import fs
+
+    system = fsspec.filesystem("file") if kind == "fsspec" else fs.LocalFileSystem()
+    here = images.Folder(folder / "classes")
+    there = images.Folder(root.format(folder), storage=slipring.Storage(system))
+    assert [there.read(i) for i in range(len(there))] == [here.read(i) for i in range(len(here))]
+
+
+def test_the_root_of_a_file_system_may_be_a_folder_of_another_one(folder):
+    from fsspec.implementations.dirfs import DirFileSystem
+    from fsspec.implementations.local import LocalFileSystem
+    from pyarrow import fs
+
+    classes = str(folder / "classes")
+    here = images.Folder(classes)
+    for system in (
+        DirFileSystem(classes, LocalFileSystem()),
+        fs.SubTreeFileSystem(classes, fs.LocalFileSystem()),
+    ):
+        for root in ("", "/"):
+            there = images.Folder(root, storage=slipring.Storage(system))
+            assert there.classes == here.classes, (system, root)
+            assert there.read(5) == here.read(5)
+
+
 def test_a_dataset_with_a_storage_travels_in_a_pickle(folder, serve):
     data = source("TableDataset", serve(folder).url, storage=slipring.Storage(timeout=30))
     assert pickle.loads(pickle.dumps(data))[5] == source("TableDataset", folder)[5]

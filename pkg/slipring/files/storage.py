@@ -155,11 +155,16 @@ class Storage:
         return self._piece(url, None, None, tag)
 
     def _find(self, root):
-        """Return (URL, tag) of all files below `root`, in their order."""
+        """Return (path behind ``root/``, tag) of all files below it, in their order."""
         system, path = self._system(root)
         found = self._persist(lambda left: system.find(path, left), root, "what lies below it")
-        protocol = None if self._recipe is not None else _URL.match(root)[0]
-        return [(at if protocol is None or _URL.match(at) else protocol + at, tag) for at, tag in found]
+        # A file system has names of its own: "memory://a" is "/a", "s3://a" is "a".
+        above = path.strip("/") and f"{path.strip('/')}/"
+        return [
+            (at.removeprefix(above), tag)
+            for name, tag in found
+            if (at := name.lstrip("/")).startswith(above) and at != above
+        ]
 
     def _open(self, url, size, tag):
         return RangedFile(lambda start, stop: self._read(url, start, stop, tag), size)

@@ -19,6 +19,7 @@ class Fsspec:
     def __init__(self, system):
         self._fs = system
         self._is_http = "http" in _protocols(system)
+        self._has_coroutines = _is_async(system)
 
     def path(self, url):
         """Return what the file system calls it."""
@@ -45,7 +46,7 @@ class Fsspec:
         return [(path, _tag(info)) for path, info in sorted(found.items()) if info.get("type") == "file"]
 
     def _call(self, name, *args, seconds, **options):
-        if not self._fs.async_impl:
+        if not self._has_coroutines:
             return within(seconds, lambda: getattr(self._fs, name)(*args, **options))
         made = getattr(self._fs, f"_{name}")(*args, **options)
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(made, seconds), self._fs.loop)
@@ -107,6 +108,12 @@ def within(seconds, read):
         if future.done():  # it was the read's own
             raise
         raise TimeoutError(f"no answer within {seconds:.1f} s") from None
+
+
+def _is_async(system):
+    """Whether it has coroutines; one that hands on to another (``dir://``) says so whatever that one has."""
+    below = getattr(system, "fs", None)
+    return system.async_impl and (below is None or _is_async(below))
 
 
 def _protocols(system):

@@ -194,18 +194,16 @@ def _found_here(root):
 
 def _found_afar(root, storage):
     """Return the same of a URL, and what tells that a file has changed, where files are kept on a disk here."""
-    root = root.rstrip("/") + "/"
+    root = root if root.endswith("://") else root.rstrip("/") + "/"
     found, tags = {}, {}
     # In URLs of HTTP names are quoted; numbers and order are to be those of the names.
     name_of = unquote if root.startswith(("http://", "https://")) else str
-    listed = storage._find(root)
-    for path, tag in sorted(listed, key=lambda one: name_of(one[0]).rpartition("/")[::2]):
-        name, slash, _ = path.removeprefix(root).partition("/")
-        name = name_of(name)
-        if slash and path.startswith(root):
-            found.setdefault(name, []).append(path)
+    for path, tag in sorted(storage._find(root), key=lambda one: name_of(one[0]).rpartition("/")[::2]):
+        name, slash, _ = path.partition("/")
+        if slash:
+            found.setdefault(name_of(name), []).append(root + path)
             if storage.disk_cache is not None and tag:
-                tags[path] = tag
+                tags[root + path] = tag
     return found, tags
 
 
