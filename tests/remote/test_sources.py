@@ -107,6 +107,24 @@ def test_headers_of_small_members_take_few_requests(tmp_path, serve):
     assert server.tells("requests")["requests"] < 12
 
 
+def test_with_a_disk_cache_a_shard_of_small_members_is_read_once_and_kept_once(tmp_path, serve):
+    pytest.importorskip("diskcache")
+    (tmp_path / "served").mkdir()
+    fill(tmp_path / "served" / "small.tar", 300, 20_000)
+    size = os.path.getsize(tmp_path / "served" / "small.tar")
+    server = serve(tmp_path / "served")
+    storage = slipring.Storage(disk_cache=tmp_path / "kept")
+    here = slipring.images.Tar(tmp_path / "served" / "small.tar")
+    afar = slipring.images.Tar(f"{server.url}/small.tar", storage=storage)
+    for number in (7, 299, 0, 150, *range(300)):
+        assert afar.read(number) == here.read(number)
+    streamed = slipring.images.Tar(f"{server.url}/small.tar", storage=storage).in_order()
+    assert [streamed.read(number) for number in range(300)] == [here.read(number) for number in range(300)]
+    assert server.tells("requests")["bytes"] == size
+    kept = sum(path.stat().st_size for path in (tmp_path / "kept").rglob("*.val"))
+    assert size <= kept <= 1.01 * size
+
+
 def test_an_index_that_was_kept_is_not_made_again(folder, tmp_path, serve):
     server = serve(folder)
     first = source("Tar", server.url, index=tmp_path / "indices")

@@ -18,10 +18,12 @@ class RangedFile(io.RawIOBase):
         ``read(start, stop)`` returns these bytes.
     size : int
         Bytes.
+    grid : int
+        What is read on in begins and ends at multiples of so many bytes: so that it is the same, whoever reads.
     """
 
-    def __init__(self, read, size):
-        self._read, self._size = read, size
+    def __init__(self, read, size, grid=1):
+        self._read, self._size, self._grid = read, size, grid
         self._at = 0
         self._begin, self._data, self._block = 0, b"", BLOCK
         self._ahead = []  # (begin, bytes) of what `ahead` has read
@@ -61,10 +63,12 @@ class RangedFile(io.RawIOBase):
         end = self._begin + len(self._data)
         near = self._data and self._begin <= start <= end + self._block
         self._block = min(MOST, 2 * self._block) if near else BLOCK
-        until = min(self._size, max(stop, start + self._block))
-        data = self._read(start, until)
-        self._begin, self._data = start, data
-        return data[: stop - start]
+        begin = start - start % self._grid
+        until = max(stop, start + self._block)
+        until = min(self._size, until + -until % self._grid)
+        data = self._read(begin, until)
+        self._begin, self._data = begin, data
+        return data[start - begin : stop - begin]
 
     def has(self, start, stop):
         """Whether these bytes are here."""
@@ -80,11 +84,11 @@ class RangedFile(io.RawIOBase):
         self._ahead = [(start, self._read(start, stop)) for start, stop in joined(ranges)]
 
 
-def joined(ranges):
+def joined(ranges, gap=GAP):
     """Return ranges in their order, those that lie near each other as one."""
     together = []
     for start, stop in sorted(ranges):
-        if together and start - together[-1][1] <= GAP:
+        if together and start - together[-1][1] <= gap:
             together[-1][1] = max(stop, together[-1][1])
         else:
             together.append([start, stop])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 import re
@@ -12,7 +11,8 @@ from urllib.request import url2pathname
 
 from slipring.errors import RemoteError, shown
 from slipring.files.attempts import Short, persist
-from slipring.files.ranged import RangedFile
+from slipring.files.identity import name_of, token_of
+from slipring.files.ranged import BLOCK, RangedFile, joined
 from slipring.options import integer, seconds, size_in_bytes
 
 if TYPE_CHECKING:
@@ -96,9 +96,7 @@ class Storage:
         self.attempts, self.timeout, self.attempt_timeout = attempts, float(timeout), float(attempt_timeout)
         self.disk_cache = None if disk_cache is None else os.path.abspath(os.fspath(disk_cache))
         self.disk_cache_bytes = size_in_bytes("disk_cache_bytes", disk_cache_bytes)
-        self._token = hashlib.blake2b(
-            repr((sorted(self._options.items()), self._recipe)).encode(), digest_size=16
-        ).hexdigest()
+        self._token = token_of(self._options, filesystem)
         self._pid, self._made = os.getpid(), None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -130,7 +128,39 @@ class Storage:
         pieces = [self._piece(url, at, min(stop, at + PIECE), tag) for at in range(start, stop, PIECE)]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def _read_in_blocks(self, url, start, stop, tag, size):
+        """Return the same from blocks that are kept on a disk here, where all of them are, or are to be.
+
+        Who reads on does so in whole blocks, which are kept one by one: whoever reads within them finds them.
+        """
+        kept, first = self._disk(), start - start % BLOCK
+        on_grid = start == first and (stop % BLOCK == 0 or stop == size)
+        blocks = dict.fromkeys(range(first, stop, BLOCK))
+        for at in blocks:
+            blocks[at] = kept.get(name_of(self._token, url, tag, at, "block"))
+            if blocks[at] is None and not on_grid:
+                return self._read(url, start, stop, tag)
+        for begin, end in joined([(at, at + BLOCK) for at, data in blocks.items() if data is None], gap=0):
+            end = min(end, size)
+            for piece in range(begin, end, PIECE):
+                data = self._fetch(url, piece, min(end, piece + PIECE))
+                for at in range(piece, piece + len(data), BLOCK):
+                    blocks[at] = data[at - piece : at - piece + BLOCK]
+                    kept.put(name_of(self._token, url, tag, at, "block"), blocks[at])
+        return b"".join(blocks.values())[start - first : stop - first]
+
     def _piece(self, url, start, stop, tag=""):
+        kept = self._disk()
+        if kept is None:
+            return self._fetch(url, start, stop)
+        name = name_of(self._token, url, tag, start, stop)
+        data = kept.get(name)
+        if data is None:
+            data = self._fetch(url, start, stop)
+            kept.put(name, data)
+        return data
+
+    def _fetch(self, url, start, stop):
         def attempt(left):
             data = system.read(path, start, stop, left)
             if start is not None and len(data) != stop - start:
@@ -140,16 +170,9 @@ class Storage:
                 raise Short(came)
             return data
 
-        name = f"{self._token} {url} {tag} {start} {stop}"
-        kept = self._disk()
-        if kept is not None and (data := kept.get(name)) is not None:
-            return data
         system, path = self._system(url)
         wanted = "all of it" if start is None else f"bytes {start} to {stop}"
-        data = self._persist(attempt, url, wanted, start, stop)
-        if kept is not None:
-            kept.put(name, data)
-        return data
+        return self._persist(attempt, url, wanted, start, stop)
 
     def _read_all(self, url, tag=""):
         return self._piece(url, None, None, tag)
@@ -167,7 +190,11 @@ class Storage:
         ]
 
     def _open(self, url, size, tag):
-        return RangedFile(lambda start, stop: self._read(url, start, stop, tag), size)
+        if self.disk_cache is None:
+            return RangedFile(lambda start, stop: self._read(url, start, stop, tag), size)
+        return RangedFile(
+            lambda start, stop: self._read_in_blocks(url, start, stop, tag, size), size, grid=BLOCK
+        )
 
     def _persist(self, attempt, url, wanted, start=None, stop=None):
         return persist(attempt, url, wanted, self.attempts, self.timeout, self.attempt_timeout, start, stop)
