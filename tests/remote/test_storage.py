@@ -1,10 +1,13 @@
 """What a Storage takes and refuses, what it is for local files, and what it keeps on a disk here."""
 
+import contextlib
 import json
 import os
 import pickle
+import sqlite3
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -288,6 +291,64 @@ def test_small_budgets_drop_what_has_lain_longest(disk):
     assert there and there == list(range(there[0], 40)) and there[0] > 0
     assert kept.kept.volume() <= 200_000
     kept.kept.close()
+
+
+WRITER = """
+import sys
+from slipring.files.disk import DiskCache
+
+cache = DiskCache(sys.argv[1], 1 << 30)
+print("open", flush=True)
+sys.stdin.readline()
+cache.put("x", bytes(1 << 20))
+"""
+
+
+def killed_writer(disk):
+    """Have a process killed that has written a file, and waits to write its row; return the file."""
+    before = set(disk.rglob("*.val"))
+    command = [sys.executable, "-c", WRITER, str(disk)]
+    database = sqlite3.connect(disk / "cache.db", isolation_level=None)
+    with (
+        contextlib.closing(database),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer,
+    ):
+        assert writer.stdout.readline() == b"open\n"
+        database.execute("BEGIN IMMEDIATE")
+        writer.stdin.write(b"\n")
+        writer.stdin.flush()
+        while not any(path.stat().st_size > 1 << 20 for path in set(disk.rglob("*.val")) - before):
+            assert writer.poll() is None
+            time.sleep(0.01)
+        writer.kill()
+        writer.wait()
+        database.execute("ROLLBACK")
+    (left,) = set(disk.rglob("*.val")) - before
+    return left
+
+
+def test_what_killed_writers_have_left_is_removed_when_it_is_old_and_in_no_row(disk):
+    from slipring.files.disk import DiskCache
+
+    def opened():
+        cache = DiskCache(str(disk), 1 << 30)
+        cache.kept.close()
+        return set(disk.rglob("*.val"))
+
+    cache = DiskCache(str(disk), 1 << 30)
+    for number in range(3):
+        cache.put(f"{number}", bytes([number]) * 10_000)
+    cache.kept.close()
+    entries = set(disk.rglob("*.val"))
+    old, young = killed_writer(disk), killed_writer(disk)
+    for path in (old, *entries):
+        os.utime(path, (1, 1))
+    assert opened() == {old, young, *entries}  # it was looked for not long ago
+    os.utime(disk / "swept", (1, 1))
+    assert opened() == {young, *entries}
+    cache = DiskCache(str(disk), 1 << 30)
+    assert cache.get("2") == bytes([2]) * 10_000
+    cache.kept.close()
 
 
 def test_a_disk_cache_that_does_not_work_costs_no_sample(folder, serve, disk, caplog):

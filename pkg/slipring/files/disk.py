@@ -1,10 +1,13 @@
 """What was read from afar, kept on a disk here, within a budget. By diskcache, which evicts what has lain longest."""
 
+import contextlib
 import functools
 import hashlib
 import logging
 import os
 import sqlite3
+import time
+from pathlib import Path
 
 try:
     import diskcache
@@ -16,6 +19,11 @@ except ModuleNotFoundError as error:
     ) from None
 
 SUM = 16  # bytes of a digest, before what it is of
+OLD_S = 3600  # a file is written, and gets its row, in seconds
+SWEPT, EVERY_S = (
+    "swept",
+    86_400,
+)  # a file that was touched when it was last done: a million files take a minute
 _FAILURES = (OSError, sqlite3.Error, diskcache.Timeout)
 
 
@@ -52,6 +60,7 @@ class DiskCache:
             self.kept = diskcache.Cache(
                 folder, disk=_OnlyBytes, size_limit=budget, disk_min_file_size=1 << 12
             )
+            self._sweep()
         except _FAILURES as error:
             self._say(error)
             self.kept = None
@@ -80,6 +89,31 @@ class DiskCache:
                 self.kept.cull()
         except _FAILURES as error:
             self._say(error)
+
+    def _sweep(self):
+        """Remove files of writers that were killed: they are in no row, and count for no budget.
+
+        diskcache's own check locks the database for as long as it looks at all files, and takes those that are just
+        being written.
+        """
+        swept, now = os.path.join(self.folder, SWEPT), time.time()
+        if os.path.exists(swept) and now - os.path.getmtime(swept) < EVERY_S:
+            return
+        with open(swept, "a"):
+            os.utime(swept)
+        old = set()
+        for folder, _, files in os.walk(self.folder):
+            for path in (os.path.join(folder, file) for file in files if file.endswith(".val")):
+                with contextlib.suppress(FileNotFoundError):  # it has been evicted meanwhile
+                    if now - os.path.getmtime(path) > OLD_S:
+                        old.add(os.path.relpath(path, self.folder))
+        database = Path(self.folder, diskcache.core.DBNAME).as_uri()
+        with contextlib.closing(sqlite3.connect(f"{database}?mode=ro", uri=True, timeout=60)) as rows:
+            for (name,) in rows.execute("SELECT filename FROM Cache WHERE filename IS NOT NULL"):
+                old.discard(name)
+        for name in old:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.folder, name))
 
     def _say(self, error):
         _say(self.folder, type(error).__name__, str(error), os.getpid())
