@@ -16,7 +16,7 @@ from slipring import Closed, Loader
 from tests.datasets import Shard, Squares, flat, numbers
 from tests.leaks import started_by_us
 
-WORKERS = [(0, None), (2, "fork"), (2, "spawn"), (2, "thread")]
+WORKERS = [(0, None), (2, "fork"), (2, "forkserver"), (2, "spawn"), (2, "thread")]
 
 
 def in_child(function):

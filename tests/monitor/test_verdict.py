@@ -57,7 +57,8 @@ def loop(loader, step_s, epochs=1, keep=0):
 
 
 def loader(data, **options):
-    return slipring.Loader(data, **{"batch_size": 4, "num_workers": 2, **options})
+    """Its workers are forked, since what they read are functions within tests."""
+    return slipring.Loader(data, **{"batch_size": 4, "num_workers": 2, "start_method": "fork", **options})
 
 
 def test_slow_decoding_is_named():
@@ -182,7 +183,7 @@ def test_a_cache_that_is_too_small_is_named_where_workers_do_not_persist():
     import slipring.torch
 
     cached = slipring.cached(Data(100, lambda i: time.sleep(0.006), 600), "100KiB")
-    found = loop(slipring.torch.DataLoader(cached, batch_size=4, num_workers=2), 0.0002, epochs=3)
+    found = loop(slipring.torch.DataLoader(cached, batch_size=4, num_workers=2, multiprocessing_context="fork"), 0.0002, epochs=3)
     assert found.cause == "cache" and "budget" in found.sentence
 
 

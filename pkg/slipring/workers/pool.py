@@ -14,7 +14,13 @@ import time
 
 # Now, not in the first start of a process: who forks while a thread imports leaves the child with a lock
 # that nobody opens.
-from multiprocessing import popen_fork, popen_forkserver, popen_spawn_posix, resource_tracker  # noqa: F401
+from multiprocessing import (  # noqa: F401
+    forkserver,
+    popen_fork,
+    popen_forkserver,
+    popen_spawn_posix,
+    resource_tracker,
+)
 from multiprocessing.reduction import ForkingPickler
 
 import numpy.random  # noqa: F401  by numpy at its first use: a fork in that instant would hang the worker
@@ -356,3 +362,17 @@ def _unpicklable(value, name, above=()):
             if found:
                 return found
         return f"{name} ({type(value).__name__})"
+
+
+def _leave_server():
+    """In a forked child: the fork server is another process's child, and multiprocessing would wait for it."""
+    server = forkserver._forkserver
+    server._lock = threading.Lock()  # a thread that is not here may have had it
+    if server._forkserver_pid is not None:
+        with contextlib.suppress(OSError):  # code of the program has closed it
+            os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = server._forkserver_pid = server._forkserver_address = None
+        server._forkserver_authkey = None
+
+
+os.register_at_fork(after_in_child=_leave_server)
