@@ -2,6 +2,7 @@
 
 import faulthandler
 import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -37,6 +38,15 @@ def pytest_configure(config):
     # A shell starts its background jobs with SIGINT ignored, and so would be all that tests send it to.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def forked():
+    """Workers begin by a fork where nobody says how, with functions and classes that only the test has."""
+    before = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("fork", force=True)
+    yield
+    multiprocessing.set_start_method(before, force=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

@@ -87,7 +87,7 @@ def hung(**options):
 
 def beginning(gate, **options):
     """Goes on until its workers hang at the gate as they begin; then on to the end."""
-    with loader_of(8, worker_init_fn=lambda worker: Gate(gate)(), **options) as loader:
+    with loader_of(8, worker_init_fn=lambda worker: Gate(gate)(), start_method="fork", **options) as loader:
         say()
         for _ in loader:
             pass
@@ -101,7 +101,7 @@ def collating(reads, collates):
         Gate(collates)()
         return slipring.default_collate(samples)
 
-    with loader_of(4, reads, 2, num_workers=1, collate_fn=collate) as loader:
+    with loader_of(4, reads, 2, num_workers=1, collate_fn=collate, start_method="fork") as loader:
         say()
         for _ in loader:
             pass

@@ -148,6 +148,7 @@ def test_the_default_transform_and_collator_are_attributes_of_the_loader():
     assert (loader.transform, loader.collator) == given
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_a_collator_gets_a_tuple_from_the_default_transform(num_workers):
     class Kind(Collator):
@@ -277,6 +278,7 @@ def test_a_workers_exception_is_raised_with_its_traceback(num_workers):
     assert next(batches)[1].tolist() == [8, 9]
 
 
+@pytest.mark.usefixtures("forked")
 def test_what_a_worker_raises_is_a_runtime_error_though_it_cannot_be_pickled():
     def refuse():
         raise Pickled("as text alone")
@@ -355,6 +357,7 @@ def test_preload_without_any_tensors_is_refused(monkeypatch):
         DataLoader(Images(), preload=True)
 
 
+@pytest.mark.usefixtures("forked")
 def test_times_are_printed_every_so_many_batches(monkeypatch, capfd):
     """Keep: dataset / transform / collate / transport time per worker, every n batches, by environment."""
     monkeypatch.setenv("MGE_DATA_MONITOR", "1")
@@ -385,6 +388,7 @@ def test_too_many_workers_for_the_container_are_warned_of(monkeypatch, caplog):
     assert "each of 3 workers" in caplog.text and "a container (memory.max)" in caplog.text
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_same_seed_of_numpys_generator_gives_the_same_epochs():
     class Drawing(Images):
         def __getitem__(self, i):

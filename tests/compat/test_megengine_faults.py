@@ -151,7 +151,8 @@ def test_numbers_and_bytes_are_batches_like_others(num_workers, parallel):
 def test_no_server_and_no_megengine_and_no_torch_are_needed():
     """Mend: external plasma server -> none. Nothing but numpy is imported."""
     code = (
-        "import sys, numpy as np\n"
+        "import multiprocessing, sys, numpy as np\n"
+        "multiprocessing.set_start_method('fork')\n"
         "from slipring.compat.megengine import DataLoader\n"
         "class D:\n"
         "    __len__ = lambda self: 4\n"

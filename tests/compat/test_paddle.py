@@ -98,6 +98,7 @@ def test_without_workers_the_datasets_random_numbers_follow_numpys_seed(use_buff
     assert drawn(1) == drawn(1) != drawn(2)
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_batch_size_none_means_no_batching(kind, num_workers):
     """Keep: batch_size=None: no batching."""
@@ -171,6 +172,7 @@ STRUCTURES = {
 }
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_structures_are_restored_around_the_leaves(kind, structure, num_workers):
@@ -182,6 +184,7 @@ def test_structures_are_restored_around_the_leaves(kind, structure, num_workers)
     assert got == expected and type(got) is type(expected)
 
 
+@pytest.mark.usefixtures("forked")
 def test_persistent_workers_resume_each_epoch(kind, monkeypatch):
     """Keep: persistent workers resume. Mend: 0.5 s sleep on each epoch."""
     slept = []
@@ -225,6 +228,7 @@ def test_workers_know_who_they_are(kind):
     assert adapter.get_worker_info() is None
 
 
+@pytest.mark.usefixtures("forked")
 def test_worker_init_fn_is_called_in_each_worker(kind, tmp_path):
     """Keep: worker_init_fn(worker_id)."""
     loader = DataLoader(Images(8), num_workers=2, worker_init_fn=lambda n: (tmp_path / f"{n}").touch())
@@ -355,6 +359,7 @@ def test_batches_and_their_order_are_paddles(num_workers, arguments):
     assert run(DataLoader) == run(paddle.io.DataLoader)
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_datasets_of_paddles_tensors_are_collated(num_workers):
     paddle = import_paddle()

@@ -49,7 +49,8 @@ def test_a_dead_worker_is_named(kind):
 def test_workers_end_with_a_killed_parent(tmp_path):
     """Mend: SIGKILL of the parent orphans workers."""
     code = (
-        "import os, signal, numpy as np\n"
+        "import multiprocessing, os, signal, numpy as np\n"
+        "multiprocessing.set_start_method('fork')\n"
         "from slipring.compat import paddle as adapter, paddle_own\n"
         "paddle_own.installed = lambda: None\n"
         "class D:\n"

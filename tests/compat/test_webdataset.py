@@ -166,7 +166,7 @@ def test_the_end_is_when_every_worker_has_ended():
         def __iter__(self):
             return iter(range(50 * int(os.environ["WORKER"])))
 
-    assert sorted(MultiLoader(Uneven(), 3)) == sorted([*range(50), *range(100)])
+    assert sorted(MultiLoader(Uneven(), 3, start_method="fork")) == sorted([*range(50), *range(100)])
     assert list(MultiLoader((), 3)) == []
 
 
@@ -318,7 +318,7 @@ def test_nothing_is_lost_when_workers_end_long_before_the_reader_reads():
         def __iter__(self):
             yield np.full(1 << 20, int(os.environ["WORKER"]), np.uint8)
 
-    samples = iter(MultiLoader(Big(), 4))
+    samples = iter(MultiLoader(Big(), 4, start_method="fork"))
     held = [next(samples)]
     time.sleep(0.2)  # theirs would have left by now, with what their sockets had not sent
     held += samples
@@ -355,8 +355,9 @@ def test_workers_draw_different_numbers():
         def __iter__(self):
             yield float(np.random.rand())
 
-    assert len(set(MultiLoader(Draws(), 4))) == 4
-    assert sorted(MultiLoader(Draws(), 4, seed=1)) == sorted(MultiLoader(Draws(), 4, seed=1))
+    seeded = {"seed": 1, "start_method": "fork"}
+    assert len(set(MultiLoader(Draws(), 4, start_method="fork"))) == 4
+    assert sorted(MultiLoader(Draws(), 4, **seeded)) == sorted(MultiLoader(Draws(), 4, **seeded))
 
 
 # ---- with webdataset

@@ -470,6 +470,14 @@ def becomes(method, what):
     os.execv(sys.executable, [sys.executable, "-m", "tests.fault.programs", *sys.argv[1:]])
 
 
+def is_open(number):
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
 def daemon(method, directory):
     """Close all that this process has open, open files instead, and go on; a worker dies on the way."""
     rows = 0
@@ -477,12 +485,21 @@ def daemon(method, directory):
     with Loader(Rows(64), 4, dispatch="static", **options) as loader:
         it = iter(loader)
         rows += len(next(it)[1])
+        pipes = {
+            fd for each in loader._engine.pool.processes.values() for fd in each._popen.finalizer._args[0]
+        }
         files = close_and_open(directory)
         if method == "fork":  # others cannot be started without what multiprocessing has open
             os.kill(worker_pids(loader)[1], signal.SIGKILL)
         rows += sum(len(b[1]) for b in it)
         assert all(not file.closed for file in files)
         stats = loader.stats()
+    # multiprocessing closes, by their numbers, the pipes that it had to the workers.
+    gone = {file.fileno() for file in files if not is_open(file.fileno())}
+    assert gone <= pipes, (gone, pipes)
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.close()
     say("end", rows=rows, respawns=stats.respawns)
 
 

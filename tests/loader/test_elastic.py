@@ -243,7 +243,8 @@ def test_workers_threads_and_ranges_of_a_batch_draw_alike():
             return i, slipring.rng().random()
 
     seen = []
-    for options in ({}, {"num_workers": 2, "start_method": "thread"}, {"num_workers": 2, "chunk_size": 3}):
+    forked = {"num_workers": 2, "start_method": "fork", "chunk_size": 3}
+    for options in ({}, {"num_workers": 2, "start_method": "thread"}, forked):
         with Loader(Numbered(), 8, seed=2, rng="sample", **options) as loader:
             seen.append([[part.tolist() for part in batch] for batch in loader])
     assert seen[0] == seen[1] == seen[2]

@@ -120,7 +120,7 @@ def test_a_local_exception_class_is_told_by_a_worker_error():
     class Local(Exception):
         pass
 
-    with Loader(Failing({0}, partial(Local, "here"), n=1), num_workers=1) as loader:
+    with Loader(Failing({0}, partial(Local, "here"), n=1), num_workers=1, start_method="fork") as loader:
         [found] = outcomes(iter(loader))
     assert type(found) is WorkerError and "Local: here" in str(found)
 

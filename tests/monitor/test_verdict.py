@@ -183,7 +183,8 @@ def test_a_cache_that_is_too_small_is_named_where_workers_do_not_persist():
     import slipring.torch
 
     cached = slipring.cached(Data(100, lambda i: time.sleep(0.006), 600), "100KiB")
-    found = loop(slipring.torch.DataLoader(cached, batch_size=4, num_workers=2, multiprocessing_context="fork"), 0.0002, epochs=3)
+    made = slipring.torch.DataLoader(cached, batch_size=4, num_workers=2, multiprocessing_context="fork")
+    found = loop(made, 0.0002, epochs=3)
     assert found.cause == "cache" and "budget" in found.sentence
 
 
@@ -269,9 +270,9 @@ def test_a_worker_that_hangs_at_a_whole_batch_is_named(how):
             return np.full(3, i)
 
     made = {
-        "getitems": lambda: slipring.Loader(Whole(80, read), 4, num_workers=2),
-        "stream": lambda: slipring.Loader(Stream(read), 4, num_workers=1),
-        "collate": lambda: slipring.Loader(Numbered(80, read), 4, num_workers=2, collate_fn=collate),
+        "getitems": lambda: loader(Whole(80, read)),
+        "stream": lambda: loader(Stream(read), num_workers=1),
+        "collate": lambda: loader(Numbered(80, read), collate_fn=collate),
     }
     with made[how]() as hanging:
         batches = iter(hanging)
