@@ -111,14 +111,19 @@ def slow_collate(samples):
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_times_are_summed_where_they_were_spent(num_workers, chunk_size):
     with Loader(
-        Slow(8), 4, collate_fn=slow_collate, num_workers=num_workers, chunk_size=chunk_size
+        Slow(16),
+        4,
+        collate_fn=slow_collate,
+        num_workers=num_workers,
+        chunk_size=chunk_size,
+        prefetch_factor=1,
     ) as loader:
-        assert list(loader) == [4, 4]
+        assert list(loader) == [4] * 4
         stats = loader.stats()
-    assert stats.fetch_s >= 8 * 0.01
-    assert stats.collate_s >= 2 * 0.02
+    assert stats.fetch_s >= 16 * 0.01
+    assert stats.collate_s >= 4 * 0.02
     if num_workers:
-        assert stats.consumer_wait_s > 0
+        assert stats.consumer_wait_s > 0  # though one batch or another may have been there before
 
 
 def test_a_slow_consumer_makes_workers_wait():

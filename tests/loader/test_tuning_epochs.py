@@ -98,7 +98,8 @@ def test_what_a_program_does_between_short_epochs_is_no_part_of_them():
             rates.append(10 / (time.perf_counter() - begun))
             time.sleep(0.3)
         _, rate, _ = loader.tuning.history[0]
-    assert rate >= min(rates)
+    # What was measured begins with the first batch, which leaves nine of the ten.
+    assert rate >= 0.9 * min(rates)
 
 
 def test_the_tail_of_an_epoch_is_no_part_of_what_is_measured():
