@@ -121,6 +121,20 @@ def running(copies=False, **options):
                 return
 
 
+def asked(copies=False, **options):
+    """Takes as many batches as the test says, each time."""
+    with loader_of(**options) as loader:
+        batches = iter(loader)
+        next(batches)
+        say(workers=workers(loader))
+        while more := wait():
+            for _ in range(int(more)):
+                next(batches)
+                if copies:
+                    loader._engine.ring.note_copy(0, 1e-4)
+            say(took=more)
+
+
 def several(n=2):
     """Has several loaders at the same time."""
     with contextlib.ExitStack() as stack:
@@ -169,7 +183,7 @@ def nothing():
 
 SCENES = {
     each.__name__: each
-    for each in (held, shrunk, hung, beginning, collating, running, several, queue, opened, nothing)
+    for each in (held, shrunk, hung, beginning, collating, running, asked, several, queue, opened, nothing)
 }
 
 

@@ -33,11 +33,10 @@ def traced(pid, path, seconds=0.1):
 
 
 def traced_running(program, path, batches=100):
-    """The events of a trace that ends when so many batches have come, checked, and how many batches are missing."""
-    (job,) = attach(program.pid)
+    """The events of a trace in which so many batches are asked for, checked, and how many batches are missing."""
     trace = began(program, path, "--json")
-    end = job.watch.outline()["recorded"] + batches
-    until(lambda: job.watch.outline()["recorded"] >= end, "they have come")
+    program.say(batches)
+    assert program.line()["took"] == str(batches)
     trace.send_signal(signal.SIGINT)
     out, err = trace.communicate()
     assert (trace.returncode, err) == (130, "")
@@ -102,7 +101,7 @@ def slices(events, begins):
 
 
 def test_a_trace_has_tracks_slices_and_arrows_of_every_batch(tmp_path):
-    with watched("running", num_workers=2, batch_size=256) as program:
+    with watched("asked", num_workers=2, batch_size=256) as program:
         events, lost = traced_running(program, tmp_path / "run.json")
         workers = program.told["workers"]
     told = names(events)
@@ -125,7 +124,7 @@ def test_a_trace_has_tracks_slices_and_arrows_of_every_batch(tmp_path):
 
 
 def test_copies_to_a_device_have_a_track(tmp_path):
-    with watched("running", num_workers=1, batch_size=64, copies=True) as program:
+    with watched("asked", num_workers=1, batch_size=64, copies=True) as program:
         events, _ = traced_running(program, tmp_path / "run.json")
     assert "copies to the device" in names(events)
     assert slices(events, "copy ")[0]["dur"] == pytest.approx(100)
@@ -133,13 +132,13 @@ def test_copies_to_a_device_have_a_track(tmp_path):
 
 @pytest.mark.parametrize("options", [{"num_workers": 2, "start_method": "thread"}, {"num_workers": 0}])
 def test_threads_and_no_workers_are_traced_too(tmp_path, options):
-    with watched("running", batch_size=256, **options) as program:
+    with watched("asked", batch_size=256, **options) as program:
         events, _ = traced_running(program, tmp_path / "run.json")
     assert len(slices(events, "fetch ")) > 5
 
 
 def test_batches_that_several_workers_make_are_traced(tmp_path):
-    with watched("running", batch_size=256, num_workers=2, chunk_size=64) as program:
+    with watched("asked", batch_size=256, num_workers=2, chunk_size=64) as program:
         events, _ = traced_running(program, tmp_path / "run.json")
     assert len(slices(events, "fetch ")) > 5
 
@@ -158,7 +157,7 @@ def test_several_loaders_of_a_process_are_in_one_trace(tmp_path):
 
 
 def test_it_is_compressed_by_its_name(tmp_path):
-    with watched("running", num_workers=1, batch_size=256) as program:
+    with watched("asked", num_workers=1, batch_size=256) as program:
         traced_running(program, tmp_path / "run.json.gz")
     assert (tmp_path / "run.json.gz").read_bytes()[:2] == b"\x1f\x8b"
     assert os.listdir(tmp_path) == ["run.json.gz"]
@@ -296,7 +295,7 @@ def test_a_job_that_ends_ends_the_trace_which_is_written(tmp_path, end):
 
 def test_ctrl_c_ends_the_trace_early_and_what_there_is_is_written(tmp_path):
     path = tmp_path / "run.json"
-    with watched("running", num_workers=1, batch_size=256) as program:
+    with watched("asked", num_workers=1, batch_size=256) as program:
         trace = began(program, path)
         trace.send_signal(signal.SIGINT)
         out, err = trace.communicate()
