@@ -1,6 +1,7 @@
 """Datasets and functions that workers can import, however they are started."""
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -11,6 +12,13 @@ import time
 import numpy as np
 
 import slipring
+
+
+def patiently(batches):
+    """The next batch of who has a timeout, on a machine that may be slow or while workers are still being started."""
+    while True:
+        with contextlib.suppress(slipring.LoaderTimeout):
+            return next(batches)
 
 
 class Squares:

@@ -31,6 +31,14 @@ def stateful(request):
 
 
 @pytest.fixture
+def hang():
+    """What waits until the test is over; a worker that does is killed before."""
+    over = threading.Event()
+    yield over.wait
+    over.set()
+
+
+@pytest.fixture
 def no_thread_is_left():
     """None that reads or moves ahead."""
     yield

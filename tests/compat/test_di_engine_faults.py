@@ -3,6 +3,7 @@
 import functools
 import logging
 import threading
+import time
 
 import pytest
 
@@ -147,9 +148,10 @@ def test_nobody_polls_while_the_source_waits():
 
     loader = AsyncDataLoader(late, 4, "cpu", num_workers=2)
     asked.wait()
-    switches = voluntary_switches()
+    switches, begun = voluntary_switches(), time.monotonic()
     threading.Event().wait(0.5)
-    assert voluntary_switches() - switches < 100, "500 ms of polling by 1 ms would show"
+    least = time.monotonic() - begun  # on a loaded machine it may be more
+    assert voluntary_switches() - switches < 200 * least, "polling each millisecond would show"
     gate.set()
     assert take(loader, 1) == [[0, 1, 2, 3]]
     loader.close()

@@ -22,7 +22,7 @@ from slipring.compat.megengine import (
     Transform,
 )
 from slipring.workers import memory as growth
-from tests.compat.images import Images, Pair, die, fail, hang, labels, leave
+from tests.compat.images import Images, Pair, die, fail, labels, leave
 from tests.compat.streams import Numbers
 from tests.datasets import flat
 
@@ -230,7 +230,7 @@ def test_what_a_stream_sampler_overrides_for_nothing_is_warned_of(caplog):
 
 @pytest.mark.parametrize("preload", [False, True])
 @pytest.mark.parametrize(("num_workers", "parallel"), [(0, False), (2, False), (2, True)])
-def test_a_timeout_is_an_error(num_workers, parallel, preload):
+def test_a_timeout_is_an_error(num_workers, parallel, preload, hang):
     """Keep: `timeout` seconds -> error "dataloader timeout"; for streams in every mode."""
     if preload:
         pytest.importorskip("torch")
@@ -251,7 +251,7 @@ def test_a_timeout_is_an_error(num_workers, parallel, preload):
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
-def test_a_timeout_counts_for_maps_too(num_workers):
+def test_a_timeout_counts_for_maps_too(num_workers, hang):
     loader = DataLoader(Images(act=hang, at=0), num_workers=num_workers, timeout=0.2)
     with pytest.raises(RuntimeError, match="dataloader timeout"):
         next(iter(loader))
@@ -368,7 +368,7 @@ def test_times_are_printed_every_so_many_batches(monkeypatch, capfd):
         lines = capfd.readouterr().out.splitlines()
         made = [line for line in lines if "dataset_time" in line]
         assert sorted(int(line.split("idx: ")[1].split(",")[0]) for line in made) == [0, 3, 6, 9]
-        assert all("transform_time: 0." in line and "collate_time: 0." in line for line in made)
+        assert all(re.search(r"transform_time: \d+\.\d.*collate_time: \d+\.\d", line) for line in made)
         read = {int(found[1]): float(found[2]) for found in map(TIMES.search, made)}
         assert read[3] >= 0.05 and all(read[k] >= 0 for k in (0, 6, 9))
         transport = [line for line in lines if "IPC_time" in line]

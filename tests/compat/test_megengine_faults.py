@@ -4,7 +4,6 @@ import gc
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -12,16 +11,20 @@ from slipring import LoaderTimeout, WorkerError
 from slipring.compat.megengine import Collator, DataLoader, StreamDataset, StreamSampler, Transform
 from tests.compat.images import Images, fail
 from tests.compat.streams import Numbers
-from tests.datasets import flat
+from tests.datasets import flat, wait_for_file
 
 WORKERS = [0, 2]
 
 
 class Pausing(StreamDataset):
+    """Waits amidst itself for the file `gate`."""
+
+    gate = None
+
     def __iter__(self):
         for i in range(6):
             if i == 2:
-                time.sleep(1.0)
+                wait_for_file(self.gate)
             yield i
 
 
@@ -46,8 +49,10 @@ class Refusing(Transform):
     ],
 )
 def test_a_stream_goes_on_after_a_timeout_and_after_its_transform_has_failed(
-    num_workers, parallel, stream, error, rest
+    num_workers, parallel, stream, error, rest, tmp_path, monkeypatch
 ):
+    gate = tmp_path / "gate"
+    monkeypatch.setattr(Pausing, "gate", gate)
     timeout = 0.4 if error is LoaderTimeout else 0
     if num_workers and error is LookupError:
         error = WorkerError
@@ -58,6 +63,8 @@ def test_a_stream_goes_on_after_a_timeout_and_after_its_transform_has_failed(
             got.append(next(batches).tolist())
         except error:
             errors += 1
+            if got:
+                gate.touch()
     assert got == rest and errors
     batches.close()
 

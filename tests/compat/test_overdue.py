@@ -1,5 +1,6 @@
 """Who gives up after a timeout does not wait once more: in every adapter."""
 
+import contextlib
 import gc
 import threading
 
@@ -8,34 +9,52 @@ import pytest
 
 from slipring import Loader, LoaderTimeout
 from slipring.compat import megengine, paddle, paddle_own, webdataset
+from slipring.iterate import prefetch
+from slipring.workers import inside, pool
+from tests.datasets import patiently, wait_for_file
 
-LONG = 3.0  # s; less than what a worker otherwise gets to end its batch
+LONG = 60.0  # s; less than what a worker otherwise gets to end its batch
+GRACE_S = 90.0  # so much, here
+
+
+@pytest.fixture(autouse=True)
+def long_grace(monkeypatch):
+    for module in (pool, inside, prefetch):
+        monkeypatch.setattr(module, "GRACE_S", GRACE_S)
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """Where it is told how far a dataset is, and what has threads go on."""
+    yield tmp_path, (over := threading.Event())
+    over.set()
 
 
 class Slow:
-    """Its third sample takes long; `done` is told when it is there."""
+    """Its third sample takes long; files tell when that begins and when it is there."""
 
-    def __init__(self, done):
-        self.done = done
+    def __init__(self, place, over):
+        self.place, self.over = place, over
 
     def __len__(self):
         return 8
 
     def __getitem__(self, i):
         if i >= 2:
-            threading.Event().wait(LONG)
-            self.done()
+            (self.place / "begun").touch()
+            self.over.wait(LONG)
+            (self.place / "done").touch()
         return np.full(2, i, np.float32)
 
 
 class SlowStream(megengine.StreamDataset):
-    def __init__(self, done):
-        self.done = done
+    def __init__(self, *slow):
+        self.slow = slow
 
     def __iter__(self):
         yield np.zeros(2)
         yield np.zeros(2)
-        yield Slow(self.done)[2]
+        yield Slow(*self.slow)[2]
 
 
 def of_torch(dataset, **arguments):
@@ -58,58 +77,61 @@ def of_paddle(dataset, num_workers, monkeypatch):
     return paddle.DataLoader(dataset, batch_size=2, num_workers=num_workers, timeout=0.2)
 
 
-def give_up(loader):
+def give_up(loader, place):
+    """Wait for a batch in vain, and drop all."""
     batches = iter(loader)
+    while not (place / "begun").exists():
+        with contextlib.suppress(LoaderTimeout):
+            next(batches)
     with pytest.raises(LoaderTimeout):
         for _ in range(9):
             next(batches)
     del batches, loader
     gc.collect()
+    assert not (place / "done").exists(), "it was waited for"
 
 
 PROCESSES = {
-    "Loader": lambda done: Loader(Slow(done), 2, num_workers=2, timeout=0.2, start_method="fork"),
-    "Loader, for one epoch": lambda done: Loader(
-        Slow(done), 2, num_workers=2, timeout=0.2, start_method="fork", persistent_workers=False
+    "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, start_method="fork"),
+    "Loader, for one epoch": lambda *slow: Loader(
+        Slow(*slow), 2, num_workers=2, timeout=0.2, start_method="fork", persistent_workers=False
     ),
-    "torch": lambda done: of_torch(Slow(done)),
-    "torch, preload": lambda done: of_torch(Slow(done), preload=1),
-    "torch, persistent": lambda done: of_torch(Slow(done), persistent_workers=True),
-    "MegEngine": lambda done: of_megengine(Slow(done), 2),
-    "MegEngine, preload": lambda done: of_megengine(Slow(done), 2, preload=True),
-    "MegEngine, stream": lambda done: of_megengine(SlowStream(done), 2, parallel_stream=True),
-    "webdataset": lambda done: webdataset.MultiLoader(SlowStream(done), 2, timeout=0.2),
+    "torch": lambda *slow: of_torch(Slow(*slow)),
+    "torch, preload": lambda *slow: of_torch(Slow(*slow), preload=1),
+    "torch, persistent": lambda *slow: of_torch(Slow(*slow), persistent_workers=True),
+    "MegEngine": lambda *slow: of_megengine(Slow(*slow), 2),
+    "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 2, preload=True),
+    "MegEngine, stream": lambda *slow: of_megengine(SlowStream(*slow), 2, parallel_stream=True),
+    "webdataset": lambda *slow: webdataset.MultiLoader(SlowStream(*slow), 2, timeout=0.2),
 }
 
 
 @pytest.mark.parametrize("adapter", [*PROCESSES, "Paddle"])
-def test_a_worker_whose_batch_has_not_come_in_time_gets_no_more_time(adapter, tmp_path, monkeypatch):
-    done = tmp_path / "done"
-    make = PROCESSES.get(adapter) or (lambda done: of_paddle(Slow(done), 2, monkeypatch))
-    give_up(make(done.touch))
-    assert not done.exists(), "it was waited for"
+def test_a_worker_whose_batch_has_not_come_in_time_gets_no_more_time(adapter, slow, monkeypatch):
+    make = PROCESSES.get(adapter) or (lambda *slow: of_paddle(Slow(*slow), 2, monkeypatch))
+    give_up(make(*slow), slow[0])
 
 
 THREADS = {
-    "Loader": lambda done: Loader(Slow(done), 2, num_workers=2, timeout=0.2, start_method="thread"),
-    "MegEngine": lambda done: of_megengine(Slow(done), 0),
-    "MegEngine, preload": lambda done: of_megengine(Slow(done), 0, preload=True),
-    "MegEngine, stream": lambda done: of_megengine(SlowStream(done), 0),
+    "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, start_method="thread"),
+    "MegEngine": lambda *slow: of_megengine(Slow(*slow), 0),
+    "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 0, preload=True),
+    "MegEngine, stream": lambda *slow: of_megengine(SlowStream(*slow), 0),
 }
 
 
 @pytest.mark.parametrize("adapter", [*THREADS, "Paddle"])
-def test_a_thread_whose_batch_has_not_come_in_time_is_left_behind(adapter, monkeypatch):
-    done = threading.Event()
-    make = THREADS.get(adapter) or (lambda done: of_paddle(Slow(done), 0, monkeypatch))
-    give_up(make(done.set))
-    assert not done.is_set(), "it was waited for"
-    done.wait()
+def test_a_thread_whose_batch_has_not_come_in_time_is_left_behind(adapter, slow, monkeypatch):
+    make = THREADS.get(adapter) or (lambda *slow: of_paddle(Slow(*slow), 0, monkeypatch))
+    place, over = slow
+    give_up(make(place, over), place)
+    over.set()
+    wait_for_file(place / "done")
 
 
 def test_a_batch_that_came_after_a_timeout_gives_the_workers_their_time_again(tmp_path):
     """A worker at a batch that is late for nobody ends it, as ever."""
-    done = tmp_path / "done"
+    late, begun, done = (tmp_path / name for name in ("late", "begun", "done"))
 
     class Late:
         def __len__(self):
@@ -117,23 +139,20 @@ def test_a_batch_that_came_after_a_timeout_gives_the_workers_their_time_again(tm
 
         def __getitem__(self, i):
             if i == 2:
-                threading.Event().wait(0.5)
+                wait_for_file(late)
             if i == 4:
-                (tmp_path / "begun").touch()
+                begun.touch()
                 threading.Event().wait(1)
                 done.touch()
             return i
 
     batches = iter(Loader(Late(), 2, num_workers=1, timeout=0.1, start_method="fork"))
-    next(batches)
-    while True:
-        try:
-            next(batches)
-            break
-        except LoaderTimeout:
-            pass
-    while not (tmp_path / "begun").exists():
-        threading.Event().wait(0.01)
+    patiently(batches)
+    with pytest.raises(LoaderTimeout):
+        next(batches)
+    late.touch()
+    patiently(batches)
+    wait_for_file(begun)
     del batches
     gc.collect()
     assert done.exists()

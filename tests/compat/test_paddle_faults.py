@@ -10,7 +10,7 @@ import pytest
 
 from slipring import LoaderTimeout, WorkerDied
 from slipring.compat.paddle import DataLoader
-from tests.compat.images import Images, die, fail, hang
+from tests.compat.images import Images, die, fail
 
 WORKERS = [0, 2]
 
@@ -18,7 +18,7 @@ WORKERS = [0, 2]
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
-def test_a_timeout_is_raised(kind, num_workers):
+def test_a_timeout_is_raised(kind, num_workers, hang):
     """Mend: `timeout` never raises."""
     with pytest.raises(LoaderTimeout, match=r"timeout=0\.2"):
         next(iter(DataLoader(Images(at=0, act=hang), num_workers=num_workers, timeout=0.2)))

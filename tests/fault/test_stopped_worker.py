@@ -1,6 +1,5 @@
 """A worker that is stopped is not dead: it keeps its slot, and only patience ends."""
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -10,6 +9,7 @@ import pytest
 
 from slipring import Loader, LoaderTimeout
 from slipring.workers import pool
+from tests.datasets import patiently
 from tests.fault.procs import circulating, state, until, wait_dead, worker_pids
 from tests.fault.scenes import Gate, Rows, plain
 
@@ -21,13 +21,6 @@ def stop(pid):
     until(lambda: state(pid) == "T", f"process {pid} has stopped")
 
 
-def patiently(it):
-    """The next batch, on a machine that may be slow or while workers are still being started."""
-    while True:
-        with contextlib.suppress(LoaderTimeout):
-            return plain(next(it))
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("death", ["raise", "respawn"])
 def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method, death):
@@ -36,7 +29,7 @@ def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method,
         options = {"num_workers": 2, "start_method": method, "seed": 3, "on_worker_death": death}
         with Loader(data, 8, timeout=0.2, **options) as loader:
             it = iter(loader)
-            got = [patiently(it), patiently(it)]
+            got = [plain(patiently(it)) for _ in range(2)]
             pid = gate.arrived()
             stop(pid)
             gate.open()
@@ -44,7 +37,7 @@ def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method,
                 with pytest.raises(LoaderTimeout, match=r"timeout=0\.2 s: batch 2 "):
                     next(it)
             os.kill(pid, signal.SIGCONT)
-            got += [patiently(it) for _ in range(8)]
+            got += [plain(patiently(it)) for _ in range(8)]
             assert next(it, None) is None
             assert circulating(loader._engine.ring)[0] == loader.stats().slots
             assert loader.stats().respawns == 0
@@ -111,7 +104,7 @@ def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than
             with pytest.raises(LoaderTimeout, match=r"timeout=0\.2 s: batch 0 "):
                 next(it)
             os.kill(worker_pids(loader)[0], signal.SIGCONT)
-            assert [patiently(it)[1] for _ in range(10)] == [plain(b)[1] for b in Loader(Rows(80), 8)]
+            assert [plain(patiently(it))[1] for _ in range(10)] == [plain(b)[1] for b in Loader(Rows(80), 8)]
             assert next(it, None) is None
 
 

@@ -26,6 +26,7 @@ from tests.datasets import (
     fail_to_begin,
     numbers,
     outcomes,
+    patiently,
     raise_stop,
 )
 
@@ -376,17 +377,13 @@ def test_a_wait_that_takes_too_long_is_an_error_and_can_be_repeated(tmp_path, st
     kwargs = {"num_workers": 2, "start_method": start_method, "timeout": 0.05}
     with Loader(Waiting(gate, at=4, n=8), 2, **kwargs) as loader:
         iterator = iter(loader)
-        got = [next(iterator), next(iterator)]
+        got = [patiently(iterator), patiently(iterator)]
         for _ in range(2):
             with pytest.raises(LoaderTimeout, match=r"timeout=0.05 s.*batch 2") as caught:
                 next(iterator)
             assert isinstance(caught.value, TimeoutError)
         gate.touch()
-        while len(got) < 4:
-            try:
-                got.append(next(iterator))
-            except LoaderTimeout:
-                continue
+        got += [patiently(iterator), patiently(iterator)]
         assert numbers(got) == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 

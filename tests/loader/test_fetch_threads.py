@@ -8,7 +8,7 @@ import pytest
 
 import slipring
 from slipring.workers import skipping
-from tests.datasets import Fetched, Into, Squares, flat, numbers
+from tests.datasets import Fetched, Into, Squares, flat, numbers, patiently
 from tests.loader.kinds import KINDS, every_kind
 
 
@@ -150,7 +150,7 @@ def test_a_read_that_never_returns_is_overdue_and_keeps_nobody(kind):
     options = {**KINDS[kind], "num_workers": 1}
     with slipring.Loader(Held(), 8, fetch_threads=8, timeout=1, **options) as loader:
         iterator = iter(loader)
-        assert next(iterator).tolist() == list(range(8))
+        assert patiently(iterator).tolist() == list(range(8))
         with pytest.raises(TimeoutError):
             next(iterator)
 
@@ -200,6 +200,7 @@ class Slowest:
         return i
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize("kind", ["processes", "none", "ranges"])
 def test_the_slowest_sample_is_known_and_what_was_skipped(kind):
     with slipring.Loader(Slowest(), 8, fetch_threads=4, **KINDS[kind]) as loader:

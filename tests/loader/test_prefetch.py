@@ -11,7 +11,7 @@ import slipring.workers.engine
 from slipring import Closed, Loader, LoaderTimeout
 from slipring.iterate.prefetch import Handed, Prefetcher, ReadHere
 from slipring.workers.fetch import Given
-from tests.datasets import Squares, numbers
+from tests.datasets import Squares, numbers, patiently
 
 
 class Stream:
@@ -109,12 +109,7 @@ def test_a_wait_ends_after_timeout_and_can_be_repeated():
         with pytest.raises(LoaderTimeout, match=r"timeout=0\.05"):
             next(ahead)
     source.queue.put("late")
-    while True:
-        try:
-            assert next(ahead) == "late"
-            break
-        except LoaderTimeout:
-            continue
+    assert patiently(ahead) == "late"
     source.queue.put(StopIteration())
 
 
