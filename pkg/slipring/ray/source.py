@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -170,6 +171,48 @@ class BlockFeed(Feed):
         return block
 
 
+class Coming:
+    """A block that was asked for: its reference, and then itself, got by Ray's own thread beside the copying.
+
+    Parameters
+    ----------
+    call : ray.ObjectRef
+        Of `Ledger.take`.
+
+    Attributes
+    ----------
+    taken : concurrent.futures.Future
+        What that has returned.
+    block : concurrent.futures.Future
+        What the reference stands for, once `get` was called; None if there is no reference.
+    """
+
+    def __init__(self, call):
+        self.taken = call.future()
+        self.block = None
+
+    def get(self):
+        """Have the block got as soon as its reference is there. Until then it is in the store, but not read."""
+        if self.block is None:
+            self.block = Future()
+            self.taken.add_done_callback(self._get)
+
+    def _get(self, taken):
+        error = taken.exception()
+        found = None if error is not None else taken.result()
+        if isinstance(found, tuple):
+            found[0][0].future().add_done_callback(self._got)
+        else:  # who looks at `taken` is told why
+            self.block.set_result(None)
+
+    def _got(self, block):
+        error = block.exception()
+        if error is not None:
+            self.block.set_exception(error)
+        else:
+            self.block.set_result(block.result())
+
+
 class Blocks:
     """The blocks of one worker, one after the other, as `Columns`.
 
@@ -199,11 +242,9 @@ class Blocks:
     """
 
     def __init__(self, ledger, run, worker, first, ahead, feed, pictures):
-        import ray
-
         from slipring.ray import columns  # pyarrow's and Ray's data
 
-        self._ray, self._columns = ray, columns
+        self._columns = columns
         self._ledger, self._run, self._worker, self._ahead = ledger, run, worker, ahead
         self._feed, self._pictures = feed, pictures
         self._calls = collections.deque()  # what was asked for
@@ -227,10 +268,11 @@ class Blocks:
 
     def _take(self):
         """Have the next block's record batches. Nothing refers to the block before."""
-        ray, begun = self._ray, time.perf_counter_ns()
+        begun = time.perf_counter_ns()
         self._ask(1)
-        number = self._next - len(self._calls)
-        taken = ray.get(self._calls[0])
+        number, coming = self._next - len(self._calls), self._calls[0]
+        coming.get()
+        taken = coming.taken.result()
         asked = time.perf_counter_ns()
         self.asked_ns += asked - begun
         if taken is None:
@@ -240,17 +282,19 @@ class Blocks:
         self._calls.popleft()
         self.at, self.place = number, (number, self._feed.rows)
         self.count += 1
-        references, rows, _ = taken
+        _, rows, _ = taken
         self._ask(self._ahead)
         del taken
         try:
-            block = ray.get(references[0])
+            block = coming.block.result()
         finally:
-            del references
+            del coming
             self.got_ns += time.perf_counter_ns() - asked
+        if self._calls:
+            self._calls[0].get()
         self._parts = self._columns.batches_of(block, rows)[::-1]
 
     def _ask(self, ahead):
         while len(self._calls) < ahead:
-            self._calls.append(self._ledger.take.remote(self._run, self._worker, self._next))
+            self._calls.append(Coming(self._ledger.take.remote(self._run, self._worker, self._next)))
             self._next += 1
