@@ -58,8 +58,10 @@ class Ledger:
                 self._end()
                 self.run = None
 
-    def take(self, run, worker, number):
+    def take(self, run, worker, number, first=0):
         """Return the block of that number of a worker's; None: there are fewer.
+
+        A call costs each side's process a millisecond, so this one has `release` in it.
 
         Parameters
         ----------
@@ -67,6 +69,8 @@ class Ledger:
             Which pass over the data it is about, its generation and epoch; a new one begins the data again.
         worker, number : int
             The same number may be asked for again as long as the block is kept.
+        first : int
+            As `release` has it.
 
         Returns
         -------
@@ -74,6 +78,9 @@ class Ledger:
             A list with the reference, (first, end) of its rows or None for all, and its bytes. An exception is what
             the data has ended with. (Were it raised here, Ray would log it for each call that was made ahead.)
         """
+        self.release(
+            run, worker, first
+        )  # at once: who draws may wait for the room that this makes in the store
         with self.lock:
             if run != self.run:
                 if run in self.over or run[0] != self.generation:

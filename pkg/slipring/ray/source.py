@@ -91,7 +91,15 @@ class BlockPass(Pass):
         self._run = stream.generation, self._seed
         pictures = None if stream.pictures is None else stream.pictures.seeded(row_seed)
         self._blocks = Blocks(
-            self._ledger, self._run, self._worker, block, stream.prefetch, self._feed, pictures
+            self._ledger,
+            self._run,
+            self._worker,
+            block,
+            stream.prefetch,
+            self._feed,
+            pictures,
+            # A block that outlasts the batch in which it begins: a call more or less is what costs there.
+            2 * stream.batch_size if stream.keep else 0,
         )
         self._done = block  # blocks with smaller numbers are in batches that are out
         common = self._blocks, self._feed, stream.batch_size, stream.drop_last
@@ -123,10 +131,10 @@ class BlockPass(Pass):
         if self.made is None:
             self.open()
         stream, blocks = self._stream, self._blocks
-        if stream.keep and self._done > blocks.released:
-            # The batches of these rows have been published: nobody needs the blocks again.
-            blocks.released = self._done
-            self._ledger.release.remote(self._run, self._worker, self._done)
+        if stream.keep:
+            blocks.release(
+                self._done
+            )  # the batches of their rows have been published: nobody needs them again
         waited = blocks.waited
         begun = time.perf_counter_ns()
         batch = super().__next__()
@@ -228,6 +236,8 @@ class Blocks:
         Blocks that are asked for before they are wanted.
     feed : BlockFeed
     pictures : Pictures or None
+    large : int
+        Rows of a block from which on the next one is asked for with the next `release`, in one call. 0: never.
 
     Attributes
     ----------
@@ -241,16 +251,16 @@ class Blocks:
         Time that was waited for references, and for blocks.
     """
 
-    def __init__(self, ledger, run, worker, first, ahead, feed, pictures):
+    def __init__(self, ledger, run, worker, first, ahead, feed, pictures, large):
         from slipring.ray import columns  # pyarrow's and Ray's data
 
         self._columns = columns
         self._ledger, self._run, self._worker, self._ahead = ledger, run, worker, ahead
-        self._feed, self._pictures = feed, pictures
+        self._feed, self._pictures, self._large = feed, pictures, large
         self._calls = collections.deque()  # what was asked for
         self._next = first  # to be asked for
         self._parts = []
-        self.at, self.place, self.released = first, (first, feed.rows), first
+        self.at, self.place, self._released = first, (first, feed.rows), first
         self.count = self.asked_ns = self.got_ns = 0
 
     @property
@@ -283,18 +293,34 @@ class Blocks:
         self.at, self.place = number, (number, self._feed.rows)
         self.count += 1
         _, rows, _ = taken
-        self._ask(self._ahead)
         del taken
         try:
             block = coming.block.result()
         finally:
             del coming
             self.got_ns += time.perf_counter_ns() - asked
+        self._parts = self._columns.batches_of(block, rows)[::-1]
+        if not self._large or sum(part.num_rows for part in self._parts) < self._large:
+            self._ask_ahead()
+
+    def release(self, first):
+        """Have the ledger let go of blocks with smaller numbers, and ask for the next ones: one call is enough."""
+        before, self._released = self._released, first
+        asked = self._ask_ahead()
+        if first > before and not asked:
+            self._ledger.release.remote(self._run, self._worker, first)
+
+    def _ask_ahead(self):
+        asked = self._ask(self._ahead)
         if self._calls:
             self._calls[0].get()
-        self._parts = self._columns.batches_of(block, rows)[::-1]
+        return asked
 
     def _ask(self, ahead):
-        while len(self._calls) < ahead:
-            self._calls.append(Coming(self._ledger.take.remote(self._run, self._worker, self._next)))
+        """Ask for blocks until so many are asked for; return whether there was a call."""
+        missing = ahead - len(self._calls)
+        for _ in range(missing):
+            call = self._ledger.take.remote(self._run, self._worker, self._next, self._released)
+            self._calls.append(Coming(call))
             self._next += 1
+        return missing > 0
