@@ -32,4 +32,15 @@ static inline void needs_second_mappings(void)
     CHECK_OK(munmap(again, 65536));
 }
 
+static inline void needs_holes(void)
+{
+    char *at = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    int rc = madvise(at, 65536, MADV_REMOVE), error = errno;
+    CHECK_OK(munmap(at, 65536));
+    if (rc != 0 && error == EOPNOTSUPP)
+        SKIP("madvise(MADV_REMOVE) is not supported here: no memory can be given back");
+    CHECK_OK(rc);
+}
+
 #endif

@@ -49,7 +49,7 @@ static void look_on(uint64_t until_ns)
     static __thread sr_seen seen[SR_RECORDS];
     sr_watch *watch = watch_of(ring);
     uint64_t n_records = 0, n_slots = 0;
-    while (!sr_load_relaxed(&over) && sr_now() < until_ns) {
+    do { /* once at least, however late it starts */
         uint32_t n = sr_watch_records(watch, 0, seen, SR_RECORDS);
         for (uint32_t i = 0; i < n; i++) {
             check_seen(&seen[i]);
@@ -61,7 +61,7 @@ static void look_on(uint64_t until_ns)
             check_seen(&seen[i]);
         for (int i = 0; i < 100; i++)
             n_slots += look_at_slots(watch);
-    }
+    } while (!sr_load_relaxed(&over) && sr_now() < until_ns);
     CHECK_OP(n_records, >, 0);
     CHECK_OP(n_slots, >, 0);
     sr_watch_close(watch);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "caches.h"
+#include "needs.h"
 #include "small.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -235,6 +236,7 @@ static void a_limit_on_addresses_leaves_the_program_half(void)
 {
     if (SANITIZED)
         SKIP("a sanitizer has mapped all addresses");
+    needs_limits_on_addresses();
     sr_shortage why = {0};
     int rc;
     uint64_t used = sr_mapped_bytes();

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <sys/stat.h>
 
+#include "needs.h"
 #include "small.h"
 
 static uint64_t file_bytes(const sr_ring *ring)
@@ -13,6 +14,7 @@ static uint64_t file_bytes(const sr_ring *ring)
 
 static void a_free_slot_gives_its_memory_to_who_is_short(void)
 {
+    needs_holes();
     sr_ring *ring = small_ring(3);
     sr_shortage why = {0};
     uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
@@ -48,6 +50,7 @@ static void a_pinned_slot_gives_nothing(void)
 
 static void what_a_batch_does_not_use_is_given_back_where_memory_is_short(void)
 {
+    needs_holes();
     sr_ring *ring = small_ring(3);
     sr_result result = {.kind = SR_BATCH, .bytes = 100};
     uint64_t gen, at;
@@ -81,6 +84,7 @@ static void what_code_keeps_is_not_given_back(void)
 
 static void what_has_been_given_back_cannot_be_mapped(void)
 {
+    needs_holes();
     sr_ring *ring = small_ring(3);
     uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
     CHECK_MOUNTED(sr_commit(ring, 1, 0, 5 * MIB, NULL) == 0);
@@ -110,6 +114,7 @@ static void who_died_giving_back_leaves_a_free_slot(void)
 
 static void a_segment_that_is_over_keeps_what_is_leased_and_nothing_else(void)
 {
+    needs_holes();
     sr_ring *ring = small_ring(3);
     uint64_t gens[3];
     for (uint32_t i = 0; i < 3; i++) {
@@ -155,6 +160,7 @@ static void a_queue_is_vacated_by_the_last_who_takes_part(void)
 
 static void recovery_gives_back_what_lies_behind_a_mark(void)
 {
+    needs_holes();
     sr_ring *ring = small_ring(3);
     uint64_t marks[] = {SR_PAYLOAD_COMMIT, 7 * MIB};
     for (int i = 0; i < 2; i++) { /* it has died between a mark and its pages, or wrote any mark */
@@ -176,6 +182,7 @@ static void recovery_gives_back_what_lies_behind_a_mark(void)
 
 static void a_queues_dead_leave_pages_to_who_is_short(void)
 {
+    needs_holes();
     mount_small("8m");
     sr_ring *ring = NULL;
     sr_options o = {.n_slots = 4, .n_parties = 3, .backing = SR_BACKING_DIR, .dir = mounted, .flags = SR_SEG_PUSH,
