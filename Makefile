@@ -30,7 +30,7 @@ PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build lint types test test-all pytest test-cuda ctest test-arm64 tsan asan tsan-pytest asan-pytest fuzz fault steps soak
+.PHONY: help venv build lint types test test-all pytest test-cuda ctest test-arm64 test-arm64-python .arm64-tools tsan asan tsan-pytest asan-pytest fuzz fault steps soak
 .PHONY: bench bench-device bench-adapters bench-queue docs wheel check-wheel check-sdist clean
 
 help: ## list the targets
@@ -150,15 +150,28 @@ ctest: ## the ring's tests in C
 	$(MAKE) --no-print-directory -C tests/c run
 
 # Another processor's programs under an emulator: slow, hence no part of test-all. Emulators before qemu 8 keep a
-# record of every page of the addresses that a segment reserves, gigabytes of them.
+# record of every page of the addresses that a segment reserves, gigabytes of them. The model's states are more there,
+# for what calls leave on the stacks, and ten times as slow: these scenarios take minutes.
 ARM64_CC ?= aarch64-linux-gnu-gcc
 QEMU ?= qemu-aarch64
 ARM64_LIBC ?= /usr/aarch64-linux-gnu
+ARM64_MODEL ?= any short hold early finisher push-close incarnations records records-pull cache-grows cache-numbers
 test-arm64: export QEMU_LD_PREFIX := $(ARM64_LIBC)
-test-arm64: ## the ring's tests in C on arm64, under qemu-user; QEMU=/path/to/qemu-aarch64, ONLY=test_party
+test-arm64: .arm64-tools ## the ring's tests in C and some of the model on arm64, under qemu-user; QEMU=/path/to/qemu-aarch64, ONLY=test_party
+	$(MAKE) --no-print-directory -C tests/c run OUT=$(CURDIR)/build/arm64/c CC=$(ARM64_CC) RUNNER=$(QEMU) ONLY=$(ONLY)
+	$(if $(ONLY),,$(MAKE) --no-print-directory -C tests/model run OUT=$(CURDIR)/build/arm64/model CC=$(ARM64_CC) \
+	    RUNNER=$(QEMU) ARGS='$(ARM64_MODEL)')
+
+ARM64_TESTS := $(addprefix tests/,ring codec collate cache images loader queue)
+test-arm64-python: .arm64-tools $(DEPS_STAMP) ## tests in Python on arm64, without torch, on Debian; ARGS='tests/ring -k lease'
+	PYTHON=$(PY) QEMU=$(QEMU) ARM64_CC=$(ARM64_CC) sh tools/arm64.sh build/arm64
+	build/arm64/bin/python -m pytest -q -n $(JOBS) --timeout 600 -p no:cacheprovider -m "not slow and not alone" \
+	    $(or $(ARGS),$(ARM64_TESTS))
+
+.arm64-tools:
 	@for tool in "$(ARM64_CC)" "$(QEMU)"; do command -v "$$tool" >/dev/null || \
 	    { echo "there is no $$tool: apt install qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross"; exit 1; }; done
-	$(MAKE) --no-print-directory -C tests/c run OUT=$(CURDIR)/build/arm64/c CC=$(ARM64_CC) RUNNER=$(QEMU) ONLY=$(ONLY)
+	@"$(QEMU)" --version | awk 'NR == 1 && $$3 + 0 < 8 { print $$0 ": version 8 or later is needed"; exit 1 }'
 
 tsan: ## the ring's tests in C under the thread sanitizer
 	$(MAKE) --no-print-directory -C tests/c run-tsan
