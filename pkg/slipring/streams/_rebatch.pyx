@@ -10,12 +10,18 @@ from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 from slipring.collate._arrays cimport copy_in, copy_rows
+from slipring.ring._slot cimport current_fill
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.ref cimport Py_INCREF
 
 import numpy as np
 
 from slipring.collate._arrays import empty
 from slipring.ring._check import in_a_handler
+
+cdef extern from "numpy/arrayobject.h":
+    # numpy's own .pxd has it not.
+    object PyArray_Empty(int nd, cnp.npy_intp *dims, cnp.dtype descr, int fortran)
 
 cnp.import_array()
 
@@ -345,12 +351,22 @@ cdef class Reading:
 
 cdef list room_for(list arrays, Py_ssize_t rows):
     """Arrays for so many rows, in the slot that is being filled."""
+    if current_fill() is None:
+        return [room_for_one(array, rows) for array in arrays]
     return [empty((rows, *(<object> array).shape[1:]), (<object> array).dtype) for array in arrays]
 
 
 cdef object room_for_one(array, Py_ssize_t rows):
     """An array for so many rows of a column, in ordinary memory."""
-    return np.empty((rows, *array.shape[1:]), array.dtype)
+    cdef cnp.npy_intp dims[64]  # as many as numpy has
+    cdef cnp.ndarray like
+    if not isinstance(array, np.ndarray):
+        return np.empty((rows, *array.shape[1:]), array.dtype)
+    like = array
+    dims[0] = rows
+    memcpy(dims + 1, cnp.PyArray_DIMS(like) + 1, (cnp.PyArray_NDIM(like) - 1) * sizeof(cnp.npy_intp))
+    Py_INCREF(like.descr)  # the call takes it
+    return PyArray_Empty(cnp.PyArray_NDIM(like), dims, like.descr, 0)
 
 
 cdef tuple written(list to, Py_ssize_t at, list source, Py_ssize_t first, Py_ssize_t n):
