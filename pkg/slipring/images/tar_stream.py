@@ -97,10 +97,9 @@ class TarStream(Sharded):
                 f"{len(every)} shards are too few for {world_size} ranks: each needs one at least"
             )
         self.paths = every[rank::world_size]
-        self.shuffle = bool(shuffle)
-        self.rank, self.world_size, self._every = rank, world_size, every
+        self._divide(len(every), shuffle, rank, world_size)
+        self._every = every
         self._numbers = range(len(every))[rank::world_size]
-        self._division = [rank, world_size, len(every)]
         self._passes = 0  # of this process
         # The first now: what is wrong with the shards is wrong with it.
         if options.get("cache") is not None:

@@ -85,13 +85,12 @@ class ShardStream(Sharded, Stream):
         flag("shuffle", shuffle)
         integer("world_size", world_size, 1)
         integer("rank", rank, 0, world_size - 1)
-        self.shards, self.shuffle = list(shards), bool(shuffle)
+        self.shards = list(shards)
         if len(self.shards) < world_size:
             raise ValueError(
                 f"{len(self.shards)} shards are too few for {world_size} ranks: each needs one at least"
             )
-        self.rank, self.world_size = rank, world_size
-        self._division = [rank, world_size, len(self.shards)]
+        self._divide(len(self.shards), shuffle, rank, world_size)
 
     def __iter__(self) -> Pass:
         self._passes += 1

@@ -28,6 +28,11 @@ class Sharded:
     world_size: int
     _division: list[int]
 
+    def _divide(self, shards: int, shuffle: bool, rank: int, world_size: int) -> None:
+        """Have this rank's part of so many shards."""
+        self.shuffle, self.rank, self.world_size = bool(shuffle), rank, world_size
+        self._division = [rank, world_size, shards]
+
     def rest_of(
         self, states: Sequence[Sequence[Mapping[str, Any] | None]], num_workers: int
     ) -> list[dict[str, Any]]:
