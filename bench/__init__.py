@@ -18,5 +18,11 @@ what is measured, how, and with which bias.
 ``chart.py``           the picture
 ``photos.py``          makes folders of JPEGs, and tar files of them, out of real photographs
 ``machine.py``         what ran, on what
+``question.py``        what a question consists of
+``memory.py``          what a job's processes take, what they share counted once
+``decoded.py``         decoded pictures in one file, as FFCV's raw mode keeps them
 =====================  ======================================================================
+
+Every other file is a command of its own, ``python -m bench.micro``, that answers one question; its docstring
+has the question, the data and what the answer leaves out.
 """
