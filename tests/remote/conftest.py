@@ -55,6 +55,13 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def server(folder):
+    """A server that does not fail, for all tests: they count by differences."""
+    with Running(folder) as server:
+        yield server
+
+
 @pytest.fixture
 def serve():
     """Start a server with such faults; it ends with the test."""

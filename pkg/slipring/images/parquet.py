@@ -71,24 +71,9 @@ class Parquet(ImageDataset):
         self.image = image
         self.target = target
         columns = [target] if isinstance(target, str) else list(target)
-        self._rows = TableDataset(paths, columns=[image, *columns], decode_batch=self._split, storage=storage)
+        split = _Split(image, target)
+        self._rows = TableDataset(paths, columns=[image, *columns], decode_batch=split, storage=storage)
         self._complete()
-
-    def _split(self, batch):
-        """Return [(bytes, target)] of a record batch; the bytes are Arrow's own, not copied."""
-        import pyarrow as pa
-
-        column = batch.column(0)
-        if pa.types.is_struct(column.type):
-            column = column.field("bytes")
-        if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-            raise TypeError(f"column {self.image!r} must hold encoded images as bytes, not {column.type}")
-        images = [b"" if (data := value.as_buffer()) is None else data for value in column]
-        if isinstance(self.target, str):
-            targets = batch.column(1).to_pylist()
-        else:
-            targets = batch.select(range(1, batch.num_columns)).to_pylist()
-        return list(zip(images, targets))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -107,3 +92,28 @@ class Parquet(ImageDataset):
 
     def __repr__(self) -> str:
         return f"Parquet({len(self._rows.paths)} files, {self.transform}): {len(self)} images"
+
+
+class _Split:
+    """Makes [(bytes, target)] of a record batch; the bytes are Arrow's own, not copied.
+
+    It does not refer to the dataset, which so ends, and its connections, with the last reference to it.
+    """
+
+    def __init__(self, image, target):
+        self.image, self.target = image, target
+
+    def __call__(self, batch):
+        import pyarrow as pa
+
+        column = batch.column(0)
+        if pa.types.is_struct(column.type):
+            column = column.field("bytes")
+        if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+            raise TypeError(f"column {self.image!r} must hold encoded images as bytes, not {column.type}")
+        images = [b"" if (data := value.as_buffer()) is None else data for value in column]
+        if isinstance(self.target, str):
+            targets = batch.column(1).to_pylist()
+        else:
+            targets = batch.select(range(1, batch.num_columns)).to_pylist()
+        return list(zip(images, targets))
