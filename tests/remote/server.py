@@ -68,22 +68,24 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         if os.path.isdir(path):
             super().do_GET() if body else super().do_HEAD()
             return
+        wanted, start, last = self.headers.get("Range"), 0, ""
+        if wanted and state.options["ranges"]:
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            start = int(first)
         try:
             with open(path, "rb") as file:
-                data, when = file.read(), os.fstat(file.fileno()).st_mtime_ns
+                status = os.fstat(file.fileno())
+                size, when = status.st_size, status.st_mtime_ns
+                stop = min(size, int(last) + 1 if last else size)
+                part = os.pread(file.fileno(), stop - start, start)
         except FileNotFoundError:
             self.send_error(404)
             return
-        size, start, stop = len(data), 0, len(data)
-        wanted = self.headers.get("Range")
         if wanted and state.options["ranges"]:
-            first, _, last = wanted.removeprefix("bytes=").partition("-")
-            start, stop = int(first), min(size, int(last) + 1 if last else size)
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
         else:
             self.send_response(200)
-        part = data[start:stop]
         self.send_header("Content-Length", str(len(part)))
         if state.options["tags"]:
             self.send_header("ETag", f'"{size:x}-{when:x}"')

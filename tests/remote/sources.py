@@ -1,5 +1,6 @@
 """The datasets that read URLs, each of the same files by whatever root."""
 
+import slipring
 from slipring import images
 from slipring.arrow import TableDataset
 
@@ -27,3 +28,27 @@ def plain(batch):
         return batch["label"].tolist(), list(batch["text"])
     pictures, labels = batch
     return pictures.tobytes(), labels.tolist()
+
+
+class Together:
+    """The samples of several datasets, one after the other, as text: one worker reads them all."""
+
+    def __init__(self, datasets):
+        self.datasets = datasets
+
+    def __len__(self):
+        return sum(map(len, self.datasets))
+
+    def __getitem__(self, i):
+        for data in self.datasets:
+            if i < len(data):
+                sample = data[i]
+                return repr(sample if isinstance(sample, dict) else (sample[0].tobytes(), sample[1]))
+            i -= len(data)
+        raise IndexError
+
+
+def listed(data, **options):
+    """What a loader gives of such a dataset."""
+    with slipring.Loader(data, 16, collate_fn=list, timeout=100, **options) as loader:
+        return [sample for batch in loader for sample in batch]

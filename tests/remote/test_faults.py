@@ -57,16 +57,14 @@ def test_five_percent_of_failures_and_one_of_stalls_lose_nothing(folder, serve):
 
 
 @pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
-def test_a_url_that_does_not_exist_is_named_at_once(folder, serve, kind):
-    server = serve(folder)
+def test_a_url_that_does_not_exist_is_named_at_once(server, kind):
     with pytest.raises(RemoteError, match="does not exist") as caught:
         source(kind, server.url + "/nowhere")
     assert caught.value.missing and caught.value.attempts == 1
     assert caught.value.url.startswith(server.url + "/nowhere/")
 
 
-def test_what_may_not_be_read_is_not_tried_again(folder, serve):
-    server = serve(folder)
+def test_what_may_not_be_read_is_not_tried_again(server):
     with pytest.raises(RemoteError, match="may not be read") as caught:
         source("Tar", server.url + "/secret")
     assert (caught.value.missing, caught.value.attempts) == (False, 1)

@@ -73,9 +73,10 @@ def test_an_object_that_is_not_there_and_credentials_that_are_not_given_are_told
     assert not caught.value.missing and caught.value.url == "s3://shards/0.tar"
 
 
-def test_a_server_that_is_gone_is_tried_again(folder):
+def test_a_server_that_is_gone_is_tried_again():
+    quick = {"config_kwargs": {"retries": {"max_attempts": 0}}}  # botocore has its own, within an attempt
     with pytest.raises(RemoteError, match="cannot be read, after 2 attempts") as caught:
-        source("Tar", "s3://shards", storage=by_s3fs(unused_port()))
+        source("Tar", "s3://shards", storage=by_s3fs(unused_port(), **quick))
     assert not caught.value.missing
 
 
@@ -89,38 +90,44 @@ BY_PYARROW = """
 import sys
 import slipring
 from pyarrow import fs
-from tests.remote.sources import plain, source
+from tests.remote.sources import Together, listed, source
 
 if __name__ == "__main__":
-    port, folder, start_method = sys.argv[1:]
+    port, folder = sys.argv[1:]
     system = fs.S3FileSystem(endpoint_override=f"127.0.0.1:{port}", scheme="http", access_key="testing",
                              secret_key="testing", region="us-east-1")
-    for kind in ("Tar", "TableDataset", "Folder"):
-        afar = source(kind, "shards", storage=slipring.Storage(system))
-        with slipring.Loader(afar, 8, num_workers=1, start_method=start_method, fetch_threads=4, timeout=100) as loader:
-            got = [plain(batch) for batch in loader]
-        with slipring.Loader(source(kind, folder), 8) as loader:
-            assert got == [plain(batch) for batch in loader], kind
-    print("all")
+    kinds = "Tar", "TableDataset", "Folder"
+    here = Together([source(kind, folder) for kind in kinds])
+    wanted = [here[i] for i in range(len(here))]
+    afar = Together([source(kind, "shards", storage=slipring.Storage(system)) for kind in kinds])
+    for start_method in ("spawn", "forkserver", "thread"):
+        same = listed(afar, num_workers=1, start_method=start_method, fetch_threads=4) == wanted
+        print(start_method, same, flush=True)
+    try:
+        listed(afar, num_workers=1, start_method="fork")
+    except RuntimeError as error:
+        print("fork", error)
 """
 
 
-def by_pyarrow(port, folder, start_method, tmp_path):
-    program = tmp_path / "program.py"
+@pytest.fixture(scope="module")
+def by_pyarrow(folder, port, tmp_path_factory):
+    """What each start method has come to, from one program."""
+    program = tmp_path_factory.mktemp("by_pyarrow") / "program.py"
     program.write_text(BY_PYARROW)
-    command = [sys.executable, str(program), str(port), str(folder), start_method]
+    command = [sys.executable, str(program), str(port), str(folder)]
     environment = {**os.environ, **KEYS, "PYTHONPATH": os.getcwd()}
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver", "thread"])
-def test_pyarrows_s3_reads_in_workers_that_are_not_forked(folder, port, start_method, tmp_path):
-    done = by_pyarrow(port, folder, start_method, tmp_path)
-    assert done.returncode == 0 and done.stdout == "all\n", done.stderr
+def test_pyarrows_s3_reads_in_workers_that_are_not_forked(by_pyarrow, start_method):
+    assert by_pyarrow[start_method] == "True"
 
 
 @pytest.mark.timeout(300)
-def test_pyarrows_s3_is_refused_in_a_forked_worker(folder, port, tmp_path):
-    done = by_pyarrow(port, folder, "fork", tmp_path)
-    assert done.returncode != 0 and "give the loader start_method='forkserver' or 'spawn'" in done.stderr
+def test_pyarrows_s3_is_refused_in_a_forked_worker(by_pyarrow):
+    assert "give the loader start_method='forkserver' or 'spawn'" in by_pyarrow["fork"]

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.remote.sources import MAPS, TableDataset, plain, source
+from tests.remote.sources import MAPS, TableDataset, Together, listed, plain, source
 
 WORKERS = [
     {"num_workers": 0},
     {"num_workers": 2},
     {"num_workers": 1, "fetch_threads": 4},
-    {"num_workers": 1, "start_method": "spawn"},
     {"num_workers": 2, "start_method": "thread", "fetch_threads": 2},
 ]
 
@@ -29,19 +28,24 @@ def batches(data, **options):
 
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
 @pytest.mark.parametrize("kind", MAPS)
-def test_batches_from_afar_are_those_of_the_files_themselves(folder, serve, kind, workers):
+def test_batches_from_afar_are_those_of_the_files_themselves(folder, server, kind, workers):
     here = batches(source(kind, folder), shuffle=True, num_workers=0)
-    afar = source(kind, serve(folder).url)
+    afar = source(kind, server.url)
     assert batches(afar, shuffle=True, **workers) == here
+
+
+def test_a_spawned_worker_reads_every_kind_of_dataset(folder, server):
+    here, afar = (Together([source(kind, root) for kind in MAPS]) for root in (folder, server.url))
+    assert listed(afar, num_workers=1, start_method="spawn") == [here[i] for i in range(len(here))]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_of_shards_from_afar_is_that_of_the_files(folder, serve, shuffle, workers):
+def test_a_stream_of_shards_from_afar_is_that_of_the_files(folder, server, shuffle, workers):
     def of(root):
         return batches(source("TarStream", root, shuffle=shuffle), num_workers=workers)
 
-    assert of(serve(folder).url) == of(folder)
+    assert of(server.url) == of(folder)
 
 
 def test_a_file_url_is_a_file_here(folder):
@@ -85,9 +89,10 @@ def test_fetch_threads_read_row_groups_of_local_files_too(folder, start_method):
 
 
 def fill(path, members, size):
+    """Write a shard; of large members nobody looks at the bytes."""
     with tarfile.open(path, "w") as shard:
         for number in range(members):
-            for ending, data in ((f"{number}.jpg", os.urandom(size)), (f"{number}.cls", b"1")):
+            for ending, data in ((f"{number}.jpg", bytes([number % 256]) * size), (f"{number}.cls", b"1")):
                 member = tarfile.TarInfo(ending)
                 member.size = len(data)
                 shard.addfile(member, io.BytesIO(data))
@@ -125,8 +130,7 @@ def test_with_a_disk_cache_a_shard_of_small_members_is_read_once_and_kept_once(t
     assert size <= kept <= 1.01 * size
 
 
-def test_an_index_that_was_kept_is_not_made_again(folder, tmp_path, serve):
-    server = serve(folder)
+def test_an_index_that_was_kept_is_not_made_again(folder, tmp_path, server):
     first = source("Tar", server.url, index=tmp_path / "indices")
     before = server.tells("requests")
     again = source("Tar", server.url, index=tmp_path / "indices")
@@ -135,13 +139,12 @@ def test_an_index_that_was_kept_is_not_made_again(folder, tmp_path, serve):
     assert after["bytes"] == before["bytes"] and after["requests"] == before["requests"] + 2
 
 
-def test_nothing_can_be_kept_beside_a_url(folder, serve):
+def test_nothing_can_be_kept_beside_a_url(server):
     with pytest.raises(ValueError, match="give a folder"):
-        source("Tar", serve(folder).url, index="beside")
+        source("Tar", server.url, index="beside")
 
 
-def test_a_row_group_is_one_request_of_the_columns_that_are_read(folder, serve):
-    server = serve(folder)
+def test_a_row_group_is_one_request_of_the_columns_that_are_read(folder, server):
     data = source("TableDataset", server.url)
     before = server.tells("requests")
     assert data[4]["label"] == 4  # the second group; the file is not opened anew in this process
@@ -203,8 +206,7 @@ def test_each_of_many_threads_reads_no_more_of_arrow_ipc_than_its_batches(batche
     assert after["requests"] - before["requests"] <= 16  # each thread may ask whether the file has changed
 
 
-def test_a_stream_in_order_is_read_in_large_pieces(folder, serve):
-    server = serve(folder)
+def test_a_stream_in_order_is_read_in_large_pieces(folder, server):
     data = source("TarStream", server.url)
     before = server.tells("requests")["requests"]
     assert len(list(data)) == 40
