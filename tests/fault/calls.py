@@ -107,8 +107,11 @@ class OfLoader:
 
             if self.options["num_workers"]:
                 self.options.setdefault("persistent_workers", True)
+                self.options["multiprocessing_context"] = "fork"
         else:
             from slipring import Loader
+
+            self.options.setdefault("start_method", "fork")
         self.loader = Loader(Values(), 4, **self.options)
 
     def iter(self, armed):
