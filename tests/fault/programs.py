@@ -485,9 +485,7 @@ def daemon(method, directory):
     with Loader(Rows(64), 4, dispatch="static", **options) as loader:
         it = iter(loader)
         rows += len(next(it)[1])
-        pipes = {
-            fd for each in loader._engine.pool.processes.values() for fd in each._popen.finalizer._args[0]
-        }
+        pipes = {fd for each in loader._engine.pool.processes.values() for fd in each._popen.finalizer._args}
         files = close_and_open(directory)
         if method == "fork":  # others cannot be started without what multiprocessing has open
             os.kill(worker_pids(loader)[1], signal.SIGKILL)

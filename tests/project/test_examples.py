@@ -84,6 +84,7 @@ def imported(name):
     return importlib.import_module(name)
 
 
+@pytest.mark.usefixtures("forked")  # a console's own classes cannot be sent to a process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_the_docstrings_print_what_they_say(name, folder, monkeypatch):
