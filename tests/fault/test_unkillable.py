@@ -12,8 +12,10 @@ import pytest
 
 from slipring import Loader
 from slipring.workers import pool
+from tests.datasets import wait_for_file
 from tests.fault.procs import alive, until, wait_dead, worker_pids
 from tests.fault.scenes import Rows
+from tests.monitor.hogs import processor_hog
 
 pytestmark = pytest.mark.fault
 
@@ -45,6 +47,36 @@ def frozen():
             os.waitpid(pid, 0)
     until(lambda: not (place / "cgroup.procs").read_text(), "all have left")
     place.rmdir()
+
+
+class Spinning(Rows):
+    """Its first sample takes a processor for ever, whatever SIGTERM says."""
+
+    def __init__(self, path):
+        super().__init__(8)
+        self.path = path
+
+    def __getitem__(self, i):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.path.touch()
+        while True:
+            pass
+
+
+def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(monkeypatch, caplog, tmp_path):
+    for name in ("GRACE_S", "TERM_S", "KILL_S"):
+        monkeypatch.setattr(pool, name, 0.0)
+    loader = Loader(Spinning(tmp_path / "begun"), 2, num_workers=1, start_method="fork")
+    it = iter(loader)
+    wait_for_file(tmp_path / "begun")
+    pid = worker_pids(loader)[0]
+    cpu = min(os.sched_getaffinity(0))
+    with processor_hog(cpu):
+        os.sched_setaffinity(pid, {cpu})
+        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+        loader.close()
+    assert not alive(pid) and caplog.records == []
+    it.close()
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -32,7 +32,7 @@ from slipring.workers.crew import GRACE_S, Crew, is_busy, processor_ns_of
 from slipring.workers.deferred import no_collection, no_interrupt
 from slipring.workers.main import PARTS, SentJob, parts_of, process_main
 from slipring.workers.out_of_band import SharedPickle
-from slipring.workers.restarts import left_behind, likely, manner, task_text
+from slipring.workers.restarts import left_behind, likely, manner, state_of, task_text
 from slipring.workers.startup import StartupWatchdog
 
 TERM_S = 2.0  # for a worker to end after SIGTERM, before it is killed
@@ -286,6 +286,12 @@ class ProcessPool(Crew):
             self._reap(seconds)
             if not self.processes:
                 return
+        # On a loaded machine who has been killed may wait that long for a processor to end on.
+        while any(state_of(process.pid) == "R" for process in self.processes.values()):
+            self._reap(KILL_S)
+        self._reap(0.0)  # who has ended between the two
+        if not self.processes:
+            return
         self.stuck = True
         for number, process in list(self.processes.items()):
             log.warning("%s", left_behind(number, process.pid, KILL_S))

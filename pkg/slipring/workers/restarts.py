@@ -135,16 +135,20 @@ def likely(code, begun=True, forked=True, argument="start_method"):
     return "Likely cause: something outside sent the signal."
 
 
-def left_behind(number, pid, seconds):
-    """Say that a worker could not be killed, and what becomes of it."""
+def state_of(pid):
+    """Return a process's state as /proc has it: "R", "S", "D", "T", "Z", ..."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            state = file.read().rpartition(")")[2].split()[0]
+            return file.read().rpartition(")")[2].split()[0]
     except OSError:
-        state = "unknown"
+        return "unknown"
+
+
+def left_behind(number, pid, seconds):
+    """Say that a worker could not be killed, and what becomes of it."""
     return (
         f"worker {number} (pid {pid}) has not ended {seconds:g} s after SIGKILL (its state in /proc: "
-        f"{state}). Likely cause: it is frozen (a cgroup's freezer, a paused container), or waits in the "
+        f"{state_of(pid)}). Likely cause: it is frozen (a cgroup's freezer, a paused container), or waits in the "
         "kernel for a disk or a network file system that does not answer. It is left behind: it ends as soon "
         "as it can, and keeps what it holds of the segment's memory until then."
     )
