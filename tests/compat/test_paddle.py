@@ -15,6 +15,7 @@ from slipring.compat import paddle as adapter
 from slipring.compat.paddle import BatchSampler, DataLoader
 from tests.compat.images import Images, Made, Pair, import_paddle, labels, plain
 from tests.datasets import flat
+from tests.loader.test_tuning import grew
 
 WORKERS = [0, 2]
 
@@ -288,7 +289,7 @@ def test_the_number_of_workers_can_be_tuned(kind):
     begun = tuned.num_workers
     for _ in range(3):
         assert [int(i) for batch in tuned for i in plain(batch)] == list(range(800))
-    assert tuned.num_workers > begun
+    assert tuned.num_workers > begun or grew(tuned._loader.tuning)
     tuned.close()
     assert DataLoader(Images(), num_workers=1).num_workers == 1
 
@@ -304,7 +305,7 @@ def test_the_number_of_workers_is_tuned_as_paddles_own_configuration_says():
     begun = tuned.num_workers
     for _ in range(3):
         assert sum(1 for _ in tuned) == 200
-    assert tuned.num_workers > begun
+    assert tuned.num_workers > begun or grew(tuned._loader.tuning)
     assert DataLoader(Images(), num_workers=1).num_workers == 1
 
 

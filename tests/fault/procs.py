@@ -12,6 +12,8 @@ import time
 from tests.leaks import parent, pids, read
 
 ROOT = pathlib.Path(__file__).parents[2]
+FUTEX = (b"202", b"98")  # the call's number, by processor
+FUTEX_PRIVATE_FLAG = 128
 LONG_S = 60.0  # what surely suffices on a loaded machine
 
 
@@ -44,7 +46,15 @@ def wait_dead(pid, seconds=LONG_S):
 def sleeps_in_futex(pid):
     """Whether a process's main thread waits on a futex with a deadline, as an idle worker does."""
     call = read(f"/proc/{pid}/syscall").split()
-    return bool(call) and call[0] in (b"202", b"98") and state(pid) == "S"
+    return bool(call) and call[0] in FUTEX and state(pid) == "S"
+
+
+def waits(pid):
+    """Whether a process's main thread sleeps, and neither for Python's lock nor for another of its threads."""
+    call = read(f"/proc/{pid}/syscall").split()
+    if not call or not call[0].isdigit():  # it runs
+        return False
+    return call[0] not in FUTEX or not int(call[2], 16) & FUTEX_PRIVATE_FLAG
 
 
 def descendants(pid):

@@ -13,7 +13,7 @@ import pytest
 
 from slipring import Loader
 from slipring.workers.deferred import no_interrupt
-from tests.fault.procs import LONG_S, Program, circulating, state, until, wait_dead, worker_pids
+from tests.fault.procs import LONG_S, Program, circulating, until, wait_dead, waits, worker_pids
 from tests.fault.scenes import Gate, Rows
 from tests.parts import slow
 
@@ -188,7 +188,7 @@ def test_an_iteration_can_go_on_after_ctrl_c_in_its_sampler():
 
 def interrupt_when_waiting(pids, number=signal.SIGINT):
     """A signal (SIGINT) to the workers, whom it does not impress, and then to this process."""
-    until(lambda: state(os.getpid()) == "S", "the consumer waits")
+    until(lambda: waits(os.getpid()), "the consumer waits")
     for pid in pids:
         os.kill(pid, number)
     os.kill(os.getpid(), number)

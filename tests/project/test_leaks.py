@@ -205,8 +205,10 @@ def test_what_a_failed_test_left_running_is_ended_without_a_second_error(tmp_pat
 def test_a_hang_in_python_fails_that_test_alone_and_shows_where(tmp_path):
     status, output = run_pytest(
         tmp_path,
-        "import threading\ndef test_hangs(): threading.Event().wait()\ndef test_next(): pass\n",
-        "--timeout=1",
+        "import threading, pytest\n"
+        "@pytest.mark.timeout(1, func_only=True)\n"
+        "def test_hangs(): threading.Event().wait()\n"
+        "def test_next(): pass\n",
     )
     assert status == 1
     assert "Timeout" in output and "threading.Event().wait()" in output
@@ -216,13 +218,13 @@ def test_a_hang_in_python_fails_that_test_alone_and_shows_where(tmp_path):
 def test_a_hang_in_c_ends_the_run_and_shows_where(tmp_path):
     status, output = run_pytest(
         tmp_path,
-        "import ctypes, signal\n"
+        "import ctypes, signal, pytest\n"
+        "@pytest.mark.timeout(1, func_only=True)\n"
         "def test_hangs():\n"
         "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n"
         "    ctypes.PyDLL(None).sleep(600)\n",
-        "--timeout=1",
         "-o",
-        "watchdog_grace=1",
+        "watchdog_grace=5",  # of the whole test, with what comes before the function
     )
     assert status == 1
     assert "Timeout" in output and "in test_hangs" in output

@@ -276,8 +276,8 @@ def test_ctrl_c_ends_a_wait_with_one_clean_exception(waits):
         q.put(0)
     for after in (0.05, 0.1, 0.1003, 0.1006, 0.2001):  # in the middle of a wait, and between two
         timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt) as caught:
+            timer.start()
             q.get() if waits == "get" else q.put(1)
         timer.join()
         assert caught.value.__context__ is None

@@ -108,8 +108,8 @@ def test_what_a_signals_handler_raises_is_no_failure_of_the_server(folder, serve
 
     before = signal.signal(signal.SIGALRM, give_up)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(TimeoutError, match="the program's own") as caught:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
             storage._read(f"{server.url}/0.tar", 0, 1000)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

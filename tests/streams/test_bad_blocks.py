@@ -9,6 +9,7 @@ import pytest
 
 import slipring
 from slipring.errors import BlockError, LoaderTimeout
+from tests.datasets import patiently
 
 pa = pytest.importorskip("pyarrow")
 
@@ -148,13 +149,14 @@ def test_a_source_that_stalls_is_noticed_within_the_timeout():
     began = time.monotonic()
     with slipring.stream(stalling(), 5, num_workers=1, timeout=0.5) as loader:
         iterator = iter(loader)
-        assert next(iterator)["x"].tolist() == list(range(5))
+        assert patiently(iterator)["x"].tolist() == list(range(5))
         with pytest.raises(LoaderTimeout):
             next(iterator)
         assert time.monotonic() - began >= 0.5
         go_on.set()
-        assert next(iterator)["x"].tolist() == list(range(5, 10))
-        assert next(iterator, None) is None
+        assert patiently(iterator)["x"].tolist() == list(range(5, 10))
+        with pytest.raises(StopIteration):
+            patiently(iterator)
 
 
 class Late(Exception):
