@@ -287,7 +287,8 @@ def test_record_batches_lie_in_their_slots(path, chunk_size):
         allocated = pa.total_allocated_bytes()
         for batch in loader:
             assert type(batch) is pa.RecordBatch
-            assert pa.total_allocated_bytes() == allocated  # its buffers are the slot's
+            # Its buffers are the slot's. Threads of Arrow's may let go of what was read before.
+            assert pa.total_allocated_bytes() <= allocated
             assert batch.to_pylist() == rows[n : n + batch.num_rows]
             n += batch.num_rows
             del batch
@@ -356,7 +357,7 @@ def lies_in_the_slot(trip, sent):
     slot = trip.put(sent)
     allocated = pa.total_allocated_bytes()
     got = trip.take(slot)
-    assert pa.total_allocated_bytes() == allocated
+    assert pa.total_allocated_bytes() <= allocated
     assert got.equals(sent) and trip.free == 3 and trip.ring.meter.pickled_leaves == 0
     columns = got.columns
     assert all(addresses(column) for column in columns)
