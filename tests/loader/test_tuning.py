@@ -83,6 +83,7 @@ def test_it_settles_within_200_batches():
         assert loader._tuner.spent <= BATCHES + loader.options.look_ahead  # others came while workers started
 
 
+@pytest.mark.measured
 def test_a_consumer_that_never_waits_needs_one_worker():
     with Loader(Squares(1 << 20), 2, num_workers="auto", min_workers=1, max_workers=8) as loader:
         for _ in loader:
