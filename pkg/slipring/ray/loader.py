@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from slipring.errors import LoaderTimeout, shown
 from slipring.loader import Loader as CoreLoader
 from slipring.options import MAX_COUNT, flag, integer
+from slipring.ray import cluster
 from slipring.ray.source import BlockStream, BlockWorker, join
 from slipring.ring._ring import MAX_WORKERS
 from slipring.streams._iterator import StreamIterator
@@ -138,7 +139,7 @@ class Loader(StreamLoader):
             0,
         )  # passes that the ledger knows, and the number of its last reset
         self._owner = os.getpid()  # Ray has no connection in a forked child
-        given = _checked_iterator(iterator)
+        given = cluster.iterator_of(iterator)
         integer("num_workers", num_workers, 1, MAX_WORKERS)
         integer("prefetch_blocks", prefetch_blocks, 0, MAX_COUNT)
         integer("local_shuffle", local_shuffle, 0, MAX_COUNT)
@@ -163,7 +164,7 @@ class Loader(StreamLoader):
             b"", batch_size, columns=columns, drop_last=drop_last, shuffle_buffer=local_shuffle, collate_fn=collate_fn,
             pictures=_pictures(images, image_options), prefetch=prefetch_blocks, keep=keep,
         )  # fmt: skip
-        address, namespace = _place()
+        address, namespace = cluster.place()
         super().__init__(
             data, num_workers=num_workers, timeout=timeout, seed=seed, in_order=in_order,
             prefetch_factor=prefetch_factor, slots=slots, slot_bytes=slot_bytes, backing=backing, copy=copy,
@@ -175,9 +176,9 @@ class Loader(StreamLoader):
         if self._preload:
             self.options = dataclasses.replace(self.options, ahead=self._preload)
         self._data, self._turns = given, turns
-        self._ledger = _actor(given, keep, turns, num_workers * (prefetch_blocks + 2) + 2)
-        data.ledger = _pickled(self._ledger)
-        self._end = weakref.finalize(self, _end, self._ledger, self._owner)
+        threads = num_workers * (prefetch_blocks + 2) + 2
+        self._ledger, data.ledger = cluster.start(given, keep, turns, threads)
+        self._end = weakref.finalize(self, cluster.end, self._ledger, self._owner)
         self._end.atexit = False  # an actor ends with the process that has made it
 
     # ---- iteration
@@ -198,7 +199,9 @@ class Loader(StreamLoader):
             from slipring.torch.device.onto import OnDevice, TensorFeed
 
             iterator = OnDevice(self._device, TensorFeed(iterator, tracked=False), self._preload)
-        return StreamIterator(iterator, at, True, partial(_over, self._ledger, known, self._end, self._owner))
+        return StreamIterator(
+            iterator, at, True, partial(cluster.over, self._ledger, known, self._end, self._owner)
+        )
 
     def _rest(self) -> None:
         """End workers and iterations, and have the ledger forget them: the next pass begins the data anew."""
@@ -261,7 +264,7 @@ class Loader(StreamLoader):
 
     def _check_repeats(self):
         """Raise ValueError where another pass over the data may give other rows."""
-        why = _unordered(self._data)
+        why = cluster.why_unordered(self._data)
         if not self._turns and self.options.num_workers > 1:
             why = "in_order=False lets whoever is first have the next block. Give in_order=True, or num_workers=1"
         if why:
@@ -324,32 +327,6 @@ class Loader(StreamLoader):
         self._end()
 
 
-def _checked_iterator(given):
-    """Return the ``ray.data.DataIterator`` of what was given."""
-    import ray.data
-
-    if isinstance(given, ray.data.Dataset):
-        given = given.iterator()
-    if not isinstance(given, ray.data.DataIterator):
-        raise TypeError(f"iterator must be a ray.data.DataIterator or a ray.data.Dataset, not {shown(given)}")
-    return given
-
-
-def _unordered(iterator):
-    """Say why another execution of the data may give other rows; None if it gives the same."""
-    if not iterator.get_context().execution_options.preserve_order:
-        return (
-            "Ray Data gives blocks in the order in which its tasks end. Set "
-            "ray.data.DataContext.get_current().execution_options.preserve_order = True before the dataset is made"
-        )
-    dataset = getattr(iterator, "_base_dataset", None)  # that of a split is elsewhere
-    for step in () if dataset is None else dataset._logical_plan.dag.post_order_iter():
-        seed = getattr(step, "seed_config", None)
-        if seed is not None and (seed.seed is None or seed.reseed_after_execution):
-            return f"{step.name} shuffles with another seed each time. Give it seed=, a number"
-    return None
-
-
 def _on_cpu(device):
     if device is None:
         return True
@@ -370,47 +347,3 @@ def _pictures(images, options):
     from slipring.ray.pictures import Pictures
 
     return Pictures(images, dict(options or {}))
-
-
-def _place():
-    """Return (address, namespace) of the cluster that this process is in."""
-    import ray
-
-    if not ray.is_initialized():
-        raise RuntimeError("this process is in no cluster: call ray.init() first")
-    context = ray.get_runtime_context()
-    return context.gcs_address, context.namespace
-
-
-def _actor(iterator, keep, turns, threads):
-    """Start a `Ledger` on this node."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    from slipring.ray.ledger import Ledger
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    made = ray.remote(Ledger).options(num_cpus=0, max_concurrency=threads, scheduling_strategy=here)
-    return made.remote(iterator, keep, turns)
-
-
-def _over(ledger, run, end, owner):
-    """Tell a `Ledger` that a pass is over, read or left; `end` is alive as long as it is."""
-    import ray
-
-    if end.alive and owner == os.getpid() and ray.is_initialized():
-        ledger.end.remote(run)
-
-
-def _end(ledger, owner):
-    """End a `Ledger`: Ray keeps an actor whose handle was pickled, whoever refers to it."""
-    import ray
-
-    if owner == os.getpid() and ray.is_initialized():
-        ray.kill(ledger)
-
-
-def _pickled(handle):
-    from ray import cloudpickle
-
-    return cloudpickle.dumps(handle)

@@ -1,0 +1,71 @@
+"""What a loader has in Ray's cluster: its place there, the data that it was given, and its `Ledger`."""
+
+import os
+
+from slipring.errors import shown
+
+
+def place():
+    """Return (address, namespace) of the cluster that this process is in."""
+    import ray
+
+    if not ray.is_initialized():
+        raise RuntimeError("this process is in no cluster: call ray.init() first")
+    context = ray.get_runtime_context()
+    return context.gcs_address, context.namespace
+
+
+def iterator_of(given):
+    """Return the ``ray.data.DataIterator`` of what was given."""
+    import ray.data
+
+    if isinstance(given, ray.data.Dataset):
+        given = given.iterator()
+    if not isinstance(given, ray.data.DataIterator):
+        raise TypeError(f"iterator must be a ray.data.DataIterator or a ray.data.Dataset, not {shown(given)}")
+    return given
+
+
+def why_unordered(iterator):
+    """Say why another execution of the data may give other rows; None if it gives the same."""
+    if not iterator.get_context().execution_options.preserve_order:
+        return (
+            "Ray Data gives blocks in the order in which its tasks end. Set "
+            "ray.data.DataContext.get_current().execution_options.preserve_order = True before the dataset is made"
+        )
+    dataset = getattr(iterator, "_base_dataset", None)  # that of a split is elsewhere
+    for step in () if dataset is None else dataset._logical_plan.dag.post_order_iter():
+        seed = getattr(step, "seed_config", None)
+        if seed is not None and (seed.seed is None or seed.reseed_after_execution):
+            return f"{step.name} shuffles with another seed each time. Give it seed=, a number"
+    return None
+
+
+def start(iterator, keep, turns, threads):
+    """Start a `Ledger` on this node; return its handle, and the same pickled."""
+    import ray
+    from ray import cloudpickle
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from slipring.ray.ledger import Ledger
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    made = ray.remote(Ledger).options(num_cpus=0, max_concurrency=threads, scheduling_strategy=here)
+    ledger = made.remote(iterator, keep, turns)
+    return ledger, cloudpickle.dumps(ledger)
+
+
+def over(ledger, run, ending, owner):
+    """Tell a `Ledger` that a pass is over, read or left; its finalizer `ending` is alive as long as it is."""
+    import ray
+
+    if ending.alive and owner == os.getpid() and ray.is_initialized():
+        ledger.end.remote(run)
+
+
+def end(ledger, owner):
+    """End a `Ledger`: Ray keeps an actor whose handle was pickled, whoever refers to it."""
+    import ray
+
+    if owner == os.getpid() and ray.is_initialized():
+        ray.kill(ledger)
