@@ -61,7 +61,7 @@ class Ledger:
     def take(self, run, worker, number, first=0):
         """Return the block of that number of a worker's; None: there are fewer.
 
-        A call costs each side's process a millisecond, so this one has `release` in it.
+        A call costs both processes more than what it does, so this one has `release` in it.
 
         Parameters
         ----------
