@@ -19,6 +19,8 @@ from slipring.ring import _ring
 from slipring.ring._ring import Pickled, Ring, mix
 from tests.trip import Trip
 
+LONG_S = 600  # the watchdog is there before
+
 
 def test_a_batch_larger_than_a_slot_names_both_sizes_and_the_remedy():
     trip = Trip(2, capacity=1 << 20)
@@ -265,11 +267,11 @@ def child_answers(ring):
 def test_a_worker_process_answers_whichever_way_it_was_started(trip, method):
     process = multiprocessing.get_context(method).Process(target=child_answers, args=(trip.ring,))
     process.start()
-    assert trip.ring.wait_serving(1, 60)
+    assert trip.ring.wait_serving(1, LONG_S)
     assert trip.ring.party(1) == (process.pid, _ring.SERVING, 6)
     slot = trip.ring.pick_free()
     trip.ring.dispatch(slot, [3, 4], 0, 0, 0, 0, 0, 0, 0, False)
-    assert trip.ring.wait_ready(slot, 60) == slot
+    assert trip.ring.wait_ready(slot, LONG_S) == slot
     got = trip.take(slot)
     assert got["pid"] == process.pid and got["rows"] == [3, 4] and got["array"].sum() == 499_500
     trip.ring.close()
