@@ -1,0 +1,112 @@
+"""Jobs of Ray's that end while a loader reads: who reads is told, and nothing stays behind."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
+data = pytest.importorskip("ray.data")
+psutil = pytest.importorskip("psutil")
+
+import slipring  # noqa: E402
+import slipring.ray  # noqa: E402
+from tests.clients.rays import cluster_of_one  # noqa: E402
+
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
+]
+WAIT = 120
+
+# A driver that makes a split of a dataset whose last rows never come, and waits for its end.
+DRIVER = """
+import sys, time
+import ray, ray.data
+from ray import cloudpickle
+
+def endless(rows):
+    while 150 in rows["id"]:
+        time.sleep(1)
+    return rows
+
+ray.init(sys.argv[1], log_to_driver=False)
+made = ray.data.range(200, override_num_blocks=10)
+made.context.execution_options.preserve_order = True
+part = made.map_batches(endless).streaming_split(1)[0]
+with open(sys.argv[2], "wb") as file:
+    cloudpickle.dump(part, file)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def never_ends():
+    """A dataset whose last rows never come."""
+
+    def endless(rows):  # here, so that Ray sends it as it is
+        import time
+
+        while 150 in rows["id"]:
+            time.sleep(1)
+        return rows
+
+    made = data.range(200, override_num_blocks=10)
+    made.context.execution_options.preserve_order = True
+    return made.map_batches(endless)
+
+
+def test_who_reads_a_split_is_told_when_its_driver_is_killed(tmp_path):
+    with cluster_of_one() as context:
+        address, file = context.address_info["gcs_address"], tmp_path / "part"
+        command = [sys.executable, "-c", DRIVER, address, str(file)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+            while driver.stdout.readline() != "ready\n":
+                assert driver.poll() is None
+            from ray import cloudpickle
+
+            part = cloudpickle.loads(file.read_bytes())
+            with slipring.ray.Loader(part, 16, timeout=WAIT) as loader:
+                batches = iter(loader)
+                assert len(next(batches)["id"]) == 16
+                driver.kill()
+                with pytest.raises((slipring.WorkerError, ray.exceptions.RayError), match=r"(?i)actor|owner"):
+                    list(batches)
+
+
+def test_a_cluster_that_is_shut_down_meanwhile_is_an_error():
+    with cluster_of_one():
+        loader = slipring.ray.Loader(never_ends(), 16, timeout=WAIT)
+        batches = iter(loader)
+        assert len(next(batches)["id"]) == 16
+        worker = psutil.Process(loader.report().workers[0].pid)
+        over = threading.Thread(target=ray.shutdown)
+        over.start()
+        ended = slipring.WorkerError, slipring.WorkerDied, ray.exceptions.RayError
+        with pytest.raises(ended):
+            list(batches)
+        over.join()
+        loader.close()
+        assert not worker.is_running()
+
+
+def test_the_workers_of_an_actor_that_is_killed_end_with_it():
+    class Training:  # here, so that Ray sends it as it is
+        def __init__(self, made):
+            import slipring.ray
+
+            self.loader = slipring.ray.Loader(made, 16, timeout=120)
+            self.batches = iter(self.loader)
+
+        def first(self):
+            assert len(next(self.batches)["id"]) == 16
+            ledger = ray.get(self.loader._ledger.__ray_call__.remote(lambda _: os.getpid()))
+            return self.loader.report().workers[0].pid, ledger
+
+    with cluster_of_one():
+        training = ray.remote(Training).options(num_cpus=0).remote(never_ends())
+        processes = [psutil.Process(pid) for pid in ray.get(training.first.remote())]
+        ray.kill(training)
+        assert not psutil.wait_procs(processes, timeout=WAIT)[1]
