@@ -1,0 +1,93 @@
+"""What the crops of pictures depend on: the seed, the epoch, the worker and the row, and nothing else."""
+
+import io
+import os
+import signal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
+data = pytest.importorskip("ray.data")
+
+import slipring.ray  # noqa: E402
+from slipring import images  # noqa: E402
+from tests.clients.rays import cluster_of_one  # noqa: E402
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
+]
+WAIT = 120
+ROWS = 60
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    with cluster_of_one():
+        yield
+
+
+@pytest.fixture(scope="module")
+def pictures(cluster):
+    """Blocks of one and the same picture, no two crops of which are equal."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 96, 3), np.uint8)).save(file, "PNG")
+    blocks = [
+        pa.table({"image": pa.array([file.getvalue()] * 6, pa.binary()), "id": np.arange(at, at + 6)})
+        for at in range(0, ROWS, 6)
+    ]
+    made = data.from_arrow(blocks)
+    made.context.execution_options.preserve_order = True
+    return made
+
+
+def loader_of(pictures, seed=3, **options):
+    crop = {"image": images.RandomResizedCrop(16)}
+    return slipring.ray.Loader(pictures, 8, images=crop, seed=seed, timeout=WAIT, **options)
+
+
+def crops(batches):
+    """The bytes of each row's crop by its id."""
+    return {
+        number: crop.tobytes()
+        for batch in batches
+        for number, crop in zip(batch["id"].tolist(), batch["image"])
+    }
+
+
+def differ(some, others):
+    return all(some[number] != others[number] for number in some)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_crops_differ_by_row_worker_epoch_and_seed_and_are_the_same_with_the_same_ones(pictures, workers):
+    with loader_of(pictures, num_workers=workers) as loader:
+        first, second = crops(loader), crops(loader)
+    # With two workers the rows of the same place in each one's part are among them.
+    assert len(first) == ROWS == len(set(first.values()))
+    assert differ(first, second)
+    with loader_of(pictures, num_workers=workers, prefetch_blocks=3, slots=8) as loader:
+        assert crops(loader) == first and crops(loader) == second
+    with loader_of(pictures, seed=4, num_workers=workers) as loader:
+        assert differ(first, crops(loader))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_crops_are_the_same_after_a_killed_worker_and_from_a_state(pictures, workers):
+    with loader_of(pictures, num_workers=workers) as loader:
+        whole = crops(loader)
+    with loader_of(pictures, num_workers=workers) as loader:
+        batches = iter(loader)
+        first = crops(next(batches) for _ in range(3))
+        state = loader.state_dict()
+        os.kill(loader.report().workers[0].pid, signal.SIGKILL)
+        rest = crops(batches)
+        assert loader.stats().respawns == 1
+    assert {**first, **rest} == whole
+    with loader_of(pictures, seed=99, num_workers=workers) as loader:
+        loader.load_state_dict(state)
+        assert crops(loader) == rest
