@@ -164,7 +164,9 @@ def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_o
     "kind", ["processes", pytest.param("threads", marks=pytest.mark.leaks_ok("a thread waits for ever"))]
 )
 def test_a_read_that_never_ends_is_overdue_and_keeps_nobody(kind):
-    with slipring.Loader(Held(16), 8, timeout=1, **{**KINDS[kind], "num_workers": 1}) as loader:
+    # The timeout is counted from before the start.
+    options = {"start_method": "fork", **KINDS[kind], "num_workers": 1}
+    with slipring.Loader(Held(16), 8, timeout=1, **options) as loader:
         iterator = iter(loader)
         assert patiently(iterator).tolist() == list(range(8))
         with pytest.raises(TimeoutError):

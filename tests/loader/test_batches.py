@@ -105,7 +105,7 @@ def test_empty_arrays_and_batches_without_arrays_are_delivered():
         def __getitem__(self, i):
             return np.empty((0, 3), np.float32), None, ()
 
-    with Loader(Nothing(6), 2, num_workers=1) as loader:
+    with Loader(Nothing(6), 2, num_workers=1, start_method="fork") as loader:
         for rows, none, empty in loader:
             assert rows.shape == (2, 0, 3) and none is None and empty == ()
 

@@ -132,7 +132,7 @@ def test_several_workers_fill_one_batch(tmp_path):
                 (tmp_path / "gate").touch()
             return super().__getitem__(i)
 
-    [(which, worker, _)] = load(Meeting(4), 4, chunk_size=1, num_workers=2)
+    [(which, worker, _)] = load(Meeting(4), 4, chunk_size=1, num_workers=2, start_method="fork")
     assert which.tolist() == [0, 1, 2, 3] and len(set(worker.tolist())) == 2
 
 

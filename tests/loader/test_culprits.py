@@ -69,7 +69,8 @@ def test_an_index_whose_repr_raises_does_not_hide_the_datasets_error(workers):
         def __getitem__(self, i):
             raise ValueError("corrupt file")
 
-    with slipring.Loader(Bad(), batch_sampler=[[Unshowable()]], num_workers=workers) as loader:
+    options = {"num_workers": workers, "start_method": "fork"}
+    with slipring.Loader(Bad(), batch_sampler=[[Unshowable()]], **options) as loader:
         cause = failure(loader)
     assert cause.row == 0
     assert "Unshowable whose repr raises RuntimeError" in cause.index

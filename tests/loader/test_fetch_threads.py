@@ -147,7 +147,8 @@ def test_a_sample_that_ends_its_worker_ends_it():
     "kind", ["processes", pytest.param("threads", marks=pytest.mark.leaks_ok("threads wait for ever"))]
 )
 def test_a_read_that_never_returns_is_overdue_and_keeps_nobody(kind):
-    options = {**KINDS[kind], "num_workers": 1}
+    # The timeout is counted from before the start.
+    options = {"start_method": "fork", **KINDS[kind], "num_workers": 1}
     with slipring.Loader(Held(), 8, fetch_threads=8, timeout=1, **options) as loader:
         iterator = iter(loader)
         assert patiently(iterator).tolist() == list(range(8))
