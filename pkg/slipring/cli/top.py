@@ -89,5 +89,7 @@ def why_ended(job):
         return "the job has ended"
     with processes.Ending(pid) as ending:
         # A process that ends closes its files first.
-        ended = ending.wait(ENDING_S) or not processes.is_alive(processes.process(pid))
+        ended = ending.wait(ENDING_S)
+    found = processes.process(pid)
+    ended = ended or found is None or found.ending or not processes.is_alive(found)
     return f"process {pid} has ended" if ended else f"process {pid} has closed the segment"

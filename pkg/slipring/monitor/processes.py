@@ -6,15 +6,20 @@ import select
 from typing import NamedTuple
 
 PROC = "/proc"
+PF_EXITING = 4  # of the kernel's flags of a task
 
 
 class Process(NamedTuple):
-    """A process as /proc/<pid>/stat tells of it: state ('R', 'S', 'D', 'T', 'Z', ...), start and CPU time in ticks."""
+    """A process as /proc/<pid>/stat tells of it: state ('R', 'S', 'D', 'T', 'Z', ...), start and CPU time in ticks.
+
+    Who is `ending` closes its files, or has done so; on a loaded machine that may take seconds.
+    """
 
     state: str
     parent: int
     started: int
     cpu_ticks: int
+    ending: bool
 
 
 def process(pid):
@@ -25,7 +30,10 @@ def process(pid):
     except OSError:
         return None
     fields = said[said.rindex(b")") + 2 :].split()
-    return Process(fields[0].decode(), int(fields[1]), int(fields[19]), int(fields[11]) + int(fields[12]))
+    ending = bool(int(fields[6]) & PF_EXITING)
+    return Process(
+        fields[0].decode(), int(fields[1]), int(fields[19]), int(fields[11]) + int(fields[12]), ending
+    )
 
 
 def is_alive(found):
