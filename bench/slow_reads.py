@@ -24,10 +24,13 @@ import statistics
 import tarfile
 import tempfile
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import slipring
 from bench.machine import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 BATCH = 64
 
@@ -95,13 +98,13 @@ def write(folder: pathlib.Path, n: int) -> None:
     pq.write_table(table, folder / "rows.parquet", row_group_size=4)
 
 
-def over_http(seconds: float, n: int, batches: int, rounds: int) -> list[tuple[str, float, float, float]]:
-    """Return (dataset, samples/s one after the other, by `n` threads, median of the rounds' ratios)."""
+def over_http(seconds: float, n: int, batches: int, rounds: int) -> Iterator[tuple[str, float, float, float]]:
+    """Yield (dataset, samples/s one after the other, by `n` threads, median of the rounds' ratios)."""
     from slipring import images
     from slipring.arrow import TableDataset
     from tests.remote.server import Running
 
-    crop, rows = images.CenterCrop(32), []
+    crop = images.CenterCrop(32)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write(folder, (batches * n + 1) * BATCH)
@@ -117,8 +120,7 @@ def over_http(seconds: float, n: int, batches: int, rounds: int) -> list[tuple[s
                     for _ in range(rounds)
                 ]
                 one, many = (statistics.median(values) for values in zip(*pairs))
-                rows.append((what, one, many, statistics.median(b / a for a, b in pairs)))
-    return rows
+                yield what, one, many, statistics.median(b / a for a, b in pairs)
 
 
 def main() -> None:
@@ -138,7 +140,7 @@ def main() -> None:
     if args.http:
         print(f"\n{'':20}one after the other  fetch_threads={n}  times")
         for what, alone, many, times in over_http(seconds, n, args.batches, args.rounds):
-            print(f"{what:20}{alone:19.1f}{many:18.1f}{times:7.1f}")
+            print(f"{what:20}{alone:19.1f}{many:18.1f}{times:7.1f}", flush=True)
         return
     one = waits(Waits, seconds, args.batches, None)
     rows = [
