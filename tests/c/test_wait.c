@@ -303,7 +303,8 @@ static void a_worker_that_found_work_by_itself_passes_its_wake_up_on(void)
     CHECK_OK(sr_create(&o, &ring, NULL));
     sr_raise_high_water(ring, MANY - 1);
     int hits = 0;
-    for (int tries = 0; hits < HITS && tries < TRIES; tries++) {
+    uint64_t give_up = in_ms(20000); /* before the watchdog */
+    for (int tries = 0; hits < HITS && tries < TRIES && sr_now() < give_up; tries++) {
         struct claimer a = {.party = 1}, b;
         start(&b, 2);
         CHECK_OK(pthread_create(&a.thread, NULL, claim_once, &a));
