@@ -30,11 +30,12 @@ PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build lint types test test-all pytest test-cuda ctest test-arm64 test-arm64-python .arm64-tools tsan asan tsan-pytest asan-pytest fuzz fault steps soak
+.PHONY: help venv build lint types test test-all pytest test-cuda ctest test-arm64 test-arm64-python .arm64-tools
+.PHONY: tsan asan tsan-pytest asan-pytest model mutants fuzz fault steps soak
 .PHONY: bench bench-device bench-adapters bench-queue docs wheel check-wheel check-sdist clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-17s %s\n", $$1, $$2 }'
 
 $(VENV_STAMP):
 	$(PYTHON) -m venv $(VENV)
@@ -157,13 +158,13 @@ QEMU ?= qemu-aarch64
 ARM64_LIBC ?= /usr/aarch64-linux-gnu
 ARM64_MODEL ?= any short hold early finisher push-close incarnations records records-pull cache-grows cache-numbers
 test-arm64: export QEMU_LD_PREFIX := $(ARM64_LIBC)
-test-arm64: .arm64-tools ## the ring's tests in C and some of the model on arm64, under qemu-user; QEMU=/path/to/qemu-aarch64, ONLY=test_party
+test-arm64: .arm64-tools ## tests in C and some of the model on arm64, under qemu-user; QEMU=qemu-aarch64, ONLY=test_party
 	$(MAKE) --no-print-directory -C tests/c run OUT=$(CURDIR)/build/arm64/c CC=$(ARM64_CC) RUNNER=$(QEMU) ONLY=$(ONLY)
 	$(if $(ONLY),,$(MAKE) --no-print-directory -C tests/model run OUT=$(CURDIR)/build/arm64/model CC=$(ARM64_CC) \
 	    RUNNER=$(QEMU) ARGS='$(ARM64_MODEL)')
 
 ARM64_TESTS := $(addprefix tests/,ring codec collate cache images loader queue)
-test-arm64-python: .arm64-tools $(DEPS_STAMP) ## tests in Python on arm64, without torch, on Debian; ARGS='tests/ring -k lease'
+test-arm64-python: .arm64-tools $(DEPS_STAMP) ## some in Python, on Debian; TORCH=0, ARGS='tests/ring -k lease'
 	PYTHON=$(PY) QEMU=$(QEMU) ARM64_CC=$(ARM64_CC) sh tools/arm64.sh build/arm64
 	build/arm64/bin/python -m pytest -q -n $(JOBS) --timeout 600 -p no:cacheprovider -m "not slow and not alone" \
 	    $(or $(ARGS),$(ARM64_TESTS))

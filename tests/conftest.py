@@ -55,7 +55,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("measured"):
             item.add_marker(pytest.mark.alone)
-            item.add_marker(pytest.mark.flaky(reruns=2))
+            # What hangs, or leaves something behind, fails at once; a limit of time is each try's own.
+            item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=["AssertionError"]))
+            item.add_marker(pytest.mark.timeout(timeout_of(item), func_only=True), append=False)
 
 
 def pytest_collection_finish():
@@ -80,13 +82,18 @@ def timeout_of(item):
     return float(item.config.getini("timeout") if from_command_line is None else from_command_line)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
     """Dump every thread's traceback and exit when a test hangs where Python cannot interrupt it."""
     limit = timeout_of(item)
     if limit > 0:
         limit += float(item.config.getini("watchdog_grace"))
         faulthandler.dump_traceback_later(limit, exit=True, file=item.config.stash[stderr])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """End the watch when all tries are over."""
     try:
         return (yield)
     finally:

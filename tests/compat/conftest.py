@@ -31,8 +31,8 @@ def stateful(request):
 
 
 @pytest.fixture
-def hang():
-    """What waits until the test is over; a worker that does is killed before."""
+def hang(forked):
+    """What waits until the test is over; a worker that does is killed before, and has begun by a fork."""
     over = threading.Event()
     yield over.wait
     over.set()

@@ -49,7 +49,7 @@ class Refusing(Transform):
     ],
 )
 def test_a_stream_goes_on_after_a_timeout_and_after_its_transform_has_failed(
-    num_workers, parallel, stream, error, rest, tmp_path, monkeypatch
+    num_workers, parallel, stream, error, rest, tmp_path, monkeypatch, forked
 ):
     gate = tmp_path / "gate"
     monkeypatch.setattr(Pausing, "gate", gate)

@@ -13,6 +13,8 @@ from slipring.iterate import prefetch
 from slipring.workers import inside, pool
 from tests.datasets import patiently, wait_for_file
 
+pytestmark = pytest.mark.usefixtures("forked")  # workers share an event with the test
+
 LONG = 60.0  # s; less than what a worker otherwise gets to end its batch
 GRACE_S = 90.0  # so much, here
 

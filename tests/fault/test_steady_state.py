@@ -23,7 +23,7 @@ from tests.fault.scenes import Gate, Images
 from tests.leaks import open_fds, read
 
 # Alone: per batch is counted what watches do once a second, too, and on a loaded machine a batch takes long.
-pytestmark = [pytest.mark.fault, pytest.mark.measured]
+pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
 CASES = [("small", "fork", 2000), ("small", "spawn", 2000), ("large", "fork", 60), ("large", "spawn", 60)]
 TELL_S = 0.32  # CPU_MOST_NS of csrc/record.c

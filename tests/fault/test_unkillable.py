@@ -70,7 +70,20 @@ def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(monkeypatch, 
     it = iter(loader)
     wait_for_file(tmp_path / "begun")
     pid = worker_pids(loader)[0]
-    cpu = min(os.sched_getaffinity(0))
+    cpus = os.sched_getaffinity(0)
+    cpu = min(cpus)
+    state_of = pool.state_of
+
+    def looked(pid):
+        """Once it has been seen to want a processor, it may have one."""
+        state = state_of(pid)
+        if state == "R":
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(pid, cpus)
+                os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+        return state
+
+    monkeypatch.setattr(pool, "state_of", looked)
     with processor_hog(cpu):
         os.sched_setaffinity(pid, {cpu})
         os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))

@@ -17,7 +17,7 @@ from slipring.workers.reporting import look
 from tests.fault.procs import state, until, worker_pids
 from tests.monitor.hogs import processor_hog
 
-pytestmark = pytest.mark.measured  # who is held up by another program has a cause that nobody planted
+pytestmark = pytest.mark.alone  # who is held up by another program has a cause that nobody planted
 
 CPU_0 = min(os.sched_getaffinity(0))
 
@@ -61,17 +61,20 @@ def loader(data, **options):
     return slipring.Loader(data, **{"batch_size": 4, "num_workers": 2, "start_method": "fork", **options})
 
 
+@pytest.mark.measured
 def test_slow_decoding_is_named():
     found = loop(loader(Data(1000, lambda i: compute(0.001))), 0.0005)
     assert (found.cause, found.data_bound) == ("decode", True)
     assert "workers" in found.advice
 
 
+@pytest.mark.measured
 def test_slow_storage_is_named():
     found = loop(loader(Data(400, lambda i: time.sleep(0.004))), 0.001)
     assert (found.cause, found.data_bound) == ("storage", True)
 
 
+@pytest.mark.measured
 def test_a_worker_whose_processor_is_taken_is_named():
     def pinned(number):
         if number == 1:
@@ -85,6 +88,7 @@ def test_a_worker_whose_processor_is_taken_is_named():
     assert "Worker 1 (pid " in found.sentence and "no processor" in found.sentence
 
 
+@pytest.mark.measured
 def test_a_worker_that_waits_longer_than_the_others_is_named():
     def read(i):
         time.sleep(0.005 if slipring.get_worker_info().id == 1 else 0.0005)
@@ -93,12 +97,14 @@ def test_a_worker_that_waits_longer_than_the_others_is_named():
     assert found.cause == "worker" and "Worker 1" in found.sentence
 
 
+@pytest.mark.measured
 def test_a_slow_sample_is_named_by_its_index():
     found = loop(loader(Data(800, lambda i: time.sleep(0.3 if i in (77, 400) else 0.0002))), 0.001)
     assert found.cause == "sample"
     assert "index 77" in found.sentence and "index 400" in found.sentence
 
 
+@pytest.mark.measured
 def test_a_slow_collate_fn_is_named():
     def collate(samples):
         time.sleep(0.006)
@@ -108,27 +114,32 @@ def test_a_slow_collate_fn_is_named():
     assert (found.cause, found.data_bound) == ("collate", True)
 
 
+@pytest.mark.measured
 def test_a_slow_step_is_no_fault_of_the_data():
     found = loop(loader(Data(300, lambda i: time.sleep(0.0002))), 0.01)
     assert (found.cause, found.data_bound, found.advice) == ("consumer", False, "")
 
 
+@pytest.mark.measured
 def test_a_wait_at_each_epochs_begin_is_named():
     options = {"persistent_workers": False, "worker_init_fn": lambda number: time.sleep(0.6)}
     found = loop(loader(Data(160, lambda i: time.sleep(0.0002)), **options), 0.006, epochs=3)
     assert found.cause == "epoch_start" and "persistent_workers=True" in found.advice
 
 
+@pytest.mark.measured
 def test_too_few_slots_are_named():
     found = loop(loader(Data(600, lambda i: time.sleep(0.002)), num_workers=4, slots=2), 0.001)
     assert found.cause == "slots" and "2 slots" in found.sentence
 
 
+@pytest.mark.measured
 def test_batches_that_the_program_keeps_are_named():
     found = loop(loader(Data(600, lambda i: time.sleep(0.001)), slots=16), 0.001, keep=18)
     assert found.cause == "kept" and "16 slots" in found.sentence
 
 
+@pytest.mark.measured
 def test_threads_that_wait_for_pythons_lock_are_named():
     def read(i):
         n = 0
@@ -142,6 +153,7 @@ def test_threads_that_wait_for_pythons_lock_are_named():
 TEXTS = []
 
 
+@pytest.mark.measured
 def test_workers_that_copy_their_parents_memory_are_named():
     TEXTS.extend(f"some text {i}" for i in range(2_000_000))
 
@@ -159,6 +171,7 @@ def test_workers_that_copy_their_parents_memory_are_named():
     assert found.cause == "memory" and "StringList" in found.advice
 
 
+@pytest.mark.measured
 def test_workers_that_have_memory_of_their_own_are_not_said_to_copy_their_parents():
     tables = []
 
@@ -169,6 +182,7 @@ def test_workers_that_have_memory_of_their_own_are_not_said_to_copy_their_parent
     assert found.cause == "storage"
 
 
+@pytest.mark.measured
 def test_a_cache_that_is_too_small_is_named():
     def read(i):
         compute(0.002)
@@ -178,6 +192,7 @@ def test_a_cache_that_is_too_small_is_named():
     assert found.cause == "cache" and "budget" in found.sentence
 
 
+@pytest.mark.measured
 def test_a_cache_that_is_too_small_is_named_where_workers_do_not_persist():
     pytest.importorskip("torch")
     import slipring.torch
@@ -188,6 +203,7 @@ def test_a_cache_that_is_too_small_is_named_where_workers_do_not_persist():
     assert found.cause == "cache" and "budget" in found.sentence
 
 
+@pytest.mark.measured
 def test_a_slow_copy_to_the_device_is_named():
     torch = pytest.importorskip("torch")
     import slipring.torch
@@ -215,6 +231,7 @@ def _rank(rank, file, out):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.measured
 def test_the_rank_that_holds_up_the_others_is_named_in_all_of_them(tmp_path):
     pytest.importorskip("torch")
     import multiprocessing
@@ -303,6 +320,7 @@ def test_a_worker_that_is_stopped_does_not_hang():
     assert f"worker 1 (pid {pid})" in found.sentence and f"kill -CONT {pid}" in found.advice
 
 
+@pytest.mark.measured
 def test_a_slow_sampler_is_named():
     class Draws:
         def __iter__(self):
@@ -314,6 +332,7 @@ def test_a_slow_sampler_is_named():
     assert (found.cause, found.data_bound) == ("sampler", True)
 
 
+@pytest.mark.measured
 def test_a_slow_beginning_is_no_workers_fault():
     found = loop(loader(Data(600, lambda i: time.sleep(0.02 if i < 100 else 0.0002))), 0.003)
     assert found.cause == "storage"
@@ -349,21 +368,25 @@ def test_a_worker_that_hangs_is_named():
     assert found.cause == "hung" and "row 1 of its batch, which begins at index 44" in found.sentence
 
 
+@pytest.mark.measured
 def test_nothing_is_wrong_where_nothing_is():
     found = loop(loader(Data(400, lambda i: time.sleep(0.001))), 0.004)
     assert (found.cause, found.data_bound, found.advice) == ("ok", False, "")
 
 
+@pytest.mark.measured
 def test_batches_made_in_the_loop_are_named():
     found = loop(loader(Data(200, lambda i: time.sleep(0.001)), num_workers=0), 0.001)
     assert found.cause == "no_workers" and "num_workers=" in found.advice
 
 
+@pytest.mark.measured
 def test_of_batches_made_in_the_loop_no_worker_is_told():
     found = loop(loader(Data(80, lambda i: None), num_workers=0), 0.02)
     assert found.cause == "ok" and "worker" not in found.sentence
 
 
+@pytest.mark.measured
 def test_batches_made_in_torchs_loop_are_named():
     pytest.importorskip("torch")
     import slipring.torch
@@ -373,12 +396,14 @@ def test_batches_made_in_torchs_loop_are_named():
     assert (found.cause, found.data_bound) == ("no_workers", True)
 
 
+@pytest.mark.measured
 def test_batches_that_cost_less_than_their_way_are_named():
     in_turn = slipring.Loader(range(8000), batch_size=4, num_workers=1, prefetch_factor=1)
     found = loop(in_turn, 0)
     assert (found.cause, found.data_bound) == ("tiny", True)
 
 
+@pytest.mark.measured
 def test_a_few_batches_are_too_early():
     assert loop(loader(Data(8, lambda i: None)), 0).cause == "unknown"
     with slipring.Loader(range(10)) as unused:
