@@ -247,6 +247,10 @@ SCENES = {
     "reading, slower by chance where it has transport": (
         [row(1, fetch_s=0.9), row(1, 300, fetch_s=0.3, transport=False)], "dataset CPU", 1, False,
     ),
+    "the same, with no workers": (
+        [row(0, fetch_s=0.9), dataclasses.replace(row(0, 300, fetch_s=0.9, transport=False), batches=30)],
+        "dataset CPU", 0, False,
+    ),
     "transport, of what is put together": (
         [row(1, fetch_s=0.2, collate_s=0.8), row(1, 300, fetch_s=0.2, transport=False)], "transport", 1, False,
     ),

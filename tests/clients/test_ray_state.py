@@ -2,11 +2,14 @@
 
 import copy
 import dataclasses
+import gc
 import json
 import os
 import pickle
 import signal
+import time
 import traceback
+import weakref
 from itertools import chain
 
 import numpy as np
@@ -17,6 +20,8 @@ data = pytest.importorskip("ray.data")
 
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
+from slipring.ray import cluster as cluster_of  # noqa: E402
+from slipring.ray.source import Coming  # noqa: E402
 from tests.clients.rays import cluster_of_one  # noqa: E402
 
 pytestmark = [
@@ -148,6 +153,21 @@ def test_when_an_iteration_is_over_no_block_is_kept_for_it(how):
         while ray.get(loader._ledger.kept.remote()):  # it is told, and not waited for
             pass
         assert sorted(chain(*ids(loader))) == list(range(200))
+
+
+def test_a_block_that_was_read_is_let_go_of_without_the_garbage_collector():
+    ledger, _ = cluster_of.start(numbers().iterator(), True, 1, 4)
+    coming = Coming(ledger.take.remote((0, 1), 0, 0))
+    gc.disable()
+    try:
+        coming.get()
+        block, reference = weakref.ref(coming.block.result()), weakref.ref(coming.taken)
+        del coming
+        while block() is not None or reference() is not None:  # Ray's thread may have them a moment longer
+            time.sleep(0)
+    finally:
+        gc.enable()
+        ray.kill(ledger)
 
 
 def test_a_copy_is_refused():

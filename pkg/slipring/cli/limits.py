@@ -118,7 +118,7 @@ def _slowed(row, bare):
 
 def _reading(row):
     """Seconds of reading for a sample, as far as workers do not read side by side."""
-    return row.fetch_s / max(1, row.batches * row.case.batch_size * row.case.workers)
+    return row.fetch_s / (max(1, row.batches * row.case.batch_size) * max(1, row.case.workers))
 
 
 def _threads(row):

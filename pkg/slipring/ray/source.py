@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import math
 import time
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,12 +116,17 @@ class BlockPass(Pass):
         self._copied = self._collated = 0
 
     def catch_up(self):
+        large, self._blocks.large = (
+            self._blocks.large,
+            0,
+        )  # many blocks may be passed over: ask ahead for each
         while True:
             try:
                 missing = self.made.catch_up()
             except (BlockError, ImageError):
                 continue  # it was raised then
             break
+        self._blocks.large = large
         if missing:
             raise ValueError(
                 f"the state says that {self.behind} rows were given out of the data, which now ends after "
@@ -203,22 +210,28 @@ class Coming:
         """Have the block got as soon as its reference is there. Until then it is in the store, but not read."""
         if self.block is None:
             self.block = Future()
-            self.taken.add_done_callback(self._get)
+            # A future keeps its callbacks. Through this object they would be a cycle, and the block stay in the store.
+            self.taken.add_done_callback(partial(_taken, self.block))
 
-    def _get(self, taken):
-        error = taken.exception()
-        found = None if error is not None else taken.result()
+
+def _taken(block, taken):
+    """Have a block got, now that there is a reference; in Ray's thread, which tells nobody of errors."""
+    try:
+        found = None if taken.exception() is not None else taken.result()
         if isinstance(found, tuple):
-            found[0][0].future().add_done_callback(self._got)
+            found[0][0].future().add_done_callback(partial(_got, block))
         else:  # who looks at `taken` is told why
-            self.block.set_result(None)
+            block.set_result(None)
+    except BaseException as error:
+        block.set_exception(error)
 
-    def _got(self, block):
-        error = block.exception()
-        if error is not None:
-            self.block.set_exception(error)
-        else:
-            self.block.set_result(block.result())
+
+def _got(block, got):
+    error = got.exception()
+    if error is not None:
+        block.set_exception(error)
+    else:
+        block.set_result(got.result())
 
 
 class Blocks:
@@ -252,11 +265,13 @@ class Blocks:
     """
 
     def __init__(self, ledger, run, worker, first, ahead, feed, pictures, large):
+        import ray
+
         from slipring.ray import columns  # pyarrow's and Ray's data
 
-        self._columns = columns
+        self._ray, self._columns = ray, columns
         self._ledger, self._run, self._worker, self._ahead = ledger, run, worker, ahead
-        self._feed, self._pictures, self._large = feed, pictures, large
+        self._feed, self._pictures, self.large = feed, pictures, large
         self._calls = collections.deque()  # what was asked for
         self._next = first  # to be asked for
         self._parts = []
@@ -292,15 +307,16 @@ class Blocks:
         self._calls.popleft()
         self.at, self.place = number, (number, self._feed.rows)
         self.count += 1
-        _, rows, _ = taken
+        references, rows, _ = taken
         del taken
         try:
-            block = coming.block.result()
+            # Of what must come from elsewhere, Ray has that brought first which is waited for.
+            block = coming.block.result() if coming.block.done() else self._ray.get(references[0])
         finally:
-            del coming
+            del coming, references
             self.got_ns += time.perf_counter_ns() - asked
         self._parts = self._columns.batches_of(block, rows)[::-1]
-        if not self._large or sum(part.num_rows for part in self._parts) < self._large:
+        if sum(part.num_rows for part in self._parts) < (self.large or math.inf):
             self._ask_ahead()
 
     def release(self, first):

@@ -37,6 +37,7 @@ from slipring.workers.startup import StartupWatchdog
 
 TERM_S = 2.0  # for a worker to end after SIGTERM, before it is killed
 KILL_S = 3.0  # and after SIGKILL, before it is left behind: it is frozen, or its system call does not return
+LACK_S = 60.0  # if it only lacks a processor
 
 log = logging.getLogger("slipring")
 
@@ -286,8 +287,12 @@ class ProcessPool(Crew):
             self._reap(seconds)
             if not self.processes:
                 return
-        # On a loaded machine who has been killed may wait that long for a processor to end on.
-        while any(state_of(process.pid) == "R" for process in self.processes.values()):
+        # On a loaded machine who has been killed may wait that long for a processor to end on. A zombie whose pidfd
+        # is not readable has threads that do.
+        deadline = time.monotonic() + LACK_S
+        while time.monotonic() < deadline and any(
+            state_of(process.pid) in ("R", "Z") for process in self.processes.values()
+        ):
             self._reap(KILL_S)
         self._reap(0.0)  # who has ended between the two
         if not self.processes:
