@@ -165,6 +165,22 @@ def batches_of_rows(tmp_path_factory):
     return path
 
 
+def test_rows_of_arrow_ipc_are_counted_without_the_large_columns(tmp_path, serve):
+    import pyarrow as pa
+
+    table = pa.table(
+        {"image": [bytes([n]) * 100_000 for n in range(100)], "text": ["x"] * 100, "label": range(100)}
+    )
+    with pa.ipc.new_file(str(tmp_path / "rows.arrow"), table.schema) as sink:
+        sink.write_table(table, max_chunksize=20)
+    server = serve(tmp_path)
+    for columns in (["label"], ["text"], ["label", "text"]):
+        before = server.tells("requests")["bytes"]
+        data = TableDataset(f"{server.url}/rows.arrow", columns=columns)
+        assert server.tells("requests")["bytes"] - before < 2 << 20
+        assert len(data) == 100 and data[70] == {name: 70 if name == "label" else "x" for name in columns}
+
+
 class Loaded:
     """A dataset that is read from the threads of one process."""
 

@@ -266,7 +266,7 @@ class Ipc:
         options = pa.ipc.IpcReadOptions(use_threads=False)
         self.file = read(self.memory, options=options)
         whole = self.file.schema
-        self.schema = _project(whole, columns, path)
+        self.types, self.schema = whole.types, _project(whole, columns, path)
         if afar is not None and not stream:
             length = _footer(afar.range(max(0, stamp.size - 10), stamp.size))
             self.metadata = bytes(afar.range(stamp.size - length, stamp.size))
@@ -291,9 +291,8 @@ class Ipc:
         if self.metadata is None:
             return [self.batch(i).num_rows for i in range(len(self))]
         # A footer tells no rows, only batches do: of them a column of few bytes is read.
-        types = self.file.schema.types
         options = pa.ipc.IpcReadOptions(use_threads=False)
-        options.included_fields = [min(range(len(types)), key=lambda at: _width(types[at]))]
+        options.included_fields = [min(range(len(self.types)), key=lambda at: _width(self.types[at]))]
         file = pa.ipc.open_file(self.memory, options=options)
         return [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
 
