@@ -367,6 +367,62 @@ def test_what_killed_writers_have_left_is_removed_when_it_is_old_and_in_no_row(d
     cache.kept.close()
 
 
+def test_what_other_caches_keep_in_folders_below_stays(disk):
+    import diskcache
+
+    from slipring.files.disk import DiskCache
+
+    DiskCache(str(disk), 1 << 30).kept.close()
+    others = [disk / "theirs", disk / "ab", disk / "ab" / "cd", disk / "ab" / "cd" / "ef"]
+    for folder in others:
+        with diskcache.Cache(str(folder)) as other:
+            other.set("name", bytes(100_000))
+    with diskcache.FanoutCache(str(disk / "12"), shards=2) as shards:
+        shards.set("name", bytes(100_000))
+    (disk / "ab" / "cd" / "mine.val").write_bytes(b"no name of diskcache's")
+    theirs = set(disk.rglob("*.val"))
+    assert len(theirs) == len(others) + 2
+    (inside,) = (disk / "theirs").rglob("*.val")
+    (disk / "ff").symlink_to(inside.parent.parent)
+    left = disk / "01" / "23" / f"{'0' * 28}.val"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"of a writer that was killed")
+    for path in (left, disk / "swept", *theirs):
+        os.utime(path, (1, 1))
+    DiskCache(str(disk), 1 << 30).kept.close()
+    assert not left.exists() and all(path.exists() for path in theirs)
+
+
+def test_a_folder_with_a_variable_in_its_name_is_tidied_where_it_is(disk, monkeypatch):
+    from slipring.files.disk import DiskCache
+
+    monkeypatch.setenv("SCRATCH", str(disk))
+    DiskCache("$SCRATCH/kept", 1 << 30).kept.close()
+    left = disk / "kept" / "01" / "23" / f"{'0' * 28}.val"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"of a writer that was killed")
+    for path in (left, disk / "kept" / "swept"):
+        os.utime(path, (1, 1))
+    cache = DiskCache("$SCRATCH/kept", 1 << 30)
+    cache.put("name", b"bytes")
+    assert cache.get("name") == b"bytes" and not left.exists()
+    cache.kept.close()
+
+
+def test_a_folder_that_cannot_be_tidied_keeps_on(disk, caplog):
+    from slipring.files.disk import DiskCache
+
+    (disk / "swept").mkdir(parents=True)
+    os.utime(disk / "swept", (1, 1))
+    for _ in range(2):
+        cache = DiskCache(str(disk), 1 << 30)
+        cache.put("name", b"bytes")
+        assert cache.get("name") == b"bytes"
+        cache.kept.close()
+    (said,) = caplog.messages
+    assert "killed processes have left" in said and "IsADirectoryError" in said
+
+
 def test_a_disk_cache_that_does_not_work_costs_no_sample(folder, server, disk, caplog):
     disk.write_text("a file, where a folder should be")
     storage = slipring.Storage(disk_cache=disk)

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import logging
 import os
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ SWEPT, EVERY_S = (
     "swept",
     86_400,
 )  # a file that was touched when it was last done: a million files take a minute
+_TWO_DIGITS, _VALUE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{28}\.val")  # diskcache's names
 _FAILURES = (OSError, sqlite3.Error, diskcache.Timeout)
 
 
@@ -60,10 +62,14 @@ class DiskCache:
             self.kept = diskcache.Cache(
                 folder, disk=_OnlyBytes, size_limit=budget, disk_min_file_size=1 << 12
             )
-            self._sweep()
         except _FAILURES as error:
             self._say(error)
             self.kept = None
+            return
+        try:
+            self._sweep()
+        except _FAILURES as error:
+            self._say(error, "works, but what killed processes have left there stays")
 
     def get(self, name):
         """Return the bytes, or None."""
@@ -96,31 +102,44 @@ class DiskCache:
         diskcache's own check locks the database for as long as it looks at all files, and takes those that are just
         being written.
         """
-        swept, now = os.path.join(self.folder, SWEPT), time.time()
+        root, now = self.kept.directory, time.time()  # where ~ and $VAR are expanded
+        swept = os.path.join(root, SWEPT)
         if os.path.exists(swept) and now - os.path.getmtime(swept) < EVERY_S:
             return
         with open(swept, "a"):
             os.utime(swept)
         old = set()
-        for folder, _, files in os.walk(self.folder):
-            for path in (os.path.join(folder, file) for file in files if file.endswith(".val")):
-                with contextlib.suppress(FileNotFoundError):  # it has been evicted meanwhile
-                    if now - os.path.getmtime(path) > OLD_S:
-                        old.add(os.path.relpath(path, self.folder))
-        database = Path(self.folder, diskcache.core.DBNAME).as_uri()
+        for name in _values(root):
+            with contextlib.suppress(FileNotFoundError):  # it has been evicted meanwhile
+                if now - os.path.getmtime(os.path.join(root, name)) > OLD_S:
+                    old.add(name)
+        database = Path(root, diskcache.core.DBNAME).as_uri()
         with contextlib.closing(sqlite3.connect(f"{database}?mode=ro", uri=True, timeout=60)) as rows:
             for (name,) in rows.execute("SELECT filename FROM Cache WHERE filename IS NOT NULL"):
                 old.discard(name)
         for name in old:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.folder, name))
+                os.unlink(os.path.join(root, name))
 
-    def _say(self, error):
-        _say(self.folder, type(error).__name__, str(error), os.getpid())
+    def _say(self, error, what="does not work, what it lacks is read from afar"):
+        _say(self.folder, what, type(error).__name__, str(error), os.getpid())
+
+
+def _values(root):
+    """Return the names of files below `root` that are called as diskcache calls those of this very folder.
+
+    Whatever else lies there is somebody else's: another cache in a folder below has its rows elsewhere.
+    """
+    names = []
+    for folder, below, files in os.walk(root):
+        at = os.path.relpath(folder, root)
+        deep = 0 if at == os.curdir else at.count(os.sep) + 1
+        below[:] = [name for name in below if deep < 2 and _TWO_DIGITS.fullmatch(name)]
+        if deep == 2:
+            names += [os.path.join(at, name) for name in files if _VALUE.fullmatch(name)]
+    return names
 
 
 @functools.cache
-def _say(folder, kind, reason, pid):
-    logging.getLogger("slipring").warning(
-        "the disk cache in %s does not work, what it lacks is read from afar: %s: %s", folder, kind, reason
-    )
+def _say(folder, what, kind, reason, pid):
+    logging.getLogger("slipring").warning("the disk cache in %s %s: %s: %s", folder, what, kind, reason)
