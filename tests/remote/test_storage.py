@@ -423,6 +423,17 @@ def test_a_folder_that_cannot_be_tidied_keeps_on(disk, caplog):
     assert "killed processes have left" in said and "IsADirectoryError" in said
 
 
+def test_a_file_that_has_grown_is_read_anew_where_the_server_tells_no_tag(tmp_path, serve, disk):
+    (tmp_path / "served").mkdir()
+    data = os.urandom(1_000_000)
+    url = f"{serve(tmp_path / 'served', tags=False).url}/bytes"
+    for size in (400_000, 1_000_000):
+        (tmp_path / "served" / "bytes").write_bytes(data[:size])
+        storage = slipring.Storage(disk_cache=disk)
+        told, tag = storage._info(url)
+        assert (told, storage._open(url, told, tag).read()) == (size, data[:size])
+
+
 def test_a_disk_cache_that_does_not_work_costs_no_sample(folder, server, disk, caplog):
     disk.write_text("a file, where a folder should be")
     storage = slipring.Storage(disk_cache=disk)

@@ -134,10 +134,11 @@ class Storage:
         Who reads on does so in whole blocks, which are kept one by one: whoever reads within them finds them.
         """
         kept, first = self._disk(), start - start % BLOCK
+        sized = f"{tag} {size}"  # the last block of a file that has grown was shorter, and no tag may tell
         on_grid = start == first and (stop % BLOCK == 0 or stop == size)
         blocks = dict.fromkeys(range(first, stop, BLOCK))
         for at in blocks:
-            blocks[at] = kept.get(name_of(self._token, url, tag, at, "block"))
+            blocks[at] = kept.get(name_of(self._token, url, sized, at, "block"))
             if blocks[at] is None and not on_grid:
                 return self._read(url, start, stop, tag)
         for begin, end in joined([(at, at + BLOCK) for at, data in blocks.items() if data is None], gap=0):
@@ -146,7 +147,7 @@ class Storage:
                 data = self._fetch(url, piece, min(end, piece + PIECE))
                 for at in range(piece, piece + len(data), BLOCK):
                     blocks[at] = data[at - piece : at - piece + BLOCK]
-                    kept.put(name_of(self._token, url, tag, at, "block"), blocks[at])
+                    kept.put(name_of(self._token, url, sized, at, "block"), blocks[at])
         return b"".join(blocks.values())[start - first : stop - first]
 
     def _piece(self, url, start, stop, tag=""):
