@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import json
 import os
 import pickle
 import sqlite3
@@ -179,44 +178,6 @@ def test_an_error_is_worth_another_attempt_or_not(error, transient):
 
 
 # ---- the disk cache
-
-
-PLACES = """
-import json
-import slipring
-from fsspec.implementations.dirfs import DirFileSystem
-from fsspec.implementations.local import LocalFileSystem
-from pyarrow import fs
-
-def s3fs(secret, endpoint):
-    client = {"aws_session_token": secret, "endpoint_url": f"http://user:{secret}@{endpoint}"}
-    return {"storage_options": {"key": secret, "secret": secret, "client_kwargs": client}}
-
-def http(secret, endpoint):
-    return {"storage_options": {"headers": {"Authorization": secret}, "base_url": f"http://{endpoint}"}}
-
-def folder(secret, path):
-    return {"filesystem": DirFileSystem(f"/{path}", LocalFileSystem(token=secret))}
-
-def pyarrow(secret, endpoint):
-    system = fs.S3FileSystem(access_key=secret, secret_key=secret, endpoint_override=endpoint, region="eu-west-1")
-    return {"filesystem": system}
-
-def below(secret, endpoint):
-    return {"filesystem": fs.SubTreeFileSystem("bucket", pyarrow(secret, endpoint)["filesystem"])}
-
-places = [("one", "a:1"), ("another", "a:1"), ("one", "b:1")]
-kinds = (s3fs, http, folder, pyarrow, below)
-print(json.dumps([[slipring.Storage(**kind(*place))._token for place in places] for kind in kinds]))
-"""
-
-
-def test_names_of_what_is_kept_depend_on_the_place_and_on_no_secret():
-    """In a process of its own: pyarrow's S3 has threads that stay."""
-    done = subprocess.run([sys.executable, "-c", PLACES], capture_output=True, text=True, check=True)
-    tokens = json.loads(done.stdout)
-    assert all(one == another != elsewhere for one, another, elsewhere in tokens)
-    assert len({one for one, *_ in tokens}) == len(tokens) == 5
 
 
 def test_what_is_kept_says_no_password_and_who_has_another_one_finds_it(tmp_path, serve, disk):

@@ -96,7 +96,7 @@ class Storage:
         self.attempts, self.timeout, self.attempt_timeout = attempts, float(timeout), float(attempt_timeout)
         self.disk_cache = None if disk_cache is None else os.path.abspath(os.fspath(disk_cache))
         self.disk_cache_bytes = size_in_bytes("disk_cache_bytes", disk_cache_bytes)
-        self._token = token_of(self._options, filesystem)
+        self._token = None if disk_cache is None else token_of(self._options, filesystem)
         self._pid, self._made = os.getpid(), None
 
     def __getstate__(self) -> dict[str, Any]:

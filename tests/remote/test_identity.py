@@ -1,0 +1,185 @@
+"""What files behind URLs are called in a disk cache: as their places are, whoever reads them."""
+
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import slipring
+
+try:
+    from fsspec import AbstractFileSystem
+    from pyarrow import fs as arrow_fs
+except ModuleNotFoundError:  # all tests here are skipped
+    AbstractFileSystem = object
+    Handler = object
+else:
+    Handler = arrow_fs.FileSystemHandler
+
+
+PLACES = """
+import json
+import slipring
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from pyarrow import fs
+
+def s3fs(secret, endpoint):
+    client = {"aws_session_token": secret, "endpoint_url": f"http://user:{secret}@{endpoint}"}
+    return {"storage_options": {"key": secret, "secret": secret, "client_kwargs": client}}
+
+def http(secret, endpoint):
+    return {"storage_options": {"headers": {"Authorization": secret}, "base_url": f"http://{endpoint}"}}
+
+def folder(secret, path):
+    return {"filesystem": DirFileSystem(f"/{path}", LocalFileSystem(token=secret))}
+
+def pyarrow(secret, endpoint):
+    system = fs.S3FileSystem(access_key=secret, secret_key=secret, endpoint_override=endpoint, region="eu-west-1")
+    return {"filesystem": system}
+
+def below(secret, endpoint):
+    return {"filesystem": fs.SubTreeFileSystem("bucket", pyarrow(secret, endpoint)["filesystem"])}
+
+places = [("one", "a:1"), ("another", "a:1"), ("one", "b:1")]
+kinds = (s3fs, http, folder, pyarrow, below)
+print(json.dumps([[slipring.Storage(**kind(*place), disk_cache="/kept")._token for place in places] for kind in kinds]))
+"""
+
+
+def test_names_of_what_is_kept_depend_on_the_place_and_on_no_secret():
+    """In a process of its own: pyarrow's S3 has threads that stay."""
+    done = subprocess.run([sys.executable, "-c", PLACES], capture_output=True, text=True, check=True)
+    tokens = json.loads(done.stdout)
+    assert all(one == another != elsewhere for one, another, elsewhere in tokens)
+    assert len({one for one, *_ in tokens}) == len(tokens) == 5
+
+
+def token(filesystem=None, **options):
+    """What a storage with a disk cache calls the place, once it has travelled."""
+    storage = slipring.Storage(filesystem, storage_options=options or None, disk_cache="kept")
+    assert pickle.loads(pickle.dumps(storage))._token == storage._token
+    return storage._token
+
+
+SECRETS = [
+    "key", "secret", "token", "password", "passwd", "username", "user", "anon", "credential", "credentials",
+    "session", "session_kwargs", "sas_token", "account_key", "client_secret", "access_key", "aws_secret_access_key",
+    "timeout", "request_timeout", "cache_regions", "loop", "asynchronous", "skip_instance_cache",
+    "use_listings_cache",
+]  # fmt: skip
+PLACE_OPTIONS = [
+    "gist_id", "instance", "root_file_id", "store_name", "bucket", "endpoint_url", "fo", "key_prefix", "tenant",
+    "whatever a file system of one's own calls it",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "within", [None, "client_kwargs", "target_options", "remote_options", "ref_storage_args"]
+)
+def test_every_option_but_who_reads_and_how_is_part_of_a_name(within):
+    def of(name, value):
+        return token(**({name: value} if within is None else {within: {name: value}}))
+
+    for name in SECRETS:
+        assert of(name, "one") == of(name, "another"), name
+    for name in PLACE_OPTIONS:
+        assert of(name, "one") != of(name, "another"), name
+        assert of(name, "one") == of(name, "one"), name
+
+
+def test_what_is_no_option_but_a_value_is_part_of_a_name_as_a_whole():
+    references = [{"refs": {"key": [url, 0, 10]}} for url in ("s3://a/b", "s3://a/c")]
+    assert token(fo=references[0]) == token(fo=dict(references[0])) != token(fo=references[1])
+    assert token(roots=["a", "b"]) != token(roots=["a", "c"])
+    made = [bytearray(b"one"), bytearray(b"one"), bytearray(b"two")]  # of any class
+    assert token(store=made[0]) == token(store=made[1]) != token(store=made[2])
+    assert token(store=object) != token(store=dict)
+    tokens = [
+        slipring.Storage(storage_options={"store": lambda: 0}, disk_cache="kept")._token for _ in range(2)
+    ]
+    assert tokens[0] != tokens[1]  # there is no telling: what one has kept, the other does not find
+
+
+def test_headers_that_tell_a_place_are_part_of_a_name_and_those_that_tell_who_reads_are_not():
+    for name in ("Authorization", "Cookie", "X-Api-Key", "x-api-key", "x-amz-security-token"):
+        assert token(headers={name: "one"}) == token(headers={name: "another"}), name
+    assert token(headers={"X-Tenant": "one"}) != token(headers={"X-Tenant": "another"})
+
+
+def test_a_connection_string_tells_its_place_and_not_its_key():
+    def of(account, key):
+        text = f"DefaultEndpointsProtocol=https;AccountName={account};AccountKey={key}==;EndpointSuffix=core"
+        return token(connection_string=text)
+
+    assert of("one", "k") == of("one", "l") != of("two", "k")
+
+
+class Own(AbstractFileSystem):
+    """A file system of a user's, which knows its options by their places only."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+
+
+class Other(Own):
+    pass
+
+
+def test_file_systems_of_ones_own_are_told_apart_by_class_and_by_all_options():
+    import fsspec
+    from fsspec.implementations.reference import ReferenceFileSystem
+
+    assert token(Own("a", "b")) == token(Own("a", "b"))
+    assert len({token(kind(*place)) for kind in (Own, Other) for place in [("a", "b"), ("a", "c"), ()]}) == 6
+    assert token(Own(shelf="a", token="x")) == token(Own(shelf="a", token="y")) != token(Own(shelf="b"))
+    below = [token(fsspec.filesystem("simplecache", fs=Own(place))) for place in ("a", "b")]
+    assert below[0] != below[1]
+    several = [token(ReferenceFileSystem({}, fs={"memory": Own(place)})) for place in ("a", "b")]
+    assert several[0] != several[1]
+
+
+def test_an_option_named_fs_need_not_be_a_file_system():
+    import fsspec
+
+    tokens = [
+        token(fsspec.filesystem("dir", path=path, fs=None, target_protocol="memory")) for path in ("/x", "/y")
+    ]
+    assert tokens[0] != tokens[1]
+
+
+def test_a_place_has_a_name_only_where_something_is_kept():
+    assert slipring.Storage()._token is None
+
+
+class Shelf(Handler):
+    """What a user gives pyarrow as a file system of his own."""
+
+    def __init__(self, place, below=None):
+        self.place, self.fs = place, below
+
+    def _none(self, *args):
+        raise NotImplementedError
+
+    get_type_name = normalize_path = get_file_info = get_file_info_selector = create_dir = delete_dir = _none
+    delete_dir_contents = delete_root_dir_contents = delete_file = move = copy_file = open_input_stream = (
+        _none
+    )
+    open_input_file = open_output_stream = open_append_stream = __eq__ = __ne__ = _none
+
+
+@pytest.mark.parametrize("below", [None, "a file system"])
+def test_handlers_of_pyarrow_are_told_apart_by_their_pickles(below):
+    def of(place):
+        return token(arrow_fs.PyFileSystem(Shelf(place, below)))
+
+    assert of("a") == of("a") != of("b")
+
+
+def test_file_systems_of_fsspec_in_pyarrow_are_told_apart():
+    def of(place):
+        return token(arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(Own(place))))
+
+    assert of("a") == of("a") != of("b")
