@@ -65,13 +65,14 @@ def token(filesystem=None, **options):
 
 
 SECRETS = [
-    "key", "secret", "token", "password", "passwd", "username", "user", "anon", "credential", "credentials",
+    "key", "secret", "token", "password", "passwd", "anon", "credential", "credentials",
     "session", "session_kwargs", "sas_token", "account_key", "client_secret", "access_key", "aws_secret_access_key",
     "timeout", "request_timeout", "cache_regions", "loop", "asynchronous", "skip_instance_cache",
     "use_listings_cache",
 ]  # fmt: skip
 PLACE_OPTIONS = [
-    "gist_id", "instance", "root_file_id", "store_name", "bucket", "endpoint_url", "fo", "key_prefix", "tenant",
+    "gist_id", "instance", "username", "user",  # who may be at home elsewhere
+    "root_file_id", "store_name", "bucket", "endpoint_url", "fo", "key_prefix", "tenant",
     "whatever a file system of one's own calls it",
 ]  # fmt: skip
 

@@ -12,9 +12,9 @@ _WHO_OR_HOW = re.compile(
     r"""(?:X_)? (?:  # as headers begin
     (?:\w+_)? (?:token|password|passwd|passphrase|secret|credentials?)  # who
     | (?:(?:aws_)?(?:secret_)?access|account|api|private|secret|shared)_key (?:_id)?
-    | key | tok | anon(?:ymous)? | auth | (?:proxy_)?authorization | cookies? | user | username | login | user_agent
+    | key | tok | anon(?:ymous)? | auth | (?:proxy_)?authorization | cookies? | user_agent
     | credential\w* | session\w* | kerb_\w+ | kerberos | key_filename | pkey
-    | AccountKey | SharedAccessSignature | Password | Pwd | (?:Uid|User\ Id)  # in connection strings
+    | AccountKey | SharedAccessSignature | Password | Pwd  # in connection strings
 
     | \w*timeout\w* | cache_\w+ | asynchronous | loop | get_client  # how
     | skip_instance_cache | use_listings_cache | listings_expiry_time | max_paths
