@@ -109,7 +109,7 @@ def test_one_stream_for_several_workers_of_another_loader_is_refused():
         next(iter(loader))
 
 
-def test_a_scanner_of_files_is_a_source(tmp_path):
+def test_a_scanner_of_files_is_a_source(tmp_path, forked):
     pa = pytest.importorskip("pyarrow")
     dataset = pytest.importorskip("pyarrow.dataset")
     table = pa.table({"x": np.arange(5000), "y": np.arange(5000) % 7, "t": [str(i) for i in range(5000)]})
