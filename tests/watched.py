@@ -87,7 +87,7 @@ def hung(**options):
 
 def beginning(gate, **options):
     """Goes on until its workers hang at the gate as they begin; then on to the end."""
-    with loader_of(8, worker_init_fn=lambda worker: Gate(gate)(), start_method="fork", **options) as loader:
+    with loader_of(8, worker_init_fn=lambda worker: Gate(gate)(), **options) as loader:
         say()
         for _ in loader:
             pass

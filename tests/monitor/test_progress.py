@@ -1,5 +1,6 @@
 """A bar that shows how far a pass is, and how much of it was waiting."""
 
+import contextlib
 import io
 import itertools
 import subprocess
@@ -11,6 +12,15 @@ import pytest
 
 import slipring
 from tests.datasets import Squares, flat, numbers
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tqdms_lock():
+    """tqdm makes a semaphore for all processes once, which has a name until the end where nothing is forked."""
+    with contextlib.suppress(ImportError):
+        from tqdm.std import TqdmDefaultWriteLock
+
+        TqdmDefaultWriteLock.create_mp_lock()
 
 
 @pytest.fixture(autouse=True)

@@ -88,7 +88,7 @@ def test_a_closed_cache_costs_no_report():
         assert loader.report().memory["cache"] is None
 
 
-def test_a_sample_whose_index_is_no_int64_is_told_by_its_row():
+def test_a_sample_whose_index_is_no_int64_is_told_by_its_row(forked):
     class Far:
         def __getitem__(self, i):
             return np.zeros(2)
