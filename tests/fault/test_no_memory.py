@@ -44,7 +44,9 @@ def next_starved(iterator, at):
         _testcapi.remove_mem_hooks()
 
 
-@pytest.mark.leaks_ok("one run of ten loses a reference to a pool where an allocation fails: whose is not known")
+@pytest.mark.leaks_ok(
+    "one run of ten loses a reference to a pool where an allocation fails: whose is not known"
+)
 def test_a_consumer_without_memory_says_so_and_the_next_epoch_is_whole():
     quiet = at = 0
     with Loader(Squares(N), BATCH, num_workers=2) as loader:
