@@ -10,6 +10,7 @@ ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
 import slipring  # noqa: E402
 
 pytestmark = [
+    pytest.mark.alone,  # a cluster wants all processors to start within its own limits of time
     pytest.mark.timeout(300),
     pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
 ]
