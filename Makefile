@@ -127,7 +127,7 @@ test-all: build $(CLIENTS) $(RAY) ## docs, and what test leaves out: sanitizers,
 JOBS ?= $(shell n=$$(nproc); echo $$((n < 8 ? 2 * n : 16)))
 MARKS_SLOW := grep -rlE 'mark\.slow|tests\.parts' tests --include
 SLOW := $(shell $(MARKS_SLOW) 'test_*.py') $(dir $(shell $(MARKS_SLOW) conftest.py))
-ALONE := $(shell grep -rlwE 'mark.(alone|measured)' tests --include 'test_*.py')
+ALONE := $(shell grep -rlwE 'mark.(alone|measured)|clients.rays' tests --include 'test_*.py')
 PYTEST_PARTS = @status=0; echo "== pytest: $(1), $(JOBS) at once"; \
 	$(PY) -m pytest -q -n $(JOBS) --dist worksteal -m "($(1)) and not alone" $(2) || status=1; \
 	echo "== pytest: $(1), alone"; $(PY) -m pytest -q -m "($(1)) and alone" $(ALONE) || status=1; exit $$status

@@ -3,7 +3,15 @@
 import contextlib
 import tempfile
 
+import pytest
 import torch.utils.data
+
+MARKS = [
+    pytest.mark.alone,  # a cluster wants all processors to start within its own limits of time
+    pytest.mark.timeout(400),
+    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
+]
+WAIT = 120  # seconds, on a machine where much else runs
 
 
 @contextlib.contextmanager
@@ -26,6 +34,13 @@ def cluster_of_one(**options):
             yield context
         finally:
             ray.shutdown()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """For modules that import it."""
+    with cluster_of_one():
+        yield
 
 
 class ByName(torch.utils.data.IterableDataset):

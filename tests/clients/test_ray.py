@@ -1,35 +1,21 @@
 """Ray actors prepare batches, and the loaders' workers put them into slots."""
 
-import tempfile
-
 import numpy as np
 import pytest
 
 ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
 
 import slipring  # noqa: E402
+from tests.clients.rays import MARKS, cluster_of_one  # noqa: E402
 
-pytestmark = [
-    pytest.mark.alone,  # a cluster wants all processors to start within its own limits of time
-    pytest.mark.timeout(300),
-    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
 def cluster():
     """Ray on this machine, for two actors; gives what a worker's process needs to join it."""
-    with tempfile.TemporaryDirectory(prefix="ray") as short:  # for sockets: 107 characters at most
-        context = ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            log_to_driver=False,
-            namespace="slipring",
-            object_store_memory=100 << 20,
-            _temp_dir=short,
-        )
+    with cluster_of_one(namespace="slipring") as context:
         yield context.address_info["address"]
-        ray.shutdown()
 
 
 class Producer:

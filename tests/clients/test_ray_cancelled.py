@@ -13,14 +13,9 @@ psutil = pytest.importorskip("psutil")
 
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
-from tests.clients.rays import cluster_of_one  # noqa: E402
+from tests.clients.rays import MARKS, WAIT, cluster_of_one  # noqa: E402
 
-pytestmark = [
-    pytest.mark.alone,  # a cluster wants all processors to start within its own limits of time
-    pytest.mark.timeout(400),
-    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
-]
-WAIT = 120
+pytestmark = MARKS
 
 # A driver that makes a split of a dataset whose last rows never come, and waits for its end.
 DRIVER = """

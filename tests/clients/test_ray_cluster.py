@@ -14,13 +14,9 @@ data = pytest.importorskip("ray.data")
 
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
-from tests.clients.rays import cluster_of_one  # noqa: E402
+from tests.clients.rays import MARKS, cluster_of_one  # noqa: E402
 
-pytestmark = [
-    pytest.mark.alone,  # a cluster wants all processors to start within its own limits of time
-    pytest.mark.timeout(400),
-    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
-]
+pytestmark = MARKS
 WAIT = 180
 
 

@@ -11,20 +11,9 @@ data = pytest.importorskip("ray.data")
 
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
-from tests.clients.rays import cluster_of_one  # noqa: E402
+from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
 
-pytestmark = [
-    pytest.mark.alone,  # a cluster wants all processors to start within its own limits of time
-    pytest.mark.timeout(300),
-    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
-]
-WAIT = 120  # seconds, on a machine where much else runs
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    with cluster_of_one():
-        yield
+pytestmark = MARKS
 
 
 def columns(rows):

@@ -13,25 +13,14 @@ data = pytest.importorskip("ray.data")
 
 import slipring.ray  # noqa: E402
 from slipring import images  # noqa: E402
-from tests.clients.rays import cluster_of_one  # noqa: E402
+from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
 
-pytestmark = [
-    pytest.mark.alone,  # a cluster wants all processors to start within its own limits of time
-    pytest.mark.timeout(300),
-    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
-]
-WAIT = 120
+pytestmark = MARKS
 ROWS = 60
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    with cluster_of_one():
-        yield
-
-
 @pytest.fixture(scope="module")
-def pictures(cluster):
+def pictures():
     """Blocks of one and the same picture, no two crops of which are equal."""
     from PIL import Image
 

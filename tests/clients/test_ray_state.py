@@ -22,20 +22,9 @@ import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
 from slipring.ray import cluster as cluster_of  # noqa: E402
 from slipring.ray.source import Coming  # noqa: E402
-from tests.clients.rays import cluster_of_one  # noqa: E402
+from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
 
-pytestmark = [
-    pytest.mark.alone,  # a cluster wants all processors to start within its own limits of time
-    pytest.mark.timeout(300),
-    pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
-]
-WAIT = 120
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    with cluster_of_one():
-        yield
+pytestmark = MARKS
 
 
 def numbers(rows=200, blocks=9, ordered=True):

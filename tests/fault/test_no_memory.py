@@ -45,7 +45,7 @@ def next_starved(iterator, at):
 
 
 @pytest.mark.leaks_ok(
-    "one run of ten loses a reference to a pool where an allocation fails: whose is not known"
+    "Python 3.11 loses the arguments of a call where there is no memory for a cell of the function"
 )
 def test_a_consumer_without_memory_says_so_and_the_next_epoch_is_whole():
     quiet = at = 0

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import slow
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,10 +31,11 @@ def programs():
         ),
     )
     found = [(page, number) for page in fast for number in range(len(blocks(page)))]
+    clusters = [pytest.mark.slow, pytest.mark.alone]  # Ray wants all processors to start in time
     return found + [
-        slow(page, number)
+        pytest.param(page, number, marks=clusters if "import ray" in block else pytest.mark.slow)
         for page in ("docs/integrations.md", "docs/ray.md")
-        for number in range(len(blocks(page)))
+        for number, block in enumerate(blocks(page))
     ]
 
 

@@ -21,10 +21,8 @@ except ModuleNotFoundError as error:
 
 SUM = 16  # bytes of a digest, before what it is of
 OLD_S = 3600  # a file is written, and gets its row, in seconds
-SWEPT, EVERY_S = (
-    "swept",
-    86_400,
-)  # a file that was touched when it was last done: a million files take a minute
+SWEPT = "swept"  # a file that is touched when files of killed writers are removed
+EVERY_S = 86_400  # so seldom, since a million files take a minute
 _TWO_DIGITS, _VALUE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{28}\.val")  # diskcache's names
 _FAILURES = (OSError, sqlite3.Error, diskcache.Timeout)
 

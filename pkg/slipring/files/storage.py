@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-PIECE = (
-    1 << 23
-)  # bytes of one request: a larger range is asked for in pieces, each of which has the time of an attempt
+# Bytes of one request: a larger range is asked for in pieces, each of which has the time of an attempt.
+PIECE = 1 << 23
 _NOT_FORKED = ("s3", "gcs", "abfs", "hdfs")  # pyarrow's that have threads of their own
 
 
@@ -245,9 +244,8 @@ class Storage:
         options = self._options
         if protocol in ("http", "https"):  # what is compressed on its way has other ranges
             options = {**options, "headers": {"Accept-Encoding": "identity", **options.get("headers", {})}}
-        return Fsspec(
-            fsspec.filesystem(protocol, skip_instance_cache=True, **options)
-        )  # ends with this object
+        # Not the instance that fsspec shares: this one ends with this object.
+        return Fsspec(fsspec.filesystem(protocol, skip_instance_cache=True, **options))
 
     def _disk(self):
         if self.disk_cache is None:

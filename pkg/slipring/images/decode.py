@@ -234,9 +234,7 @@ def _by_pillow(data, out, table, box, to, window, flip, reading):
             raise
         except Exception as error:  # each format's reader has its own
             raise ImageError(f"the {image.format} image is broken: {error}") from error
-        orientation = (
-            _orientation(image) if reading.exif else 1
-        )  # behind the pixels: a TIFF is turned by then
+        orientation = _orientation(image) if reading.exif else 1  # now: a TIFF is turned by then
     crop(np.ascontiguousarray(pixels), out, table, box, to, window, flip, orientation, reading)
 
 

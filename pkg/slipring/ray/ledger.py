@@ -78,9 +78,8 @@ class Ledger:
             A list with the reference, (first, end) of its rows or None for all, and its bytes. An exception is what
             the data has ended with. (Were it raised here, Ray would log it for each call that was made ahead.)
         """
-        self.release(
-            run, worker, first
-        )  # at once: who draws may wait for the room that this makes in the store
+        # At once: who draws may wait for the room that this makes in the store.
+        self.release(run, worker, first)
         with self.lock:
             if run != self.run:
                 if run in self.over or run[0] != self.generation:

@@ -134,10 +134,8 @@ class Loader(StreamLoader):
     ) -> None:
         self._ledger = self._end = None
         self._past = [0] * len(TIMES)  # ns, of passes that are over
-        self._begun, self._generation = (
-            set(),
-            0,
-        )  # passes that the ledger knows, and the number of its last reset
+        self._begun = set()  # passes that the ledger knows
+        self._generation = 0  # number of its last reset
         self._owner = os.getpid()  # Ray has no connection in a forked child
         given = cluster.iterator_of(iterator)
         integer("num_workers", num_workers, 1, MAX_WORKERS)

@@ -9,10 +9,10 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
-from slipring.collate._arrays cimport copy_in, copy_rows
-from slipring.ring._slot cimport current_fill
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_INCREF
+from slipring.collate._arrays cimport copy_in, copy_rows
+from slipring.ring._slot cimport current_fill
 
 import numpy as np
 
