@@ -50,7 +50,9 @@ def start(iterator, keep, turns, threads):
     from slipring.ray.ledger import Ledger
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    made = ray.remote(Ledger).options(num_cpus=0, max_concurrency=threads, scheduling_strategy=here)
+    made = ray.remote(Ledger).options(
+        num_cpus=0, max_concurrency=threads, scheduling_strategy=here, enable_task_events=False
+    )
     ledger = made.remote(iterator, keep, turns)
     return ledger, cloudpickle.dumps(ledger)
 

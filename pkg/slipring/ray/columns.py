@@ -47,6 +47,9 @@ class Columns(Mapping):
     def __len__(self):
         return self.batch.num_columns
 
+    def __contains__(self, name):
+        return name in self.batch.schema.names  # without making an array of it
+
     def __getitem__(self, name):
         """Return a column.
 

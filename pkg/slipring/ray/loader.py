@@ -119,7 +119,7 @@ class Loader(StreamLoader):
         local_shuffle: int = 0,
         seed: int | None = None,
         num_workers: int = 1,
-        prefetch_blocks: int = 1,
+        prefetch_blocks: int = 2,
         device: Any = None,
         preload: int | None = None,
         timeout: float = 0,
