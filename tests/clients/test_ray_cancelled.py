@@ -14,6 +14,7 @@ psutil = pytest.importorskip("psutil")
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster_of_one  # noqa: E402
+from tests.datasets import wait_for_file  # noqa: E402
 
 pytestmark = MARKS
 
@@ -106,3 +107,77 @@ def test_the_workers_of_an_actor_that_is_killed_end_with_it():
         processes = [psutil.Process(pid) for pid in ray.get(training.first.remote())]
         ray.kill(training)
         assert not psutil.wait_procs(processes, timeout=WAIT)[1]
+
+
+def read_and_tell(made, file):
+    """Read a loader to its end in a task, and write the numbers of its worker and its actor once a batch has come."""
+
+    def read(made):  # here, so that Ray sends it as it is
+        import os
+
+        import slipring.ray
+
+        with slipring.ray.Loader(made, 16, timeout=120) as loader:
+            for _ in loader:
+                if not os.path.exists(file):
+                    ledger = ray.get(loader._ledger.__ray_call__.remote(lambda _: os.getpid()))
+                    with open(file + ".new", "w") as told:
+                        told.write(f"{loader.report().workers[0].pid} {ledger}")
+                    os.rename(file + ".new", file)
+
+    return ray.remote(read).options(num_cpus=0).remote(made)
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["interrupted", "killed"])
+def test_a_task_that_is_cancelled_ends_its_loader(force, tmp_path):
+    with cluster_of_one():
+        file = tmp_path / "processes"
+        task = read_and_tell(never_ends(), str(file))
+        wait_for_file(file)
+        processes = [psutil.Process(int(pid)) for pid in file.read_text().split()]
+        ray.cancel(task, force=force)
+        with pytest.raises((ray.exceptions.TaskCancelledError, ray.exceptions.WorkerCrashedError)):
+            ray.get(task, timeout=WAIT)
+        assert not psutil.wait_procs(processes, timeout=WAIT)[1]
+
+
+def test_a_run_of_train_that_fails_in_one_rank_ends_the_loaders_of_all(tmp_path):
+    train = pytest.importorskip("ray.train")
+    torch_trainer = pytest.importorskip("ray.train.torch")
+
+    def loop(config):
+        import os
+        import time
+
+        import slipring.ray
+
+        rank = ray.train.get_context().get_world_rank()
+        shard = ray.train.get_dataset_shard("train")
+        with slipring.ray.Loader(shard, 16, timeout=120) as loader:
+            batches = iter(loader)
+            next(batches)
+            with open(f"{config}/{rank}.new", "w") as told:
+                told.write(f"{loader.report().workers[0].pid}")
+            os.rename(f"{config}/{rank}.new", f"{config}/{rank}")
+            while len(os.listdir(config)) < 2:
+                time.sleep(0.05)
+            if rank == 0:
+                raise ZeroDivisionError("rank 0 gives up")
+            list(batches)  # whose end never comes
+
+    told = tmp_path / "told"
+    told.mkdir()
+    with cluster_of_one():
+        trainer = torch_trainer.TorchTrainer(
+            loop,
+            train_loop_config=str(told),
+            scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+            run_config=train.RunConfig(storage_path=str(tmp_path / "runs")),
+            datasets={"train": never_ends()},
+        )
+        with pytest.raises(Exception, match="rank 0 gives up"):
+            trainer.fit()
+        begun = [int(file.read_text()) for file in told.iterdir()]
+        assert len(begun) == 2
+        left = [psutil.Process(pid) for pid in begun if psutil.pid_exists(pid)]
+        assert not psutil.wait_procs(left, timeout=WAIT)[1]
