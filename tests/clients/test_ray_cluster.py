@@ -136,3 +136,26 @@ def test_a_loader_that_is_closed_ends_its_worker_and_its_actor():
             ledger = psutil.Process(ray.get(loader._ledger.__ray_call__.remote(lambda _: os.getpid())))
         assert not psutil.pid_exists(worker)
         assert not psutil.wait_procs([ledger], timeout=WAIT)[1]
+
+
+def test_a_loader_on_another_node_than_the_drivers_reads_there(nodes):
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    class Rank:  # here, so that Ray sends it as it is
+        def read(self, part):
+            import slipring.ray
+
+            with slipring.ray.Loader(part, 16, timeout=120) as loader:
+                ids = [i for batch in loader for i in batch["id"].tolist()]
+                ledger = loader._ledger.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+                return ids, ray.get(ledger), ray.get_runtime_context().get_node_id()
+
+    _, second = nodes
+    there = NodeAffinitySchedulingStrategy(second.node_id, soft=False)
+    parts = spread_over(400).streaming_split(2)
+    other = ray.remote(Rank).options(num_cpus=0, scheduling_strategy=there).remote().read.remote(parts[1])
+    with slipring.ray.Loader(parts[0], 16, timeout=WAIT) as loader:
+        here = [i for batch in loader for i in batch["id"].tolist()]
+    ids, ledger, node = ray.get(other, timeout=WAIT)
+    assert ledger == node == second.node_id
+    assert here and ids and sorted(here + ids) == list(range(400))

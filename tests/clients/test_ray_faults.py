@@ -1,6 +1,7 @@
 """What can be wrong with Ray's blocks, its producers and its nodes: errors that say so, in time."""
 
 import io
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -68,6 +69,17 @@ def test_nulls_where_tensors_are_expected_are_refused():
     assert error.column == "x" and "1 of 3 are null" in str(error) and "(2, 2)" in str(error)
 
 
+def test_nulls_within_tensors_are_refused():
+    from ray.data.extensions import ArrowTensorArray
+
+    whole = ArrowTensorArray.from_numpy(np.arange(12.0).reshape(3, 2, 2))
+    values = [[0.0] * 4, [0.0, None, 0.0, 0.0], [1.0] * 4]
+    holes = pa.ExtensionArray.from_storage(whole.type, pa.array(values, whole.type.storage_type))
+    with slipring.ray.Loader(in_order([pa.table({"x": holes})]), 3, timeout=WAIT) as loader:
+        found, (error,) = read(loader)
+    assert not found and error.column == "x" and "nulls within them" in str(error)
+
+
 def test_tensors_of_several_shapes_are_refused_by_name():
     def ragged(rows):
         made = np.empty(len(rows["id"]), object)
@@ -101,6 +113,41 @@ def test_an_exception_in_rays_task_arrives_with_its_text():
         batches = iter(loader)
         with pytest.raises(slipring.WorkerError, match="this shard is gone"):
             list(batches)
+        with pytest.raises(slipring.WorkerError, match="this shard is gone"):  # no end, and no other error
+            next(batches)
+
+
+def test_a_task_of_rays_that_dies_is_told_with_rays_text():
+    def dies(rows):  # here, so that Ray sends it as it is
+        import os
+
+        os._exit(3)
+
+    made = data.range(20, override_num_blocks=2).map_batches(dies, max_retries=0)
+    errors = slipring.WorkerError, ray.exceptions.RayError
+    with (
+        slipring.ray.Loader(made, 4, timeout=WAIT) as loader,
+        pytest.raises(errors, match=r"(?i)died|crashed"),
+    ):
+        list(loader)
+
+
+def test_no_row_is_lost_where_an_actor_of_rays_dies_and_is_started_again(tmp_path):
+    mark = str(tmp_path / "died")
+
+    class Once:  # here, so that Ray sends it as it is
+        def __call__(self, rows):
+            import os
+
+            if 100 in rows["id"] and not os.path.exists(mark):
+                open(mark, "w").close()
+                os._exit(3)
+            return rows
+
+    made = data.range(200, override_num_blocks=10).map_batches(Once, concurrency=1)
+    with slipring.ray.Loader(made, 16, timeout=WAIT) as loader:
+        assert sorted(i for batch in loader for i in batch["id"].tolist()) == list(range(200))
+    assert os.path.exists(mark)
 
 
 def test_all_workers_are_told_of_an_execution_that_fails_at_once():

@@ -10,6 +10,7 @@ import signal
 import time
 import traceback
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import numpy as np
@@ -86,6 +87,49 @@ def test_a_state_is_not_loaded_where_rays_order_is_not_the_same_again():
             assert loader.seed != state["seed"]
 
 
+def split(made):
+    """A loader for each rank of two."""
+    return [slipring.ray.Loader(part, 16, timeout=WAIT) for part in made.streaming_split(2)]
+
+
+def test_each_rank_of_a_split_resumes_from_its_own_state():
+    loaders = split(numbers())
+    iterations = [iter(loader) for loader in loaders]
+    with ThreadPoolExecutor(2) as ranks:  # an epoch begins when all have asked for it
+        first = list(ranks.map(lambda batches: ids(next(batches) for _ in range(2)), iterations))
+        states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
+        rest = list(ranks.map(ids, iterations))
+    for loader in loaders:
+        loader.close()
+    assert sorted(chain(*first[0], *rest[0], *first[1], *rest[1])) == list(range(200))
+    loaders = split(numbers())
+    with pytest.raises(ValueError, match=r"rank 1 of 2.*as rank 0 of 2"):
+        loaders[0].load_state_dict(states[1])
+    for loader, state in zip(loaders, states):
+        loader.load_state_dict(state)
+    with ThreadPoolExecutor(2) as ranks:
+        assert list(ranks.map(ids, loaders)) == rest
+    for loader in loaders:
+        loader.close()
+    whole = pytest.raises(ValueError, match=r"rank 1 of 2.*as rank 0 of 1")
+    with slipring.ray.Loader(numbers(), 16, timeout=WAIT) as loader, whole:
+        loader.load_state_dict(states[1])
+
+
+def test_a_splits_state_is_refused_where_its_dataset_shuffles_without_a_seed():
+    for loader in split(numbers().random_shuffle()):
+        with loader, pytest.raises(ValueError, match="seed"):
+            loader.state_dict()
+
+
+def test_a_state_is_said_also_when_the_splits_coordinator_is_dead():
+    part = numbers().streaming_split(1)[0]
+    with slipring.ray.Loader(part, 16, timeout=WAIT) as loader:
+        next(iter(loader))
+        ray.kill(part._coord_actor)
+        assert loader.state_dict()["rows"] == [16]
+
+
 @pytest.mark.parametrize("on_worker_death", ["raise", "respawn"])
 def test_an_epoch_can_be_iterated_again_whole_after_it_was_read_left_or_resumed(on_worker_death):
     way = {"seed": 3, "num_workers": 2, "timeout": WAIT, "on_worker_death": on_worker_death}
@@ -127,6 +171,13 @@ def test_a_state_that_cannot_be_loaded_in_time_changes_nothing(tmp_path):
         loader.options = dataclasses.replace(loader.options, timeout=WAIT)
         loader.load_state_dict(state)
         assert sorted(chain(*found, *ids(loader))) == list(range(200))
+
+
+def test_no_more_blocks_are_kept_than_are_read_from_and_asked_for():
+    with slipring.ray.Loader(numbers(800, 80), 16, num_workers=2, timeout=WAIT) as loader:
+        most = max(ray.get(loader._ledger.kept.remote()) for _ in loader)
+    # Of 10 rows each: 2 that are asked for, and those of the batches that are not out yet.
+    assert 0 < most <= 2 * (2 + 4)
 
 
 @pytest.mark.parametrize("how", ["read", "dropped", "closed"])

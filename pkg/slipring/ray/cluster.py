@@ -26,18 +26,45 @@ def iterator_of(given):
     return given
 
 
-def why_unordered(iterator):
+def split_of(iterator):
+    """Return [rank, number of ranks] of the part of a dataset that an iterator gives."""
+    if not hasattr(iterator, "_coord_actor"):
+        return [0, 1]
+    return [iterator._output_split_idx, iterator.world_size()]
+
+
+def look_at_order(iterator):
+    """Have it found out what tells whether the data's order repeats; return a function of a timeout that says it.
+
+    It returns (whether Ray keeps the order, names of the steps that shuffle with another seed each time). A split's
+    dataset is its coordinator's, which is asked now: it may be dead when somebody wants to know.
+    """
+    import ray
+
+    def look(owner):  # Ray sends it as it is: the coordinator's process need not have slipring
+        steps = []
+        for step in owner._base_dataset._logical_plan.dag.post_order_iter():
+            seed = getattr(step, "seed_config", None)
+            if seed is not None and (seed.seed is None or seed.reseed_after_execution):
+                steps.append(step.name)
+        return owner._base_dataset.context.execution_options.preserve_order, steps
+
+    coordinator = getattr(iterator, "_coord_actor", None)
+    if coordinator is None:
+        return lambda timeout: look(iterator)
+    asked = coordinator.__ray_call__.remote(look)
+    return lambda timeout: ray.get(asked, timeout=timeout)
+
+
+def why_unordered(kept, shuffles):
     """Say why another execution of the data may give other rows; None if it gives the same."""
-    if not iterator.get_context().execution_options.preserve_order:
+    if not kept:
         return (
             "Ray Data gives blocks in the order in which its tasks end. Set "
             "ray.data.DataContext.get_current().execution_options.preserve_order = True before the dataset is made"
         )
-    dataset = getattr(iterator, "_base_dataset", None)  # that of a split is elsewhere
-    for step in () if dataset is None else dataset._logical_plan.dag.post_order_iter():
-        seed = getattr(step, "seed_config", None)
-        if seed is not None and (seed.seed is None or seed.reseed_after_execution):
-            return f"{step.name} shuffles with another seed each time. Give it seed=, a number"
+    for step in shuffles:
+        return f"{step} shuffles with another seed each time. Give it seed=, a number"
     return None
 
 

@@ -63,11 +63,12 @@ class Columns(Mapping):
             return self.pictures.column(name, column, self.first)
         kind = column.type
         if isinstance(kind, (ArrowTensorType, ArrowTensorTypeV2)):
-            if column.storage.null_count:
+            nulls = column.storage.null_count
+            if nulls or column.storage.flatten().null_count:
+                which = f"{nulls} of {len(column)} are null" if nulls else "there are nulls within them"
                 raise refused(
                     name,
-                    f"holds tensors of shape {tuple(kind.shape)}, but {column.storage.null_count} of {len(column)} "
-                    "are null: fill or filter them before",
+                    f"holds tensors of shape {tuple(kind.shape)}, but {which}: fill or filter them before",
                 )
             return column.to_numpy()
         if isinstance(kind, ArrowVariableShapedTensorType):

@@ -173,7 +173,7 @@ class Loader(StreamLoader):
         self._preload = int(not _on_cpu(device)) if preload is None else int(preload)
         if self._preload:
             self.options = dataclasses.replace(self.options, ahead=self._preload)
-        self._data, self._turns = given, turns
+        self._turns, self._split, self._order = turns, cluster.split_of(given), cluster.look_at_order(given)
         threads = num_workers * (prefetch_blocks + 2) + 2
         self._ledger, data.ledger = cluster.start(given, keep, turns, threads)
         self._end = weakref.finalize(self, cluster.end, self._ledger, self._owner)
@@ -235,9 +235,11 @@ class Loader(StreamLoader):
         ValueError
             Another run would get other rows there: Ray's order is not kept, a shuffle of Ray's has no seed, or workers
             take blocks by chance.
+        LoaderTimeout
+            A split's coordinator does not say how it shuffles.
         """
         self._check_repeats()
-        return super().state_dict()
+        return {**super().state_dict(), "split": self._split}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next iteration go on from a state: the same batches come as without the interruption.
@@ -252,17 +254,32 @@ class Loader(StreamLoader):
         Raises
         ------
         TypeError, ValueError
-            It is no such state, is of another number of workers or another shuffle; or as for `state_dict`, of this
-            loader's data and options.
+            It is no such state, is of another number of workers, another shuffle or another rank of a split; or as for
+            `state_dict`, of this loader's data and options.
         LoaderTimeout
-            The iteration before could not be ended in time; nothing has changed.
+            The iteration before could not be ended in time; nothing has changed. Or as for `state_dict`.
         """
         self._check_repeats()
+        split = state.get("split", self._split) if isinstance(state, Mapping) else self._split
+        if list(split) != self._split:
+            raise ValueError(
+                f"the state is of rank {split[0]} of {split[1]}, the loader reads as rank {self._split[0]} of "
+                f"{self._split[1]}: each has a part of its own. Resume with as many ranks, each with its own state, or "
+                "finish the epoch first"
+            )
         super().load_state_dict(state)
 
     def _check_repeats(self):
         """Raise ValueError where another pass over the data may give other rows."""
-        why = cluster.why_unordered(self._data)
+        import ray
+
+        timeout = self.options.timeout or None
+        try:
+            why = cluster.why_unordered(*self._order(timeout))
+        except ray.exceptions.GetTimeoutError:
+            raise LoaderTimeout(
+                f"the split's coordinator does not answer within timeout={timeout} s how its data is shuffled"
+            ) from None
         if not self._turns and self.options.num_workers > 1:
             why = "in_order=False lets whoever is first have the next block. Give in_order=True, or num_workers=1"
         if why:
