@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -120,7 +122,10 @@ class BatchSampler:
         if seed is None:
             seed = 0 if world_size > 1 else int.from_bytes(os.urandom(8), "little")
         self.indices, self.batch_size, self.shuffle, self.drop_last = indices, batch_size, shuffle, drop_last
-        self.weights = None if weights is None else _probabilities(weights, len(indices))
+        self.weights, self._weights_digest = None, None
+        if weights is not None:
+            self.weights, self._weights_digest = _probabilities(weights, len(indices))
+        self._indices_digest = None  # taken with the first state: indices may be many
         self.num_samples = len(indices) if num_samples is None else num_samples
         self.rank, self.world_size, self.seed = rank, world_size, seed & MASK_63
         self.epoch = 0
@@ -201,7 +206,8 @@ class BatchSampler:
         Raises
         ------
         TypeError, ValueError
-            It is no such state, or of another order: of other indices, or drawn in another way.
+            It is no such state, or of another order: of other indices or weights, or drawn in another way. Of
+            indices that are neither numbers nor text, and of a sequence of your own, only the length is compared.
         """
         self._resumed = self._checked(state)
         self.epoch, self.seed = state["epoch"], state["seed"]
@@ -223,12 +229,20 @@ class BatchSampler:
         """How an order comes about: what a state must have in common with who loads it."""
         return "drawn" if self._replaced else "shuffled" if self.shuffle else "given"
 
+    @property
+    def _digests(self):
+        """What tells orders apart that have as many samples."""
+        if self._indices_digest is None:
+            self._indices_digest = _digest_of(self.indices)
+        return {"indices": self._indices_digest, "weights": self._weights_digest}
+
     def _state(self, epoch, position):
         return {
             "epoch": epoch,
             "position": position,
             "samples": self.num_samples,
             "order": self._drawn,
+            **self._digests,
             "seed": self.seed,
             "batch_size": self.batch_size,
             "rank": self.rank,
@@ -250,6 +264,12 @@ class BatchSampler:
                     f"the state is of an epoch with {what}={state[what]!r}, this sampler has {has!r}: other "
                     "indices would be skipped than were delivered. Resume with the same indices, shuffle, "
                     "weights and num_samples"
+                )
+        for what, has in self._digests.items():
+            if state.get(what, has) != has:  # the states of older versions do not have it
+                raise ValueError(
+                    f"the state is of an epoch with other {what} than this sampler's: other indices would be skipped "
+                    f"than were delivered. Resume with the same {what}"
                 )
         return state["epoch"], state["position"]
 
@@ -373,10 +393,36 @@ def _sequence(indices):
     return indices
 
 
+def _digest_of(indices):
+    """Say in a few bytes which indices these are: the same in any process, and however the same numbers are kept."""
+    if isinstance(indices, (list, tuple)) and set(map(type, indices)) == {int}:
+        indices = np.array(indices)
+    if isinstance(indices, np.ndarray) and indices.dtype.kind in "iu" and len(indices):
+        numbers = indices.astype(np.int64)
+        steps = np.diff(numbers)
+        first, step = int(numbers[0]), int(steps[0]) if len(steps) else 1
+        if not step or (steps != step).any():
+            return _digest(numbers.tobytes())
+        indices = range(first, first + step * len(numbers), step)
+    if isinstance(indices, range):
+        return _digest(f"{len(indices)} from {indices.start} by {indices.step}".encode())
+    if isinstance(indices, (list, tuple, np.ndarray)):
+        try:
+            return _digest(json.dumps(list(indices)).encode())
+        except TypeError:  # what JSON has not may be written differently in another process
+            pass
+    return _digest(f"{len(indices)}".encode())
+
+
+def _digest(written):
+    return hashlib.blake2b(written, digest_size=16).hexdigest()
+
+
 def _probabilities(weights, n):
+    """Return the weights as shares of one, and a digest of them as given: sums may differ between processors."""
     weights = np.asarray(weights, np.float64)
     if weights.shape != (n,):
         raise ValueError(f"weights must have one number per index, shape ({n},), not {weights.shape}")
     if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
         raise ValueError("weights must not be negative, and not all zero")
-    return weights / weights.sum()
+    return weights / weights.sum(), _digest(weights.tobytes())

@@ -173,6 +173,102 @@ def test_states_of_something_else_are_refused(change, error, said):
             load(state)
 
 
+KEPT = [range(5, 35), [*range(5, 35)], (*range(5, 35),), np.arange(5, 35), np.arange(5, 35, dtype=np.uint8)]
+
+
+@pytest.mark.parametrize("loaded", KEPT, ids=lambda kept: type(kept).__name__)
+@pytest.mark.parametrize("saved", KEPT, ids=lambda kept: type(kept).__name__)
+def test_the_same_numbers_are_the_same_indices_however_they_are_kept(saved, loaded):
+    state = json.loads(json.dumps(BatchSampler(saved, 7).state_after(1)))
+    sampler = BatchSampler(loaded, 4)
+    sampler.resume(state)
+    assert flat(sampler) == list(range(12, 35))
+
+
+class Own:
+    """A sequence that is known by its length alone."""
+
+    def __init__(self, first):
+        self.first = first
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, i):
+        return self.first + i
+
+
+W = [1.0, 2.0, 3.0, 4.0] * 7 + [0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "said"),
+    [
+        ({}, {"indices": range(1, 31)}, "other indices"),
+        ({}, {"indices": range(0, 60, 2)}, "other indices"),
+        ({}, {"indices": list(range(29, -1, -1))}, "other indices"),
+        ({}, {"indices": [*range(29), 31]}, "other indices"),
+        ({"indices": [4, 3, 9]}, {"indices": [3, 4, 9]}, "other indices"),
+        ({"indices": np.array([4, 3, 9])}, {"indices": np.array([3, 4, 9])}, "other indices"),
+        ({"indices": [5, 5, 5]}, {"indices": [6, 6, 6]}, "other indices"),
+        ({"indices": ["a", "b"]}, {"indices": ["b", "a"]}, "other indices"),
+        ({"indices": [("a", 1), ("b", 2)]}, {"indices": [("a", 1), ("b", 3)]}, "other indices"),
+        ({"shuffle": True}, {"shuffle": True, "indices": range(1, 31)}, "other indices"),
+        ({"num_samples": 12}, {"num_samples": 12, "indices": 31}, "other indices"),
+        ({"weights": W, "num_samples": 12}, {"num_samples": 12}, "other weights"),
+        ({"num_samples": 12}, {"weights": W, "num_samples": 12}, "other weights"),
+        ({"weights": W}, {"weights": W[::-1]}, "other weights"),
+        ({"weights": W}, {"weights": [*W[:-1], W[-1] + 1e-9]}, "other weights"),
+    ],
+    ids=str,
+)
+def test_a_state_of_an_order_of_the_same_length_is_refused_all_the_same(saved, loaded, said):
+    sampler = BatchSampler(**{"indices": 30, "batch_size": 4, "seed": 5, **saved})
+    state = json.loads(json.dumps(sampler.state_after(2)))
+    same = BatchSampler(**{"indices": 30, "batch_size": 4, **saved})
+    same.resume(state)
+    other = BatchSampler(**{"indices": 30, "batch_size": 4, **loaded})
+    for load in (other.resume, iter(other).load_state_dict):
+        with pytest.raises(ValueError, match=f"{said} than this sampler's.*Resume with the same"):
+            load(state)
+
+
+@pytest.mark.parametrize(
+    "indices", [Own(3), [b"a", b"b"], np.array([object()] * 4)], ids=["own", "bytes", "objects"]
+)
+def test_indices_without_numbers_or_text_are_known_by_their_length(indices):
+    sampler = BatchSampler(indices, 1, shuffle=True)
+    sampler.resume(BatchSampler(indices, 1, shuffle=True).state_after(1))
+    assert len(list(sampler)) == len(indices) - 1
+
+
+@pytest.mark.parametrize("options", [{}, {"weights": W}, {"indices": ["a"] * 30}], ids=list)
+def test_a_state_of_an_older_version_is_compared_by_what_it_has(options):
+    sampler = BatchSampler(**{"indices": 30, "batch_size": 4, **options})
+    state = sampler.state_after(2)
+    rest = flat(list(sampler))[8:]
+    del state["indices"], state["weights"]
+    sampler.resume(state)
+    assert flat(sampler) == rest
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("way", WAYS[2:], ids=list)
+@pytest.mark.parametrize(
+    ("n", "size", "m", "other"), [(2, 5, 3, 4), (1, 16, 8, 3), (8, 2, 5, 7), (3, 3, 1, 1)]
+)
+def test_a_drawn_order_is_given_out_to_its_end_with_steps_of_another_size(n, size, m, other, way, drop_last):
+    first = samplers(n, size, drop_last=drop_last, **way)
+    order = list(first[0].order(0))
+    (state, *_), seen = begun(first, 0, 3)
+    assert state["position"] == 3 * n * size
+    resumed = samplers(m, other, drop_last=drop_last, **{**way, "seed": None})
+    for sampler in resumed:
+        sampler.resume(state)
+    assert seen == expected(order, n, n * size, drop_last)[:3]
+    assert steps(resumed) == expected(order, m, m * other, drop_last, state["position"])
+
+
 # ---- random numbers by position
 
 

@@ -231,21 +231,29 @@ def drawn_until(loader, taken):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_a_state_that_torchdata_has_saved_of_our_sampler_goes_on_in_other_ranks(num_workers):
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("n", "num_workers"), [(1, 0), (2, 0), (2, 2), (3, 0), (4, 2), (6, 0), (8, 0)])
+def test_a_state_that_torchdata_has_saved_of_our_sampler_goes_on_in_other_ranks(n, num_workers, drop_last):
     theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata saves the states")
     orders = [list(BatchSampler(N, shuffle=True, seed=3).order(epoch)) for epoch in range(2)]
-    loaders = [
-        Ours(rank, 2, 6, loader=theirs.StatefulDataLoader, num_workers=num_workers) for rank in range(2)
-    ]
-    iterators = [iter(loader) for loader in loaders]
-    seen = steps([numbers(itertools.islice(iterator, 3)) for iterator in iterators])
-    state = loaders[1].state_dict()
-    del iterators
-    for m in (1, 3, 4):
-        got = seen + rest_of(resumed(job(Ours, m, 12), state))[:4]
+    for m in RANKS:
+        step = math.lcm(n, m) * (4 if max(n, m) < 5 else 1)
+        options = {"drop_last": drop_last}
+        loaders = [
+            Ours(rank, n, step // n, loader=theirs.StatefulDataLoader, num_workers=num_workers, **options)
+            for rank in range(n)
+        ]
+        iterators = [iter(loader) for loader in loaders]
+        seen = steps([numbers(itertools.islice(iterator, 1)) for iterator in iterators])
+        state = loaders[m % n].state_dict()
+        del iterators
+        got = seen + rest_of(resumed(job(Ours, m, step, **options), state))
+        full = N // step
         # (With workers torchdata asks the sampler for another epoch before the first one.)
-        assert got in [[sorted(order[at : at + 12]) for at in range(0, 84, 12)] for order in orders]
+        wholes = [[sorted(order[at : at + step]) for at in range(0, full * step, step)] for order in orders]
+        assert got[:full] in wholes, m
+        assert len(got) == (full if drop_last else -(-N // step)), m
+        assert drop_last or set(flat(got)) == set(range(N)), m
 
 
 # ---- refusals
