@@ -250,7 +250,7 @@ class BlockError(SlipringError, ValueError):
     column : str or None
         The column that it is about.
     block, batch : int or None
-        The block's number in its stream, and that of the batch for which it was wanted; from 0.
+        The block's number in its stream, and that of the batch for which it was wanted; from 0, each worker's own.
     """
 
     column: str | None = None

@@ -146,7 +146,9 @@ def test_a_bad_block_that_was_passed_over_is_so_by_who_goes_on_behind_it():
 
     stream = ShardStream(range(len(SIZES)), bad, 3)
     batches, got = iter(stream), []
-    with pytest.raises(BlockError):
+    with pytest.raises(
+        BlockError, match=r"^block \d+ of the stream, in shard 4, for batch 7 of batch_size=3: column 'x'"
+    ):
         for batch in batches:
             got += batch["x"].tolist()
     while 411 not in got:

@@ -116,10 +116,7 @@ class BlockPass(Pass):
         self._copied = self._collated = 0
 
     def catch_up(self):
-        large, self._blocks.large = (
-            self._blocks.large,
-            0,
-        )  # many blocks may be passed over: ask ahead for each
+        large, self._blocks.large = self._blocks.large, 0  # many may be passed over: ask ahead for each
         while True:
             try:
                 missing = self.made.catch_up()
@@ -138,10 +135,8 @@ class BlockPass(Pass):
         if self.made is None:
             self.open()
         stream, blocks = self._stream, self._blocks
-        if stream.keep:
-            blocks.release(
-                self._done
-            )  # the batches of their rows have been published: nobody needs them again
+        if stream.keep:  # the batches of their rows have been published: nobody needs them again
+            blocks.release(self._done)
         waited = blocks.waited
         begun = time.perf_counter_ns()
         batch = super().__next__()

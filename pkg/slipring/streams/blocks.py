@@ -46,7 +46,14 @@ class Feed:
     columns : list of str, optional
         Only these, in this order; default all of the first block.
     batch_size : int
+
+    Attributes
+    ----------
+    within : str
+        What the block that is read next is a part of, for errors.
     """
+
+    within = "the stream"
 
     def __init__(self, columns, batch_size):
         self._columns = columns
@@ -73,7 +80,7 @@ class Feed:
             return self._read(given)
         except BlockError as error:
             placed = BlockError(
-                f"block {number} of the stream, for batch {batch} of batch_size={self._batch_size}: {error}. The "
+                f"block {number} of {self.within}, for batch {batch} of batch_size={self._batch_size}: {error}. The "
                 "block is passed over: whoever asks for the next batch goes on behind it"
             )
             placed.column, placed.block, placed.batch = error.column, number, batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slipring.errors import shown
@@ -96,8 +97,10 @@ class ShardStream(Sharded, Stream):
         self._passes += 1
         return ShardPass(self)
 
-    def _read(self, number):
-        source = self.batches(self.shards[number])
+    def _read(self, feed, number):
+        shard = self.shards[number]
+        feed.within = f"the stream, in shard {shown(shard)}"
+        source = self.batches(shard)
         _check_source(source, made_by=self.batches, of="shard")
         return _blocks_of(source)
 
@@ -125,7 +128,9 @@ class ShardPass(ShardedPass, Pass):
         if left:
             left[0][1] = row
         self._feed = Feed(stream.columns, stream.batch_size)
-        self.made = ShardRebatcher(stream._read, self._feed, stream.batch_size, stream.drop_last, left)
+        self.made = ShardRebatcher(
+            partial(stream._read, self._feed), self._feed, stream.batch_size, stream.drop_last, left
+        )
 
     def _reached(self):
         if self.made is None:
