@@ -67,6 +67,8 @@ def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None
     ------
     RemoteError
         The last attempt's error is its cause.
+    ImportError
+        As an attempt has raised it.
     """
     end, number = time.monotonic() + timeout, 0
     while True:
@@ -74,7 +76,7 @@ def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None
         try:
             return attempt(max(0.001, min(each, end - time.monotonic())))
         except Exception as error:
-            if in_a_handler(error):
+            if isinstance(error, ImportError) or in_a_handler(error):  # a library that is missing stays so
                 raise
             transient = is_transient(error)
             wait = min(LONGEST_S, FIRST_S * 2 ** (number - 1)) * _jitter.uniform(0.5, 1)

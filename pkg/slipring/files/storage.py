@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from slipring.errors import RemoteError, shown
+from slipring.errors import RemoteError, shown, told
 from slipring.files.attempts import Short, persist
 from slipring.files.identity import name_of, token_of
 from slipring.files.ranged import BLOCK, RangedFile, joined
 from slipring.options import integer, seconds, size_in_bytes
+from slipring.ring._check import in_a_handler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,6 +94,7 @@ class Storage:
         self._options = dict(storage_options or {})
         self._kind = _kind_of(filesystem)
         self._recipe = None if filesystem is None else pickle.dumps(filesystem)
+        self._threads_of = _threads_of(filesystem) if self._kind == "pyarrow" else None
         self.attempts, self.timeout, self.attempt_timeout = attempts, float(timeout), float(attempt_timeout)
         self.disk_cache = None if disk_cache is None else os.path.abspath(os.fspath(disk_cache))
         self.disk_cache_bytes = size_in_bytes("disk_cache_bytes", disk_cache_bytes)
@@ -113,9 +116,8 @@ class Storage:
 
     def _info(self, url):
         """Return (size, tag): the tag changes with the contents, as far as the server tells."""
-        system, path = self._system(url)
         wanted = "its size"
-        size, tag = self._persist(lambda left: system.info(path, left), url, wanted)
+        size, tag = self._persist(lambda system, path, left: system.info(path, left), url, wanted)
         if size is None:
             raise RemoteError(
                 f"{url}: the server does not tell its size, without which no range can be read", url=url
@@ -161,7 +163,7 @@ class Storage:
         return data
 
     def _fetch(self, url, start, stop):
-        def attempt(left):
+        def attempt(system, path, left):
             data = system.read(path, start, stop, left)
             if start is not None and len(data) != stop - start:
                 came = f"{len(data)} bytes came where {stop - start} were asked for"
@@ -170,7 +172,6 @@ class Storage:
                 raise Short(came)
             return data
 
-        system, path = self._system(url)
         wanted = "all of it" if start is None else f"bytes {start} to {stop}"
         return self._persist(attempt, url, wanted, start, stop)
 
@@ -179,8 +180,9 @@ class Storage:
 
     def _find(self, root):
         """Return (path behind ``root/``, tag) of all files below it, in their order."""
-        system, path = self._system(root)
-        found = self._persist(lambda left: system.find(path, left), root, "what lies below it")
+        path, found = self._persist(
+            lambda system, path, left: (path, system.find(path, left)), root, "what lies below it"
+        )
         # A file system has names of its own: "memory://a" is "/a", "s3://a" is "a".
         above = path.strip("/") and f"{path.strip('/')}/"
         return [
@@ -197,18 +199,34 @@ class Storage:
         )
 
     def _persist(self, attempt, url, wanted, start=None, stop=None):
-        return persist(attempt, url, wanted, self.attempts, self.timeout, self.attempt_timeout, start, stop)
+        """Return what ``attempt(system, path, seconds)`` returns; to make the file system belongs to the attempt."""
+
+        def made_and_tried(left):
+            end = time.monotonic() + left
+            system = self._made_by(make, protocol)
+            return attempt(system, system.path(url), max(0.001, end - time.monotonic()))
+
+        protocol = "" if self._recipe is not None else _URL.match(url)[1]
+        make = self._maker(protocol)
+        return persist(
+            made_and_tried, url, wanted, self.attempts, self.timeout, self.attempt_timeout, start, stop
+        )
 
     # ---- this process's own connections
 
-    def _system(self, url):
-        """Return (file system, what it calls this URL)."""
+    def _made_by(self, make, protocol):
+        """Return this process's file system, which is made with its first read."""
         systems = self._mine()["systems"]
-        protocol = "" if self._recipe is not None else _URL.match(url)[1]
         system = systems.get(protocol)
         if system is None:
-            system = systems[protocol] = self._make(protocol)
-        return system, system.path(url)
+            try:
+                system = systems[protocol] = make()
+            except FileNotFoundError as error:  # of a key's file, say: nobody has looked for what is wanted
+                if in_a_handler(error):
+                    raise
+                why = f"its file system cannot be made: {type(error).__name__}: {told(error)}"
+                raise ValueError(why) from error
+        return system
 
     def _mine(self):
         pid = os.getpid()
@@ -217,22 +235,18 @@ class Storage:
             self._made = made = {"pid": pid, "systems": {}}
         return made
 
-    def _make(self, protocol):
+    def _maker(self, protocol):
+        """Return what makes the file system. What no attempt could mend is raised here, as it is."""
         from slipring.files.systems import Arrow, Fsspec
 
-        if self._kind == "pyarrow":
-            system = pickle.loads(self._recipe)
-            below = system
-            while below.type_name == "subtree":
-                below = below.base_fs
-            if os.getpid() != self._pid and below.type_name in _NOT_FORKED:
-                raise RuntimeError(
-                    f"pyarrow's file system {system.type_name!r} has threads, which a forked worker does not have: "
-                    "give the loader start_method='forkserver' or 'spawn', or have fsspec read these URLs"
-                )
-            return Arrow(system)
+        if self._threads_of is not None and os.getpid() != self._pid:
+            raise RuntimeError(
+                f"pyarrow's file system {self._threads_of!r} has threads, which a forked worker does not have: "
+                "give the loader start_method='forkserver' or 'spawn', or have fsspec read these URLs"
+            )
         if self._recipe is not None:
-            return Fsspec(pickle.loads(self._recipe))
+            kind = Arrow if self._kind == "pyarrow" else Fsspec
+            return lambda: kind(pickle.loads(self._recipe))
         try:
             import fsspec
         except ModuleNotFoundError as error:
@@ -241,11 +255,12 @@ class Storage:
             raise ModuleNotFoundError(
                 "URLs are read by fsspec: pip install 'slipring[remote]', or give filesystem=", name="fsspec"
             ) from None
+        fsspec.get_filesystem_class(protocol)  # a kind of URL that nobody knows, or whose library is missing
         options = self._options
         if protocol in ("http", "https"):  # what is compressed on its way has other ranges
             options = {**options, "headers": {"Accept-Encoding": "identity", **options.get("headers", {})}}
         # Not the instance that fsspec shares: this one ends with this object.
-        return Fsspec(fsspec.filesystem(protocol, skip_instance_cache=True, **options))
+        return lambda: Fsspec(fsspec.filesystem(protocol, skip_instance_cache=True, **options))
 
     def _disk(self):
         if self.disk_cache is None:
@@ -267,6 +282,15 @@ def _kind_of(filesystem):
         if kind.__module__ == "fsspec.spec":
             return "fsspec"
     raise TypeError(f"filesystem must be one of fsspec's or of pyarrow.fs, not {shown(filesystem)}")
+
+
+def _threads_of(filesystem):
+    """Return the type of pyarrow's file system if it has threads of its own, which a fork does not bring along."""
+    while hasattr(filesystem, "base_fs"):
+        filesystem = filesystem.base_fs
+    if hasattr(filesystem, "handler"):  # somebody's in Python, who may have no name for it
+        return None
+    return filesystem.type_name if filesystem.type_name in _NOT_FORKED else None
 
 
 def locate(

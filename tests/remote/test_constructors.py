@@ -1,0 +1,172 @@
+"""A file system whose constructor fails: it is made within the attempt, and what ends it has the URL."""
+
+import os
+import signal
+
+import pytest
+
+import slipring
+from slipring.errors import LoaderTimeout, RemoteError
+from tests.remote.sources import plain, source
+
+local = pytest.importorskip("fsspec.implementations.local")
+
+QUICK = {"attempts": 3, "timeout": 50.0}
+
+
+class Flaky(local.LocalFileSystem):
+    """Local files by URLs of their own; the constructor raises what is in `errors`, one after the other."""
+
+    protocol = "flaky"
+    cachable = False
+    errors = ()
+    made = 0
+
+    def __init__(self, *args, **options):
+        Flaky.made += 1
+        if Flaky.errors:
+            error, *Flaky.errors = Flaky.errors
+            raise error
+        super().__init__(*args, **options)
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("flaky://"))
+
+
+@pytest.fixture(autouse=True)
+def known():
+    """fsspec knows the URLs of it."""
+    from fsspec.registry import _registry, register_implementation
+
+    register_implementation("flaky", Flaky, clobber=True)
+    Flaky.errors, Flaky.made = (), 0
+    yield
+    Flaky.errors = ()
+    del _registry["flaky"]
+
+
+def given(way, folder, **options):
+    """Return (root, storage) that reads a folder by it: by URLs, by an instance, or by pyarrow's around an instance."""
+    from pyarrow import fs
+
+    if way == "url":
+        return f"flaky://{folder}", slipring.Storage(**options)
+    system = Flaky()
+    if way == "pyarrow":
+        system = fs.PyFileSystem(fs.FSSpecHandler(system))
+    return str(folder), slipring.Storage(system, **options)
+
+
+def rows(data, **options):
+    with slipring.Loader(data, 8, timeout=100, **options) as loader:
+        return [plain(batch) for batch in loader]
+
+
+WAYS = pytest.mark.parametrize("way", ["url", "fsspec", "pyarrow"])
+
+
+@WAYS
+@pytest.mark.parametrize("kind", ["Tar", "TarStream", "Parquet", "Folder", "TableDataset"])
+def test_a_constructor_that_fails_twice_is_called_a_third_time_in_every_process(folder, way, kind):
+    failing = [ConnectionError("no server of tokens"), TimeoutError("not yet")]
+    root, storage = given(way, folder, **QUICK)
+    Flaky.errors, Flaky.made = failing, 0
+    data = source(kind, root, storage=storage)
+    assert Flaky.made >= 3  # two threads look through two shards
+    Flaky.errors = failing  # for the worker, which is forked
+    assert rows(data, num_workers=1, start_method="fork") == rows(source(kind, folder))
+
+
+@WAYS
+def test_a_constructor_that_always_fails_ends_in_an_error_with_the_url(folder, way):
+    root, storage = given(way, folder, **QUICK)
+    Flaky.errors, Flaky.made = [ConnectionError("no server of tokens")] * 100, 0
+    with pytest.raises(
+        RemoteError, match=r"after 3 attempts.*ConnectionError: no server of tokens"
+    ) as caught:
+        source("Parquet", root, storage=storage)
+    assert caught.value.url == f"{root}/rows.parquet" and Flaky.made == 3
+    assert (caught.value.missing, caught.value.attempts) == (False, 3)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PermissionError("expired"), ValueError("no credentials"), FileNotFoundError("of the key")],
+    ids=repr,
+)
+@WAYS
+def test_credentials_that_a_constructor_does_not_find_are_not_tried_again(folder, way, error):
+    root, storage = given(way, folder, **QUICK)
+    Flaky.errors = [error] * 100
+    with pytest.raises(RemoteError, match=f"may not be read.*{type(error).__name__}: {error}") as caught:
+        source("Parquet", root, storage=storage)
+    assert caught.value.url == f"{root}/rows.parquet"
+    assert (caught.value.missing, caught.value.attempts) == (False, 1)
+
+
+def test_a_worker_that_does_not_find_the_file_of_its_key_skips_no_image(folder):
+    data = source("Folder", f"flaky://{folder}", storage=slipring.Storage(**QUICK), on_error="skip")
+    Flaky.errors = [FileNotFoundError(2, "No such file or directory", "key.json")] * 100
+    loader = slipring.Loader(data, 8, num_workers=1, start_method="fork", timeout=100)
+    with loader, pytest.raises(RemoteError, match=r"key\.json") as caught:
+        next(iter(loader))
+    assert caught.value.index == 0 and not caught.value.missing
+
+
+@WAYS
+def test_a_library_that_a_constructor_lacks_is_told_at_once_and_as_it_is(folder, way):
+    root, storage = given(way, folder, **QUICK)
+    Flaky.errors, Flaky.made = [ModuleNotFoundError("pip install tokens", name="tokens")] * 100, 0
+    with pytest.raises(ModuleNotFoundError, match="pip install tokens"):
+        source("Parquet", root, storage=storage)
+    assert Flaky.made == 1
+
+
+def test_a_kind_of_url_whose_library_is_missing_is_told_at_once_and_as_it_is():
+    from fsspec.registry import known_implementations, register_implementation
+
+    register_implementation("lacking", "no_such_module.System", clobber=True, errtxt="pip install it")
+    try:
+        with pytest.raises(ImportError, match="pip install it"):
+            source("Tar", "lacking://a", storage=slipring.Storage(**QUICK))
+    finally:
+        del known_implementations["lacking"]
+
+
+def test_what_a_signals_handler_raises_in_a_constructor_is_no_failure_of_it(folder):
+    class Stops(FileNotFoundError):
+        def __str__(self):
+            return "the program's own"
+
+    def give_up(signum, frame):
+        raise Stops
+
+    class Interrupted:
+        """Not there when the constructor looks: a signal comes first."""
+
+        def __bool__(self):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            return True
+
+    before = signal.signal(signal.SIGUSR1, give_up)
+    try:
+        Flaky.errors = Interrupted()
+        with pytest.raises(Stops):
+            slipring.Storage(**QUICK)._read(f"flaky://{folder}/0.tar", 0, 10)  # in this thread
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_constructor_that_blocks_holds_up_its_worker_until_the_loaders_timeout(folder):
+    """It is not interrupted: `attempt_timeout` does not count there."""
+
+    class Blocks:
+        def __bool__(self):
+            signal.pause()
+
+    data = source("Parquet", f"flaky://{folder}", storage=slipring.Storage(attempt_timeout=0.1, timeout=0.2))
+    Flaky.errors = Blocks()
+    loader = slipring.Loader(data, 8, num_workers=1, start_method="fork", timeout=2)
+    with loader, pytest.raises(LoaderTimeout):
+        next(iter(loader))
