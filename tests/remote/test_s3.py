@@ -1,9 +1,12 @@
 """S3, by fsspec's s3fs and by pyarrow, from a server of moto's."""
 
+import contextlib
+import json
 import os
 import socket
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
@@ -19,8 +22,8 @@ for needed in ("moto", "boto3", "flask", "flask_cors", "s3fs"):
 HASTY = {"attempts": 2, "timeout": 60.0, "attempt_timeout": 20.0}
 
 
-@pytest.fixture(scope="module")
-def port(folder):
+@contextlib.contextmanager
+def running(folder):
     command = [sys.executable, "-m", "tests.remote.s3_server", str(folder)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -29,6 +32,22 @@ def port(folder):
     process.stdin.close()
     process.wait()
     process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def port(folder):
+    with running(folder) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def strict_port(folder):
+    """A server that looks at keys, and knows none."""
+    with running(folder) as port:
+        to = f"http://127.0.0.1:{port}/moto-api/reset-auth"
+        text = {"Content-Type": "text/plain"}
+        urllib.request.urlopen(urllib.request.Request(to, b"0", text), timeout=60).close()
+        yield port
 
 
 def by_s3fs(port, **options):
@@ -71,6 +90,15 @@ def test_an_object_that_is_not_there_and_credentials_that_are_not_given_are_told
     with pytest.raises(RemoteError, match=r"may not be read.*[Cc]redentials") as caught:
         source("Tar", "s3://shards", storage=by_s3fs(port, key=None, secret=None))
     assert not caught.value.missing and caught.value.url == "s3://shards/0.tar"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["Tar", "Folder", "TableDataset"])
+def test_a_key_that_nobody_knows_may_not_read(strict_port, kind):
+    with pytest.raises(RemoteError, match="may not be read") as caught:
+        source(kind, "s3://shards", storage=by_s3fs(strict_port))
+    assert (caught.value.missing, caught.value.attempts) == (False, 1)
+    assert caught.value.url.startswith("s3://shards/")
 
 
 def test_a_server_that_is_gone_is_tried_again():
@@ -131,3 +159,69 @@ def test_pyarrows_s3_reads_in_workers_that_are_not_forked(by_pyarrow, start_meth
 @pytest.mark.timeout(300)
 def test_pyarrows_s3_is_refused_in_a_forked_worker(by_pyarrow):
     assert "give the loader start_method='forkserver' or 'spawn'" in by_pyarrow["fork"]
+
+
+FAILING = """
+import json
+import sys
+import slipring
+from pyarrow import fs
+from slipring.errors import RemoteError
+from tests.remote.sources import source
+
+def read(storage):
+    return storage._read("shards/nowhere.tar", 0, 10)
+
+if __name__ == "__main__":
+    for name, port in zip(("open", "strict"), sys.argv[1:]):
+        system = fs.S3FileSystem(endpoint_override=f"127.0.0.1:{port}", scheme="http", access_key="testing",
+                                 secret_key="testing", region="us-east-1")
+        storage = slipring.Storage(system, attempts=3)
+        for root in ("shards/nowhere", "s3://nowhere", "shards"):
+            for kind in ("Tar", "Parquet", "TableDataset", "Folder", "read"):
+                try:
+                    read(storage) if kind == "read" else source(kind, root, storage=storage)
+                except RemoteError as error:
+                    told = [str(error), error.url, error.missing, error.attempts]
+                    print(json.dumps([name, root, kind, *told]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def failing_by_pyarrow(port, strict_port, tmp_path_factory):
+    """(message, url, missing, attempts) of each error, from one program."""
+    program = tmp_path_factory.mktemp("failing_by_pyarrow") / "program.py"
+    program.write_text(FAILING)
+    command = [sys.executable, str(program), str(port), str(strict_port)]
+    environment = {**os.environ, **KEYS, "PYTHONPATH": os.getcwd()}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return {tuple(line[:3]): line[3:] for line in map(json.loads, done.stdout.splitlines())}
+
+
+NAMES = {"Tar": "0.tar", "Parquet": "rows.parquet", "TableDataset": "rows.parquet", "Folder": "classes/"}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("root", ["shards/nowhere", "s3://nowhere"])
+@pytest.mark.parametrize("kind", NAMES)
+def test_an_object_and_a_bucket_that_pyarrows_s3_does_not_find_are_named_at_once(
+    failing_by_pyarrow, kind, root
+):
+    text, url, missing, attempts = failing_by_pyarrow["open", root, kind]
+    assert url == f"{root}/{NAMES[kind]}" and url in text and "does not exist" in text
+    assert (missing, attempts) == (True, 1)
+
+
+@pytest.mark.timeout(300)
+def test_an_object_that_pyarrows_s3_does_not_find_when_it_is_read_is_named_too(failing_by_pyarrow):
+    text, url, missing, attempts = failing_by_pyarrow["open", "shards", "read"]
+    assert (url, missing, attempts) == ("shards/nowhere.tar", True, 1) and "bytes 0 to 10" in text
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_key_that_nobody_knows_may_not_read_by_pyarrows_s3(failing_by_pyarrow, kind):
+    text, url, missing, attempts = failing_by_pyarrow["strict", "shards", kind]
+    assert url == f"shards/{NAMES[kind]}" and url in text and "may not be read" in text
+    assert (missing, attempts) == (False, 1)

@@ -87,7 +87,12 @@ class Arrow:
     def find(self, root, seconds):
         from pyarrow.fs import FileSelector
 
-        found = within(seconds, lambda: self._fs.get_file_info(FileSelector(root, recursive=True)))
+        try:
+            found = within(seconds, lambda: self._fs.get_file_info(FileSelector(root, recursive=True)))
+        except OSError as error:
+            if "NO_SUCH_BUCKET" in str(error):  # S3's, which has no type of its own
+                raise FileNotFoundError(f"{root} is not there: {error}") from error
+            raise
         return sorted((info.path, str(info.mtime_ns)) for info in found if info.type.name == "File")
 
 
