@@ -7,9 +7,12 @@ import signal
 import pytest
 
 import slipring
+from slipring import images
 from slipring.errors import ImageError, RemoteError
+from tests.images.pictures import encoded, pixels
+from tests.images.shards import files, shard
 from tests.remote.server import Running
-from tests.remote.sources import plain, source
+from tests.remote.sources import CROP, MAPS, plain, source
 
 SEED = int(os.environ.get("SLIPRING_TEST_SEED", "5"))
 PATIENT = {"attempts": 12, "attempt_timeout": 1.0}
@@ -22,7 +25,7 @@ def epoch(data, **options):
 
 
 @pytest.mark.parametrize("threads", [None, 4])
-@pytest.mark.parametrize("kind", ["Tar", "TarStream", "Parquet", "Folder", "TableDataset"])
+@pytest.mark.parametrize("kind", [*MAPS, "TarStream"])
 def test_a_server_that_fails_and_stalls_loses_nothing(folder, serve, kind, threads):
     options = {"num_workers": 2}
     if kind != "TarStream":
@@ -131,13 +134,53 @@ def test_a_shard_that_has_gone_costs_its_samples_and_the_stream_goes_on(folder, 
     assert [shard_of[picture.tobytes()] for picture, _ in samples] == [1 - gone] * 20
 
 
-@pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
+ROWS = 160  # 20 batches: more than a worker reads ahead, and than fail while nobody is there
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """Files as those of `folder`, but longer: record batches of Arrow IPC of 300 kB; and a shard for each batch."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    long = tmp_path_factory.mktemp("long")
+    for number in range(2):
+        shard(long / f"{number}.tar", files(ROWS // 2, first=number * ROWS // 2))
+    for number in range(ROWS // 8):
+        shard(long / f"batch {number}.tar", files(8, first=8 * number))
+    pictures = [encoded(pixels(30, 40, number)) for number in range(ROWS)]
+    texts = [f"number {i}" for i in range(ROWS)]
+    table = pa.table({"image": pictures, "label": range(ROWS), "text": texts})
+    pq.write_table(table, long / "rows.parquet", row_group_size=4)
+    table = pa.table({"label": range(ROWS), "text": [text + "." * 75_000 for text in texts]})
+    with pa.ipc.new_file(str(long / "rows.arrow"), table.schema) as sink:
+        sink.write_table(table, max_chunksize=4)
+    for number, picture in enumerate(pictures):
+        path = long / "classes" / f"class {number % 3}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture)
+    return long
+
+
+READ_ON = ("Tar", "TarStream", "Parquet", "Folder", "TableDataset", "TableDataset of IPC")
+
+
+def read_on(kind, root, storage=None, cls=images.TarStream):
+    """Return such a dataset of the files in `long`."""
+    if kind != "TarStream":
+        return source(kind, root, storage=storage)
+    return cls([f"{root}/batch {number}.tar" for number in range(ROWS // 8)], CROP, storage=storage)
+
+
 @pytest.mark.parametrize("threads", [None, 4])
-def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_goes_on(folder, kind, threads):
-    with Running(folder) as server:
+@pytest.mark.parametrize("kind", READ_ON)
+def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_goes_on(long, kind, threads):
+    if kind == "TarStream" and threads is not None:
+        pytest.skip("an iterable dataset has no fetch_threads")
+    with Running(long) as server:
         port = server.port
-        data = source(kind, server.url, storage=slipring.Storage(**HASTY))
-        want = epoch(source(kind, folder))
+        data = read_on(kind, server.url, slipring.Storage(**HASTY))
+        want = epoch(read_on(kind, long))
         loader = slipring.Loader(
             data, 8, seed=3, num_workers=1, prefetch_factor=1, fetch_threads=threads, timeout=100
         )
@@ -156,29 +199,32 @@ def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_goes_o
             assert failed.__cause__.ticket == len(got)
             if kind in ("Tar", "Folder"):  # of rows whole groups are read
                 assert failed.index == 8 * len(got)
-            with Running(folder, port=port):
+            with Running(long, port=port):
                 while True:
                     try:
                         rest = [plain(batch) for batch in iterator]
                         break
                     except RemoteError:  # a batch that was being made while nobody was there
                         pass
-            assert rest == want[len(want) - len(rest) :]
+            assert rest and rest == want[len(want) - len(rest) :]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["Tar", "TableDataset"])
-def test_a_state_from_before_the_server_went_away_resumes_where_it_failed(folder, kind):
-    pytest.importorskip("torch")
+@pytest.mark.parametrize("kind", READ_ON)
+def test_a_state_from_before_the_server_went_away_resumes_where_it_failed(long, kind):
+    torch = pytest.importorskip("torch")
     from slipring.torch import DataLoader
+
+    class Shards(images.TarStream, torch.utils.data.IterableDataset):
+        pass
 
     def loader_of(data):
         return DataLoader(data, 8, num_workers=1, prefetch_factor=1, timeout=100)
 
-    want = [plain_tensors(batch) for batch in loader_of(source(kind, folder))]
-    with Running(folder) as server:
+    want = [plain_tensors(batch) for batch in loader_of(read_on(kind, long, cls=Shards))]
+    with Running(long) as server:
         port = server.port
-        data = source(kind, server.url, storage=slipring.Storage(**HASTY))
+        data = read_on(kind, server.url, slipring.Storage(**HASTY), Shards)
         loader, got = loader_of(data), []
         state = loader.state_dict()
         iterator = iter(loader)
@@ -188,7 +234,7 @@ def test_a_state_from_before_the_server_went_away_resumes_where_it_failed(folder
                 got.append(plain_tensors(next(iterator)))
                 state = loader.state_dict()
         loader.close()
-    with Running(folder, port=port):
+    with Running(long, port=port):
         again = loader_of(data)
         again.load_state_dict(state)
         assert got + [plain_tensors(batch) for batch in again] == want

@@ -1,6 +1,7 @@
 """Parquet and Arrow IPC files as tables that are read by row groups, and whether one is another's copy."""
 
 import collections
+import contextlib
 import functools
 import hashlib
 import os
@@ -282,7 +283,10 @@ class Ipc:
         self.batches = list(self.file) if stream else None
 
     def batch(self, group):
-        return self.file.get_batch(group) if self.batches is None else self.batches[group]
+        if self.batches is not None:
+            return self.batches[group]
+        with _as_raised(self.memory):
+            return self.file.get_batch(group)
 
     def __len__(self):
         return self.file.num_record_batches if self.batches is None else len(self.batches)
@@ -293,8 +297,9 @@ class Ipc:
         # A footer tells no rows, only batches do: of them a column of few bytes is read.
         options = pa.ipc.IpcReadOptions(use_threads=False)
         options.included_fields = [min(range(len(self.types)), key=lambda at: _width(self.types[at]))]
-        file = pa.ipc.open_file(self.memory, options=options)
-        return [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
+        with _as_raised(self.memory):
+            file = pa.ipc.open_file(self.memory, options=options)
+            return [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
 
     def beginnings(self):
         """Return where in the file buffers of the first and the last batch begin, if they are not decoded."""
@@ -313,6 +318,19 @@ class Ipc:
             return False
         begin, end = self.memory.address, self.memory.address + self.memory.size
         return all(begin <= buffer.address < end or buffer.size == 0 for buffer in _buffers(batch))
+
+
+@contextlib.contextmanager
+def _as_raised(afar):
+    """Raise what a read from afar has raised: pyarrow's reader of IPC makes an OSError of its text."""
+    try:
+        yield
+    except OSError:
+        failed = getattr(afar, "failed", None)
+        if failed is None:
+            raise
+        afar.failed = None  # it leads back to the file
+        raise failed from failed.__cause__
 
 
 def _buffers(batch):

@@ -20,11 +20,16 @@ class RangedFile(io.RawIOBase):
         Bytes.
     grid : int
         What is read on in begins and ends at multiples of so many bytes: so that it is the same, whoever reads.
+
+    Attributes
+    ----------
+    failed : Exception or None
+        What the last read has raised: pyarrow hands on no more than its text.
     """
 
     def __init__(self, read, size, grid=1):
         self._read, self._size, self._grid = read, size, grid
-        self._at = 0
+        self._at, self.failed = 0, None
         self._begin, self._data, self._block = 0, b"", BLOCK
         self._ahead = []  # (begin, bytes) of what `ahead` has read
 
@@ -66,7 +71,12 @@ class RangedFile(io.RawIOBase):
         begin = start - start % self._grid
         until = max(stop, start + self._block)
         until = min(self._size, until + -until % self._grid)
-        data = self._read(begin, until)
+        self.failed = None
+        try:
+            data = self._read(begin, until)
+        except Exception as error:
+            self.failed = error
+            raise
         self._begin, self._data = begin, data
         return data[start - begin : stop - begin]
 
