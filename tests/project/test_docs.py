@@ -27,7 +27,16 @@ def programs():
         "README.md",
         *(
             f"docs/{page}.md"
-            for page in ("guide", "elastic", "tuning", "adapters", "images", "monitoring", "streams")
+            for page in (
+                "guide",
+                "elastic",
+                "tuning",
+                "adapters",
+                "images",
+                "monitoring",
+                "streams",
+                "slow-reads",
+            )
         ),
     )
     found = [(page, number) for page in fast for number in range(len(blocks(page)))]
