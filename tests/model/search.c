@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "model.h"
 
@@ -362,11 +365,22 @@ bool explore(const struct scenario *scenario)
     return !failed;
 }
 
-/* model [full] [NAME...] */
+/* Wait for one of the children that explore a scenario each; false if it has failed. */
+static bool wait_for_one(void)
+{
+    int status = 0;
+    pid_t pid = wait(&status);
+    if (pid > 0 && WIFSIGNALED(status))
+        printf("FAIL  process %d: signal %d\n", (int)pid, WTERMSIG(status));
+    return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* model [full] [NAME...]; as many scenarios beside one another as there are processors */
 int main(int argc, char **argv)
 {
     bool full = argc > 1 && strcmp(argv[1], "full") == 0, good = true;
-    uint32_t run = 0;
+    uint32_t run = 0, running = 0;
+    uint32_t most = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
     for (size_t i = 0; i < n_scenarios + (full ? n_full_scenarios : 0); i++) {
         const struct scenario *s = i < n_scenarios ? &scenarios[i] : &full_scenarios[i - n_scenarios];
         bool wanted = argc == 1 + full;
@@ -374,11 +388,27 @@ int main(int argc, char **argv)
             wanted |= strcmp(argv[a], s->name) == 0;
         if (!wanted)
             continue;
-        printf("== %s: %s\n", s->name, s->what);
-        fflush(stdout);
-        good = explore(s) && good;
         run++;
+        if (running == most) {
+            good = wait_for_one() && good;
+            running--;
+        }
+        fflush(stdout);
+        pid_t pid = fork();
+        if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* who ends this program by a signal ends all of it */
+            printf("== %s: %s\n", s->name, s->what);
+            fflush(stdout);
+            exit(explore(s) ? 0 : 1);
+        }
+        if (pid < 0)
+            perror("fork");
+        else
+            running++;
+        good = good && pid > 0;
     }
+    for (; running; running--)
+        good = wait_for_one() && good;
     if (run == 0)
         printf("no such scenario\n");
     return !(good && run);
