@@ -117,15 +117,16 @@ class WorkerDied(SlipringError, RuntimeError):
     Attributes
     ----------
     worker, pid : int
-    exitcode : int
-        As `multiprocessing.Process.exitcode`: negative for a signal.
+        pid 0: there was no process yet, a fork server has ended.
+    exitcode : int or None
+        As `multiprocessing.Process.exitcode`: negative for a signal. None: it is not known.
     indices : list
         What the worker was working on: the indices of its batches in flight.
     """
 
     worker: int
     pid: int
-    exitcode: int
+    exitcode: int | None
     indices: list[Any]
 
 

@@ -85,7 +85,7 @@ except errors.WorkerError as error:
     assert_type(error.indices, list[Any] | None)
     error.pid  # type: ignore[attr-defined]
 except errors.WorkerDied as died:
-    assert_type(died.exitcode, int)
+    assert_type(died.exitcode, int | None)
 except errors.SegmentFull as full:
     assert_type(full.limit, str)
 except errors.SlotsHeld as held:

@@ -99,7 +99,7 @@ class ProcessPool(Crew):
                 process.start()
         except Exception as error:
             self.job.not_sent(error)
-            explained = self._explain(error)
+            explained = self._explain(error, number)
             if explained is None:
                 raise
             raise explained from error
@@ -146,10 +146,19 @@ class ProcessPool(Crew):
         self.begun[number] = start_time(process.pid)
         self.starts.started(number, process.pid)
 
-    def _explain(self, error):
+    def _explain(self, error, number):
         """A better text for what cannot be sent to a new process: the attribute's name."""
         if self.forks or isinstance(error, SlipringError):
             return None
+        if isinstance(error, (EOFError, ConnectionError)):  # newer Pythons' fork server imports the script itself
+            return WorkerDied(
+                f"worker {number} did not begin: the fork server has ended while it was asked for it. "
+                f"{likely(1, False, False, self.job.method_argument)}",
+                worker=number,
+                pid=0,
+                exitcode=None,
+                indices=[],
+            )
         argument = self.job.method_argument
         for name, part in zip(PARTS, parts_of(self.job), strict=True):
             culprit = _unpicklable(part, name)
