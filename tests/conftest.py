@@ -141,6 +141,7 @@ def trip():
 @pytest.fixture
 def make():
     """Make slipring.torch's loaders, which are closed in the end."""
+    pytest.importorskip("torch")
     from slipring.torch import DataLoader
 
     made = []

@@ -124,7 +124,7 @@ def test_an_endless_stream_is_read_no_further_than_prefetch_factor_says(tmp_path
             for i in range(1 << 40):
                 yield self.noting[i][1]
 
-    with Loader(Endless(), 2, num_workers=2, prefetch_factor=2) as loader:
+    with Loader(Endless(), 2, num_workers=2, prefetch_factor=2, start_method="fork") as loader:
         for received, _ in zip(range(1, 10), loader, strict=False):
             assert len((tmp_path / "read").read_text().split()) <= 2 * (received + 2 * 2)
 
@@ -147,7 +147,7 @@ def test_arrays_are_put_together():
             for i in range(5):
                 yield {"x": np.full((2, 3), i, np.uint8), "name": f"row {i}"}
 
-    first, second, third = load(Rows(), 2, num_workers=1)
+    first, second, third = load(Rows(), 2, num_workers=1, start_method="fork")
     assert first["x"].shape == (2, 2, 3) and first["name"] == ["row 0", "row 1"]
     assert second["x"][:, 0, 0].tolist() == [2, 3] and third["x"].tolist() == np.full((1, 2, 3), 4).tolist()
 
@@ -170,7 +170,7 @@ def test_workers_know_who_they_are():
         def __len__(self):
             return 3
 
-    got = [row.tolist()[0] for row in load(Sized(), 1, num_workers=2)]
+    got = [row.tolist()[0] for row in load(Sized(), 1, num_workers=2, start_method="fork")]
     assert [row[:2] for row in got] == [[0, 2], [1, 2]] and got[0][2] + 1 == got[1][2] and got[0][3] == 3
 
 

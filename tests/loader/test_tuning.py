@@ -126,7 +126,7 @@ def test_streams_get_more_with_the_next_epoch():
                 yield sample
 
     seen = []
-    with Loader(Far(), 1, num_workers="auto", min_workers=1, max_workers=6) as loader:
+    with Loader(Far(), 1, num_workers="auto", min_workers=1, max_workers=6, start_method="fork") as loader:
         settled = False
         while not settled:  # and one more
             settled = loader.tuning.settled
