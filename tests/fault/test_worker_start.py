@@ -116,9 +116,8 @@ def test_a_worker_that_stays_in_its_worker_init_fn_is_told_of_once(told, tmp_pat
 def test_workers_that_begin_are_not_told_of(caplog, monkeypatch):
     monkeypatch.setattr(starts, "PATIENCE_S", 0.0)
     caplog.set_level(logging.WARNING, logger="slipring")
-    with Loader(
-        Values(list(range(8))), 2, num_workers=2, worker_init_fn=print
-    ) as loader:  # it waits for their begin
+    options = {"num_workers": 2, "start_method": "fork", "worker_init_fn": print}  # it waits for their begin
+    with Loader(Values(list(range(8))), 2, **options) as loader:
         iterator = iter(loader)
         loader._engine.pool.starts.look()
         assert len(list(iterator)) == 4
