@@ -150,7 +150,7 @@ class ProcessPool(Crew):
         """A better text for what cannot be sent to a new process: the attribute's name."""
         if self.forks or isinstance(error, SlipringError):
             return None
-        if isinstance(error, (EOFError, ConnectionError)):  # newer Pythons' fork server imports the script itself
+        if isinstance(error, (EOFError, ConnectionError)):  # newer Pythons' fork server runs the script itself
             return WorkerDied(
                 f"worker {number} did not begin: the fork server has ended while it was asked for it. "
                 f"{likely(1, False, False, self.job.method_argument)}",
