@@ -147,18 +147,9 @@ class ProcessPool(Crew):
         self.starts.started(number, process.pid)
 
     def _explain(self, error, number):
-        """A better text for what cannot be sent to a new process: the attribute's name."""
+        """A better text where a process could not be started: what could not be sent to it, or who has ended."""
         if self.forks or isinstance(error, SlipringError):
             return None
-        if isinstance(error, (EOFError, ConnectionError)):  # newer Pythons' fork server runs the script itself
-            return WorkerDied(
-                f"worker {number} did not begin: the fork server has ended while it was asked for it. "
-                f"{likely(1, False, False, self.job.method_argument)}",
-                worker=number,
-                pid=0,
-                exitcode=None,
-                indices=[],
-            )
         argument = self.job.method_argument
         for name, part in zip(PARTS, parts_of(self.job), strict=True):
             culprit = _unpicklable(part, name)
@@ -170,6 +161,16 @@ class ProcessPool(Crew):
                     "files, connections and locks in the worker, where they are first used; or use "
                     f"{argument}='fork'"
                 )
+        # Newer Pythons' fork server runs the script itself, and ends where that has no guard.
+        if self.context.get_start_method() == "forkserver" and isinstance(error, (EOFError, ConnectionError)):
+            return WorkerDied(
+                f"worker {number} did not begin: the fork server has ended while it was asked for it. "
+                f"{likely(1, False, False, argument)}",
+                worker=number,
+                pid=0,
+                exitcode=None,
+                indices=[],
+            )
         return None
 
     # ---- death
