@@ -138,16 +138,22 @@ if __name__ == "__main__":
 """
 
 
+def printed_by(text, tmp_path_factory, *arguments):
+    """The lines that a program prints: pyarrow's S3 has threads, which no test after it is to have."""
+    program = tmp_path_factory.mktemp("by_pyarrow") / "program.py"
+    program.write_text(text)
+    environment = {**os.environ, **KEYS, "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, str(program), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 @pytest.fixture(scope="module")
 def by_pyarrow(folder, port, tmp_path_factory):
     """What each start method has come to, from one program."""
-    program = tmp_path_factory.mktemp("by_pyarrow") / "program.py"
-    program.write_text(BY_PYARROW)
-    command = [sys.executable, str(program), str(port), str(folder)]
-    environment = {**os.environ, **KEYS, "PYTHONPATH": os.getcwd()}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    lines = printed_by(BY_PYARROW, tmp_path_factory, port, folder)
+    return dict(line.split(maxsplit=1) for line in lines)
 
 
 @pytest.mark.timeout(300)
@@ -190,13 +196,8 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def failing_by_pyarrow(port, strict_port, tmp_path_factory):
     """(message, url, missing, attempts) of each error, from one program."""
-    program = tmp_path_factory.mktemp("failing_by_pyarrow") / "program.py"
-    program.write_text(FAILING)
-    command = [sys.executable, str(program), str(port), str(strict_port)]
-    environment = {**os.environ, **KEYS, "PYTHONPATH": os.getcwd()}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return {tuple(line[:3]): line[3:] for line in map(json.loads, done.stdout.splitlines())}
+    lines = printed_by(FAILING, tmp_path_factory, port, strict_port)
+    return {tuple(line[:3]): line[3:] for line in map(json.loads, lines)}
 
 
 NAMES = {"Tar": "0.tar", "Parquet": "rows.parquet", "TableDataset": "rows.parquet", "Folder": "classes/"}
