@@ -207,7 +207,7 @@ class Storage:
             return attempt(system, system.path(url), max(0.001, end - time.monotonic()))
 
         protocol = "" if self._recipe is not None else _URL.match(url)[1]
-        make = self._maker(protocol)
+        make = None if protocol in self._mine()["systems"] else self._maker(protocol)
         return persist(
             made_and_tried, url, wanted, self.attempts, self.timeout, self.attempt_timeout, start, stop
         )

@@ -63,8 +63,8 @@ def why_unordered(kept, shuffles):
             "Ray Data gives blocks in the order in which its tasks end. Set "
             "ray.data.DataContext.get_current().execution_options.preserve_order = True before the dataset is made"
         )
-    for step in shuffles:
-        return f"{step} shuffles with another seed each time. Give it seed=, a number"
+    if shuffles:
+        return f"{shuffles[0]} shuffles with another seed each time. Give it seed=, a number"
     return None
 
 
