@@ -125,7 +125,7 @@ class BatchSampler:
         self.weights, self._weights_digest = None, None
         if weights is not None:
             self.weights, self._weights_digest = _probabilities(weights, len(indices))
-        self._indices_digest = None  # taken with the first state: indices may be many
+        self._indices_digest = None  # taken once, when it is asked for: indices may be many
         self.num_samples = len(indices) if num_samples is None else num_samples
         self.rank, self.world_size, self.seed = rank, world_size, seed & MASK_63
         self.epoch = 0
