@@ -30,8 +30,8 @@ PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build lint types test test-all pytest test-cuda ctest test-arm64 test-arm64-python .arm64-tools
-.PHONY: tsan asan tsan-pytest asan-pytest model mutants fuzz fault steps soak
+.PHONY: help venv libraries build quick lint types test test-sample test-all pytest slow clients test-cuda ctest
+.PHONY: test-arm64 test-arm64-python .arm64-tools tsan asan tsan-pytest asan-pytest model mutants fuzz fault steps soak
 .PHONY: bench bench-device bench-adapters bench-queue docs wheel check-wheel check-sdist clean
 
 help: ## list the targets
@@ -62,14 +62,15 @@ $(DOCS_STAMP): $(DEPS_STAMP) requirements-docs.txt
 	@$(PIP_INSTALL) -r requirements-docs.txt
 	@touch $@
 
-# The training libraries whose loops tests/clients runs. Where they cannot be had, those tests are skipped.
+# The training libraries whose loops tests/clients runs. Where they cannot be had, those tests are skipped. They are
+# large and tests import little of them: a module is compiled when it is first imported.
 $(CLIENTS_STAMP): $(DEPS_STAMP) requirements-clients.txt
-	@if $(PIP_INSTALL) -r requirements-clients.txt; then touch $@; \
+	@if $(PIP_INSTALL) --no-compile -r requirements-clients.txt; then touch $@; \
 	else echo "requirements-clients.txt cannot be installed: tests/clients will be skipped"; fi
 
 # Large, and slow to start: only the slow tests have it.
-$(RAY_STAMP): $(DEPS_STAMP) requirements-ray.txt
-	@if $(PIP_INSTALL) -r requirements-ray.txt; then touch $@; \
+$(RAY_STAMP): $(DEPS_STAMP) requirements-ray.txt | $(CLIENTS_STAMP)
+	@if $(PIP_INSTALL) --no-compile -r requirements-ray.txt; then touch $@; \
 	else echo "requirements-ray.txt cannot be installed: the tests of Ray will be skipped"; fi
 
 # The kinds of build share the place of the finished modules, hence at most one build stamp at a time.
@@ -82,10 +83,23 @@ venv: $(DEPS_STAMP) ## create the environment and install the pinned requirement
 
 build: $(BUILD_STAMP) ## build the extensions in place
 
-lint: $(DEPS_STAMP) $(if $(filter 0,$(TORCH)),,types) ## ruff, cython-lint, gcc's warnings as errors, and the types
+# Each linter is a target of its own: all of them run, two at a time, and the last lines name those that failed.
+LINTERS := lint-ruff lint-format lint-cython lint-c $(if $(filter 0,$(TORCH)),,types-mypy types-pyright types-complete \
+    types-stubs)
+.PHONY: $(LINTERS)
+lint: $(DEPS_STAMP) $(if $(filter 0,$(TORCH)),,build) ## ruff, cython-lint, gcc's warnings as errors, and the types
+	@$(PY) tools/checks.py --jobs 2 $(sort $(LINTERS))
+
+lint-ruff: $(DEPS_STAMP)
 	$(VENV)/bin/ruff check $(PY_DIRS)
+
+lint-format: $(DEPS_STAMP)
 	$(VENV)/bin/ruff format --check $(PY_DIRS)
+
+lint-cython: $(DEPS_STAMP)
 	PATH="$(abspath $(VENV))/bin:$$PATH" cython-lint --max-line-length 120 $(wildcard pkg/slipring/*.p[yx][xd] pkg/slipring/*/*.p[yx][xd])
+
+lint-c:
 	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -Icsrc $(wildcard csrc/*.c csrc/*/*.c)
 	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -DSR_STEPS=1 -Icsrc -Itests/steps \
 	    $(wildcard csrc/*.c tests/steps/*.c)
@@ -94,43 +108,86 @@ lint: $(DEPS_STAMP) $(if $(filter 0,$(TORCH)),,types) ## ruff, cython-lint, gcc'
 # compares the .pyi with what they stand for, hence the build.
 STUBS = $(subst /,.,$(patsubst pkg/%.pyi,%,$(wildcard pkg/slipring/*.pyi pkg/slipring/*/*.pyi)))
 types: build ## mypy, pyright and stubtest over what is public
+	@$(PY) tools/checks.py --jobs 2 types-stubs types-mypy types-pyright types-complete
+
+types-mypy: build
 	$(VENV)/bin/mypy --python-executable $(PY)
+
+types-pyright: build
 	$(VENV)/bin/basedpyright --pythonpath $(PY)
+
+types-complete: build
 	$(PY) -m tests.typing.completeness
+
+types-stubs: build
 	$(VENV)/bin/stubtest --mypy-config-file pyproject.toml --concise --ignore-disjoint-bases \
 	    --allowlist tests/typing/stubtest-allowlist.txt $(STUBS)
 
 # Before the rules that want them: what they need is looked at as they are read.
 CLIENTS := $(if $(filter 0,$(TORCH)),,$(CLIENTS_STAMP))
 RAY := $(if $(filter 0,$(TORCH)),,$(RAY_STAMP))
+DOCS := $(if $(filter 0,$(TORCH)),,$(DOCS_STAMP))
 
-# What most changes need, in minutes. pytest comes last, so that its closing lines are the last thing on the screen.
-test: build $(CLIENTS) ## the ring's tests in C, then pytest without what is marked slow: minutes
-	@$(MAKE) --no-print-directory ctest
-	$(call PYTEST_PARTS,not slow,--ignore tests/clients)
-	@echo "the slow tests, sanitizers, the model, mutants and fuzzing are left out here: make test-all"
+# The build and the installation of libraries run concurrently: each keeps one processor busy.
+libraries: $(CLIENTS) $(RAY) $(DOCS)
 
-# What `test` leaves out, and nothing that it runs: .ci/run runs both.
-test-all: build $(CLIENTS) $(RAY) ## docs, and what test leaves out: sanitizers, model, mutants, fuzz, slow tests, clients
-	$(if $(filter 0,$(TORCH)),,@$(MAKE) --no-print-directory docs)
-	@$(MAKE) --no-print-directory tsan
-	@$(MAKE) --no-print-directory asan
-	@$(MAKE) --no-print-directory model FULL=1
-	@$(MAKE) --no-print-directory mutants QUICK=$(QUICK)
-	@$(MAKE) --no-print-directory fuzz ARGS=
-	$(call PYTEST_PARTS,slow,$(SLOW))
+# What most changes need before a commit.
+test: ## the tests in C, then pytest without what is marked slow: minutes
+	@$(MAKE) --no-print-directory -j2 build $(CLIENTS)
+	@$(PY) tools/checks.py ctest pytest-fast
+	@echo "left out: slow tests, sanitizers, the model, mutants, fuzzing, documentation: make test-all"
 
-# Most tests wait for other processes half of their time, hence more of them at once than there are processors. What
-# is marked `alone` follows, one after another; both parts run, and either may fail the whole. Files without a marked
-# test are not even imported for those: torch and 6,000 tests take a quarter of a minute. tests/clients is slow as a
-# whole; what it imports would cost every forked worker of every other test.
-JOBS ?= $(shell n=$$(nproc); echo $$((n < 8 ? 2 * n : 16)))
+# For the inner loop: what the working tree changed since the last commit, and a fixed set of smoke tests.
+quick: build ## lint and tests of what the working tree changed, and smoke tests; at most 90 seconds
+	@$(PY) tools/quick.py
+
+# What `test` leaves out, and nothing that it runs.
+test-all: ## all that `make test` leaves out: docs, sanitizers, model, mutants, fuzz, slow tests, clients
+	@$(MAKE) --no-print-directory -j2 build libraries
+	@$(PY) tools/checks.py $(if $(filter 0,$(TORCH)),,docs) tsan asan "model FULL=1" mutants fuzz slow
+
+# The same checks, of each a part that is the same for the same SAMPLE_SEED: what .ci/run has time for.
+SAMPLE_SEED ?= 1
+test-sample: ## a fixed part of each check of test-all, chosen by SAMPLE_SEED=1
+	@$(MAKE) --no-print-directory -j2 build libraries
+	@$(PY) tools/checks.py $(if $(filter 0,$(TORCH)),,docs) tsan asan model "mutants SAMPLE=12" \
+	    "fuzz FUZZ_SECONDS=5 ARGS='--seed $(SAMPLE_SEED)'" "slow SAMPLE=8"
+
+# Most tests wait for other processes half of their time, hence more of them at once than there are processors. A test
+# forks several workers, and what a fork costs grows with the process: with torch and all modules of tests imported it
+# costs four times as much. So the files that never mention torch run by themselves, and those that do afterwards.
+# What is marked `alone` follows, one after another. tests/clients is slow as a whole.
+JOBS ?= $(shell n=$$(nproc); echo $$((n < 6 ? 3 * n : 16)))
+FIND_TESTS := grep -r --include 'test_*.py' --exclude-dir clients
+WITHOUT_TORCH = $(shell $(FIND_TESTS) -L torch tests)
+WITH_TORCH = $(shell $(FIND_TESTS) -l torch tests)
+ALONE = $(shell grep -rlwE 'mark.alone|clients.rays' tests --include 'test_*.py')
 MARKS_SLOW := grep -rlE 'mark\.slow|tests\.parts' tests --include
-SLOW := $(shell $(MARKS_SLOW) 'test_*.py') $(dir $(shell $(MARKS_SLOW) conftest.py))
-ALONE := $(shell grep -rlwE 'mark.(alone|measured)|clients.rays' tests --include 'test_*.py')
-PYTEST_PARTS = @status=0; echo "== pytest: $(1), $(JOBS) at once"; \
-	$(PY) -m pytest -q -n $(JOBS) --dist worksteal -m "($(1)) and not alone" $(2) || status=1; \
-	echo "== pytest: $(1), alone"; $(PY) -m pytest -q -m "($(1)) and alone" $(ALONE) || status=1; exit $$status
+SLOW = $(shell $(MARKS_SLOW) 'test_*.py') $(dir $(shell $(MARKS_SLOW) conftest.py))
+PARALLEL := -q -n $(JOBS) --dist worksteal
+.PHONY: pytest-fast pytest-without-torch pytest-with-torch pytest-alone pytest-slow pytest-slow-alone
+pytest-fast: ## what `make test` runs of pytest
+	@$(PY) tools/checks.py pytest-alone pytest-without-torch pytest-with-torch
+
+pytest-without-torch: build
+	$(PY) -m pytest $(PARALLEL) -m "not slow and not alone" $(WITHOUT_TORCH)
+
+pytest-with-torch: build
+	$(PY) -m pytest $(PARALLEL) -m "not slow and not alone" $(WITH_TORCH)
+
+pytest-alone: build
+	$(PY) -m pytest -q -m "not slow and alone" $(ALONE)
+
+# One in SAMPLE of the tests of each file, at least one.
+SAMPLED = $(if $(SAMPLE),--sample $(SAMPLE) --sample-seed $(SAMPLE_SEED))
+slow: build $(CLIENTS) $(RAY) ## the tests that are marked slow; SAMPLE=8 for one in eight of each file
+	@$(PY) tools/checks.py pytest-slow pytest-slow-alone
+
+pytest-slow: build
+	$(PY) -m pytest $(PARALLEL) -m "slow and not alone" $(SAMPLED) $(SLOW)
+
+pytest-slow-alone: build
+	$(PY) -m pytest -q -m "slow and alone" $(SAMPLED) $(ALONE)
 
 pytest: build ## pytest alone, all of it or what ARGS names; ARGS='tests/ring -k lease', ARGS='-n 4'
 	$(PY) -m pytest $(ARGS)
@@ -182,8 +239,8 @@ model: ## every interleaving of a few parties, with deaths; FULL=1 takes minutes
 	$(MAKE) --no-print-directory -C tests/model run ARGS="$(if $(filter-out 0,$(FULL)),full) $(SCENARIO)"
 
 # The test of these tests: the ring broken on purpose, patch by patch.
-mutants: ## break the ring in known ways: each must be noticed; QUICK=1, ONLY=rewind
-	$(PYTHON) tests/mutants/run.py $(if $(filter-out 0,$(QUICK)),--quick) $(ONLY)
+mutants: ## break the ring in known ways: each must be noticed; SAMPLE=12, ONLY=rewind
+	$(PYTHON) tests/mutants/run.py $(if $(SAMPLE),--sample $(SAMPLE) --seed $(SAMPLE_SEED)) $(ONLY)
 
 # Sanitizer builds lie beside the package, so that the release build stays. These run a program with one of them.
 LIB = build/$(1)/lib-$(subst /,_,$(VENV))

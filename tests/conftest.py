@@ -2,20 +2,26 @@
 
 import faulthandler
 import gc
+import hashlib
 import multiprocessing
 import os
 import signal
 import sys
+import time
 import warnings
 
 import hypothesis
 import pytest
+
+# Before numpy is imported. OpenBLAS starts a thread per processor, which spin for a while after each fork.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from tests.leaks import Snapshot, name_semaphores
 from tests.trip import Trip
 
 failed = pytest.StashKey[bool]()
 stderr = pytest.StashKey[int]()
+begun = pytest.StashKey[float]()
 
 
 # No test asserts a maximum time; a loaded machine may make any example slow.
@@ -27,17 +33,30 @@ def pytest_addoption(parser):
     # pytest-timeout raises in the main thread and can do nothing while that is stuck in C.
     parser.addini("watchdog_grace", "seconds after a test's timeout until the run is ended", default="30")
     parser.addini("leak_grace", "seconds that what a test started has to go after it", default="10")
+    parser.addoption(
+        "--budget", type=float, metavar="S", help="skip the tests that have not begun after so many seconds"
+    )
+    parser.addoption(
+        "--sample", type=int, metavar="N", help="run one in N of the tests of each file, at least one"
+    )
+    parser.addoption(
+        "--sample-seed", type=int, default=1, metavar="SEED", help="which of them --sample chooses"
+    )
 
 
 def pytest_configure(config):
     # Processes started by exec carry this mark, their forked children too, also when they were orphaned.
     os.environ["SLIPRING_TEST_RUN"] = f"{os.getpid()}-{os.urandom(4).hex()}"
     name_semaphores()
+    config.stash[begun] = time.monotonic()
     config.stash[stderr] = os.dup(sys.__stderr__.fileno())  # the real one: pytest captures fd 2 later
     faulthandler.enable(config.stash[stderr])
-    # A shell starts its background jobs with SIGINT ignored, and so would be all that tests send it to.
+    # A shell starts its background jobs with SIGINT ignored, nohup ignores SIGHUP, and a process that a test starts
+    # and sends such a signal to would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture
@@ -49,15 +68,21 @@ def forked():
     multiprocessing.set_start_method(before, force=True)
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items):
-    """What is measured may be wrong once where the machine had other work; three times it has another reason."""
+@pytest.hookimpl(trylast=True)  # after -m has chosen
+def pytest_collection_modifyitems(config, items):
+    """With ``--sample N`` run one in N tests of each file, at least one; the seed decides which."""
+    n, seed = config.getoption("sample"), config.getoption("sample_seed")
+    if n is None:
+        return
+    files = {}
     for item in items:
-        if item.get_closest_marker("measured"):
-            item.add_marker(pytest.mark.alone)
-            # What hangs, or leaves something behind, fails at once; a limit of time is each try's own.
-            item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=["AssertionError"]))
-            item.add_marker(pytest.mark.timeout(timeout_of(item), func_only=True), append=False)
+        files.setdefault(item.path, []).append(item)
+    chosen = set()
+    for tests in files.values():
+        tests.sort(key=lambda item: hashlib.sha256(f"{seed} {item.nodeid}".encode()).digest())
+        chosen.update(tests[: -(-len(tests) // n)])
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
 
 
 def pytest_collection_finish():
@@ -85,6 +110,9 @@ def timeout_of(item):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Dump every thread's traceback and exit when a test hangs where Python cannot interrupt it."""
+    budget = item.config.getoption("budget")
+    if budget is not None and time.monotonic() - item.config.stash[begun] > budget:
+        pytest.skip(f"the budget of {budget:g} s is spent")
     limit = timeout_of(item)
     if limit > 0:
         limit += float(item.config.getini("watchdog_grace"))
@@ -93,7 +121,7 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """End the watch when all tries are over."""
+    """End the watch after the test."""
     try:
         return (yield)
     finally:
@@ -110,7 +138,7 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request):
-    """After each test: no process, no file of ours in /dev/shm, no file descriptor more than before.
+    """After each test: no process, no thread, no file of ours in /dev/shm, no file descriptor more than before.
 
     A test that failed is only cleaned up after, since its traceback keeps objects alive. Mark a test that
     must leave something with ``@pytest.mark.leaks_ok("why")``.
@@ -119,13 +147,13 @@ def nothing_left_behind(request):
         yield
         return
     before = Snapshot.take()
-    request.node.stash[failed] = False  # it may be another try
     yield
     leaks = [] if request.node.stash.get(failed, False) else before.leaks()
     if leaks:
         gc.collect()
         leaks = before.leaks(wait_s=float(request.config.getini("leak_grace")))
-    before.kill_new_processes()
+    if leaks or request.node.stash.get(failed, False):
+        before.kill_new_processes()
     if leaks:
         pytest.fail("the test left behind:\n  " + "\n  ".join(leaks), pytrace=False)
 

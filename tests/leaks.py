@@ -1,4 +1,4 @@
-"""What a test run holds of the machine: processes, files in /dev/shm, open file descriptors.
+"""What a test run holds of the machine: processes, threads, files in /dev/shm, open file descriptors.
 
 The checks look only at what can be ours, and give what is on its way out time to go, so that other work on
 the machine, or a slow one, does not fail a test.
@@ -12,8 +12,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from multiprocessing import forkserver, resource_tracker
+
+from tests import warm
 
 SHM = "/dev/shm"
 
@@ -25,6 +28,9 @@ HELPERS = (
 
 # What libraries open once, at first use, and keep.
 LAZY_FILES = ("/dev/nvidia", "/dev/urandom", "/dev/null", "/proc/", "/sys/")
+
+# Threads that libraries start once, at first use, and keep: fsspec's event loop, the executor of its loop, tqdm's monitor.
+LAZY_THREADS = ("fsspecIO", "asyncio_", "tqdm_monitor")
 
 # Program, as `stat` names it -> what its environment says of test runs.
 marks = {}
@@ -65,7 +71,9 @@ def stat(pid):
 
 
 def is_helper(pid):
-    """Whether `pid` is the resource tracker or the forkserver itself, and not a worker forked by it."""
+    """Whether `pid` is the resource tracker, the forkserver or a server of `warm`, and not what these have forked."""
+    if pid in warm.helper_pids():
+        return True
     command = read(f"/proc/{pid}/cmdline")
     return parent(pid) == os.getpid() and any(helper in command for helper in HELPERS)
 
@@ -83,18 +91,27 @@ def is_marked(program):
     return f"SLIPRING_TEST_RUN={os.environ.get('SLIPRING_TEST_RUN')}".encode() in marks[program]
 
 
-def started_by_us():
-    """Descendants of this process, and orphans that carry our mark; without multiprocessing's helpers."""
+def started_by_us(apart_from=frozenset()):
+    """Descendants of this process, and orphans that carry our mark; without multiprocessing's helpers.
+
+    Processes `apart_from` these are not even looked at: after each test only the new ones are of interest, and a
+    machine may have hundreds. Whatever has got the number of one of them since is missed.
+    """
     multiprocessing.active_children()  # reaps those that have ended
     subprocess._cleanup()
-    everyone = {pid: stat(pid) for pid in pids()}
-    ours = {os.getpid()}
-    while more := {pid for pid, (its_parent, _) in everyone.items() if its_parent in ours} - ours:
-        ours |= more
-    ours |= {
-        pid for pid, (_, program) in everyone.items() if pid not in ours and program and is_marked(program)
-    }
-    return {pid for pid in ours if pid != os.getpid() and not is_helper(pid)}
+    others = {os.getpid(), *apart_from}
+    return {pid for pid in pids() if pid not in others and is_ours(pid) and not is_helper(pid)}
+
+
+def is_ours(pid):
+    """Whether `pid` is a descendant of this process, or carries its mark."""
+    its_parent, program = stat(pid)
+    if program is None:
+        return False
+    ancestor = its_parent
+    while ancestor > 1 and ancestor != os.getpid():
+        ancestor = parent(ancestor)
+    return ancestor == os.getpid() or is_marked(program)
 
 
 def describe_process(pid):
@@ -171,8 +188,21 @@ def open_fds():
     kept = {
         getattr(resource_tracker._resource_tracker, "_fd", None),
         getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
+        *warm.helper_fds(),
     }
     return {fd: to for fd, to in fds.items() if to and fd not in kept and not to.startswith(LAZY_FILES)}
+
+
+def threads():
+    """Python threads of this process that run, without those that libraries keep.
+
+    Native threads are not counted: in this process only libraries start them (torch, OpenBLAS, Arrow), and keep them.
+    """
+    return {
+        thread
+        for thread in threading.enumerate()
+        if not isinstance(thread, threading._DummyThread) and not thread.name.startswith(LAZY_THREADS)
+    }
 
 
 def cuda_is_up():
@@ -185,19 +215,20 @@ def cuda_is_up():
 class Snapshot:
     """What was there at one time, to be compared with what is there later."""
 
-    processes: set[int]
+    pids: frozenset[int]  # of all processes of the machine
+    threads: set[threading.Thread]
     shm: dict[str, tuple[int, int]]
     fds: dict[int, str]
     cuda: bool
 
     @classmethod
     def take(cls):
-        return cls(started_by_us(), shm_files(), open_fds(), cuda_is_up())
+        return cls(frozenset(pids()), threads(), shm_files(), open_fds(), cuda_is_up())
 
     def leaks(self, wait_s=0.0):
         """One line for each thing that is there now and was not before; waits that long for it to go."""
         deadline = time.monotonic() + wait_s
-        while found := self._new_processes() + self._new_shm() + self._new_fds():
+        while found := self._new_processes() + self._new_threads() + self._new_shm() + self._new_fds():
             if time.monotonic() >= deadline:
                 break
             time.sleep(0.02)
@@ -205,14 +236,18 @@ class Snapshot:
 
     def kill_new_processes(self):
         """End what a test left running, so that it cannot disturb the next."""
-        for pid in started_by_us() - self.processes:
+        for pid in started_by_us(self.pids):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
     def _new_processes(self):
-        return [describe_process(pid) for pid in sorted(started_by_us() - self.processes)]
+        return [describe_process(pid) for pid in sorted(started_by_us(self.pids))]
+
+    def _new_threads(self):
+        new = sorted(threads() - self.threads, key=lambda thread: thread.name)
+        return [f"thread {thread.name}{' (daemon)' if thread.daemon else ''}" for thread in new]
 
     def _new_shm(self):
         return [f"{SHM}/{name}" for name in new_in_shm(self.shm)]

@@ -12,3 +12,8 @@ def one_fast(cases):
     """The first for `make test`; the others take the same way in the main, and as long."""
     first, *others = cases
     return [first, *map(slow, others)]
+
+
+def fast(cases, *chosen):
+    """The chosen ones for `make test`, the others for `make test-all`."""
+    return [case if case in chosen else slow(case) for case in cases]

@@ -18,6 +18,7 @@ import numpy as np
 import slipring
 from slipring.cli.main import main as command
 from slipring.ring._ring import SERVING
+from tests import warm
 from tests.fault.procs import ROOT, until
 from tests.fault.scenes import Gate, Rows
 
@@ -199,8 +200,8 @@ class Watched:
         The first line that it has said.
     """
 
-    def __init__(self, scene, options, environment):
-        self.process = subprocess.Popen(
+    def __init__(self, scene, options, environment, start):
+        self.process = start(
             [sys.executable, "-m", "tests.watched", scene, json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -237,9 +238,12 @@ class Watched:
 
 
 @contextlib.contextmanager
-def watched(scene, environment=None, **options):
-    """The program with a scene, from its first line on until the block ends."""
-    program = Watched(scene, options, environment or {})
+def watched(scene, environment=None, start=warm.Program, **options):
+    """The program with a scene, from its first line on until the block ends.
+
+    With ``start=subprocess.Popen`` its command line in /proc is its own.
+    """
+    program = Watched(scene, options, environment or {}, start)
     try:
         yield program
     except BaseException:

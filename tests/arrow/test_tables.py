@@ -13,6 +13,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from slipring import Loader  # noqa: E402
 from slipring.arrow import Rows, TableDataset, collate  # noqa: E402
+from tests.parts import slow  # noqa: E402
 
 N, GROUP = 103, 10
 FORMS = ("parquet", "file", "stream", "zstd")
@@ -267,7 +268,7 @@ def test_a_file_that_has_changed_and_kept_its_size_is_told(tmp_path):
     assert dataset[0] == {"a": 3}  # nothing tells
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "thread", None])
+@pytest.mark.parametrize("method", ["fork", slow("spawn"), "thread", None])
 @pytest.mark.parametrize("chunk_size", [None, 3])
 def test_every_row_arrives_once_whoever_reads_it(path, method, chunk_size):
     dataset = TableDataset(path, columns=["image", "label"], decode=label_of)

@@ -2,17 +2,20 @@
 
 import dataclasses
 import json
-import subprocess
+import os
 import sys
+import time
 
 import pytest
 
 from slipring.cli import bench_dataset, limits, sweep
 from slipring.cli.sweep import Case, Row
+from tests import warm
 
 DATASETS = """
 import threading, time
 import numpy as np
+
 
 class Base:
     def __len__(self):
@@ -86,7 +89,7 @@ def bench(tmp_path):
 
     def run(*arguments, json_too=True, code=0):
         short = ["--batches", "5", "--seconds", "20", *(["--json"] if json_too else [])]
-        done = subprocess.run(
+        done = warm.run(
             [sys.executable, "-m", "slipring", "bench-dataset", *arguments, *short],
             capture_output=True, text=True, cwd=tmp_path,
         )  # fmt: skip
@@ -150,17 +153,56 @@ def test_without_rich_the_table_is_plain(bench, tmp_path):
     assert "samples/s" in out and "What limits is" in out
 
 
-@pytest.mark.measured
-def test_computing_and_waiting_are_told_apart(bench):
-    few = ("--workers", "1,", "--start-method", "fork", "--batch-size", "8")
-    assert bench("sets:Computing", *few)["verdict"]["limit"] == "dataset CPU"
-    assert bench("sets:Waiting", *few)["verdict"]["limit"] == "dataset waiting"
+@pytest.mark.parametrize(
+    ("dataset", "options", "name", "each_s"),
+    [
+        ("Computing", (), "fetch_s", 8 * 0.002),
+        ("Waiting", (), "fetch_s", 8 * 0.01),
+        ("Small", ("--collate", "sets:slow_collate"), "collate_s", 0.02),
+    ],
+)
+def test_what_a_dataset_takes_is_in_its_row(bench, dataset, options, name, each_s):
+    told = bench(
+        f"sets:{dataset}", *options, "--workers", "1,", "--start-method", "fork", "--batch-size", "8"
+    )
+    assert len(told["rows"]) == 2
+    for row in told["rows"]:
+        assert row["error"] is None and row["batches"] == 5 and row[name] >= 5 * each_s
 
 
-@pytest.mark.measured
-def test_a_slow_collate_function_is_named(bench):
-    few = ("--workers", "1,", "--start-method", "fork", "--batch-size", "8")
-    assert bench("sets:Small", "--collate", "sets:slow_collate", *few)["verdict"]["limit"] == "collation"
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel counts no delays")
+def test_the_time_on_a_processor_is_told_from_the_time_that_is_slept(tmp_path):
+    case = Case(1, "thread", 8)
+    sweep.Announce(str(tmp_path))(0)  # this thread is the worker
+
+    def spent(spend):
+        begun, used = time.perf_counter(), time.thread_time()
+        time.sleep(0.001)  # the kernel adds up what a thread has used when it stops
+        before, queued = sweep._processor_time(str(tmp_path), case)
+        spend()
+        time.sleep(0.001)
+        after, queued_now = sweep._processor_time(str(tmp_path), case)
+        assert queued_now >= queued
+        # Others may have the processor for any time, but then this thread does not use it.
+        assert after - before <= time.thread_time() - used
+        return after - before, time.perf_counter() - begun
+
+    def compute():
+        end = time.thread_time() + 0.02
+        while time.thread_time() < end:
+            pass
+
+    assert spent(compute)[0] >= 0.02
+    on_cpu, took = spent(lambda: time.sleep(0.02))
+    assert on_cpu <= took - 0.02
+
+
+def test_the_time_on_a_processor_is_that_of_the_batches_that_are_measured(monkeypatch):
+    told = iter([(1.0, 2.0), (4.0, 7.0)])
+    monkeypatch.setattr(sweep, "_processor_time", lambda folder, case: next(told))
+    found = sweep.measure(sweep.Maker(list(range(100))), Case(0, "fork", 4), 20.0, 5)
+    assert (found.batches, found.cpu_s, found.queued_s, found.error) == (5, 3.0, 5.0, None)
+    assert found.samples_per_s == 5 * 4 / found.seconds
 
 
 def test_torchs_loader_is_measured(bench):

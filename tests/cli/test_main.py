@@ -12,13 +12,12 @@ import pytest
 
 from slipring.cli import main as cli
 from slipring.errors import SegmentFull
+from tests import warm
 from tests.watched import watched
 
 
 def command(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "slipring", *arguments], capture_output=True, text=True, **options
-    )
+    return warm.run([sys.executable, "-m", "slipring", *arguments], capture_output=True, text=True, **options)
 
 
 def test_the_help_lists_the_commands_and_exit_codes():

@@ -2,17 +2,27 @@
 
 import json
 import os
+import subprocess
 import sys
 
 import pytest
 
 from slipring.cli import dump, ps, shown
 from slipring.monitor import processes
+from tests.fault.procs import descendants
 from tests.watched import run, watched
 
 
-def test_a_loader_and_a_queue_are_listed_with_their_figures(capsys):
-    with watched("running", num_workers=2) as loader, watched("queue", processes=3) as queue:
+def only(monkeypatch, *programs):
+    """Hide the processes of other tests, which run at the same time and of which some cannot be watched."""
+    ours = [pid for program in programs for pid in (program.pid, *descendants(program.pid))]
+    monkeypatch.setattr(processes, "pids", lambda: ours)
+
+
+def test_a_loader_and_a_queue_are_listed_with_their_figures(capsys, monkeypatch):
+    loader = watched("running", start=subprocess.Popen, num_workers=2)
+    with loader as loader, watched("queue", processes=3) as queue:
+        only(monkeypatch, loader, queue)
         code, out, err = run(capsys, "ps")
         told = {row["pid"]: row for row in json.loads(run(capsys, "ps", "--json")[1])["jobs"]}
     assert code == 0 and not err
@@ -33,6 +43,7 @@ def test_a_loader_and_a_queue_are_listed_with_their_figures(capsys):
 def test_without_rich_the_table_is_plain(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.console", None)
     with watched("held", num_workers=1) as program:
+        only(monkeypatch, program)
         code, out, err = run(capsys, "ps")
     assert code == 0 and not err
     assert any(line.split()[:2] == [str(program.pid), "loader"] for line in out.splitlines())

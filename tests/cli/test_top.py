@@ -15,6 +15,7 @@ from fcntl import ioctl
 
 import pytest
 
+from tests import warm
 from tests.fault.procs import ROOT, state, until
 from tests.fault.scenes import Gate
 from tests.watched import fails, run, watched
@@ -125,7 +126,7 @@ def test_of_several_loaders_one_can_be_chosen(capsys):
 @pytest.mark.parametrize("end", ["kill", "end", "close"])
 def test_a_segment_that_ends_while_it_is_watched_ends_the_command(end):
     with watched("held", num_workers=1) as program:
-        top = subprocess.Popen(
+        top = warm.Program(
             [*TOP, str(program.pid), "--interval", "0.05"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -173,7 +174,7 @@ class Terminal:
         self.master, inner = pty.openpty()
         ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         environment = {name: os.environ[name] for name in os.environ if name not in ("COLUMNS", "LINES")}
-        self.process = subprocess.Popen(
+        self.process = warm.Program(
             [*TOP, *arguments],
             stdin=inner,
             stdout=inner,

@@ -15,6 +15,7 @@ import pytest
 from slipring.monitor._watch import RECORD
 from slipring.monitor.jobs import attach
 from slipring.monitor.recording import Recording
+from tests import warm
 from tests.fault.procs import ROOT, state, until
 from tests.fault.scenes import Gate
 from tests.watched import fails, run, watched
@@ -25,7 +26,7 @@ TRACE = [sys.executable, "-m", "slipring", "trace"]
 def traced(pid, path, seconds=0.1):
     """The events of a trace of a job that stands still, checked."""
     options = [str(pid), "--seconds", str(seconds), "-o", path, "--json"]
-    done = subprocess.run([*TRACE, *options], capture_output=True, text=True, cwd=ROOT)
+    done = warm.run([*TRACE, *options], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and re.fullmatch(r"tracing process \d+ for \S+ s\n", done.stderr)
     events, lost = written(path, done.stdout)
     assert lost == 0
@@ -266,7 +267,7 @@ def test_every_batch_of_a_fast_job_is_there_once_or_is_counted_as_lost():
 
 def began(program, path, *options):
     """A trace of a program that would take ten minutes, when it has begun."""
-    trace = subprocess.Popen(
+    trace = warm.Program(
         [*TRACE, str(program.pid), "--seconds", "600", "-o", path, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -336,7 +337,7 @@ def test_a_fifo_is_written_to_and_stays(tmp_path):
     path = tmp_path / "fifo"
     os.mkfifo(path)
     with watched("held", num_workers=1) as program:
-        trace = subprocess.Popen(
+        trace = warm.Program(
             [*TRACE, str(program.pid), "--seconds", "0.05", "-o", path],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT,
         )  # fmt: skip

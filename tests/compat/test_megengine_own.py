@@ -1,9 +1,10 @@
 """slipring.compat.megengine in a program that goes on using MegEngine's own get_worker_info()."""
 
-import subprocess
 import sys
 
 import pytest
+
+from tests import warm
 
 # As much of MegEngine as tells a worker who it is, where MegEngine has it.
 STAND_IN = {
@@ -82,9 +83,7 @@ def test_megengines_own_worker_info_names_our_workers(tmp_path, method, where):
         path.parent.mkdir(parents=True, exist_ok=True)
         imports = {"at_the_top": "", "in_the_worker": "", where: IMPORT}
         path.write_text(PROGRAM.format(**imports) if text is None else text)
-    done = subprocess.run(
-        [sys.executable, "program.py", method], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = warm.run([sys.executable, "program.py", method], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.splitlines() == [
         *["[0, 1, 2, 3, 4, 5, 6]"] * 2, "[[True], [True], [True], [True]]", "[1 1]", "None",
     ], done.stderr  # fmt: skip

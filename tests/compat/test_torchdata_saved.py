@@ -13,6 +13,7 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler  # 
 from slipring.compat.torchdata import StatefulDataLoader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.parity.samplers import Passes  # noqa: E402
+from tests.parts import fast  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
@@ -101,7 +102,7 @@ def test_a_stream_at_its_end_goes_on_with_the_next_epoch(dataset, setting):
     assert numbers(resumed(state, dataset(), **options)) == second
 
 
-@pytest.mark.parametrize("taken", ["none", "some", "all", "end"])
+@pytest.mark.parametrize("taken", fast(["none", "some", "all", "end"], "some", "end"))
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("batch_size", [None, 4])
 @pytest.mark.parametrize("sampler", [Passes, distributed])
@@ -117,9 +118,9 @@ def test_a_stateful_sampler_goes_on(sampler, batch_size, num_workers, taken):
     assert numbers(loader) == epochs[1]
 
 
-@pytest.mark.parametrize("taken", ["some", "all", "end"])
+@pytest.mark.parametrize("taken", fast(["some", "all", "end"], "some", "end"))
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize("batch_size", fast([None, 4], 4))
 @pytest.mark.parametrize("cls", [DataLoader, StatefulDataLoader])
 def test_a_shuffled_order_goes_on(cls, batch_size, num_workers, taken):
     options = {"batch_size": batch_size, "num_workers": num_workers, "shuffle": True}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+from tests import warm
 from tests.leaks import parent, pids, read
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -106,7 +107,7 @@ def run(module, *args, seconds=100):
     """Run `python -m tests.fault.module args`; fails the test with what it says. Returns its standard output."""
     command = [sys.executable, "-m", f"tests.fault.{module}", *map(str, args)]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
+        done = warm.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired as error:
         raise AssertionError(f"not done in {seconds} s: {error.stdout} {error.stderr}") from None
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -120,7 +121,7 @@ class Program:
         command = [sys.executable, "-m", "tests.fault.programs", name, *map(str, args)]
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
-        self.process = subprocess.Popen(
+        self.process = warm.Program(
             command, cwd=ROOT, text=True, start_new_session=True, stdin=subprocess.DEVNULL, **options
         )
         self.pid = self.process.pid

@@ -11,7 +11,7 @@ import shutil
 import pytest
 
 from tests.fault.procs import run
-from tests.parts import one_fast, slow
+from tests.parts import fast, one_fast, slow
 
 pytestmark = [
     pytest.mark.fault,
@@ -44,7 +44,9 @@ def go_through(adapter, workers, what, source, stride):
     assert f" {source}: " in said, "nothing was gone through"
 
 
-@pytest.mark.parametrize("source", ["map", "pickled", "sampler", "stream", "copied"])
+@pytest.mark.parametrize(
+    "source", fast(["map", "pickled", "sampler", "stream", "copied"], "map", "sampler", "stream")
+)
 @pytest.mark.parametrize(("what", "workers"), STRIDES)
 def test_what_a_signals_handler_raises_at_any_instruction_loses_no_batch(what, workers, source):
     if (source, workers) == ("stream", 2):
@@ -52,7 +54,7 @@ def test_what_a_signals_handler_raises_at_any_instruction_loses_no_batch(what, w
     go_through("numpy", workers, what, source, STRIDES[what, workers])
 
 
-@pytest.mark.parametrize("source", ["refusing", "failing", "ending"])
+@pytest.mark.parametrize("source", fast(["refusing", "failing", "ending"], "failing"))
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_a_signals_handler_raises_loses_no_exception_that_comes_in_a_batchs_place(workers, source):
     go_through("numpy", workers, "next", source, STRIDES["next", workers])

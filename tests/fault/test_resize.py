@@ -25,7 +25,7 @@ def undisturbed(data, **changed):
         return [plain(batch) for batch in loader]
 
 
-@pytest.mark.parametrize("method", ["fork", slow("forkserver"), "spawn"])
+@pytest.mark.parametrize("method", ["fork", slow("forkserver"), slow("spawn")])
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_workers_killed_at_random_while_their_number_changes_lose_nothing(method, chunk_size):
     """`respawning` gives the dead a successor, unless they were to leave."""

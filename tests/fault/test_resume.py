@@ -14,6 +14,7 @@ from slipring.errors import WorkerDied
 from tests.fault.procs import circulating, sleeps_in_futex, until, wait_dead, worker_pids
 from tests.fault.scenes import Death, Nth, Once, Raise, Resumable, ResumableByIterator, Stream, plain
 from tests.fault.scenes import respawning as options
+from tests.parts import slow
 
 pytestmark = pytest.mark.fault
 
@@ -38,7 +39,7 @@ class DrawsToo:
         return [default_collate(samples), random.random(), np.random.random(), rng().random()]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stateful_stream_goes_on_from_its_state(tmp_path, kind, method):
     deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 36): "SIGSEGV", (0, 49): "SIGKILL"}

@@ -1,4 +1,8 @@
-"""num_workers="auto": what is measured, what is tried, and why it stops."""
+"""num_workers="auto": what is measured, what is tried, and why it stops.
+
+Real loaders show that the pieces fit: how many workers there are, which batches come. What depends on time is decided
+on the simulated clock of `Tuned`.
+"""
 
 import dataclasses
 import logging
@@ -10,9 +14,11 @@ import pytest
 from slipring import Loader, _machine
 from slipring.options import Options
 from slipring.workers import tuning
-from slipring.workers.tuning import BATCHES, Tuner, Tuning
+from slipring.workers.tuning import BATCHES, NEVER, Tuner, Tuning
 from tests.datasets import Squares, numbers
+from tests.fault.procs import until
 from tests.loader.test_resize import Numbered, plain
+from tests.loader.tuned import Tuned
 
 
 class Slow:
@@ -22,7 +28,7 @@ class Slow:
         return 1 << 40
 
     def __getitem__(self, i):
-        time.sleep(0.004)
+        time.sleep(0.001)
         return i
 
 
@@ -34,7 +40,7 @@ class Held(Slow):
 
     def __getitem__(self, i):
         self.kept.setdefault(threading.get_ident(), bytearray(b"x" * (24 << 20)))
-        return super().__getitem__(i)
+        return i
 
 
 def grew(found):
@@ -47,13 +53,11 @@ def grew(found):
     return found.workers > first or loaded
 
 
-def settle(loader, most=20 * BATCHES):
-    """Iterate until nothing is tried any more; returns the batches that took."""
-    for count, _ in enumerate(loader):
-        assert count < most, loader.tuning
+def settle(loader):
+    """Iterate until nothing is tried any more."""
+    for _ in loader:
         if loader.tuning.settled:
-            return count
-    raise AssertionError(f"not settled: {loader.tuning}")
+            break
 
 
 @pytest.fixture
@@ -66,33 +70,68 @@ def cpus(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["fork", "thread"])
-def test_workers_that_wait_for_something_else_become_as_many_as_are_allowed(method, caplog):
+def test_a_number_within_its_bounds_is_found_and_logged(method, caplog):
     caplog.set_level(logging.INFO, "slipring")
     with Loader(Slow(), 2, num_workers="auto", max_workers=12, start_method=method) as loader:
         assert loader.tuning == Tuning(loader.options.num_workers)
         settle(loader)
         found = loader.tuning
-    assert found.settled and found.workers <= 12 and found.reason and grew(found)
-    assert all(1 <= workers <= 12 for workers, _, _ in found.history)
+    assert found.settled and 1 <= found.workers <= 12 and found.reason != Tuning.reason
+    assert all(1 <= workers <= 12 and rate > 0 and 0 <= share <= 1 for workers, rate, share in found.history)
+    assert found.workers in [workers for workers, _, _ in found.history]
     assert any(found.reason in record.getMessage() for record in caplog.records)
 
 
-def test_it_settles_within_200_batches():
-    with Loader(Slow(), 4, num_workers="auto", max_workers=8, start_method="fork") as loader:
-        settle(loader)
-        assert loader._tuner.spent <= BATCHES + loader.options.look_ahead  # others came while workers started
+def test_workers_that_wait_for_something_else_become_as_many_as_are_allowed(monkeypatch):
+    job = Tuned(monkeypatch, most=12)
+    job.settle()
+    assert job.tuning.workers == 12 and "max_workers=12 allows no more" in job.tuning.reason
+    assert [workers for workers, _, _ in job.tuning.history] == job.tried == [2, 12]
 
 
-@pytest.mark.measured
-def test_a_consumer_that_never_waits_needs_one_worker():
-    with Loader(Squares(1 << 20), 2, num_workers="auto", min_workers=1, max_workers=8) as loader:
-        for _ in loader:
-            end = time.thread_time() + 0.004
-            while time.thread_time() < end:
-                pass
-            if loader.tuning.settled:
-                break
-        assert loader.tuning.workers <= 2  # of a loaded machine the consumer may have waited once
+def test_workers_that_compute_become_as_many_as_there_are_processors(monkeypatch):
+    job = Tuned(monkeypatch, on_cpu=1.0, cpus=4, most=12)
+    job.settle()
+    assert (
+        job.tuning.workers == 4
+        and "each keeps 100% of a processor busy, and 4 are there" in job.tuning.reason
+    )
+
+
+def test_workers_that_compute_become_twice_as_many_at_most(monkeypatch):
+    job = Tuned(monkeypatch, on_cpu=0.5, cpus=64, most=16)
+    job.settle()
+    assert job.tried[:3] == [2, 4, 8]
+
+
+@pytest.mark.parametrize("step", [0.0, 0.5, 2.0, 30.0])
+@pytest.mark.parametrize("on_cpu", [0.02, 0.5, 1.0])
+@pytest.mark.parametrize("each", [0.3, 8.0, 50.0])
+def test_it_settles_within_200_batches(monkeypatch, each, on_cpu, step):
+    job = Tuned(monkeypatch, each, step, on_cpu, most=16, begins=40.0)
+    job.settle()
+    assert job.tuner.spent <= BATCHES + 2 * 16  # those that were in flight came, too
+    assert job.tuning.reason.startswith(f"{job.tuning.workers} worker")
+
+
+def test_batches_that_come_while_workers_begin_do_not_count(monkeypatch):
+    quick, late = Tuned(monkeypatch, most=12), Tuned(monkeypatch, most=12, begins=500.0)
+    (soon,), (later,) = quick.settle(), late.settle()
+    assert later > soon + 60 and late.tuner.spent <= quick.tuner.spent <= BATCHES
+
+
+def test_a_consumer_that_never_waits_needs_one_worker(monkeypatch):
+    job = Tuned(monkeypatch, each=0.5, step=4.0, on_cpu=1.0, most=8)
+    job.settle()
+    assert job.tuning.workers == 1 and "waits for 0% of its time" in job.tuning.reason
+
+
+def test_what_is_measured_is_the_rate_and_the_share_of_waiting(monkeypatch):
+    # A batch comes every 10 ms, of which the loop takes 2.5.
+    job = Tuned(monkeypatch, each=20.0, step=2.45, workers=2, most=2)
+    job.settle()
+    ((workers, rate, share),) = job.tuning.history
+    assert (workers, rate, share) == (2, pytest.approx(100, rel=0.05), pytest.approx(0.75, rel=0.05))
 
 
 def test_the_batches_are_those_of_a_fixed_number():
@@ -102,31 +141,24 @@ def test_the_batches_are_those_of_a_fixed_number():
         assert numbers(loader) == want
 
 
-def test_the_next_epoch_begins_with_what_was_found():
-    class Short(Slow):
-        def __len__(self):
-            return 1200
-
-    with Loader(Short(), 2, num_workers="auto", max_workers=7, start_method="thread") as loader:
+def test_the_next_epoch_begins_with_what_was_found(monkeypatch):
+    monkeypatch.setattr(tuning, "AGAIN_NS", NEVER >> 1)  # however long the epochs take here, the number stays
+    with Loader(Squares(1200), 2, num_workers="auto", max_workers=7, start_method="thread") as loader:
         while not loader.tuning.settled:
-            for _ in loader:
-                if loader.tuning.settled:
-                    break
+            settle(loader)
         found = loader.tuning.workers
         batches = iter(loader)
-        assert loader._engine.pool.wanted == len(loader._engine.pool.workers) == found
-        assert sum(1 for _ in batches) == 600 and loader.tuning.settled
+        pool = loader._engine.pool
+        assert pool.wanted == loader.options.num_workers == found
+        until(lambda: loader.stats() and len(pool.workers) == found, "those that were too many have left")
+        assert sum(1 for _ in batches) == 600 and loader.tuning.settled and loader.tuning.workers == found
 
 
-def test_streams_get_more_with_the_next_epoch():
-    class Far(Numbered):
-        def __iter__(self):
-            for sample in super().__iter__():
-                time.sleep(0.02)
-                yield sample
-
+def test_streams_have_one_number_in_each_epoch():
     seen = []
-    with Loader(Far(), 1, num_workers="auto", min_workers=1, max_workers=6, start_method="fork") as loader:
+    with Loader(
+        Numbered(), 1, num_workers="auto", min_workers=1, max_workers=6, start_method="fork"
+    ) as loader:
         settled = False
         while not settled:  # and one more
             settled = loader.tuning.settled
@@ -134,7 +166,15 @@ def test_streams_get_more_with_the_next_epoch():
             assert sorted(n for batch in epoch for n in batch[0]) == list(range(60))
             seen.append({n for batch in epoch for n in batch[2]})
     assert all(len(numbers) == 1 for numbers in seen)
-    assert seen[-1] == {loader.tuning.workers} and grew(loader.tuning)
+    assert seen[-1] == {loader.tuning.workers}
+
+
+def test_streams_get_more_with_the_next_epoch(monkeypatch):
+    job = Tuned(monkeypatch, stream=True)
+    for _ in job.epoch(60):
+        assert job.pool.wanted == 2
+    job.settle(60)
+    assert job.tuning.workers == 6 and job.tried == [2, 6]
 
 
 def test_resize_ends_it():
@@ -148,13 +188,27 @@ def test_resize_ends_it():
         assert loader._engine.pool.wanted == loader.tuning.workers == 3
 
 
-def test_memory_that_is_not_there_begins_no_worker(monkeypatch, cpus):
-    cpus(64)
-    monkeypatch.setattr(tuning, "room_left", lambda root: (40 << 20, 1 << 30, "this test", "/a/file"))
+@pytest.mark.parametrize(("free", "tried"), [(30, [2]), (50, [2, 3]), (1000, [2, 12])])
+def test_memory_that_is_not_there_begins_no_worker(monkeypatch, free, tried):
+    job = Tuned(monkeypatch, most=12)
+
+    def left(root):
+        return (free + 60 - 30 * job.pool.wanted) << 20, 1 << 30, "this test", "/a/file"
+
+    monkeypatch.setattr(tuning, "room_left", left)
+    monkeypatch.setattr(tuning, "private_bytes", lambda pid: 30 << 20)
+    job.settle()
+    assert job.tried == tried
+    if tried[-1] < 12:
+        assert "another one would take about 31.5 MB" in job.tuning.reason and "/a/file" in job.tuning.reason
+
+
+def test_another_worker_would_take_what_those_that_there_are_have(monkeypatch):
+    monkeypatch.setattr(tuning, "room_left", lambda root: (20 << 20, 1 << 30, "this test", "/a/file"))
     with Loader(Held(), 1, num_workers="auto", max_workers=12, start_method="fork") as loader:
-        settle(loader)
-        assert loader.tuning.workers == loader.options.num_workers <= 4
-        assert "another one would take about" in loader.tuning.reason and "/a/file" in loader.tuning.reason
+        next(iter(loader))
+        fits, why = loader._tuner._fits(3)
+    assert fits == 0 and "and 16.8 MB may be taken of what is left of this test (/a/file)" in why
 
 
 def test_a_loader_that_was_given_a_number_has_no_tuning():

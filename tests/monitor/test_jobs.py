@@ -16,7 +16,7 @@ from tests.watched import watched
 
 
 def test_a_job_is_found_once_by_its_consumer_and_by_its_workers():
-    with watched("held", num_workers=2) as program:
+    with watched("held", start=subprocess.Popen, num_workers=2) as program:
         found = [job for job in jobs()[0] if program.pid in job.holders]
         assert [job.pid for job in found] == [program.pid] and not found[0].push
         assert {program.pid, *program.told["workers"]} <= set(found[0].holders)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 
 import pytest
 
@@ -13,9 +12,10 @@ from slipring.monitor.sight import Sight
 from slipring.monitor.verdict import verdict
 from slipring.ring._segment import now
 from slipring.workers.reporting import look
-from tests.datasets import Slow, Squares
+from tests.datasets import Squares
 from tests.fault.procs import alive, kill_worker, state, until, wait_dead, worker_pids
 from tests.fault.scenes import Gate, Rows, respawning
+from tests.monitor.simulated import Job
 from tests.watched import run, watched
 
 LATER = 60_000_000_000  # ns: by then whoever reads the same sample is said to hang
@@ -66,9 +66,11 @@ def test_those_that_have_left_are_in_no_figures(method):
             next(batches)
         until(lambda: loader._engine.pool.steady, "all four have begun")
         assert [row.worker for row in loader.report().workers] == [0, 1, 2, 3]
+        asked = now()
         loader.resize(2)
         # Also before anybody has seen to them.
         until(lambda: int(look(loader._engine.ring).there.sum()) == 2, "two have left")
+        assert (look(loader._engine.ring).parties["at_since"][3:5] >= asked).all()  # when they left
         assert [row.worker for row in loader.report().workers] == [0, 1]
         assert Figures(look(loader._engine.ring)).n_workers == 2
         for _ in range(40):
@@ -125,30 +127,21 @@ def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path)
 
 
 def test_new_workers_do_not_make_those_before_look_idle():
-    with Loader(Slow(400, 0.004), 1, num_workers=1, start_method="thread") as loader:
-        batches = iter(loader)
-        for _ in range(59):
-            next(batches)
-        begun = time.perf_counter()
-        next(batches)
-        loader.resize(8)
-        for _ in range(10):
-            next(batches)
-        new_ns = 1e9 * (time.perf_counter() - begun)
-        f = Figures(look(loader._engine.ring))
-    made, all_of_it = f.made_in[1:].sum(), (f.waited + f.step)[1:].sum()
-    # 8 workers for all of that time would be busy for an eighth of it.
-    assert f.busy >= min(1.0, made / (all_of_it + 7 * new_ns))
+    job = Job(workers=1, batches=70, fetch=4, step=0.1, resized={60: 8})
+    f = Figures(job.sight())
+    # Eight workers for all of that time would be busy for an eighth of it.
+    assert f.n_workers == 8 and f.busy > 0.9
 
 
 def test_workers_that_left_do_not_make_those_that_stay_look_busy():
-    with Loader(Slow(400, 0.001), 1, num_workers=8, start_method="thread") as loader:
-        batches = iter(loader)
-        for _ in range(60):
-            time.sleep(0.004)
-            next(batches)
-        before = Figures(look(loader._engine.ring)).busy
-        loader.resize(1)
-        until(lambda: int(look(loader._engine.ring).there.sum()) == 1, "seven have left")
-        # The time of one would be an eighth of theirs.
-        assert Figures(look(loader._engine.ring)).busy < 2 * before
+    stays, shrinks = (Job(workers=8, fetch=1, step=4, resized=then) for then in ({}, {98: 1}))
+    before, after = Figures(stays.sight()), Figures(shrinks.sight())
+    assert (before.n_workers, after.n_workers) == (8, 1)
+    # The time of one would be an eighth of theirs.
+    assert before.busy == pytest.approx(1 / 32, rel=0.1) and after.busy == pytest.approx(before.busy, rel=0.1)
+
+
+def test_workers_that_left_long_ago_do_not_make_those_that_stay_look_idle():
+    f = Figures(Job(workers=8, fetch=4, step=1, resized={10: 1}).sight())
+    # Eight workers for all of that time would be busy for an eighth of it.
+    assert f.n_workers == 1 and f.busy > 0.9

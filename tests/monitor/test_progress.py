@@ -1,6 +1,5 @@
 """A bar that shows how far a pass is, and how much of it was waiting."""
 
-import contextlib
 import io
 import itertools
 import subprocess
@@ -15,12 +14,20 @@ from tests.datasets import Squares, flat, numbers
 
 
 @pytest.fixture(scope="module", autouse=True)
-def tqdms_lock():
-    """tqdm makes a semaphore for all processes once, which has a name until the end where nothing is forked."""
-    with contextlib.suppress(ImportError):
-        from tqdm.std import TqdmDefaultWriteLock
+def tqdms_own():
+    """Make what tqdm makes once for the process before the first test, and leave out its monitor's thread.
 
-        TqdmDefaultWriteLock.create_mp_lock()
+    tqdm's lock is a semaphore for all processes, which has a name until the end where nothing is forked.
+    """
+    try:
+        from tqdm.std import TqdmDefaultWriteLock, tqdm
+    except ImportError:
+        yield
+        return
+    TqdmDefaultWriteLock.create_mp_lock()
+    before, tqdm.monitor_interval = tqdm.monitor_interval, 0
+    yield
+    tqdm.monitor_interval = before
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +83,7 @@ def test_the_share_is_of_the_time_that_was_waited():
 
     def pause():
         begun = time.perf_counter()
-        time.sleep(0.05)
+        time.sleep(0.01)
         paused.append(time.perf_counter() - begun)
 
     def slow():

@@ -55,7 +55,7 @@ def test_it_says_how_long_a_step_takes_behind_the_first():
     assert math.isnan(replayed.step_s) and "0 steps" in repr(replayed)
     ends = []
     for _ in replayed:
-        time.sleep(0.01 if ends else 0.2)  # what a step does; the first warms up
+        time.sleep(0.01 if ends else 0.05)  # what a step does; the first warms up
         ends.append(time.perf_counter())
     assert replayed.steps == 3
     assert 0.01 <= replayed.step_s <= (time.perf_counter() - ends[0]) / 3

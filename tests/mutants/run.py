@@ -1,6 +1,7 @@
 """Breaks the ring on purpose, once per patch in this folder, and fails unless what the patch names notices.
 
-Usage: ``run.py [--quick] [NAME...]``. ``--quick``: all must still apply, and only the cheapest are run.
+Usage: ``run.py [--sample N] [NAME...]``. With ``--sample N`` all must still apply and N of them are run, at least one
+of each kind of catcher.
 
 A patch begins with what it breaks and a line "Caught by: model SCENARIO" (tests/model), or "ctest" or
 "tsan" with a program of tests/c and perhaps a part of a test's name. It is applied to a copy of csrc.
@@ -8,7 +9,9 @@ A patch begins with what it breaks and a line "Caught by: model SCENARIO" (tests
 
 import argparse
 import concurrent.futures
+import itertools
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -20,9 +23,6 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LIMIT = 120  # seconds for one catcher; the C tests have watchdogs of their own
-
-# Scenarios of --quick.
-CHEAP = {"cache-death", "cache-numbers", "hold", "finisher", "races", "early", "push", "test_push"}
 
 # What each catcher says when it has noticed. A build that fails, or a catcher that crashes, is not that.
 NOTICED = {
@@ -51,14 +51,32 @@ def command(kind, arguments, tree):
     return [*make, f"build-{variant}"], [*make, run, f"FILTER={' '.join(arguments[1:])}"]
 
 
-def try_one(patch, run_it):
+def prepare(folder, patches):
+    """Build what the patches' catchers need from the sources as they are; return that tree.
+
+    Each mutant starts from a copy, so that only the files that a patch touches are compiled again.
+    """
+    tree = folder / "unpatched"
+    shutil.copytree(ROOT / "csrc", tree / "csrc")
+    for part in ("c", "model"):
+        shutil.copytree(ROOT / "tests" / part, tree / "tests" / part)
+    programs = {
+        (kind, arguments[0] if kind != "model" else "") for kind, arguments in map(catcher_of, patches)
+    }
+    for kind, program in sorted(programs):
+        build, _ = command(kind, [program], tree)
+        done = subprocess.run([*build, f"-j{os.cpu_count()}"], capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"without a patch, {' '.join(build)} fails: {done.stderr.strip()}")
+    return tree
+
+
+def try_one(patch, unpatched, folder, run_it):
     """Why the mutant of this patch counts as survived, or None if it was caught (or only had to apply)."""
     kind, arguments = catcher_of(patch)
-    with tempfile.TemporaryDirectory(prefix="slipring-mutant-") as folder:
-        tree = Path(folder)
-        shutil.copytree(ROOT / "csrc", tree / "csrc")
-        for part in ("c", "model"):
-            shutil.copytree(ROOT / "tests" / part, tree / "tests" / part)
+    tree = folder / patch.stem
+    try:
+        shutil.copytree(unpatched, tree)  # with the times of files, by which make decides
         done = subprocess.run(["git", "apply", str(patch)], cwd=tree, capture_output=True, text=True)
         if done.returncode != 0:
             return f"does not apply any more: {done.stderr.strip()}"
@@ -74,12 +92,23 @@ def try_one(patch, run_it):
             return f"{kind} {' '.join(arguments)} was not done after {LIMIT} s"
         if done.returncode == 0 or not NOTICED[kind].search(done.stdout + done.stderr):
             return f"SURVIVED {kind} {' '.join(arguments)}: {done.stdout.strip()[-300:]}"
+    finally:
+        shutil.rmtree(tree, ignore_errors=True)
     return None
+
+
+def sample(patches, n, seed):
+    """Choose `n` patches by the seed, in turns of each kind of catcher."""
+    patches = random.Random(seed).sample(patches, len(patches))
+    kinds = {kind: [p for p in patches if catcher_of(p)[0] == kind] for kind in NOTICED}
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*kinds.values()))
+    return set(list(filter(None, turns))[:n])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="all must apply, the cheapest are run")
+    parser.add_argument("--sample", type=int, metavar="N", help="all must apply, N are run")
+    parser.add_argument("--seed", type=int, default=1, help="which ones --sample runs")
     parser.add_argument("names", nargs="*", help="patches, by their names or parts of them")
     options = parser.parse_args()
     patches = [
@@ -87,16 +116,29 @@ def main():
         for patch in sorted(HERE.glob("*.patch"))
         if not options.names or any(name in patch.stem for name in options.names)
     ]
+    chosen = set(patches) if options.sample is None else sample(patches, options.sample, options.seed)
     caught, survived = {}, []
 
     def timed(patch):
         kind, arguments = catcher_of(patch)
-        run = not options.quick or arguments[0] in CHEAP
+        run = patch in chosen
         begun = time.monotonic()
-        return patch.stem, kind, arguments, run, try_one(patch, run), time.monotonic() - begun
+        return (
+            patch.stem,
+            kind,
+            arguments,
+            run,
+            try_one(patch, unpatched, folder, run),
+            time.monotonic() - begun,
+        )
 
     # Each has its own copy of the sources, and waits for gcc and for one program on one processor.
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="slipring-mutants-") as name,
+        concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        folder = Path(name)
+        unpatched = prepare(folder, chosen)
         for done in concurrent.futures.as_completed([pool.submit(timed, patch) for patch in patches]):
             name, kind, arguments, run, problem, took = done.result()
             by = f"{kind} {' '.join(arguments)}" if run else "applies"

@@ -10,6 +10,7 @@ from torch.utils.data.datapipes.map import SequenceWrapper  # noqa: E402
 
 from tests.datasets import Values  # noqa: E402
 from tests.parity.common import Sized, Stream, assert_as_torch, batches  # noqa: E402
+from tests.parts import slow  # noqa: E402
 
 WORKERS = [0, 2]
 NUMBERS = Values(list(range(11)))
@@ -34,12 +35,14 @@ SAMPLING = {
 }
 
 
+SIZES = [{"batch_size": 4}, slow({"batch_size": 4, "drop_last": True}), slow({"batch_size": None})]
+
+
 @pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("batch", SIZES, ids=str)
 @pytest.mark.parametrize("how", SAMPLING)
-def test_samples_come_in_torchs_order(make, how, num_workers):
-    for batch in ({"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}):
-        options = {**SAMPLING[how], **batch, "num_workers": num_workers, "epochs": 2}
-        assert_as_torch(make, NUMBERS, **options)
+def test_samples_come_in_torchs_order(make, how, batch, num_workers):
+    assert_as_torch(make, NUMBERS, **SAMPLING[how], **batch, num_workers=num_workers, epochs=2)
 
 
 BATCHING = {
@@ -82,10 +85,10 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("batch", SIZES, ids=str)
 @pytest.mark.parametrize("how", STREAMS)
-def test_streams_come_as_torchs(make, how, num_workers):
-    for batch in ({"batch_size": 3}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}):
-        assert_as_torch(make, STREAMS[how], **batch, num_workers=num_workers, epochs=2)
+def test_streams_come_as_torchs(make, how, batch, num_workers):
+    assert_as_torch(make, STREAMS[how], **batch, num_workers=num_workers, epochs=2)
 
 
 @pytest.mark.parametrize("persistent", [False, True])

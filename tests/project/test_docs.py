@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -69,7 +71,7 @@ def test_every_python_block_prints_what_its_comment_says(page, number, tmp_path)
     with tempfile.TemporaryDirectory(
         prefix="ray"
     ) as short:  # Ray's sockets lie there: 107 characters at most
-        done = subprocess.run(
+        done = warm.run(
             [sys.executable, script],
             capture_output=True,
             text=True,

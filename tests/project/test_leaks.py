@@ -5,13 +5,16 @@ import dataclasses
 import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 
 import pytest
 
+from tests.fault.procs import until
 from tests.leaks import SHM, Snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +77,26 @@ def test_a_new_file_in_dev_shm_is_reported_while_we_hold_it():
     os.unlink(f"{SHM}/{name}")
 
 
+def test_a_thread_that_still_runs_is_reported():
+    before, goes_on = Snapshot.take(), threading.Event()
+    thread = threading.Thread(target=goes_on.wait, name="left behind", daemon=True)
+    thread.start()
+    assert before.leaks() == ["thread left behind (daemon)"]
+    goes_on.set()
+    thread.join()
+    assert before.leaks(wait_s=10) == []
+
+
+def test_a_new_child_of_a_child_that_was_there_before_is_reported():
+    gate = ["sh", "-c", "read go; sleep 600"]
+    with subprocess.Popen(gate, stdin=subprocess.PIPE, start_new_session=True) as shell:
+        before = Snapshot.take()
+        shell.stdin.write(b"on\n")
+        shell.stdin.flush()
+        assert any("sleep 600" in line for line in until(before.leaks, "it has a child"))
+        os.killpg(shell.pid, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def another_program(source):
     """Run `source` where nothing says that a test has started it; yields what it prints first."""
@@ -86,7 +109,7 @@ def another_program(source):
 
 def seen_by_a_bystander(monkeypatch, before):
     """What would be found if what this process has started were not its own."""
-    monkeypatch.setattr("tests.leaks.started_by_us", lambda: set())
+    monkeypatch.setattr("tests.leaks.started_by_us", lambda *apart_from: set())
     return before.leaks()
 
 

@@ -1,11 +1,12 @@
 """An object that was never initialised refuses its methods; it does not take the process down."""
 
 import importlib
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 PACKAGE = Path(__file__).resolve().parents[2] / "pkg" / "slipring"
 HEAP = 1 << 9  # a type flag: of what `class` in Python makes
@@ -59,7 +60,7 @@ def methods_of(module, name):
 
 @pytest.mark.parametrize(("module", "name"), extension_types(), ids=lambda part: part.rpartition(".")[2])
 def test_no_method_of_a_half_made_object_ends_the_process(module, name):
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", CHILD, module, name, *methods_of(module, name)], capture_output=True, text=True
     )
     assert (done.stdout, done.returncode) == ("", 0), done.stderr

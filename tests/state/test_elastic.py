@@ -17,6 +17,7 @@ from slipring import BatchSampler  # noqa: E402
 from slipring.compat.torchdata import StatefulDataLoader, StatefulDistributedSampler  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.datasets import as_is, flat  # noqa: E402
+from tests.parts import slow  # noqa: E402
 
 N = 90
 RANKS = range(1, 9)
@@ -232,7 +233,9 @@ def drawn_until(loader, taken):
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize(("n", "num_workers"), [(1, 0), (2, 0), (2, 2), (3, 0), (4, 2), (6, 0), (8, 0)])
+@pytest.mark.parametrize(
+    ("n", "num_workers"), [(1, 0), (2, 0), (2, 2), (3, 0), slow(4, 2), (6, 0), slow(8, 0)]
+)
 def test_a_state_that_torchdata_has_saved_of_our_sampler_goes_on_in_other_ranks(n, num_workers, drop_last):
     theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata saves the states")
     orders = [list(BatchSampler(N, shuffle=True, seed=3).order(epoch)) for epoch in range(2)]

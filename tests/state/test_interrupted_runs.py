@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: 
 
 from slipring.torch import DataLoader  # noqa: E402
 from tests.parity import samplers  # noqa: E402
+from tests.parts import fast  # noqa: E402
 
 CASES = 40
 EPOCHS = 6  # more than any case begins
@@ -252,7 +253,7 @@ class Seen:
             batches = None if batches is None else batches - 1
 
 
-@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize("seed", fast(range(CASES), *range(10)))
 def test_an_interrupted_run_gives_what_an_uninterrupted_one_does(seed):
     case = Case(seed)
     with warnings.catch_warnings():

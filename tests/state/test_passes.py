@@ -14,6 +14,7 @@ from torch.utils import data  # noqa: E402
 from slipring.compat.torchdata import StatefulDataLoader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.datasets import as_is  # noqa: E402
+from tests.parts import fast  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 
@@ -101,7 +102,7 @@ class Lists:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("adapter", [DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize("adapter", fast([DataLoader, StatefulDataLoader], DataLoader))
 @pytest.mark.parametrize("taken", [0, 2])
 def test_a_resume_goes_on_in_the_pass_of_its_state(adapter, kind, num_workers, taken):
     def made():

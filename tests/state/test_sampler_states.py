@@ -8,6 +8,7 @@ from torch.utils.data import Sampler  # noqa: E402
 
 from tests.parity.common import Made  # noqa: E402
 from tests.parity.samplers import Both, Counted, OfItsIterator, Passes  # noqa: E402
+from tests.parts import slow  # noqa: E402
 
 WORKERS = [0, 2]
 
@@ -29,7 +30,7 @@ def after(loader, epochs, taken, exhausted=False):
     return got
 
 
-@pytest.mark.parametrize(("num_workers", "batch_size"), [(0, None), (0, 4), (0, 11), (2, 4)])
+@pytest.mark.parametrize(("num_workers", "batch_size"), [(0, None), (0, 4), (0, 11), slow(2, 4)])
 @pytest.mark.parametrize("kind", SAMPLERS)
 @pytest.mark.parametrize("taken", ["none", "some", "all", "end"])
 def test_a_stateful_sampler_goes_on_into_later_epochs(make, kind, num_workers, batch_size, taken):

@@ -1,0 +1,361 @@
+"""Jobs on a simulated clock, seen through the real `Sight`.
+
+A test says how long things take. The simulation moves batches through slots, from the sampler to a worker and on to the
+loop, and keeps the records that a real segment keeps. Nothing here depends on how fast the machine is.
+"""
+
+import dataclasses
+import os
+
+import numpy as np
+
+from slipring.monitor._watch import NO_SLOT, PARTY, RECORD, SLOT, STAGES, STATES
+from slipring.monitor.sight import LEAVES, Sight, bucket_of, durations
+from slipring.monitor.verdict import Known, verdict
+
+MS = 1_000_000  # ns
+BEGIN = 1_000 * MS  # what the clock shows at first: 0 is no stamp
+PID = 1 << 30  # of worker 0; no process has such a number
+FOLD, REMEMBERED = 64, 1024  # SR_FOLD and SR_RECORDS of csrc/layout.h
+SERVING = 2
+OTHER_NAMESPACE = 1  # of process numbers: the rules do not look for these processes in /proc
+NEVER = 1 << 62
+
+
+@dataclasses.dataclass(frozen=True)
+class Making:
+    """A batch that a worker is about to make."""
+
+    epoch: int
+    number: int
+    worker: int
+
+
+def _of(value, *which):
+    """Return the number that a test gave, or that its function returns."""
+    return value(*which) if callable(value) else value
+
+
+class Job:
+    """A loader and its loop, which have run until the loop took the last of `batches` batches and did its step.
+
+    All times are in ms. `fetch`, `collate` and `missed` may be functions of a `Making`; `cpu` and `queued` may be
+    functions of a worker's number.
+
+    Parameters
+    ----------
+    workers : int
+        0: the loop makes its batches itself.
+    batches, epochs : int
+        Batches that the loop takes in each epoch.
+    of : int, optional
+        Batches of the last epoch. If there are more than the loop took, some are in flight at the end.
+    fetch, collate, step : float
+        What one batch takes.
+    wake : float
+        What it takes to wake an idle worker, or the loop.
+    draw : float
+        What the sampler takes to draw the indices of one batch.
+    start : float
+        What a worker takes to begin: in the first epoch, and in each one if not `persistent`.
+    cpu, queued : float
+        Shares of a worker's busy time: on a processor, and ready to run without one.
+    sleepy : dict
+        Index of a sample -> what it takes longer than the others.
+    parts : dict
+        Name of a part of `fetch` ("read", "decode", "resize") -> its share.
+    missed : float
+        Share of a batch's samples that are not in the cache; None: there is no cache. Only these take time.
+    keep : int
+        Batches that the loop keeps besides the one of its step.
+    preload, copy : int, float
+        A thread takes the batches, this many ahead of the loop, and copies each to the device.
+    resized : dict
+        Number of a batch -> how many workers there are from then on.
+    """
+
+    def __init__(
+        self, *, workers=2, batches=100, epochs=1, of=None, fetch=1.0, collate=0.0, step=1.0, wake=0.0, draw=0.0,
+        start=0.0, persistent=True, cpu=1.0, queued=0.0, sleepy=None, parts=None, missed=None, keep=0, preload=0,
+        copy=0.0, slots=None, prefetch=2, rows=4, nbytes=1600, threads=False, in_order=True, resized=None,
+    ):  # fmt: skip
+        self.fetch, self.collate, self.step = fetch, collate, step
+        self.wake, self.draw, self.start = int(wake * MS), int(draw * MS), int(start * MS)
+        self.cpu, self.queued, self.missed = cpu, queued, missed
+        self.sleepy, self.parts = sleepy or {}, parts or {}
+        self.keep, self.preload, self.copy, self.rows, self.nbytes = keep, preload, copy, rows, nbytes
+        self.persistent, self.prefetch, self.in_order = persistent, prefetch, in_order
+        self.inline, self.threads, self.resized = workers == 0, threads, resized or {}
+        self.workers = max(1, workers)
+        self.most = max(self.workers, *self.resized.values(), 0)
+        self.n_slots = slots or 2 * self.most + 16
+        self.clock, self.run, self.copied = BEGIN, 0, 0
+        self.lying = [None] * self.n_slots  # slot -> record of the batch that it had last
+        self.taken_slots = set()  # leased, or with a task
+        self.recorded = []
+        self.began = [NEVER] * self.most
+        self.left = [None] * self.most  # when a worker left
+        self._begin()
+        self.loop_steps = self.loop_wait = self.loop_ns = 0
+        self.loop_free, self.got = BEGIN, []
+        for epoch in range(epochs):
+            last = epoch == epochs - 1
+            self._epoch(epoch, batches, max(batches, of or 0) if last else batches)
+
+    # ---- the simulation
+
+    def _begin(self):
+        self.began[: self.workers] = [self.clock + self.start] * self.workers
+        self.free_at = list(self.began)
+
+    def _epoch(self, epoch, taken, n):
+        self.run += 1
+        if epoch and not self.persistent:
+            self._begin()
+        in_flight, kept, previous, self.drawn = [], [], None, 0
+        for number in range(taken):
+            asked = self.clock
+            self._resize(number)
+            self._dispatch(epoch, n, in_flight)
+            batch = in_flight[0] if self.in_order else min(in_flight, key=lambda b: int(b["published_at"]))
+            in_flight.remove(batch)
+            if batch["published_at"] > self.clock:
+                self.clock = int(batch["published_at"]) + self.wake
+            batch["taken_at"], batch["waited_ns"] = self.clock, self.clock - asked
+            batch["step_ns"] = 0 if previous is None else max(1, asked - previous)
+            previous = self.clock
+            self._keep(batch, kept)
+            if self.preload:
+                self._hand_on(batch)
+            else:
+                self.clock += int(_of(self.step, number) * MS)
+        self._dispatch(epoch, n, in_flight)
+        if n == taken:
+            for batch in kept:
+                self._free(batch)
+
+    def _resize(self, number):
+        if number not in self.resized:
+            return
+        wanted = self.resized[number]
+        for worker in range(self.workers, wanted):
+            self.began[worker] = self.free_at[worker] = self.clock
+            self.left[worker] = None
+        for worker in range(wanted, self.workers):
+            self.left[worker] = max(self.clock, self.free_at[worker])
+        self.workers = wanted
+
+    def _dispatch(self, epoch, n, in_flight):
+        ahead = 1 if self.inline else self.prefetch * self.workers
+        while len(in_flight) < ahead and self.drawn < n and len(self.taken_slots) < self.n_slots:
+            self.clock += self.draw
+            in_flight.append(self._task(epoch, self.drawn))
+            self.drawn += 1
+
+    def _task(self, epoch, number):
+        """Return a batch, made by the worker that is free first."""
+        slot = next(slot for slot in range(self.n_slots) if slot not in self.taken_slots)
+        self._record(slot)
+        worker = min(range(self.workers), key=lambda w: max(self.clock, self.free_at[w]))
+        making = Making(epoch, number, worker)
+        share = 1.0 if self.missed is None else _of(self.missed, making)
+        fetch = int(_of(self.fetch, making) * MS * share)
+        indices = range(number * self.rows, (number + 1) * self.rows)
+        extra = {index: int(self.sleepy.get(index, 0) * MS) for index in indices}
+        slowest = max(extra, key=extra.get)
+        batch = np.zeros(1, RECORD)[0]
+        batch["run"], batch["epoch"], batch["ticket"], batch["kind"], batch["rows"] = (
+            self.run,
+            epoch,
+            number,
+            1,
+            self.rows,
+        )
+        batch["party"], batch["slot"], batch["bytes"] = worker + 1, slot, self.nbytes
+        batch["first_index"], batch["slowest_index"] = indices[0], slowest
+        batch["slowest_ns"] = fetch // self.rows + extra[slowest]
+        batch["fetch_ns"], batch["collate_ns"] = (
+            fetch + sum(extra.values()),
+            int(_of(self.collate, making) * MS),
+        )
+        for name, part in self.parts.items():
+            batch[f"{name}_ns"] = int(part * batch["fetch_ns"])
+        if self.missed is not None:
+            batch["misses"] = round(share * self.rows)
+            batch["hits"] = self.rows - batch["misses"]
+        batch["dispatched_at"] = self.clock
+        batch["claimed_at"] = max(self.clock + self.wake, self.free_at[worker])
+        batch["idle_ns"] = batch["claimed_at"] - self.free_at[worker]
+        batch["fetched_at"] = batch["claimed_at"] + batch["fetch_ns"]
+        batch["published_at"] = batch["fetched_at"] + batch["collate_ns"]
+        self.free_at[worker] = int(batch["published_at"])
+        self.lying[slot] = batch
+        self.taken_slots.add(slot)
+        return batch
+
+    def _record(self, slot):
+        """Add the slot's last batch to the flight recorder, because the slot is used again."""
+        batch = self.lying[slot]
+        if batch is not None:
+            batch["number"] = len(self.recorded) + 1
+            self.recorded.append(batch)
+
+    def _keep(self, batch, kept):
+        kept.append(batch)
+        if len(kept) > self.keep + 1:
+            self._free(kept.pop(0))
+        elif len(kept) > self.n_slots - self.workers - 1:  # too few would be left: the loop gets a copy
+            self.copied += 1
+            self._free(kept.pop())
+
+    def _free(self, batch):
+        batch["freed_at"] = self.clock + 1
+        self.taken_slots.discard(int(batch["slot"]))
+
+    def _hand_on(self, batch):
+        """Copy a batch in the preloading thread, and give it to the loop."""
+        batch["copy_ns"] = int(self.copy * MS)
+        self.clock += int(batch["copy_ns"])
+        if len(self.got) >= self.preload:  # so many wait for the loop at most
+            self.clock = max(self.clock, self.got[-self.preload])
+        got, step = max(self.clock, self.loop_free), int(_of(self.step, len(self.got)) * MS)
+        if self.got:  # the first one waits for the workers to begin
+            self.loop_wait += got - self.loop_free
+            self.loop_ns += got - self.loop_free + step
+            self.loop_steps += 1
+        self.loop_free = got + step
+        self.got.append(got)
+
+    # ---- what is seen of it
+
+    def known(self, **others):
+        """Return the `Known` of the loader's own process."""
+        share = self.copied / max(1, len(self.recorded) + sum(batch is not None for batch in self.lying))
+        return Known(
+            **{"copied_share": share, "in_order": self.in_order, "persistent": self.persistent, **others}
+        )
+
+    def sight(self, later=0.0, waits=False):
+        """Return the `Sight` of the job, `later` than its end; `waits`: meanwhile the loop waits for a batch."""
+        at_ns = self.clock + int(later * MS)
+        return Sight(SimulatedWatch(self, at_ns, waits), at_ns)
+
+    def verdict(self, later=0.0, waits=False, **known):
+        """Return the real `Verdict` on the job."""
+        return verdict(self.sight(later, waits), self.known(**known))
+
+
+class SimulatedWatch:
+    """A `Watch` of a job's segment, as it is at one moment."""
+
+    def __init__(self, job, at_ns, waits):
+        self.job, self.at_ns, self.waits = job, at_ns, waits
+
+    def outline(self):
+        job = self.job
+        return {
+            "label": "simulated", "push": False, "closed": False, "n_slots": job.n_slots,
+            "used_slots": sum(batch is not None for batch in job.lying), "n_parties": job.most + 1, "run": job.run,
+            "recorded": len(job.recorded), "folded": self._folded, "loop_steps": job.loop_steps,
+            "loop_wait_ns": job.loop_wait, "loop_ns": job.loop_ns, "capacity": job.nbytes, "total": 0, "data_off": 0,
+            "stride": 0, "pid_namespace": OTHER_NAMESPACE, "ready_waiters": int(self.waits),
+        }  # fmt: skip
+
+    @property
+    def _folded(self):
+        return len(self.job.recorded) // FOLD * FOLD
+
+    def records(self, since=0):
+        kept = [batch for batch in self.job.recorded if batch["number"] >= since][-REMEMBERED:]
+        return np.array(kept, RECORD)
+
+    def slowest(self, samples=False):
+        folded = np.array(self.job.recorded[: self._folded], RECORD)
+        cost = folded["slowest_ns"] if samples else folded["fetch_ns"] + folded["collate_ns"]
+        return folded[np.argsort(cost, kind="stable")[::-1][:16]]
+
+    def totals(self):
+        folded = np.array(self.job.recorded[: self._folded], RECORD)
+        sums = {"batches": len(folded), "errors": 0, "folded": self._folded}
+        for name in ("bytes", "rows", "read_ns", "decode_ns", "resize_ns", "hits", "misses"):
+            sums[name] = int(folded[name].sum())
+        stages = {}
+        for name, ns in durations(folded).items():
+            stages[name] = int(ns.sum()), int(ns.max(initial=0)), np.bincount(bucket_of(ns), minlength=256)
+        assert set(stages) == set(STAGES)
+        return sums, stages
+
+    def slots(self):
+        seen = []
+        for batch in self.job.lying:
+            if batch is not None:
+                seen.append(np.zeros(1, SLOT)[0])
+                seen[-1]["task_rows"], seen[-1]["task_kind"] = self.job.rows, 1
+                seen[-1]["state"], seen[-1]["batch"] = self._as_of_now(batch)
+        return np.array(seen, SLOT)
+
+    def _as_of_now(self, batch):
+        """Return the state of a batch's slot, and the batch without the stamps that lie in the future."""
+        batch = batch.copy()
+        if int(batch["slot"]) not in self.job.taken_slots:
+            state = "free"
+        elif batch["taken_at"]:
+            state = "leased"
+        elif batch["published_at"] <= self.at_ns:
+            state = "ready"
+        elif batch["claimed_at"] <= self.at_ns:
+            state = "claimed"
+            for name in ("published_at", "fetched_at", "fetch_ns", "collate_ns", "slowest_ns"):
+                batch[name] = 0
+        else:
+            state = "task"
+            for name in (
+                "published_at",
+                "fetched_at",
+                "claimed_at",
+                "fetch_ns",
+                "collate_ns",
+                "slowest_ns",
+                "party",
+            ):
+                batch[name] = 0
+        return STATES.index(state), batch
+
+    def parties(self):
+        job = self.job
+        made = np.zeros(job.most + 1, PARTY)
+        made["at_slot"], made["pid"][0], made["status"][0] = NO_SLOT, os.getpid(), 1
+        everything = np.array([*job.recorded, *(batch for batch in job.lying if batch is not None)], RECORD)
+        for worker in range(job.most):
+            party, its = made[worker + 1], everything[everything["party"] == worker + 1]
+            under_way = its[(its["claimed_at"] <= self.at_ns) & (its["published_at"] > self.at_ns)]
+            its = its[its["published_at"] <= self.at_ns]
+            if not job.inline and job.began[worker] <= self.at_ns:
+                party["pid"] = made["pid"][0] if job.threads else PID + worker
+                party["status"] = SERVING
+            if job.left[worker] is not None:
+                party["leaving"] = LEAVES
+            party["batches"], party["bytes"] = len(its), its["bytes"].sum()
+            for name in ("fetch_ns", "collate_ns", "idle_ns"):
+                party[name] = its[name].sum()
+            busy = int(party["fetch_ns"] + party["collate_ns"])
+            party["told_ns"], party["waiting"] = busy, not len(under_way)
+            party["cpu_ns"], party["queued_ns"] = busy * _of(job.cpu, worker), busy * _of(job.queued, worker)
+            party["at_since"] = job.left[worker] or (
+                int(its["fetched_at"].max()) if len(its) else job.began[worker]
+            )
+            if len(under_way):
+                self._under_way(party, under_way[0])
+        return made
+
+    def _under_way(self, party, batch):
+        """Set which sample a worker reads; none if it has read all of its batch."""
+        job, at = self.job, int(batch["claimed_at"])
+        each = int(batch["slowest_ns"]) - int(job.sleepy.get(int(batch["slowest_index"]), 0) * MS)
+        for row in range(job.rows):
+            end = at + each + int(job.sleepy.get(int(batch["first_index"]) + row, 0) * MS)
+            if self.at_ns < end:
+                party["at_slot"], party["at_row"], party["at_since"] = batch["slot"], row, at
+                return
+            at = end
+        party["at_since"] = at

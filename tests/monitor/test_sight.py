@@ -1,0 +1,301 @@
+"""The figures of real loaders arrive in what the verdict is made of.
+
+What is asserted follows from what the workers did: a read that sleeps 4 ms takes 4 ms or more. No machine is too slow.
+"""
+
+import itertools
+import os
+import time
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring.monitor import report as reporting
+from slipring.monitor.pace import Figures
+from slipring.ring._segment import now
+from slipring.workers.reporting import look
+from tests.monitor.simulated import Job
+
+MS = 1_000_000  # ns
+MIB = 1 << 20
+
+
+class Data:
+    """Samples whose reading is a function of their index."""
+
+    def __init__(self, n, read, shape=100):
+        self.n, self.read, self.shape = n, read, shape
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        self.read(i)
+        return np.zeros(self.shape, np.float32)
+
+
+def loader(data, **options):
+    """Its workers are forked, since what they read are functions within tests."""
+    options = {
+        "batch_size": 4,
+        "num_workers": 2,
+        "start_method": "fork",
+        "persistent_workers": True,
+        **options,
+    }
+    return slipring.Loader(data, **options)
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """Return a function: of a loader's report, the `Sight` and the `Known` that its verdict was made of."""
+    seen = []
+    real = reporting.verdict
+    monkeypatch.setattr(reporting, "verdict", lambda *given: (seen.append(given), real(*given))[1])
+
+    def ask(loader):
+        loader.report()
+        return seen.pop()
+
+    return ask
+
+
+def test_what_batches_take_arrives_with_their_indices_and_workers():
+    def collate(samples):
+        time.sleep(0.002)
+        return np.stack(samples)
+
+    def read(i):
+        time.sleep(0.012 if i == 22 else 0.002)
+
+    begun = now()
+    with loader(Data(40, read), collate_fn=collate) as mine:
+        for _ in mine:
+            time.sleep(0.001)
+        sight = look(mine._engine.ring)
+    ended = now()
+    table = sight.taken
+    assert table["ticket"].tolist() == list(range(10)) and (table["rows"] == 4).all()
+    assert table["first_index"].tolist() == list(range(0, 40, 4)) and (table["bytes"] >= 1600).all()
+    assert (table["fetch_ns"] >= 4 * 2 * MS).all() and table["fetch_ns"][5] >= (3 * 2 + 12) * MS
+    assert (table["collate_ns"] >= 2 * MS).all()
+    assert (table["slowest_ns"] >= 2 * MS).all() and (table["slowest_ns"] <= table["fetch_ns"]).all()
+    assert table["slowest_ns"][5] >= 12 * MS
+    assert (table["slowest_index"] // 4 == np.arange(10)).all()
+    stamps = ("dispatched_at", "claimed_at", "fetched_at", "published_at", "taken_at")
+    for earlier, later in itertools.pairwise(stamps):
+        assert (table[earlier] <= table[later]).all()
+    assert begun <= table["dispatched_at"].min() and table["taken_at"].max() <= ended
+    assert (table["published_at"] - table["claimed_at"] >= table["fetch_ns"] + table["collate_ns"]).all()
+    # The loop's time is its waits and its steps: no more than there was, and what its sleeps took at least.
+    assert table["step_ns"][0] == 0 and (table["step_ns"][1:] >= MS).all()
+    assert table["waited_ns"].sum() + table["step_ns"].sum() <= ended - begun
+    assert table["waited_ns"].sum() > 0
+    for number in (1, 2):
+        party, its = sight.parties[number], table[table["party"] == number]
+        assert party["batches"] == len(its) and party["bytes"] == its["bytes"].sum()
+        for name in ("fetch_ns", "collate_ns", "idle_ns"):
+            assert party[name] == its[name].sum()
+    assert {"batches": 10, "rows": 40, "errors": 0}.items() <= sight.sums.items()
+    stages = sight.stages
+    assert stages["fetch"].count == 10 and stages["fetch"].total_s == table["fetch_ns"].sum() / 1e9
+    assert stages["step"].count == 9 and stages["step"].total_s >= 0.009
+    assert sight.slowest_samples["slowest_ns"][0] == table["slowest_ns"].max()
+    assert not (sight.threads or sight.inline or sight.told[0]) and 1 <= sight.told.sum() <= 2
+
+
+def test_each_batch_is_summed_once_whether_its_record_is_in_the_totals_or_not():
+    with loader(Data(600, lambda i: None)) as mine:
+        assert sum(1 for _ in mine) == 150
+        real = look(mine._engine.ring)
+    for sight in (real, Job(batches=150).sight()):
+        table = sight.taken
+        assert len(table) == 150 and 0 < sight.sums["folded"] < 150 and sight.sums["batches"] == 150
+        assert (sight.sums["rows"], sight.sums["bytes"]) == (table["rows"].sum(), table["bytes"].sum())
+        stages = sight.stages
+        assert (stages["fetch"].count, stages["step"].count) == (150, 149)
+        assert stages["fetch"].total_s == table["fetch_ns"].sum() / 1e9
+        assert stages["waited"].max_s == table["waited_ns"].max() / 1e9
+
+
+def compute(i):
+    """Use 3 ms of a processor, on whatever machine."""
+    end = time.thread_time_ns() + 3 * MS
+    while time.thread_time_ns() < end:
+        pass
+
+
+def counted(sight, number=1):
+    """How many batches of a worker its processor time was last told with."""
+    its = sight.table[sight.table["party"] == number]
+    made = np.cumsum(its["fetch_ns"] + its["collate_ns"])
+    return int(np.searchsorted(made, sight.parties[number]["told_ns"])) + 1
+
+
+@pytest.mark.parametrize("method", ["fork", "thread"])
+def test_a_worker_that_computes_has_had_a_processor_for_so_long(method):
+    with loader(Data(40, compute), num_workers=1, start_method=method) as mine:
+        assert sum(1 for _ in mine) == 10
+        sight = look(mine._engine.ring)
+    party = sight.parties[1]
+    assert party["told_ns"] > 0 and counted(sight) > 1
+    assert party["cpu_ns"] >= counted(sight) * 4 * 3 * MS
+    assert sight.threads == (method == "thread")
+
+
+def test_a_worker_that_sleeps_has_had_a_processor_for_no_longer_than_the_rest():
+    begun = now()
+    with loader(Data(40, lambda i: time.sleep(0.003)), num_workers=1) as mine:
+        assert sum(1 for _ in mine) == 10
+        sight = look(mine._engine.ring)
+    party = sight.parties[1]
+    asleep = counted(sight) * 4 * 3 * MS
+    assert party["told_ns"] >= asleep > 0
+    assert 0 < party["cpu_ns"] <= sight.at_ns - begun - asleep
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel counts no delays")
+def test_workers_that_share_a_processor_wait_for_it():
+    def begin(number):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+    # Each has its own batches, so that both are ready to run, and one processor serves one of them at a time.
+    with loader(Data(40, compute), worker_init_fn=begin, dispatch="static") as mine:
+        assert sum(1 for _ in mine) == 10
+        sight = look(mine._engine.ring)
+    assert sight.parties["queued_ns"].sum() > 0
+
+
+def test_a_worker_that_begins_late_is_waited_for():
+    with loader(Data(80, lambda i: None), num_workers=1, worker_init_fn=lambda n: time.sleep(0.05)) as mine:
+        batches = iter(mine)
+        next(batches)
+        sight = look(mine._engine.ring)
+        assert sight.taken["waited_ns"][0] >= 50 * MS
+        assert Figures(sight).first.tolist() == [True]
+        batches.close()
+
+
+def test_a_loop_that_makes_its_batches_itself_waits_for_all_of_them():
+    with loader(Data(40, lambda i: time.sleep(0.001)), num_workers=0) as mine:
+        for _ in mine:
+            time.sleep(0.001)
+        sight = look(mine._engine.ring)
+    table = sight.taken
+    assert sight.inline and len(table) == 10
+    assert (table["fetch_ns"] >= 4 * MS).all() and (table["waited_ns"] >= table["fetch_ns"]).all()
+    assert (table["step_ns"][1:] >= MS).all()
+
+
+def test_torchs_loop_that_makes_its_batches_itself_is_known_by_sums():
+    pytest.importorskip("torch")
+    import slipring.torch
+
+    begun = time.perf_counter()
+    mine = slipring.torch.DataLoader(Data(40, lambda i: time.sleep(0.001)), batch_size=4)
+    for _ in mine:
+        time.sleep(0.001)
+    found = mine.report()
+    took = time.perf_counter() - begun
+    assert found.stages["fetch"].count == 10 and found.stages["fetch"].total_s >= 0.04
+    assert 0.04 / took <= found.verdict.wait_share <= 1 - 0.009 / took
+    assert found.verdict.cause in ("no_workers", "ok")  # as the machine allows, and nothing else
+
+
+def test_slots_that_the_program_keeps_are_leased_and_batches_beyond_them_are_copied(judged):
+    with loader(Data(120, lambda i: None), slots=6) as mine:
+        kept = list(mine)
+        sight, known = judged(mine)
+        leased = sum(state in ("leased", "parked") for state in reporting.records.states(sight.slots))
+        assert 0 < leased < 6 and sight.outline["n_slots"] == 6
+        assert known.copied_share * 30 == pytest.approx(30 - leased)
+        del kept
+
+
+def test_a_cache_tells_hits_misses_and_that_it_is_full(judged):
+    data = slipring.cached(Data(40, lambda i: None, 600), "30KiB")  # of 96 KB
+    with loader(data) as mine:
+        for _ in range(2):
+            assert sum(1 for _ in mine) == 10
+        sight, known = judged(mine)
+    first, later = (sight.table[sight.table["epoch"] == epoch] for epoch in (0, 1))
+    assert first["misses"].sum() == 40 and first["hits"].sum() == 0
+    assert later["misses"].sum() + later["hits"].sum() == 40
+    assert 0 < later["hits"].sum() < 40 and later["misses"].sum() > 0
+    assert (sight.sums["hits"], sight.sums["misses"]) == (later["hits"].sum(), 40 + later["misses"].sum())
+    assert "its budget of 0 MB is used up" in known.cache_full and known.cache_bytes >= 40 * 2400
+
+
+def test_copies_to_the_device_and_the_loop_behind_them_are_seen():
+    torch = pytest.importorskip("torch")
+    import slipring.torch
+
+    def onto(batch):
+        time.sleep(0.004)
+        return batch
+
+    data = torch.utils.data.TensorDataset(torch.zeros(80, 100))
+    begun = now()
+    with slipring.torch.DataLoader(
+        data,
+        batch_size=4,
+        num_workers=2,
+        device="cpu",
+        preload=1,
+        transform_device=onto,
+        persistent_workers=True,
+    ) as mine:
+        for _ in mine:
+            time.sleep(0.001)
+        sight = look(mine._engines.engine.ring)
+    ended = now()
+    assert len(sight.taken) == 20 and (sight.taken["copy_ns"] >= 4 * MS).all()
+    outline = sight.outline
+    assert outline["loop_steps"] == 20 and Figures(sight).has_loop
+    assert outline["loop_ns"] - outline["loop_wait_ns"] >= 19 * MS
+    assert 19 * 4 * MS <= outline["loop_ns"] <= ended - begun
+
+
+TEXTS = []
+
+
+def test_what_workers_copy_of_their_parents_memory_is_known_and_what_is_their_own(judged):
+    TEXTS.extend(f"some text {i}" for i in range(300_000))  # 59 bytes and more each
+    own = []
+
+    def begin(number):
+        own.append(np.ones(4 * MIB))
+
+    def read(i):
+        sum(map(len, TEXTS[i * 7500 : (i + 1) * 7500]))
+
+    try:
+        with loader(Data(40, read), num_workers=1, worker_init_fn=begin) as mine:
+            assert sum(1 for _ in mine) == 10
+            _, known = judged(mine)
+    finally:
+        TEXTS.clear()
+    (copied,), (private,) = known.copied_bytes, known.private_bytes
+    assert known.forked and known.free_bytes > 0 and known.parent_bytes > 0
+    assert copied >= 8 * MIB  # most of the texts: an estimate
+    assert private >= 32 * MIB and copied < private  # the array is its own
+
+
+def test_what_the_loader_was_given_is_known(judged):
+    def collate(samples):
+        return len(samples)
+
+    for options, forked, own in (
+        ({"collate_fn": collate, "persistent_workers": True, "in_order": False}, True, True),
+        ({"start_method": "thread"}, False, False),
+    ):
+        with loader(Data(40, lambda i: None), **options) as mine:
+            assert sum(1 for _ in mine) == 10
+            _, known = judged(mine)
+        assert (known.forked, known.own_collate, known.in_order) == (
+            forked,
+            own,
+            options.get("in_order", True),
+        )
+        assert known.persistent is True and (known.parent_bytes is not None) == forked

@@ -1,0 +1,254 @@
+"""Programs of tests that need not import numpy and slipring again, which takes longer than most of them run.
+
+A server per test process, started at the first use, has imported them. For each program it forks a process that
+behaves like one that was started by exec: own session if asked for, its own standard streams, arguments, folder and
+main module, environment, a normal end of the interpreter, and this process as its parent. What differs: cmdline and
+environ in /proc/PID are the server's, and whatever an interpreter or library reads as it begins has been read. So a
+program with other interpreter options, or with other values of such variables, is started by exec.
+"""
+
+import contextlib
+import ctypes
+import gc
+import io
+import json
+import multiprocessing.process
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36
+# Variables that are read when an interpreter begins or a library is imported.
+READ_AT_START = (
+    "PYTHON",
+    "LD_",
+    "GLIBC_",
+    "MALLOC_",
+    "OMP_",
+    "OPENBLAS_",
+    "MKL_",
+    "SLIPRING_",
+    "TORCH_",
+    "COVERAGE_",
+)
+ROOT = Path(__file__).parents[1]
+servers = {}  # whether it has imported torch -> Server
+
+
+class Program(subprocess.Popen):
+    """``subprocess.Popen([sys.executable, ...])``, by a fork of the server where that makes no difference."""
+
+    def _execute_child(
+        self,
+        args,
+        executable,
+        preexec_fn,
+        close_fds,
+        pass_fds,
+        cwd,
+        env,
+        startupinfo,
+        creationflags,
+        shell,
+        *rest,
+    ):
+        pipes, (restore_signals, gid, gids, uid, umask, new_session, *group) = rest[:6], rest[6:]
+        plain = not (executable or preexec_fn or pass_fds or shell) and close_fds and restore_signals
+        plain = (
+            plain
+            and gid is None
+            and gids is None
+            and uid is None
+            and umask < 0
+            and group in ([], [-1], [None])
+        )
+        args = [os.fspath(arg) for arg in args]
+        plain = plain and args[0] == sys.executable and len(args) > 1
+        plain = plain and (args[1] in ("-c", "-m") or not args[1].startswith("-"))
+        environment = {
+            os.fsdecode(k): os.fsdecode(v) for k, v in (os.environ if env is None else env).items()
+        }
+        server = serving(environment, args) if plain else None
+        if server is None:
+            return super()._execute_child(
+                args,
+                executable,
+                preexec_fn,
+                close_fds,
+                pass_fds,
+                cwd,
+                env,
+                startupinfo,
+                creationflags,
+                shell,
+                *rest,
+            )
+        p2cread, _, _, c2pwrite, _, errwrite = pipes
+        streams = [own if fd == -1 else fd for own, fd in enumerate((p2cread, c2pwrite, errwrite))]
+        self.pid = server.start(
+            args[1:], environment, os.fspath(cwd or os.getcwd()), bool(new_session), streams
+        )
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
+
+
+def run(command, *, capture_output=False, check=False, timeout=None, **options):
+    """``subprocess.run`` of a `Program`."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Program(command, **options) as program:
+        try:
+            out, err = program.communicate(timeout=timeout)
+        except BaseException:
+            program.kill()
+            raise
+    done = subprocess.CompletedProcess(command, program.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def serving(environment, args):
+    """The server for a program, or None if it needs an interpreter of its own."""
+    with_torch = any("torch" in arg for arg in args)
+    if with_torch not in servers or servers[with_torch].owner != os.getpid():
+        servers[with_torch] = Server(with_torch)
+    server = servers[with_torch]
+    return server if at_start(environment) == at_start(server.environment) else None
+
+
+def at_start(environment):
+    """The part of an environment that a server cannot change afterwards."""
+    return {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
+
+
+class Server:
+    """The server, as seen by the process that starts programs."""
+
+    def __init__(self, with_torch):
+        self.owner = os.getpid()
+        self.environment = dict(os.environ)
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [
+                sys.executable,
+                "-m",
+                "tests.warm",
+                str(theirs.fileno()),
+                *(["torch"] if with_torch else []),
+            ]
+            self.process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                cwd=os.path.dirname(os.path.dirname(__file__)),
+            )
+
+    def start(self, args, environment, cwd, new_session, streams):
+        """Start a program; return its pid, of which this process is the parent."""
+        asked = {"args": args, "environment": environment, "cwd": cwd, "new_session": new_session}
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        prctl(
+            PR_SET_CHILD_SUBREAPER, 1
+        )  # the program's own parent ends at once, and this process takes its place
+        try:
+            socket.send_fds(self.socket, [json.dumps(asked).encode()], streams)
+            return int(self.socket.recv(64))
+        finally:
+            prctl(PR_SET_CHILD_SUBREAPER, 0)
+
+
+def helper_pids():
+    """The servers of this process, which go on from test to test."""
+    return {server.process.pid for server in servers.values() if server.owner == os.getpid()}
+
+
+def helper_fds():
+    """The descriptors by which they are asked."""
+    return {server.socket.fileno() for server in servers.values() if server.owner == os.getpid()}
+
+
+# ---- the server's side
+
+
+def next_program(connection):
+    """Serve until there is nobody to serve; in the process of a program return what was asked for."""
+    while True:
+        message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+        if not message:
+            os._exit(0)
+        told, tell = os.pipe()
+        between = os.fork()
+        if between == 0:
+            pid = os.fork()
+            if pid == 0:
+                for fd in (connection.detach(), told, tell):
+                    os.close(fd)
+                return json.loads(message), streams
+            os.write(tell, str(pid).encode())
+            os._exit(0)
+        os.waitpid(between, 0)
+        for fd in (*streams, tell):
+            os.close(fd)
+        connection.send(os.read(told, 64))
+        os.close(told)
+
+
+def become(asked, streams):
+    """Have what a new process has: session, streams, folder, environment."""
+    if asked["new_session"]:
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for fd, stream in enumerate(streams):
+        os.dup2(stream, fd)
+    for stream in streams:
+        os.close(stream)
+    os.chdir(asked["cwd"])
+    multiprocessing.process.ORIGINAL_DIR = asked["cwd"]  # from where a spawned worker finds the main module
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False)
+    errors = os.fdopen(2, "wb", 0, closefd=False)
+    sys.stderr = sys.__stderr__ = io.TextIOWrapper(errors, errors="backslashreplace", write_through=True)
+
+
+def run_main(args):
+    """Run a program as the interpreter does with these arguments."""
+    how, *rest = args
+    if how == "-m":
+        sys.argv, sys.path[0] = rest, os.getcwd()
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        return
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    if how == "-c":
+        sys.argv, sys.path[0], code = ["-c", *rest[1:]], "", compile(rest[0], "<string>", "exec")
+    else:
+        with open(how, "rb") as file:
+            sys.argv, sys.path[0], code = (
+                args,
+                os.path.dirname(os.path.abspath(how)),
+                compile(file.read(), how, "exec"),
+            )
+        main.__file__ = how
+    exec(code, main.__dict__)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
+    import slipring.cli.main
+
+    if "torch" in sys.argv[2:]:
+        with contextlib.suppress(ImportError):
+            import slipring.torch  # noqa: F401
+    gc.collect()
+    gc.freeze()
+    asked, streams = next_program(socket.socket(fileno=int(sys.argv[1])))
+    become(asked, streams)
+    run_main(asked["args"])
