@@ -43,16 +43,6 @@ class Held(Slow):
         return i
 
 
-def grew(found):
-    """Whether there are more workers than at the beginning, or a loaded machine was said to be why there are not.
-
-    There, waiting for a processor counts as computing, and more workers may bring nothing.
-    """
-    (first, _, _), *_ = found.history
-    loaded = f"no faster than {first} " in found.reason or "of a processor busy" in found.reason
-    return found.workers > first or loaded
-
-
 def settle(loader):
     """Iterate until nothing is tried any more."""
     for _ in loader:
