@@ -16,6 +16,7 @@ import pytest
 # Before numpy is imported. OpenBLAS starts a thread per processor, which spin for a while after each fork.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from tests import warm
 from tests.leaks import Snapshot, name_semaphores
 from tests.trip import Trip
 
@@ -95,6 +96,7 @@ def pytest_collection_finish():
 
 
 def pytest_unconfigure(config):
+    warm.end()
     faulthandler.cancel_dump_traceback_later()
 
 

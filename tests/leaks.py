@@ -29,7 +29,7 @@ HELPERS = (
 # What libraries open once, at first use, and keep.
 LAZY_FILES = ("/dev/nvidia", "/dev/urandom", "/dev/null", "/proc/", "/sys/")
 
-# Threads that libraries start once, at first use, and keep: fsspec's event loop, the executor of its loop, tqdm's monitor.
+# Threads that libraries start once, at first use, and keep: fsspec's event loop and its executor, tqdm's monitor.
 LAZY_THREADS = ("fsspecIO", "asyncio_", "tqdm_monitor")
 
 # Program, as `stat` names it -> what its environment says of test runs.

@@ -163,6 +163,15 @@ class Server:
             prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
+def end():
+    """End the servers of this process."""
+    for server in servers.values():
+        if server.owner == os.getpid():
+            server.socket.close()
+            server.process.wait()
+    servers.clear()
+
+
 def helper_pids():
     """The servers of this process, which go on from test to test."""
     return {server.process.pid for server in servers.values() if server.owner == os.getpid()}

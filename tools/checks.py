@@ -50,7 +50,7 @@ class Checks:
         """Print how a target ended, and what it printed if it failed and nobody has seen that yet."""
         if status:
             self.failed += 1
-            print(output, end="" if output.endswith("\n") else "\n")
+            print(output, end="" if not output or output.endswith("\n") else "\n")
         print(f"== {'FAILED' if status else 'ok'}: make {target} ({seconds:.0f} s)", flush=True)
 
 
