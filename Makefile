@@ -138,7 +138,7 @@ test: ## the tests in C, then pytest without what is marked slow: minutes
 	@echo "left out: slow tests, sanitizers, the model, mutants, fuzzing, documentation: make test-all"
 
 # For the inner loop: what the working tree changed since the last commit, and a fixed set of smoke tests.
-quick: build ## lint and tests of what the working tree changed, and smoke tests; at most 90 seconds
+quick: $(DEPS_STAMP) ## lint and tests of what the working tree changed, and smoke tests; at most 90 seconds
 	@$(PY) tools/quick.py
 
 # What `test` leaves out, and nothing that it runs.
@@ -150,7 +150,7 @@ test-all: ## all that `make test` leaves out: docs, sanitizers, model, mutants, 
 SAMPLE_SEED ?= 1
 test-sample: ## a fixed part of each check of test-all, chosen by SAMPLE_SEED=1
 	@$(MAKE) --no-print-directory -j2 build libraries
-	@$(PY) tools/checks.py $(if $(filter 0,$(TORCH)),,docs) tsan asan model "mutants SAMPLE=12" \
+	@$(PY) tools/checks.py $(if $(filter 0,$(TORCH)),,docs) tsan asan model mutants \
 	    "fuzz FUZZ_SECONDS=5 ARGS='--seed $(SAMPLE_SEED)'" "slow SAMPLE=8"
 
 # Most tests wait for other processes half of their time, hence more of them at once than there are processors. A test
@@ -239,8 +239,8 @@ model: ## every interleaving of a few parties, with deaths; FULL=1 takes minutes
 	$(MAKE) --no-print-directory -C tests/model run ARGS="$(if $(filter-out 0,$(FULL)),full) $(SCENARIO)"
 
 # The test of these tests: the ring broken on purpose, patch by patch.
-mutants: ## break the ring in known ways: each must be noticed; SAMPLE=12, ONLY=rewind
-	$(PYTHON) tests/mutants/run.py $(if $(SAMPLE),--sample $(SAMPLE) --seed $(SAMPLE_SEED)) $(ONLY)
+mutants: ## break the ring in known ways: each must be noticed; ONLY=rewind
+	$(PYTHON) tests/mutants/run.py $(ONLY)
 
 # Sanitizer builds lie beside the package, so that the release build stays. These run a program with one of them.
 LIB = build/$(1)/lib-$(subst /,_,$(VENV))

@@ -1,7 +1,6 @@
 """Breaks the ring on purpose, once per patch in this folder, and fails unless what the patch names notices.
 
-Usage: ``run.py [--sample N] [NAME...]``. With ``--sample N`` all must still apply and N of them are run, at least one
-of each kind of catcher.
+Usage: ``run.py [NAME...]``.
 
 A patch begins with what it breaks and a line "Caught by: model SCENARIO" (tests/model), or "ctest" or
 "tsan" with a program of tests/c and perhaps a part of a test's name. It is applied to a copy of csrc.
@@ -9,9 +8,7 @@ A patch begins with what it breaks and a line "Caught by: model SCENARIO" (tests
 
 import argparse
 import concurrent.futures
-import itertools
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -71,8 +68,8 @@ def prepare(folder, patches):
     return tree
 
 
-def try_one(patch, unpatched, folder, run_it):
-    """Why the mutant of this patch counts as survived, or None if it was caught (or only had to apply)."""
+def try_one(patch, unpatched, folder):
+    """Why the mutant of this patch counts as survived, or None if it was caught."""
     kind, arguments = catcher_of(patch)
     tree = folder / patch.stem
     try:
@@ -80,8 +77,6 @@ def try_one(patch, unpatched, folder, run_it):
         done = subprocess.run(["git", "apply", str(patch)], cwd=tree, capture_output=True, text=True)
         if done.returncode != 0:
             return f"does not apply any more: {done.stderr.strip()}"
-        if not run_it:
-            return None
         build, run = command(kind, arguments, tree)
         done = subprocess.run(build, capture_output=True, text=True)
         if done.returncode != 0:
@@ -97,18 +92,8 @@ def try_one(patch, unpatched, folder, run_it):
     return None
 
 
-def sample(patches, n, seed):
-    """Choose `n` patches by the seed, in turns of each kind of catcher."""
-    patches = random.Random(seed).sample(patches, len(patches))
-    kinds = {kind: [p for p in patches if catcher_of(p)[0] == kind] for kind in NOTICED}
-    turns = itertools.chain.from_iterable(itertools.zip_longest(*kinds.values()))
-    return set(list(filter(None, turns))[:n])
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sample", type=int, metavar="N", help="all must apply, N are run")
-    parser.add_argument("--seed", type=int, default=1, help="which ones --sample runs")
     parser.add_argument("names", nargs="*", help="patches, by their names or parts of them")
     options = parser.parse_args()
     patches = [
@@ -116,21 +101,11 @@ def main():
         for patch in sorted(HERE.glob("*.patch"))
         if not options.names or any(name in patch.stem for name in options.names)
     ]
-    chosen = set(patches) if options.sample is None else sample(patches, options.sample, options.seed)
     caught, survived = {}, []
 
     def timed(patch):
-        kind, arguments = catcher_of(patch)
-        run = patch in chosen
         begun = time.monotonic()
-        return (
-            patch.stem,
-            kind,
-            arguments,
-            run,
-            try_one(patch, unpatched, folder, run),
-            time.monotonic() - begun,
-        )
+        return patch, try_one(patch, unpatched, folder), time.monotonic() - begun
 
     # Each has its own copy of the sources, and waits for gcc and for one program on one processor.
     with (
@@ -138,14 +113,15 @@ def main():
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
         folder = Path(name)
-        unpatched = prepare(folder, chosen)
+        unpatched = prepare(folder, patches)
         for done in concurrent.futures.as_completed([pool.submit(timed, patch) for patch in patches]):
-            name, kind, arguments, run, problem, took = done.result()
-            by = f"{kind} {' '.join(arguments)}" if run else "applies"
-            print(f"{'FAIL' if problem else 'ok  '}  {name}: {problem or by} ({took:.0f} s)", flush=True)
+            patch, problem, took = done.result()
+            kind, arguments = catcher_of(patch)
+            by = problem or f"{kind} {' '.join(arguments)}"
+            print(f"{'FAIL' if problem else 'ok  '}  {patch.stem}: {by} ({took:.0f} s)", flush=True)
             if problem:
-                survived.append(name)
-            elif run:
+                survived.append(patch.stem)
+            else:
                 caught[kind] = caught.get(kind, 0) + 1
     by = ", ".join(f"{n} by {kind}" for kind, n in sorted(caught.items())) or "none"
     print(f"mutants: {sum(caught.values())} caught ({by}), {len(survived)} not")
