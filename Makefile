@@ -84,11 +84,11 @@ venv: $(DEPS_STAMP) ## create the environment and install the pinned requirement
 build: $(BUILD_STAMP) ## build the extensions in place
 
 # Each linter is a target of its own: all of them run, two at a time, and the last lines name those that failed.
-LINTERS := lint-ruff lint-format lint-cython lint-c $(if $(filter 0,$(TORCH)),,types-mypy types-pyright types-complete \
-    types-stubs)
+LINTERS := lint-ruff lint-format lint-c lint-cython $(if $(filter 0,$(TORCH)),,types-stubs types-complete types-mypy \
+    types-pyright)
 .PHONY: $(LINTERS)
 lint: $(DEPS_STAMP) $(if $(filter 0,$(TORCH)),,build) ## ruff, cython-lint, gcc's warnings as errors, and the types
-	@$(PY) tools/checks.py --jobs 2 $(sort $(LINTERS))
+	@$(PY) tools/checks.py --jobs 2 $(LINTERS)
 
 lint-ruff: $(DEPS_STAMP)
 	$(VENV)/bin/ruff check $(PY_DIRS)
@@ -108,7 +108,7 @@ lint-c:
 # compares the .pyi with what they stand for, hence the build.
 STUBS = $(subst /,.,$(patsubst pkg/%.pyi,%,$(wildcard pkg/slipring/*.pyi pkg/slipring/*/*.pyi)))
 types: build ## mypy, pyright and stubtest over what is public
-	@$(PY) tools/checks.py --jobs 2 types-stubs types-mypy types-pyright types-complete
+	@$(PY) tools/checks.py --jobs 2 types-stubs types-complete types-mypy types-pyright
 
 types-mypy: build
 	$(VENV)/bin/mypy --python-executable $(PY)
@@ -156,7 +156,7 @@ test-sample: ## a fixed part of each check of test-all, chosen by SAMPLE_SEED=1
 # Most tests wait for other processes half of their time, hence more of them at once than there are processors. A test
 # forks several workers, and what a fork costs grows with the process: with torch and all modules of tests imported it
 # costs four times as much. So the files that never mention torch run by themselves, and those that do afterwards.
-# What is marked `alone` follows, one after another. tests/clients is slow as a whole.
+# Tests that are marked `alone` run before both, one after another. tests/clients is slow as a whole.
 JOBS ?= $(shell n=$$(nproc); echo $$((n < 6 ? 3 * n : 16)))
 FIND_TESTS := grep -r --include 'test_*.py' --exclude-dir clients
 WITHOUT_TORCH = $(shell $(FIND_TESTS) -L torch tests)
