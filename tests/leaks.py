@@ -99,6 +99,7 @@ def started_by_us(apart_from=frozenset()):
     """
     multiprocessing.active_children()  # reaps those that have ended
     subprocess._cleanup()
+    warm.reap()
     others = {os.getpid(), *apart_from}
     return {pid for pid in pids() if pid not in others and is_ours(pid) and not is_helper(pid)}
 

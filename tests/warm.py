@@ -38,6 +38,7 @@ READ_AT_START = (
 )
 ROOT = Path(__file__).parents[1]
 servers = {}  # whether it has imported torch -> Server
+adopted = set()  # pids of processes whose parent this process became by chance
 
 
 class Program(subprocess.Popen):
@@ -153,14 +154,38 @@ class Server:
         """Start a program; return its pid, of which this process is the parent."""
         asked = {"args": args, "environment": environment, "cwd": cwd, "new_session": new_session}
         prctl = ctypes.CDLL(None, use_errno=True).prctl
+        before = children()
         prctl(
             PR_SET_CHILD_SUBREAPER, 1
         )  # the program's own parent ends at once, and this process takes its place
         try:
             socket.send_fds(self.socket, [json.dumps(asked).encode()], streams)
-            return int(self.socket.recv(64))
+            pid = int(self.socket.recv(64))
         finally:
             prctl(PR_SET_CHILD_SUBREAPER, 0)
+        adopted.update(children() - before - {pid})  # orphans of other programs, which ended meanwhile
+        return pid
+
+
+def children():
+    """All child processes of this process."""
+    found = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                stat = file.read()
+                if int(stat[stat.rindex(b")") + 2 :].split()[1]) == os.getpid():
+                    found.add(int(name))
+    return found
+
+
+def reap():
+    """Wait for adopted orphans that have ended: nobody else does."""
+    for pid in list(adopted):
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                continue
+        adopted.discard(pid)
 
 
 def end():
