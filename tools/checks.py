@@ -64,11 +64,11 @@ def main():
         report = Path(os.environ.get(REPORT) or Path(folder, "failed"))
         report.touch()
         checks = Checks(report, captured=options.jobs > 1)
+        # The plain map runs a target when the loop asks for it, so that its end is shown before the next one begins.
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            for done in concurrent.futures.as_completed(
-                [pool.submit(checks.run, t) for t in options.targets]
-            ):
-                checks.show(*done.result())
+            run = map if options.jobs == 1 else pool.map
+            for result in run(checks.run, options.targets):
+                checks.show(*result)
         if REPORT in os.environ:  # the outermost run says how it all ended
             return 1 if checks.failed else 0
         print(f"{len(options.targets) - checks.failed} passed, {checks.failed} failed")

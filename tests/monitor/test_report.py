@@ -31,6 +31,15 @@ def test_it_is_the_same_as_text_html_json_and_for_rich():
         assert report.verdict.sentence.split()[0] in shown and "Workers" in shown
 
 
+def test_the_share_of_hits_in_a_cache_is_told():
+    with slipring.Loader(slipring.cached(range(40), "1MiB"), batch_size=5, num_workers=2) as loader:
+        for _ in range(2):
+            list(loader)
+        report = loader.report()
+    assert report.shares["hits"] == 0.5
+    assert "Of fetching: hits 50%." in str(report)
+
+
 def test_scalars_are_numbers():
     with iterated() as loader:
         scalars = loader.report().scalars("data/")
