@@ -44,56 +44,33 @@ adopted = set()  # pids of processes whose parent this process became by chance
 class Program(subprocess.Popen):
     """``subprocess.Popen([sys.executable, ...])``, by a fork of the server where that makes no difference."""
 
-    def _execute_child(
-        self,
-        args,
-        executable,
-        preexec_fn,
-        close_fds,
-        pass_fds,
-        cwd,
-        env,
-        startupinfo,
-        creationflags,
-        shell,
-        *rest,
-    ):
-        pipes, (restore_signals, gid, gids, uid, umask, new_session, *group) = rest[:6], rest[6:]
-        plain = not (executable or preexec_fn or pass_fds or shell) and close_fds and restore_signals
+    def _execute_child(self, args, *rest):
+        executable, preexec_fn, close_fds, pass_fds, cwd, env, _, _, shell = rest[:9]
+        pipes, (restore_signals, gid, gids, uid, umask, new_session, *group) = rest[9:15], rest[15:]
+        args = [os.fspath(arg) for arg in args]
+        environment = os.environ if env is None else env
         plain = (
-            plain
-            and gid is None
-            and gids is None
-            and uid is None
+            close_fds
+            and restore_signals
+            and not (executable or preexec_fn or pass_fds or shell)
+            and gid is gids is uid is None
             and umask < 0
             and group in ([], [-1], [None])
+            and args[0] == sys.executable
+            and (args[1:2] in (["-c"], ["-m"]) or not args[1].startswith("-"))
         )
-        args = [os.fspath(arg) for arg in args]
-        plain = plain and args[0] == sys.executable and len(args) > 1
-        plain = plain and (args[1] in ("-c", "-m") or not args[1].startswith("-"))
-        environment = {
-            os.fsdecode(k): os.fsdecode(v) for k, v in (os.environ if env is None else env).items()
-        }
         server = serving(environment, args) if plain else None
         if server is None:
-            return super()._execute_child(
-                args,
-                executable,
-                preexec_fn,
-                close_fds,
-                pass_fds,
-                cwd,
-                env,
-                startupinfo,
-                creationflags,
-                shell,
-                *rest,
-            )
+            return super()._execute_child(args, *rest)
         p2cread, _, _, c2pwrite, _, errwrite = pipes
         streams = [own if fd == -1 else fd for own, fd in enumerate((p2cread, c2pwrite, errwrite))]
-        self.pid = server.start(
-            args[1:], environment, os.fspath(cwd or os.getcwd()), bool(new_session), streams
-        )
+        asked = {
+            "args": args[1:],
+            "environment": dict(environment),
+            "cwd": os.fspath(cwd or os.getcwd()),
+            "new_session": bool(new_session),
+        }
+        self.pid = server.start(asked, streams)
         self._child_created = True
         self._close_pipe_fds(*pipes)
 
@@ -136,28 +113,18 @@ class Server:
         self.environment = dict(os.environ)
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [
-                sys.executable,
-                "-m",
-                "tests.warm",
-                str(theirs.fileno()),
-                *(["torch"] if with_torch else []),
-            ]
+            command = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
+            command += ["torch"] if with_torch else []
             self.process = subprocess.Popen(
-                command,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                cwd=os.path.dirname(os.path.dirname(__file__)),
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT
             )
 
-    def start(self, args, environment, cwd, new_session, streams):
+    def start(self, asked, streams):
         """Start a program; return its pid, of which this process is the parent."""
-        asked = {"args": args, "environment": environment, "cwd": cwd, "new_session": new_session}
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         before = children()
-        prctl(
-            PR_SET_CHILD_SUBREAPER, 1
-        )  # the program's own parent ends at once, and this process takes its place
+        # The program's own parent ends at once, and this process takes its place.
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         try:
             socket.send_fds(self.socket, [json.dumps(asked).encode()], streams)
             pid = int(self.socket.recv(64))
