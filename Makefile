@@ -30,7 +30,7 @@ PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv libraries build quick lint types test test-sample test-all pytest slow clients test-cuda ctest
+.PHONY: help venv libraries build quick lint types test test-sample test-all pytest slow test-cuda ctest
 .PHONY: test-arm64 test-arm64-python .arm64-tools tsan asan tsan-pytest asan-pytest model mutants fuzz fault steps soak
 .PHONY: bench bench-device bench-adapters bench-queue docs wheel check-wheel check-sdist clean
 
@@ -62,14 +62,14 @@ $(DOCS_STAMP): $(DEPS_STAMP) requirements-docs.txt
 	@$(PIP_INSTALL) -r requirements-docs.txt
 	@touch $@
 
-# The training libraries whose loops tests/clients runs. Where they cannot be had, those tests are skipped. They are
-# large and tests import little of them: a module is compiled when it is first imported.
+# The training libraries whose loops tests/clients runs. Where they cannot be had, those tests are skipped. Python
+# compiles a module at its first import, because tests import few of them.
 $(CLIENTS_STAMP): $(DEPS_STAMP) requirements-clients.txt
 	@if $(PIP_INSTALL) --no-compile -r requirements-clients.txt; then touch $@; \
 	else echo "requirements-clients.txt cannot be installed: tests/clients will be skipped"; fi
 
 # Large, and slow to start: only the slow tests have it.
-$(RAY_STAMP): $(DEPS_STAMP) requirements-ray.txt | $(CLIENTS_STAMP)
+$(RAY_STAMP): $(DEPS_STAMP) requirements-ray.txt
 	@if $(PIP_INSTALL) --no-compile -r requirements-ray.txt; then touch $@; \
 	else echo "requirements-ray.txt cannot be installed: the tests of Ray will be skipped"; fi
 
@@ -128,10 +128,11 @@ CLIENTS := $(if $(filter 0,$(TORCH)),,$(CLIENTS_STAMP))
 RAY := $(if $(filter 0,$(TORCH)),,$(RAY_STAMP))
 DOCS := $(if $(filter 0,$(TORCH)),,$(DOCS_STAMP))
 
-# The build and the installation of libraries run concurrently: each keeps one processor busy.
-libraries: $(CLIENTS) $(RAY) $(DOCS)
+# Installed one after another, because they share packages. The build runs concurrently: each keeps one CPU busy.
+libraries: $(DEPS_STAMP)
+	@for stamp in $(CLIENTS) $(RAY) $(DOCS); do $(MAKE) --no-print-directory $$stamp || exit 1; done
 
-# What most changes need before a commit.
+# To be run before each commit.
 test: ## the tests in C, then pytest without what is marked slow: minutes
 	@$(MAKE) --no-print-directory -j2 build $(CLIENTS)
 	@$(PY) tools/checks.py ctest pytest-fast
@@ -139,19 +140,19 @@ test: ## the tests in C, then pytest without what is marked slow: minutes
 
 # For the inner loop: what the working tree changed since the last commit, and a fixed set of smoke tests.
 quick: $(DEPS_STAMP) ## lint and tests of what the working tree changed, and smoke tests; at most 90 seconds
-	@$(PY) tools/quick.py
+	@JOBS=$(JOBS) $(PY) tools/quick.py
 
-# What `test` leaves out, and nothing that it runs.
+# Everything that `test` leaves out; no check runs in both.
 test-all: ## all that `make test` leaves out: docs, sanitizers, model, mutants, fuzz, slow tests, clients
 	@$(MAKE) --no-print-directory -j2 build libraries
 	@$(PY) tools/checks.py $(if $(filter 0,$(TORCH)),,docs) tsan asan "model FULL=1" mutants fuzz slow
 
-# The same checks, of each a part that is the same for the same SAMPLE_SEED: what .ci/run has time for.
+# The checks of test-all with smaller bounds, for .ci/run. SAMPLE_SEED selects the slow tests.
 SAMPLE_SEED ?= 1
-test-sample: ## a fixed part of each check of test-all, chosen by SAMPLE_SEED=1
+test-sample: ## the checks of test-all with smaller bounds, and one in eight slow tests; SAMPLE_SEED=1
 	@$(MAKE) --no-print-directory -j2 build libraries
 	@$(PY) tools/checks.py $(if $(filter 0,$(TORCH)),,docs) tsan asan model mutants \
-	    "fuzz FUZZ_SECONDS=5 ARGS='--seed $(SAMPLE_SEED)'" "slow SAMPLE=8"
+	    "fuzz FUZZ_SECONDS=5 FUZZ_SEED=$(SAMPLE_SEED)" "slow SAMPLE=8"
 
 # Most tests wait for other processes half of their time, hence more of them at once than there are processors. A test
 # forks several workers, and what a fork costs grows with the process: with torch and all modules of tests imported it
@@ -166,7 +167,7 @@ MARKS_SLOW := grep -rlE 'mark\.slow|tests\.parts' tests --include
 SLOW = $(shell $(MARKS_SLOW) 'test_*.py') $(dir $(shell $(MARKS_SLOW) conftest.py))
 PARALLEL := -q -n $(JOBS) --dist worksteal
 .PHONY: pytest-fast pytest-without-torch pytest-with-torch pytest-alone pytest-slow pytest-slow-alone
-pytest-fast: ## what `make test` runs of pytest
+pytest-fast: build ## what `make test` runs of pytest
 	@$(PY) tools/checks.py pytest-alone pytest-without-torch pytest-with-torch
 
 pytest-without-torch: build
@@ -256,9 +257,9 @@ fuzz: $(DEPS_STAMP) ## malformed batches and images, under the address sanitizer
 	gcc -O2 -Wall -Wextra -Werror -shared -fPIC -o build/fuzz/edges.so tests/fuzz/edges.c
 	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) \
 	    timeout $$(($(FUZZ_SECONDS) + 300)) \
-	    $(PY) -m tests.fuzz.codec --seconds $(FUZZ_SECONDS) $(ARGS)
+	    $(PY) -m tests.fuzz.codec --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) $(ARGS)
 	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) timeout $$(($(FUZZ_SECONDS) + 300)) \
-	    $(PY) -m tests.fuzz.images --seconds $(FUZZ_SECONDS)
+	    $(PY) -m tests.fuzz.images --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
 # What Python does with the C and Cython code. Without torch's loader: torch is not instrumented, and takes minutes.
 # Nor tests that measure a process's memory: the sanitizer has much of its own, and keeps back what is freed. Nor the

@@ -13,7 +13,7 @@ import warnings
 import hypothesis
 import pytest
 
-# Before numpy is imported. OpenBLAS starts a thread per processor, which spin for a while after each fork.
+# Set before numpy is imported: OpenBLAS would start one thread per CPU, and these threads spin after each fork.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from tests import warm
@@ -49,11 +49,10 @@ def pytest_configure(config):
     # Processes started by exec carry this mark, their forked children too, also when they were orphaned.
     os.environ["SLIPRING_TEST_RUN"] = f"{os.getpid()}-{os.urandom(4).hex()}"
     name_semaphores()
-    config.stash[begun] = time.monotonic()
     config.stash[stderr] = os.dup(sys.__stderr__.fileno())  # the real one: pytest captures fd 2 later
     faulthandler.enable(config.stash[stderr])
-    # A shell starts its background jobs with SIGINT ignored, nohup ignores SIGHUP, and a process that a test starts
-    # and sends such a signal to would inherit that.
+    # A shell ignores SIGINT in background jobs, and nohup ignores SIGHUP. Child processes would inherit that. Tests
+    # send them both signals, so restore the defaults.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -86,13 +85,14 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item in chosen]
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """What was imported stays: neither a collection nor a forked child that collects goes through it again.
 
     With torch these are hundreds of thousands of objects, and each child would copy their pages.
     """
     gc.collect()
     gc.freeze()
+    session.config.stash[begun] = time.monotonic()
 
 
 def pytest_unconfigure(config):

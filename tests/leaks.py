@@ -71,7 +71,7 @@ def stat(pid):
 
 
 def is_helper(pid):
-    """Whether `pid` is the resource tracker, the forkserver or a server of `warm`, and not what these have forked."""
+    """Return whether `pid` is the resource tracker, the forkserver or a `warm` server. Their children are none."""
     if pid in warm.helper_pids():
         return True
     command = read(f"/proc/{pid}/cmdline")
@@ -94,8 +94,8 @@ def is_marked(program):
 def started_by_us(apart_from=frozenset()):
     """Descendants of this process, and orphans that carry our mark; without multiprocessing's helpers.
 
-    Processes `apart_from` these are not even looked at: after each test only the new ones are of interest, and a
-    machine may have hundreds. Whatever has got the number of one of them since is missed.
+    Ignore the pids in `apart_from`: after a test only new processes matter, and a machine may have hundreds. A new
+    process that reuses one of these pids is not found.
     """
     multiprocessing.active_children()  # reaps those that have ended
     subprocess._cleanup()

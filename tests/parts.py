@@ -15,5 +15,5 @@ def one_fast(cases):
 
 
 def fast(cases, *chosen):
-    """The chosen ones for `make test`, the others for `make test-all`."""
+    """Mark all cases as slow except the chosen ones."""
     return [case if case in chosen else slow(case) for case in cases]

@@ -1,10 +1,12 @@
-"""Programs of tests that need not import numpy and slipring again, which takes longer than most of them run.
+"""Start Python programs by fork, so that they need not import numpy and slipring, which takes longer than they run.
 
-A server per test process, started at the first use, has imported them. For each program it forks a process that
-behaves like one that was started by exec: own session if asked for, its own standard streams, arguments, folder and
-main module, environment, a normal end of the interpreter, and this process as its parent. What differs: cmdline and
-environ in /proc/PID are the server's, and whatever an interpreter or library reads as it begins has been read. So a
-program with other interpreter options, or with other values of such variables, is started by exec.
+Each test process has a server that has imported them. For each program the server forks a process that behaves like one
+that was started by exec: it has its own session if requested, its own standard streams, arguments, directory, main
+module and environment, a normal exit of the interpreter, and the test process as its parent.
+
+Differences: `/proc/PID/cmdline` and `environ` are those of the server. All programs of a test process have the same
+hash seed. Signal mask, limits, umask and affinity are those that the server was started with. A program that needs
+other interpreter options, or other values of variables that are read at the start, is started by exec.
 """
 
 import contextlib
@@ -19,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -35,10 +38,14 @@ READ_AT_START = (
     "SLIPRING_",
     "TORCH_",
     "COVERAGE_",
+    "LANG",
+    "LC_",
+    "TZ",
 )
 ROOT = Path(__file__).parents[1]
 servers = {}  # whether it has imported torch -> Server
-adopted = set()  # pids of processes whose parent this process became by chance
+starting = threading.Lock()
+adopted = set()  # pids of orphans that were reparented to this process
 
 
 class Program(subprocess.Popen):
@@ -109,7 +116,7 @@ class Server:
     """The server, as seen by the process that starts programs."""
 
     def __init__(self, with_torch):
-        self.owner = os.getpid()
+        self.owner, self.with_torch = os.getpid(), with_torch
         self.environment = dict(os.environ)
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -122,16 +129,30 @@ class Server:
     def start(self, asked, streams):
         """Start a program; return its pid, of which this process is the parent."""
         prctl = ctypes.CDLL(None, use_errno=True).prctl
-        before = children()
-        # The program's own parent ends at once, and this process takes its place.
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-        try:
-            socket.send_fds(self.socket, [json.dumps(asked).encode()], streams)
-            pid = int(self.socket.recv(64))
-        finally:
-            prctl(PR_SET_CHILD_SUBREAPER, 0)
-        adopted.update(children() - before - {pid})  # orphans of other programs, which ended meanwhile
+        with starting:
+            before = children()
+            # The program's own parent ends at once, and this process takes its place.
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+            try:
+                socket.send_fds(self.socket, [json.dumps(asked).encode()], streams)
+                pid = int(self.socket.recv(64))
+            except BaseException:
+                # The reply would be taken for that to the next request.
+                servers.pop(self.with_torch, None)
+                self.end()
+                raise
+            finally:
+                prctl(PR_SET_CHILD_SUBREAPER, 0)
+            known = {pid, *(child.pid for child in multiprocessing.active_children())}
+            adopted.update(children() - before - known)
         return pid
+
+    def end(self):
+        """End the server; a forked child may still hold a copy of the socket."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+        self.process.wait()
 
 
 def children():
@@ -147,7 +168,7 @@ def children():
 
 
 def reap():
-    """Wait for adopted orphans that have ended: nobody else does."""
+    """Wait for adopted orphans that have ended."""
     for pid in list(adopted):
         with contextlib.suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG) == (0, 0):
@@ -159,8 +180,7 @@ def end():
     """End the servers of this process."""
     for server in servers.values():
         if server.owner == os.getpid():
-            server.socket.close()
-            server.process.wait()
+            server.end()
     servers.clear()
 
 
@@ -170,7 +190,7 @@ def helper_pids():
 
 
 def helper_fds():
-    """The descriptors by which they are asked."""
+    """Return the file descriptors of the sockets to the servers."""
     return {server.socket.fileno() for server in servers.values() if server.owner == os.getpid()}
 
 
@@ -178,7 +198,7 @@ def helper_fds():
 
 
 def next_program(connection):
-    """Serve until there is nobody to serve; in the process of a program return what was asked for."""
+    """Serve requests until the client closes the socket. In the process of a program, return its request."""
     while True:
         message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
         if not message:
@@ -201,7 +221,7 @@ def next_program(connection):
 
 
 def become(asked, streams):
-    """Have what a new process has: session, streams, folder, environment."""
+    """Set up the session, streams, directory and environment of a new process."""
     if asked["new_session"]:
         os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,14 +17,15 @@ import tempfile
 import time
 from pathlib import Path
 
+# Of the command line of the make that started this script: VENV=.venv312 TORCH=0
+VARIABLES = os.environ.get("MAKEFLAGS", "").partition("-- ")[2]
 REPORT = "SLIPRING_CHECKS_REPORT"  # names the file to which nested runs add the targets that failed
 
 
 def environment(report):
-    """The environment for make: variables of this make's command line go on, its options and its jobserver do not."""
-    _, _, variables = os.environ.get("MAKEFLAGS", "").partition("-- ")
+    """Return the environment for make, with the variables of the command line, without its options and jobserver."""
     others = {name: value for name, value in os.environ.items() if name not in ("MFLAGS", "MAKELEVEL")}
-    return {**others, "MAKEFLAGS": f" -- {variables}" if variables else "", REPORT: str(report)}
+    return {**others, "MAKEFLAGS": f" -- {VARIABLES}" if VARIABLES else "", REPORT: str(report)}
 
 
 class Checks:
@@ -38,16 +39,16 @@ class Checks:
         if not self.captured:
             print(f"== make {target}", flush=True)
         begun, told = time.monotonic(), self.report.stat().st_size
-        command = [os.environ.get("MAKE", "make"), "--no-print-directory", *shlex.split(target)]
+        command = ["make", "--no-print-directory", *shlex.split(target)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if self.captured else {}
         done = subprocess.run(command, env=environment(self.report), text=True, errors="replace", **pipes)
         if done.returncode and (self.captured or self.report.stat().st_size == told):
             with self.report.open("a") as file:
-                file.write(f"{target}\n")
+                file.write(f"{target} {VARIABLES}".rstrip() + "\n")
         return target, done.returncode, done.stdout or "", time.monotonic() - begun
 
     def show(self, target, status, output, seconds):
-        """Print how a target ended, and what it printed if it failed and nobody has seen that yet."""
+        """Print the result of a target, and its captured output if it failed."""
         if status:
             self.failed += 1
             print(output, end="" if not output or output.endswith("\n") else "\n")

@@ -22,7 +22,7 @@ printf '%s\n' $programs | xargs -P "${JOBS:-1}" -I '{}' sh -c '
         echo "== $variant: $(basename "$program")"
         timeout -k 5 600 ${RUNNER:-} "$program" "$@" || echo "# $(basename "$program") ended with status $?"
     } >"$log" 2>&1
-    cat "$log"' sh '{}' "$@"
+    cat "$log"' sh '{}' "$@" || echo "# xargs ended with status $?" >"$logs/xargs"
 cat "$logs"/* | awk -v variant="$variant" '
     /^# [0-9]+ passed/ { passed += $2; failed += $4; skipped += $6 }
     /ended with status/ && !/status 1$/ { failed++ }

@@ -14,7 +14,7 @@ from tests.watched import run, watched
 
 
 def only(monkeypatch, *programs):
-    """Hide the processes of other tests, which run at the same time and of which some cannot be watched."""
+    """Hide the processes of other tests, because some of them cannot be watched."""
     ours = [pid for program in programs for pid in (program.pid, *descendants(program.pid))]
     monkeypatch.setattr(processes, "pids", lambda: ours)
 

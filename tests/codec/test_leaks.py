@@ -22,7 +22,7 @@ class Record:
     a: object
 
 
-CALLS = 1000  # Python 3.10's own caches take up to 15 kB in between
+CALLS = 2000  # Python 3.10's own caches take up to 15 kB in between
 LITTLE = CALLS * 16  # bytes: less than the smallest object for each
 
 

@@ -167,6 +167,19 @@ def test_streams_get_more_with_the_next_epoch(monkeypatch):
     assert job.tuning.workers == 6 and job.tried == [2, 6]
 
 
+def test_a_number_that_the_rule_decides_on_comes_to_work(monkeypatch):
+    def decide(tuner, window):
+        if tuner.workers != 5:
+            tuner._change(5)
+
+    monkeypatch.setattr(Tuner, "_go_on", decide)
+    with Loader(Slow(), 2, num_workers="auto", max_workers=6, start_method="thread") as loader:
+        for _ in loader:
+            if len(loader._engine.pool.workers) == 5:
+                break
+        assert loader._engine.pool.wanted == loader.tuning.workers == 5
+
+
 def test_resize_ends_it():
     with Loader(Slow(), 2, num_workers="auto", max_workers=6, start_method="thread") as loader:
         for count, _ in enumerate(loader):

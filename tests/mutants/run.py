@@ -69,11 +69,11 @@ def prepare(folder, patches):
 
 
 def try_one(patch, unpatched, folder):
-    """Why the mutant of this patch counts as survived, or None if it was caught."""
+    """Return why this mutant survived, or None if it was caught."""
     kind, arguments = catcher_of(patch)
     tree = folder / patch.stem
     try:
-        shutil.copytree(unpatched, tree)  # with the times of files, by which make decides
+        shutil.copytree(unpatched, tree)  # keeps mtimes, so make rebuilds only patched files
         done = subprocess.run(["git", "apply", str(patch)], cwd=tree, capture_output=True, text=True)
         if done.returncode != 0:
             return f"does not apply any more: {done.stderr.strip()}"

@@ -28,7 +28,7 @@ from tests.parity.common import (  # noqa: E402
 )
 from tests.parts import slow  # noqa: E402
 
-WORKERS = [0, 1]
+WORKERS = [0, 1, slow(2)]
 DTYPES = [
     dtype
     for dtype in vars(torch).values()

@@ -3,8 +3,10 @@
 import mmap
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from bench.question import Target
 from bench.questions import QUESTIONS, epochs
 from bench.runner import Plan, run
 from bench.summary import summarize
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def plan(data, only, question="f"):
@@ -86,6 +90,15 @@ def test_batches_of_crops_are_checked_by_their_shape(shape, said):
     pictures = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     wrong = check_form([pictures, np.arange(4)], 4)
     assert wrong is None if said is None else wrong.startswith(said)
+
+
+@pytest.mark.slow
+def test_verdicts_are_asked_of_real_loaders_and_shown_in_a_table():
+    command = [sys.executable, "-m", "bench.verdicts", "--only", "unknown", "--rounds", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("unknown"))
+    assert line.split()[-2:] == ["1/1", "unknown"], done.stdout
 
 
 def test_batches_of_blank_pictures_are_refused():

@@ -52,6 +52,11 @@ def test_all_parts_run_and_the_failed_one_is_named_at_the_end(checks, jobs):
     assert lines[-1] == "== failed; repeat it alone with: make broken"
 
 
+def test_the_command_that_repeats_a_failure_has_the_variables_of_makes_command_line(checks):
+    lines = checks("broken", MAKEFLAGS=" -- VENV=.venv312 TORCH=0")[1]
+    assert lines[-1] == "== failed; repeat it alone with: make broken VENV=.venv312 TORCH=0"
+
+
 def test_without_a_failure_the_last_lines_say_so(checks):
     code, lines = checks("fine")
     assert code == 0
