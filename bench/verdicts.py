@@ -7,7 +7,7 @@ Data
     small cache, a processor that another program uses.
 Machine, command, result
     Printed. Each scene runs once per round, in a process of its own. The table has the cause that each round found,
-    and how many rounds agree with the planted one. The exit status is 1 if a scene could not run, whatever was found.
+    and how many rounds agree with the planted one. The exit status is 1 if a scene could not run.
 Bias
     The times in the scenes are far from the thresholds of the rules. They are set for two processors without other
     work: if other programs use the processors, another cause may be the true one. ``--load N`` adds such programs. The
@@ -278,7 +278,7 @@ def one_rank(number: int, file: str, out: Any) -> None:
 
 
 Scene = Callable[[], tuple[str, str]]
-# The planted cause, what is planted, the scene.
+# (planted cause, description, scene)
 SCENES: tuple[tuple[str, str, Scene], ...] = (
     ("ok", "nothing", nothing),
     ("ok", "batches made by the loop, which cost little", fast_without_workers),

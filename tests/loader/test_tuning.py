@@ -1,4 +1,4 @@
-"""num_workers="auto": what is measured, what is tried, and why it stops.
+"""num_workers="auto": measurements, the numbers of workers that are tried, and why the search stops.
 
 Real loaders show that the pieces fit: how many workers there are, which batches come. What depends on time is decided
 on the simulated clock of `Tuned`.

@@ -94,7 +94,7 @@ def test_a_look_at_one_batch_is_a_short_epoch_and_the_next_one_settles():
         assert loader.tuning.settled and not loader._tuner.whole
 
 
-# ---- what is measured, on a simulated clock
+# ---- measurements, on a simulated clock
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["indices", "stream"])
@@ -176,7 +176,7 @@ def test_work_that_has_changed_is_measured_anew(monkeypatch, n):
     for _ in batches(1000):
         pass
     assert len(job.tuning.history) == before  # nothing has changed
-    job.step = 20.0  # now the loop is what takes the time
+    job.step = 20.0  # now the loop takes most of the time
     for _ in batches(1500):
         if len(job.tuning.history) > before and job.tuning.settled:
             break

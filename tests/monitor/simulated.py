@@ -226,7 +226,7 @@ class Job:
         self.loop_free = got + step
         self.got.append(got)
 
-    # ---- what is seen of it
+    # ---- observation
 
     def known(self, **others):
         """Return the `Known` of the loader's own process."""

@@ -1,6 +1,6 @@
 """The figures of real loaders arrive in what the verdict is made of.
 
-What is asserted follows from what the workers did: a read that sleeps 4 ms takes 4 ms or more. No machine is too slow.
+The assertions follow from the work itself: a read that sleeps 4 ms takes 4 ms or more. No machine is too slow.
 """
 
 import itertools
