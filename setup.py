@@ -1,9 +1,9 @@
 """Build of the extension modules. Everything else about the package is in pyproject.toml.
 
 SLIPRING_BUILD chooses the kind of build: ``release`` (default), ``debug`` (assertions on), ``asan`` (address
-and undefined behaviour), ``tsan`` (threads) or ``fuzz`` (asan, and it tells which edges are taken). Each
-kind keeps its own objects under ``build/<kind>``. ``steps`` builds only the module with the C ring, with
-points where tests kill: see tests/steps.
+and undefined behaviour), ``tsan`` (threads), ``fuzz`` (asan, and it tells which edges are taken) or ``coverage`` (gcov
+counts the lines of csrc). Each kind keeps its own objects under ``build/<kind>``. ``steps`` builds only the
+module with the C ring, with points where tests kill: see tests/steps.
 """
 
 import glob
@@ -27,6 +27,7 @@ FLAGS = {
     "debug": ["-O1", "-UNDEBUG", "-DSR_DEBUG=1", "-fno-omit-frame-pointer"],
     "asan": ["-O1", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"],
     "tsan": ["-O1", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=thread"],
+    "coverage": ["-O1", "--coverage", "-fprofile-filter-files=csrc/"],
     # Tests call the C functions; records are added up more often.
     "steps": ["-O1", "-DSR_STEPS=1", "-DSR_FOLD=4u", "-Itests/steps", "-fvisibility=default"],
 }
@@ -34,39 +35,39 @@ FLAGS["fuzz"] = [*FLAGS["asan"], "-fsanitize-coverage=trace-pc"]  # needs tests/
 if KIND not in FLAGS:
     sys.exit(f"SLIPRING_BUILD={KIND!r} is not a kind of build; choose one of {', '.join(FLAGS)}")
 
-# What asks the kernel has no state, so each module that needs it has its own.
-SYSTEM = ["csrc/files.c", "csrc/limits.c", "csrc/system.c"]
-CACHE = ["csrc/cache.c", "csrc/cache_file.c"]
-
-# name -> C sources besides the .pyx of that name. Add an extension by adding a line.
-EXTENSIONS = {
-    "ring._check": [],
-    "ring._segment": sorted(set(glob.glob("csrc/*.c")) - set(CACHE)),
-    "ring._descriptors": [],
-    "ring._slot": [],
-    "ring._ring": [],
-    "codec._decode": [],
-    "codec._encode": [],
-    "codec._ranges": [],
-    "collate._arrays": [],
-    "collate._default": [],
-    "collate._as_torch": [],
-    "streams._iterator": [],
-    "streams._rebatch": [],
-    "streams._shards": [],
-    "workers._aside": [],
-    "iterate._progress": [],
-    "iterate._iterator": [],
-    "queue._queue": [],
-    "cache._cache": [*CACHE, *SYSTEM],
-    "monitor._watch": ["csrc/watch.c"],
-    "images._decode": sorted(glob.glob("csrc/images/*.c")),
-}
-
-HEADERS = glob.glob("csrc/*.h")
+# Add an extension by adding a line; if it calls csrc, add it to CALL_C too. It links the members of the C library that
+# it calls.
+EXTENSIONS = [
+    "ring._check",
+    "ring._segment",
+    "ring._descriptors",
+    "ring._slot",
+    "ring._ring",
+    "codec._decode",
+    "codec._encode",
+    "codec._ranges",
+    "collate._arrays",
+    "collate._default",
+    "collate._as_torch",
+    "collate._rows",
+    "streams._iterator",
+    "streams._rebatch",
+    "streams._shards",
+    "workers._aside",
+    "iterate._progress",
+    "iterate._iterator",
+    "queue._queue",
+    "cache._cache",
+    "monitor._watch",
+    "images._decode",
+]
+CALL_C = {"ring._segment", "cache._cache", "monitor._watch", "images._decode"}
+C_SOURCES = sorted(glob.glob("csrc/**/*.c", recursive=True))
+C_HEADERS = sorted(glob.glob("csrc/**/*.h", recursive=True))
+INCLUDES = ["csrc", "csrc/images"]
 if KIND == "steps":
-    EXTENSIONS = {"ring._segment": [*EXTENSIONS["ring._segment"], *CACHE, "tests/steps/steps.c"]}
-    HEADERS.append("tests/steps/steps.h")
+    EXTENSIONS = ["ring._segment"]
+    C_HEADERS.append("tests/steps/steps.h")
 
 CFLAGS = [
     "-std=gnu11",
@@ -81,22 +82,36 @@ CFLAGS = [
 ]
 
 
-def extension(name, c_sources):
-    """One extension module of the package, from its .pyx and `c_sources`."""
-    sanitizers = [flag for flag in FLAGS[KIND] if flag.startswith("-fsanitize")]
+def c_library():
+    """All of csrc, compiled once."""
+    return "slipring_c", {
+        "sources": C_SOURCES,
+        "obj_deps": {"": C_HEADERS},
+        "include_dirs": INCLUDES,
+        "cflags": [*CFLAGS, *FLAGS[KIND]],
+    }
+
+
+def extension(name):
+    """One extension module of the package, from its .pyx."""
+    # Tests of "steps" call any function of the C ring in its one module.
+    c_sources = [*glob.glob("csrc/*.c"), "tests/steps/steps.c"] if KIND == "steps" else []
+    if KIND == "coverage" and name in CALL_C:
+        c_sources = ["tools/line_coverage/counters.c"]
+    linked = [flag for flag in FLAGS[KIND] if flag.startswith(("-fsanitize", "--coverage"))]
     told = [("SR_BUILD", f'"{KIND}"')] if name == "ring._segment" else []  # by `python -m slipring`
     return Extension(
         f"slipring.{name}",
         sources=[f"pkg/slipring/{name.replace('.', '/')}.pyx", *c_sources],
-        include_dirs=["csrc", "csrc/images"],
-        depends=sorted(glob.glob("csrc/images/*.h") if name.startswith("images.") else HEADERS),
+        include_dirs=INCLUDES.copy(),
+        depends=[*C_HEADERS, *(C_SOURCES if name in CALL_C else [])],
         define_macros=[
             ("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"),
             ("NPY_TARGET_VERSION", "NPY_1_23_API_VERSION"),
             *told,
         ],
         extra_compile_args=[*CFLAGS, *FLAGS[KIND]],
-        extra_link_args=["-pthread", *sanitizers],
+        extra_link_args=["-pthread", *linked],
     )
 
 
@@ -159,6 +174,8 @@ class BuildExt(build_ext):
 
     def build_extensions(self):
         try:
+            if self.distribution.has_c_libraries():
+                self.run_command("build_clib")
             super().build_extensions()
         except CompileError:
             if self.compiler_works():
@@ -201,7 +218,8 @@ def package_page():
 setup(
     long_description=package_page(),
     long_description_content_type="text/markdown",
-    ext_modules=[extension(name, c_sources) for name, c_sources in EXTENSIONS.items()],
+    libraries=[] if KIND == "steps" else [c_library()],
+    ext_modules=[extension(name) for name in EXTENSIONS],
     cmdclass={"build_ext": BuildExt},
     options={"build": {"build_base": f"build/{KIND}"}},
 )

@@ -1,8 +1,8 @@
-/* atomics.h - every atomic access of the ring, by the order it needs.
+/* atomics.h - every atomic access of the ring, by the memory order that it needs.
  *
- * No stand-alone fences: ThreadSanitizer does not model them, and every order the ring needs can be
- * said on the access itself. Labels in the .c files ([A1], [B2], ...) name an access's partner;
- * docs/protocol.md lists the pairs.
+ * There are no stand-alone fences: ThreadSanitizer does not model them, and the access itself can state every order
+ * that the ring needs. Labels in the .c files ([A1], [B2], ...) name an access's partner; docs/protocol.md lists the
+ * pairs.
  */
 #ifndef SLIPRING_ATOMICS_H
 #define SLIPRING_ATOMICS_H
@@ -15,9 +15,9 @@
 
 #define sr_load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
 #define sr_load_acquire(p) atomic_load_explicit((p), memory_order_acquire)
-/* The seq_cst accesses form the store-then-look pairs of sleepers and wakers: each side writes its own
- * word, then reads the other's; at least one of them sees the other. That is how Dekker's algorithm begins, and
- * what store buffers break (the litmus test SB): release and acquire do not suffice for it, on x86 neither. */
+/* The seq_cst accesses are for participants that sleep and wake each other: each side writes its own word, then reads
+ * the other's, and at least one of them sees the other. Dekker's algorithm begins like that, and store buffers break it
+ * (the litmus test SB): acquire and release do not suffice, not even on x86. */
 #define sr_load_ordered(p) atomic_load_explicit((p), memory_order_seq_cst)
 
 #define sr_store_relaxed(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
@@ -28,8 +28,8 @@
 #define sr_add_ordered(p, v) atomic_fetch_add_explicit((p), (v), memory_order_seq_cst)
 #define sr_sub_ordered(p, v) atomic_fetch_sub_explicit((p), (v), memory_order_seq_cst)
 
-/* Changes *p from `expected` to `desired`; true if it did. Acquires what the last writer released,
- * releases what this party wrote, and takes part in the order of sleepers and wakers. */
+/* Change *p from `expected` to `desired`; return whether it did. It acquires what the last writer released, releases
+ * what this participant wrote, and is part of the seq_cst order of sleeping and waking. */
 static inline bool sr_cas(_Atomic uint64_t *p, uint64_t expected, uint64_t desired)
 {
     return atomic_compare_exchange_strong_explicit(p, &expected, desired, memory_order_seq_cst,
@@ -42,13 +42,14 @@ static inline bool sr_cas32(_Atomic uint32_t *p, uint32_t expected, uint32_t des
                                                    memory_order_acquire);
 }
 
-/* Orders nothing, and may fail for no reason; then what it found is in *seen. For loops. */
+/* Without any order; may fail spuriously, and then *seen receives the current value. For loops. */
 static inline bool sr_cas_relaxed(_Atomic uint64_t *p, uint64_t *seen, uint64_t desired)
 {
     return atomic_compare_exchange_weak_explicit(p, seen, desired, memory_order_relaxed, memory_order_relaxed);
 }
 
-/* Copies plain words for somebody who looks on: none is seen before what was stored earlier. x86 sees to that itself. */
+/* Copy plain words with release stores: an observer that sees a copied word also sees all earlier stores. x86 keeps
+ * stores in order, so memcpy suffices there. */
 static inline void sr_copy_after(void *to, const void *from, size_t bytes)
 {
 #if defined(__x86_64__)
@@ -62,7 +63,7 @@ static inline void sr_copy_after(void *to, const void *from, size_t bytes)
 #endif
 }
 
-/* Raises *p to at least v. */
+/* Raise *p to at least v. */
 static inline void sr_raise(_Atomic uint64_t *p, uint64_t v)
 {
     uint64_t seen = sr_load_relaxed(p);

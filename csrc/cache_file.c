@@ -1,4 +1,4 @@
-/* cache_file.c - a cache as a file in memory: made, mapped twice, handed on, and what it says of itself. */
+/* cache_file.c - a cache as a file in memory: create it, map it twice, attach it, and describe it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -21,10 +21,10 @@ static void lay_out(sr_cache_header *h, uint64_t n_keys, uint64_t budget)
     h->magic = SR_CACHE_MAGIC;
     h->version = SR_CACHE_VERSION;
     h->n_keys = n_keys;
-    h->tallies_off = SR_PAGE;
-    h->fillers_off = h->tallies_off + SR_CACHE_TALLIES * sizeof(sr_tallies);
+    h->counters_off = SR_PAGE;
+    h->fillers_off = h->counters_off + SR_CACHE_COUNTERS * sizeof(sr_counters);
     h->map_off = h->fillers_off + SR_CACHE_FILLERS * sizeof(sr_filler);
-    /* Entries are mapped by themselves, and arm64's pages may be so large. */
+    /* Entries are mapped separately, and a page of arm64 may be this large. */
     h->index_off = round_up(h->map_off + n_keys / SR_CACHE_CHUNK / 8, LARGEST_PAGE);
     h->data_off = h->index_off + n_keys * sizeof(uint64_t);
     h->budget = budget;
@@ -38,12 +38,13 @@ static bool is_sound(const sr_cache_header *h, uint64_t file_bytes)
         return false;
     sr_cache_header again;
     lay_out(&again, h->n_keys, h->budget);
-    return again.tallies_off == h->tallies_off && again.fillers_off == h->fillers_off && again.map_off == h->map_off &&
+    return again.counters_off == h->counters_off && again.fillers_off == h->fillers_off &&
+    again.map_off == h->map_off &&
            again.index_off == h->index_off && again.data_off == h->data_off && again.total == h->total &&
            h->total <= file_bytes;
 }
 
-/* Maps all of it for writing, and the entries once more for reading. */
+/* Map the whole file for writing, and the entries once more for reading. */
 static int map_both(int fd, const sr_cache_header *h, char **base, const char **view)
 {
     *view = NULL;
@@ -51,7 +52,7 @@ static int map_both(int fd, const sr_cache_header *h, char **base, const char **
     if (rc != 0)
         return rc;
     uint64_t length = h->total - h->data_off;
-    /* As sr_map_file: a process that locks its future mappings would have all of the budget allocated. */
+    /* As in sr_map_file: a process that locks its future mappings would allocate the whole budget. */
     char *entries = mmap(NULL, length, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)h->data_off);
     if (entries != MAP_FAILED && munlock(entries, length) == 0 && mprotect(entries, length, PROT_READ) == 0) {
         *view = entries;
@@ -69,7 +70,7 @@ static int open_handle(int fd, const sr_cache_header *h, char *base, const char 
     sr_cache *cache = calloc(1, sizeof *cache);
     if (!cache)
         return -ENOMEM;
-    int rc = sr_know_file(&cache->file, fd);
+    int rc = sr_identify_file(&cache->file, fd);
     if (rc != 0) {
         free(cache);
         return rc;
@@ -77,7 +78,7 @@ static int open_handle(int fd, const sr_cache_header *h, char *base, const char 
     cache->base = base;
     cache->view = view;
     cache->header = (sr_cache_header *)base;
-    cache->tallies = (sr_tallies *)(base + h->tallies_off);
+    cache->counters = (sr_counters *)(base + h->counters_off);
     cache->fillers = (sr_filler *)(base + h->fillers_off);
     cache->map = (_Atomic uint64_t *)(base + h->map_off);
     cache->index = (_Atomic uint64_t *)(base + h->index_off);
@@ -85,14 +86,15 @@ static int open_handle(int fd, const sr_cache_header *h, char *base, const char 
     cache->data_off = h->data_off;
     cache->budget = cache->wanted = h->budget;
     cache->total = h->total;
-    /* A crashing worker must not spend minutes on dumping it. Refusal is harmless. */
+    /* A crashing worker must not spend minutes dumping the cache. A refusal is harmless. */
     (void)madvise(base, h->total, MADV_DONTDUMP);
     (void)madvise((void *)(uintptr_t)view, h->total - h->data_off, MADV_DONTDUMP);
     *out = cache;
     return 0;
 }
 
-/* What a cache may reserve of this process's addresses: half of those left. The program and its loaders need some. */
+/* Return how many bytes of address space a cache may reserve: half of the free ones. The program and its loaders need
+ * the other half. */
 static uint64_t share_of_addresses(void)
 {
     uint64_t size = sr_address_space(), used = sr_mapped_bytes();
@@ -102,18 +104,18 @@ static uint64_t share_of_addresses(void)
     return used < size ? (size - used) / 2 : 0;
 }
 
-/* Reserves the file's length and its mappings. Where a limit is in the way there are fewer keys, then less budget, and
- * in the end fewer keys than many datasets have: those beyond are never kept. */
-static int reserve(int fd, uint64_t budget, sr_cache_header *h, char **base, const char **view, sr_shortage *why)
+/* Reserve the file's length and its mappings. If a limit prevents it, use fewer keys, then a smaller budget, and
+ * finally fewer keys than many datasets have: entries beyond those are never kept. */
+static int reserve(int fd, uint64_t budget, sr_cache_header *h, char **base, const char **view, sr_alloc_error *why)
 {
     struct rlimit limit;
-    /* Asked, not tried: ftruncate beyond the limit raises SIGXFSZ. */
+    /* Check instead of trying: ftruncate beyond the limit raises SIGXFSZ. */
     bool limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
     uint64_t keys = SR_CACHE_KEYS, most = share_of_addresses();
     for (;;) {
         lay_out(h, keys, budget);
         int rc = limited && h->total > limit.rlim_cur ? -EFBIG : 0;
-        *why = (sr_shortage){.limit = rc ? SR_LIMIT_FILESIZE : SR_LIMIT_FILESYSTEM, .needed = h->total};
+        *why = (sr_alloc_error){.limit = rc ? SR_LIMIT_FILESIZE : SR_LIMIT_FILESYSTEM, .needed = h->total};
         if (rc == 0)
             rc = ftruncate(fd, (off_t)h->total) == 0 ? 0 : -errno;
         if (rc == 0) {
@@ -122,7 +124,7 @@ static int reserve(int fd, uint64_t budget, sr_cache_header *h, char **base, con
         }
         if (rc == 0)
             return 0;
-        bool is_large = budget > 8 * keys * sizeof(uint64_t); /* then fewer keys would hardly help */
+        bool is_large = budget > 8 * keys * sizeof(uint64_t); /* then fewer keys hardly help */
         if (keys > MODEST_KEYS || (!is_large && keys > SR_CACHE_FEWEST))
             keys /= 2;
         else if (budget >= 2 * SR_PAGE)
@@ -132,17 +134,17 @@ static int reserve(int fd, uint64_t budget, sr_cache_header *h, char **base, con
     }
 }
 
-int sr_cache_create(uint64_t budget, int backing, const char *where, sr_cache **out, sr_shortage *why)
+int sr_cache_create(uint64_t budget, int backing, const char *where, sr_cache **out, sr_alloc_error *why)
 {
     sr_cache_header h;
-    sr_shortage ignored;
+    sr_alloc_error ignored;
     char *base;
     const char *view = NULL, *reason;
     int chosen;
 
     if (!why)
         why = &ignored;
-    *why = (sr_shortage){0};
+    *why = (sr_alloc_error){0};
     if (!out || budget == 0 || budget > SR_CACHE_LARGEST)
         return -EINVAL;
     int fd = sr_open_memory(backing, where, &chosen, &reason);
@@ -150,10 +152,15 @@ int sr_cache_create(uint64_t budget, int backing, const char *where, sr_cache **
         return fd;
     int rc = reserve(fd, budget, &h, &base, &view, why);
     if (rc == 0) {
-        int head = SR_LIMIT_NONE; /* a cache without a single entry works, too: so without the margin */
-        uint64_t room = sr_headroom(fd, "", &head);
-        *why = (sr_shortage){.limit = head, .needed = h.index_off, .free = room};
-        rc = h.index_off <= room ? sr_put_memory(fd, 0, h.index_off) : -ENOSPC;
+        sr_cgroup_locks locks;
+        (void)sr_memory_available(-1, "", NULL, &locks); /* only for the locks */
+        sr_lock_cgroups(&locks, sr_now() + SR_GROW_WAIT_NS);
+        /* Without the margin KEPT_FREE, because a cache without any entry works too. */
+        int head = SR_LIMIT_NONE;
+        uint64_t available = sr_memory_available(fd, "", &head, NULL);
+        *why = (sr_alloc_error){.limit = head, .needed = h.index_off, .free = available};
+        rc = h.index_off <= available ? sr_put_memory(fd, 0, h.index_off) : -ENOSPC;
+        sr_unlock_cgroups(&locks);
         if (rc == 0) {
             h.pid_namespace = sr_pid_namespace();
             memcpy(base, &h, offsetof(sr_cache_header, cursor));
@@ -238,16 +245,16 @@ void sr_cache_describe(const sr_cache *cache, sr_cache_info *info)
 {
     const sr_cache_header *h = cache->header;
     *info = (sr_cache_info){.budget = cache->budget, .wanted = cache->wanted, .n_keys = cache->n_keys};
-    for (unsigned i = 0; i < SR_CACHE_TALLIES; i++)
-        for (unsigned what = 0; what < SR_N_TALLIES; what++)
-            info->tallies[what] += sr_load_relaxed(&cache->tallies[i].of[what]);
+    for (unsigned i = 0; i < SR_CACHE_COUNTERS; i++)
+        for (unsigned what = 0; what < SR_N_COUNTERS; what++)
+            info->counters[what] += sr_load_relaxed(&cache->counters[i].of[what]);
     uint64_t chunks = 0;
     for (uint64_t i = 0; i < (cache->n_keys / SR_CACHE_CHUNK + 63) / 64; i++)
         chunks += (uint64_t)__builtin_popcountll(sr_load_relaxed(&cache->map[i]));
     info->used = sr_load_relaxed(&h->cursor);
     info->committed = (uint64_t)((char *)cache->index - cache->base) + chunks * SR_CACHE_CHUNK * sizeof(uint64_t) +
                       sr_load_relaxed(&h->committed);
-    info->entries = info->tallies[SR_STORED];
+    info->entries = info->counters[SR_STORED];
     info->samples = sr_load_relaxed(&h->samples);
     info->recovered = sr_load_relaxed(&h->recovered);
     info->lost = sr_load_relaxed(&h->lost);

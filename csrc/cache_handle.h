@@ -1,4 +1,4 @@
-/* cache_handle.h - what a process knows about a cache; private to csrc, and for tests that look at its words. */
+/* cache_handle.h - a process's handle on a cache; private to csrc, and for tests that check its words. */
 #ifndef SLIPRING_CACHE_HANDLE_H
 #define SLIPRING_CACHE_HANDLE_H
 
@@ -6,33 +6,35 @@
 #include "cache.h"
 
 struct sr_cache {
-    char *base;       /* writable, for fillers */
-    const char *view; /* the entries, for reading alone: what code does to them it cannot do to others */
+    char *base;               /* writable, for fillers */
+    const char *view;         /* the entries, read-only: code that reads them cannot change them for others */
     sr_cache_header *header;
-    sr_tallies *tallies;
+    sr_counters *counters;
     sr_filler *fillers;
     _Atomic uint64_t *map, *index;
     sr_file file;
-    /* Constant fields of the header, checked once: the shared copy is not trusted again. */
+    /* Constant fields of the header, validated once: the shared copy is never trusted again. */
     uint64_t n_keys, data_off, budget, total, wanted;
-    /* Who this process is; of another one, or 0, after a fork. `program` is stored before. */
+    /* The identity of this process: 0 before its first use, and the parent's after a fork. `program` is stored
+     * first. */
     _Atomic uint64_t incarnation, program;
-    _Atomic uint32_t foreign; /* it cannot tell who of the others lives */
+    _Atomic uint32_t foreign; /* it cannot tell which of the others live */
 };
 
-/* How soon who waits for an entry looks whether its filler lives, and how often then. */
-#ifndef SR_CACHE_LOOK_NS
-#define SR_CACHE_LOOK_NS UINT64_C(10000000)
-#define SR_CACHE_LOOK_AGAIN_NS UINT64_C(100000000)
+/* How soon a process that waits for an entry checks whether its filler lives, and how often after that. */
+#ifndef SR_CACHE_CHECK_NS
+#define SR_CACHE_CHECK_NS UINT64_C(10000000)
+#define SR_CACHE_RECHECK_NS UINT64_C(100000000)
 #else
-#define SR_CACHE_LOOK_AGAIN_NS SR_CACHE_LOOK_NS
+#define SR_CACHE_RECHECK_NS SR_CACHE_CHECK_NS
 #endif
 
-/* Gives back what that incarnation of a number has left behind. */
-void sr_cache_bury(sr_cache *cache, uint32_t number, uint64_t dead);
+/* Recover the filler `number`, if it still belongs to the incarnation `dead`. */
+void sr_cache_reap(sr_cache *cache, uint32_t number, uint64_t dead);
 
 #ifdef SR_STEPS
-#include "steps.h" /* for tests: from here on each access to shared bytes has points where a party may be killed */
+/* for tests: every access to shared bytes below has points where a participant may be killed */
+#include "steps.h"
 #endif
 
 #endif

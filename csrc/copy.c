@@ -1,9 +1,9 @@
-/* copy.c - bytes on their way into a slot.
+/* copy.c - copy bytes into a slot.
  *
- * A batch that is larger than the caches is not read again by the core that wrote it: ordinary stores would
- * first fetch each line of the slot from memory, and push out of the caches what the other processes need.
- * Streaming stores do neither. Some processors are slower by them nevertheless, so the first large batches are
- * copied in both ways, in turn, and timed. docs/architecture.md has the measurement.
+ * The core that writes a batch larger than the caches does not read it again. Ordinary stores would fetch each line of
+ * the slot from memory first, and would evict lines that the other processes need. Streaming stores do neither. But
+ * some processors are slower with them, so the first large batches are copied in both ways alternately, and timed.
+ * docs/architecture.md has the measurement.
  */
 #define _GNU_SOURCE
 #include <stdatomic.h>
@@ -13,8 +13,8 @@
 
 #include "handle.h"
 
-#define CLEAN 3   /* copies in each way that nothing has disturbed */
-#define TRIES 100 /* then what was measured decides */
+#define CLEAN 3   /* undisturbed copies needed in each way */
+#define TRIES 100 /* then the measurements so far decide */
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -29,7 +29,7 @@ static void stream16(char *to, const char *from, uint64_t bytes)
         i = bytes;
     memcpy(to, from, i);
     for (; i + 64 <= bytes; i += 64) {
-        /* Further ahead than the processor looks by itself; beyond the end it does nothing. */
+        /* Prefetch farther ahead than the processor does by itself. A prefetch after the end is harmless. */
         _mm_prefetch(from + i + AHEAD, _MM_HINT_NTA);
         __m128i a = _mm_loadu_si128((const __m128i *)(from + i));
         __m128i b = _mm_loadu_si128((const __m128i *)(from + i + 16));
@@ -41,7 +41,7 @@ static void stream16(char *to, const char *from, uint64_t bytes)
         _mm_stream_si128((__m128i *)(to + i + 48), e);
     }
     memcpy(to + i, from + i, bytes - i);
-    /* Streaming stores are not ordered by a release: whoever publishes next must not overtake them. */
+    /* A release does not order streaming stores: the next publish must not overtake them. */
     _mm_sfence();
 }
 
@@ -59,11 +59,11 @@ __attribute__((target("avx512f"))) static void stream64(char *to, const char *fr
     _mm_sfence();
 }
 
-/* Whether the processor has AVX-512 and the system saves its registers; not by the compiler's run-time library, of
- * which zig's says no everywhere. */
+/* Return whether the processor has AVX-512 and the operating system saves its registers. The compiler's run-time
+ * library is not asked: zig's always says no. */
 static bool has_avx512(void)
 {
-    const unsigned saved = 0xe6; /* SSE's, AVX's and the three parts of AVX-512's registers */
+    const unsigned saved = 0xe6; /* the registers of SSE, of AVX, and the three parts of AVX-512's */
     unsigned a, b, c, d, low, high;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
         return false;
@@ -92,14 +92,14 @@ void sr_copy_by(uint32_t way, void *to, const void *from, uint64_t bytes)
     memcpy(to, from, bytes);
 }
 
-/* ---- which way --------------------------------------------------------------------------------------------- */
+/* ---- the choice of a way ----------------------------------------------------------------------------------------- */
 
-static _Atomic uint32_t chosen; /* of this process, and of those that it forks */
-static _Atomic uint32_t trying; /* 1: a thread measures. (In a child that is forked meanwhile nobody does.) */
+static _Atomic uint32_t chosen; /* of this process; forked children inherit it */
+static _Atomic uint32_t trying; /* 1: a thread measures (in a child forked meanwhile, none does) */
 static struct {
     uint64_t least[SR_COPY_WAYS]; /* ps per byte */
     int clean[SR_COPY_WAYS], tries;
-} trial; /* whoever has set `trying` */
+} trial; /* only the thread that has set `trying` uses it */
 
 uint32_t sr_copy_chosen(void) { return atomic_load_explicit(&chosen, memory_order_relaxed); }
 
@@ -115,8 +115,8 @@ static void copy_all(uint32_t way, char *to, const char *const *from, uint64_t n
         sr_copy_by(way, to + i * each, from[i], each);
 }
 
-/* What would spoil a measurement: pages touched for the first time, and others who had the processor meanwhile. */
-static long disturbances(void)
+/* Count what would spoil a measurement: page faults, and switches to other threads. */
+static long context_switches(void)
 {
     struct rusage use;
     return getrusage(RUSAGE_THREAD, &use) ? -1 : use.ru_minflt + use.ru_majflt + use.ru_nivcsw;
@@ -125,19 +125,19 @@ static long disturbances(void)
 static void try_one(char *to, const char *const *from, uint64_t n, uint64_t each)
 {
     const uint32_t widest = sr_copy_widest(), way = (trial.tries + 1) & 2 ? widest : SR_COPY_MEMCPY; /* A B B A */
-    const long before = disturbances();
+    const long before = context_switches();
     const uint64_t begin = sr_now();
     copy_all(way, to, from, n, each);
     const uint64_t took = (sr_now() - begin) * 1000 / (n * each);
     trial.tries++;
-    if (before >= 0 && disturbances() == before) {
+    if (before >= 0 && context_switches() == before) {
         if (!trial.clean[way]++ || took < trial.least[way])
             trial.least[way] = took;
     }
     const bool both = trial.clean[widest] >= CLEAN && trial.clean[SR_COPY_MEMCPY] >= CLEAN;
     if (both || trial.tries >= TRIES) {
-        const bool told = trial.clean[widest] && trial.clean[SR_COPY_MEMCPY];
-        sr_copy_choose(told && trial.least[SR_COPY_MEMCPY] <= trial.least[widest] ? SR_COPY_MEMCPY : widest);
+        const bool both = trial.clean[widest] && trial.clean[SR_COPY_MEMCPY];
+        sr_copy_choose(both && trial.least[SR_COPY_MEMCPY] <= trial.least[widest] ? SR_COPY_MEMCPY : widest);
     }
 }
 
@@ -161,9 +161,9 @@ void sr_copy_rows(char *to, const char *const *from, uint64_t n, uint64_t each)
     copy_all(way ? way : sr_copy_widest(), to, from, n, each); /* unknown: another thread is measuring */
 }
 
-/* ---- once per segment ---------------------------------------------------------------------------------------- */
+/* ---- once per segment -------------------------------------------------------------------------------------------- */
 
-void sr_copy_tell(sr_header *header)
+void sr_copy_report(sr_header *header)
 {
     if (sr_copy_chosen())
         sr_store_relaxed(&header->copies, sr_copy_chosen());

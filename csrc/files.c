@@ -1,9 +1,10 @@
-/* files.c - files in memory that have no name: how they are made, known again, mapped, and given memory.
+/* files.c - files in memory without a name: create, identify and map them, and commit their memory. Also record files.
  *
- * Their descriptors never have the numbers of the standard streams, and are never taken for somebody else's file: a
- * program may have been started without a standard stream; then the first file that is opened takes its number, and is
- * written over by messages of C code. And code that closes descriptors it did not open (os.closerange) closes ours; then
- * the next file that is opened has the number that a handle remembers.
+ * Their descriptors never have the numbers of the standard streams. If a program was started without one of these, the
+ * first file that is opened takes its number. Messages of C code then overwrite that file.
+ *
+ * A handle never mistakes another file for its own. Code that closes descriptors which it did not open (os.closerange)
+ * closes ours too; then the next file that is opened takes the number that a handle remembers.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -32,7 +33,7 @@ int sr_beyond_standard(int fd)
     return moved;
 }
 
-int sr_know_file(sr_file *file, int fd)
+int sr_identify_file(sr_file *file, int fd)
 {
     struct stat st;
     if (fstat(fd, &st) != 0)
@@ -49,17 +50,17 @@ int sr_file_fd(const sr_file *file)
     return st.st_dev == file->device && st.st_ino == file->inode ? file->fd : -EBADF;
 }
 
-/* ---- making ------------------------------------------------------------------------------------------- */
+/* ---- create ------------------------------------------------------------------------------------------------------ */
 
 static int open_unnamed(const char *dir)
 {
-    /* O_EXCL: nobody can give it a name later (linkat), so it cannot outlive its processes. */
+    /* O_EXCL: no process can name the file later (linkat), so it cannot outlive its processes. */
     int fd = sr_beyond_standard(open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
     return fd < 0 ? -errno : fd;
 }
 
-/* In memory, and memory that fallocate takes: only a tmpfs is. On a disk each page would be written back to it, and
- * what its file system has free says nothing of the memory. */
+/* The directory must be on a tmpfs: only there does fallocate commit memory. On a disk, each page would be written
+ * back, and the file system's free space says nothing about memory. */
 static int open_in(const char *dir)
 {
     struct statfs fs;
@@ -71,14 +72,16 @@ static int open_in(const char *dir)
 static int open_memfd(const char *label)
 {
     enum { CLOEXEC = 1, NOEXEC_SEAL = 8 };
-    /* Never executable: some systems refuse other memfds (vm.memfd_noexec). Kernels before 6.3 do not know it. */
+    /* Never executable: some systems refuse other memfds (vm.memfd_noexec). Kernels before 6.3 do not support the
+     * flag. */
     int fd = (int)syscall(SYS_memfd_create, label, CLOEXEC | NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL)
         fd = (int)syscall(SYS_memfd_create, label, CLOEXEC);
     fd = sr_beyond_standard(fd);
     if (fd < 0)
         return -errno;
-    (void)fchmod(fd, 0600); /* it begins open to all who find it in /proc */
+    /* Initially, every process that finds it in /proc may open it. */
+    (void)fchmod(fd, 0600);
     return fd;
 }
 
@@ -125,11 +128,11 @@ int sr_open_memory(int backing, const char *where, int *chosen, const char **rea
     }
 }
 
-/* ---- files that outlive their processes ------------------------------------------------------------------ */
+/* ---- record files, which outlive their processes ----------------------------------------------------------------- */
 
 enum { MOST_RECORDS = 999 };
 
-/* -EWOULDBLOCK: it is somebody's. */
+/* Open and lock a record file. -EWOULDBLOCK: a living process has it. */
 static int take_record(const char *path, uint64_t magic)
 {
     struct stat st;
@@ -144,7 +147,8 @@ static int take_record(const char *path, uint64_t magic)
         rc = -errno;
     if (rc == 0 && st.st_size == 0)
         return fd;
-    if (rc == 0) { /* an earlier job's: who looks at it may go on, and nothing is cut off under anybody */
+    /* The file of an earlier job. A process may be reading it, so it is replaced and never truncated. */
+    if (rc == 0) {
         int fresh = -1;
         if (unlink(path) == 0)
             fresh = sr_beyond_standard(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -152,7 +156,7 @@ static int take_record(const char *path, uint64_t magic)
             close(fd);
             return fresh;
         }
-        rc = errno == EEXIST ? -EWOULDBLOCK : -errno; /* another was faster: it has this name */
+        rc = errno == EEXIST ? -EWOULDBLOCK : -errno; /* another process was faster and has this name */
         if (fresh >= 0)
             close(fresh);
     }
@@ -176,10 +180,10 @@ int sr_open_record(const char *path, uint64_t magic, uint32_t *number)
     return -EMFILE;
 }
 
-/* ---- mapping, and memory ------------------------------------------------------------------------------ */
+/* ---- mapping and memory ------------------------------------------------------------------------------------------ */
 
-/* Maps the whole file without touching it. A process that locks all its future mappings (mlockall) would have each page
- * of the reserve allocated at once: nothing is, as long as nothing may be accessed. */
+/* Map the whole file without touching it. In a process that locks all its future mappings (mlockall), the kernel would
+ * allocate the whole reserve. It does not as long as the mapping allows no access. */
 int sr_map_file(int fd, uint64_t total, char **base)
 {
     *base = mmap(NULL, total, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -201,7 +205,7 @@ int sr_put_memory(int fd, uint64_t offset, uint64_t length)
     return rc;
 }
 
-/* By address: a descriptor's number may be another file's by now, and a hole there would be somebody's loss. */
+/* By address: another file may have the descriptor's number by now, and a hole would destroy its data. */
 int sr_drop_memory(char *at, uint64_t length)
 {
     return madvise(at, length, MADV_REMOVE) == 0 ? 0 : -errno;

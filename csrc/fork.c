@@ -1,10 +1,10 @@
-/* fork.c - the two sides of a fork: which one is this, and what a child sees of the slots that its parent has.
+/* fork.c - forks: the fork generation, and what a child sees of the slots that its parent uses.
  *
- * The slots are shared memory, and a child is no party: as soon as its parent lets go of a slot, the next batch is
- * written there. So what this process has views of is copied just before a fork, to private memory that parent and
- * child share as any other until one of them goes on; the child moves its part of it over the slots' addresses, the
- * parent drops its own. Nobody waits for anybody, and a child may be stopped, die or become another program at once.
- * docs/architecture.md says why.
+ * The slots are shared memory, and a forked child is not a participant: as soon as its parent releases a slot, the next
+ * batch overwrites it. So just before a fork, this process copies the slots that it has views of to private memory,
+ * which parent and child share copy-on-write. The child moves its copies to the slots' addresses; the parent unmaps its
+ * own. Neither waits for the other, and a child may be stopped, die or call exec at any moment. docs/architecture.md
+ * explains why.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -15,10 +15,10 @@
 
 #include "handle.h"
 
-#define STAYS UINT32_C(0x80000000) /* in_use: a child has views of the slot, and there was no memory for a copy */
-#define JUST UINT32_C(0x40000000)  /* the same by the fork that is under way: there may be no child in the end */
+#define STAYS UINT32_C(0x80000000) /* in refs: a child sees the slot, because there was no memory for a copy */
+#define JUST UINT32_C(0x40000000)  /* in refs: the fork in progress has set STAYS, and may still fail */
 
-/* One slot's bytes; they begin a page behind this record. */
+/* A copy of one slot's bytes, which begin one page after this record. */
 typedef struct copy {
     struct copy *next;
     sr_ring *ring;
@@ -27,15 +27,15 @@ typedef struct copy {
 } copy;
 
 _Atomic uint64_t sr_forks;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list of handles; a fork holds it */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the list of handles; locked during a fork */
 static sr_ring *handles;
 static copy *copies;
 static size_t page;
 static __thread bool of_a_worker;
 static bool some_stay;        /* this fork: a slot could not be copied */
-static int tie[2] = {-1, -1}; /* then a pipe, if one was to be had */
+static int tie[2] = {-1, -1}; /* then a pipe, unless the kernel refused it */
 
-/* This process's own words, and none of the verbs for shared ones: nobody else sees a step of theirs. */
+/* Private words of this process. The accesses of atomics.h are for words that other processes see. */
 #define load(p) atomic_load_explicit((p), memory_order_relaxed)
 #define store(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
 #define add(p, v) atomic_fetch_add_explicit((p), (v), memory_order_relaxed)
@@ -59,22 +59,23 @@ void sr_delist(sr_ring *ring)
     pthread_mutex_unlock(&lock);
 }
 
-void sr_use(sr_ring *ring, uint32_t slot) { add(&ring->in_use[slot], 1); }
+void sr_ref(sr_ring *ring, uint32_t slot) { add(&ring->refs[slot], 1); }
 
-bool sr_stays(const sr_ring *ring, uint32_t slot) { return load(&ring->in_use[slot]) & STAYS; }
+bool sr_pinned_after_fork(const sr_ring *ring, uint32_t slot) { return load(&ring->refs[slot]) & STAYS; }
 
-/* The same when another thread's fork has come to its end. Apart: sr_unuse runs once per batch, and saves no registers. */
+/* Like sr_pinned_after_fork, after another thread's fork has ended. Not inlined: sr_unref runs once per batch, and so
+ * it saves no registers. */
 __attribute__((noinline)) static bool stays_in_the_end(sr_ring *ring, uint32_t slot)
 {
     pthread_mutex_lock(&lock);
-    bool stays = sr_stays(ring, slot);
+    bool stays = sr_pinned_after_fork(ring, slot);
     pthread_mutex_unlock(&lock);
     return stays;
 }
 
-bool sr_unuse(sr_ring *ring, uint32_t slot)
+bool sr_unref(sr_ring *ring, uint32_t slot)
 {
-    uint32_t had = add(&ring->in_use[slot], UINT32_MAX);
+    uint32_t had = add(&ring->refs[slot], UINT32_MAX);
     if (!(had & (STAYS | JUST)))
         return true;
     return had & JUST ? !stays_in_the_end(ring, slot) : false;
@@ -82,13 +83,13 @@ bool sr_unuse(sr_ring *ring, uint32_t slot)
 
 void sr_fork_of_worker(bool on) { of_a_worker = on; }
 
-/* How much of a payload this process can have views of: what it has mapped and what is there, if the shared words are
- * wrong. */
+/* Return how many bytes of the slot's payload a view in this process can cover: at most those that are mapped and
+ * committed, even if the shared words are damaged. */
 static uint64_t bytes_in(const sr_ring *ring, uint32_t slot)
 {
     const sr_slot *s = &ring->slots[slot];
     uint64_t used = sr_load_relaxed(&s->cursor), most = load(&ring->populated[slot]);
-    uint64_t there = sr_load_acquire(&s->committed); /* less than was mapped, if it has been given back since */
+    uint64_t there = sr_load_acquire(&s->committed); /* less than is mapped, if memory was released since */
     if (most > there)
         most = there;
     if (used < s->result.bytes)
@@ -96,7 +97,7 @@ static uint64_t bytes_in(const sr_ring *ring, uint32_t slot)
     return used < most ? used : most;
 }
 
-/* False if the kernel refuses it. */
+/* Copy a slot to private memory; false if the kernel refuses. */
 static bool make_copy(sr_ring *ring, uint32_t slot)
 {
     char *payload = sr_payload(ring, slot);
@@ -115,13 +116,13 @@ static bool make_copy(sr_ring *ring, uint32_t slot)
 
 static uint64_t to_copy(const sr_ring *ring, uint32_t slot)
 {
-    return load(&ring->in_use[slot]) & ~STAYS ? bytes_in(ring, slot) : 0;
+    return load(&ring->refs[slot]) & ~STAYS ? bytes_in(ring, slot) : 0;
 }
 
 static void before_fork(void)
 {
     uint64_t need = 0;
-    sr_room room;
+    sr_memory_info available;
     pthread_mutex_lock(&lock);
     if (of_a_worker)
         return;
@@ -130,18 +131,18 @@ static void before_fork(void)
             need += to_copy(ring, i);
     if (!need)
         return;
-    bool fits = sr_room_left("", &room) != 0 || need <= room.free;
+    bool fits = sr_process_memory_available("", &available) != 0 || need <= available.free;
     for (sr_ring *ring = handles; ring; ring = ring->next)
         for (uint32_t i = 0; i < ring->n_slots; i++)
-            if (to_copy(ring, i) && !(fits && make_copy(ring, i)) && !sr_stays(ring, i)) {
-                add(&ring->in_use[i], STAYS | JUST);
+            if (to_copy(ring, i) && !(fits && make_copy(ring, i)) && !sr_pinned_after_fork(ring, i)) {
+                add(&ring->refs[i], STAYS | JUST);
                 some_stay = true;
             }
     if (some_stay && pipe2(tie, O_CLOEXEC | O_NONBLOCK) != 0)
         tie[0] = tie[1] = -1;
 }
 
-static void untie(void)
+static void detach_copies(void)
 {
     for (int i = 0; i < 2; i++)
         if (tie[i] >= 0)
@@ -150,9 +151,9 @@ static void untie(void)
     some_stay = false;
 }
 
-/* Whether there is no child. No handler is told, and errno may be that of another library's handler, which ran before.
- * But a child has the pipe's other end until it has written a byte; without both it has never come to life, or is dead.
- * Where no pipe was to be had there may be one: then the slot stays. */
+/* Return whether the fork failed. No handler learns that, and errno may come from another library's handler that ran
+ * before. But a child has the other end of the pipe open until it has written a byte. If that end is closed and there
+ * is no byte, the child never started or is dead. Without a pipe, there may be a child: then the slot stays pinned. */
 static bool has_failed(void)
 {
     char byte;
@@ -163,20 +164,20 @@ static bool has_failed(void)
     return read(tie[0], &byte, 1) == 0;
 }
 
-static void settle_what_stays(bool failed)
+static void mark_pinned_after_fork(bool failed)
 {
     for (sr_ring *ring = handles; ring; ring = ring->next)
         for (uint32_t i = 0; i < ring->n_slots; i++)
-            if (load(&ring->in_use[i]) & JUST)
-                add(&ring->in_use[i], UINT32_C(0) - JUST - (failed ? STAYS : 0));
+            if (load(&ring->refs[i]) & JUST)
+                add(&ring->refs[i], UINT32_C(0) - JUST - (failed ? STAYS : 0));
 }
 
 static void in_parent(void)
 {
-    int before = errno; /* of the fork, if that has failed */
+    int before = errno; /* of the fork, if it failed */
     if (some_stay)
-        settle_what_stays(has_failed());
-    untie();
+        mark_pinned_after_fork(has_failed());
+    detach_copies();
     while (copies) {
         copy *c = copies;
         copies = c->next;
@@ -186,7 +187,7 @@ static void in_parent(void)
     errno = before;
 }
 
-/* The kernel has no room for another mapping. To read another batch without a word would be worse. */
+/* The kernel refuses another mapping. Ending the child is better than letting it read another batch unnoticed. */
 static void give_up(void)
 {
     static const char text[] = "slipring: a forked child cannot map its own copy of the batches that it inherits "
@@ -195,17 +196,18 @@ static void give_up(void)
     _exit(1);
 }
 
-/* Only system calls: any lock of the parent's may be closed for ever. */
+/* Make only system calls: another thread of the parent may have held any lock, and no thread of the child releases
+ * it. */
 static void in_child(void)
 {
     add(&sr_forks, 1);
     if (tie[1] >= 0)
-        (void)!write(tie[1], "", 1); /* its own other end is open: no SIGPIPE */
-    untie();
+        (void)!write(tie[1], "", 1); /* it has the other end open: no SIGPIPE */
+    detach_copies();
     of_a_worker = false;
     for (sr_ring *ring = handles; ring; ring = ring->next)
         for (uint32_t i = 0; i < ring->n_slots; i++)
-            store(&ring->in_use[i], 0); /* the leases and holds are the parent's */
+            store(&ring->refs[i], 0); /* the leases and pins are the parent's */
     while (copies) {
         copy *c = copies;
         copies = c->next;
@@ -217,7 +219,7 @@ static void in_child(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Runs when the library is loaded, so that a fork can never come before it. */
+/* Register the handlers when the library is loaded, before any fork. */
 __attribute__((constructor)) static void watch_forks(void)
 {
     page = (size_t)sysconf(_SC_PAGESIZE);
@@ -228,8 +230,8 @@ int sr_move_from_copies(sr_ring *ring)
 {
     if (!ring->has_copies)
         return 0;
-    /* The same pages once more, at another address: a length of 0 asks for that. In two parts, which may be of two
-     * files (SR_SEG_RECORDED). */
+    /* Map the same pages again at another address: mremap with an old length of 0 does that. Map them in two parts,
+     * which may belong to two files (SR_SEG_RECORDED). */
     char *base = mmap(NULL, ring->total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return -errno;
@@ -241,9 +243,10 @@ int sr_move_from_copies(sr_ring *ring)
             (void)munmap(base, ring->total);
             return rc;
         }
-    if (!ring->inherited) /* else a grandparent's, and the parent's stays until this process ends */
+    /* If it is set, it is the grandparent's mapping; then the parent's stays mapped until this process ends. */
+    if (!ring->inherited)
         ring->inherited = ring->base;
-    ring->parties = (sr_party *)(base + ((char *)ring->parties - ring->base));
+    ring->participants = (sr_participant *)(base + ((char *)ring->participants - ring->base));
     ring->slots = (sr_slot *)(base + ((char *)ring->slots - ring->base));
     ring->totals = (sr_totals *)(base + ((char *)ring->totals - ring->base));
     ring->records = (sr_record *)(ring->totals + 1);

@@ -1,26 +1,28 @@
 /* limits.c - how much memory may still be committed.
  *
- * fallocate on a tmpfs does not fail in a memory cgroup that is full: the kernel kills. So the ring asks
- * before it commits. Looked at: the file system's free space, every memory cgroup from this process's up to
- * the root (v2 and v1), and MemAvailable.
+ * In a full memory cgroup, fallocate on a tmpfs does not fail: the kernel kills. So the ring checks before it commits:
+ * the file system's free space, every memory cgroup from this process's own to the root (v2 and v1), and MemAvailable.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/file.h>
 #include <sys/statfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "system.h"
 
-/* Left to everything else that allocates between our look and the kernel's accounting. */
+/* For everything else that allocates between this check and the kernel's accounting. */
 #define MARGIN (UINT64_C(16) << 20)
 
-/* Reads a small file; returns its length or -errno. */
+/* Read a small file; return its length or -errno. */
 static ssize_t read_text(const char *root, const char *dir, const char *name, char *text, size_t room)
 {
     char path[2 * PATH_MAX];
@@ -39,7 +41,7 @@ static ssize_t read_text(const char *root, const char *dir, const char *name, ch
     return (ssize_t)used;
 }
 
-/* The number behind `key` at a line's start; UINT64_MAX if there is none. */
+/* Return the number after `key` at the start of a line; UINT64_MAX: there is none. */
 static uint64_t field(const char *text, const char *key)
 {
     size_t n = strlen(key);
@@ -51,7 +53,7 @@ static uint64_t field(const char *text, const char *key)
     return UINT64_MAX;
 }
 
-/* A file that holds one number, or "max". */
+/* Return the number that a file contains; UINT64_MAX: it contains none, or "max". */
 static uint64_t number(const char *root, const char *dir, const char *name)
 {
     char text[64];
@@ -60,13 +62,14 @@ static uint64_t number(const char *root, const char *dir, const char *name)
     return strtoull(text, NULL, 10);
 }
 
-/* What is looked for: the narrowest limit. */
+/* A search for the lowest limit. If `locks` is not NULL, it also opens the cgroups that have a limit. */
 struct search {
     const char *root;
-    sr_room *best;
+    sr_memory_info *best;
+    sr_cgroup_locks *locks;
 };
 
-static void narrow(sr_room *best, uint64_t free, uint64_t size, int limit, const char *dir, const char *name)
+static void narrow(sr_memory_info *best, uint64_t free, uint64_t size, int limit, const char *dir, const char *name)
 {
     if (free >= best->free)
         return;
@@ -75,24 +78,58 @@ static void narrow(sr_room *best, uint64_t free, uint64_t size, int limit, const
     best->limit = limit;
     int n = snprintf(best->file, sizeof best->file, "%s/%s", dir, name);
     if (n < 0 || (size_t)n >= sizeof best->file)
-        best->file[0] = '\0'; /* half a name would be none */
+        best->file[0] = '\0'; /* a truncated name would be wrong */
 }
 
 static uint64_t less(uint64_t from, uint64_t by) { return from > by ? from - by : 0; }
 
-/* What the kernel drops of a group's usage before it kills: file pages (used lately or not, to be written back or
- * not; those of a tmpfs are none of them), and caches of names and inodes, which it gives up page by page if
- * at all. A part stays: code that runs lies in file pages too, and the kernel wants some to choose from. */
+/* Return how much of a group's usage the kernel drops before it kills. That is file pages (active or inactive, clean or
+ * dirty, but not those of a tmpfs), and caches of names and inodes. The kernel frees those caches page by page, if at
+ * all. A part is not counted: code that runs lies in file pages too, and the kernel needs some to choose from. */
 static uint64_t droppable(const char *stat, bool v2)
 {
     uint64_t inactive = field(stat, v2 ? "inactive_file " : "total_inactive_file ");
     uint64_t active = field(stat, v2 ? "active_file " : "total_active_file ");
-    uint64_t names = v2 ? field(stat, "slab_reclaimable ") : UINT64_MAX; /* v1 does not tell */
+    uint64_t names = v2 ? field(stat, "slab_reclaimable ") : UINT64_MAX; /* v1 does not report it */
     uint64_t pages = (inactive == UINT64_MAX ? 0 : inactive) + (active == UINT64_MAX ? 0 : active);
     return pages - pages / 16 + (names == UINT64_MAX ? 0 : names / 2);
 }
 
-static void cgroup_room(const struct search *s, const char *dir, bool v2)
+static bool comes_before(const sr_file *a, const sr_file *b)
+{
+    return a->device != b->device ? a->device < b->device : a->inode < b->inode;
+}
+
+/* Open a group's directory, but only once: with two descriptors of one directory, a process would wait for itself. They
+ * are sorted by device and inode, an order that all processes share, so that no two wait for each other. */
+static void add_lock(const struct search *s, const char *dir)
+{
+    sr_cgroup_locks *locks = s->locks;
+    sr_file file;
+    char path[2 * PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s%s", s->root, dir);
+    if (n < 0 || (size_t)n >= sizeof path || locks->n == SR_MAX_CGROUP_LOCKS)
+        return;
+    int fd = sr_beyond_standard(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd < 0)
+        return;
+    if (sr_identify_file(&file, fd) != 0) {
+        close(fd);
+        return;
+    }
+    uint32_t at = 0;
+    while (at < locks->n && comes_before(&locks->dirs[at], &file))
+        at++;
+    if (at < locks->n && !comes_before(&file, &locks->dirs[at])) {
+        close(fd);
+        return;
+    }
+    memmove(&locks->dirs[at + 1], &locks->dirs[at], (locks->n - at) * sizeof file);
+    locks->dirs[at] = file;
+    locks->n++;
+}
+
+static void cgroup_available(const struct search *s, const char *dir, bool v2)
 {
     char stat[8192];
     const char *name = v2 ? "memory.max" : "memory.limit_in_bytes";
@@ -100,12 +137,14 @@ static void cgroup_room(const struct search *s, const char *dir, bool v2)
     uint64_t usage = number(s->root, dir, v2 ? "memory.current" : "memory.usage_in_bytes");
     if (limit == UINT64_MAX || usage == UINT64_MAX || limit >= UINT64_C(1) << 62)
         return;
+    if (s->locks)
+        add_lock(s, dir);
     if (read_text(s->root, dir, "memory.stat", stat, sizeof stat) > 0)
         usage = less(usage, droppable(stat, v2));
     narrow(s->best, less(limit, usage + MARGIN), limit, SR_LIMIT_CGROUP, dir, name);
 }
 
-/* Whether a list of controllers, as "cpu,memory", has the one that counts. */
+/* Return whether a list of controllers, such as "cpu,memory", includes memory. */
 static bool names_memory(const char *at, const char *end)
 {
     while (at < end) {
@@ -117,7 +156,7 @@ static bool names_memory(const char *at, const char *end)
     return false;
 }
 
-/* This process's memory cgroup below the mount, from /proc/self/cgroup. */
+/* Find this process's memory cgroup below the mount, in the text of /proc/self/cgroup. */
 static bool own_path(const char *groups, bool v2, char *path, size_t room)
 {
     for (const char *line = groups; line && *line; line = strchr(line, '\n')) {
@@ -138,13 +177,13 @@ static bool own_path(const char *groups, bool v2, char *path, size_t room)
     return false;
 }
 
-/* The narrowest of one hierarchy: `mount` is where it is mounted, `top` which of its groups is seen there. */
-static void hierarchy_room(const struct search *s, const char *mount, const char *top, char *path, bool v2)
+/* Apply the limits of one hierarchy. `mount`: its mount point; `top`: the group that is mounted there. */
+static void hierarchy_available(const struct search *s, const char *mount, const char *top, char *path, bool v2)
 {
     char dir[2 * PATH_MAX];
     size_t skip = strlen(top);
 
-    /* In a container the path may be the host's, while only the container's own group is mounted. */
+    /* In a container, the path may be the host's although only the container's own group is mounted. */
     if (skip > 1 && strncmp(path, top, skip) == 0 && (path[skip] == '/' || path[skip] == '\0'))
         memmove(path, path + skip, strlen(path + skip) + 1);
     for (;;) {
@@ -152,7 +191,7 @@ static void hierarchy_room(const struct search *s, const char *mount, const char
         while (n > 0 && path[n - 1] == '/')
             path[--n] = '\0';
         snprintf(dir, sizeof dir, "%s%s", mount, path);
-        cgroup_room(s, dir, v2);
+        cgroup_available(s, dir, v2);
         char *cut = strrchr(path, '/');
         if (!cut)
             return;
@@ -160,7 +199,7 @@ static void hierarchy_room(const struct search *s, const char *mount, const char
     }
 }
 
-static void cgroups_room(const struct search *s)
+static void cgroups_available(const struct search *s)
 {
     char groups[8192], line[2 * PATH_MAX], path[PATH_MAX], top[PATH_MAX], mount[PATH_MAX], name[2 * PATH_MAX];
 
@@ -177,12 +216,12 @@ static void cgroups_room(const struct search *s)
         bool v2 = strncmp(tail, " - cgroup2 ", 11) == 0;
         bool v1 = strncmp(tail, " - cgroup ", 10) == 0 && strstr(tail, "memory");
         if ((v1 || v2) && own_path(groups, v2, path, sizeof path))
-            hierarchy_room(s, mount, top, path, v2);
+            hierarchy_available(s, mount, top, path, v2);
     }
     fclose(mounts);
 }
 
-static void machine_room(const struct search *s)
+static void machine_available(const struct search *s)
 {
     char text[4096];
     if (read_text(s->root, "/proc/meminfo", "", text, sizeof text) <= 0)
@@ -194,34 +233,80 @@ static void machine_room(const struct search *s)
            "meminfo");
 }
 
-uint64_t sr_headroom(int fd, const char *root, int *limit)
+uint64_t sr_memory_available(int fd, const char *root, int *limit, sr_cgroup_locks *locks)
 {
     struct statfs fs;
-    sr_room best = {.free = UINT64_MAX};
+    sr_memory_info best = {.free = UINT64_MAX};
 
-    /* A memfd lives on a mount without a size: it reports no blocks at all. */
+    if (locks)
+        locks->n = 0;
+    /* A memfd lies on a mount without a size, which reports no blocks at all. */
     if (fd >= 0 && fstatfs(fd, &fs) == 0 && fs.f_blocks > 0)
         narrow(&best, (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize, 0, SR_LIMIT_FILESYSTEM, "", "");
-    cgroups_room(&(struct search){.root = root, .best = &best});
-    machine_room(&(struct search){.root = root, .best = &best});
+    cgroups_available(&(struct search){.root = root, .best = &best, .locks = locks});
+    machine_available(&(struct search){.root = root, .best = &best});
     if (limit)
         *limit = best.limit;
     return best.free;
 }
 
-int sr_room_left(const char *root, sr_room *out)
+int sr_process_memory_available(const char *root, sr_memory_info *out)
 {
     struct search search = {.root = root, .best = out};
 
-    *out = (sr_room){.free = UINT64_MAX};
-    cgroups_room(&search);
-    machine_room(&search);
+    *out = (sr_memory_info){.free = UINT64_MAX};
+    cgroups_available(&search);
+    machine_available(&search);
     return 0;
+}
+
+/* Set after a lock was not free in time, because its holder is stopped or another program keeps it. Until this process
+ * gets all locks again, it tries without waiting, so that it loses the time once and not with each growth. */
+static _Atomic uint32_t in_vain;
+
+/* flock has no deadline, so this tries at growing intervals. */
+static bool lock_directory(int fd, uint64_t deadline)
+{
+    struct timespec pause = {.tv_nsec = 50000};
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK)
+            return true; /* no process can lock it */
+        if (sr_now() >= deadline)
+            return false;
+        nanosleep(&pause, NULL); /* a signal ends it early, which costs one attempt */
+        if (pause.tv_nsec < 2000000)
+            pause.tv_nsec *= 2;
+    }
+    return true;
+}
+
+void sr_lock_cgroups(const sr_cgroup_locks *locks, uint64_t deadline)
+{
+    bool all = true;
+    if (locks->n == 0)
+        return;
+    if (atomic_load_explicit(&in_vain, memory_order_relaxed))
+        deadline = 0;
+    for (uint32_t i = 0; i < locks->n; i++)
+        all = lock_directory(locks->dirs[i].fd, deadline) && all;
+    atomic_store_explicit(&in_vain, !all, memory_order_relaxed);
+}
+
+void sr_unlock_cgroups(sr_cgroup_locks *locks)
+{
+    while (locks->n > 0) {
+        int fd = sr_file_fd(&locks->dirs[--locks->n]);
+        if (fd < 0) /* closed: another file may have its number */
+            continue;
+        /* close() would leave the lock to a child that was forked meanwhile. */
+        (void)flock(fd, LOCK_UN);
+        close(fd);
+    }
 }
 
 uint64_t sr_address_space(void)
 {
-    /* The first thread's stack lies at its end, under any kernel's settings. */
+    /* The first thread's stack lies at the end of the address space, under all settings of the kernel. */
     uint64_t near_end = getauxval(AT_RANDOM);
     return near_end ? UINT64_C(1) << (64 - __builtin_clzll(near_end)) : UINT64_C(1) << 47;
 }

@@ -1,15 +1,16 @@
-/* record.c - how long what has taken: durations of a batch, the flight recorder, and what all records together say.
+/* record.c - durations: of one batch, in the flight recorder, and summed over all records.
  *
- * A batch's times lie in its slot, where whoever takes a step writes them. When the slot is used again they go into the
- * flight recorder, a ring of records in the segment: a copy of a few words, of a slot that its user has in its caches
- * anyway. Readers may be anywhere (watch.c), and writers wait for nobody: a record is a sequence lock of its own
- * (H.-J. Boehm, Can seqlocks get along with programming language memory models?, MSPC 2012), its number the sequence.
+ * The times of a batch lie in its slot, where the participant that takes a step writes them. When the slot is reused,
+ * they are copied to the flight recorder, a ring of records in the segment. That is a few words of a slot that its user
+ * has in its caches anyway. Readers may be in any process (watch.c), and writers never wait: each record is a sequence
+ * lock (H.-J. Boehm, Can seqlocks get along with programming language memory models?, MSPC 2012), with its number as
+ * the sequence.
  */
 #include "handle.h"
 
-/* ---- what a batch has taken ----------------------------------------------------------------------------------- */
+/* ---- durations of a batch ---------------------------------------------------------------------------------------- */
 
-int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped)
+int sr_add_times(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped)
 {
     sr_slot *s = sr_slot_checked(ring, slot);
     if (!s)
@@ -21,12 +22,12 @@ int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns
     if (copies)
         sr_copy_choose(copies);
     else
-        sr_copy_tell(ring->header);
+        sr_copy_report(ring->header);
     sr_store_relaxed(&s->times.fetched_at, sr_now() - collate_ns);
     return 0;
 }
 
-int sr_note_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts)
+int sr_add_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts)
 {
     sr_slot *s = sr_slot_checked(ring, slot);
     if (!s)
@@ -38,19 +39,20 @@ int sr_note_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts)
     uint64_t most = sr_load_relaxed(&s->times.slowest_ns);
     while (most < parts->slowest_ns && !sr_cas_relaxed(&s->times.slowest_ns, &most, parts->slowest_ns)) {
     }
-    if (most < parts->slowest_ns) /* of two ranges' at the same instant, either index */
+    if (most < parts->slowest_ns) /* two ranges may race here: either index will do */
         sr_store_relaxed(&s->times.slowest_index, (uint64_t)parts->slowest_index);
     return 0;
 }
 
-void sr_note_row(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t row, uint64_t since)
+void sr_set_row(sr_ring *ring, uint32_t participant, uint32_t slot, uint32_t row, uint64_t since)
 {
-    sr_party *me = &ring->parties[party];
+    sr_participant *me = &ring->participants[participant];
     sr_store_relaxed(&me->at_since, since);
-    sr_store_release(&me->at, row == SR_WHOLE ? 0 : (uint64_t)slot << 32 | (row + 1)); /* [J1] partner: [J2] in watch.c */
+    /* [J1] partner: [J2] in watch.c */
+    sr_store_release(&me->at, row == SR_WHOLE ? 0 : (uint64_t)slot << 32 | (row + 1));
 }
 
-void sr_note_take(sr_ring *ring, uint32_t slot, uint64_t waited_ns, uint64_t before, sr_stamps *out)
+void sr_record_take(sr_ring *ring, uint32_t slot, uint64_t waited_ns, uint64_t before, sr_stamps *out)
 {
     sr_slot *s = &ring->slots[slot];
     uint64_t taken_at = sr_load_relaxed(&s->times.taken_at);
@@ -64,33 +66,34 @@ void sr_note_take(sr_ring *ring, uint32_t slot, uint64_t waited_ns, uint64_t bef
     out->skipped = sr_load_relaxed(&s->skipped);
 }
 
-void sr_note_copy(sr_ring *ring, uint32_t slot, uint64_t copy_ns)
+void sr_set_copy_time(sr_ring *ring, uint32_t slot, uint64_t copy_ns)
 {
     if (slot < ring->n_slots)
         sr_store_relaxed(&ring->slots[slot].times.copy_ns, copy_ns);
 }
 
-/* A word that only this party writes. */
+/* Add to a word that only this participant writes. */
 static void raise_own(_Atomic uint64_t *word, uint64_t by) { sr_store_relaxed(word, sr_load_relaxed(word) + by); }
 
-void sr_note_loop(sr_ring *ring, uint64_t wait_ns, uint64_t step_ns)
+void sr_add_loop_step(sr_ring *ring, uint64_t wait_ns, uint64_t step_ns)
 {
     raise_own(&ring->header->loop_steps, 1);
     raise_own(&ring->header->loop_wait_ns, wait_ns);
     raise_own(&ring->header->loop_ns, step_ns);
 }
 
-/* What a thread has told of its processor time last, and when: asking is a system call. */
-static __thread uint64_t cpu_told, queued_told, cpu_told_at, cpu_tell_ns;
-#define CPU_FIRST_NS UINT64_C(20000000) /* then at twice the time, and so on */
+/* The CPU time and queued time that this thread has last reported, and when. Reading them is a system call. */
+static __thread uint64_t cpu_reported, queued_reported, cpu_reported_at, cpu_report_ns;
+#define CPU_FIRST_NS UINT64_C(20000000) /* the first interval; it doubles up to CPU_MOST_NS */
 #define CPU_MOST_NS UINT64_C(320000000)
 
-static bool is_thread(const sr_ring *ring, uint32_t party)
+static bool is_thread(const sr_ring *ring, uint32_t participant)
 {
-    return sr_load_relaxed(&ring->parties[party].pid) == sr_load_relaxed(&ring->parties[SR_CONSUMER].pid);
+    const sr_participant *all = ring->participants;
+    return sr_load_relaxed(&all[participant].pid) == sr_load_relaxed(&all[SR_CONSUMER].pid);
 }
 
-void sr_begin_figures(sr_party *me)
+void sr_reset_stats(sr_participant *me)
 {
     sr_store_relaxed(&me->batches, 0);
     sr_store_relaxed(&me->bytes, 0);
@@ -101,46 +104,47 @@ void sr_begin_figures(sr_party *me)
     sr_store_relaxed(&me->at_since, sr_now());
     sr_store_relaxed(&me->cpu_ns, 0);
     sr_store_relaxed(&me->queued_ns, 0);
-    sr_store_relaxed(&me->told_ns, 0);
+    sr_store_relaxed(&me->reported_ns, 0);
 }
 
-void sr_begin_cpu(const sr_ring *ring, uint32_t party)
+void sr_start_cpu_clock(const sr_ring *ring, uint32_t participant)
 {
-    cpu_told = sr_cpu_time(is_thread(ring, party));
-    queued_told = sr_queued_time();
-    cpu_told_at = sr_now();
-    cpu_tell_ns = CPU_FIRST_NS;
+    cpu_reported = sr_cpu_time(is_thread(ring, participant));
+    queued_reported = sr_queued_time();
+    cpu_reported_at = sr_now();
+    cpu_report_ns = CPU_FIRST_NS;
 }
 
-static void tell_cpu(const sr_ring *ring, uint32_t party, uint64_t now)
+static void report_cpu(const sr_ring *ring, uint32_t participant, uint64_t now)
 {
-    sr_party *me = &ring->parties[party];
-    uint64_t cpu = sr_cpu_time(is_thread(ring, party)), queued = sr_queued_time();
-    raise_own(&me->cpu_ns, cpu - cpu_told);
-    if (queued > queued_told) { /* not where it could not be asked, as without a descriptor: the next time it is more */
-        raise_own(&me->queued_ns, queued - queued_told);
-        queued_told = queued;
+    sr_participant *me = &ring->participants[participant];
+    uint64_t cpu = sr_cpu_time(is_thread(ring, participant)), queued = sr_queued_time();
+    raise_own(&me->cpu_ns, cpu - cpu_reported);
+    /* `queued` is 0 if it cannot be read, as without a free descriptor. The next report then includes this interval. */
+    if (queued > queued_reported) {
+        raise_own(&me->queued_ns, queued - queued_reported);
+        queued_reported = queued;
     }
-    sr_store_relaxed(&me->told_ns, sr_load_relaxed(&me->fetch_ns) + sr_load_relaxed(&me->collate_ns));
-    cpu_told = cpu;
-    cpu_told_at = now;
-    if (cpu_tell_ns < CPU_MOST_NS)
-        cpu_tell_ns *= 2;
+    sr_store_relaxed(&me->reported_ns, sr_load_relaxed(&me->fetch_ns) + sr_load_relaxed(&me->collate_ns));
+    cpu_reported = cpu;
+    cpu_reported_at = now;
+    if (cpu_report_ns < CPU_MOST_NS)
+        cpu_report_ns *= 2;
 }
 
-void sr_note_made(sr_ring *ring, uint32_t party, sr_slot *s)
+void sr_record_publish(sr_ring *ring, uint32_t participant, sr_slot *s)
 {
     if (!ring->records)
         return;
-    sr_party *me = &ring->parties[party];
+    sr_participant *me = &ring->participants[participant];
     raise_own(&me->batches, 1);
     raise_own(&me->bytes, s->result.bytes);
     raise_own(&me->fetch_ns, sr_load_relaxed(&s->times.fetch_ns));
     raise_own(&me->collate_ns, sr_load_relaxed(&s->times.collate_ns));
     raise_own(&me->idle_ns, sr_load_relaxed(&s->times.idle_ns));
     uint64_t now = sr_load_relaxed(&s->times.published_at);
-    if (cpu_told_at && now - cpu_told_at >= cpu_tell_ns)
-        tell_cpu(ring, party, now);
+    if (cpu_reported_at && now - cpu_reported_at >= cpu_report_ns)
+        report_cpu(ring, participant, now);
 }
 
 int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
@@ -162,11 +166,12 @@ int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
     return 0;
 }
 
-/* ---- the flight recorder -------------------------------------------------------------------------------------- */
+/* ---- the flight recorder ----------------------------------------------------------------------------------------- */
 
-/* Whether a party may write a record. In a push segment somebody who was stopped in the midst of one may go on when the
- * others have come round: it is left to him, and theirs is lost (a torn number is above all others). Who was stopped
- * before it began finds a newer one, and leaves that. */
+/* Begin a record; false if this participant must not write it. In queue mode, a writer that was stopped within a
+ * record may resume after the others have gone once round the ring. The record is left to it and the newer one is
+ * lost: a torn number is above all others. A writer that was stopped before it began finds a newer number, and
+ * leaves that record. */
 static bool begin_record(sr_record *r, uint64_t number)
 {
     uint64_t seen = sr_load_relaxed(&r->number);
@@ -175,7 +180,7 @@ static bool begin_record(sr_record *r, uint64_t number)
 
 static void add(const sr_ring *ring, _Atomic uint64_t *word, uint64_t by)
 {
-    if (ring->flags & SR_SEG_PUSH)
+    if (ring->flags & SR_SEG_QUEUE)
         sr_add_relaxed(word, by);
     else
         raise_own(word, by);
@@ -201,18 +206,18 @@ static void count(sr_ring *ring, uint32_t stage, uint64_t ns)
 
 static uint64_t between(uint64_t from, uint64_t to) { return from && to > from ? to - from : 0; }
 
-static uint64_t cost_of(const sr_seen *seen, bool sample)
+static uint64_t cost_of(const sr_record_view *seen, bool sample)
 {
     const uint64_t *times = seen->times;
     return sample ? times[SR_T_SLOWEST] : times[SR_T_FETCH] + times[SR_T_COLLATE];
 }
 
-/* Has a record take the place of the one with the least cost; the bar is what the next must be above. */
-static void keep_slowest(sr_record *kept, _Atomic uint64_t *bar, const sr_seen *seen, bool sample)
+/* Replace the kept record with the least cost, if this one costs more. The next record must cost more than the bar. */
+static void keep_slowest(sr_record *kept, _Atomic uint64_t *bar, const sr_record_view *seen, bool sample)
 {
     uint64_t cost = cost_of(seen, sample), least = UINT64_MAX, next = UINT64_MAX;
     uint32_t place = 0;
-    sr_seen other;
+    sr_record_view other;
     if (cost <= sr_load_relaxed(bar))
         return;
     for (uint32_t i = 0; i < SR_SLOWEST; i++) {
@@ -229,28 +234,28 @@ static void keep_slowest(sr_record *kept, _Atomic uint64_t *bar, const sr_seen *
     if (!begin_record(r, seen->number))
         return;
     _Atomic uint64_t *words = &r->number;
-    for (uint32_t i = 1; i < SR_SEEN; i++)
+    for (uint32_t i = 1; i < SR_RECORD_WORDS; i++)
         sr_store_release(&words[i], ((const uint64_t *)seen)[i]); /* [J4] */
     sr_store_release(&r->number, seen->number);                   /* [J5] */
     sr_store_relaxed(bar, cost < next ? cost : next);
 }
 
-/* Adds the last records to the totals: all at once, because what they have in common is in no cache between two. */
+/* Add the last records to the totals, all at once: between two batches the totals are evicted from the caches. */
 __attribute__((noinline)) static void fold(sr_ring *ring, uint64_t upto)
 {
     sr_totals *t = ring->totals;
-    sr_seen seen;
+    sr_record_view seen;
     for (uint64_t number = upto - SR_FOLD + 1; number <= upto; number++) {
         if (!sr_read_record(&ring->records[(number - 1) % SR_RECORDS], &seen) || seen.number != number)
-            continue; /* push: its writer is not done, or was lapped */
+            continue; /* queue mode: unfinished, or replaced by a newer one */
         const uint64_t *times = seen.times;
-        if (seen.place >> 32 != SR_BATCH) {
+        if (seen.slot_kind >> 32 != SR_BATCH) {
             add(ring, &t->errors, 1);
             continue;
         }
         add(ring, &t->batches, 1);
         add(ring, &t->bytes, seen.bytes);
-        add(ring, &t->rows, seen.maker >> 32);
+        add(ring, &t->rows, seen.publisher >> 32);
         add(ring, &t->read_ns, times[SR_T_READ]);
         add(ring, &t->decode_ns, times[SR_T_DECODE]);
         add(ring, &t->resize_ns, times[SR_T_RESIZE]);
@@ -261,47 +266,49 @@ __attribute__((noinline)) static void fold(sr_ring *ring, uint64_t upto)
         count(ring, SR_FETCHED, times[SR_T_FETCH]);
         count(ring, SR_COLLATED, times[SR_T_COLLATE]);
         if (!times[SR_T_TAKEN])
-            continue; /* nobody has wanted it */
-        count(ring, SR_LAY_READY, between(times[SR_T_PUBLISHED], times[SR_T_TAKEN]));
+            continue; /* no consumer has taken it */
+        count(ring, SR_BUFFERED, between(times[SR_T_PUBLISHED], times[SR_T_TAKEN]));
         count(ring, SR_WAITED, times[SR_T_WAITED]);
         count(ring, SR_LEASE, between(times[SR_T_TAKEN], seen.freed_at));
         if (times[SR_T_STEP])
             count(ring, SR_STEPPED, times[SR_T_STEP]);
         if (times[SR_T_COPY])
             count(ring, SR_COPIED, times[SR_T_COPY]);
-        if (!(ring->flags & SR_SEG_PUSH)) { /* with several writers each bar would need a lock */
+        /* With several writers, each bar would need a lock. */
+        if (!(ring->flags & SR_SEG_QUEUE)) {
             keep_slowest(t->slowest, &t->batch_bar, &seen, false);
             keep_slowest(t->slowest_samples, &t->sample_bar, &seen, true);
         }
     }
-    sr_raise(&t->folded, upto); /* push: another may have been faster */
+    sr_raise(&t->folded, upto); /* queue mode: another writer may have been faster */
 }
 
-void sr_keep_record(sr_ring *ring, uint32_t slot)
+void sr_save_record(sr_ring *ring, uint32_t slot)
 {
     sr_slot *s = &ring->slots[slot];
     if (!ring->records || sr_load_relaxed(&s->times.published_at) == 0 || s->result.kind == SR_END)
         return;
-    bool push = ring->flags & SR_SEG_PUSH;
-    uint64_t number = push ? sr_add_relaxed(&ring->header->recorded, 1) + 1
+    bool queue_mode = ring->flags & SR_SEG_QUEUE;
+    uint64_t number = queue_mode ? sr_add_relaxed(&ring->header->recorded, 1) + 1
                            : sr_load_relaxed(&ring->header->recorded) + 1;
     sr_record *r = &ring->records[(number - 1) % SR_RECORDS];
-    if (!push) { /* the consumer is the only writer: a swap would wait for stores to lines that workers have */
+    /* The consumer is the only writer. A CAS would wait for its stores to cache lines that workers have. */
+    if (!queue_mode) {
         sr_store_relaxed(&ring->header->recorded, number);
         sr_store_release(&r->number, number | SR_RECORD_TORN); /* [J3] */
     } else if (!begin_record(r, number)) {
         return;
     }
-    /* Each a release: who sees one of them sees as well that the record is being written. [J4] */
-    sr_store_release(&r->run, sr_load_relaxed(&s->run));
-    sr_store_release(&r->ticket, sr_load_relaxed(&s->ticket));
+    /* [J4] Each store is a release: a reader that sees one of them also sees that the record is being written. */
+    sr_store_release(&r->iteration, sr_load_relaxed(&s->iteration));
+    sr_store_release(&r->seq, sr_load_relaxed(&s->seq));
     sr_store_release(&r->epoch, s->task.epoch);
     sr_store_release(&r->bytes, s->result.bytes);
     sr_store_release(&r->freed_at, sr_load_relaxed(&s->freed_at));
-    sr_store_release(&r->maker, sr_load_relaxed(&s->holder) | (uint64_t)s->task.rows << 32);
-    sr_store_release(&r->place, slot | (uint64_t)s->result.kind << 32);
+    sr_store_release(&r->publisher, sr_load_relaxed(&s->pinned_by) | (uint64_t)s->task.rows << 32);
+    sr_store_release(&r->slot_kind, slot | (uint64_t)s->result.kind << 32);
     _Atomic uint64_t *to = sr_words_of(&r->times), *from = sr_words_of(&s->times);
-#pragma GCC unroll 18 /* it runs once per batch in the training process */
+#pragma GCC unroll 18 /* runs once per batch in the training process */
     for (uint32_t i = 0; i < SR_TIMES; i++)
         sr_store_release(&to[i], sr_load_relaxed(&from[i]));
     sr_store_release(&r->number, number); /* [J5] partner: [J6] */

@@ -1,13 +1,13 @@
-/* ring.h - the whole API of the slipring core.
+/* ring.h - the complete API of the slipring core.
  *
- * A segment is one shared mapping of header, parties, slot controls and slots. An sr_ring is one
+ * A segment is one shared mapping of the header, the participants, the slot controls and the slots. An sr_ring is one
  * process's handle on it. Threads of a process may share a handle.
  *
- * Every function returns 0 (or the count that its comment names) or -errno; there is no global error
- * state. Times are CLOCK_MONOTONIC nanoseconds; a deadline is absolute, SR_FOREVER for none. Functions
- * that wait return -EINTR when a signal handler ran, so that the caller can look at its signals.
+ * Every function returns 0 (or the count that its comment names) or -errno. There is no global error state. Times are
+ * CLOCK_MONOTONIC nanoseconds. A deadline is absolute; SR_FOREVER means none. Functions that wait return -EINTR after a
+ * signal handler ran, so that the caller can handle its signals.
  *
- * docs/protocol.md describes the protocol that these functions speak.
+ * docs/protocol.md describes the protocol that these functions implement.
  */
 #ifndef SLIPRING_RING_H
 #define SLIPRING_RING_H
@@ -26,322 +26,327 @@ typedef struct sr_ring sr_ring;
 #define SR_CONSUMER 0u
 #define SR_TASK_DEFAULT (UINT64_C(64) << 20) /* bytes reserved for each slot's task, where limits allow */
 
-/* sr_claim's *range */
+/* values of *range in sr_claim */
 #define SR_WHOLE UINT32_MAX        /* the whole slot */
-#define SR_FINISH (UINT32_MAX - 1) /* all ranges are done: put them together and publish */
+#define SR_FINISH (UINT32_MAX - 1) /* all ranges are done: finish the slot and publish it */
 
 typedef struct sr_options {
-    uint32_t n_slots;       /* 1 .. SR_MAX_SLOTS */
-    uint32_t n_parties;     /* consumer included: 2 .. SR_MAX_PARTIES */
-    uint32_t flags;         /* SR_SEG_PUSH */
-    int backing;            /* enum sr_backing */
-    const char *dir;        /* SR_BACKING_DIR: a directory on a tmpfs */
-    uint64_t capacity;      /* payload bytes to reserve per slot; 0: as much as fits, at most 16 GiB */
-    uint64_t task_capacity; /* task bytes to reserve per slot; 0: the default */
-    const char *label;      /* what people know it by, or NULL; cut to SR_LABEL */
-    const char *record;     /* a file for all but the slots, or NULL */
+    uint32_t n_slots;        /* 1 .. SR_MAX_SLOTS */
+    uint32_t n_participants; /* including the consumer: 2 .. SR_MAX_PARTICIPANTS */
+    uint32_t flags;          /* SR_SEG_QUEUE */
+    int backing;             /* enum sr_backing */
+    const char *dir;         /* for SR_BACKING_DIR: a directory on a tmpfs */
+    uint64_t capacity;       /* payload bytes to reserve per slot; 0: as many as fit, at most 16 GiB */
+    uint64_t task_capacity;  /* task bytes to reserve per slot; 0: the default */
+    const char *label;       /* a name for users, or NULL; truncated to SR_LABEL */
+    const char *record;      /* path of a file for everything except the slots, or NULL */
 } sr_options;
 
 typedef struct sr_info {
-    uint32_t n_slots, n_parties, flags;
-    int backing;            /* what was chosen; on an attached handle SR_BACKING_AUTO */
-    const char *reason;     /* why, a static text */
+    uint32_t n_slots, n_participants, flags;
+    int backing;            /* the chosen one; SR_BACKING_AUTO on an attached handle */
+    const char *reason;     /* why it was chosen, a static text */
     uint64_t capacity;      /* reserved per slot */
-    uint64_t wanted;        /* capacity that was asked for; larger than capacity where a limit was in the way */
+    uint64_t wanted;        /* the requested capacity; larger than capacity if a limit applied */
     const char *limited_by; /* that limit, or NULL */
     uint64_t total;
-    uint32_t copies;        /* enum sr_copy: as the header has it */
-    int record;             /* 0, or why there is no record file although it was asked for: -errno */
-    uint32_t record_number; /* its name is the one asked for, with ".2", ".3", ... behind it; 0: there is none */
+    uint32_t copies;        /* enum sr_copy, from the header */
+    int record;             /* 0; -errno: the requested record file could not be created */
+    uint32_t record_number; /* 0: no record file; 1: the requested path; n >= 2: that path with the suffix ".n" */
 } sr_info;
 
-/* ---- segment.c: making, sharing and ending a segment ------------------------------------------------ */
+/* ---- segment.c: create, attach and destroy a segment ------------------------------------------------------------- */
 
-/* Creates a segment that has no name: when the last process has gone, so has it.
- * Commits header, controls, and the first bytes of each task area and payload.
- * -EINVAL bad options; -ENOMEM, -ENOSPC, -EFBIG, -EMFILE, ... what the system said (see *why). */
-int sr_create(const sr_options *options, sr_ring **out, sr_shortage *why);
+/* Create a segment without a name; it disappears with the last process that uses it. Commit the header, the controls,
+ * and the first bytes of each task area and payload. -EINVAL: invalid options; -ENOSPC: a limit leaves too little
+ * memory (see *why); -ENOMEM, -EFBIG, -EMFILE, ...: the system refused. */
+int sr_create(const sr_options *options, sr_ring **out, sr_alloc_error *why);
 #define SR_TASK_COMMIT UINT64_C(8192)
-/* The first bytes of each payload are committed too: an error that says 'no memory' needs a place to stand. */
+/* The first bytes of each payload are committed too: a batch that reports an allocation error needs memory itself. */
 #define SR_PAYLOAD_COMMIT UINT64_C(8192)
 
-/* Maps the segment behind `fd` (which is duplicated). `record`: its record file's descriptor, -1 if it has none.
- * -EPROTO: not a segment, another version or an inconsistent header. */
+/* Map the segment of the descriptor `fd`, which is duplicated. `record`: the descriptor of its record file, or -1.
+ * -EPROTO: not a segment, another version, or an inconsistent header. */
 int sr_attach(int fd, int record, sr_ring **out);
 
-/* A second handle on the same mapping for a forked child: forgets what only held for the parent. */
+/* Adapt the handle in a forked child: discard the state that was valid only in the parent. */
 int sr_after_fork(sr_ring *ring);
 
-/* Unmaps and closes. The caller knows that nobody in this process uses the mapping any more. */
+/* Unmap and close the segment. No thread of this process may use the mapping any more. */
 int sr_destroy(sr_ring *ring);
 
-/* The segment's descriptor; -EBADF if it has been closed, whatever file may have its number by now. */
+/* ---- handle.c: query a handle ------------------------------------------------------------------------------------ */
+
+/* Return the segment's descriptor; -EBADF if it was closed, even if another file has its number now. */
 int sr_fd(const sr_ring *ring);
-/* The record file's; -ENOENT: it has none. */
+/* Return the record file's descriptor; -ENOENT: there is none. */
 int sr_record_fd(const sr_ring *ring);
 int sr_describe(const sr_ring *ring, sr_info *info);
 
-/* For readers: the slot's control, task, task area, payload. NULL if there is no such slot. */
+/* Return the slot's control, task, task area or payload; NULL if there is no such slot. */
 sr_slot *sr_slot_at(const sr_ring *ring, uint32_t slot);
 const sr_task *sr_task_of(const sr_ring *ring, uint32_t slot);
-/* What a range staged (SR_WHOLE: what the slot's layout or publish recorded). */
+/* Return the result that a range staged; SR_WHOLE: the one that the slot's layout or publish recorded. */
 const sr_result *sr_result_of(const sr_ring *ring, uint32_t slot, uint32_t range);
 char *sr_task_area(const sr_ring *ring, uint32_t slot);
 char *sr_payload(const sr_ring *ring, uint32_t slot);
 
-/* Payload bytes of one slot that are backed by memory: what a reader may touch. 0 if there is no such slot. */
+/* Return how many payload bytes of the slot are backed by memory, hence readable; 0 if there is no such slot. */
 uint64_t sr_slot_committed(const sr_ring *ring, uint32_t slot);
 
-/* Bytes committed in the whole segment (slots, task areas, controls). */
+/* Return how many bytes of the segment are committed: slots, task areas and controls. */
 uint64_t sr_committed(const sr_ring *ring);
 
-/* ---- memory.c: memory of a slot ----------------------------------------------------------------------- */
+/* ---- memory.c: memory of a slot ---------------------------------------------------------------------------------- */
 
-/* Makes sure that the first `bytes` of the slot's payload are backed by memory and mapped here.
- * -EFBIG larger than the capacity; -ENOSPC would exceed a limit; *why tells (may be NULL). */
-int sr_commit(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why);
+/* Commit and map at least the first `bytes` of the slot's payload. -EFBIG: larger than the capacity; -ENOSPC: would
+ * exceed a limit. *why (may be NULL) has the details. */
+int sr_commit(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t bytes, sr_alloc_error *why);
 
-/* The same for the task area. */
-int sr_commit_task(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why);
+/* Commit at least the first `bytes` of the slot's task area; errors as for sr_commit. */
+int sr_commit_task(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t bytes, sr_alloc_error *why);
 
-/* Takes `bytes` (aligned to `align`, a power of two) from the payload of a slot that this party fills and
- * commits them; *offset is where. Several parties may take from a cooperative slot at once. What does not fit
- * the capacity takes nothing (-EFBIG; needed: the slot's bytes with it); what finds no memory stays taken, and can
- * be committed later. */
-int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint64_t align, uint64_t *offset,
-             sr_shortage *why);
+/* Allocate `bytes` (aligned to `align`, a power of two) from the payload of a slot that this participant fills, and
+ * commit them; *offset receives their offset. Several participants may allocate from a SHARED slot concurrently.
+ * -EFBIG: the capacity does not suffice, and nothing is allocated (why->needed: bytes of the slot including this
+ * request). If only the commit fails, the bytes stay allocated and can be committed later. */
+int sr_alloc(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t bytes, uint64_t align, uint64_t *offset,
+             sr_alloc_error *why);
 
-/* A commit has found no memory, and *why: waits for slots in use, some of whose memory may come back. 0: try again;
- * -EINTR; -ENOSPC: there is nothing to wait for. *waited, 0 at first, adds up how long nobody has got on. Others see that
- * this party waits until it calls sr_end_wait_room, whatever comes of it. */
-int sr_wait_room(sr_ring *ring, uint32_t party, uint32_t slot, const sr_shortage *why, uint64_t *waited);
-int sr_end_wait_room(sr_ring *ring, uint32_t party);
-/* Whether a party waits for memory. */
-bool sr_is_short(const sr_ring *ring, uint32_t party);
+/* Wait, after a commit failed with *why, for slots in use to release memory. *waited (initially 0) accumulates the time
+ * in which no participant makes progress. 0: try the commit again; -EINTR; -ENOSPC: waiting is pointless. Other
+ * participants see this one as waiting until it calls sr_end_wait_memory, which it must do in every case. */
+int sr_wait_memory(sr_ring *ring, uint32_t participant, uint32_t slot, const sr_alloc_error *why, uint64_t *waited);
+int sr_end_wait_memory(sr_ring *ring, uint32_t participant);
+/* Return whether the participant waits for memory. */
+bool sr_needs_memory(const sr_ring *ring, uint32_t participant);
 
-/* A device reads from the slot: its memory is not given back. The caller holds the slot. */
-int sr_pin(sr_ring *ring, uint32_t slot);
+/* Keep the slot's memory from now on, because a device reads from it. The caller owns the lease of the slot. */
+int sr_set_registered(sr_ring *ring, uint32_t slot);
 
-/* Gives back all memory of slots that are FREE, task areas too, as `party`: the segment has served its time in this
- * process, and others that have it mapped (a worker's own children) would keep it. In a pull segment the consumer does
- * so, after sr_close: tasks that nobody works on and batches that nobody has taken go with it. In a push segment
- * nothing is done as long as another party takes part. What is leased, held or worked on stays: do it again then. */
-int sr_vacate(sr_ring *ring, uint32_t party);
+/* Release all memory of FREE slots, including task areas, as `participant` (defined in slot.c). Call it when this
+ * process no longer needs the segment: other processes that have it mapped, such as a worker's own children, would keep
+ * the memory. In a loader segment the consumer calls it after sr_close; idle tasks and READY batches are dropped too.
+ * In a queue segment it does nothing while another participant has a number. It skips slots that are leased, pinned or
+ * being filled: call it again after they are released. */
+int sr_release_free(sr_ring *ring, uint32_t participant);
 
-/* Forgets what was taken: the owner begins again (to write an error in place of a batch). */
-int sr_rewind(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen);
+/* Reset the allocations of a slot: its owner starts over, to write an error in place of a batch. */
+int sr_rewind(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen);
 
-/* Maps the first `bytes` of a payload in one call, if this process has not touched them yet; no more than a step of
- * growth beyond them, whatever a worker may have written as the mark of what is committed. */
+/* Map the first `bytes` of a payload in one call, unless this process has touched them already. Map at most one growth
+ * step more, even if a worker has overwritten `committed`. */
 int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes);
 
-/* ---- wait.c: parties --------------------------------------------------------------------------------- */
+/* ---- wait.c: participants ---------------------------------------------------------------------------------------- */
 
-/* Enters the calling process as `party`; its pid and start time are its identity. */
-int sr_join(sr_ring *ring, uint32_t party);
-/* The worker is ready to claim; `flags` is its report to the consumer. Wakes the consumer. */
-int sr_serve(sr_ring *ring, uint32_t party, uint32_t flags);
-int sr_party_info(const sr_ring *ring, uint32_t party, int *pid, uint32_t *status, uint32_t *flags);
-/* Waits until `party` serves. -ETIMEDOUT, -EINTR. */
-int sr_wait_serving(sr_ring *ring, uint32_t party, uint64_t deadline);
+/* Register the calling process as `participant`. Its pid and start time identify it. */
+int sr_join(sr_ring *ring, uint32_t participant);
+/* Announce that the worker is ready to claim, and wake the consumer; `flags` is the worker's report to it. */
+int sr_serve(sr_ring *ring, uint32_t participant, uint32_t flags);
+int sr_participant_info(const sr_ring *ring, uint32_t participant, int *pid, uint32_t *status, uint32_t *flags);
+/* Wait until `participant` serves. -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
+int sr_wait_serving(sr_ring *ring, uint32_t participant, uint64_t deadline);
 
-/* Ends all waiting: every claim and wait returns -ESHUTDOWN from now on. */
+/* Close the segment and end all waits: every claim and wait returns -ESHUTDOWN from now on. */
 int sr_close(sr_ring *ring);
-/* Takes a close back. The caller knows that no other party uses the segment any more. */
+/* Undo a close. No other participant may use the segment any more. */
 int sr_reopen(sr_ring *ring);
 bool sr_closed(const sr_ring *ring);
-/* Pull mode, the consumer's verb: the worker `party` claims nothing more, whether it has begun or not. What it is at it
- * ends; then, or if it waits at once, its claim returns -ESHUTDOWN. What is addressed to it stays where it is. The
- * number can be used again once the worker has gone and sr_recover has been called for it. */
-int sr_dismiss(sr_ring *ring, uint32_t party);
-/* Takes that back, if the worker has not followed it yet; -ESTALE: it has, or was not dismissed. */
-int sr_keep(sr_ring *ring, uint32_t party);
-/* Wakes everybody, so that each looks again. */
+/* Retire the worker `participant`: it claims no more tasks, even if it has not started yet. Only the consumer of a
+ * loader segment calls this. The worker finishes the task that it has claimed, and then its claim returns -ESHUTDOWN; a
+ * waiting worker's claim returns at once. Tasks addressed to it stay in their slots. The number can be reused after the
+ * worker has exited and sr_recover has been called for it. */
+int sr_retire(sr_ring *ring, uint32_t participant);
+/* Cancel a retirement. -ESTALE: the worker has already retired, or was not asked to. */
+int sr_cancel_retirement(sr_ring *ring, uint32_t participant);
+/* Wake all participants, so that each checks its condition again. */
 int sr_wake_all(sr_ring *ring);
 
-/* Ends this process by _exit(1) as soon as the process of party 0 has gone: by a thread that waits on its
- * pidfd. 0; -ENOSYS where the kernel has no pidfd. */
+/* Start a thread that ends this process by _exit(1) as soon as the process of participant 0 has exited. The thread
+ * waits on that process's pidfd. -ENOSYS: the kernel has no pidfd. */
 int sr_watch_consumer(const sr_ring *ring);
 
-/* A number that a process shares with its parent until it is forked: a lease compares it, because a forked
- * child must not release what its parent holds (fork.c). */
+/* ---- fork.c: forks, and what a child sees of its parent's slots -------------------------------------------------- */
+
+/* A fork generation: a child gets a different number than its parent. A lease compares it, because a forked child must
+ * not release its parent's leases. */
 extern _Atomic uint64_t sr_forks;
 static inline uint64_t sr_fork_generation(void) { return atomic_load_explicit(&sr_forks, memory_order_relaxed); }
 
-/* This process has a lease or a hold on a slot, from now on: a child that is forked meanwhile gets a copy of what lies
- * there, at the same addresses, for as long as it lives. By raw clone and vfork nothing is copied. */
-void sr_use(sr_ring *ring, uint32_t slot);
-/* Not any more, in the process that had it. False: the slot must not be released, nor unheld, as long as the segment lives,
+/* Count a lease or a pin of this process on the slot. A child that is forked meanwhile gets a copy of the slot's bytes,
+ * at the same addresses, for its whole life. A raw clone or a vfork copies nothing. */
+void sr_ref(sr_ring *ring, uint32_t slot);
+/* Undo one sr_ref, in the process that called it. False: neither release nor unpin the slot while the segment lives,
  * because a child sees it and there was no memory for a copy. */
-bool sr_unuse(sr_ring *ring, uint32_t slot);
-bool sr_stays(const sr_ring *ring, uint32_t slot);
-/* What this thread forks from now on is a worker of this library's: it needs the segment and no copies. The child's own
- * children are no workers. */
+bool sr_unref(sr_ring *ring, uint32_t slot);
+bool sr_pinned_after_fork(const sr_ring *ring, uint32_t slot);
+/* Mark forks of this thread as forks of slipring's workers: they need the segment and no copies. The mark does not
+ * apply to the child's own forks. */
 void sr_fork_of_worker(bool on);
 
-/* ---- party.c: who has which number in a push segment --------------------------------------------------------- */
+/* ---- recover.c: processes of a queue segment --------------------------------------------------------------------- */
 
-/* Takes a free party number for the calling process, after a look for those of the dead if there is none.
- * -EUSERS: living processes have them all; -EXDEV: the segment was made in another PID namespace. */
-int sr_enter(sr_ring *ring, uint32_t *party);
-/* Gives the number back. -EBUSY: a slot is still held under it; -ESTALE: it is not this process's. */
-int sr_leave(sr_ring *ring, uint32_t party);
-/* Looks for parties whose process has gone (`all`; else only those that hold something), and recovers them. Returns
- * how many there were. Any party may call it at any time. */
+/* Take a free participant number for the calling process; if there is none, recover dead participants first. -EUSERS:
+ * living processes have all numbers; -EXDEV: the segment was created in another PID namespace. */
+int sr_enter(sr_ring *ring, uint32_t *participant);
+/* Release the number. -EBUSY: a slot is still leased or pinned under it; -ESTALE: it is not this process's number. */
+int sr_leave(sr_ring *ring, uint32_t participant);
+/* Recover the participants whose process has exited: all of them if `all`, else only those that own something. Return
+ * how many there were. Any participant may call this at any time. */
 int sr_recover_dead(sr_ring *ring, bool all);
 
-/* How many slots are READY, and how many FREE. */
+/* Count the READY and the FREE slots. */
 int sr_count(const sr_ring *ring, uint32_t *ready, uint32_t *free_slots);
 
-/* Somebody polls an event descriptor from now on: publishers ask sr_polled after each publish, and then signal it. */
+/* Note that a process polls an event descriptor: from now on publishers signal it if sr_polled returns true after a
+ * publish. */
 int sr_set_polled(sr_ring *ring);
 bool sr_polled(const sr_ring *ring);
 
-/* ---- ring.c, claim.c: the life of a slot --------------------------------------------------------------------------- */
+/* ---- slot.c: the state machine of a slot ------------------------------------------------------------------------- */
 
-/* Consumer of a pull segment. ------------------------------------------------------------------------------- */
+/* Consumer of a loader segment */
 
-/* Begins run `run`: tasks and batches of any other run are stale from now on. */
-int sr_begin_run(sr_ring *ring, uint64_t run);
+/* Make `iteration` the current iteration: tasks and batches of all others are stale from now on. */
+int sr_begin_iteration(sr_ring *ring, uint64_t iteration);
 
-/* The FREE slot that was released last (it is warm everywhere), without taking it: there is one
- * dispatcher. -EAGAIN: none. */
+/* Find the FREE slot that was released last, because its pages are warm in every process. The slot is not reserved:
+ * there is only one dispatcher. -EAGAIN: no slot is FREE. */
 int sr_pick_free(sr_ring *ring, uint32_t *slot);
 
-/* FREE -> TASK (or SHARED when task->n_ranges > 0), then wakes a worker that may take it. The task area has
- * been written before. *gen receives the generation. -EBUSY: not FREE; -EAGAIN: its memory is being given
- * back, take another; -EINVAL: also in a push segment, whose
- * slots the producers claim. */
+/* FREE -> TASK, or SHARED if task->n_ranges > 0; then wake a worker that may take it. The caller has already written
+ * the task area. *gen receives the generation. -EBUSY: not FREE; -EAGAIN: another participant is releasing its memory,
+ * pick another slot; -EINVAL: invalid task, or a queue segment, whose producers claim slots themselves. */
 int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen);
 
-/* TASK -> FREE; SHARED: no further range is given out, and FREE at once if none is being worked on.
- * 0; -EBUSY if a worker has it (a whole task will be published, and then is to be discarded; a stopped SHARED
- * one becomes FREE with the last range at work); -ESTALE: another generation. */
+/* TASK -> FREE. SHARED: stop all unclaimed ranges; the slot becomes FREE at once if no worker has a range. -EBUSY: a
+ * worker has the task. A whole task will be published; discard it then. A stopped SHARED slot becomes FREE with its
+ * last claimed range. -ESTALE: another generation. */
 int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen);
 
-/* Waits until `slot` (SR_ANY: any slot of the current run, the lowest ticket first) is READY; *found tells
- * which. A deadline of 0 asks without sleeping. -ETIMEDOUT, -EINTR, -ESHUTDOWN, -ECANCELED. */
+/* Wait until `slot` is READY; SR_ANY: any slot of the current iteration, lowest sequence number first. *found receives
+ * the slot. A deadline of 0 checks without sleeping. -ETIMEDOUT, -EINTR, -ESHUTDOWN, -ECANCELED. */
 int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *found);
 
-/* The same, but -ETIMEDOUT also when the descriptor `watched` is readable, soon after it is: a pidfd, or an epoll of
- * several. -1: none. */
-int sr_wait_watching(sr_ring *ring, uint32_t slot, uint64_t deadline, int watched, uint32_t *found);
+/* Like sr_wait_ready, but also return -ETIMEDOUT soon after the descriptor `death_fd` becomes readable. `death_fd` is a
+ * pidfd or an epoll of several; -1: none. */
+int sr_wait_ready_or_death(sr_ring *ring, uint32_t slot, uint64_t deadline, int death_fd, uint32_t *found);
 
-/* From now on (until it is taken back) sr_wait_ready does not sleep in this process, and returns -ECANCELED
- * where it would; a thread that sleeps in it wakes. What is READY is still found. */
+/* If `on`, interrupt the waits of this process: sr_wait_ready returns -ECANCELED instead of sleeping, and a sleeping
+ * thread wakes. Otherwise undo that. It still finds READY slots. */
 int sr_interrupt(sr_ring *ring, bool on);
 
-/* READY -> LEASED with `party` as holder; *result is a copy, not yet checked. -EBUSY: not READY; in a push
- * segment also: not the first any more, because another consumer was faster (wait again). */
-int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_result *result);
+/* READY -> LEASED, owned by `participant`. *result receives a copy that is not yet validated. -EBUSY: not READY; in a
+ * queue segment also: no longer the first, because another consumer was faster (wait again). */
+int sr_take(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t *gen, sr_result *result);
 
-/* Slots that can still carry tasks: neither leased nor parked. */
+/* Return how many slots can still carry tasks: those neither leased nor parked. */
 int sr_circulating(const sr_ring *ring);
 
-/* LEASED -> FREE (PARKED while worker code holds an array in it). -ESTALE: not this lease. */
+/* LEASED -> FREE; PARKED while worker code keeps an array in it. -ESTALE: not this lease. */
 int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen);
 
-/* READY -> FREE for what nobody wants. -EBUSY: not READY. */
+/* READY -> FREE (or PARKED, as above) for an unwanted batch. -EBUSY: not READY. */
 int sr_discard(sr_ring *ring, uint32_t slot);
 
-/* Worker. ------------------------------------------------------------------------------------------------- */
+/* Worker */
 
-/* Waits for a task that `party` may take, lowest ticket first, and claims it.
- * *range: SR_WHOLE, a range number, or SR_FINISH. Adds the time waited to the slot's idle_ns.
- * -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
-int sr_claim(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint32_t *range, uint64_t *gen);
+/* Wait for a task that `participant` may take, lowest sequence number first, and claim it. *range receives SR_WHOLE, a
+ * range number, or SR_FINISH. The wait is added to the slot's idle_ns. -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
+int sr_claim(sr_ring *ring, uint32_t participant, uint64_t deadline, uint32_t *slot, uint32_t *range, uint64_t *gen);
 
-/* CLAIMED -> READY, and wakes who waits for it. `held`: worker code kept an array; sr_unhold will follow.
- * -ESTALE: not the owner of this generation. */
-int sr_publish(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, const sr_result *result, bool held);
+/* CLAIMED -> READY, and wake the participant that waits for it. `pinned`: worker code keeps an array in the slot;
+ * sr_unpin will follow. -ESTALE: not the owner of this generation. */
+int sr_publish(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen, const sr_result *result, bool pinned);
 
-/* CLAIMED -> FREE: the owner gives up and nothing is published. */
-int sr_abort(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen);
+/* CLAIMED -> FREE: the owner gives up and publishes nothing. */
+int sr_abort(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen);
 
-/* CLAIMED -> PARKED: as sr_abort, but code of the owner keeps an array in it; sr_unhold will follow. */
-int sr_park(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen);
+/* CLAIMED -> PARKED: like sr_abort, but the owner's code keeps an array in the slot; sr_unpin will follow. */
+int sr_park(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen);
 
-/* The last array that worker code held in a published slot has gone. */
-int sr_unhold(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen);
+/* Unpin a published or parked slot: worker code has dropped its last array in it. */
+int sr_unpin(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen);
 
-/* Cooperative slots (coop.c). ------------------------------------------------------------------------------ */
+/* Slots with ranges */
 
-/* The owner has done its range; `result` (may be NULL) is what it staged. Returns 1 if this party is now the
- * slot's owner because it was the last: it must finish and publish; else 0. */
-int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, uint64_t gen,
+/* End the owner's range; `result` (may be NULL) describes what it staged. Return 1 if this was the last range: this
+ * participant now owns the slot and must finish and publish it. Otherwise return 0. */
+int sr_range_done(sr_ring *ring, uint32_t participant, uint32_t slot, uint32_t range, uint64_t gen,
                   const sr_result *result);
 
-/* Who decides how the rows lie: 0 this party must propose (and then settle); SR_LAYOUT_DIRECT or
- * SR_LAYOUT_STAGED: it is settled. Waits while another party proposes. -ETIMEDOUT, -EINTR, -ESHUTDOWN;
- * -ESTALE: another generation. */
-int sr_layout_propose(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, uint64_t deadline);
+/* Decide which participant proposes the layout of the rows. Return 0: this participant must propose and then settle;
+ * SR_LAYOUT_DIRECT or SR_LAYOUT_STAGED: it is settled. Wait while another participant proposes. -ETIMEDOUT, -EINTR,
+ * -ESHUTDOWN; -ESTALE: another generation. */
+int sr_layout_propose(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen, uint64_t deadline);
 
-/* Settles the layout; for SR_LAYOUT_DIRECT `result` describes the table that has been written. */
-int sr_layout_settle(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, int layout,
+/* Settle the layout. For SR_LAYOUT_DIRECT, `result` describes the table that the caller has written. */
+int sr_layout_settle(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen, int layout,
                      const sr_result *result);
 
-/* Push mode. --------------------------------------------------------------------------------------------- */
+/* Queue mode */
 
-/* FREE -> CLAIMED by a producer, waiting for a slot if need be; a deadline of 0 asks without sleeping. -ETIMEDOUT,
- * -EINTR, -ESHUTDOWN. */
-int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen);
+/* FREE -> CLAIMED by a producer; wait for a FREE slot if there is none. A deadline of 0 checks without sleeping.
+ * -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
+int sr_claim_free(sr_ring *ring, uint32_t participant, uint64_t deadline, uint32_t *slot, uint64_t *gen);
 
-/* ---- record.c: how long what has taken ------------------------------------------------------------------------- */
+/* ---- record.c: durations and statistics -------------------------------------------------------------------------- */
 
-/* Adds to the durations of the batch being made, and to the count of samples that were passed over; the owner of the
- * slot, or of one of its ranges, calls it. */
-int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped);
-/* The same for what the dataset tells of the time of fetching, and for the sample that took longest. */
+/* Add to the durations of a batch, and to the count of samples that the dataset skipped. The owner of the slot, or of
+ * one of its ranges, calls it. */
+int sr_add_times(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped);
+/* Add the parts of the fetch time that the dataset reports, and the slowest sample. */
 typedef struct sr_parts {
     uint64_t read_ns, decode_ns, resize_ns, slowest_ns;
     int64_t slowest_index;
     uint32_t hits, misses;
 } sr_parts;
-int sr_note_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts);
-/* The party reads that row of the slot from `since` on; SR_WHOLE: none any more. */
-void sr_note_row(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t row, uint64_t since);
-/* The consumer, who has the slot: how long its copy to a device took. */
-void sr_note_copy(sr_ring *ring, uint32_t slot, uint64_t copy_ns);
-/* The loop has made a step with what a thread has taken for it: how long it waited, and how long all of it took. */
-void sr_note_loop(sr_ring *ring, uint64_t wait_ns, uint64_t step_ns);
+int sr_add_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts);
+/* Record that the participant reads this row of the slot since `since`; SR_WHOLE: it reads none. */
+void sr_set_row(sr_ring *ring, uint32_t participant, uint32_t slot, uint32_t row, uint64_t since);
+/* Record how long the copy to a device took. The consumer that owns the slot calls it. */
+void sr_set_copy_time(sr_ring *ring, uint32_t slot, uint64_t copy_ns);
+/* Record a step of a training loop for which a thread takes the batches: its wait, and its total duration. */
+void sr_add_loop_step(sr_ring *ring, uint64_t wait_ns, uint64_t step_ns);
 
-/* The slot's stamps and durations; they belong to one batch only while the caller holds the slot. */
+/* Copy the slot's stamps and durations. They belong to one batch only while the caller owns the slot. */
 typedef struct sr_stamps {
     uint64_t dispatched_at, claimed_at, fetched_at, published_at, taken_at, fetch_ns, collate_ns, idle_ns, skipped;
 } sr_stamps;
 int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out);
-/* The consumer has just taken the slot: notes how long it waited for it, and its step since `before`, when it took the
- * last one (0: none). Of the stamps it gives what the consumer adds up: all but dispatched, claimed, fetched. */
-void sr_note_take(sr_ring *ring, uint32_t slot, uint64_t waited_ns, uint64_t before, sr_stamps *out);
+/* Record, just after sr_take, how long the consumer waited for the slot, and its step since `before`, the time of its
+ * previous take (0: none). *out receives the stamps and durations that the consumer sums: all except dispatched,
+ * claimed and fetched. */
+void sr_record_take(sr_ring *ring, uint32_t slot, uint64_t waited_ns, uint64_t before, sr_stamps *out);
 
-/* ---- copy.c -------------------------------------------------------------------------------------------------- */
+/* ---- copy.c: copies larger than the caches ----------------------------------------------------------------------- */
 
-/* Ways of copying what is larger than the caches; memcpy apart, past them. All of it is visible to whoever sees a later
- * publish. */
+/* Ways to copy. All except memcpy bypass the caches. A later publish makes every copy visible. */
 enum sr_copy { SR_COPY_UNKNOWN = 0, SR_COPY_MEMCPY = 1, SR_COPY_STREAM16 = 2, SR_COPY_STREAM64 = 3, SR_COPY_WAYS = 4 };
-/* The widest streaming way of this processor; memcpy where it has none. */
+/* Return the widest streaming way of this processor; SR_COPY_MEMCPY if it has none. */
 uint32_t sr_copy_widest(void);
-/* Copies in a way, which must not be above the widest. */
+/* Copy `bytes` in the given way, at most the widest. */
 void sr_copy_by(uint32_t way, void *to, const void *from, uint64_t bytes);
-/* Copies `n` pieces, one behind the other, in the way that the first such calls of this process have shown to be the
- * fastest, or that it was told. SLIPRING_COPY=memcpy or =streaming in the environment decides it. */
+/* Copy `n` pieces of `each` bytes, contiguously, in the fastest way. The process measures it in its first such calls,
+ * unless sr_copy_choose or SLIPRING_COPY=memcpy or =streaming in the environment sets it. */
 void sr_copy_rows(char *to, const char *const *from, uint64_t n, uint64_t each);
-/* The way that was chosen; SR_COPY_UNKNOWN: none yet. */
+/* Return the chosen way; SR_COPY_UNKNOWN: none yet. */
 uint32_t sr_copy_chosen(void);
-/* Takes over what another process has measured, unless this one has, too. */
+/* Adopt the way that another process has measured, unless this process has chosen one already. */
 void sr_copy_choose(uint32_t way);
 
-/* ---- recover.c --------------------------------------------------------------------------------------------- */
+/* ---- recover.c: recovery of dead participants -------------------------------------------------------------------- */
 
-/* Gives back all that `party` held; the caller has confirmed that it is dead. Returns the number of tasks that
- * will be done again (a pull segment), or -errno. */
-int sr_recover(sr_ring *ring, uint32_t party);
-/* The same for a thread of a process that lives on: the arrays that its code keeps are still there, and so their
- * slots stay held until sr_unhold. */
-int sr_recover_thread(sr_ring *ring, uint32_t party);
+/* Release everything that `participant` owned; the caller has confirmed its death. Return how many tasks of a loader
+ * segment will be redone, or -errno. */
+int sr_recover(sr_ring *ring, uint32_t participant);
+/* Like sr_recover, for a dead thread of a living process: its arrays still exist, so their slots stay pinned until
+ * sr_unpin. */
+int sr_recover_thread(sr_ring *ring, uint32_t participant);
 
-/* The first slot from *slot on with a task that `party` has claimed (or a range of it), or that is addressed to
- * it: what a death leaves undone. -ENOENT: none. */
-int sr_find_owned(const sr_ring *ring, uint32_t party, uint32_t *slot);
+/* Find the first slot, from *slot on, whose task `participant` has claimed (or a range of it), or that is addressed to
+ * it: the work that a dead worker leaves unfinished. -ENOENT: there is none. */
+int sr_find_owned(const sr_ring *ring, uint32_t participant, uint32_t *slot);
 
 #endif

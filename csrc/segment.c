@@ -1,4 +1,4 @@
-/* segment.c - making a segment, mapping it, and putting memory under its slots. */
+/* segment.c - create, attach and destroy a segment. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 static uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
-/* ---- geometry ------------------------------------------------------------------------------------------ */
+/* ---- geometry ---------------------------------------------------------------------------------------------------- */
 
 static void lay_out(sr_header *h, const sr_options *o, uint64_t capacity)
 {
@@ -26,9 +26,9 @@ static void lay_out(sr_header *h, const sr_options *o, uint64_t capacity)
     h->version = SR_VERSION;
     h->flags = o->flags;
     h->n_slots = o->n_slots;
-    h->n_parties = o->n_parties;
-    h->parties_off = SR_PAGE;
-    h->slots_off = round_up(h->parties_off + sizeof(sr_party) * o->n_parties, SR_PAGE);
+    h->n_participants = o->n_participants;
+    h->participants_off = SR_PAGE;
+    h->slots_off = round_up(h->participants_off + sizeof(sr_participant) * o->n_participants, SR_PAGE);
     h->records_off = round_up(h->slots_off + sizeof(sr_slot) * o->n_slots, SR_PAGE);
     h->n_records = SR_RECORDS;
     h->data_off = round_up(h->records_off + sizeof(sr_totals) + SR_RECORDS * sizeof(sr_record), SR_PAGE);
@@ -46,31 +46,33 @@ static bool header_is_sound(const sr_header *h, uint64_t file_bytes)
 {
     if (h->magic != SR_MAGIC || h->version != SR_VERSION)
         return false;
-    if ((h->flags & ~(SR_SEG_PUSH | SR_SEG_RECORDED)) || h->n_slots == 0 || h->n_slots > SR_MAX_SLOTS || h->n_parties < 2 || h->n_parties > SR_MAX_PARTIES)
+    if ((h->flags & ~(SR_SEG_QUEUE | SR_SEG_RECORDED)) || h->n_slots == 0 || h->n_slots > SR_MAX_SLOTS ||
+        h->n_participants < 2 || h->n_participants > SR_MAX_PARTICIPANTS)
         return false;
-    sr_options o = {.n_slots = h->n_slots, .n_parties = h->n_parties, .flags = h->flags,
+    sr_options o = {.n_slots = h->n_slots, .n_participants = h->n_participants, .flags = h->flags,
                     .task_capacity = h->task_capacity};
     if (h->capacity == 0 || h->capacity > LARGEST_CAPACITY || h->task_capacity == 0 ||
         h->task_capacity > LARGEST_CAPACITY)
         return false;
     sr_header again;
     lay_out(&again, &o, h->capacity);
-    return again.parties_off == h->parties_off && again.slots_off == h->slots_off &&
-           again.data_off == h->data_off && again.records_off == h->records_off && again.n_records == h->n_records && again.task_capacity == h->task_capacity &&
+    return again.participants_off == h->participants_off && again.slots_off == h->slots_off &&
+           again.data_off == h->data_off && again.records_off == h->records_off && again.n_records == h->n_records &&
+           again.task_capacity == h->task_capacity &&
            again.capacity == h->capacity && again.stride == h->stride && again.total == h->total &&
            h->total <= file_bytes;
 }
 
-/* What a mapping may be refused for: enum sr_limit, and the same as a text. */
+/* A limit on mappings: enum sr_limit, and its description. */
 struct bound {
     int limit;
     const char *text;
-    uint64_t free; /* bytes that it leaves; 0 also where it does not count bytes */
+    uint64_t free; /* bytes that it leaves; 0 also if it does not count bytes */
 };
 
-/* The most that a segment may reserve of this process's address space: half of it, times the share that nobody
- * has taken yet, twice. So one more always fits, and with each one the program keeps room of its own. And a third at
- * most: as a rule there are two loaders, and the second's batches are no smaller. */
+/* Return how many bytes of this process's address space a segment may reserve: half of the space, times the square of
+ * the unused fraction. So another segment always fits, and the program always keeps some addresses. A third is the
+ * maximum, because most programs have two loaders, and the second one's batches are no smaller. */
 static uint64_t share_of_addresses(struct bound *why)
 {
     uint64_t size = sr_address_space(), used = sr_mapped_bytes();
@@ -91,20 +93,23 @@ static const struct bound LOCKED = {SR_LIMIT_LOCKED, "the limit on locked memory
 static const struct bound FILE_SIZE = {SR_LIMIT_FILESIZE, "the limit on file size (RLIMIT_FSIZE, ulimit -f)", 0};
 static const struct bound FILE_LENGTH = {SR_LIMIT_FILESYSTEM, "the file system's limit on a file's length", 0};
 
-/* Where `most` bytes are all that may be reserved: the capacity that fits, at most `capacity`; 0: none does. Tasks have
- * an eighth, unless their capacity was asked for: 64 MiB each would be most of a small reserve. */
+/* Return the capacity that fits, at most `capacity`, if `most` bytes may be reserved; 0: none fits. Tasks get an eighth
+ * unless their capacity was requested: 64 MiB each would be most of a small reserve. */
 static uint64_t fit(sr_options *o, const sr_header *h, uint64_t most, uint64_t capacity)
 {
     uint64_t each = most > h->data_off ? (most - h->data_off) / o->n_slots / SR_PAGE * SR_PAGE : 0;
     if (!o->task_capacity && each / 8 < h->task_capacity)
         o->task_capacity = each / 8 < SR_TASK_COMMIT ? SR_TASK_COMMIT : each / 8;
     uint64_t tasks = round_up(o->task_capacity ? o->task_capacity : h->task_capacity, SR_PAGE);
+    /* As in lay_out: the geometry that it makes of this must fit, or reserve() would never end. */
+    if (tasks < SR_TASK_COMMIT)
+        tasks = SR_TASK_COMMIT;
     uint64_t fits = each > tasks ? each - tasks : 0;
     return fits < capacity ? fits : capacity;
 }
 
-/* Reserves the file's length and its mapping: as much as known limits allow, and half as long as the system refuses;
- * *why tells what did so last. */
+/* Reserve the file's length and its mapping: as much as known limits allow, then half as much each time that the system
+ * refuses. *why receives the last limit. */
 static int reserve(int fd, const sr_options *asked, sr_header *h, sr_info *info, char **base, struct bound *why)
 {
     struct rlimit limit;
@@ -117,7 +122,7 @@ static int reserve(int fd, const sr_options *asked, sr_header *h, sr_info *info,
     info->wanted = capacity;
     do {
         lay_out(h, &o, capacity);
-        /* Asked, not tried: ftruncate beyond the limit raises SIGXFSZ, which kills plain C programs. */
+        /* Check instead of trying: ftruncate beyond the limit raises SIGXFSZ, which kills plain C programs. */
         if (!unlimited && h->total > limit.rlim_cur) {
             *why = FILE_SIZE;
             rc = -EFBIG;
@@ -134,7 +139,7 @@ static int reserve(int fd, const sr_options *asked, sr_header *h, sr_info *info,
             rc = sr_map_file(fd, h->total, base);
             if (rc == 0)
                 return 0;
-            /* There were addresses: what is short is the mappings' number, or the memory that may be locked. */
+            /* Enough addresses were free, so the limit is the number of mappings or the amount of locked memory. */
             *why = rc == -EAGAIN ? LOCKED : rc == -ENOMEM ? MAPPINGS : addresses;
             capacity /= 2;
         }
@@ -143,7 +148,7 @@ static int reserve(int fd, const sr_options *asked, sr_header *h, sr_info *info,
     return rc;
 }
 
-/* ---- handles ------------------------------------------------------------------------------------------ */
+/* ---- handles ----------------------------------------------------------------------------------------------------- */
 
 static int open_handle(int fd, int record, char *base, const sr_header *h, const sr_info *info, sr_ring **out)
 {
@@ -151,34 +156,34 @@ static int open_handle(int fd, int record, char *base, const sr_header *h, const
     if (!ring)
         return -ENOMEM;
     ring->populated = calloc(h->n_slots, sizeof *ring->populated);
-    ring->in_use = calloc(h->n_slots, sizeof *ring->in_use);
-    ring->told = calloc(h->n_slots, sizeof *ring->told);
-    if (!ring->populated || !ring->in_use || !ring->told) {
+    ring->refs = calloc(h->n_slots, sizeof *ring->refs);
+    ring->dispatched = calloc(h->n_slots, sizeof *ring->dispatched);
+    if (!ring->populated || !ring->refs || !ring->dispatched) {
         free((void *)ring->populated);
-        free((void *)ring->in_use);
-        free(ring->told);
+        free((void *)ring->refs);
+        free(ring->dispatched);
         free(ring);
         return -ENOMEM;
     }
-    int rc = sr_know_file(&ring->file, fd);
+    int rc = sr_identify_file(&ring->file, fd);
     ring->record.fd = -1;
     if (rc == 0 && record >= 0)
-        rc = sr_know_file(&ring->record, record);
+        rc = sr_identify_file(&ring->record, record);
     if (rc != 0) {
-        free(ring->told);
-        free((void *)ring->in_use);
+        free(ring->dispatched);
+        free((void *)ring->refs);
         free((void *)ring->populated);
         free(ring);
         return rc;
     }
     ring->base = base;
     ring->header = (sr_header *)base;
-    ring->parties = (sr_party *)(base + h->parties_off);
+    ring->participants = (sr_participant *)(base + h->participants_off);
     ring->slots = (sr_slot *)(base + h->slots_off);
     ring->totals = (sr_totals *)(base + h->records_off);
     ring->records = (sr_record *)(ring->totals + 1);
     ring->n_slots = h->n_slots;
-    ring->n_parties = h->n_parties;
+    ring->n_participants = h->n_participants;
     ring->flags = h->flags;
     ring->data_off = h->data_off;
     ring->stride = h->stride;
@@ -187,36 +192,36 @@ static int open_handle(int fd, int record, char *base, const sr_header *h, const
     ring->total = h->total;
     ring->info = *info;
     ring->info.n_slots = h->n_slots;
-    ring->info.n_parties = h->n_parties;
+    ring->info.n_participants = h->n_participants;
     ring->info.flags = h->flags;
     ring->info.capacity = h->capacity;
     ring->info.total = h->total;
-    /* A crashing worker must not spend minutes on dumping the segment. Refusal is harmless. */
+    /* A crashing worker must not spend minutes dumping the segment. A refusal is harmless. */
     (void)madvise(base, h->total, MADV_DONTDUMP);
     sr_enlist(ring);
     *out = ring;
     return 0;
 }
 
-/* Has all but the slots lie in a file of its own, which outlives the processes. Whoever attaches needs both: the header in
- * memory says so by naming no records. */
+/* Put everything except the slots into a separate file, which outlives the processes. To attach, a process needs both:
+ * the header in memory shows that by naming no records. */
 static int put_controls_in(const char *path, char *base, sr_header *h, sr_info *info, int *record)
 {
     struct rlimit limit;
     int fd = sr_open_record(path, SR_MAGIC, &info->record_number);
     if (fd < 0)
         return fd;
-    /* Asked, not tried, as in reserve. */
+    /* Check instead of trying, as in reserve. */
     int rc = getrlimit(RLIMIT_FSIZE, &limit) == 0 && h->data_off > limit.rlim_cur ? -EFBIG : 0;
     if (rc == 0 && ftruncate(fd, (off_t)h->data_off) != 0)
         rc = -errno;
     if (rc == 0)
-        rc = -posix_fallocate(fd, 0, (off_t)h->data_off); /* or a full disk would be a SIGBUS */
+        rc = -posix_fallocate(fd, 0, (off_t)h->data_off); /* otherwise a full disk raises SIGBUS later */
     if (rc == 0) {
         sr_header here = *h;
         here.flags |= SR_SEG_RECORDED;
         here.records_off = 0;
-        memcpy(base, &here, offsetof(sr_header, run));
+        memcpy(base, &here, offsetof(sr_header, iteration));
         if (mmap(base, h->data_off, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
             rc = -errno;
     }
@@ -231,10 +236,13 @@ static int put_controls_in(const char *path, char *base, sr_header *h, sr_info *
     return 0;
 }
 
-static int commit_controls(int fd, const sr_header *h, sr_shortage *why)
+static int commit_controls(int fd, const sr_header *h, sr_alloc_error *why)
 {
     uint64_t need = h->data_off + h->n_slots * (SR_TASK_COMMIT + SR_PAYLOAD_COMMIT);
-    int rc = sr_check_room(fd, need, why);
+    sr_cgroup_locks locks;
+    (void)sr_memory_available(-1, "", NULL, &locks); /* only for the locks */
+    sr_lock_cgroups(&locks, sr_now() + SR_GROW_WAIT_NS);
+    int rc = sr_check_memory(fd, need, why);
     if (rc == 0)
         rc = sr_put_memory(fd, 0, h->data_off);
     for (uint32_t i = 0; rc == 0 && i < h->n_slots; i++) {
@@ -243,12 +251,14 @@ static int commit_controls(int fd, const sr_header *h, sr_shortage *why)
         if (rc == 0)
             rc = sr_put_memory(fd, at + h->task_capacity, SR_PAYLOAD_COMMIT);
     }
+    sr_unlock_cgroups(&locks);
     if (rc == -ENOSPC && why && why->limit == SR_LIMIT_NONE)
-        *why = (sr_shortage){.limit = SR_LIMIT_FILESYSTEM, .needed = need, .free = sr_headroom(fd, "", NULL)};
+        *why = (sr_alloc_error){.limit = SR_LIMIT_FILESYSTEM, .needed = need,
+                             .free = sr_memory_available(fd, "", NULL, NULL)};
     return rc;
 }
 
-int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
+int sr_create(const sr_options *o, sr_ring **out, sr_alloc_error *why)
 {
     sr_header h;
     sr_info info = {0};
@@ -257,9 +267,9 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
     int record = -1;
 
     if (why)
-        *why = (sr_shortage){0};
-    if (!o || !out || o->n_slots == 0 || o->n_slots > SR_MAX_SLOTS || o->n_parties < 2 ||
-        o->n_parties > SR_MAX_PARTIES || (o->flags & ~SR_SEG_PUSH) || o->capacity > LARGEST_CAPACITY ||
+        *why = (sr_alloc_error){0};
+    if (!o || !out || o->n_slots == 0 || o->n_slots > SR_MAX_SLOTS || o->n_participants < 2 ||
+        o->n_participants > SR_MAX_PARTICIPANTS || (o->flags & ~SR_SEG_QUEUE) || o->capacity > LARGEST_CAPACITY ||
         o->task_capacity > LARGEST_CAPACITY)
         return -EINVAL;
     int fd = sr_open_memory(o->backing, o->dir, &info.backing, &info.reason);
@@ -273,16 +283,16 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
             h.pid_namespace = sr_pid_namespace();
             if (o->label)
                 strncpy(h.label, o->label, SR_LABEL - 1);
-            if (o->record) /* the job does not fail for want of it */
+            if (o->record) /* without it the job continues */
                 info.record = put_controls_in(o->record, base, &h, &info, &record);
-            memcpy(base, &h, offsetof(sr_header, run));
+            memcpy(base, &h, offsetof(sr_header, iteration));
             memcpy(base + offsetof(sr_header, label), h.label, SR_LABEL);
             rc = open_handle(fd, record, base, &h, &info, out);
         }
         if (rc != 0)
             munmap(base, h.total);
     } else if (why) {
-        *why = (sr_shortage){.limit = bound.limit, .needed = h.total, .free = bound.free};
+        *why = (sr_alloc_error){.limit = bound.limit, .needed = h.total, .free = bound.free};
     }
     if (rc != 0) {
         if (record >= 0)
@@ -294,19 +304,20 @@ int sr_create(const sr_options *o, sr_ring **out, sr_shortage *why)
         sr_store_relaxed(&(*out)->slots[i].task_committed, SR_TASK_COMMIT);
         sr_store_relaxed(&(*out)->slots[i].committed, SR_PAYLOAD_COMMIT);
     }
-    return sr_join(*out, SR_CONSUMER); /* it refuses numbers that are too large, and nothing else */
+    /* sr_join fails only for numbers that are too large. */
+    return sr_join(*out, SR_CONSUMER);
 }
 
-/* Whether the memory says of itself that its controls lie in a file, and they could be those. */
+/* Return whether the header in memory refers to a record file, and `controls` can be that file's header. */
 static bool has_controls_elsewhere(int fd, const sr_header *controls)
 {
     sr_header h;
     return pread(fd, &h, sizeof h, 0) == (ssize_t)sizeof h && h.magic == SR_MAGIC && (h.flags & SR_SEG_RECORDED) &&
-           h.records_off == 0 && h.n_slots == controls->n_slots && h.n_parties == controls->n_parties &&
+           h.records_off == 0 && h.n_slots == controls->n_slots && h.n_participants == controls->n_participants &&
            h.stride == controls->stride && h.total == controls->total;
 }
 
-/* -1 for -1. */
+/* Duplicate a descriptor; -1 stays -1. */
 static int duplicate(int fd) { return fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 3); }
 
 int sr_attach(int given, int given_record, sr_ring **out)
@@ -324,7 +335,8 @@ int sr_attach(int given, int given_record, sr_ring **out)
         char *base;
         rc = sr_map_file(fd, h.total, &base);
         if (rc == 0) {
-            if (record >= 0 && mmap(base, h.data_off, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, record, 0) == MAP_FAILED)
+            if (record >= 0 &&
+                mmap(base, h.data_off, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, record, 0) == MAP_FAILED)
                 rc = -errno;
             if (rc == 0)
                 rc = open_handle(fd, record, base, &h, &info, out);
@@ -341,7 +353,7 @@ int sr_attach(int given, int given_record, sr_ring **out)
 
 int sr_after_fork(sr_ring *ring)
 {
-    /* Page tables of a shared mapping are not copied by fork: this process has touched nothing yet. */
+    /* A fork does not copy the page tables of a shared mapping, so this process has touched nothing yet. */
     for (uint32_t i = 0; i < ring->n_slots; i++)
         sr_store_relaxed(&ring->populated[i], 0);
     sr_store_relaxed(&ring->interrupted, 0);
@@ -361,58 +373,10 @@ int sr_destroy(sr_ring *ring)
         rc = -errno;
     if (record >= 0 && close(record) != 0 && rc == 0)
         rc = -errno;
-    free(ring->told);
+    free(ring->dispatched);
     free((void *)ring->populated);
-    free((void *)ring->in_use);
+    free((void *)ring->refs);
     free(ring);
     return rc;
 }
 
-int sr_fd(const sr_ring *ring) { return sr_file_fd(&ring->file); }
-
-int sr_record_fd(const sr_ring *ring) { return ring->record.fd < 0 ? -ENOENT : sr_file_fd(&ring->record); }
-
-int sr_describe(const sr_ring *ring, sr_info *info)
-{
-    *info = ring->info;
-    info->copies = sr_load_relaxed(&ring->header->copies);
-    return 0;
-}
-
-sr_slot *sr_slot_at(const sr_ring *ring, uint32_t slot) { return sr_slot_checked(ring, slot); }
-
-const sr_task *sr_task_of(const sr_ring *ring, uint32_t slot)
-{
-    return slot < ring->n_slots ? &ring->slots[slot].task : NULL;
-}
-
-const sr_result *sr_result_of(const sr_ring *ring, uint32_t slot, uint32_t range)
-{
-    if (slot >= ring->n_slots || (range != SR_WHOLE && range >= SR_MAX_RANGES))
-        return NULL;
-    return range == SR_WHOLE ? &ring->slots[slot].result : &ring->slots[slot].ranges[range].result;
-}
-
-uint64_t sr_slot_committed(const sr_ring *ring, uint32_t slot)
-{
-    return slot < ring->n_slots ? sr_load_acquire(&ring->slots[slot].committed) : 0;
-}
-
-char *sr_task_area(const sr_ring *ring, uint32_t slot)
-{
-    return slot < ring->n_slots ? ring->base + ring->data_off + slot * ring->stride : NULL;
-}
-
-char *sr_payload(const sr_ring *ring, uint32_t slot)
-{
-    char *task = sr_task_area(ring, slot);
-    return task ? task + ring->task_capacity : NULL;
-}
-
-uint64_t sr_committed(const sr_ring *ring)
-{
-    uint64_t sum = ring->data_off;
-    for (uint32_t i = 0; i < ring->n_slots; i++)
-        sum += sr_load_relaxed(&ring->slots[i].committed) + sr_load_relaxed(&ring->slots[i].task_committed);
-    return sum;
-}

@@ -1,4 +1,4 @@
-/* system.c - what the core asks of the kernel about time and processes: the clock, futexes, who lives. It keeps no state. */
+/* system.c - time and processes: the clock, futexes, and which processes live. It keeps no state. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -59,8 +59,8 @@ int sr_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline)
 {
     struct timespec at = {.tv_sec = (time_t)(deadline / UINT64_C(1000000000)),
                           .tv_nsec = (long)(deadline % UINT64_C(1000000000))};
-    /* WAIT_BITSET takes an absolute deadline; without FUTEX_PRIVATE_FLAG it works across processes. There is
-     * always a deadline (SR_FOREVER is 585 years): without one, a handler with SA_RESTART would not end it. */
+    /* WAIT_BITSET takes an absolute deadline; without FUTEX_PRIVATE_FLAG it works across processes. There is always a
+     * deadline (SR_FOREVER is 585 years): without one, a signal handler with SA_RESTART would not end the wait. */
     long rc = syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_BITSET, seen, &at, NULL, FUTEX_BITSET_MATCH_ANY);
     return rc == 0 ? 0 : -errno;
 }
@@ -71,9 +71,9 @@ int sr_futex_wake(_Atomic uint32_t *word, int count)
     return rc < 0 ? -errno : 0;
 }
 
-/* ---- processes ------------------------------------------------------------------------------------------- */
+/* ---- processes --------------------------------------------------------------------------------------------------- */
 
-/* Reads the beginning of a file of /proc; false if there is nothing. No stdio: this runs in forked children. */
+/* Read the beginning of a file in /proc; false if there is none. No stdio: this runs in forked children. */
 static bool read_text(const char *path, char *text, size_t size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -85,9 +85,9 @@ static bool read_text(const char *path, char *text, size_t size)
     return n > 0;
 }
 
-/* Whether /proc tells of this process's PID namespace: a container may have the machine's /proc, where its numbers
- * are those of others. One process may have the same number in both, so that /proc/self is not enough: NSpid has all
- * its numbers, from /proc's namespace inwards. */
+/* Return whether /proc belongs to this process's PID namespace. A container may have the machine's /proc, where a pid
+ * of the container means another process. A process may have the same pid in both, so /proc/self is not enough. NSpid
+ * lists all its pids, from /proc's namespace inwards. */
 static bool proc_is_ours(void)
 {
     char text[4096], self[24] = "", *end = NULL;
@@ -96,7 +96,7 @@ static bool proc_is_ours(void)
     const char *numbers = strstr(text, "\nNSpid:");
     if (numbers != NULL)
         return strtol(numbers + 7, &end, 10) == (long)getpid() && *end == '\n';
-    /* A kernel that does not tell. */
+    /* This kernel has no NSpid. */
     return readlink("/proc/self", self, sizeof self - 1) > 0 && strtol(self, NULL, 10) == (long)getpid();
 }
 
@@ -104,13 +104,13 @@ uint64_t sr_process(int pid, uint64_t *stack)
 {
     char path[64], text[1024];
     *stack = 0;
-    /* The main thread's file, which says the same: of /proc/PID/stat user-mode emulators answer a process that asks for
-     * its own with numbers that no other process sees. */
+    /* The main thread's file has the same contents. A user-mode emulator answers a process that reads its own
+     * /proc/PID/stat with numbers that no other process sees. */
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, pid);
     if (!proc_is_ours() || !read_text(path, text, sizeof text))
         return 0;
     uint64_t started = 0;
-    /* The command name may hold anything, also spaces and brackets: fields count from the last one. */
+    /* The command name may contain anything, including spaces and brackets: count the fields from the last bracket. */
     char *p = strrchr(text, ')');
     for (int field = 2; p && field < 28; field++) {
         p = strchr(p + 1, ' ');
@@ -135,8 +135,8 @@ uint64_t sr_pid_namespace(void)
     return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-/* The word says itself whose it is, so that it may be read at any time: what another incarnation of the number has left
- * tells nothing. */
+/* The word names its incarnation by a hash, so it may be read at any time: a word of another incarnation of the number
+ * means nothing. */
 static uint64_t program_word(uint64_t incarnation, uint64_t stack)
 {
     uint32_t of = (uint32_t)((incarnation ^ incarnation >> 32) * UINT64_C(0x9e3779b97f4a7c15) >> 32);
@@ -151,7 +151,7 @@ uint64_t sr_program_of(uint64_t incarnation)
     return program_word(incarnation, stack);
 }
 
-int sr_has_gone(uint64_t incarnation, uint64_t program)
+int sr_has_exited(uint64_t incarnation, uint64_t program)
 {
     int pid = (int)(uint32_t)incarnation;
     uint64_t stack;
@@ -159,11 +159,11 @@ int sr_has_gone(uint64_t incarnation, uint64_t program)
     if (now == 0 && kill(pid, 0) != 0 && errno == ESRCH)
         return 1;
     if (now != 0 && started != 0 && now != started)
-        return 1; /* the number is another process's by now */
+        return 1; /* another process has the pid now */
     uint64_t runs = program_word(incarnation, stack);
     if (runs && program && runs >> 32 == program >> 32 && runs != program)
-        return 1; /* it has become another program: its stack is another one */
-    /* A zombie still has its number; its pidfd tells. */
+        return 1; /* another stack: it runs another program */
+    /* A zombie still has its pid; its pidfd shows that it has ended. */
     struct pollfd fd = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
     if (fd.fd < 0)
         return errno == ESRCH ? 1 : -errno;

@@ -1,7 +1,7 @@
-/* wait.c - parties: who sleeps, who wakes, who joins.
+/* wait.c - participants: how they join, sleep and wake, and how a worker watches the consumer's process.
  *
- * Sleeping is by eventcounts: announce, look once more, sleep on a word read before the look (docs/protocol.md, Waiting
- * and waking, names the sources).
+ * Waits are eventcounts: announce, check once more, then sleep on a word that was read before the check
+ * (docs/protocol.md, Waiting and waking, names the sources).
  */
 #define _GNU_SOURCE
 #include <limits.h>
@@ -27,10 +27,10 @@ uint64_t sr_rescan_at(uint64_t deadline)
     return then < deadline ? then : deadline;
 }
 
-/* ---- waking ------------------------------------------------------------------------------------------- */
+/* ---- waking ------------------------------------------------------------------------------------------------------ */
 
-/* Takes the party's announcement away, so that the next wake-up goes to another; true if it was there. */
-static bool rouse(sr_party *p)
+/* Withdraw the participant's announcement, so that the next wake-up goes to another one. True if there was one. */
+static bool wake_if_waiting(sr_participant *p)
 {
     if (!sr_load_ordered(&p->waiting) || !sr_cas32(&p->waiting, 1, 0)) /* [W1] partner: [W2] in sr_claim */
         return false;
@@ -39,21 +39,21 @@ static bool rouse(sr_party *p)
     return true;
 }
 
-void sr_wake_party(sr_ring *ring, uint32_t party)
+void sr_wake_participant(sr_ring *ring, uint32_t participant)
 {
-    if (party < ring->n_parties)
-        rouse(&ring->parties[party]);
+    if (participant < ring->n_participants)
+        wake_if_waiting(&ring->participants[participant]);
 }
 
 void sr_wake_a_worker(sr_ring *ring, uint64_t addressee)
 {
     if (addressee) {
-        sr_wake_party(ring, (uint32_t)addressee - 1);
+        sr_wake_participant(ring, (uint32_t)addressee - 1);
         return;
     }
-    uint32_t end = sr_load_ordered(&ring->header->crowd); /* [W3] partner: [W4] in sr_claim */
-    for (uint32_t i = 1; i < ring->n_parties && i < end; i++)
-        if (rouse(&ring->parties[i]))
+    uint32_t end = sr_load_ordered(&ring->header->waiter_high_water); /* [W3] partner: [W4] in sr_claim */
+    for (uint32_t i = 1; i < ring->n_participants && i < end; i++)
+        if (wake_if_waiting(&ring->participants[i]))
             return;
 }
 
@@ -69,7 +69,7 @@ void sr_wake_ready(sr_ring *ring, uint32_t slot)
     sr_futex_wake(&h->ready, 1);
 }
 
-void sr_wake_free(sr_ring *ring)
+static void wake_free(sr_ring *ring)
 {
     sr_header *h = ring->header;
     if (sr_load_ordered(&h->free_waiters) == 0) /* [F1] partner: [F2] in sr_claim_free */
@@ -78,15 +78,24 @@ void sr_wake_free(sr_ring *ring)
     sr_futex_wake(&h->freed, 1);
 }
 
+bool sr_set_free_at(sr_ring *ring, sr_slot *s, uint64_t word, uint64_t at)
+{
+    sr_store_relaxed(&s->freed_at, at);
+    if (!sr_cas(&s->state, word, sr_word(SR_FREE, 0, sr_gen_of(word)))) /* [E1] partners: [D1], [K3], [F3] */
+        return false;
+    wake_free(ring);
+    return true;
+}
+
 int sr_wake_all(sr_ring *ring)
 {
     sr_header *h = ring->header;
-    for (uint32_t i = 0; i < ring->n_parties; i++) {
-        sr_add_ordered(&ring->parties[i].wake, 1);
-        sr_futex_wake(&ring->parties[i].wake, INT_MAX);
-        sr_futex_wake(&ring->parties[i].status, INT_MAX);
+    for (uint32_t i = 0; i < ring->n_participants; i++) {
+        sr_add_ordered(&ring->participants[i].wake, 1);
+        sr_futex_wake(&ring->participants[i].wake, INT_MAX);
+        sr_futex_wake(&ring->participants[i].status, INT_MAX);
     }
-    /* Also where a layout is settled: whoever settled it may have died before it woke those who wait for it. */
+    /* Also wake the waits for a layout: the participant that settled it may have died before its wake-up. */
     for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++)
         if ((sr_load_acquire(&ring->slots[i].layout) & 3) != SR_LAYOUT_NONE)
             sr_futex_wake((_Atomic uint32_t *)&ring->slots[i].layout, INT_MAX);
@@ -111,32 +120,32 @@ int sr_reopen(sr_ring *ring)
 
 bool sr_closed(const sr_ring *ring) { return sr_load_ordered(&ring->header->closed) != 0; }
 
-int sr_dismiss(sr_ring *ring, uint32_t party)
+int sr_retire(sr_ring *ring, uint32_t participant)
 {
-    if (party == SR_CONSUMER || party >= ring->n_parties || (ring->flags & SR_SEG_PUSH))
+    if (participant == SR_CONSUMER || participant >= ring->n_participants || (ring->flags & SR_SEG_QUEUE))
         return -EINVAL;
-    sr_party *p = &ring->parties[party];
-    sr_cas32(&p->leaving, 0, 1); /* [Q1] partner: [Q2] in sr_claim. Twice is once, also behind that */
+    sr_participant *p = &ring->participants[participant];
+    sr_cas32(&p->retiring, 0, 1); /* [Q1] partner: [Q2] in sr_claim; no effect if it is 1 or 2 already */
     sr_add_ordered(&p->wake, 1);
     sr_futex_wake(&p->wake, 1);
     return 0;
 }
 
-int sr_keep(sr_ring *ring, uint32_t party)
+int sr_cancel_retirement(sr_ring *ring, uint32_t participant)
 {
-    if (party == SR_CONSUMER || party >= ring->n_parties || (ring->flags & SR_SEG_PUSH))
+    if (participant == SR_CONSUMER || participant >= ring->n_participants || (ring->flags & SR_SEG_QUEUE))
         return -EINVAL;
-    return sr_cas32(&ring->parties[party].leaving, 1, 0) ? 0 : -ESTALE; /* [Q3] partner: [Q2] in sr_claim */
+    return sr_cas32(&ring->participants[participant].retiring, 1, 0) ? 0 : -ESTALE; /* [Q3] partner: [Q2] in sr_claim */
 }
 
-/* ---- parties -------------------------------------------------------------------------------------------- */
+/* ---- participants ------------------------------------------------------------------------------------------------ */
 
-int sr_join(sr_ring *ring, uint32_t party)
+int sr_join(sr_ring *ring, uint32_t participant)
 {
-    if (party >= ring->n_parties)
+    if (participant >= ring->n_participants)
         return -EINVAL;
-    SR_STEP_AS(party);
-    sr_party *p = &ring->parties[party];
+    SR_STEP_AS(participant);
+    sr_participant *p = &ring->participants[participant];
     int pid = (int)getpid();
     sr_store_relaxed(&p->pid, pid);
     sr_store_relaxed(&p->started, sr_start_time(pid));
@@ -144,44 +153,44 @@ int sr_join(sr_ring *ring, uint32_t party)
     sr_store_relaxed(&p->growing, 0);
     sr_store_relaxed(&p->flags, 0);
     sr_store_relaxed(&p->waiting, 0);
-    sr_store_relaxed(&p->short_of, 0);
-    sr_begin_figures(p);
+    sr_store_relaxed(&p->needs_memory_for, 0);
+    sr_reset_stats(p);
     sr_store_release(&p->incarnation, sr_incarnation_of(pid));
-    sr_store_release(&p->status, SR_PARTY_JOINED);
+    sr_store_release(&p->status, SR_PARTICIPANT_JOINED);
     return 0;
 }
 
-int sr_serve(sr_ring *ring, uint32_t party, uint32_t flags)
+int sr_serve(sr_ring *ring, uint32_t participant, uint32_t flags)
 {
-    if (party >= ring->n_parties)
+    if (participant >= ring->n_participants)
         return -EINVAL;
-    sr_party *p = &ring->parties[party];
+    sr_participant *p = &ring->participants[participant];
     sr_store_relaxed(&p->flags, flags);
-    sr_begin_cpu(ring, party);
-    sr_store_release(&p->status, SR_PARTY_SERVING); /* [S1] partner: [S2] in sr_wait_serving */
-    sr_futex_wake(&p->status, INT_MAX);             /* once in a worker's life: no count of waiters */
+    sr_start_cpu_clock(ring, participant);
+    sr_store_release(&p->status, SR_PARTICIPANT_SERVING); /* [S1] partner: [S2] in sr_wait_serving */
+    sr_futex_wake(&p->status, INT_MAX); /* once in a worker's life: waiters are not counted */
     return 0;
 }
 
-int sr_party_info(const sr_ring *ring, uint32_t party, int *pid, uint32_t *status, uint32_t *flags)
+int sr_participant_info(const sr_ring *ring, uint32_t participant, int *pid, uint32_t *status, uint32_t *flags)
 {
-    if (party >= ring->n_parties)
+    if (participant >= ring->n_participants)
         return -EINVAL;
-    const sr_party *p = &ring->parties[party];
+    const sr_participant *p = &ring->participants[participant];
     *status = sr_load_acquire(&p->status);
     *pid = sr_load_relaxed(&p->pid);
     *flags = sr_load_relaxed(&p->flags);
     return 0;
 }
 
-int sr_wait_serving(sr_ring *ring, uint32_t party, uint64_t deadline)
+int sr_wait_serving(sr_ring *ring, uint32_t participant, uint64_t deadline)
 {
-    if (party >= ring->n_parties)
+    if (participant >= ring->n_participants)
         return -EINVAL;
-    _Atomic uint32_t *word = &ring->parties[party].status;
+    _Atomic uint32_t *word = &ring->participants[participant].status;
     for (;;) {
         uint32_t status = sr_load_acquire(word); /* [S2] */
-        if (status == SR_PARTY_SERVING)
+        if (status == SR_PARTICIPANT_SERVING)
             return 0;
         if (sr_closed(ring))
             return -ESHUTDOWN;
@@ -189,43 +198,32 @@ int sr_wait_serving(sr_ring *ring, uint32_t party, uint64_t deadline)
         if (rc == -EINTR)
             return rc;
         if (rc == -ETIMEDOUT && sr_now() >= deadline)
-            return sr_load_acquire(word) == SR_PARTY_SERVING ? 0 : rc;
+            return sr_load_acquire(word) == SR_PARTICIPANT_SERVING ? 0 : rc;
     }
 }
 
-/* ---- the workers' deaths ------------------------------------------------------------------------------ */
+/* ---- the consumer's death ---------------------------------------------------------------------------------------- */
 
-int sr_wait_watching(sr_ring *ring, uint32_t slot, uint64_t deadline, int watched, uint32_t *found)
-{
-    struct pollfd look = {.fd = watched, .events = POLLIN};
-    for (;;) {
-        uint64_t then = sr_now() + SR_LOOK_NS, until = watched >= 0 && then < deadline ? then : deadline;
-        int rc = sr_wait_ready(ring, slot, until, found);
-        if (rc != -ETIMEDOUT || until == deadline || poll(&look, 1, 0) != 0)
-            return rc;
-    }
-}
-
-/* ---- the consumer's death ---------------------------------------------------------------------------- */
-
-/* What the thread that watches knows. Not the ring: its handle may end before the process does. */
-struct watched {
+/* The state of the thread that watches the consumer. It does not use the ring, whose handle may end before the
+ * process. */
+struct watched_consumer {
     int fd; /* -1: code of the worker has closed it */
     uint64_t incarnation, program;
 };
 
-/* Whether `fd`, found readable, still is a pidfd, where no other one can be opened to ask. */
+/* Return whether the readable descriptor `fd` is still a pidfd. Used if no other pidfd can be opened to check. */
 static bool still_a_pidfd(int fd) { return syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) == 0 || errno != EBADF; }
 
-static bool consumer_has_gone(struct watched *consumer)
+static bool consumer_has_gone(struct watched_consumer *consumer)
 {
     struct pollfd fd = {.fd = consumer->fd, .events = POLLIN};
     bool woken = poll(&fd, 1, SR_WATCH_MS) > 0;
-    int gone = sr_has_gone(consumer->incarnation, consumer->program);
+    int gone = sr_has_exited(consumer->incarnation, consumer->program);
     if (woken && gone < 0)
         gone = still_a_pidfd(consumer->fd);
     if (woken && gone <= 0)
-        consumer->fd = -1; /* readable, or closed, although the consumer lives: the number is another file's */
+        /* The consumer lives, so a readable or closed descriptor is not its pidfd: another file has that number. */
+        consumer->fd = -1;
     return gone > 0;
 }
 
@@ -233,26 +231,26 @@ static void *watch(void *consumer)
 {
     while (!consumer_has_gone(consumer)) {
     }
-    /* Nobody is left to tell, and Python's own exit could hang on whatever the consumer held. */
+    /* No participant is left to inform, and Python's own exit could hang on a lock that the consumer held. */
     _exit(1);
 }
 
 int sr_watch_consumer(const sr_ring *ring)
 {
-    const sr_party *party = &ring->parties[SR_CONSUMER];
-    struct watched *consumer = malloc(sizeof *consumer);
+    const sr_participant *participant = &ring->participants[SR_CONSUMER];
+    struct watched_consumer *consumer = malloc(sizeof *consumer);
     if (!consumer)
         return -ENOMEM;
-    consumer->incarnation = sr_load_acquire(&party->incarnation);
-    consumer->program = sr_load_relaxed(&party->program);
+    consumer->incarnation = sr_load_acquire(&participant->incarnation);
+    consumer->program = sr_load_relaxed(&participant->program);
     int fd = sr_beyond_standard((int)syscall(SYS_pidfd_open, (int)(uint32_t)consumer->incarnation, 0));
     if (fd < 0 && errno != ESRCH) {
         int rc = -errno;
         free(consumer);
         return rc;
     }
-    /* The number may belong to another process by now, or the process to another program. */
-    if (fd < 0 || sr_has_gone(consumer->incarnation, consumer->program) > 0)
+    /* The pid may belong to another process by now, or the process may run another program. */
+    if (fd < 0 || sr_has_exited(consumer->incarnation, consumer->program) > 0)
         _exit(1);
     consumer->fd = fd;
 
@@ -260,10 +258,10 @@ int sr_watch_consumer(const sr_ring *ring)
     pthread_attr_t attributes;
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the main thread's business */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the main thread handles signals */
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, 256 * 1024); /* the libraries' thread-local data lie in it too */
+    pthread_attr_setstacksize(&attributes, 256 * 1024); /* the libraries' thread-local data need space too */
     int rc = pthread_create(&thread, &attributes, watch, consumer);
     pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -1,7 +1,7 @@
-/* watch.c - looking on at a segment from any process.
+/* watch.c - observe a segment from any process.
  *
- * The segment is trusted no more than a file: it may be of another version, cut short, or written over by a program that
- * has gone wrong. Nothing here writes to it, and no word of it is an address or a bound that is not checked.
+ * The segment is trusted no more than a file: it may have another version, be truncated, or be overwritten by a faulty
+ * program. This code never writes to it, and never uses a word of it as an address or a bound without a check.
  */
 #define _GNU_SOURCE
 #include "watch_handle.h"
@@ -15,10 +15,10 @@
 
 #include "atomics.h"
 
-/* The state word of a slot, as handle.h has it. */
+/* Return the state in a slot's state word, as in handle.h. */
 static unsigned state_of(uint64_t word) { return (unsigned)(word & SR_STATE_MASK); }
 
-/* ---- opening -------------------------------------------------------------------------------------------------- */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 
 static uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -29,15 +29,16 @@ static int check_header(const sr_header *h, uint64_t file_bytes, uint32_t *versi
     *version = h->version;
     if (h->version != SR_VERSION)
         return -EPROTONOSUPPORT;
-    if (h->n_slots == 0 || h->n_slots > SR_MAX_SLOTS || h->n_parties < 2 || h->n_parties > SR_MAX_PARTIES)
+    if (h->n_slots == 0 || h->n_slots > SR_MAX_SLOTS || h->n_participants < 2 ||
+        h->n_participants > SR_MAX_PARTICIPANTS)
         return -EPROTO;
     if (h->records_off == 0)
-        return -ENOLINK; /* what is here besides slots lies in the record file */
-    /* Where everything lies follows from the counts: so no sum can be too large, and all of it is aligned. */
-    uint64_t slots = round_up(SR_PAGE + h->n_parties * sizeof(sr_party), SR_PAGE);
+        return -ENOLINK; /* everything except the slots is in the record file */
+    /* All offsets follow from the counts, so no sum overflows and everything is aligned. */
+    uint64_t slots = round_up(SR_PAGE + h->n_participants * sizeof(sr_participant), SR_PAGE);
     uint64_t records = round_up(slots + h->n_slots * sizeof(sr_slot), SR_PAGE);
     uint64_t end = round_up(records + sizeof(sr_totals) + SR_RECORDS * sizeof(sr_record), SR_PAGE);
-    bool sound = h->parties_off == SR_PAGE && h->slots_off == slots && h->records_off == records &&
+    bool sound = h->participants_off == SR_PAGE && h->slots_off == slots && h->records_off == records &&
                  h->n_records == SR_RECORDS && h->data_off == end && end <= file_bytes;
     return sound ? 0 : -EPROTO;
 }
@@ -86,12 +87,12 @@ int sr_watch_open(int fd, bool copy, sr_watch **out, uint32_t *version)
         return rc;
     }
     watch->header = (const sr_header *)watch->base;
-    watch->parties = (const sr_party *)(watch->base + h.parties_off);
+    watch->participants = (const sr_participant *)(watch->base + h.participants_off);
     watch->slots = (const sr_slot *)(watch->base + h.slots_off);
     watch->totals = (const sr_totals *)(watch->base + h.records_off);
     watch->records = (const sr_record *)(watch->totals + 1);
     watch->n_slots = h.n_slots;
-    watch->n_parties = h.n_parties;
+    watch->n_participants = h.n_participants;
     watch->n_records = h.n_records;
     *out = watch;
     return 0;
@@ -108,12 +109,12 @@ void sr_watch_close(sr_watch *watch)
     free(watch);
 }
 
-void sr_watch_outline(const sr_watch *watch, sr_outline *out)
+void sr_watch_segment(const sr_watch *watch, sr_segment_info *out)
 {
     const sr_header *h = watch->header;
     uint32_t used = sr_load_relaxed(&h->high_water);
-    *out = (sr_outline){
-        .run = sr_load_relaxed(&h->run),
+    *out = (sr_segment_info){
+        .iteration = sr_load_relaxed(&h->iteration),
         .recorded = sr_load_acquire(&h->recorded),
         .folded = sr_load_acquire(&watch->totals->folded),
         .loop_steps = sr_load_relaxed(&h->loop_steps),
@@ -126,7 +127,7 @@ void sr_watch_outline(const sr_watch *watch, sr_outline *out)
         .stride = h->stride,
         .pid_namespace = h->pid_namespace,
         .n_slots = watch->n_slots,
-        .n_parties = watch->n_parties,
+        .n_participants = watch->n_participants,
         .flags = h->flags,
         .closed = sr_load_relaxed(&h->closed),
         .high_water = used < watch->n_slots ? used : watch->n_slots,
@@ -136,23 +137,23 @@ void sr_watch_outline(const sr_watch *watch, sr_outline *out)
     out->label[SR_LABEL - 1] = 0;
 }
 
-/* ---- records -------------------------------------------------------------------------------------------------- */
+/* ---- records ----------------------------------------------------------------------------------------------------- */
 
-bool sr_read_record(const sr_record *r, sr_seen *out)
+bool sr_read_record(const sr_record *r, sr_record_view *out)
 {
-    /* Only loads; the qualifier is in the way of the words' own type. */
+    /* Only for loads; an atomic load of C11 accepts no pointer to const. */
     _Atomic uint64_t *words = &((sr_record *)(uintptr_t)r)->number;
     uint64_t number = sr_load_acquire(&words[0]); /* [J6] partner: [J5] */
     if (number == 0 || (number & SR_RECORD_TORN))
         return false;
     uint64_t *to = (uint64_t *)out;
-    for (uint32_t i = 1; i < SR_SEEN; i++)
+    for (uint32_t i = 1; i < SR_RECORD_WORDS; i++)
         to[i] = sr_load_acquire(&words[i]); /* [J4] */
     out->number = number;
     return sr_load_relaxed(&words[0]) == number; /* [J3] */
 }
 
-uint32_t sr_watch_records(const sr_watch *watch, uint64_t from, sr_seen *out, uint32_t room)
+uint32_t sr_watch_records(const sr_watch *watch, uint64_t from, sr_record_view *out, uint32_t room)
 {
     uint64_t head = sr_load_acquire(&watch->header->recorded);
     uint32_t n = 0;
@@ -160,14 +161,14 @@ uint32_t sr_watch_records(const sr_watch *watch, uint64_t from, sr_seen *out, ui
         from = 1;
     if (head >= watch->n_records && from <= head - watch->n_records)
         from = head - watch->n_records + 1;
-    uint64_t count = from <= head ? head - from + 1 : 0; /* of a damaged head too, few */
+    uint64_t count = from <= head ? head - from + 1 : 0; /* bounded even if `recorded` is damaged */
     for (uint64_t number = from; count-- > 0 && n < room; number++)
         if (sr_read_record(&watch->records[(number - 1) % watch->n_records], &out[n]) && out[n].number == number)
             n++;
     return n;
 }
 
-uint32_t sr_watch_slowest(const sr_watch *watch, bool samples, sr_seen *out)
+uint32_t sr_watch_slowest(const sr_watch *watch, bool samples, sr_record_view *out)
 {
     const sr_record *kept = samples ? watch->totals->slowest_samples : watch->totals->slowest;
     uint32_t n = 0;
@@ -191,12 +192,12 @@ void sr_watch_totals(const sr_watch *watch, uint64_t *out)
     }
 }
 
-/* ---- slots and parties ---------------------------------------------------------------------------------------- */
+/* ---- slots and participants -------------------------------------------------------------------------------------- */
 
-/* Task and result are plain words, for their owner. A copy of them counts only if nobody wrote to them meanwhile, which
- * the second looks below tell: so each is read before what comes next is. */
+/* Task and result are plain words that their owner writes. A copy of them is valid only if no participant wrote to them
+ * meanwhile, which the second checks below detect. So each word is read before those checks. */
 #define PLAIN(field) __atomic_load_n(&(field), __ATOMIC_ACQUIRE)
-__attribute__((no_sanitize("thread"))) static void copy_plain(const sr_slot *s, sr_slot_seen *out)
+__attribute__((no_sanitize("thread"))) static void copy_plain(const sr_slot *s, sr_slot_view *out)
 {
     out->task_bytes = PLAIN(s->task.bytes);
     out->rows = PLAIN(s->task.rows);
@@ -207,23 +208,24 @@ __attribute__((no_sanitize("thread"))) static void copy_plain(const sr_slot *s, 
     out->seen.bytes = PLAIN(s->result.bytes);
 }
 
-/* What a batch that is not done has not got: its owner may be about to write it. */
-static void forget_result(sr_slot_seen *out)
+/* Clear the results of an unfinished batch, which its owner may be about to write. */
+static void forget_result(sr_slot_view *out)
 {
     out->kind = 0;
     out->seen.bytes = 0;
     out->seen.times[SR_T_PUBLISHED] = out->seen.times[SR_T_TAKEN] = 0;
 }
 
-/* What is loaded here is an acquire: the second looks come after it, and see what was stored before it. */
-int sr_watch_slot(const sr_watch *watch, uint32_t slot, sr_slot_seen *out)
+/* Every load here is an acquire, so the second checks come after it and see everything that was stored before its
+ * value. */
+int sr_watch_slot(const sr_watch *watch, uint32_t slot, sr_slot_view *out)
 {
     if (slot >= watch->n_slots)
         return -EINVAL;
-    sr_slot *s = (sr_slot *)(uintptr_t)&watch->slots[slot]; /* only loads, as above */
+    sr_slot *s = (sr_slot *)(uintptr_t)&watch->slots[slot]; /* only for loads, as above */
     uint64_t word = sr_load_acquire(&s->state), owner = (word & SR_OWNER_MASK) >> SR_OWNER_SHIFT;
     unsigned state = state_of(word);
-    bool push = watch->header->flags & SR_SEG_PUSH;
+    bool queue_mode = watch->header->flags & SR_SEG_QUEUE;
     if (state > SR_TRIMMED)
         return -EPROTO;
     memset(out, 0, sizeof *out);
@@ -231,41 +233,42 @@ int sr_watch_slot(const sr_watch *watch, uint32_t slot, sr_slot_seen *out)
     copy_plain(s, out);
     out->committed = sr_load_acquire(&s->committed);
     out->skipped = sr_load_acquire(&s->skipped);
-    out->seen.run = sr_load_acquire(&s->run);
-    out->seen.ticket = sr_load_acquire(&s->ticket);
+    out->seen.iteration = sr_load_acquire(&s->iteration);
+    out->seen.seq = sr_load_acquire(&s->seq);
     out->seen.freed_at = sr_load_acquire(&s->freed_at);
     for (uint32_t i = 0; state == SR_SHARED && i < out->n_ranges && i < SR_MAX_RANGES; i++)
         out->ranges_done += (sr_load_acquire(&s->ranges[i].word) & 3) == SR_RANGE_DONE;
-    uint64_t maker = state == SR_CLAIMED && owner ? owner - 1 : sr_load_acquire(&s->holder);
+    uint64_t publisher = state == SR_CLAIMED && owner ? owner - 1 : sr_load_acquire(&s->pinned_by);
     _Atomic uint64_t *times = &s->times.dispatched_at;
     for (uint32_t i = 0; i < SR_TIMES; i++)
         out->seen.times[i] = sr_load_acquire(&times[i]); /* [J7] partner: the releases in sr_reset_slot */
-    uint64_t claimed_at = sr_load_acquire(&s->times.claimed_at); /* [J7] the second look */
+    uint64_t claimed_at = sr_load_acquire(&s->times.claimed_at); /* [J7] the second check */
     if (sr_load_acquire(&s->state) != word)
         return -EAGAIN;
-    /* A pull segment's slot is reset while it is FREE; of one that nobody has claimed there is nothing to tell. */
+    /* A loader segment's slot is reset while it is FREE. Until a worker claims it again, there is nothing to report. */
     if (state == SR_FREE && claimed_at == 0)
         return -EAGAIN;
-    /* A push segment's by who has claimed it: till that is done there is no claim, or one from before it was FREE. */
-    bool anew = claimed_at > out->seen.freed_at && claimed_at == out->seen.times[SR_T_CLAIMED];
-    if (state == SR_CLAIMED && push && !anew)
+    /* A queue segment's slot is reset by the producer that has claimed it. Until the reset is complete, claimed_at is 0
+     * or older than freed_at. */
+    bool reclaimed = claimed_at > out->seen.freed_at && claimed_at == out->seen.times[SR_T_CLAIMED];
+    if (state == SR_CLAIMED && queue_mode && !reclaimed)
         return -EAGAIN;
     if (state == SR_TASK || state == SR_CLAIMED || state == SR_SHARED)
         forget_result(out);
-    if (out->seen.times[SR_T_TAKEN] == 0) /* of an earlier batch */
+    if (out->seen.times[SR_T_TAKEN] == 0) /* they belong to an earlier batch */
         out->seen.times[SR_T_WAITED] = out->seen.times[SR_T_STEP] = 0;
-    out->seen.maker = maker | (uint64_t)out->rows << 32;
-    out->seen.place = slot | (uint64_t)out->kind << 32;
+    out->seen.publisher = publisher | (uint64_t)out->rows << 32;
+    out->seen.slot_kind = slot | (uint64_t)out->kind << 32;
     return 0;
 }
 
-int sr_watch_party(const sr_watch *watch, uint32_t party, sr_party_seen *out)
+int sr_watch_participant(const sr_watch *watch, uint32_t participant, sr_participant_view *out)
 {
-    if (party >= watch->n_parties)
+    if (participant >= watch->n_participants)
         return -EINVAL;
-    const sr_party *p = &watch->parties[party];
+    const sr_participant *p = &watch->participants[participant];
     uint64_t at = sr_load_acquire(&p->at); /* [J2] partner: [J1] */
-    *out = (sr_party_seen){
+    *out = (sr_participant_view){
         .started = sr_load_relaxed(&p->started),
         .batches = sr_load_relaxed(&p->batches),
         .bytes = sr_load_relaxed(&p->bytes),
@@ -275,14 +278,14 @@ int sr_watch_party(const sr_watch *watch, uint32_t party, sr_party_seen *out)
         .at_since = sr_load_relaxed(&p->at_since),
         .cpu_ns = sr_load_relaxed(&p->cpu_ns),
         .queued_ns = sr_load_relaxed(&p->queued_ns),
-        .told_ns = sr_load_relaxed(&p->told_ns),
+        .reported_ns = sr_load_relaxed(&p->reported_ns),
         .pid = sr_load_relaxed(&p->pid),
         .status = sr_load_relaxed(&p->status),
         .waiting = sr_load_relaxed(&p->waiting),
         .at_slot = (uint32_t)at ? (uint32_t)(at >> 32) : SR_MAX_SLOTS,
         .at_row = (uint32_t)at ? (uint32_t)at - 1 : 0,
-        .short_of = sr_load_relaxed(&p->short_of),
-        .leaving = sr_load_relaxed(&p->leaving),
+        .needs_memory_for = sr_load_relaxed(&p->needs_memory_for),
+        .retiring = sr_load_relaxed(&p->retiring),
     };
     return 0;
 }

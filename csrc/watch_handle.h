@@ -1,4 +1,4 @@
-/* watch_handle.h - what a watch is made of: for watch.c and the tests. */
+/* watch_handle.h - an observer's handle on a segment; for watch.c and the tests. */
 #ifndef SLIPRING_WATCH_HANDLE_H
 #define SLIPRING_WATCH_HANDLE_H
 
@@ -9,11 +9,11 @@ struct sr_watch {
     size_t length;
     bool copied;
     const sr_header *header;
-    const sr_party *parties;
+    const sr_participant *participants;
     const sr_slot *slots;
     const sr_totals *totals;
     const sr_record *records;
-    uint32_t n_slots, n_parties;
+    uint32_t n_slots, n_participants;
     uint64_t n_records;
 };
 

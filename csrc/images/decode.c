@@ -1,4 +1,4 @@
-/* decode.c - libjpeg driven row by row, with the resize behind it. */
+/* decode.c - decodes a JPEG row by row with libjpeg and passes the rows to the resize. */
 #define _GNU_SOURCE
 #include "decode.h"
 
@@ -9,76 +9,77 @@
 #include <stdlib.h>
 #include <string.h>
 
-static_assert(SR_NOT_A_JPEG_FOR_US == -ENOTSUP && SR_BAD_PICTURE == -EINVAL && SR_BAD_BOX == -EDOM
+static_assert(SR_NOT_A_JPEG_FOR_US == -ENOTSUP && SR_BAD_IMAGE == -EINVAL && SR_BAD_BOX == -EDOM
                   && SR_TOO_LARGE == -EFBIG && SR_TRUNCATED == -ENODATA,
               "decode.h gives the numbers for readers that have no errno.h");
 
 #define MOST_SCANS 1000 /* a file of many empty scans would be decoded for hours */
-#define SPARE 2         /* pixels at each side that smooth upsampling of colour looks at */
-#define UNALIGNED 8     /* where rows begin: libjpeg-turbo writes aligned ones past the caches, and we read them at once */
+#define SPARE 2         /* pixels at each side that smooth chroma upsampling reads */
+/* where rows begin: libjpeg-turbo writes aligned ones past the caches, and we read them at once */
+#define UNALIGNED 8
 #define AHEAD 8         /* rows of pixels in memory that are asked for before they are read */
 
 struct sr_decoder {
-    lj_decoder jpeg; /* first: libjpeg's callbacks get it, and mean the whole */
-    lj_errors errors;
-    lj_source source;
-    lj_progress progress;
-    const lj_library *library;
+    jpeg_decompress_struct jpeg; /* first: libjpeg's callbacks get it, and mean the whole */
+    jpeg_error_mgr errors;
+    jpeg_source_mgr source;
+    jpeg_progress_mgr progress;
+    const sr_libjpeg *library;
     jmp_buf failed; /* back into `decode_rows` or `bind`; between there and libjpeg nothing is held */
-    bool ran_out;   /* libjpeg asked for bytes behind the end */
-    char message[LJ_MESSAGE_ROOM];
+    bool ran_out;   /* libjpeg asked for bytes after the end of the data */
+    char message[JMSG_LENGTH_MAX];
     sr_scratch scratch;
 };
 
 /* ---- what libjpeg calls ----------------------------------------------------------------------------------------- */
 
-static sr_decoder *ours(lj_decoder *jpeg) { return (sr_decoder *)jpeg; }
+static sr_decoder *ours(j_decompress_ptr jpeg) { return (sr_decoder *)jpeg; }
 
-static void fail(lj_decoder *jpeg)
+static void fail(j_decompress_ptr jpeg)
 {
     sr_decoder *decoder = ours(jpeg);
     decoder->errors.format_message(jpeg, decoder->message);
     longjmp(decoder->failed, 1);
 }
 
-static void note(lj_decoder *jpeg, int level)
+static void emit_message(j_decompress_ptr jpeg, int level)
 {
     sr_decoder *decoder = ours(jpeg);
-    if (level < 0 && decoder->errors.warnings++ == 0)
+    if (level < 0 && decoder->errors.num_warnings++ == 0)
         decoder->errors.format_message(jpeg, decoder->message);
 }
 
-static void say_nothing(lj_decoder *jpeg) { (void)jpeg; }
+static void do_nothing(j_decompress_ptr jpeg) { (void)jpeg; }
 
-static void watch(lj_decoder *jpeg)
+static void limit_scans(j_decompress_ptr jpeg)
 {
     sr_decoder *decoder = ours(jpeg);
-    if (jpeg->scan > MOST_SCANS) {
+    if (jpeg->input_scan_number > MOST_SCANS) {
         snprintf(decoder->message, sizeof decoder->message, "more than %d scans", MOST_SCANS);
         longjmp(decoder->failed, 1);
     }
 }
 
-static int fill(lj_decoder *jpeg)
+static int fill_input_buffer(j_decompress_ptr jpeg)
 {
-    static const uint8_t end_of_image[2] = {0xff, LJ_MARKER_EOI};
+    static const uint8_t end_of_image[2] = {0xff, JPEG_EOI};
     ours(jpeg)->ran_out = true;
-    ours(jpeg)->source.next = end_of_image;
-    ours(jpeg)->source.left = sizeof end_of_image;
+    ours(jpeg)->source.next_input_byte = end_of_image;
+    ours(jpeg)->source.bytes_in_buffer = sizeof end_of_image;
     return 1;
 }
 
-static void skip(lj_decoder *jpeg, long bytes)
+static void skip_input_data(j_decompress_ptr jpeg, long bytes)
 {
-    lj_source *source = &ours(jpeg)->source;
+    jpeg_source_mgr *source = &ours(jpeg)->source;
     if (bytes <= 0)
         return;
-    if ((size_t)bytes >= source->left) {
-        (void)fill(jpeg);
+    if ((size_t)bytes >= source->bytes_in_buffer) {
+        (void)fill_input_buffer(jpeg);
         return;
     }
-    source->next += bytes;
-    source->left -= (size_t)bytes;
+    source->next_input_byte += bytes;
+    source->bytes_in_buffer -= (size_t)bytes;
 }
 
 /* ---- making one -------------------------------------------------------------------------------------------------- */
@@ -86,23 +87,24 @@ static void skip(lj_decoder *jpeg, long bytes)
 /* Creates decoder->jpeg; -EPROTO if the library wants another version or size of the structure. */
 static int create(sr_decoder *decoder)
 {
-    const lj_library *library = decoder->library;
-    decoder->jpeg.errors = library->std_error(&decoder->errors);
+    const sr_libjpeg *library = decoder->library;
+    decoder->jpeg.err = library->std_error(&decoder->errors);
     decoder->errors.error_exit = fail;
-    decoder->errors.emit_message = note;
-    decoder->errors.output_message = say_nothing;
+    decoder->errors.emit_message = emit_message;
+    decoder->errors.output_message = do_nothing;
     if (setjmp(decoder->failed))
         return -EPROTO;
-    library->create(&decoder->jpeg, LJ_VERSION, sizeof decoder->jpeg);
-    decoder->jpeg.source = &decoder->source;
+    library->create(&decoder->jpeg, JPEG_LIB_VERSION, sizeof decoder->jpeg);
+    decoder->jpeg.src = &decoder->source;
     decoder->jpeg.progress = &decoder->progress;
-    decoder->progress.monitor = watch;
-    decoder->source = (lj_source){.begin = say_nothing, .fill = fill, .skip = skip, .resync = library->resync,
-                                  .end = say_nothing};
+    decoder->progress.progress_monitor = limit_scans;
+    decoder->source = (jpeg_source_mgr){.init_source = do_nothing, .fill_input_buffer = fill_input_buffer,
+                                        .skip_input_data = skip_input_data, .resync_to_restart = library->resync,
+                                        .term_source = do_nothing};
     return 0;
 }
 
-int sr_library_bind(void *handle, lj_library *library, char why[LJ_MESSAGE_ROOM])
+int sr_library_bind(void *handle, sr_libjpeg *library, char why[JMSG_LENGTH_MAX])
 {
     struct { void **to; const char *name; } wanted[] = {
         {(void **)&library->std_error, "jpeg_std_error"},
@@ -119,7 +121,7 @@ int sr_library_bind(void *handle, lj_library *library, char why[LJ_MESSAGE_ROOM]
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].to = dlsym(handle, wanted[i].name);
         if (!*wanted[i].to) {
-            snprintf(why, LJ_MESSAGE_ROOM, "it has no %s", wanted[i].name);
+            snprintf(why, JMSG_LENGTH_MAX, "it has no %s", wanted[i].name);
             return -ENOENT;
         }
     }
@@ -128,11 +130,11 @@ int sr_library_bind(void *handle, lj_library *library, char why[LJ_MESSAGE_ROOM]
     if (rc == 0)
         library->destroy(&probe.jpeg);
     else
-        snprintf(why, LJ_MESSAGE_ROOM, "%.*s", LJ_MESSAGE_ROOM - 1, probe.message);
+        snprintf(why, JMSG_LENGTH_MAX, "%.*s", JMSG_LENGTH_MAX - 1, probe.message);
     return rc;
 }
 
-int sr_decoder_make(const lj_library *library, sr_decoder **out)
+int sr_decoder_make(const sr_libjpeg *library, sr_decoder **out)
 {
     sr_decoder *decoder = calloc(1, sizeof *decoder);
     if (!decoder)
@@ -157,11 +159,11 @@ void sr_decoder_free(sr_decoder *decoder)
 }
 
 const char *sr_decoder_message(const sr_decoder *decoder) { return decoder->message; }
-long sr_decoder_warnings(const sr_decoder *decoder) { return decoder->errors.warnings; }
+long sr_decoder_warnings(const sr_decoder *decoder) { return decoder->errors.num_warnings; }
 
-/* ---- from what is wanted to what is stored ----------------------------------------------------------------------- */
+/* ---- from the displayed image to the stored image ---------------------------------------------------------------- */
 
-/* What is wanted, in terms of the picture as it is stored. */
+/* A crop and its target in the coordinates of the stored image, before EXIF's orientation. */
 typedef struct job {
     sr_crop crop;
     sr_target target;
@@ -213,11 +215,11 @@ static void orient(job *job, int orientation, int width, int height)
     }
 }
 
-/* Fills in what was left open, and checks it against a picture of this size (as it is stored). */
-static int settle(job *job, const sr_crop *crop, const sr_target *target, const sr_picture *picture)
+/* Fill in the crop's defaults, check the box against the image's size, and transform both to the stored image. */
+static int settle(job *job, const sr_crop *crop, const sr_target *target, const sr_image *image)
 {
-    bool exchanged = crop->orientation ? crop->orientation >= 5 : picture->orientation >= 5;
-    int width = exchanged ? picture->height : picture->width, height = exchanged ? picture->width : picture->height;
+    bool exchanged = crop->orientation ? crop->orientation >= 5 : image->orientation >= 5;
+    int width = exchanged ? image->height : image->width, height = exchanged ? image->width : image->height;
     job->crop = *crop, job->target = *target;
     sr_crop *c = &job->crop;
     if (c->width == 0)
@@ -228,7 +230,7 @@ static int settle(job *job, const sr_crop *crop, const sr_target *target, const 
         || c->width > width - c->left || c->window_top < 0 || c->window_left < 0
         || target->height > c->to_height - c->window_top || target->width > c->to_width - c->window_left)
         return SR_BAD_BOX;
-    orient(job, crop->orientation ? crop->orientation : picture->orientation, picture->width, picture->height);
+    orient(job, crop->orientation ? crop->orientation : image->orientation, image->width, image->height);
     return 0;
 }
 
@@ -241,7 +243,7 @@ static sr_span span_of(int begin, int length, int halved, int to, int first, int
                      .to = to, .first = first, .count = count};
 }
 
-/* Plans the resize of a picture decoded at 1/`halved`; *top, *left: where the box begins there. */
+/* Plans the resize of an image decoded at 1/`halved`; *top, *left: where the box begins there. */
 static int plan_of(sr_plan *plan, const job *job, int halved, int *top, int *left, sr_scratch *scratch)
 {
     const sr_crop *c = &job->crop;
@@ -258,7 +260,7 @@ typedef struct rows {
     sr_decoder *decoder;
     uint8_t *kept; /* rows origin to `have` */
     size_t lead;   /* bytes of a row before the first pixel that is wanted */
-    int have, end, room;
+    int have, end, capacity;
 } rows;
 
 static int need(sr_source *source, int first, int end)
@@ -266,14 +268,14 @@ static int need(sr_source *source, int first, int end)
     rows *r = (rows *)source;
     if (end <= r->have)
         return 0;
-    if (end - source->origin > r->room) {
+    if (end - source->origin > r->capacity) {
         int drop = first - source->origin;
         memmove(r->kept, r->kept + (size_t)drop * source->stride, (size_t)(r->have - first) * source->stride);
         source->origin = first;
     }
     while (r->have < end) {
         uint8_t *lines[16];
-        int most = source->origin + r->room - r->have;
+        int most = source->origin + r->capacity - r->have;
         if (most > r->end - r->have)
             most = r->end - r->have;
         if (most > (int)(sizeof lines / sizeof *lines))
@@ -282,17 +284,17 @@ static int need(sr_source *source, int first, int end)
             lines[i] = r->kept + (size_t)(r->have - source->origin + i) * source->stride;
         uint32_t got = r->decoder->library->read(&r->decoder->jpeg, lines, (uint32_t)most);
         if (got == 0)
-            return SR_BAD_PICTURE;
+            return SR_BAD_IMAGE;
         r->have += (int)got;
     }
     return 0;
 }
 
-/* Whether the image ends: an EOI behind the first scan's header. In a scan's bytes no marker can come by chance. */
+/* Return whether an EOI marker follows the first scan's header. The bytes of a scan contain no marker by chance. */
 static bool is_ended(const uint8_t *from, const uint8_t *end)
 {
     while (end - from >= 2) {
-        const uint8_t *last = memrchr(from + 1, LJ_MARKER_EOI, (size_t)(end - from - 1));
+        const uint8_t *last = memrchr(from + 1, JPEG_EOI, (size_t)(end - from - 1));
         if (!last)
             return false;
         if (last[-1] == 0xff)
@@ -302,7 +304,8 @@ static bool is_ended(const uint8_t *from, const uint8_t *end)
     return false;
 }
 
-/* How far a file is to be halved on the way, so that the rest is still `gap` times larger than what is wanted. */
+/* Return 1, 2, 4 or 8: libjpeg decodes at 1/this size, so that the box stays `reducing_gap` times larger than the
+ * result. */
 static int halving(const job *job)
 {
     const sr_crop *c = &job->crop;
@@ -313,34 +316,50 @@ static int halving(const job *job)
     return halved;
 }
 
-/* Everything between jpeg_read_header and jpeg_abort_decompress. libjpeg may leave it by `fail`: nothing is held here. */
+/* Whether libjpeg estimates coefficients of a progressive file from the blocks around each block, because scans that
+ * would tell them are missing. Then a crop needs more of the image than its own pixels. */
+static bool is_estimated(const jpeg_decompress_struct *jpeg)
+{
+    if (!jpeg->progressive_mode || !jpeg->coef_bits)
+        return false;
+    for (int component = 0; component < jpeg->num_components; component++)
+        for (int i = 0; i < DCTSIZE2; i++)
+            if (jpeg->coef_bits[component][i] != 0)
+                return true;
+    return false;
+}
+
+/* Everything between jpeg_read_header and jpeg_abort_decompress. libjpeg may leave it by `fail`: nothing is held
+ * here. */
 static int decode_rows(sr_decoder *decoder, const job *job)
 {
-    lj_decoder *jpeg = &decoder->jpeg;
-    const lj_library *library = decoder->library;
+    j_decompress_ptr jpeg = &decoder->jpeg;
+    const sr_libjpeg *library = decoder->library;
     sr_plan plan;
     int top, left, halved = halving(job), rc = plan_of(&plan, job, halved, &top, &left, &decoder->scratch);
     if (rc)
         return rc;
-    jpeg->out_color = LJ_RGB;
+    jpeg->out_color_space = JCS_RGB;
     jpeg->scale_num = 1;
     jpeg->scale_denom = (uint32_t)halved;
     if (!library->start(jpeg))
-        return SR_BAD_PICTURE;
+        return SR_BAD_IMAGE;
 
-    int width = (int)jpeg->out_width, begin = left + plan.x.begin, end = left + plan.x.end;
+    int width = (int)jpeg->output_width, begin = left + plan.x.begin, end = left + plan.x.end;
     int from = begin > SPARE ? begin - SPARE : 0, upto = end + SPARE < width ? end + SPARE : width;
     uint32_t crop_left = (uint32_t)from, crop_width = (uint32_t)(upto - from);
-    if (from > 0 || upto < width)
+    if (is_estimated(jpeg))
+        crop_left = 0;
+    else if (from > 0 || upto < width)
         library->crop(jpeg, &crop_left, &crop_width);
     if (top + plan.y.begin > 0)
         (void)library->skip(jpeg, (uint32_t)(top + plan.y.begin));
 
     rows r = {.decoder = decoder, .lead = 3 * (size_t)(begin - (int)crop_left), .have = plan.y.begin,
-              .end = plan.y.end, .room = sr_plan_window(&plan) + 32};
-    r.source = (sr_source){.need = need, .stride = ((size_t)jpeg->out_width * 3 + 63 + 32) / 32 * 32,
+              .end = plan.y.end, .capacity = sr_plan_window(&plan) + 32};
+    r.source = (sr_source){.need = need, .stride = ((size_t)jpeg->output_width * 3 + 63 + 32) / 32 * 32,
                            .origin = plan.y.begin, .padded = true};
-    char *memory = sr_buffer_need(&decoder->scratch.rows, UNALIGNED + (size_t)r.room * r.source.stride);
+    char *memory = sr_buffer_need(&decoder->scratch.rows, UNALIGNED + (size_t)r.capacity * r.source.stride);
     if (!memory)
         return -ENOMEM;
     r.kept = (uint8_t *)memory + UNALIGNED;
@@ -349,90 +368,91 @@ static int decode_rows(sr_decoder *decoder, const job *job)
 }
 
 static int decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
-                  sr_picture *picture)
+                  sr_image *image)
 {
-    lj_decoder *jpeg = &decoder->jpeg;
+    j_decompress_ptr jpeg = &decoder->jpeg;
     if (setjmp(decoder->failed))
-        return SR_BAD_PICTURE;
-    decoder->source.next = data;
-    decoder->source.left = bytes;
-    if (decoder->library->read_header(jpeg, 1) != LJ_HEADER_OK)
-        return SR_BAD_PICTURE;
-    picture->width = (int)jpeg->width, picture->height = (int)jpeg->height;
-    if ((uint64_t)jpeg->width * jpeg->height > crop->most_pixels)
+        return SR_BAD_IMAGE;
+    decoder->source.next_input_byte = data;
+    decoder->source.bytes_in_buffer = bytes;
+    if (decoder->library->read_header(jpeg, 1) != JPEG_HEADER_OK)
+        return SR_BAD_IMAGE;
+    image->width = (int)jpeg->image_width, image->height = (int)jpeg->image_height;
+    if ((uint64_t)jpeg->image_width * jpeg->image_height > crop->most_pixels)
         return SR_TOO_LARGE;
-    if (jpeg->precision != 8
-        || !((jpeg->components == 1 && jpeg->color == LJ_GRAY)
-             || (jpeg->components == 3 && (jpeg->color == LJ_YCC || jpeg->color == LJ_RGB))))
+    const int space = jpeg->jpeg_color_space;
+    if (jpeg->data_precision != 8
+        || !((jpeg->num_components == 1 && space == JCS_GRAYSCALE)
+             || (jpeg->num_components == 3 && (space == JCS_YCbCr || space == JCS_RGB))))
         return SR_NOT_A_JPEG_FOR_US;
-    if (!crop->fill_truncated && (decoder->ran_out || !is_ended(decoder->source.next, data + bytes)))
+    if (!crop->fill_truncated && (decoder->ran_out || !is_ended(decoder->source.next_input_byte, data + bytes)))
         return SR_TRUNCATED;
     job job;
-    int rc = settle(&job, crop, target, picture);
+    int rc = settle(&job, crop, target, image);
     return rc ? rc : decode_rows(decoder, &job);
 }
 
 int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
-              sr_picture *picture)
+              sr_image *image)
 {
-    *picture = (sr_picture){.orientation = 1};
+    *image = (sr_image){.orientation = 1};
     decoder->message[0] = '\0';
     if (bytes < 3 || data[0] != 0xff || data[1] != 0xd8 || data[2] != 0xff || !decoder->library)
         return SR_NOT_A_JPEG_FOR_US;
     if (crop->orientation == 0) {
-        int rc = sr_jpeg_look(data, bytes, picture);
+        int rc = sr_jpeg_header(data, bytes, image);
         if (rc) {
             snprintf(decoder->message, sizeof decoder->message, "no size in its header");
-            return SR_BAD_PICTURE;
+            return SR_BAD_IMAGE;
         }
     }
-    decoder->errors.warnings = 0;
+    decoder->errors.num_warnings = 0;
     decoder->ran_out = false;
-    int rc = decode(decoder, data, bytes, crop, target, picture);
+    int rc = decode(decoder, data, bytes, crop, target, image);
     decoder->library->abort(&decoder->jpeg); /* frees what the image took; cannot fail */
     /* Of a lossless one libjpeg neither crops nor makes colours, and says so when it is asked. */
-    sr_picture told;
-    if (rc == SR_BAD_PICTURE && sr_jpeg_look(data, bytes, &told) == 0 && told.lossless)
+    sr_image header;
+    if (rc == SR_BAD_IMAGE && sr_jpeg_header(data, bytes, &header) == 0 && header.lossless)
         return SR_NOT_A_JPEG_FOR_US;
     return rc;
 }
 
 /* ---- pixels in memory -------------------------------------------------------------------------------------------- */
 
-/* They come from memory that this processor has not seen lately, and a box's rows are too short for it to guess the next:
- * it is told in time. */
-typedef struct lying {
-    sr_source source; /* first: the resize gives it back */
-    int told, end;    /* rows */
-    size_t length;    /* bytes of a row */
-} lying;
+/* The pixels are in no cache, and a crop's rows are too short for the hardware prefetcher: each row is prefetched
+ * before the resize reads it. */
+typedef struct pixel_source {
+    sr_source source;    /* first: the resize passes it to `prefetch` */
+    int prefetched, end; /* rows */
+    size_t length;       /* bytes of a row */
+} pixel_source;
 
-static int all_there(sr_source *source, int first, int end)
+static int prefetch(sr_source *source, int first, int end)
 {
-    lying *l = (lying *)source;
+    pixel_source *l = (pixel_source *)source;
     (void)first;
-    for (; l->told < l->end && l->told < end + AHEAD; l->told++) {
-        const uint8_t *row = source->data + (size_t)(l->told - source->origin) * source->stride;
+    for (; l->prefetched < l->end && l->prefetched < end + AHEAD; l->prefetched++) {
+        const uint8_t *row = source->data + (size_t)(l->prefetched - source->origin) * source->stride;
         for (size_t i = 0; i < l->length; i += 64)
             __builtin_prefetch(row + i);
     }
     return 0;
 }
 
-int sr_crop_pixels(sr_decoder *decoder, const uint8_t *pixels, size_t stride, int width, int height, const sr_crop *crop,
-                   const sr_target *target)
+int sr_crop_pixels(sr_decoder *decoder, const uint8_t *pixels, size_t stride, int width, int height,
+                   const sr_crop *crop, const sr_target *target)
 {
-    sr_picture picture = {.width = width, .height = height, .orientation = 1};
+    sr_image image = {.width = width, .height = height, .orientation = 1};
     job job;
     sr_plan plan;
-    int top, left, rc = settle(&job, crop, target, &picture);
+    int top, left, rc = settle(&job, crop, target, &image);
     if (rc)
         return rc;
     rc = plan_of(&plan, &job, 1, &top, &left, &decoder->scratch);
     if (rc)
         return rc;
-    lying l = {.told = plan.y.begin, .end = plan.y.end, .length = 3 * (size_t)(plan.x.end - plan.x.begin)};
-    l.source = (sr_source){.need = all_there, .stride = stride,
+    pixel_source l = {.prefetched = plan.y.begin, .end = plan.y.end, .length = 3 * (size_t)(plan.x.end - plan.x.begin)};
+    l.source = (sr_source){.need = prefetch, .stride = stride,
                            .data = pixels + (size_t)top * stride + 3 * (size_t)(left + plan.x.begin)};
     return sr_resize(&plan, &l.source, &job.target, &decoder->scratch);
 }

@@ -49,11 +49,11 @@ AVX2 static inline void down8_of(const uint8_t *rows, size_t stride, size_t n, c
     size_t i = 0;
     for (; i + 32 <= n; i += 32)
         down8_block(rows, stride, i, weights, taps, to);
-    if (i < n) /* the last 32 once more in part: nothing behind the row is read */
+    if (i < n) /* the last 32 overlap the previous ones: no read past the row */
         down8_block(rows, stride, n - 32, weights, taps, to);
 }
 
-/* Most pictures are made up to twice smaller: with a fixed number of taps there is no loop over them. */
+/* Most images are made up to twice smaller: with a fixed number of taps there is no loop over them. */
 AVX2 static void down8(const uint8_t *rows, size_t stride, int values, const int16_t *weights, int taps, int16_t *to)
 {
     size_t n = (size_t)values;

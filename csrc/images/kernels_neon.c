@@ -9,7 +9,7 @@
 #define SHIFT16 (SR_PRECISION + SR_EXTRA)
 #define INLINE static inline __attribute__((always_inline))
 
-/* Most pictures are made up to twice smaller: with a fixed number of taps there is no loop over them. */
+/* Most images are made up to twice smaller: with a fixed number of taps there is no loop over them. */
 #define BY_TAPS(OF, TAPS, ...) \
     ((TAPS) == 2 ? OF(__VA_ARGS__, 2) : (TAPS) == 4 ? OF(__VA_ARGS__, 4) : OF(__VA_ARGS__, TAPS))
 

@@ -9,18 +9,18 @@
 #include "kernels.h"
 
 #define MOST_PIXELS (1 << 24) /* of one direction: products of it and a weight's place stay far from overflow */
-#define PADDING 64            /* bytes behind a buffer that vectors may read */
+#define PADDING 64            /* bytes after a buffer that vectors may read */
 
 void *sr_buffer_need(sr_buffer *buffer, size_t bytes)
 {
-    if (buffer->room < bytes) {
-        size_t room = (bytes + bytes / 4 + PADDING + 63) / 64 * 64;
-        char *data = room < bytes ? NULL : aligned_alloc(64, room);
+    if (buffer->capacity < bytes) {
+        size_t capacity = (bytes + bytes / 4 + PADDING + 63) / 64 * 64;
+        char *data = capacity < bytes ? NULL : aligned_alloc(64, capacity);
         if (!data)
             return NULL;
         free(buffer->data);
-        memset(data, 0, room); /* what vectors read of it before it was written is at least the same each time */
-        *buffer = (sr_buffer){data, room - PADDING};
+        memset(data, 0, capacity); /* what vectors read of it before it was written is at least the same each time */
+        *buffer = (sr_buffer){data, capacity - PADDING};
     }
     return buffer->data;
 }
@@ -71,7 +71,8 @@ static int axis_make(sr_axis *axis, const sr_span *span, enum sr_filter filter, 
         return -EINVAL;
     double scale = (span->end - span->start) / span->to, widening = scale < 1 ? 1 : scale;
     double support = (filter == SR_BICUBIC ? 2.0 : 1.0) * widening;
-    /* As many taps as any pixel may have; even, so that two at a time come out, unless the box is narrower than that. */
+    /* As many taps as any pixel may have; even, so that two at a time come out, unless the box is narrower than
+     * that. */
     int taps = 2 * (int)ceil(support) + 1;
     taps += taps & 1;
     if (taps > span->from)
@@ -176,9 +177,9 @@ static int down_then_across(const sr_kernels *k, const sr_plan *plan, sr_source 
     const sr_axis *down = &plan->y;
     const sr_kernels *across = plan->x.taps & 1 ? &sr_kernels_c : k; /* a box narrower than two taps */
     int values = 3 * (plan->x.end - plan->x.begin);
-    size_t room = ((size_t)values + 63) / 32 * 32, line_room = (size_t)target->width * 3 + 64;
-    int16_t *middle = sr_buffer_need(&scratch->middle, 2 * room * sizeof *middle);
-    uint8_t *line = is_plain(target) ? NULL : sr_buffer_need(&scratch->line, 2 * line_room);
+    size_t stride = ((size_t)values + 63) / 32 * 32, line_stride = (size_t)target->width * 3 + 64;
+    int16_t *middle = sr_buffer_need(&scratch->middle, 2 * stride * sizeof *middle);
+    uint8_t *line = is_plain(target) ? NULL : sr_buffer_need(&scratch->line, 2 * line_stride);
     if (!middle || (!line && !is_plain(target)))
         return -ENOMEM;
     for (int y = 0; y < down->count; y += 2) {
@@ -189,19 +190,20 @@ static int down_then_across(const sr_kernels *k, const sr_plan *plan, sr_source 
             if (rc)
                 return rc;
             k->down8(source->data + (size_t)(at - source->origin) * source->stride, source->stride, values,
-                     down->weights + (size_t)(y + i) * down->taps, down->taps, middle + (size_t)i * room);
+                     down->weights + (size_t)(y + i) * down->taps, down->taps, middle + (size_t)i * stride);
         }
-        const int16_t *second = middle + (size_t)(pair - 1) * room;
+        const int16_t *second = middle + (size_t)(pair - 1) * stride;
         uint8_t *to = row_at(target, y, line);
-        uint8_t *to_second = row_at(target, y + pair - 1, line ? line + (size_t)(pair - 1) * line_room : NULL);
+        uint8_t *to_second = row_at(target, y + pair - 1, line ? line + (size_t)(pair - 1) * line_stride : NULL);
         across->across16(middle, second, &plan->x, to, to_second);
         for (int i = 0; line && i < pair; i++)
-            write_row(target, y + i, line + (size_t)i * line_room);
+            write_row(target, y + i, line + (size_t)i * line_stride);
     }
     return 0;
 }
 
-/* Across first, as Pillow does: where rows become more, and where a filter overshoots (it is cut between the passes). */
+/* Across first, as Pillow does: where rows become more, and where a filter overshoots (it is cut between the
+ * passes). */
 static int across_then_down(const sr_kernels *k, const sr_plan *plan, sr_source *source, const sr_target *target,
                             sr_scratch *scratch)
 {
@@ -209,7 +211,7 @@ static int across_then_down(const sr_kernels *k, const sr_plan *plan, sr_source 
     const sr_kernels *across = plan->x.taps & 1 ? &sr_kernels_c : k;
     size_t stride = ((size_t)target->width * 3 + 63) / 32 * 32;
     size_t length = 3 * (size_t)(plan->x.end - plan->x.begin), padded = length + 64;
-    int most = down->taps + 16; /* rows that are kept; what has been used is dropped when they are full */
+    int most = down->taps + 16; /* rows in the buffer; if it is full, the rows already used are dropped */
     int16_t *kept = sr_buffer_need(&scratch->middle, (size_t)most * stride * sizeof *kept);
     uint8_t *line = sr_buffer_need(&scratch->line, stride + 2 * padded), *copies = line + stride;
     if (!kept || !line)

@@ -1,8 +1,8 @@
 /* resize.h - antialiased resizing of a box of RGB rows straight into a row of a batch.
  *
  * The filters are Pillow's (triangle and cubic with a = -0.5, widened when shrinking, cut at the box's borders), in
- * 14-bit fixed point with 6 more bits between the two passes: at most one level from Pillow, which rounds to 8 bits there.
- * Every kernel exists as plain C, as AVX2 and as NEON, with the same integers, so that both give the same bytes.
+ * 14-bit fixed point with 6 more bits between the two passes: at most one level from Pillow, which rounds to 8 bits
+ * there. Every kernel exists as plain C, as AVX2 and as NEON, with the same integers, so that both give the same bytes.
  */
 #ifndef SLIPRING_IMAGES_RESIZE_H
 #define SLIPRING_IMAGES_RESIZE_H
@@ -16,7 +16,7 @@ enum sr_filter { SR_BILINEAR = 0, SR_BICUBIC = 1 };
 /* Memory that is kept from one image to the next; one per thread. Zeroed to begin with. */
 typedef struct sr_buffer {
     char *data;
-    size_t room;
+    size_t capacity;
 } sr_buffer;
 
 typedef struct sr_scratch {

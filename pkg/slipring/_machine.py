@@ -1,7 +1,8 @@
-"""How many processors there are for this process: what it may run on, its cgroups' quotas, its share among ranks."""
+"""This process among others: how many processors it may use, and its rank in the job."""
 
 import math
 import os
+import sys
 
 ROOT = ""  # before /proc and /sys; tests put a tree of their own there
 
@@ -16,6 +17,14 @@ def ranks() -> int:
         if text.isdigit() and int(text) > 0:
             return int(text)
     return 1
+
+
+def global_rank() -> tuple[int, int] | None:
+    """Return (this process's rank, how many there are) in torch.distributed; None if that is not in use."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
 def cpus() -> int:

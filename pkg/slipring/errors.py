@@ -19,7 +19,7 @@
     └── Closed          (also RuntimeError)   used after close()
         └── ShutDown    (also queue.ShutDown, from Python 3.13 on)   a queue has been shut down
 
-Every message gives the number, the limit and the remedy.
+Every message gives the number, the limit and the remedy. Credentials in URLs are ``***`` in messages and attributes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ import queue
 import reprlib
 import sys
 from typing import TYPE_CHECKING
+
+from slipring.redaction import redacted
 
 if TYPE_CHECKING:
     from typing import Any
@@ -63,8 +65,8 @@ class SlipringError(Exception):
     """
 
     def __init__(self, *args: object, **attributes: object) -> None:
-        super().__init__(*args)
-        self.__dict__.update(attributes)
+        super().__init__(*map(_redacted, args))
+        self.__dict__.update((name, _redacted(value)) for name, value in attributes.items())
 
 
 class WorkerError(SlipringError, RuntimeError):
@@ -77,7 +79,7 @@ class WorkerError(SlipringError, RuntimeError):
     ----------
     worker : int
         Number of the worker, from 0.
-    ticket : int
+    seq : int
         Number of the batch in the epoch, from 0.
     indices : list or None
         What the dataset was asked for; None for a stream.
@@ -104,7 +106,7 @@ class WorkerError(SlipringError, RuntimeError):
     """
 
     worker: int
-    ticket: int
+    seq: int
     indices: list[Any] | None
     index: Any
     row: int | None
@@ -282,6 +284,10 @@ else:
         """The queue has been shut down: nothing can be put, and nothing is left to get."""
 
 
+def _redacted(value: object) -> object:
+    return redacted(value) if type(value) is str else value
+
+
 SHOWN_CHARACTERS = 500  # of a value, in a message
 _containers = reprlib.Repr()
 _containers.maxlist = _containers.maxtuple = _containers.maxdict = _containers.maxset = 32
@@ -289,8 +295,16 @@ _containers.maxfrozenset = _containers.maxdeque = 32
 _containers.maxstring = _containers.maxother = SHOWN_CHARACTERS
 
 
+def reentered() -> RuntimeError:
+    """Return the exception for a call of next() inside next() of the same iterator, on the same thread."""
+    return RuntimeError(
+        "next() is not reentrant: a signal's handler, or code that this iterator's next() runs (a sampler, a dataset), "
+        "has called next() of the same iterator. Let it set a flag, and call next() later"
+    )
+
+
 def shown(value: object) -> str:
-    """Return a value's repr, of long ones the beginning.
+    """Return a value's repr without secrets, of long ones the beginning.
 
     A text in its place where that raises, so that it hides no other error.
     """
@@ -311,6 +325,7 @@ def told(error: BaseException) -> str:
 
 
 def _cut(text: str) -> str:
+    text = redacted(text)
     if len(text) <= SHOWN_CHARACTERS:
         return text
     return f"{text[:SHOWN_CHARACTERS]}... ({len(text)} characters in all)"

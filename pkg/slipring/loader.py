@@ -9,9 +9,16 @@ from slipring.errors import Closed
 from slipring.iterate._iterator import LoaderIterator
 from slipring.iterate.dispatch import StreamPlan, map_plan
 from slipring.monitor.registry import register
-from slipring.options import Options, integer, suggesting, warn_of_many_workers
+from slipring.options import (
+    Options,
+    check_shuffled,
+    epoch_number,
+    integer,
+    suggesting,
+    warn_of_many_workers,
+)
 from slipring.ring._ring import MAX_WORKERS, mix
-from slipring.sampler import place_of, rank_of, share_of
+from slipring.sampler import place_of, rank_that_draws, read_in_order, share_of
 from slipring.workers import fetch, remote
 from slipring.workers.engine_cache import EngineCache
 from slipring.workers.seeding import MASK_63, Share
@@ -57,14 +64,14 @@ class Loader(Generic[_Batch]):
     worker_init_fn : callable, optional
         Called with the worker's number in each worker. Generators that it seeds are left alone from then on.
     seed : int, optional
-        The same seed gives the same epochs. None: a new one, from the system. The `rank` of a sampler that
-        has one (`BatchSampler`, torch's DistributedSampler) gives each rank random numbers of its own.
+        The same seed gives the same epochs. None: a new one, from the system. Each `rank` draws random numbers
+        of its own.
     prefetch_factor : int
         Batches in flight per worker.
     persistent_workers : bool
         Keep the workers between epochs.
     in_order : bool
-        Deliver by ticket; False: as they are completed.
+        Deliver by sequence number; False: as they are completed.
     start_method : {None, 'fork', 'forkserver', 'spawn', 'thread'}
         None: multiprocessing's default. 'thread': for datasets whose work releases the GIL.
     chunk_size : int, optional
@@ -106,6 +113,11 @@ class Loader(Generic[_Batch]):
         or a network; of a dataset with ``async def __getitem__``, how many are read at once in the worker's event
         loop. Default: no thread, and all coroutines of a batch. What makes a batch in one call (``__getitems__``,
         ``fetch_into``) stays one call. `slipring.rng` begins anew with each sample then.
+    rank : int, optional
+        The rank whose random numbers are drawn. Default: the sampler's `rank` (`BatchSampler`, torch's
+        DistributedSampler), else torch.distributed's, else 0. Ranks that load the same samples, as in a
+        tensor-parallel group, need the same. Not for iterable datasets, whose random numbers depend on `seed` and
+        worker: give each rank another `seed`.
 
     Attributes
     ----------
@@ -168,6 +180,7 @@ class Loader(Generic[_Batch]):
         min_workers=None,
         max_workers=None,
         fetch_threads=None,
+        rank=None,
     ):
         given = {k: v for k, v in locals().items() if k not in ("self", "dataset")}
         self.options = Options(**given)
@@ -177,11 +190,22 @@ class Loader(Generic[_Batch]):
         self.is_stream = fetch.is_stream(dataset)
         self.options.check_dataset(self.is_stream, dataset)
         if not self.is_stream and sampler is None and batch_sampler is None:
-            self._dataset_length()
+            length = self._dataset_length()
+            if shuffle:
+                check_shuffled(length)
         _ = self._share  # what is wrong with it is wrong now
         self.seed = int.from_bytes(os.urandom(8), "little") & MASK_63 if seed is None else int(seed) & MASK_63
         self.epoch = 0
         self._prepare()
+
+    @property
+    def epoch(self):
+        """int: the number of the next pass."""
+        return self.__dict__["epoch"]
+
+    @epoch.setter
+    def epoch(self, value):
+        self.__dict__["epoch"] = epoch_number(value)
 
     def _prepare(self):
         self._engines = EngineCache()
@@ -218,12 +242,13 @@ class Loader(Generic[_Batch]):
                 plan = self._stream_plan()
             else:
                 plan = map_plan(o, self.dataset, seed)
+            read_in_order(o.batch_sampler, o.in_order)
             first, origin = place_of(o.batch_sampler)  # of a resumed epoch the batches that it has had count
             iterator = LoaderIterator(
                 *(o, engine, seed, self.epoch if o.rng != "sample" else Share.epoch(self.epoch, origin)),
                 *(plan, on_end),
                 rebuild=self._rebuild,
-                first_ticket=first,
+                first_seq=first,
                 tuner=tuner,
             )
             self._engines.iterators.add(iterator)
@@ -249,7 +274,7 @@ class Loader(Generic[_Batch]):
             drop_last=bool(o.drop_last),
             rng=o.rng,
             share=self._share,
-            rank=rank_of(o.batch_sampler, o.sampler),
+            rank=rank_that_draws(o.rank, o.batch_sampler, o.sampler),
             fetch_threads=o.fetch_threads,
             worker_class=self._worker_class,
             snapshots=o.respawns,
@@ -261,7 +286,7 @@ class Loader(Generic[_Batch]):
         o = self.options
         if o.rng != "sample" or self.is_stream:
             return None
-        return share_of(o.batch_sampler, o.sampler, o.batch_size)
+        return share_of(o.batch_sampler, o.sampler, o.batch_size, o.rank)
 
     def _dataset_length(self):
         try:
@@ -313,7 +338,7 @@ class Loader(Generic[_Batch]):
         Closed
             The loader has been closed.
         """
-        integer(
+        num_workers = integer(
             "num_workers", num_workers, 1, MAX_WORKERS, hint="; for none make a loader with num_workers=0"
         )
         with self._lock:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Literal, overload
+from typing import Any, Generic, Literal, SupportsIndex, overload
 
 from typing_extensions import Self, TypeVar
 
@@ -25,7 +25,10 @@ class Loader(Generic[_Batch]):
     options: Options
     is_stream: bool
     seed: int
-    epoch: int
+    @property
+    def epoch(self) -> int: ...
+    @epoch.setter
+    def epoch(self, value: SupportsIndex) -> None: ...
     # Without batching `collate_fn` is given a sample.
     @overload
     def __init__(
@@ -59,6 +62,7 @@ class Loader(Generic[_Batch]):
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     # Without batching and `collate_fn` a sample is delivered as it is.
     @overload
@@ -93,6 +97,7 @@ class Loader(Generic[_Batch]):
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     # What `collate_fn` returns is the batch.
     @overload
@@ -127,6 +132,7 @@ class Loader(Generic[_Batch]):
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     # The dataset makes its batches; not in parts.
     @overload
@@ -161,6 +167,7 @@ class Loader(Generic[_Batch]):
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     # `default_collate` makes the batch: say what it is by Loader[...](...).
     @overload
@@ -195,6 +202,7 @@ class Loader(Generic[_Batch]):
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     def __iter__(self) -> LoaderIterator[_Batch]: ...
     def __len__(self) -> int: ...

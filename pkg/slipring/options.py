@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import inspect
+import math
+import numbers
 import operator
 import os
 import re
-import reprlib
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from slipring import _machine
-from slipring.ring._ring import MAX_RANGES, MAX_SLOTS, MAX_WORKERS
+from slipring.errors import shown
+from slipring.ring._ring import EPOCH_BITS, MAX_RANGES, MAX_SLOTS, MAX_WORKERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 _Init = TypeVar("_Init", bound="Callable[..., None]")
 
@@ -24,6 +28,8 @@ START_METHODS = ("fork", "forkserver", "spawn", "thread")
 MAX_FETCH_THREADS = (
     1024  # of one worker: more wait for their turn on a processor, not for a disk or a network
 )
+MAX_EPOCH = (1 << EPOCH_BITS) - 1
+MAX_DRAWN = (1 << 60) - 1  # indices in one order, which is an array of 8 bytes for each
 MAX_COUNT = (1 << 32) - 1  # of rows in a batch, and whatever else is counted: as csrc/layout.h
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
@@ -31,18 +37,6 @@ _MOST_BYTES = 1 << 46
 
 
 # ---- single arguments: what does not fit is refused with name, value and rule; TypeError or ValueError
-
-
-_repr = reprlib.Repr()
-_repr.maxstring = _repr.maxother = 200
-
-
-def _shown(value: object) -> str:
-    """A short repr, also of what has none: a refusal is to say what is wrong, whatever it was given."""
-    try:
-        return _repr.repr(value)
-    except Exception as error:
-        return f"<a {type(value).__name__} whose repr raises {type(error).__name__}>"
 
 
 def integer(
@@ -53,20 +47,52 @@ def integer(
     *,
     optional: bool = False,
     hint: str = "",
-) -> None:
-    """Check an int from `least` to `most`; `hint` follows the text for what is below `least`."""
+) -> Any:
+    """Return an int from `least` to `most` as Python's; `hint` follows the text for what is below `least`."""
     if value is None and optional:
-        return
+        return None
     try:
-        fits = not isinstance(value, bool) and operator.index(value) is not None
+        number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:  # arrays have an __index__ that fails
-        fits = False
-    if not fits:
-        raise TypeError(f"{name} must be an int{' or None' if optional else ''}, not {_shown(value)}")
-    below = least is not None and value < least
-    if below or (most is not None and value > most):
+        number = None
+    if number is None:
+        raise TypeError(f"{name} must be an int{' or None' if optional else ''}, not {shown(value)}")
+    below = least is not None and number < least
+    if below or (most is not None and number > most):
         rule = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name} must be {rule}, not {_shown(value)}{hint if below else ''}")
+        raise ValueError(f"{name} must be {rule}, not {shown(value)}{hint if below else ''}")
+    return number
+
+
+# name -> the least, the most, whether None is allowed, what follows the text for less
+_INTEGERS = {
+    "num_workers": (0, MAX_WORKERS, False, "; 0 loads in this process"),
+    "min_workers": (1, MAX_WORKERS, True, ""),
+    "max_workers": (1, MAX_WORKERS, True, ""),
+    "prefetch_factor": (1, MAX_COUNT, False, ""),
+    "max_restarts": (0, MAX_COUNT, False, ""),
+    "batch_size": (1, (1 << 63) - 1, True, ""),
+    "chunk_size": (1, MAX_COUNT, True, ""),
+    "slots": (2, MAX_SLOTS, True, ""),
+    "slot_bytes": (1, 1 << 46, True, ""),
+    "seed": (None, None, True, ""),
+    "fetch_threads": (1, MAX_FETCH_THREADS, True, ""),
+    "snapshot_every_n_steps": (0, MAX_COUNT, True, ""),
+    "rank": (0, MAX_COUNT, True, ""),
+}
+
+
+def epoch_number(value: SupportsIndex) -> int:
+    """Return the number of an epoch, whatever kind of integer it is."""
+    return integer("epoch", value, 0, MAX_EPOCH)
+
+
+def default_start_method() -> str:
+    """Return multiprocessing's start method, or the platform's default if a library installed its own (loky)."""
+    import multiprocessing
+
+    method = multiprocessing.get_start_method()
+    return method if method in START_METHODS else multiprocessing.get_all_start_methods()[0]
 
 
 def size_in_bytes(name: str, value: int | str) -> int:
@@ -75,37 +101,191 @@ def size_in_bytes(name: str, value: int | str) -> int:
         found = _SIZE.fullmatch(value)
         if found is None:
             raise ValueError(
-                f"{name} must be a size such as '32GiB', '500 MB' or a number of bytes, not {_shown(value)}"
+                f"{name} must be a size such as '32GiB', '500 MB' or a number of bytes, not {shown(value)}"
             )
         power = "kmgt".index(found[2].lower()) + 1 if found[2] else 0
         nbytes = int(float(found[1]) * (1024 if found[3] else 1000) ** power)
-    elif isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        raise TypeError(f"{name} must be a size such as '32GiB' or a number of bytes, not {_shown(value)}")
     else:
-        nbytes = value.__index__()
+        try:
+            nbytes = integer(name, value)
+        except TypeError:
+            raise TypeError(
+                f"{name} must be a size such as '32GiB' or a number of bytes, not {shown(value)}"
+            ) from None
     if not 1 <= nbytes <= _MOST_BYTES:
-        raise ValueError(f"{name} must be from 1 byte to 64 TiB, not {_shown(value)}")
+        raise ValueError(f"{name} must be from 1 byte to 64 TiB, not {shown(value)}")
     return nbytes
+
+
+def real(name: str, value: Any, what: str = "a number") -> float:
+    """Return a number of any kind, numpy's too, as a float. NaN and infinity are some: they fail the caller's rule."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be {what}, not {shown(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def check_shuffled(number: int) -> None:
+    """Check how many samples are shuffled."""
+    if number > MAX_DRAWN:
+        raise ValueError(
+            f"shuffle=True makes an order of all {number} samples; {MAX_DRAWN} are the most: give a sampler that "
+            "draws indices"
+        )
 
 
 def seconds(name: str, value: Any) -> None:
     """Check a time to wait."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number of seconds, not {_shown(value)}")
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be 0 (wait for ever) or seconds, not {_shown(value)}")
+    if not 0 <= real(name, value, "a number of seconds") < math.inf:
+        raise ValueError(f"{name} must be 0 (wait for ever) or seconds, not {shown(value)}")
 
 
 def flag(name: str, value: Any) -> None:
     """Check a bool; None counts as False."""
     if not isinstance(value, (bool, type(None))):
-        raise TypeError(f"{name} must be True or False, not {_shown(value)}")
+        raise TypeError(f"{name} must be True or False, not {shown(value)}")
+
+
+def one_of(name: str, value: Any, allowed: Iterable[str | None], hint: str = "") -> None:
+    """Check a word; `hint` follows the text."""
+    if not isinstance(value, (str, type(None))) or value not in allowed:
+        listed = ", ".join(map(repr, allowed))
+        raise ValueError(f"{name} must be one of {listed}, not {shown(value)}{hint}")
 
 
 def function(name: str, value: Any) -> None:
     """Check what is called, if it is given."""
     if value is not None and not callable(value):
-        raise TypeError(f"{name} must be callable or None, not {_shown(value)}")
+        raise TypeError(f"{name} must be callable or None, not {shown(value)}")
+
+
+def iterable(name: str, value: Any, what: str) -> None:
+    """Check what is iterated. Numpy's scalars, and arrays without a dimension, have its methods and are not."""
+    iterates = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
+    if not iterates or isinstance(value, type) or is_scalar(value):
+        raise TypeError(f"{name} must be {what}, not {shown(value)}")
+
+
+def map_dataset(name: str, value: Any) -> None:
+    """Check what has samples by number, and a length."""
+    if not hasattr(value, "__getitem__") or not hasattr(value, "__len__") or is_scalar(value):
+        raise TypeError(f"{name} must have __getitem__ and __len__; {type(value).__name__} has not")
+
+
+def is_scalar(value: Any) -> bool:
+    """Return whether it is one of numpy's scalars, or an array or tensor without a dimension."""
+    return getattr(value, "ndim", 1) == 0
+
+
+def names(name: str, value: Any, what: str = "column", none: str = "all of them") -> list[str] | None:
+    """Return a sequence of names, each once, as a list; None, which means `none`, stays None."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        raise TypeError(f"{name} must be a sequence of names, not the one name {shown(value)}")
+    iterable(name, value, "a sequence of names or None")
+    listed = list(value)
+    if not listed:
+        raise ValueError(f"{name} must be None ({none}) or name at least one, not {shown(value)}")
+    for one in listed:
+        if not isinstance(one, str):
+            raise TypeError(f"{name} must be names, and {shown(one)} is none")
+        if (times := listed.count(one)) > 1:
+            raise ValueError(f"{name} must name each {what} once, and {shown(one)} is there {times} times")
+    return listed
+
+
+def mask_name(column: str) -> str:
+    """Return the name of the column that says which values of another one were null."""
+    return f"{column}_mask"
+
+
+def null_options(
+    columns: Sequence[str] | None, fill_null: Mapping[str, Any] | None, null_mask: Sequence[str] | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the values for nulls and the columns that get a mask, of which `columns` has all if it is given."""
+    if fill_null is not None and not isinstance(fill_null, Mapping):
+        raise TypeError(f"fill_null must be a dict of column to value, or None, not {shown(fill_null)}")
+    fill = dict(fill_null or {})
+    for name, value in fill.items():
+        if not isinstance(name, str):
+            raise TypeError(f"fill_null must have names of columns, and {shown(name)} is none")
+        if value is None:
+            raise ValueError(f"fill_null has None for column {name!r}: give a value that is no null")
+    masked = names("null_mask", null_mask, none="no masks") or []
+    for option, named in (("fill_null", fill), ("null_mask", masked)):
+        missing = next((name for name in named if columns is not None and name not in columns), None)
+        if missing is not None:
+            raise ValueError(f"{option} has column {missing!r}, which columns={shown(columns)} leaves out")
+    for name in masked:
+        if mask_name(name) in (columns or ()):
+            raise ValueError(
+                f"null_mask has column {name!r}, whose mask is {mask_name(name)!r}, but columns={shown(columns)} has "
+                "a column of that name: leave it out"
+            )
+    return fill, masked
+
+
+def file_path(name: str, value: Any) -> str:
+    """Return a path or URL as a str."""
+    try:
+        text = os.fsdecode(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a path, not {shown(value)}") from None
+    try:
+        if b"\0" not in os.fsencode(text):
+            return text
+    except UnicodeEncodeError:
+        pass
+    raise ValueError(f"{name} must be a path that a file system can have, not {shown(value)}")
+
+
+def memory_place(value: Any, kinds: Sequence[str] = ("auto", "shm", "memfd")) -> str | os.PathLike[str]:
+    """Return `backing`: where the memory comes from."""
+    if isinstance(value, str) and value in kinds:
+        return value
+    if not isinstance(value, (str, os.PathLike)) or not os.path.isabs(value):
+        listed = ", ".join(map(repr, kinds))
+        raise ValueError(
+            f"backing must be {listed} or the absolute path of a directory on a tmpfs, not {shown(value)}"
+        )
+    if not os.path.isdir(value):
+        raise ValueError(f"backing names {shown(value)}, which is not a directory")
+    return value
+
+
+# The names of tf.data, Keras and Grain -> ours, or what to do in their place.
+_ELSEWHERE = {
+    "worker_count": "num_workers",
+    "workers": "num_workers",
+    "num_parallel_calls": "num_workers",
+    "use_multiprocessing": "start_method",
+    "num_threads": "fetch_threads",
+    "drop_remainder": "drop_last",
+    "max_queue_size": "prefetch_factor",
+    "worker_buffer_size": "prefetch_factor",
+    "buffer_size": "shuffle_buffer",
+    "shuffle": "shuffle_buffer",
+    "deterministic": "in_order",
+    "num_epochs": "Iterate the loader once for each epoch",
+    "repeat": "Iterate the loader once for each epoch",
+    "transforms": "Transform samples in the dataset, or batches in collate_fn",
+    "operations": "Transform samples in the dataset, or batches in collate_fn",
+    "shard_options": "Give batch_sampler=slipring.BatchSampler(..., rank=, world_size=)",
+}
+
+
+def advice(name: str, names: Iterable[str], known: Mapping[str, str]) -> str:
+    """Return what to say of an argument that is none of `names`; `known` tells of the names of other loaders."""
+    for meant in (known.get(name, ""), _ELSEWHERE.get(name, "")):
+        if meant in names:
+            return f". Did you mean {meant!r}?"
+        if " " in meant:
+            return f". {meant}"
+    near = difflib.get_close_matches(name, names, 1)
+    return f". Did you mean {near[0]!r}?" if near else ""
 
 
 def suggesting(**known: str) -> Callable[[_Init], _Init]:
@@ -124,12 +304,9 @@ def suggesting(**known: str) -> Callable[[_Init], _Init]:
         def checked(*args, **kwargs):
             for name in kwargs:
                 if name not in names:
-                    import difflib
-
-                    near = [known[name]] if name in known else difflib.get_close_matches(name, names, 1)
-                    hint = f". Did you mean {near[0]!r}?" if near else ""
                     raise TypeError(
-                        f"{init.__qualname__}() got an unexpected keyword argument {name!r}{hint}"
+                        f"{init.__qualname__}() got an unexpected keyword argument {name!r}"
+                        f"{advice(name, names, known)}"
                     )
             init(*args, **kwargs)
 
@@ -170,7 +347,7 @@ def bounds(
         Naming `num_workers`, `min_workers`, `max_workers` or `slots`, its value and the rule.
     """
     if num_workers != "auto":
-        raise TypeError(f"num_workers must be an int or 'auto', not {_shown(num_workers)}")
+        raise TypeError(f"num_workers must be an int or 'auto', not {shown(num_workers)}")
     for name, value in (("min_workers", least), ("max_workers", most)):
         integer(name, value, 1, MAX_WORKERS, optional=True)
     if least is not None and most is not None and most < least:
@@ -189,7 +366,7 @@ def check_bounds(num_workers: Any, **given: int | None) -> None:
     for name, value in given.items():
         if value is not None:
             raise ValueError(
-                f"{name}={_shown(value)} bounds num_workers='auto'; num_workers={_shown(num_workers)} is fixed"
+                f"{name}={shown(value)} bounds num_workers='auto'; num_workers={shown(num_workers)} is fixed"
             )
 
 
@@ -217,6 +394,7 @@ class Options:
     persistent_workers: bool = True
     in_order: bool = True
     start_method: str | None = None
+    context: object = None  # of multiprocessing; its Process starts workers by `start_method`
     chunk_size: int | None = None
     dispatch: str = "dynamic"
     rng: str = "batch"
@@ -230,6 +408,7 @@ class Options:
     min_workers: int | None = None
     max_workers: int | None = None
     fetch_threads: int | None = None
+    rank: int | None = None
     auto: bool = False  # the number of workers is the one to begin with, or what was found since
     ahead: int = 0  # batches that an adapter has ready before they are asked for, each in a slot of its own
 
@@ -248,54 +427,35 @@ class Options:
         self._exclusions()
 
     def _numbers(self):
-        integer("num_workers", self.num_workers, 0, MAX_WORKERS, hint="; 0 loads in this process")
-        for name, least in (("prefetch_factor", 1), ("max_restarts", 0)):
-            integer(name, getattr(self, name), least, MAX_COUNT)
-        for name, least, most in (
-            ("batch_size", 1, (1 << 63) - 1),
-            ("chunk_size", 1, MAX_COUNT),
-            ("slots", 2, MAX_SLOTS),
-            ("slot_bytes", 1, 1 << 46),
-            ("seed", None, None),
-            ("fetch_threads", 1, MAX_FETCH_THREADS),
-            ("snapshot_every_n_steps", 0, MAX_COUNT),
-        ):
-            integer(name, getattr(self, name), least, most, optional=True)
+        checked = {
+            name: integer(name, getattr(self, name), least, most, optional=optional, hint=hint)
+            for name, (least, most, optional, hint) in _INTEGERS.items()
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # numpy's become Python's
         seconds("timeout", self.timeout)
         for name in ("shuffle", "drop_last", "persistent_workers", "in_order"):
             flag(name, getattr(self, name))
 
     def _choices(self):
-        self._one_of("start_method", (None, *START_METHODS))
-        self._one_of("dispatch", ("dynamic", "static"))
-        self._one_of(
+        one_of("start_method", self.start_method, (None, *START_METHODS))
+        one_of("dispatch", self.dispatch, ("dynamic", "static"))
+        one_of(
             "rng",
+            self.rng,
             ("batch", "worker", "sample"),
             "; it says when generators are seeded: seed= sets what they give, and slipring.rng() is the one of a batch",
         )
-        self._one_of("copy", ("auto", "always", "never"))
-        self._one_of("on_worker_death", ("raise", "respawn"))
-        if self.backing not in ("auto", "shm", "memfd"):
-            if not isinstance(self.backing, (str, os.PathLike)) or not os.path.isabs(self.backing):
-                raise ValueError(
-                    f"backing must be 'auto', 'shm', 'memfd' or the absolute path of a directory on a tmpfs, "
-                    f"not {_shown(self.backing)}"
-                )
-            if not os.path.isdir(self.backing):
-                raise ValueError(f"backing names {_shown(self.backing)}, which is not a directory")
-
-    def _one_of(self, name, allowed, hint=""):
-        if getattr(self, name) not in allowed:
-            listed = ", ".join(repr(a) for a in allowed)
-            raise ValueError(f"{name} must be one of {listed}, not {_shown(getattr(self, name))}{hint}")
+        one_of("copy", self.copy, ("auto", "always", "never"))
+        one_of("on_worker_death", self.on_worker_death, ("raise", "respawn"))
+        memory_place(self.backing)
 
     def _callables(self):
         for name in ("collate_fn", "worker_init_fn"):
             function(name, getattr(self, name))
         for name in ("sampler", "batch_sampler"):
-            value = getattr(self, name)
-            if value is not None and not hasattr(value, "__iter__") and not hasattr(value, "__getitem__"):
-                raise TypeError(f"{name} must be an iterable of indices, not {_shown(value)}")
+            if (value := getattr(self, name)) is not None:
+                iterable(name, value, "an iterable of indices")
 
     # ---- what excludes what
 
@@ -340,7 +500,13 @@ class Options:
                     f"{', '.join(given)} cannot be used with an iterable dataset ({type(dataset).__name__}): "
                     "it sets its own order, one sample after the other"
                 )
+        self._check_order(is_stream, dataset)
         name = type(dataset).__name__
+        if is_stream and self.rank is not None:
+            raise ValueError(
+                f"rank={self.rank} selects the random numbers of a map dataset's batches; those of an iterable dataset "
+                f"({name}) depend on the seed and the worker: give each rank another seed="
+            )
         if self.batch_size is None and not is_stream and not hasattr(dataset, "__getitem__"):
             raise ValueError(f"batch_size=None reads samples one by one, but {name} has no __getitem__")
         if self.rng == "sample" and (is_stream or not hasattr(dataset, "__getitem__")):
@@ -357,16 +523,43 @@ class Options:
             if self.collate_fn is not None:
                 raise ValueError(f"collate_fn puts samples together, {whole}")
 
+    def _check_order(self, is_stream, dataset):
+        """Check what says which samples there are, and in which order."""
+        kinds = [kind.__name__ for kind in type(self.sampler).__mro__]
+        if "BatchSampler" in kinds and self.batch_size is not None:
+            raise TypeError(
+                f"sampler ({type(self.sampler).__name__}) gives lists of indices, which make batches: give it as "
+                "batch_sampler=, or batch_size=None if dataset[list] returns a whole batch"
+            )
+        if is_stream or self.sampler is not None or self.batch_sampler is not None:
+            return
+        if type(dataset) is dict and dataset and 0 not in dataset:
+            raise TypeError(
+                f"dataset is a dict of {shown(list(dataset))}, and has no sample 0: for a dict of arrays, with a row "
+                "for each sample, use slipring.stream([dataset], batch_size), or give a sampler of its keys"
+            )
+        if type(dataset) is tuple:
+            rows = {
+                array.shape[:1] for array in dataset if hasattr(array, "shape") and hasattr(array, "dtype")
+            }
+            if (
+                len(rows) == 1
+                and all(hasattr(array, "shape") for array in dataset)
+                and (len(dataset),) < min(rows)
+            ):
+                warnings.warn(
+                    f"dataset is a tuple of {len(dataset)} arrays of {min(rows)[0]} rows each, which are "
+                    f"{len(dataset)} samples. If each row is a sample, give a dataset whose [i] returns the i-th row "
+                    "of each; if not, give a list",
+                    stacklevel=5,
+                )
+
     # ---- derived
 
     @property
     def method(self) -> str:
         """str: how workers are started, multiprocessing's own default filled in."""
-        if self.start_method is None:
-            import multiprocessing
-
-            return multiprocessing.get_start_method()
-        return self.start_method
+        return default_start_method() if self.start_method is None else self.start_method
 
     @property
     def n_slots(self) -> int:
@@ -376,7 +569,7 @@ class Options:
 
     @property
     def room(self) -> int:
-        """int: workers that the segment has party numbers for: there may come to be more of them."""
+        """int: workers that the segment has participant numbers for: there may come to be more of them."""
         if self.num_workers == 0:
             return 1
         spare = WORKERS_PER_CPU * len(os.sched_getaffinity(0))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import numbers
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
+from slipring import _machine
 from slipring.errors import shown
-from slipring.options import flag, integer
+from slipring.options import MAX_DRAWN, check_shuffled, epoch_number, flag, integer
 from slipring.ring._ring import mix
+from slipring.strings import StringList
 from slipring.workers.seeding import MASK_63, Share
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ class BatchSampler:
     Attributes
     ----------
     epoch : int
-        The number of the next pass; may be set. A pass counts it up.
+        The number of the next pass; may be set. A pass takes it, and counts it up, at its first ``next()``.
 
     Raises
     ------
@@ -90,7 +93,6 @@ class BatchSampler:
     rank: int
     world_size: int
     seed: int
-    epoch: int
 
     def __init__(
         self,
@@ -106,11 +108,11 @@ class BatchSampler:
         seed: int | None = None,
     ) -> None:
         indices = _sequence(indices)
-        integer("batch_size", batch_size, 1)
-        integer("num_samples", num_samples, 1, optional=True)
-        integer("world_size", world_size, 1)
-        integer("rank", rank, 0, world_size - 1)
-        integer("seed", seed, optional=True)
+        batch_size = integer("batch_size", batch_size, 1)
+        num_samples = integer("num_samples", num_samples, 1, MAX_DRAWN, optional=True)
+        world_size = integer("world_size", world_size, 1)
+        rank = integer("rank", rank, 0, world_size - 1)
+        seed = integer("seed", seed, optional=True)
         flag("shuffle", shuffle)
         flag("drop_last", drop_last)
         self._replaced = weights is not None or num_samples is not None
@@ -119,6 +121,8 @@ class BatchSampler:
         if shuffle and self._replaced:
             given = "num_samples" if weights is None else "weights"
             raise ValueError(f"shuffle=True gives each index once, {given} draws with replacement")
+        if shuffle:
+            check_shuffled(len(indices))
         if seed is None:
             seed = 0 if world_size > 1 else int.from_bytes(os.urandom(8), "little")
         self.indices, self.batch_size, self.shuffle, self.drop_last = indices, batch_size, shuffle, drop_last
@@ -129,8 +133,18 @@ class BatchSampler:
         self.num_samples = len(indices) if num_samples is None else num_samples
         self.rank, self.world_size, self.seed = rank, world_size, seed & MASK_63
         self.epoch = 0
-        self._begun = 0, 0  # epoch and position at which the newest pass has begun
+        self._begun = None  # epoch and position at which the newest pass has begun; None: it has not
         self._resumed = None  # the same of the next pass, if a state says so
+        self._in_order = True  # whether who reads the newest pass delivers its batches in order
+
+    @property
+    def epoch(self) -> int:
+        """int: the number of the next pass."""
+        return self.__dict__["epoch"]
+
+    @epoch.setter
+    def epoch(self, value: SupportsIndex) -> None:
+        self.__dict__["epoch"] = epoch_number(value)
 
     def order(self, epoch: int) -> Sequence[Any] | NDArray[Any]:
         """Return the indices of an epoch, for all ranks.
@@ -160,15 +174,15 @@ class BatchSampler:
         self.epoch = epoch
 
     def state_after(self, batches: int) -> dict[str, Any]:
-        """Return the state behind so many batches of this rank, counted from where the newest pass has begun.
+        """Return the state after so many batches of this rank, counted from where the newest pass has begun.
 
-        For who counts them: `Loader` asks for more than it has delivered. (`slipring.torch.DataLoader` has the
-        place in its own ``state_dict()``, and an iterator of the sampler, asked directly, in its.)
+        A program that reads by `Loader` counts the batches that were delivered, because the loader draws ahead of
+        them. `slipring.torch.DataLoader` and an iterator of the sampler have the state in their own ``state_dict()``.
 
         Parameters
         ----------
         batches : int
-            That were delivered.
+            How many were delivered. A batch that raised an exception counts.
 
         Returns
         -------
@@ -178,7 +192,8 @@ class BatchSampler:
         Raises
         ------
         TypeError, ValueError
-            `batches` is no such number.
+            `batches` is no such number; or a loader with ``in_order=False`` reads the pass, and has delivered neither
+            none of its batches nor all: their number does not say which.
 
         Examples
         --------
@@ -188,8 +203,14 @@ class BatchSampler:
         >>> sampler.state_after(1)["position"]
         2
         """
-        integer("batches", batches, 0)
-        epoch, position = self._begun
+        batches = integer("batches", batches, 0)
+        epoch, position = self._beginning
+        if not self._in_order and 0 < batches < self._batches_after(position):
+            raise ValueError(
+                f"batches={batches} of a pass that a loader with in_order=False reads: their number does not say which "
+                "batches were delivered, and a resume would lose samples. Use in_order=True, or the state_dict() of "
+                "slipring.torch.DataLoader, or save at the end of the pass"
+            )
         return self._state(epoch, position + batches * self.batch_size * self.world_size)
 
     def resume(self, state: Mapping[str, Any]) -> None:
@@ -210,19 +231,33 @@ class BatchSampler:
             indices that are neither numbers nor text, and of a sequence of your own, only the length is compared.
         """
         self._resumed = self._checked(state)
-        self.epoch, self.seed = state["epoch"], state["seed"]
+        self.epoch, self.seed = self._resumed[0], int(state["seed"])
 
     def __iter__(self) -> Iterator[list[Any]]:
-        epoch, self.epoch = self.epoch, self.epoch + 1
-        resumed, self._resumed = self._resumed, None
-        return _Pass(self, epoch, resumed[1] if resumed is not None and resumed[0] == epoch else 0)
+        self._begun, self._in_order = None, True
+        return _Pass(self)
 
     def __len__(self) -> int:
         """Batches of this rank in an epoch that is read from its beginning."""
+        return self._batches_after(0)
+
+    def _batches_after(self, position):
+        left = max(0, self.num_samples - position)
         if self.drop_last:
-            return self.num_samples // (self.batch_size * self.world_size)
-        share = -(-self.num_samples // self.world_size)
+            return left // (self.batch_size * self.world_size)
+        share = -(-left // self.world_size)
         return -(-share // self.batch_size)
+
+    @property
+    def _next_pass(self):
+        """Epoch and position at which the next pass begins."""
+        resumed = self._resumed
+        return resumed if resumed is not None and resumed[0] == self.epoch else (self.epoch, 0)
+
+    @property
+    def _beginning(self):
+        """The same of the newest pass."""
+        return self._next_pass if self._begun is None else self._begun
 
     @property
     def _drawn(self):
@@ -258,6 +293,8 @@ class BatchSampler:
                 f"this is no state of slipring.BatchSampler (of this version): it must have {sorted(_KEYS)}, "
                 f"and has {sorted(map(str, state))[:8]}"
             )
+        for name in ("epoch", "position", "seed"):
+            integer(f"the state's {name}", state[name], 0, MASK_63)
         for what, has in (("samples", self.num_samples), ("order", self._drawn)):
             if state[what] != has:
                 raise ValueError(
@@ -271,7 +308,7 @@ class BatchSampler:
                     f"the state is of an epoch with other {what} than this sampler's: other indices would be skipped "
                     f"than were delivered. Resume with the same {what}"
                 )
-        return state["epoch"], state["position"]
+        return int(state["epoch"]), int(state["position"])
 
 
 _KEYS = {"epoch", "position", "samples", "order", "seed"}
@@ -280,20 +317,17 @@ _KEYS = {"epoch", "position", "samples", "order", "seed"}
 class _Pass:
     """The batches of one epoch; says where it is, so that an interrupted run goes on there.
 
+    It begins with the first batch: torch's loader makes two passes for its first epoch, and reads one.
+
     Attributes
     ----------
-    position : int
-        How many indices of the order all ranks together have been given.
+    place : tuple or None
+        Its epoch, and how many indices of the order all ranks together have been given. None: it has not begun.
     """
 
-    def __init__(self, sampler, epoch, position=0):
+    def __init__(self, sampler):
         self.sampler = sampler
-        self._begin(epoch, position)
-
-    def _begin(self, epoch, position):
-        self.epoch, self.position = epoch, position
-        self.sampler._begun = epoch, position
-        self.order = None  # drawn when it is asked for: it may be told another place before
+        self.place = self.order = None
 
     def __iter__(self):
         return self
@@ -301,61 +335,94 @@ class _Pass:
     def __next__(self):
         sampler = self.sampler
         if self.order is None:
-            self.order = sampler.order(self.epoch)
+            if self.place is None:
+                self.place = sampler._next_pass
+            self._count()
+            self.order = sampler.order(
+                self.place[0]
+            )  # last: what a handler interrupts before it is done again
+        epoch, position = self.place
         n, ranks, step = len(self.order), sampler.world_size, sampler.batch_size * sampler.world_size
-        left = n - self.position
+        left = n - position
         if left <= 0 or (sampler.drop_last and left < step):
             raise StopIteration
-        first, size = self.position + sampler.rank, min(sampler.batch_size, -(-left // ranks))
+        first, size = position + sampler.rank, min(sampler.batch_size, -(-left // ranks))
         places = range(first, first + size * ranks, ranks)
         if isinstance(self.order, np.ndarray):
             indices = self.order[np.fromiter(places, np.int64) % n].tolist()
         else:
             indices = [self.order[place % n] for place in places]
-        self.position += step  # now: who was interrupted is given the same again
+        self.place = epoch, position + step  # now: who was interrupted is given the same again
         return indices
 
     def state_dict(self):
         """Return the place: which epoch, and how far all ranks together have come."""
-        return self.sampler._state(self.epoch, self.position)
+        return self.sampler._state(*(self.place or self.sampler._next_pass))
 
     def load_state_dict(self, state):
         """Go on at a place; the sampler's next pass is the epoch behind it. See `BatchSampler.resume`."""
-        epoch, position = self.sampler._checked(state)
-        self.sampler.seed = state["seed"]
-        self._begin(epoch, position)
-        self.sampler.epoch = self.epoch + 1
+        self.place, self.order = self.sampler._checked(state), None
+        self.sampler.seed = int(state["seed"])
+        self._count()
+
+    def _count(self):
+        sampler = self.sampler
+        sampler._begun, sampler._resumed = self.place, None
+        sampler.epoch = self.place[0] + 1
 
 
 def rank_of(*samplers):
-    """Return the rank whose share of the indices one of them gives; 0 if none says anything of it."""
-    ranks = (getattr(sampler, "rank", 0) for sampler in samplers)
-    return next((rank for rank in ranks if isinstance(rank, int) and rank), 0)
+    """Return the rank whose share of the indices one of these samplers gives; None if none has a rank."""
+    ranks = (getattr(sampler, "rank", None) for sampler in samplers)
+    return next((int(rank) for rank in ranks if isinstance(rank, numbers.Integral)), None)
 
 
-def share_of(batch_sampler, sampler, batch_size):
+def rank_that_draws(given, *samplers):
+    """Return the rank whose random numbers a loader draws: `given`, a sampler's, torch.distributed's, or 0.
+
+    The sampler's is before torch.distributed's: ranks that get the same samples, as those of a tensor-parallel
+    group, draw the same numbers.
+    """
+    rank = rank_of(*samplers) if given is None else given
+    return (_machine.global_rank() or (0,))[0] if rank is None else rank
+
+
+def share_of(batch_sampler, sampler, batch_size, rank=None):
     """Return a rank's `Share` of each step, as what gives the indices divides them; for ``rng="sample"``.
+
+    Parameters
+    ----------
+    batch_sampler, sampler : iterable or None
+    batch_size : int or None
+    rank : int, optional
+        In place of the sampler's.
 
     Raises
     ------
     ValueError
         Nothing says at which position of all ranks' order a sample is.
     """
-    if isinstance(batch_sampler, BatchSampler):
-        return Share(batch_sampler.batch_size, batch_sampler.rank, batch_sampler.world_size)
-    if batch_sampler is not None:
+    source = sampler if batch_sampler is None else batch_sampler
+    if batch_sampler is not None and not isinstance(batch_sampler, BatchSampler):
         raise ValueError(
             f"rng='sample' seeds by a sample's position in the order, which batch_sampler "
             f"({type(batch_sampler).__name__}) does not tell: use slipring.BatchSampler, or batch_size= with "
             "sampler=, or rng='batch'"
         )
-    rank, ranks = rank_of(sampler), ranks_of(sampler)
+    rank, ranks = (rank_of(source) or 0) if rank is None else rank, ranks_of(source)
     if rank >= ranks:
         raise ValueError(
-            f"rng='sample' seeds by a sample's position in the order of all ranks, and {type(sampler).__name__} "
-            f"has rank={rank}, but no world_size or num_replicas: use slipring.BatchSampler, or rng='batch'"
+            f"rng='sample' seeds by a sample's position in the order of all ranks: rank={rank} must be less than the "
+            f"sampler's world_size or num_replicas, {ranks} (1 if it has none). Use slipring.BatchSampler, or "
+            "rng='batch'"
         )
-    return Share(batch_size or 1, rank, ranks)
+    return Share((batch_size or 1) if batch_sampler is None else batch_sampler.batch_size, rank, ranks)
+
+
+def read_in_order(batch_sampler, in_order):
+    """Note whether the loader that has begun a pass of this sampler delivers its batches in order."""
+    if isinstance(batch_sampler, BatchSampler):
+        batch_sampler._in_order = in_order
 
 
 def place_of(batch_sampler):
@@ -365,13 +432,13 @@ def place_of(batch_sampler):
     """
     if not isinstance(batch_sampler, BatchSampler):
         return 0, 0
-    return divmod(batch_sampler._begun[1], batch_sampler.batch_size * batch_sampler.world_size)
+    return divmod(batch_sampler._beginning[1], batch_sampler.batch_size * batch_sampler.world_size)
 
 
 def ranks_of(sampler):
     """Return of how many ranks a sampler gives one's share; 1 if it says nothing of it."""
     counts = (getattr(sampler, name, None) for name in ("world_size", "num_replicas"))
-    return next((count for count in counts if isinstance(count, int)), 1)
+    return next((int(count) for count in counts if isinstance(count, numbers.Integral)), 1)
 
 
 def _sequence(indices):
@@ -386,8 +453,7 @@ def _sequence(indices):
             return array
         indices = array[()]
     if not hasattr(indices, "__len__"):
-        integer("indices", indices, 0, sys.maxsize, hint="; or give a sequence of indices")
-        return range(indices)
+        return range(integer("indices", indices, 0, sys.maxsize, hint="; or give a sequence of indices"))
     if not hasattr(indices, "__getitem__") or isinstance(indices, Mapping):
         raise TypeError(f"indices must be an int or a sequence, not a {type(indices).__name__}")
     return indices
@@ -395,8 +461,12 @@ def _sequence(indices):
 
 def _digest_of(indices):
     """Say in a few bytes which indices these are: the same in any process, and however the same numbers are kept."""
-    if isinstance(indices, (list, tuple)) and set(map(type, indices)) == {int}:
-        indices = np.array(indices)
+    if isinstance(indices, StringList):
+        indices = list(indices)
+    if isinstance(indices, (list, tuple)):
+        indices = [each.item() if isinstance(each, np.generic) else each for each in indices]
+        if set(map(type, indices)) == {int}:
+            indices = np.array(indices)
     if isinstance(indices, np.ndarray) and indices.dtype.kind in "iu" and len(indices):
         numbers = indices.astype(np.int64)
         steps = np.diff(numbers)
@@ -420,9 +490,15 @@ def _digest(written):
 
 def _probabilities(weights, n):
     """Return the weights as shares of one, and a digest of them as given: sums may differ between processors."""
-    weights = np.asarray(weights, np.float64)
+    given = weights
+    try:
+        weights = np.asarray(given, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"weights must be numbers, one per index, not {shown(given)}: {error}") from None
     if weights.shape != (n,):
-        raise ValueError(f"weights must have one number per index, shape ({n},), not {weights.shape}")
+        raise ValueError(
+            f"weights must have one number per index, shape ({n},), not {weights.shape}: {shown(given)}"
+        )
     if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
-        raise ValueError("weights must not be negative, and not all zero")
+        raise ValueError(f"weights must be finite, not negative, and not all zero; they are {shown(given)}")
     return weights / weights.sum(), _digest(weights.tobytes())

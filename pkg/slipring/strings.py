@@ -56,6 +56,10 @@ class StringList(Sequence[str]):
         if isinstance(strings, StringList):
             strings = strings._array
         elif not isinstance(strings, (pa.Array, pa.ChunkedArray)):
+            if not isinstance(strings, Iterable) or getattr(strings, "ndim", 1) == 0:
+                raise TypeError(
+                    f"strings must be an iterable of str or an Arrow array, not of type {type(strings).__name__}"
+                )
             strings = _array(_checked(list(strings)))
         if isinstance(strings, pa.ChunkedArray):
             strings = strings.combine_chunks()
@@ -136,6 +140,7 @@ def _checked(strings):
     for number, value in enumerate(strings):
         if not isinstance(value, str):
             raise TypeError(
-                f"element {number} of a StringList is no string, but of type {type(value).__name__}"
+                f"strings must be str: element {number} of a StringList is no string, but of type "
+                f"{type(value).__name__}"
             )
     return strings

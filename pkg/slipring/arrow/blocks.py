@@ -6,6 +6,7 @@ Imported only when a block of Arrow data, or text, is met.
 import numpy as np
 import pyarrow as pa
 
+from slipring.arrow.nulls import Unfit, fill, is_number, value_for
 from slipring.arrow.rows import one_batch, take
 
 
@@ -28,10 +29,6 @@ def reader(source):
     return pa.RecordBatchReader.from_stream(source)
 
 
-class Unfit(ValueError):
-    """Values cannot be a column: numpy or Arrow has no place for them."""
-
-
 def as_column(values):
     """Return one Arrow array of Arrow data, or of text and whatever else numpy has no type for.
 
@@ -50,6 +47,32 @@ def as_column(values):
         raise Unfit(error) from error
 
 
+def filled(column, name, fill_null):
+    """Return a column with values in the place of its nulls, and the mask of where they were, an array.
+
+    Parameters
+    ----------
+    column : pyarrow.Array or numpy.ndarray
+        A masked array's masked values are its nulls.
+    name : str
+    fill_null : dict
+
+    Raises
+    ------
+    Unfit
+        Its type does not have the value, or Arrow cannot fill it.
+    """
+    if not isinstance(column, np.ndarray):
+        column, mask = fill(name, column, value_for(name, column.type, fill_null))
+        return column, as_numpy(mask)
+    try:
+        values = pa.array(np.ma.getdata(column).ravel(), mask=np.ma.getmaskarray(column).ravel())
+    except pa.ArrowException as error:
+        raise Unfit(f"column {name!r} is {column.dtype}, which Arrow cannot fill: {error}") from None
+    values, mask = fill(name, values, value_for(name, values.type, fill_null))
+    return as_numpy(values).reshape(column.shape), as_numpy(mask).reshape(column.shape)
+
+
 def as_numpy(column):
     """Return an Arrow array as a numpy array, a row of it for each; None where rows have no fixed size.
 
@@ -62,7 +85,7 @@ def as_numpy(column):
     """
     shape, kind, order = [len(column)], column.type, None
     if isinstance(kind, pa.FixedShapeTensorType):
-        if not _is_number(kind.value_type):
+        if not is_number(kind.value_type):
             return None
         shape += kind.shape
         order, column = kind.permutation, _no_nulls(column).storage
@@ -71,22 +94,13 @@ def as_numpy(column):
         inner = kind
         while pa.types.is_fixed_size_list(inner):
             inner = inner.value_type
-        if not _is_number(inner):
+        if not is_number(inner):
             return None
         while pa.types.is_fixed_size_list(column.type):
             shape.append(column.type.list_size)
             column = _no_nulls(column).flatten()
     values = _no_nulls(column).to_numpy(zero_copy_only=False).reshape(shape)
     return values if order is None else values.transpose(0, *(axis + 1 for axis in order))
-
-
-def _is_number(kind):
-    """Whether numpy has it, with as many bytes for each."""
-    of = pa.types
-    return (
-        of.is_integer(kind) or of.is_floating(kind) or of.is_boolean(kind)
-        or of.is_timestamp(kind) or of.is_duration(kind) or of.is_date(kind)
-    )  # fmt: skip
 
 
 def _no_nulls(column):

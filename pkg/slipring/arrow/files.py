@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from slipring.errors import RemoteError
+from slipring.redaction import redacted
 
 WHOLE = 1 << 20  # bytes: a smaller file's digest is of all of it
 END, PROBE, PROBES = 1 << 16, 4096, 64  # of another: bytes at each end, and at so many columns' beginnings
@@ -127,8 +128,10 @@ def open_table(path, columns, storage=None, known=None):
     except RemoteError:
         raise
     except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path} ({size} bytes) cannot be read as a table: {error}") from error
-    raise ValueError(f"{path} ({size} bytes) is neither Parquet nor Arrow IPC: it begins with {magic!r}")
+        raise ValueError(f"{redacted(path)} ({size} bytes) cannot be read as a table: {error}") from error
+    raise ValueError(
+        f"{redacted(path)} ({size} bytes) is neither Parquet nor Arrow IPC: it begins with {magic!r}"
+    )
 
 
 def _magic_by_the_end(afar, size):
@@ -355,7 +358,7 @@ def _project(schema, columns, path):
     for name in names:
         if schema.names.count(name) != 1:
             raise ValueError(
-                f"{path} has {schema.names.count(name)} columns named {name!r}, one is needed; its columns "
+                f"{redacted(path)} has {schema.names.count(name)} columns named {name!r}, one is needed; its columns "
                 f"are {', '.join(map(repr, schema.names))}"
             )
     return pa.schema([schema.field(name) for name in names], schema.metadata)

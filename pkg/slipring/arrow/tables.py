@@ -13,12 +13,15 @@ import pyarrow as pa
 
 from slipring._offered import read_in_turn, threads
 from slipring.arrow.files import Opened, digest, open_table, stamp_afar
+from slipring.arrow.nulls import fill, value_for
 from slipring.arrow.rows import Rows, empty, one_batch, take
-from slipring.errors import RemoteError, shown
+from slipring.errors import RemoteError
 from slipring.files.storage import locate
+from slipring.options import function, integer, mask_name, names, null_options, one_of
+from slipring.redaction import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from slipring.files.storage import Storage
 
@@ -57,12 +60,15 @@ class TableDataset:
         nothing and is always kept.
     storage : slipring.Storage, optional
         How URLs are read.
+    fill_null, null_mask
+        As `slipring.stream` has them, for rows and record batches: each row, and what `decode` and `decode_batch` are
+        called with, has values in the place of nulls, and the masks behind the columns.
 
     Raises
     ------
     ValueError
         There is no file, a file is of neither kind, lacks a column or has it with another type. `columns` is
-        empty, or has a name twice.
+        empty, or has a name twice. A column's type does not have its value of `fill_null`.
     TypeError
         `paths` is a table in memory: it would be pickled to each worker.
     OSError
@@ -86,6 +92,8 @@ class TableDataset:
     decode_batch: Callable[[pa.RecordBatch], Iterable[Any]] | None
     returns: Literal["rows", "record_batch"]
     cached_groups: int
+    fill_null: dict[str, Any]
+    null_mask: list[str]
     schema: pa.Schema
 
     def __init__(
@@ -98,25 +106,24 @@ class TableDataset:
         returns: Literal["rows", "record_batch"] = "rows",
         cached_groups: int = 4,
         storage: Storage | None = None,
+        fill_null: Mapping[str, Any] | None = None,
+        null_mask: Sequence[str] | None = None,
     ) -> None:
         if isinstance(paths, (pa.Table, pa.RecordBatch)):
             raise TypeError(
                 f"TableDataset reads files, not a {type(paths).__name__} in memory, which each worker would "
                 "get a copy of: write it with pyarrow.ipc.new_file first"
             )
-        if isinstance(paths, (str, bytes, os.PathLike)):
-            paths = [paths]
-        self.paths, self._remote = locate(paths, storage)
-        if isinstance(columns, str):
-            raise TypeError(f"columns must be a sequence of names, not the one name {columns!r}")
-        self.columns = None if columns is None else list(columns)
-        if self.columns is not None:
-            self._check_columns()
+        self.paths, self._remote = locate("paths", paths, storage)
+        self.columns = names("columns", columns)
         self.decode, self.decode_batch, self.returns = decode, decode_batch, returns
-        self.cached_groups = operator.index(cached_groups)
+        self.cached_groups = integer("cached_groups", cached_groups, 1)
+        self.fill_null, self.null_mask = null_options(self.columns, fill_null, null_mask)
         self._check()
         self._forget()
         self._survey()
+        self._stored = self.schema  # of the rows as the files have them
+        self._check_nulls()
         self._digests = None  # of the files, or None for one that could not be read: when it is pickled
 
     def _forget(self):
@@ -128,32 +135,13 @@ class TableDataset:
     def _check(self):
         if not self.paths:
             raise ValueError("TableDataset needs at least one file; paths is empty")
-        if self.returns not in RETURNS:
-            raise ValueError(
-                f"returns must be one of {', '.join(map(repr, RETURNS))}, not {shown(self.returns)}"
-            )
-        if self.cached_groups < 1:
-            raise ValueError(f"cached_groups must be at least 1, not {self.cached_groups}")
+        one_of("returns", self.returns, RETURNS)
         for name in ("decode", "decode_batch"):
-            value = getattr(self, name)
-            if value is not None and not callable(value):
-                raise TypeError(f"{name} must be callable or None, not {shown(value)}")
+            function(name, getattr(self, name))
         if self.decode is not None and self.decode_batch is not None:
             raise ValueError("decode and decode_batch exclude each other: both make the samples")
         if self.returns == "record_batch" and (self.decode or self.decode_batch):
             raise ValueError("returns='record_batch' makes no samples: drop decode and decode_batch")
-
-    def _check_columns(self):
-        if not self.columns:
-            raise ValueError("columns must be None (all of them) or name at least one, not []")
-        for name in self.columns:
-            if not isinstance(name, str):
-                raise TypeError(f"columns must be names, and {shown(name)} is none")
-            times = self.columns.count(name)
-            if times > 1:
-                raise ValueError(
-                    f"columns must name each column once, and {shown(name)} is there {times} times"
-                )
 
     def _survey(self):
         """Count rows and compare schemas; nothing stays open."""
@@ -169,20 +157,41 @@ class TableDataset:
                 at = file.schema.get_field_index(field.name)
                 if at < 0 or file.schema.field(at).type != field.type:
                     found = "lacks it" if at < 0 else f"has {file.schema.field(at).type}"
-                    raise ValueError(
-                        f"column {field.name!r} is {field.type} in {self.paths[0]}, but {path} {found}"
-                    )
+                    here, there = redacted(self.paths[0]), redacted(path)
+                    raise ValueError(f"column {field.name!r} is {field.type} in {here}, but {there} {found}")
                 if file.schema.field(at).nullable and not field.nullable:
                     self.schema = self.schema.set(column, field.with_nullable(True))
             if len(file.schema) != len(self.schema):
                 raise ValueError(
-                    f"{path} has {len(file.schema)} columns, {self.paths[0]} has {len(self.schema)}: name "
-                    "those that are to be read in columns="
+                    f"{redacted(path)} has {len(file.schema)} columns, {redacted(self.paths[0])} has "
+                    f"{len(self.schema)}: name those that are to be read in columns="
                 )
             groups += [(number, group) for group in range(len(rows))]
             counts += rows
         self._groups = np.array(groups, np.int64).reshape(-1, 2)
         self._ends = np.cumsum(np.array(counts, np.int64))
+
+    def _check_nulls(self):
+        """Find what fills nulls, and add the masks to the schema; a type that Arrow cannot fill is refused here."""
+        self._fills = {}  # column -> the value, or None: its nulls stay, and only the mask is wanted
+        path, stored = redacted(self.paths[0]), self._stored
+        for name in dict.fromkeys([*self.fill_null, *self.null_mask]):
+            if name not in stored.names:
+                option = "fill_null" if name in self.fill_null else "null_mask"
+                raise ValueError(
+                    f"{option} has column {name!r}, but {path} has {', '.join(map(repr, stored.names))}"
+                )
+            kind = stored.field(name).type
+            self._fills[name] = value_for(name, kind, self.fill_null)
+            _, mask = fill(name, pa.nulls(1, kind), self._fills[name])
+            if name not in self.null_mask:
+                continue
+            if mask_name(name) in stored.names:
+                raise ValueError(
+                    f"null_mask has column {name!r}, whose mask is {mask_name(name)!r}, but {path} has a column of "
+                    "that name: leave it out with columns="
+                )
+            self.schema = self.schema.append(pa.field(mask_name(name), mask.type))
 
     def _counted(self):
         """Yield (file, the rows of its groups) of all; those afar are looked through beside one another."""
@@ -231,12 +240,12 @@ class TableDataset:
                 self._stamps[number] = now  # and so it must stay
                 return
             raise ValueError(
-                f"{file.path} ({now.size} bytes, changed {_time(now.changed)}) is no copy of the file that "
+                f"{redacted(file.path)} ({now.size} bytes, changed {_time(now.changed)}) is no copy of the file that "
                 f"the dataset was made of (as many bytes, changed {_time(then.changed)}): its contents are "
                 "others. Copy that one here, or make a new TableDataset of this one"
             )
         raise ValueError(
-            f"{file.path} has {now.size} bytes, changed {_time(now.changed)}; it had {then.size}, changed "
+            f"{redacted(file.path)} has {now.size} bytes, changed {_time(now.changed)}; it had {then.size}, changed "
             f"{_time(then.changed)}, when the dataset was made: make a new TableDataset of it"
         )
 
@@ -294,10 +303,18 @@ class TableDataset:
             places = np.flatnonzero(which == group)
             first = self._ends[group - 1] if group else 0
             at = rows[places] - first
-            if _is_run(at - at[0]):
-                yield places, table.slice(int(at[0]), len(at))
-            else:
-                yield places, take(table, at)
+            found = table.slice(int(at[0]), len(at)) if _is_run(at - at[0]) else take(table, at)
+            yield places, self._filled(found) if self._fills else found
+
+    def _filled(self, table):
+        """Return rows with values in the place of nulls, and with the masks."""
+        columns = dict(zip(table.schema.names, table.columns))
+        for name, value in self._fills.items():
+            filled, masks = zip(*(fill(name, chunk, value) for chunk in columns[name].chunks))
+            columns[name] = pa.chunked_array(filled)
+            if name in self.null_mask:
+                columns[mask_name(name)] = pa.chunked_array(masks)
+        return pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
     def _rows(self, indices):
         n = len(self)
@@ -352,7 +369,7 @@ class TableDataset:
         table, mapped = file.read(inside)
         opened.give_back(number, file)
         # All files' rows look like the first one's, to be put together.
-        return pa.Table.from_arrays([table[name] for name in self.schema.names], schema=self.schema), mapped
+        return pa.Table.from_arrays([table[name] for name in self._stored.names], schema=self._stored), mapped
 
     def _open(self, number):
         """Return a file that is as it was when the dataset was made. All of a process share what is in footers."""

@@ -11,8 +11,8 @@ from libc.string cimport memset, strncpy
 from slipring.cache cimport _ccache as c
 from slipring.codec._decode cimport decode
 from slipring.codec._encode cimport Packed, pack
-from slipring.ring._check cimport check, raised_by_a_handler
-from slipring.ring._cring cimport SR_BACKING_DIR, SR_LIMIT_NONE, sr_result, sr_shortage
+from slipring.ring._check cimport check, forget_handlers, raised_by_a_handler
+from slipring.ring._cring cimport SR_BACKING_DIR, SR_LIMIT_NONE, sr_result, sr_alloc_error
 from slipring.ring._slot cimport looked_up
 
 cdef extern from "<errno.h>" nogil:
@@ -75,7 +75,7 @@ cdef class Core:
     cdef uint64_t typical  # bytes of an entry: a running mean, so that one that is huge does not decide
 
     def _create(self, uint64_t budget, backing, label):
-        cdef sr_shortage why
+        cdef sr_alloc_error why
         cdef Mapping mapping = Mapping.__new__(Mapping)
         directory = None if backing in BACKINGS else os.fsencode(backing)
         where = directory if label is None else label.encode()
@@ -118,7 +118,7 @@ cdef class Core:
         c.sr_cache_describe(self.opened().ptr, &info)
         counts = {}
         for i in range(len(NAMES)):
-            counts[NAMES[i]] = info.tallies[i]
+            counts[NAMES[i]] = info.counters[i]
         return {
             **counts, "budget": info.budget, "wanted": info.wanted, "keys": info.n_keys, "used": info.used,
             "committed": info.committed, "entries": info.entries, "samples": info.samples,
@@ -151,7 +151,7 @@ cdef class Core:
         cdef const char *payload = NULL
         cdef uint64_t nbytes = 0
         cdef sr_result result
-        rc[0] = c.sr_cache_look(mapping.ptr, key, &payload, &nbytes, &result)
+        rc[0] = c.sr_cache_lookup(mapping.ptr, key, &payload, &nbytes, &result)
         if rc[0] == 0:
             return decode(<char *> payload, nbytes, &result, mapping, True)
         if rc[0] == -EPROTO:
@@ -190,7 +190,7 @@ cdef class Core:
     def _missed(self):
         """Count a miss whose value is made without the cache, unless there is room for it; whether there was none."""
         cdef Mapping mapping = self.opened()
-        cdef int rc = c.sr_cache_room(mapping.ptr, self.typical)
+        cdef int rc = c.sr_cache_memory_available(mapping.ptr, self.typical)
         if rc == 0:
             return False
         c.sr_cache_count(mapping.ptr, c.SR_MISSES, 1)
@@ -207,7 +207,7 @@ cdef class Core:
             number = number_of(key)
         except (TypeError, ValueError):  # there is nothing under what is no key
             return False
-        rc = c.sr_cache_look(self.opened().ptr, number, &payload, &nbytes, &result)
+        rc = c.sr_cache_lookup(self.opened().ptr, number, &payload, &nbytes, &result)
         return rc == 0
 
     def __bool__(self):
@@ -246,6 +246,7 @@ cdef class Core:
         cdef int rc = 0
         cdef Claim claim = None
         while True:
+            forget_handlers()
             try:
                 value = self.found(mapping, number, &rc)
             except CorruptBatch as error:  # of a class, mostly, that this program does not have
@@ -264,7 +265,7 @@ cdef class Core:
                 looked_up(True)
                 return value
             if rc == -ENOENT:
-                if c.sr_cache_room(mapping.ptr, self.typical) != 0:
+                if c.sr_cache_memory_available(mapping.ptr, self.typical) != 0:
                     break  # nobody is to wait for what will hardly be kept
                 claim = self.claimed(mapping, number, &rc)
                 if rc == 0:
@@ -311,7 +312,7 @@ cdef class Core:
         return key in self
 
     cdef Claim claimed(self, Mapping mapping, uint64_t key, int *rc):
-        cdef sr_shortage why
+        cdef sr_alloc_error why
         cdef Claim claim = Claim.__new__(Claim)
         memset(&why, 0, sizeof(why))
         claim.mapping = mapping
@@ -323,9 +324,10 @@ cdef class Core:
 
     cdef object kept(self, Mapping mapping, uint64_t key, value, Claim claim, bint may_claim):
         """What has been made, as it is given out: from its entry, or else packed alike."""
-        cdef sr_shortage why
+        cdef sr_alloc_error why
         cdef Packed packed
         cdef int rc = 0
+        forget_handlers()
         try:
             packed = pack(value)
             if packed.result.pickled:
@@ -338,7 +340,7 @@ cdef class Core:
             return value
         self.typical += (<int64_t> packed.used - <int64_t> self.typical) // 16
         if claim is None and may_claim:  # there was no room for one like the last; this one may be smaller
-            rc = c.sr_cache_room(mapping.ptr, packed.used)
+            rc = c.sr_cache_memory_available(mapping.ptr, packed.used)
             if rc == 0:
                 claim = self.claimed(mapping, key, &rc)
             elif rc == -ENOSPC:
@@ -359,7 +361,7 @@ cdef class Core:
         value = self.found(mapping, key, &rc)
         return value if rc == 0 else packed.value()
 
-    cdef int refused(self, Mapping mapping, int rc, sr_shortage *why) except -1:
+    cdef int refused(self, Mapping mapping, int rc, sr_alloc_error *why) except -1:
         """Count a refusal, and have one process say so once."""
         cdef bint budget = rc == -ENOSPC and why.limit not in LIMITS
         if rc == -ENOSPC:
@@ -368,7 +370,7 @@ cdef class Core:
             c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
         if budget and why.needed > self._info()["budget"]:
             self._say_too_large(why.needed)
-        elif c.sr_cache_may_tell(mapping.ptr):
+        elif c.sr_cache_may_report(mapping.ptr):
             self._say_refused(None if rc == -ENOSPC else REASONS.get(-rc) or os.strerror(-rc),
                               None if budget else LIMITS.get(why.limit), why.needed, why.free)
         return 0

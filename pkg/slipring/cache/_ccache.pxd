@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from slipring.ring._cring cimport sr_result, sr_shortage
+from slipring.ring._cring cimport sr_result, sr_alloc_error
 
 cdef extern from "cache.h" nogil:
     enum:
@@ -15,7 +15,7 @@ cdef extern from "cache.h" nogil:
         SR_STORED_BYTES
         SR_WAITS
         SR_CACHE_LABEL
-        SR_N_TALLIES
+        SR_N_COUNTERS
 
     ctypedef struct sr_cache:
         pass
@@ -33,23 +33,23 @@ cdef extern from "cache.h" nogil:
         uint64_t samples
         uint64_t recovered
         uint64_t lost
-        uint64_t tallies[8]
+        uint64_t counters[8]
         bint full
 
-    int sr_cache_create(uint64_t budget, int backing, const char *where, sr_cache **out, sr_shortage *why)
+    int sr_cache_create(uint64_t budget, int backing, const char *where, sr_cache **out, sr_alloc_error *why)
     int sr_cache_attach(int fd, sr_cache **out)
     int sr_cache_destroy(sr_cache *cache)
     int sr_cache_fd(const sr_cache *cache)
     void sr_cache_describe(const sr_cache *cache, sr_cache_info *info)
     int sr_cache_bind(sr_cache *cache, uint64_t fingerprint, uint64_t samples, char *label)
-    int sr_cache_look(const sr_cache *cache, uint64_t key, const char **payload, uint64_t *bytes, sr_result *result)
-    int sr_cache_claim(sr_cache *cache, uint64_t key, sr_fill *fill, sr_shortage *why)
+    int sr_cache_lookup(const sr_cache *cache, uint64_t key, const char **payload, uint64_t *bytes, sr_result *result)
+    int sr_cache_claim(sr_cache *cache, uint64_t key, sr_fill *fill, sr_alloc_error *why)
     int sr_cache_store(sr_cache *cache, sr_fill *fill, const sr_result *result, const char *payload, uint64_t bytes,
-                       sr_shortage *why)
+                       sr_alloc_error *why)
     int sr_cache_abandon(sr_cache *cache, sr_fill *fill)
     int sr_cache_wait(sr_cache *cache, uint64_t key, uint64_t deadline)
-    int sr_cache_room(const sr_cache *cache, uint64_t bytes)
+    int sr_cache_memory_available(const sr_cache *cache, uint64_t bytes)
     int sr_cache_recover(sr_cache *cache)
     void sr_cache_count(sr_cache *cache, int what, uint64_t n)
-    bint sr_cache_may_tell(sr_cache *cache)
+    bint sr_cache_may_report(sr_cache *cache)
     uint64_t sr_now()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipring.cache._cache import Core
 from slipring.errors import shown
-from slipring.options import size_in_bytes
+from slipring.options import integer, memory_place, size_in_bytes
 from slipring.ring._segment import room_left
 
 if TYPE_CHECKING:
@@ -129,8 +129,7 @@ class Cache(Core):
 
     def __init__(self, budget: int | str, *, name: str | None = None, backing: str = "memfd") -> None:
         nbytes = size_in_bytes("budget", budget)
-        if not isinstance(backing, str) or not (backing in ("memfd", "shm") or os.path.isabs(backing)):
-            raise ValueError(f"backing must be 'memfd', 'shm' or an absolute path, not {shown(backing)}")
+        memory_place(backing, ("memfd", "shm"))
         if name is not None and backing != "memfd":
             raise ValueError("a cache with a name is found by its memfd: leave backing out")
         self.name = name
@@ -255,7 +254,14 @@ class Cache(Core):
         """
         import hashlib  # it loads a library of cryptography
 
-        data = fingerprint.encode() if isinstance(fingerprint, str) else bytes(fingerprint)
+        if not isinstance(what, str):
+            raise TypeError(f"what must be a str, in words what the cache holds, not {shown(what)}")
+        if not isinstance(fingerprint, (bytes, str)):
+            raise TypeError(
+                f"fingerprint must be a str or bytes, not {shown(fingerprint)}: of an array take a digest of its bytes"
+            )
+        samples = integer("samples", samples, 0, (1 << 63) - 1)
+        data = fingerprint.encode("utf-8", "surrogatepass") if isinstance(fingerprint, str) else fingerprint
         number = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
         self._bind(number or 1, samples, what)
 

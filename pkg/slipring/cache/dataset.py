@@ -8,7 +8,8 @@ import os
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from slipring.cache.cache import Cache, as_cache
-from slipring.errors import CacheMismatch
+from slipring.errors import CacheMismatch, shown
+from slipring.options import flag, map_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,8 +80,8 @@ class Cached(Generic[_Sample]):
         fingerprint: str | None = None,
         copy: bool = False,
     ) -> None:
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-            raise TypeError(f"dataset must have __getitem__ and __len__; {type(dataset).__name__} has not")
+        map_dataset("dataset", dataset)
+        flag("copy", copy)
         self.dataset = dataset
         self.cache = as_cache(cache)
         self.copy = copy
@@ -89,6 +90,10 @@ class Cached(Generic[_Sample]):
         kind = type(dataset)
         if fingerprint is None:
             fingerprint = known_fingerprint(dataset)
+        elif not isinstance(fingerprint, str):
+            raise TypeError(
+                f"fingerprint must be a str, not {shown(fingerprint)}: of an array take a digest of its bytes"
+            )
         samples = len(dataset)
         bind(
             self.cache,

@@ -94,7 +94,7 @@ def of_file(path):
 def newest(sight):
     """Return the last stamp that there is."""
     stamps = [sight.table[name].max(initial=0) for name in TIMES]
-    return int(max([*stamps, sight.parties["at_since"].max(initial=0)]))
+    return int(max([*stamps, sight.participants["at_since"].max(initial=0)]))
 
 
 def last(sight, n):
@@ -147,9 +147,9 @@ def cells(batch, stamp, at_ns):
         f"-{max(0, at_ns - stamp) / 1e9:.3f} s",
         str(batch["run"]),
         str(batch["epoch"]),
-        f"{batch['ticket']}{kind}",
+        f"{batch['seq']}{kind}",
         str(batch["slot"]),
-        str(int(batch["party"]) - 1) if made and batch["party"] else "-",
+        str(int(batch["participant"]) - 1) if made and batch["participant"] else "-",
         indices(batch),
         f"{int(batch['bytes']) / 1e6:.3g}" if made else "-",
         between("dispatched_at", "claimed_at"),
@@ -185,5 +185,5 @@ def as_dict(title, ended, sight, seen, n):
     doings = [{**each.dict(), "sentence": each.sentence(was=ended)} for each in seen]
     return {
         "title": title, "ended": ended, "at_ns": sight.at_ns, "segment": outline, "sums": sight.sums,
-        "parties": doings, "batches": batches,
+        "participants": doings, "batches": batches,
     }  # fmt: skip

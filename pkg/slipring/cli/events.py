@@ -139,14 +139,16 @@ class Tracks:
         named = {}
         for each in doing(Sight(self.job.watch), self.job):
             kind, _, n = each.name.partition(" ")
-            party = int(n) if kind == "party" else int(n) + 1 if kind == "worker" else 1
+            participant = int(n) if kind == "participant" else int(n) + 1 if kind == "worker" else 1
             if kind != "consumer":
-                named[party] = f"{each.name} (pid {each.pid or '?'})"
+                named[participant] = f"{each.name} (pid {each.pid or '?'})"
         made = self.table[(self.table["published_at"] > 0) | (self.table["claimed_at"] > 0)]
-        for party in sorted({*named, *np.unique(made["party"]).tolist()}):
+        for participant in sorted({*named, *np.unique(made["participant"]).tolist()}):
             # Without a name: it has left.
-            name = named.get(party) or (f"party {party}" if self.push else f"worker {party - 1}")
-            self._name(job, "thread_name", name, "thread_sort_index", WORKERS + party)
+            name = named.get(participant) or (
+                f"participant {participant}" if self.push else f"worker {participant - 1}"
+            )
+            self._name(job, "thread_name", name, "thread_sort_index", WORKERS + participant)
         for slot in np.unique(self.table["slot"]).tolist():
             self._name(slots, "thread_name", f"slot {slot}", "thread_sort_index", slot)
 
@@ -175,7 +177,7 @@ class Tracks:
     def _worker(self, b, arrow, is_whole, ends):
         if not b.claimed_at:
             return
-        track = WORKERS + b.party
+        track = WORKERS + b.participant
         # Where several make one batch, the last stands for all; and a track has one slice at a time.
         begin = max(b.claimed_at, ends.get(track, 0))
         end = max(begin, b.published_at or self.end)
@@ -232,7 +234,7 @@ class Batch:
     """A record as Python's numbers, with what events say of it."""
 
     FIELDS = (
-        "number", "run", "ticket", "epoch", "bytes", "freed_at", "party", "rows", "slot", "kind", "dispatched_at",
+        "number", "run", "seq", "epoch", "bytes", "freed_at", "participant", "rows", "slot", "kind", "dispatched_at",
         "claimed_at", "fetched_at", "published_at", "taken_at", "fetch_ns", "collate_ns", "idle_ns", "waited_ns",
         "step_ns", "copy_ns", "first_index", "read_ns", "decode_ns", "resize_ns", "hits", "misses", "slowest_ns",
         "slowest_index",
@@ -245,8 +247,10 @@ class Batch:
         has_index = self.first_index != NO_INDEX
         kind = f" ({KINDS[self.kind & 3]})" if self.kind > 1 else ""
         where = f" [{self.first_index} + {self.rows}]" if has_index else ""
-        self.named = f"{self.ticket}{where}{kind}"
-        told = f'"ticket":{self.ticket},"epoch":{self.epoch},"run":{self.run},"rows":{self.rows},"bytes":{self.bytes}'
+        self.named = f"{self.seq}{where}{kind}"
+        told = (
+            f'"seq":{self.seq},"epoch":{self.epoch},"run":{self.run},"rows":{self.rows},"bytes":{self.bytes}'
+        )
         if has_index:
             told += f',"first_index":{self.first_index}'
         if self.slowest_ns:

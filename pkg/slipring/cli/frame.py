@@ -54,11 +54,11 @@ class Frames:
     # ---- drawing
 
     def draw(self, seen=None):
-        """Return a frame for the console's width; on a whole screen of as many parties as its height has room for."""
+        """Return a frame for the console's width; on a whole screen, of as many participants as fit its height."""
         seen = self.look() if seen is None else seen
         height = self.console().height if self.live is not None else None
         short = height is not None and height < SHORT
-        n = len(seen.parties) if height is None else min(len(seen.parties), height)
+        n = len(seen.participants) if height is None else min(len(seen.participants), height)
         drawn = self._draw(seen, short, n)
         while height is not None and n > 1 and self._lines(drawn) > height:
             n -= 1
@@ -69,7 +69,7 @@ class Frames:
         return len(self.console().render_lines(drawn))
 
     def _draw(self, seen, short, n):
-        """A frame with n of the parties; a short one has only what is needed beside them."""
+        """A frame with n of the participants; a short one has only what is needed beside them."""
         width = self.console().width
         kind = "queue" if self.job.push else "loader"
         several = f", segment {self.number} of {self.of}" if self.of > 1 else ""
@@ -87,7 +87,7 @@ class Frames:
                 Text(figures),
                 self._slots(seen.sight, width, False),
             ]
-            return Group(*head, self._parties(seen, width, n))
+            return Group(*head, self._participants(seen, width, n))
         figures += f"   over {got.over_s:.1f} s   {shown.count(seen.sight.sums['batches'], 'batch', 'batches')} in all"
         parts = [
             title,
@@ -95,7 +95,7 @@ class Frames:
             Text(figures),
             self._slots(seen.sight, width),
             Text(),
-            self._parties(seen, width, n),
+            self._participants(seen, width, n),
             Text(),
             self._stages(seen, width),
         ]
@@ -119,7 +119,7 @@ class Frames:
         words = ", ".join(f"{n} {TOLD.get(state, state)}" for state, n in counted)
         return Group(bar, Text(f"{shown.count(len(states), 'slot', 'slots')}: {words}", style="bright_black"))
 
-    def _parties(self, seen, width, n):
+    def _participants(self, seen, width, n):
         table = Table(box=None, pad_edge=False, expand=False)
         narrow, middle = width < NARROW, width < MIDDLE
         columns = [("who", "left"), *([] if narrow else [("pid", "right"), ("", "left"), ("CPU", "right")])]
@@ -128,18 +128,18 @@ class Frames:
         for name, justify in columns:
             table.add_column(name, justify=justify, no_wrap=True)
         table.add_column("does", overflow="fold", ratio=None)
-        for party in seen.parties[:n]:
-            each = party.doing
+        for participant in seen.participants[:n]:
+            each = participant.doing
             row = [each.name.replace("worker ", "w") if narrow else each.name]
-            row += [] if narrow else [str(each.pid or "?"), each.state or "-", shown.share(party.cpu)]
-            row += [f"{party.rate:,.1f}"]
-            row += [] if middle else [_ms(party.fetch_ms), _ms(party.collate_ms)]
+            row += [] if narrow else [str(each.pid or "?"), each.state or "-", shown.share(participant.cpu)]
+            row += [f"{participant.rate:,.1f}"]
+            row += [] if middle else [_ms(participant.fetch_ms), _ms(participant.collate_ms)]
             trouble = each.state in ("", "T", "t", "Z") or each.what == "waiting for memory"
             slow = each.what == "reading" and (each.since_s or 0) > 5
             says = Text(each.sentence(long=not middle), style="red" if trouble or slow else "")
             table.add_row(*map(Text, row), says)
-        if len(seen.parties) > n:
-            table.add_row(Text(f"… {len(seen.parties) - n} more"), *[Text()] * len(columns))
+        if len(seen.participants) > n:
+            table.add_row(Text(f"… {len(seen.participants) - n} more"), *[Text()] * len(columns))
         return table
 
     def _stages(self, seen, width):

@@ -3,6 +3,7 @@
 import dataclasses
 
 from slipring.cli.sweep import ENOUGH
+from slipring.monitor.causes import FAULT_NS, FAULTS, FAULTS_ADVICE, faults_text
 
 IDLE = 0.5  # of the workers' time without a task: they are not what limits
 MOST = 0.5  # the larger part of something
@@ -79,6 +80,7 @@ def judge(rows, processors):
             if number
             else f"No workers are needed ({rate})."
         )
+    parts += _page_faults(enough)
     parts += _others(good, enough)
     helps = rising and (limit == "dataset waiting" or number < processors)
     return Verdict(limit, " ".join(parts), number, enough.case.start_method, enough.samples_per_s, helps)
@@ -149,6 +151,13 @@ def _limit_text(limit, row, bare, failed, processors):
 
 def _workers(number):
     return "no worker" if number == 0 else "1 worker" if number == 1 else f"{number} workers"
+
+
+def _page_faults(row):
+    """Return the sentences about page faults, if they take much of the workers' time."""
+    each = row.busy_s / max(1, row.batches)
+    share = (row.faults or 0.0) * FAULT_NS / 1e9 / each if each else 0.0
+    return [f"{faults_text(row.faults, share)}. {FAULTS_ADVICE}"] if share >= FAULTS else []
 
 
 def _others(good, enough):

@@ -15,13 +15,16 @@ COLUMNS = ("PID", "kind", "workers", "slots", "batches", "batches/s", "MB/s", "w
 def add_arguments(parser):
     """Add the command's arguments."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--arguments", action="store_true", help="show the arguments of scripts, which may be secrets"
+    )
 
 
 def main(args):
     """Print a line for each segment."""
     with shown.reasons():
         found, refused = jobs()
-    rows = sorted((row_of(job) for job in found), key=lambda row: (row["pid"], row["file"]))
+    rows = sorted((row_of(job, args.arguments) for job in found), key=lambda row: (row["pid"], row["file"]))
     if args.json:
         told = [{"pid": pid, "reason": reason} for pid, reason in refused]
         shown.print_json({"window_s": WINDOW_S, "jobs": rows, "refused": told})
@@ -36,7 +39,7 @@ def main(args):
     return 0
 
 
-def row_of(job):
+def row_of(job, arguments=False):
     """Return what is told of a job."""
     sight = Sight(job.watch)
     lately = rates(sight)
@@ -44,10 +47,10 @@ def row_of(job):
     return {
         "pid": pid,
         "kind": "queue" if job.push else "loader",
-        "name": job.name,
+        "name": job.named(arguments),
         "label": sight.outline["label"],
-        "command": processes.command(pid),
-        "workers": int((sight.parties["status"] > 0 if job.push else sight.there).sum()),
+        "command": processes.command(pid, arguments),
+        "workers": int((sight.participants["status"] > 0 if job.push else sight.there).sum()),
         "slots": sight.outline["n_slots"],
         "batches": sight.sums["batches"],
         "bytes": sight.sums["bytes"],

@@ -11,7 +11,7 @@ from slipring.monitor.verdict import verdict
 
 @dataclasses.dataclass(frozen=True)
 class Of:
-    """A party, with what it has done lately: batches each second, ms for fetch and collate of one, share of a core."""
+    """A participant and its recent rates: batches per second, ms to fetch and collate one batch, share of a core."""
 
     doing: Doing
     rate: float
@@ -26,23 +26,23 @@ class Seen:
 
     sight: Sight
     rates: Rates
-    parties: list
+    participants: list
     stages: dict
     verdict: str
     job: object
 
     def dict(self):
         """Return it for JSON."""
-        parties = [
-            {**party.doing.dict(), "batches_per_s": party.rate, "fetch_ms": party.fetch_ms,
-             "collate_ms": party.collate_ms, "cpu": party.cpu}
-            for party in self.parties
+        participants = [
+            {**participant.doing.dict(), "batches_per_s": participant.rate, "fetch_ms": participant.fetch_ms,
+             "collate_ms": participant.collate_ms, "cpu": participant.cpu}
+            for participant in self.participants
         ]  # fmt: skip
         states = records.states(self.sight.slots)
         return {
             "pid": self.job.pid, "name": self.job.name, "push": self.job.push, "verdict": self.verdict,
             **self.rates.dict(), "total": self.sight.sums["batches"], "slots": self.sight.outline["n_slots"],
-            "states": {state: states.count(state) for state in STATES if state in states}, "parties": parties,
+            "states": {state: states.count(state) for state in STATES if state in states}, "participants": participants,
             "stages": {
                 name: {"p50_s": p50, "p99_s": p99, "max_s": most} for name, (p50, p99, most) in self.stages.items()
             },
@@ -66,7 +66,7 @@ class Eye:
         sight = Sight(self.job.watch)
         recent = lately(sight)
         got = rates(sight, self.before)
-        parties = [self._of(each, sight, recent, got) for each in doing(sight, self.job)]
+        participants = [self._of(each, sight, recent, got) for each in doing(sight, self.job)]
         stages = {}
         for name, ns in durations(recent).items():
             if len(ns):
@@ -75,7 +75,12 @@ class Eye:
                 marks = (ordered[int(q * last + 0.5)] / 1e9 for q in (0.5, 0.99, 1))
                 stages[name] = tuple(marks)
         seen = Seen(
-            sight, got, parties, {n: stages[n] for n in STAGES if n in stages}, str(verdict(sight)), self.job
+            sight,
+            got,
+            participants,
+            {n: stages[n] for n in STAGES if n in stages},
+            str(verdict(sight)),
+            self.job,
         )
         self.before = sight
         return seen
@@ -94,8 +99,8 @@ class Eye:
         kind, _, number = each.name.partition(" ")
         if kind == "consumer":
             return Of(each, got.batches, None, None, cpu)
-        party = int(number) if kind == "party" else int(number) + 1 if kind == "worker" else 1
-        its = recent[recent["party"] == party]
+        participant = int(number) if kind == "participant" else int(number) + 1 if kind == "worker" else 1
+        its = recent[recent["participant"] == participant]
         if not len(its):
             return Of(each, 0.0, None, None, cpu)
         begin = max(sight.at_ns - int(got.over_s * 1e9), int(recent["published_at"].min()))

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import pathlib
 import tempfile
 import threading
 import time
@@ -11,6 +12,7 @@ import numpy as np
 
 import slipring
 from slipring.errors import BatchTooLarge, SegmentFull, WorkerDied, WorkerError
+from slipring.workers.memory import minor_faults
 
 PREFETCH = 2  # batches in flight per worker, as the loaders' default
 ENOUGH = 0.9  # of the best rate: who has it, has enough workers
@@ -45,6 +47,8 @@ class Row:
         From the beginning to the first batch.
     cpu_s, queued_s : float or None
         What workers had of processors; and waited for one while they could have run. None: the kernel does not tell.
+    faults : float or None
+        Page faults per batch in the worker processes.
     error : str or None
         Why there are no figures.
     """
@@ -62,6 +66,7 @@ class Row:
     cpu_s: float | None = None
     queued_s: float | None = None
     private_bytes: int = 0
+    faults: float | None = None
     error: str | None = None
 
     @property
@@ -214,13 +219,13 @@ def _measure(row, loader, folder, seconds, batches):
     row.first_batch_s = time.perf_counter() - begun
     for _ in range(case.workers * PREFETCH):  # made while the first was waited for
         next(stream)
-    before, used = loader.stats(), _processor_time(folder, case)
+    before, used, faults = loader.stats(), _processor_time(folder, case), _page_faults(folder, case)
     begun = now = time.perf_counter()
     count = 0
     while now < begun + seconds and (batches is None or count < batches):
         next(stream)
         count, now = count + 1, time.perf_counter()
-    after, used_now = loader.stats(), _processor_time(folder, case)
+    after, used_now, faults_now = loader.stats(), _processor_time(folder, case), _page_faults(folder, case)
     stream.close()
     row.batches, row.seconds = count, now - begun
     row.samples_per_s = count * case.batch_size / row.seconds
@@ -229,6 +234,8 @@ def _measure(row, loader, folder, seconds, batches):
         setattr(row, name, getattr(after, name) - getattr(before, name))
     if used is not None and used_now is not None:
         row.cpu_s, row.queued_s = (now - then for now, then in zip(used_now, used))
+    if None not in (faults, faults_now):
+        row.faults = (faults_now - faults) / max(1, count)
     row.private_bytes = sum(size or 0 for size in after.worker_private_bytes)
 
 
@@ -244,15 +251,26 @@ def _forever(loader):
             raise ValueError("the dataset gives no batch: it is empty")
 
 
+def _announced(folder, case):
+    """Return [(pid, native thread ID)] of the workers, as strings; see `Announce`."""
+    return [pathlib.Path(folder, str(worker)).read_text().split() for worker in range(case.workers)]
+
+
+def _page_faults(folder, case):
+    """Return the page faults of the worker processes so far; None if there are none or /proc does not report them."""
+    if not case.workers or case.start_method == "thread":
+        return None
+    found = [minor_faults(pid) for pid, _ in _announced(folder, case)]
+    return None if None in found else sum(found)
+
+
 def _processor_time(folder, case):
     """(seconds on processors, seconds waiting for one) of the workers so far; None if the kernel does not tell."""
     if not case.workers:
         tasks = [f"/proc/self/task/{threading.get_native_id()}"]
     else:
         tasks = []
-        for worker in range(case.workers):
-            with open(os.path.join(folder, str(worker))) as file:
-                pid, thread = file.read().split()
+        for pid, thread in _announced(folder, case):
             if int(pid) == os.getpid():
                 tasks.append(f"/proc/self/task/{thread}")
             else:

@@ -40,6 +40,7 @@ cdef enum:
     NODE_TUPLE = 5
     NODE_NAMED = 6
     NODE_DATACLASS = 7
+    NODE_SAME = 8
 
 
 cdef class Node:
@@ -54,6 +55,7 @@ cdef class Tree:
     cdef uint64_t key    # its hash
     cdef Node root
     cdef uint32_t leaves
+    cdef bint repeats    # a leaf occurs more than once
     cdef bint has(self, const char *data, uint64_t n) noexcept
 
 

@@ -19,10 +19,10 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from slipring.ring._check cimport raised_by_a_handler
+from slipring.ring._check cimport forget_handlers, raised_by_a_handler
 from slipring.collate._arrays cimport NPY_HALF, array_over, copy_in, strides_in
 from slipring.ring._ring cimport Ring
-from slipring.ring._segment cimport SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, sr_leaf, sr_result
+from slipring.ring._segment cimport SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, clock, sr_leaf, sr_result
 from slipring.ring._slot cimport Lease, take
 
 import numpy as np
@@ -118,7 +118,7 @@ cdef Tree read(const char *data, uint64_t n, uint64_t key):
     cdef Tree tree = Tree.__new__(Tree)
     tree.definition, tree.key = PyBytes_FromStringAndSize(data, n), key
     try:
-        parsed, tree.leaves = _tree.parse(tree.definition)
+        parsed, tree.leaves, tree.repeats = _tree.parse(tree.definition)
     except _tree.BadDefinition as error:
         raise CorruptBatch(f"a worker sent a tree that cannot be read: {error}") from None
     tree.root = node_of(parsed)
@@ -177,6 +177,7 @@ cdef class Decoder:
     cdef uint32_t left
     cdef object base
     cdef bint fixed          # what comes out is for reading alone
+    cdef list made           # the leaves so far, if one occurs more than once; else None
 
     cdef object leaf(self, Node node):
         cdef sr_leaf record
@@ -288,6 +289,7 @@ cdef class Decoder:
                 raise CorruptBatch(f"a worker sent an object whose part {i} has {length} bytes")
             parts.append(memory(self.base, at + offset, length, self.fixed))
             offset += length
+        forget_handlers()
         try:
             return pickle.loads(parts[0], buffers=parts[1:])
         except Exception as error:
@@ -300,9 +302,14 @@ cdef class Decoder:
         cdef list parts
         cdef Py_ssize_t i, n
         if node.kind == NODE_LEAF:
-            return self.leaf(node)
+            leaf = self.leaf(node)
+            if self.made is not None:
+                self.made.append(leaf)
+            return leaf
         if node.kind == NODE_NONE:
             return None
+        if node.kind == NODE_SAME:
+            return self.made[<Py_ssize_t> node.data]
         n = len(children)
         if node.kind == NODE_TUPLE or node.kind == NODE_NAMED:
             out = PyTuple_New(n)
@@ -438,6 +445,8 @@ cdef object decode(char *payload, uint64_t limit, const sr_result *result, objec
         raise CorruptBatch(f"a worker sent {result.n_leaves} leaf records; its tree needs {known.leaves}")
     d.payload, d.limit, d.base, d.fixed = payload, limit, base, fixed
     d.next, d.left = payload + result.table_off, result.n_leaves
+    if known.repeats:
+        d.made = []
     return d.build(known.root)
 
 
@@ -484,9 +493,14 @@ cdef object receive_kind(Ring ring, uint32_t slot, int copy, int *kind):
 cdef object unpack(Lease lease, int copy):
     """What lies in a leased slot: views that keep the lease, or a copy where `copy` says so."""
     cdef sr_result result = lease.result
+    cdef uint64_t begun = clock() if result.pickled else 0
     if result.kind == SR_BATCH and copy != NEVER and (copy == ALWAYS or lease.ring.in_circulation() < 2):
-        return decode_copy(lease, &result)
-    return decode(lease.payload, lease.limit, &result, lease, False)
+        value = decode_copy(lease, &result)
+    else:
+        value = decode(lease.payload, lease.limit, &result, lease, False)
+    if begun:
+        lease.ring.meter.unpickle_ns += clock() - begun
+    return value
 
 
 cdef object decode_copy(Lease lease, sr_result *result):

@@ -10,7 +10,9 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free as give_back
 from libc.string cimport memcpy, memset
 
@@ -127,6 +129,93 @@ cdef class Definition:
         return True
 
 
+cdef struct Source:
+    PyObject *owner     # the user's array, tensor or object; a reference to it is kept
+    const char *data    # of a dense array or tensor; NULL: only the same object is the same source
+    PyObject *dtype     # NULL without data; else the array's dtype, or the name of the tensor's
+    uint64_t key
+    uint32_t leaf, kind
+    uint32_t next       # number of another source in the same bucket; NOTHING: there is none
+
+
+cdef uint32_t NOTHING = <uint32_t> -1
+
+
+@cython.final
+cdef class Sources:
+    """What the leaves of a value were made of: if it occurs again, it is no new leaf.
+
+    Keeps a reference to each owner. Otherwise its memory could be freed and become another owner's.
+    """
+
+    cdef Source *sources
+    cdef uint32_t *buckets  # each has the number of a source, or NOTHING
+    cdef uint32_t n, room   # of sources; there are as many buckets
+
+    def __cinit__(self):
+        self.sources, self.buckets = NULL, NULL
+
+    def __dealloc__(self):
+        self.forget()
+        PyMem_Free(self.sources)
+        PyMem_Free(self.buckets)
+
+    cdef Source *first(self, uint64_t key) except? NULL:
+        """Return a source with that key, or NULL; `next_of` returns the others."""
+        if self.n == self.room:
+            self.grow()
+        return self.at(self.buckets[key % self.room], key)
+
+    cdef Source *next_of(self, Source *source) noexcept:
+        return self.at(source.next, source.key)
+
+    cdef Source *at(self, uint32_t number, uint64_t key) noexcept:
+        while number != NOTHING and self.sources[number].key != key:
+            number = self.sources[number].next
+        return NULL if number == NOTHING else self.sources + number
+
+    cdef void add(self, Source *new) noexcept:
+        """Add a source; there is room after `first`."""
+        Py_INCREF(<object> new.owner)
+        if new.dtype != NULL:
+            Py_INCREF(<object> new.dtype)
+        self.sources[self.n] = new[0]
+        self.chain(self.n)
+        self.n += 1
+
+    cdef void chain(self, uint32_t number) noexcept:
+        cdef uint32_t *bucket = self.buckets + self.sources[number].key % self.room
+        self.sources[number].next = bucket[0]
+        bucket[0] = number
+
+    cdef int grow(self) except -1:
+        cdef uint32_t room = max(16, 4 * self.room), i
+        cdef Source *sources = <Source *> PyMem_Realloc(self.sources, room * sizeof(Source))
+        if sources == NULL:
+            raise MemoryError()
+        self.sources = sources
+        cdef uint32_t *buckets = <uint32_t *> PyMem_Realloc(self.buckets, room * sizeof(uint32_t))
+        if buckets == NULL:
+            raise MemoryError()
+        self.buckets, self.room = buckets, room
+        memset(buckets, 0xFF, room * sizeof(uint32_t))
+        for i in range(self.n):
+            self.chain(i)
+        return 0
+
+    cdef int forget(self) except -1:
+        """Drop all references."""
+        cdef uint32_t n = self.n, i
+        self.n = 0
+        for i in range(n):
+            self.buckets[self.sources[i].key % self.room] = NOTHING
+        for i in range(n):
+            Py_DECREF(<object> self.sources[i].owner)
+            if self.sources[i].dtype != NULL:
+                Py_DECREF(<object> self.sources[i].dtype)
+        return 0
+
+
 @cython.final
 cdef class Encoder(Definition):
     """Flattens one value after the other; keeps its buffers. One per worker."""
@@ -136,10 +225,13 @@ cdef class Encoder(Definition):
     cdef uint32_t n_leaves, n_records
     cdef uint32_t pickled
     cdef uint64_t low, high  # between them lies what the value has in the slot already; low NOWHERE: nothing
+    cdef bytes trailer  # bytes to write after the definition, or None
     cdef dict found  # class -> whether the other side can make its objects from leaves; for one value
+    cdef Sources sources
 
     def __cinit__(self):
         self.leaves = NULL
+        self.sources = Sources()
 
     def __dealloc__(self):
         PyMem_Free(self.leaves)
@@ -160,6 +252,53 @@ cdef class Encoder(Definition):
         leaf.kind = kind
         return leaf
 
+    cdef bint is_repeated(self, owner, uint32_t kind, cnp.ndarray array=None, dtype=None, uint64_t order=0) except *:
+        """Write a node that names the leaf of the same source; False if there is none, and the next leaf is of this.
+
+        `array`: it is dense in that order, and others of the same address, shape and dtype are the same source.
+        """
+        cdef Source new
+        cdef Source *found
+        cdef int d
+        new.owner, new.data, new.dtype, new.leaf, new.kind = <PyObject *> owner, NULL, NULL, self.n_leaves, kind
+        new.key = <uint64_t> new.owner
+        if array is not None:
+            new.data, new.dtype = <const char *> cnp.PyArray_DATA(array), <PyObject *> dtype
+            new.key = <uint64_t> new.data
+            for d in range(cnp.PyArray_NDIM(array)):
+                new.key = (new.key ^ <uint64_t> cnp.PyArray_DIM(array, d)) * <uint64_t> 0x9FB21C651E98DF25
+        new.key = (new.key ^ new.key >> 32) * <uint64_t> 0x9FB21C651E98DF25 >> 32
+        found = self.sources.first(new.key)
+        while found != NULL:
+            if found.kind == kind and self.is_source(found, &new, array, order):
+                self.tag(b"S")
+                self.put(&found.leaf, 4)
+                return True
+            found = self.sources.next_of(found)
+        self.sources.add(&new)
+        return False
+
+    cdef bint is_source(self, const Source *source, const Source *new, cnp.ndarray array, uint64_t order) except *:
+        """Return whether a source is the same as a new one of the same kind."""
+        cdef const sr_leaf *leaf = self.leaves + source.leaf
+        cdef cnp.dtype a, b
+        cdef int d
+        if source.data != new.data:
+            return False
+        if new.data == NULL:
+            return source.owner == new.owner
+        if leaf.ndim != cnp.PyArray_NDIM(array) or leaf.extra != order:
+            return False
+        for d in range(leaf.ndim):
+            if leaf.shape[d] != cnp.PyArray_DIM(array, d):
+                return False
+        if source.dtype == new.dtype:
+            return True
+        if type(<object> new.dtype) is str:
+            return <str> source.dtype == <str> new.dtype
+        a, b = <cnp.dtype> source.dtype, <cnp.dtype> new.dtype
+        return cnp.PyArray_EquivTypes(a, b)
+
     cdef int blob(self, int kind, bytes data) except -1:
         """A leaf of plain bytes."""
         cdef uint64_t n = PyBytes_GET_SIZE(data)
@@ -169,10 +308,12 @@ cdef class Encoder(Definition):
         leaf.offset, leaf.nbytes = <uint64_t> (at - self.room.payload), n
         return self.tag(b"L")
 
-    cdef int array(self, cnp.ndarray value, int kind, str name) except -1:
+    cdef int array(self, cnp.ndarray value, int kind, str name, owner=None, bint borrowed=True,
+                   uint8_t flags=0) except -1:
         """An array leaf; where its bytes lie in the slot already, only a record is written.
 
-        `name` is a torch dtype's. An array whose dtype has no text is pickled.
+        `name` is a torch dtype's. An array whose dtype has no text is pickled. `owner` is the user's object, which is
+        no new leaf if it is repeated; `borrowed`: the array is over its memory.
         """
         cdef cnp.dtype descr = <cnp.dtype> cnp.PyArray_DESCR(value)
         cdef int num = cnp.PyArray_TYPE(value), i
@@ -180,20 +321,28 @@ cdef class Encoder(Definition):
         cdef cnp.npy_intp strides[SR_MAX_DIMS]
         cdef bint packed = order_of(value, strides, &order)
         cdef char *at
+        cdef char tag = b"L"
+        cdef tuple texts = ()
         if name is not None:
-            self.tag(b"T")
-            self.text(name.encode())
+            tag, texts = b"T", (name,)
+        elif cnp.PyTypeNum_ISUSERDEF(num):
+            tag, texts = b"E", _tree.extension_name(descr) if descr.metadata is None else None
         elif not says_all(descr):
-            return self.pickled_leaf(value if kind == LEAF_ARRAY else value[()])
-        elif ((num < cnp.NPY_OBJECT or num == NPY_HALF or num == cnp.NPY_STRING or num == cnp.NPY_UNICODE)
-                and cnp.PyArray_ISNOTSWAPPED(value)):
-            self.tag(b"L")
-        else:
+            texts = None
+        elif (not (num < cnp.NPY_OBJECT or num == NPY_HALF or num == cnp.NPY_STRING or num == cnp.NPY_UNICODE)
+                or not cnp.PyArray_ISNOTSWAPPED(value)):
             text = _tree.write_dtype(descr)
-            if text is None:
-                return self.pickled_leaf(value if kind == LEAF_ARRAY else value[()])
-            self.tag(b"D")
+            tag, texts = b"D", None if text is None else (text,)
+        if texts is None:
+            return self.pickled_leaf(value if kind == LEAF_ARRAY else value[()])
+        if owner is not None:
+            dense = value if borrowed and packed and nbytes else None
+            if self.is_repeated(owner, kind | <uint32_t> flags << 8, dense, descr if name is None else name, order):
+                return 0
+        self.tag(tag)
+        for text in texts:
             self.text((<str> text).encode("utf-8", "surrogatepass"))
+        if tag == b"D" or tag == b"E":
             num = DTYPE_DEFINED
         if nbytes:
             offset = NOWHERE
@@ -211,7 +360,7 @@ cdef class Encoder(Definition):
                                None)[...] = value
         cdef sr_leaf *leaf = self.record(kind)
         leaf.dtype, leaf.ndim, leaf.itemsize = num, cnp.PyArray_NDIM(value), <uint32_t> descr.itemsize
-        leaf.offset, leaf.nbytes, leaf.extra = offset, nbytes, order
+        leaf.offset, leaf.nbytes, leaf.extra, leaf.flags = offset, nbytes, order, flags
         for i in range(leaf.ndim):
             leaf.shape[i] = cnp.PyArray_DIM(value, i)
         return 0
@@ -252,6 +401,10 @@ cdef class Encoder(Definition):
         return True
 
     cdef int pickled_leaf(self, value) except -1:
+        """A leaf for what has no form of its own; a repeated object is no new leaf."""
+        return 0 if self.is_repeated(value, LEAF_OBJECT) else self.object_leaf(value)
+
+    cdef int object_leaf(self, value) except -1:
         """The last resort: pickle protocol 5, its buffers out of band, and those of tensors wherever torch is."""
         cdef Py_buffer piece
         cdef list buffers = []
@@ -288,13 +441,15 @@ cdef class Encoder(Definition):
         if module == "torch" or is_tensor(value):  # a subclass of the user's
             packed = _codec.foreign_module("tensor").pack(value)
             if packed is not None:
-                self.array(<cnp.ndarray?> packed[0], LEAF_TENSOR, packed[1])
-                self.leaves[self.n_leaves - 1].flags = REQUIRES_GRAD if packed[2] else 0
-                return 0
+                return self.array(<cnp.ndarray?> packed[0], LEAF_TENSOR, packed[1], value, packed[3],
+                                  REQUIRES_GRAD if packed[2] else 0)
         elif module == "pyarrow":
+            if self.is_repeated(value, LEAF_OBJECT):
+                return 0
             packed = _codec.foreign_module("arrow").pack(value, reserve if type(self.room) is Fill else np.empty)
             if packed is not None:
                 return self.array(<cnp.ndarray?> packed, LEAF_ARROW, None)
+            return self.object_leaf(value)
         return self.pickled_leaf(value)
 
     # ---- nodes
@@ -313,12 +468,12 @@ cdef class Encoder(Definition):
             array = <cnp.ndarray> value
             fixed = is_fixed(<cnp.dtype> cnp.PyArray_DESCR(array))
             if fixed and cnp.PyArray_NDIM(array) <= <int> SR_MAX_DIMS:
-                return self.array(array, LEAF_ARRAY, None)
+                return self.array(array, LEAF_ARRAY, None, array)
             return self.pickled_leaf(value)
         if kind is AsTensor:
             array = (<AsTensor> value).array
             if cnp.PyArray_NDIM(array) <= <int> SR_MAX_DIMS:
-                return self.array(array, LEAF_TENSOR, (<AsTensor> value).name())
+                return self.array(array, LEAF_TENSOR, (<AsTensor> value).name(), value)
             name = (<AsTensor> value).name()
             return self.pickled_leaf(_codec.foreign_module("tensor").restore(array, name, False))
         if kind is dict:
@@ -422,12 +577,14 @@ cdef class Encoder(Definition):
         self.found = {}
         try:
             self.add(box.pop(), 0)
+            self.sources.forget()
             memset(result, 0, sizeof(sr_result))
             if apart is not None and self.low != NOWHERE and apart.is_kept():
                 self.set_apart()
                 result.flags = SET_APART
             self.table(result)
         finally:
+            self.sources.forget()
             self.room = None
             self.found = None
         result.kind, result.pickled = kind, self.pickled
@@ -454,10 +611,13 @@ cdef class Encoder(Definition):
     cdef int table(self, sr_result *result) except -1:
         """Write leaf records and definition behind the leaves."""
         cdef uint64_t table = <uint64_t> self.n_leaves * sizeof(sr_leaf)
-        cdef char *at = self.room.alloc(table + self.n_defs, SR_LEAF_ALIGN)
+        cdef uint64_t more = 0 if self.trailer is None else PyBytes_GET_SIZE(self.trailer)
+        cdef char *at = self.room.alloc(table + self.n_defs + more, SR_LEAF_ALIGN)
         if table:
             memcpy(at, self.leaves, table)
         memcpy(at + table, self.defs, self.n_defs)
+        if more:
+            memcpy(at + table + self.n_defs, PyBytes_AS_STRING(self.trailer), more)
         result.table_off = <uint64_t> (at - self.room.payload)
         result.def_off = result.table_off + table
         result.n_leaves, result.def_bytes = self.n_leaves, <uint32_t> self.n_defs
@@ -490,11 +650,21 @@ cdef class Encoder(Definition):
             fill.note(begun, fetched)
         return fill.range_done(&result) == 1
 
-    def settle_direct(self, Fill fill not None, skeleton):
-        """Record how the rows of a cooperative batch lie; `skeleton` has an array in the slot per leaf."""
+    def settle_direct(self, Fill fill not None, skeleton, bytes codes):
+        """Record the layout of a cooperative batch, for `_ranges.layout`; False if other workers cannot decode it.
+
+        `skeleton` has an array in the slot for each leaf with rows; `codes` are the columns' codes.
+        """
         cdef sr_result result
-        self.encode(fill, [skeleton], SR_BATCH, &result)  # the caller has it still, and nobody else
+        self.trailer = len(codes).to_bytes(4, "little") + codes
+        try:
+            self.encode(fill, [skeleton], SR_BATCH, &result)  # the caller has it still, and nobody else
+        finally:
+            self.trailer = None
+        if result.pickled:
+            return False
         fill.settle(SR_LAYOUT_DIRECT, &result)
+        return True
 
     def settle_staged(self, Fill fill not None):
         """Record that each range stages its samples."""

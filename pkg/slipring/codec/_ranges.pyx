@@ -1,11 +1,13 @@
 """The ranges of a batch that several workers make: how one ends, and what it leaves for who finishes the slot."""
 
 from libc.stdint cimport uint32_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from slipring.codec._decode cimport decode
 from slipring.ring._segment cimport SR_ERROR, SR_WHOLE, sr_result
 from slipring.ring._slot cimport Fill
+
+from slipring.errors import CorruptBatch
 
 
 def range_done(Fill fill not None, uint64_t begun, uint64_t fetched):
@@ -36,6 +38,19 @@ def view(Fill fill not None, which=None):
     if result.kind == 0:
         return 0, None
     return result.kind, decode(fill.payload, fill.limit(), &result, fill.holder(), False)
+
+
+def layout(Fill fill not None):
+    """Return (value, codes) of the layout that `Encoder.settle_direct` recorded; the value consists of views."""
+    cdef sr_result result = fill.result_of(SR_WHOLE)[0]
+    cdef uint64_t at = result.bytes, limit = fill.limit()
+    cdef uint32_t length
+    if at + 4 > limit:
+        raise CorruptBatch("a worker sent a layout without its codes")
+    memcpy(&length, fill.payload + at, 4)
+    if length > limit - at - 4:
+        raise CorruptBatch(f"a worker sent {length} codes of a layout, for which there is no room in the slot")
+    return view(fill)[1], fill.payload[at + 4:at + 4 + length]
 
 
 def publish_range(Fill fill not None, which=None):

@@ -53,7 +53,16 @@ def is_plain(value):
 
 
 def pack(value):
-    """Return (array, dtype name, whether it requires grad) of a plain CPU tensor; None: it must be pickled.
+    """Return an array, and what else there is to a plain CPU tensor; None: it must be pickled.
+
+    Returns
+    -------
+    array : numpy.ndarray
+    name : str
+        Of its dtype.
+    requires_grad : bool
+    borrowed : bool
+        Whether the array is over the tensor's own memory.
 
     Raises
     ------
@@ -65,7 +74,8 @@ def pack(value):
     _refuse_device(value)
     if not is_plain(value) or value.dim() > 12 or vars(value):
         return None
-    return _array(value), str(value.dtype).removeprefix("torch."), value.requires_grad
+    borrowed = not (value.is_conj() or value.is_neg())
+    return _array(value), str(value.dtype).removeprefix("torch."), value.requires_grad, borrowed
 
 
 def _refuse_device(tensor):
@@ -158,3 +168,49 @@ def stack(tensors, empty):
     else:
         out = torch.from_numpy(empty(shape, _CARRIERS[first.element_size()][1])).view(first.dtype)
     return torch.stack([t.detach() for t in tensors], out=out)
+
+
+# ---- rows of a batch, for slipring.collate._rows
+
+
+def carrier_of(dtype):
+    """Return the integer dtype that carries a torch dtype which numpy lacks; None if numpy has it."""
+    return np.dtype(_CARRIERS[dtype.itemsize][1]) if dtype in _CARRIED else None
+
+
+def row_dtype(tensor):
+    """Return the numpy dtype of rows for tensors like this one; None if they have no rows."""
+    if not is_plain(tensor) or tensor.requires_grad:
+        return None
+    return _DTYPES.get(tensor.dtype) or carrier_of(tensor.dtype)
+
+
+def without_memory(tensor):
+    """Return a meta tensor of the same shape, dtype and strides."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def write_row(row, tensor, dtype):
+    """Copy a tensor to its row, an array; return False if it is not plain, or of another dtype or shape."""
+    if row_dtype(tensor) is None or tensor.dtype is not dtype or tensor.shape != row.shape:
+        return False
+    over_rows(row, dtype).copy_(tensor)
+    return True
+
+
+def read_row(row, dtype, like):
+    """Return a copy of a row, with the strides of `like` (None: contiguous)."""
+    tensor = over_rows(row, dtype)
+    made = torch.empty_like(tensor if like is None else like, device="cpu")
+    return made.copy_(tensor)
+
+
+def over_rows(array, dtype):
+    """Return the tensor over an array of `row_dtype`."""
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype is dtype else tensor.view(dtype)
+
+
+def array_of(tensor):
+    """Return the array over a plain tensor's memory."""
+    return _array(tensor)

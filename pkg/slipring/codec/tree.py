@@ -16,6 +16,7 @@ LIST       None                                   one per element
 TUPLE      None                                   one per element
 NAMED      the namedtuple's class                 one per field
 DATACLASS  (class, tuple of field names)          one per field
+SAME       the number of an earlier leaf          None
 =========  =====================================  ==============================
 """
 
@@ -33,7 +34,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-LEAF, NONE, DICT, ODICT, LIST, TUPLE, NAMED, DATACLASS = range(8)
+LEAF, NONE, DICT, ODICT, LIST, TUPLE, NAMED, DATACLASS, SAME = range(9)
 
 MAX_DEPTH = 100  # a definition from a broken worker must not exhaust the stack
 
@@ -54,6 +55,8 @@ def parse(data):
     node : tuple
     leaves : int
         How many leaf records it needs.
+    repeats : bool
+        Whether a leaf occurs more than once.
 
     Raises
     ------
@@ -63,7 +66,7 @@ def parse(data):
     node = reader.node(0)
     if reader.at != len(data):
         raise BadDefinition(f"{len(data) - reader.at} bytes left over after the tree")
-    return node, reader.leaves
+    return node, reader.leaves, reader.repeats
 
 
 class _Reader:
@@ -71,6 +74,7 @@ class _Reader:
         self.data = data
         self.at = 0
         self.leaves = 0
+        self.repeats = False
 
     def take(self, n):
         piece = self.data[self.at : self.at + n]
@@ -112,10 +116,15 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise BadDefinition(f"deeper than {MAX_DEPTH}")
         tag = self.take(1)
-        if tag in (b"L", b"D", b"T"):
+        if tag in _LEAVES:
             self.leaves += 1
-            data = {b"L": lambda: None, b"D": lambda: read_dtype(self.text()), b"T": self.text}[tag]()
-            return LEAF, data, None
+            return LEAF, _LEAVES[tag](self), None
+        if tag == b"S":
+            number = struct.unpack("<I", self.take(4))[0]
+            if number >= self.leaves:
+                raise BadDefinition(f"leaf {number} is repeated, and only {self.leaves} came before")
+            self.repeats = True
+            return SAME, number, None
         if tag == b"N":
             return NONE, None, None
         if tag in (b"d", b"o"):
@@ -143,6 +152,15 @@ class _Reader:
 
     def children(self, n, depth):
         return tuple(self.node(depth + 1) for _ in range(n))
+
+
+# What follows the tags of leaves.
+_LEAVES = {
+    b"L": lambda reader: None,
+    b"D": lambda reader: read_dtype(reader.text()),
+    b"E": lambda reader: find_extension_dtype(reader.text(), reader.text()),
+    b"T": _Reader.text,
+}
 
 
 def is_namedtuple(cls):
@@ -287,6 +305,31 @@ def read_dtype(text):
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSUV" or dtype.subdtype is not None:
         raise BadDefinition(f"dtype {text!r} has no fixed-size bytes")
     return dtype
+
+
+@functools.lru_cache(maxsize=1024)
+def extension_name(dtype):
+    """Return the module and the qualified name of an extension dtype's scalar type; None if they do not find it."""
+    module, name = dtype.type.__module__, dtype.type.__qualname__
+    try:
+        return (module, name) if find_extension_dtype(module, name) == dtype else None
+    except BadDefinition:
+        return None
+
+
+def find_extension_dtype(module, name):
+    """Return the dtype that another package has registered for a scalar type; BadDefinition if there is none.
+
+    Its type number is of no use: it depends on the order in which a process has imported packages.
+    """
+    cls = find_class(module, name)
+    dtype = np.dtype(cls) if isinstance(cls, type) and issubclass(cls, np.generic) else None
+    if dtype is None or dtype.isbuiltin != EXTENSION or dtype.type is not cls:
+        raise BadDefinition(f"{module}.{name} is not the scalar type of an extension dtype")
+    return dtype
+
+
+EXTENSION = 2  # numpy.dtype.isbuiltin
 
 
 def map_leaves(value, function):

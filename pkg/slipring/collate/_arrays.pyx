@@ -10,10 +10,13 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
+from slipring.collate._dlpack cimport DL_CPU
 from slipring.ring._segment cimport SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE, copy_large
 from slipring.ring._slot cimport Fill, current_fill
 
 import numpy as np
+
+from slipring.errors import shown, told
 
 cnp.import_array()
 
@@ -21,6 +24,19 @@ cdef extern from "numpy/arrayobject.h":
     # numpy's own .pxd cannot say that the last argument may be NULL.
     object PyArray_NewFromDescr(PyTypeObject *subtype, cnp.dtype descr, int nd, cnp.npy_intp *dims,
                                 cnp.npy_intp *strides, void *data, int flags, PyObject *obj)
+    enum:
+        NPY_ITEM_REFCOUNT
+        NPY_LIST_PICKLE
+        NPY_ITEM_IS_POINTER
+
+cdef extern from "Python.h":
+    ctypedef struct PyInterpreterState:
+        pass
+    ctypedef struct PyThreadState:
+        pass
+    PyInterpreterState *PyInterpreterState_Get() noexcept
+    PyThreadState *PyInterpreterState_ThreadHead(PyInterpreterState *interpreter) noexcept
+    PyThreadState *PyThreadState_Next(PyThreadState *thread) noexcept
 
 cdef uint64_t BIG_COPY = 1 << 16   # from here on other threads may run during a copy
 cdef uint64_t STREAMING = 4 << 20  # from here on bytes leave the caches before anybody reads them
@@ -51,13 +67,27 @@ cdef bint is_tensor(value):
     return kind is not None and isinstance(value, kind)
 
 
+cdef bint is_foreign_array(value) except -1:
+    """Return whether it is another library's array in CPU memory, by the array API standard: JAX's, for example."""
+    kind = type(value)
+    if not hasattr(kind, "__array_namespace__") or not hasattr(kind, "__dlpack_device__"):
+        return False
+    if isinstance(value, (np.ndarray, np.generic)) or is_tensor(value):
+        return False
+    try:
+        return value.__dlpack_device__()[0] == DL_CPU
+    except (BufferError, ValueError):  # it lies on several devices
+        return False
+
+
 def empty(shape, dtype=float):
     """Return a new array, inside the slot being filled if the calling thread fills one.
 
-    In a worker (in ``__getitem__``, ``__getitems__``, a transform or a `collate_fn`) the array already lies
-    where the consumer will read it, so a batch made of it is not copied. Elsewhere it is
-    ``numpy.empty(shape, dtype)``, also where several workers share a batch (`chunk_size`): there each sample
-    is copied to its row.
+    In a worker's `collate_fn`, or where samples are not put together (``batch_size=None``), the array already
+    lies where the consumer will read it, so a batch made of it is not copied; so it does in ``__getitem__``,
+    ``__getitems__`` or a transform, if there is a `collate_fn`. Elsewhere it is ``numpy.empty(shape, dtype)``:
+    with the default collation, and where several workers share a batch (`chunk_size`), each sample is copied to
+    its row.
 
     Parameters
     ----------
@@ -92,9 +122,18 @@ def empty(shape, dtype=float):
     cdef Fill fill = current_fill()
     # A slot that several workers fill can be held by only one of them: the one that publishes it. And that
     # one writes the batch over what the others have staged, so that a slot never has to hold both.
-    if fill is None or fill.range != SR_WHOLE:
-        return np.empty(shape, dtype)
+    if fill is None or fill.range != SR_WHOLE or fill.by_rows:
+        return made(shape, dtype)
     return reserve(shape, dtype)
+
+
+cdef object made(shape, dtype):
+    """An array of numpy's; its errors name neither argument."""
+    try:
+        return np.empty(shape, dtype)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"empty(shape={shown(shape)}, dtype={shown(dtype)}): {told(error)}") from error
 
 
 def reserve(shape, dtype):
@@ -109,9 +148,13 @@ def reserve(shape, dtype):
 
 
 cdef int is_fixed(cnp.dtype descr) except -1:
-    """Whether every element has its bytes in the array itself, and numpy alone says what they mean."""
+    """Return whether every element has its bytes in the array itself."""
     cdef int num = descr.type_num
-    if num < 0 or num > NPY_HALF or num == cnp.NPY_OBJECT or descr.itemsize == 0:
+    if descr.itemsize == 0:
+        return False
+    if cnp.PyTypeNum_ISUSERDEF(num):
+        return descr.flags & (NPY_ITEM_REFCOUNT | NPY_LIST_PICKLE | NPY_ITEM_IS_POINTER) == 0
+    if num < 0 or num > NPY_HALF or num == cnp.NPY_OBJECT:
         return False
     return num != cnp.NPY_VOID or not descr.hasobject
 
@@ -151,6 +194,22 @@ cdef object array_over(char *at, int ndim, cnp.npy_intp *shape, cnp.npy_intp *st
 cdef void copy_in(char *to, const char *source, uint64_t nbytes) noexcept:
     """memcpy, without the GIL when it takes long."""
     copy_rows(to, &source, 1, nbytes)
+
+
+cdef void copy_row(char *to, const char *source, uint64_t nbytes, bint large) noexcept:
+    """Copy one row of a batch; `large`: the batch leaves the caches before the consumer reads it."""
+    # Releasing the GIL for each row slows down a worker without other threads by some percent.
+    if nbytes < BIG_COPY or PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) == NULL:
+        if large:
+            copy_large(to, &source, 1, nbytes)
+        else:
+            memcpy(to, source, nbytes)
+        return
+    with nogil:
+        if large:
+            copy_large(to, &source, 1, nbytes)
+        else:
+            memcpy(to, source, nbytes)
 
 
 cdef void copy_rows(char *to, const char **sources, uint64_t n, uint64_t nbytes) noexcept:

@@ -6,12 +6,13 @@ that do not fit together) is torch's own to collate, or to refuse in its own wor
 
 cimport numpy as cnp
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from cpython.object cimport PyObject
-from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 
 from slipring.collate._arrays cimport NPY_HALF, AsTensor, all_of, copy_rows
 from slipring.collate._default cimport stack_numbers, write_rows
+from slipring.collate._dlpack cimport (
+    DL_BOOL, DL_FLOAT, DL_INT, DL_UINT, DLApi, DLTensor, alike, describe, exchange, single_float,
+)
 
 import sys
 
@@ -24,51 +25,6 @@ from slipring.collate._arrays import empty
 cnp.import_array()
 
 __all__ = ["ODD", "collate_plain", "is_stock"]
-
-# DLPack 1.x, the table of functions that a type offers as __dlpack_c_exchange_api__: it describes a tensor
-# without a Python object made, and without torch's headers.
-cdef enum:
-    DL_CPU = 1
-    DL_INT = 0
-    DL_UINT = 1
-    DL_FLOAT = 2
-    DL_BOOL = 6
-
-cdef extern from *:
-    """
-    typedef struct {
-        void *data;
-        struct { int32_t kind, number; } device;
-        int32_t ndim;
-        struct { uint8_t code, bits; uint16_t lanes; } dtype;
-        int64_t *shape, *strides;
-        uint64_t byte_offset;
-    } slipring_dl_tensor;
-    typedef struct {
-        uint32_t major, minor;
-        void *older;
-        void *allocate, *take, *give;
-        int (*describe)(PyObject *tensor, slipring_dl_tensor *out);
-        void *stream;
-    } slipring_dl_api;
-    """
-    ctypedef struct DLDevice "slipring_dl_tensor.device":
-        int32_t kind
-    ctypedef struct DLType "slipring_dl_tensor.dtype":
-        uint8_t code
-        uint8_t bits
-        uint16_t lanes
-    ctypedef struct DLTensor "slipring_dl_tensor":
-        char *data
-        DLDevice device
-        int32_t ndim
-        DLType dtype
-        int64_t *shape
-        int64_t *strides
-        uint64_t byte_offset
-    ctypedef struct DLApi "slipring_dl_api":
-        uint32_t major
-        int (*describe)(PyObject *tensor, DLTensor *out) except -1
 
 cdef int MAX_DEPTH = _tree.MAX_DEPTH
 cdef dict _DTYPES = {
@@ -107,10 +63,10 @@ def collate_plain(samples):
     """
     if type(samples) is not list or not samples:
         return ODD
-    return collate(list(samples), False, 0)  # a list that no other thread changes meanwhile
+    return collate_torch(list(samples), False, 0)  # a list that no other thread changes meanwhile
 
 
-cdef object collate(list values, bint transposed, int depth):
+cdef object collate_torch(list values, bint transposed, int depth):
     first = values[0]
     kind = type(first)
     if depth > MAX_DEPTH:
@@ -136,14 +92,20 @@ cdef object collate(list values, bint transposed, int depth):
     return odd
 
 
+cdef bint has_tensor(cnp.dtype descr) noexcept:
+    """Whether torch has tensors of that dtype."""
+    cdef int num = descr.type_num
+    if not (num <= cnp.NPY_DOUBLE or num == NPY_HALF or num == cnp.NPY_CFLOAT or num == cnp.NPY_CDOUBLE):
+        return False
+    return cnp.PyDataType_ISNOTSWAPPED(descr)
+
+
 cdef object stack(list values):
     cdef cnp.ndarray first = <cnp.ndarray> values[0], other
     cdef cnp.dtype descr = <cnp.dtype> cnp.PyArray_DESCR(first)
-    cdef int num = cnp.PyArray_TYPE(first), ndim = cnp.PyArray_NDIM(first), d
+    cdef int ndim = cnp.PyArray_NDIM(first), d
     cdef Py_ssize_t i, n = len(values)
-    if not (num <= cnp.NPY_DOUBLE or num == NPY_HALF or num == cnp.NPY_CFLOAT or num == cnp.NPY_CDOUBLE):
-        return odd
-    if not cnp.PyArray_ISNOTSWAPPED(first):
+    if not has_tensor(descr):
         return odd
     for i in range(1, n):
         other = <cnp.ndarray> values[i]
@@ -156,22 +118,18 @@ cdef object stack(list values):
             if cnp.PyArray_DIM(other, d) != cnp.PyArray_DIM(first, d):
                 return odd
     out = empty((n, *(<object> first).shape), descr)
-    write_rows(<cnp.ndarray> out, values, 0, True)
+    write_rows(<cnp.ndarray> out, values, True)
     return as_tensor(out)
 
 
 cdef object stack_tensors(list values, kind):
     """Contiguous CPU tensors of one shape and dtype, copied without a call into torch's operators."""
-    cdef const DLApi *api = NULL
+    cdef const DLApi *api = exchange(kind)
     cdef DLTensor first, other
     cdef const char **rows
     cdef Py_ssize_t i, n = len(values)
     cdef uint64_t nbytes
-    capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
-    if capsule is None:
-        return odd
-    api = <const DLApi *> PyCapsule_GetPointer(capsule, "dlpack_exchange_api")
-    if api.major != 1 or not describe(api, values[0], &first):
+    if api == NULL or not describe(api, values[0], &first):
         return odd
     dtype = _DTYPES.get((first.dtype.code, first.dtype.bits))
     if dtype is None:
@@ -198,42 +156,6 @@ cdef object stack_tensors(list values, kind):
     return as_tensor(out)
 
 
-cdef bint describe(const DLApi *api, tensor, DLTensor *out):
-    """Whether a tensor is of ordinary memory, row by row; *out says where."""
-    cdef int64_t step = 1
-    cdef int d
-    try:
-        api.describe(<PyObject *> tensor, out)
-    except Exception:  # a sparse one, or one whose values are not what its memory shows
-        return False
-    if out.device.kind != DL_CPU or out.dtype.lanes != 1:
-        return False
-    if out.strides != NULL:
-        for d in range(out.ndim - 1, -1, -1):
-            if out.shape[d] != 1 and out.strides[d] != step:
-                return False
-            step *= out.shape[d]
-    return True
-
-
-cdef bint single_float(const DLTensor *tensor) noexcept:
-    cdef int d
-    for d in range(tensor.ndim):
-        if tensor.shape[d] != 1:
-            return False
-    return tensor.dtype.code == DL_FLOAT
-
-
-cdef bint alike(const DLTensor *a, const DLTensor *b) noexcept:
-    cdef int d
-    if a.ndim != b.ndim or a.dtype.code != b.dtype.code or a.dtype.bits != b.dtype.bits:
-        return False
-    for d in range(a.ndim):
-        if a.shape[d] != b.shape[d]:
-            return False
-    return True
-
-
 cdef object numbers(list values):
     """One array of ints, floats or bools, all of the same kind."""
     out = stack_numbers(values, "")
@@ -241,7 +163,7 @@ cdef object numbers(list values):
     return odd if type(out) is list or out.dtype.kind == "u" else as_tensor(out)
 
 
-cdef object as_tensor(out):
+cdef AsTensor as_tensor(out):
     cdef AsTensor made = AsTensor.__new__(AsTensor)
     made.array = out
     return made
@@ -255,7 +177,7 @@ cdef object collate_dict(list values, dict first, int depth):
             if key not in <dict> value:
                 return odd
             column.append((<dict> value)[key])
-        part = collate(column, False, depth + 1)
+        part = collate_torch(column, False, depth + 1)
         if part is odd:
             return odd
         out[key] = part
@@ -275,7 +197,7 @@ cdef object collate_sequence(list values, kind, int depth):
         parts = [None] * len(values)
         for i in range(len(values)):
             parts[i] = values[i][j]
-        part = collate(parts, True, depth + 1)
+        part = collate_torch(parts, True, depth + 1)
         if part is odd:
             return odd
         out.append(part)

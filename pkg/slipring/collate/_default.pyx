@@ -10,14 +10,14 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t
 
-from slipring.collate._arrays cimport all_of, copy_rows, is_fixed, is_tensor
+from slipring.collate._arrays cimport all_of, copy_rows, is_fixed, is_foreign_array, is_tensor
 from slipring.ring._slot cimport Fill, current_fill
 
 import numpy as np
 
 from slipring.codec import _decode as _codec
 from slipring.codec import tree as _tree
-from slipring.collate._arrays import empty, reserve
+from slipring.collate._arrays import empty
 from slipring.errors import shown
 
 cnp.import_array()
@@ -41,7 +41,8 @@ def default_collate(samples):
     value
         The samples' own containers. Arrays of shape ``s`` become one of shape ``(len(samples), *s)``, bools a
         bool, ints an int64 and floats a float64 array of shape ``(len(samples),)``; text and anything else a
-        list. Where all samples have None there is None.
+        list. Where all samples have None there is None. Arrays of other libraries in CPU memory that follow the array
+        API standard, such as JAX's, become numpy's.
 
     Raises
     ------
@@ -84,6 +85,8 @@ cdef object collate(list values, str path, int depth):
         return stack_arrays(values, path) if is_fixed(first.dtype) else values
     if is_tensor(first):
         return stack_tensors(values, path)
+    if is_foreign_array(first):
+        return stack_arrays(values, path) if is_fixed(np.asarray(first).dtype) else values
     if dataclasses.is_dataclass(kind):
         return collate_dataclass(values, kind, path, depth)
     if isinstance(first, Mapping):
@@ -109,6 +112,11 @@ cdef list column(list values, key, first, str path):
 cdef object collate_mapping(list values, first, str path, int depth):
     """Other mappings: filled copies of the first, as torch makes them."""
     parts = {k: collate(column(values, k, first, path), within(path, k), depth + 1) for k in first}
+    return filled(first, parts)
+
+
+cdef object filled(first, dict parts):
+    """Return a mapping like the first with these parts, or a dict if its class cannot be constructed."""
     try:
         if isinstance(first, MutableMapping):
             made = copy.copy(first)
@@ -161,102 +169,6 @@ cdef object collate_nothing(list values, str path):
     return None
 
 
-# ---- cooperative batches: several workers write rows of one batch
-
-
-def skeleton(sample, Py_ssize_t rows):
-    """Return the batch that `rows` samples like this one make, its arrays empty; None if a size may vary.
-
-    Nothing is allocated before it is clear that all leaves are fixed.
-    """
-    return skeleton_of(sample, rows) if has_layout(sample, 0) else None
-
-
-cdef bint has_layout(sample, int depth) except *:
-    kind = type(sample)
-    if depth > MAX_DEPTH:
-        return False
-    if kind is np.ndarray or kind is np.memmap or isinstance(sample, np.generic):
-        return is_fixed(sample.dtype)
-    if kind is int or kind is float or kind is bool:
-        return True
-    if kind is dict or kind is OrderedDict:
-        sample = sample.values()
-    elif not isinstance(sample, tuple) and kind is not list:
-        return False
-    for value in sample:
-        if not has_layout(value, depth + 1):
-            return False
-    return True
-
-
-cdef object skeleton_of(sample, Py_ssize_t rows):
-    cdef Py_ssize_t i
-    cdef list parts
-    kind = type(sample)
-    if kind is dict or kind is OrderedDict:
-        made = kind()
-        for key, value in sample.items():
-            made[key] = skeleton_of(value, rows)
-        return made
-    if isinstance(sample, tuple) or kind is list:
-        parts = [None] * len(sample)  # no comprehension: see Decoder.build
-        for i in range(len(sample)):
-            parts[i] = skeleton_of(sample[i], rows)
-        return parts if kind is list else kind._make(parts) if _tree.is_namedtuple(kind) else tuple(parts)
-    if kind is int or kind is float or kind is bool:
-        return reserve((rows,), number_dtype(kind))
-    return reserve((rows, *sample.shape), sample.dtype)
-
-
-def write(target, list samples, Py_ssize_t first, str path=""):
-    """Write samples to rows ``first:first + len(samples)`` of a skeleton.
-
-    Raises
-    ------
-    ValueError
-        A sample does not fit the layout that another worker's first sample has set.
-    """
-    cdef Py_ssize_t i
-    kind = type(target)
-    if kind is np.ndarray:
-        arrays = [None] * len(samples)
-        for i in range(len(samples)):
-            arrays[i] = np.asarray(samples[i])
-        for i in range(len(arrays)):
-            # Not even what could be cast: it would depend on who came first, and set the layout.
-            if arrays[i].dtype != target.dtype:
-                raise mismatch_layout(path, "dtype", target.dtype, i, arrays[i].dtype)
-            if arrays[i].shape != target.shape[1:]:
-                raise mismatch_layout(path, "shape", target.shape[1:], i, arrays[i].shape)
-        write_rows(<cnp.ndarray> target, arrays, first, True)
-    elif kind is dict or kind is OrderedDict:
-        for i in range(len(samples)):
-            if not isinstance(samples[i], Mapping):
-                raise mismatch_layout(path, "type", kind.__name__, i, type(samples[i]).__name__)
-            if samples[i].keys() != target.keys():
-                raise mismatch_layout(path, "keys", list(target), i, list(samples[i]))
-        for k in target:
-            write(target[k], part_of(samples, k), first, within(path, k))
-    else:
-        for i in range(len(samples)):
-            if not isinstance(samples[i], (tuple, list)):
-                raise mismatch_layout(path, "type", kind.__name__, i, type(samples[i]).__name__)
-            if len(samples[i]) != len(target):
-                raise mismatch_layout(path, "length", len(target), i, len(samples[i]))
-        for j in range(len(target)):
-            write(target[j], part_of(samples, j), first, f"{path}[{j}]")
-
-
-cdef list part_of(list samples, key):
-    """Return one part of each sample, in a list that need not grow: see Decoder.build."""
-    cdef list parts = [None] * len(samples)
-    cdef Py_ssize_t i
-    for i in range(len(samples)):
-        parts[i] = samples[i][key]
-    return parts
-
-
 # ---- what is wrong with samples that do not fit together
 
 
@@ -288,14 +200,6 @@ cdef object mismatch(str path, str what, Py_ssize_t i, a, Py_ssize_t j, b):
 
 cdef object mismatch_type(str path, list values, Py_ssize_t i):
     return mismatch(path, "type", 0, type(values[0]).__name__, i, type(values[i]).__name__)
-
-
-cdef object mismatch_layout(str path, str what, a, Py_ssize_t i, b):
-    at = f" at {path}" if path else ""
-    return ValueError(
-        f"samples cannot be put together{at}: the batch's first rows have {what} {said(a)}, {where(i)} "
-        f"has {what} {said(b)}; make them alike in the dataset, or give a collate_fn"
-    )
 
 
 # ---- numbers
@@ -371,7 +275,7 @@ cdef object stack_arrays(list values, str path):
     dtype = descr if same else common_dtype(values, path)
     check_shapes(values, path)
     out = empty((n, *(<object> first).shape), dtype)
-    write_rows(<cnp.ndarray> out, values, 0, same)
+    write_rows(<cnp.ndarray> out, values, same)
     return out
 
 
@@ -379,7 +283,7 @@ cdef list as_arrays(list values, str path):
     cdef Py_ssize_t i
     out = []
     for i in range(len(values)):
-        if not isinstance(values[i], (np.ndarray, np.generic, int, float)):
+        if not isinstance(values[i], (np.ndarray, np.generic, int, float)) and not is_foreign_array(values[i]):
             raise mismatch_type(path, values, i)
         out.append(np.asarray(values[i]))
     return out
@@ -422,15 +326,15 @@ cdef int check_shapes(list values, str path) except -1:
     return 0
 
 
-cdef int write_rows(cnp.ndarray out, list values, Py_ssize_t first, bint same) except -1:
-    """Copy arrays of the row's shape to ``out[first:]``; `same`: their dtype is that of `out`."""
+cdef int write_rows(cnp.ndarray out, list values, bint same) except -1:
+    """Copy arrays of the row's shape to `out`; `same`: their dtype is that of `out`."""
     cdef Py_ssize_t i, n = len(values), row
     cdef const char **sources
     for i in range(n):
         same = same and cnp.PyArray_IS_C_CONTIGUOUS(<cnp.ndarray> values[i])
     if not same:
         for i in range(n):
-            out[first + i] = values[i]
+            out[i] = values[i]
         return 0
     row = cnp.PyArray_NBYTES(<cnp.ndarray> values[0])
     sources = <const char **> PyMem_Malloc(n * sizeof(char *))
@@ -438,7 +342,7 @@ cdef int write_rows(cnp.ndarray out, list values, Py_ssize_t first, bint same) e
         raise MemoryError()
     for i in range(n):
         sources[i] = <const char *> cnp.PyArray_DATA(<cnp.ndarray> values[i])
-    copy_rows(<char *> cnp.PyArray_DATA(out) + first * row, sources, n, row)
+    copy_rows(<char *> cnp.PyArray_DATA(out), sources, n, row)
     PyMem_Free(sources)
     return 0
 

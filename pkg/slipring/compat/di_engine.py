@@ -15,7 +15,7 @@ from slipring.codec.tensors import stack
 from slipring.codec.tree import is_namedtuple
 from slipring.errors import Closed, shown
 from slipring.iterate.prefetch import Handed, Prefetcher
-from slipring.options import MAX_RANGES, function, integer
+from slipring.options import MAX_COUNT, MAX_RANGES, function, integer
 from slipring.torch.device.cuda import checked
 from slipring.torch.device.onto import OnDevice, as_tensors
 from slipring.torch.preload import Feed
@@ -91,9 +91,9 @@ class AsyncDataLoader:
     ) -> None:
         if not callable(data_source) and not isinstance(data_source, Mapping):
             raise TypeError(f"data_source must be callable or a dict, not {shown(data_source)}")
-        integer("batch_size", batch_size, 1)
-        integer("num_workers", num_workers, 0, hint="; 0 and 1 use one process for all")
-        integer("chunk_size", chunk_size, optional=True)
+        batch_size = integer("batch_size", batch_size, 1, MAX_COUNT)
+        num_workers = integer("num_workers", num_workers, 0, hint="; 0 and 1 use one process for all")
+        chunk_size = integer("chunk_size", chunk_size, optional=True)
         function("collate_fn", collate_fn)
         if chunk_size is not None and (chunk_size <= 0 or batch_size % chunk_size):
             raise AssertionError(

@@ -30,7 +30,7 @@ from slipring.compat.megengine_sampler import (
 )
 from slipring.errors import LoaderTimeout, WorkerDied, shown
 from slipring.iterate.prefetch import Prefetcher, ReadHere
-from slipring.options import flag, integer
+from slipring.options import flag, integer, iterable, seconds
 from slipring.ring._ring import current, now
 from slipring.workers import fetch
 from slipring.workers import memory as growth
@@ -117,7 +117,8 @@ class DataLoader:
         preload: bool = False,
         parallel_stream: bool = False,
     ) -> None:
-        integer("num_workers", num_workers, 0)
+        num_workers = integer("num_workers", num_workers, 0)
+        seconds("timeout", timeout)
         flag("preload", preload)
         flag("parallel_stream", parallel_stream)
         if preload and not own.there("megengine") and not own.there("torch"):
@@ -137,6 +138,8 @@ class DataLoader:
             )
         if stream:
             _warn_of_order(sampler)
+        else:
+            iterable("sampler", sampler, "an iterable of lists of indices")
         self.dataset, self.sampler = dataset, sampler
         self.transform = PseudoTransform() if transform is None else transform
         self.collator = Collator() if collator is None else collator
@@ -280,10 +283,10 @@ class _Pipe:
         samples = [self.transform(one) for one in samples] if self.each else self.transform(samples)
         transformed = now()
         batch = self.collate(samples)
-        if self.every and (fill := current()).ticket % self.every == 0:
+        if self.every and (fill := current()).seq % self.every == 0:
             times = read - fill.claimed_at, transformed - read, now() - transformed
             _say(
-                f"pid: {os.getpid()}, idx: {fill.ticket}, dataset_time: {times[0] / 1e9:.6f}, "
+                f"pid: {os.getpid()}, idx: {fill.seq}, dataset_time: {times[0] / 1e9:.6f}, "
                 f"transform_time: {times[1] / 1e9:.6f}, collate_time: {times[2] / 1e9:.6f}"
             )
         return batch

@@ -12,7 +12,7 @@ import numpy as np
 
 from slipring import default_collate
 from slipring.errors import shown
-from slipring.options import flag
+from slipring.options import flag, iterable
 
 # What a transform can be told of the parts of a sample; besides names that end with "category" or "info".
 _PARTS = {"image", "coords", "boxes", "mask", "keypoints", "polygons"}
@@ -130,6 +130,7 @@ class ConcatDataset(Dataset):
     cumulative_sizes: list[int]
 
     def __init__(self, datasets: Iterable[Any]) -> None:
+        iterable("datasets", datasets, "an iterable of datasets")
         self.datasets = list(datasets)
         if not self.datasets:
             raise AssertionError("datasets must be one or more, not none")
@@ -244,11 +245,16 @@ class Compose(Transform):
             raise ValueError(f"order must be a sequence of names, not {shown(order)}")
         for name in self.order:
             self._check_part(name)
+        iterable("transforms", transforms, "a sequence of transforms")
         self.transforms, self.batch_compose = transforms, batch_compose
+        if shuffle_indices is not None:
+            iterable("shuffle_indices", shuffle_indices, "a sequence of groups of numbers, or None")
         self.shuffle_indices = shuffle_indices and [tuple(k - 1 for k in group) for group in shuffle_indices]
         self._set_order()
 
     def _check_part(self, name):
+        if not isinstance(name, str):
+            raise TypeError(f"order must be names, and {shown(name)} is none")
         if name == "batch":
             raise ValueError("order must name parts of a sample, and 'batch' is none")
         known = name in _PARTS or name.endswith(("category", "info")) or hasattr(self, f"_apply_{name}")

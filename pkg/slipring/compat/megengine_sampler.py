@@ -14,7 +14,7 @@ from slipring.compat import megengine_own as own
 from slipring.compat.refusals import refusing_by
 from slipring.errors import shown
 from slipring.iterate.dispatch import grouped
-from slipring.options import integer
+from slipring.options import MAX_COUNT, MAX_DRAWN, integer, is_scalar, iterable
 
 
 class Sampler(ABC):
@@ -96,10 +96,13 @@ class MapSampler(Sampler):
         known_rank, known_size = own.rank_and_world_size()
         self.world_size = known_size if world_size is None else world_size
         self.rank = known_rank if rank is None else rank
-        integer("batch_size", batch_size, 1)
-        integer("num_samples", num_samples, 1, optional=True)
-        integer("world_size", self.world_size, 1)
-        integer("rank", self.rank, 0, self.world_size - 1)
+        batch_size = integer("batch_size", batch_size, 1)
+        num_samples = integer("num_samples", num_samples, 1, MAX_DRAWN, optional=True)
+        self.world_size = integer("world_size", self.world_size, 1, MAX_COUNT)
+        self.rank = integer("rank", self.rank, 0, self.world_size - 1)
+        seed = integer("seed", seed, 0, (1 << 32) - 1, optional=True)
+        if num_samples is None and (not hasattr(dataset, "__len__") or is_scalar(dataset)):
+            raise TypeError(f"dataset must have a length, which {type(dataset).__name__} has not")
         if not isinstance(drop_last, bool):
             raise TypeError(f"drop_last must be True or False, not {shown(drop_last)}")
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
@@ -250,6 +253,7 @@ class Infinite(MapSampler):
     sampler_iter: Iterator[Any]
 
     def __init__(self, sampler: MapSampler) -> None:
+        iterable("sampler", sampler, "a sampler")
         self.sampler, self.sampler_iter = sampler, iter(sampler)
 
     def __getattr__(self, name: str) -> Any:
@@ -286,8 +290,7 @@ class StreamSampler(Sampler):
 
     @refusing_by(ValueError)
     def __init__(self, batch_size: int = 1) -> None:
-        integer("batch_size", batch_size, 1)
-        self.batch_size = batch_size
+        self.batch_size = integer("batch_size", batch_size, 1)
 
     def sample(self) -> Iterator[int]:
         """Return the numbers of the samples."""

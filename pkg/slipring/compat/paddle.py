@@ -14,7 +14,7 @@ from slipring.compat import paddle_own as own
 from slipring.compat.paddle_sampler import BatchSampler, EndlessSampler, NoLength
 from slipring.compat.refusals import refusing_by
 from slipring.errors import WorkerDied, shown
-from slipring.options import flag, function, integer
+from slipring.options import flag, function, integer, iterable
 from slipring.stats import Pace
 from slipring.workers import fetch
 from slipring.workers.info import process_worker_info as get_worker_info
@@ -123,8 +123,11 @@ class DataLoader:
         flag("use_shared_memory", use_shared_memory)
         function("collate_fn", collate_fn)
         function("worker_init_fn", worker_init_fn)
-        integer("num_workers", num_workers, 0)
-        integer("prefetch_factor", prefetch_factor, 1)
+        num_workers = integer("num_workers", num_workers, 0)
+        prefetch_factor = integer("prefetch_factor", prefetch_factor, 1)
+        batch_size = integer("batch_size", batch_size, 1, optional=True)
+        if batch_sampler is not None:
+            iterable("batch_sampler", batch_sampler, "an iterable of lists of indices")
         dynamic = self._paddle is not None and self._paddle.in_dynamic_mode()
         if feed_list is None and not return_list and not dynamic:
             raise ValueError("return_list=False makes dicts: feed_list must name their keys")
@@ -170,6 +173,7 @@ class DataLoader:
             workers, kind = 1, {"start_method": "thread", "prefetch_factor": ahead}
         if self.batch_sampler is not None and not self.is_stream:
             kind["batch_sampler"] = self.batch_sampler
+            kind["rank"] = getattr(self.batch_sampler, "local_rank", None)  # of a DistributedBatchSampler
         else:
             kind["batch_size"] = self.batch_size
             kind["drop_last"] = self.drop_last and self.batch_size is not None

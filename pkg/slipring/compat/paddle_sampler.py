@@ -54,7 +54,7 @@ class BatchSampler:
         batch_size: int = 1,
         drop_last: bool = False,
     ) -> None:
-        integer("batch_size", batch_size, 1)
+        batch_size = integer("batch_size", batch_size, 1)
         flag("shuffle", shuffle)
         flag("drop_last", drop_last)
         if (dataset is None) == (sampler is None):

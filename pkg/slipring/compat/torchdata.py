@@ -9,8 +9,9 @@ from torch.utils.data import IterableDataset
 
 from slipring.errors import shown
 from slipring.torch import DataLoader
+from slipring.torch.state.foreign import in_their_form
 
-__all__ = ["RandomSampler", "Stateful", "StatefulDataLoader", "StatefulDistributedSampler"]
+__all__ = ["RandomSampler", "Stateful", "StatefulDataLoader", "StatefulDistributedSampler", "torchdata_state"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -183,3 +184,39 @@ class StatefulDataLoader(DataLoader[T_co]):
 
     # Clients that make a loader anew from its attributes (Lightning) look here for their names.
     __init__.__signature__ = _SIGNATURE
+
+
+def torchdata_state(loader):
+    """Return where a loader is in the form of torchdata 0.11, so that torchdata's own loader continues from there.
+
+    Parameters
+    ----------
+    loader : slipring.torch.DataLoader
+        Or a `StatefulDataLoader`. torchdata's loader needs the same dataset, batches and number of workers, and
+        ``shuffle=True`` if this one has it.
+
+    Returns
+    -------
+    dict
+        For `load_state_dict` of ``torchdata.stateful_dataloader.StatefulDataLoader``.
+
+    Raises
+    ------
+    TypeError
+        `loader` is not such a loader.
+    ValueError
+        torchdata's form cannot say it: batches out of order, batches since a worker's last snapshot, a Stateful
+        sampler that was asked ahead.
+
+    Examples
+    --------
+    >>> from slipring.compat.torchdata import StatefulDataLoader, torchdata_state
+    >>> batches = iter(loader := StatefulDataLoader(range(6), batch_size=2))
+    >>> next(batches)
+    tensor([0, 1])
+    >>> torchdata_state(loader)["_num_yielded"]
+    1
+    """
+    if not isinstance(loader, DataLoader):
+        raise TypeError(f"loader must be a slipring.torch.DataLoader, not {shown(loader)}")
+    return in_their_form(loader, loader.state_dict())

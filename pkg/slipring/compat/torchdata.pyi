@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 from slipring.torch import DataLoader
 from slipring.typing import ListDataset, MapDataset
 
-__all__ = ["RandomSampler", "Stateful", "StatefulDataLoader", "StatefulDistributedSampler"]
+__all__ = ["RandomSampler", "Stateful", "StatefulDataLoader", "StatefulDistributedSampler", "torchdata_state"]
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
 _Made = TypeVar("_Made")
@@ -94,6 +94,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     # What `collate_fn` returns is the batch.
     @overload
@@ -136,6 +137,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     # Or what `transform_device` returns.
     @overload
@@ -178,6 +180,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     # One for each of `devices`.
     @overload
@@ -220,6 +223,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     # `default_collate` makes the batch: say what it is by DataLoader[...](...).
     @overload
@@ -262,4 +266,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
+
+def torchdata_state(loader: DataLoader[Any]) -> dict[str, Any]: ...

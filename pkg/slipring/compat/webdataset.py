@@ -8,7 +8,9 @@ import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 from slipring import Loader
-from slipring.workers.fetch import is_stream
+from slipring.options import flag, integer, iterable
+from slipring.ring._ring import MAX_WORKERS
+from slipring.workers.fetch import is_iterator, is_stream
 from slipring.workers.living import Living
 from slipring.workers.worker import Worker
 
@@ -76,6 +78,10 @@ class MultiLoader:
         prefix: str = "/tmp/_multi-",
         **slipring: Any,
     ) -> None:
+        flag("verbose", verbose)
+        flag("nokill", nokill)
+        iterable("dataset", dataset, "an iterable of samples")
+        workers = integer("workers", workers, 0, MAX_WORKERS, hint="; 0 reads in this process")
         self.dataset = dataset
         self.workers = workers
         self.verbose = verbose
@@ -83,7 +89,7 @@ class MultiLoader:
         self.prefix = prefix
         self._live = Living()
         self._loader = _Core(
-            dataset if is_stream(dataset) else _Iterated(dataset),
+            _Iterated(dataset) if is_iterator(dataset) or not is_stream(dataset) else dataset,
             None,
             num_workers=workers,
             **{"in_order": False, "persistent_workers": False, **slipring},

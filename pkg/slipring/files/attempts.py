@@ -2,10 +2,13 @@
 
 import asyncio
 import concurrent.futures
+import errno
 import random
 import time
+import traceback
 
 from slipring.errors import RemoteError, told
+from slipring.redaction import redacted
 from slipring.ring._check import in_a_handler
 
 FIRST_S, LONGEST_S = 0.1, 5.0  # to wait before the second attempt, and before any later one
@@ -13,9 +16,10 @@ _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryEr
 # Without Python 3.11 these three are different.
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError)
 _LATER = {408, 425, 429}  # statuses of HTTP below 500 that say: not now
-# Of libraries whose errors are not the system's: of the connection, not of what was asked for.
+# Of libraries whose errors are not the system's: of the connection or an answer, not of what was asked for.
 _BROKEN = {
     ("aiohttp", "ClientError"),
+    ("botocore", "FlexibleChecksumError"),
     ("botocore", "ConnectionError"),
     ("botocore", "HTTPClientError"),
 }
@@ -25,6 +29,7 @@ _REFUSED = (
     "INVALID_ACCESS_KEY_ID",
     "INVALID_CLIENT_TOKEN_ID",
     "SIGNATURE_DOES_NOT_MATCH",
+    "ExpiredToken",
     "MISSING_",
 )
 _jitter = random.Random()  # never the program's own: its numbers depend on a seed, not on a server
@@ -34,19 +39,35 @@ class Short(OSError):
     """An answer has another number of bytes than were asked for."""
 
 
+class Damaged(OSError):
+    """An answer has other bytes than were asked for."""
+
+
 def is_transient(error):
     """Whether another attempt may do: no answer, a broken one, or one that says so."""
     if isinstance(error, _FINAL):
         return False
-    names = ("status", "code", "status_code")  # aiohttp's, gcsfs's, Azure's
-    status = next((found for name in names if (found := getattr(error, name, None))), None)
-    if isinstance(status, int) and status >= 300:
+    status = _status(error)
+    if status >= 300:
         return status in _LATER or status >= 500
     if isinstance(error, _TIMEOUTS):
         return True
     if isinstance(error, OSError):  # also aiohttp's ClientOSError, and what s3fs makes of botocore's errors
-        return not any(word in str(error) for word in _REFUSED)
+        # What is invalid (S3's statuses 400, 412 and 416) stays so.
+        return error.errno != errno.EINVAL and not any(word in str(error) for word in _REFUSED)
     return any((kind.__module__.partition(".")[0], kind.__name__) in _BROKEN for kind in type(error).__mro__)
+
+
+def is_refused(error):
+    """Whether the server does not take the credentials: others may do."""
+    return isinstance(error, PermissionError) or _status(error) in (401, 403)
+
+
+def _status(error):
+    """Return the status of HTTP that an error tells; 0: none."""
+    names = ("status", "code", "status_code")  # aiohttp's, gcsfs's, Azure's
+    status = next((found for name in names if (found := getattr(error, name, None))), None)
+    return status if isinstance(status, int) else 0
 
 
 def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None):
@@ -66,7 +87,7 @@ def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None
     Raises
     ------
     RemoteError
-        The last attempt's error is its cause.
+        The last attempt's error is its cause; if its text has a secret, an OSError with the rest of that text.
     ImportError
         As an attempt has raised it.
     """
@@ -81,8 +102,19 @@ def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None
             transient = is_transient(error)
             wait = min(LONGEST_S, FIRST_S * 2 ** (number - 1)) * _jitter.uniform(0.5, 1)
             if not transient or number >= attempts or time.monotonic() + wait >= end:
-                raise _failed(error, transient, url, wanted, number, timeout, start, stop) from error
+                failed = _failed(error, transient, url, wanted, number, timeout, start, stop)
+                failed.__cause__ = _without_secrets(error)
+                break
         time.sleep(wait)  # the server is to be left alone: there is no event to wait for
+    raise failed  # here, so that the error as the library made it is not its context
+
+
+def _without_secrets(error):
+    """Return the error, or one in its place if a traceback of it would print credentials."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    if redacted(text) == text:
+        return error
+    return OSError(f"{type(error).__name__}: {told(error)}").with_traceback(error.__traceback__)
 
 
 def _failed(error, transient, url, wanted, attempts, timeout, start, stop):

@@ -6,19 +6,17 @@ import os
 import pickle
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from slipring.errors import RemoteError, shown, told
-from slipring.files.attempts import Short, persist
+from slipring.files.attempts import Short, is_refused, persist
 from slipring.files.identity import name_of, token_of
 from slipring.files.ranged import BLOCK, RangedFile, joined
-from slipring.options import integer, seconds, size_in_bytes
+from slipring.options import file_path, integer, iterable, seconds, size_in_bytes
 from slipring.ring._check import in_a_handler
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 # Bytes of one request: a larger range is asked for in pieces, each of which has the time of an attempt.
@@ -82,7 +80,7 @@ class Storage:
         disk_cache: str | os.PathLike[str] | None = None,
         disk_cache_bytes: int | str = "10GiB",
     ) -> None:
-        integer("attempts", attempts, 1)
+        attempts = integer("attempts", attempts, 1)
         for name, value in (("timeout", timeout), ("attempt_timeout", attempt_timeout)):
             seconds(name, value)
             if not value:
@@ -91,12 +89,14 @@ class Storage:
             raise ValueError(
                 "storage_options are for fsspec's own file systems: filesystem= has its options already"
             )
+        if not isinstance(storage_options, (Mapping, type(None))):
+            raise TypeError(f"storage_options must be a mapping or None, not {shown(storage_options)}")
         self._options = dict(storage_options or {})
         self._kind = _kind_of(filesystem)
         self._recipe = None if filesystem is None else pickle.dumps(filesystem)
         self._threads_of = _threads_of(filesystem) if self._kind == "pyarrow" else None
         self.attempts, self.timeout, self.attempt_timeout = attempts, float(timeout), float(attempt_timeout)
-        self.disk_cache = None if disk_cache is None else os.path.abspath(os.fspath(disk_cache))
+        self.disk_cache = None if disk_cache is None else os.path.abspath(file_path("disk_cache", disk_cache))
         self.disk_cache_bytes = size_in_bytes("disk_cache_bytes", disk_cache_bytes)
         self._token = None if disk_cache is None else token_of(self._options, filesystem)
         self._pid, self._made = os.getpid(), None
@@ -145,7 +145,7 @@ class Storage:
         for begin, end in joined([(at, at + BLOCK) for at, data in blocks.items() if data is None], gap=0):
             end = min(end, size)
             for piece in range(begin, end, PIECE):
-                data = self._fetch(url, piece, min(end, piece + PIECE))
+                data = self._fetch(url, piece, min(end, piece + PIECE), tag)
                 for at in range(piece, piece + len(data), BLOCK):
                     blocks[at] = data[at - piece : at - piece + BLOCK]
                     kept.put(name_of(self._token, url, sized, at, "block"), blocks[at])
@@ -154,17 +154,17 @@ class Storage:
     def _piece(self, url, start, stop, tag=""):
         kept = self._disk()
         if kept is None:
-            return self._fetch(url, start, stop)
+            return self._fetch(url, start, stop, tag)
         name = name_of(self._token, url, tag, start, stop)
         data = kept.get(name)
         if data is None:
-            data = self._fetch(url, start, stop)
+            data = self._fetch(url, start, stop, tag)
             kept.put(name, data)
         return data
 
-    def _fetch(self, url, start, stop):
+    def _fetch(self, url, start, stop, tag):
         def attempt(system, path, left):
-            data = system.read(path, start, stop, left)
+            data = system.read(path, start, stop, left, tag)
             if start is not None and len(data) != stop - start:
                 came = f"{len(data)} bytes came where {stop - start} were asked for"
                 if len(data) > stop - start:  # and would come again
@@ -203,11 +203,24 @@ class Storage:
 
         def made_and_tried(left):
             end = time.monotonic() + left
+
+            def tried(system):
+                result = attempt(system, system.path(url), max(0.001, end - time.monotonic()))
+                system.has_answered = True
+                return result
+
             system = self._made_by(make, protocol)
-            return attempt(system, system.path(url), max(0.001, end - time.monotonic()))
+            try:
+                return tried(system)
+            except Exception as error:
+                # Credentials that were good may have expired: who makes a file system anew asks for them anew.
+                if not (is_refused(error) and system.has_answered) or in_a_handler(error):
+                    raise
+                self._forget(protocol, system)
+            return tried(self._made_by(make, protocol))
 
         protocol = "" if self._recipe is not None else _URL.match(url)[1]
-        make = None if protocol in self._mine()["systems"] else self._maker(protocol)
+        make = self._maker(protocol)
         return persist(
             made_and_tried, url, wanted, self.attempts, self.timeout, self.attempt_timeout, start, stop
         )
@@ -227,6 +240,12 @@ class Storage:
                 why = f"its file system cannot be made: {type(error).__name__}: {told(error)}"
                 raise ValueError(why) from error
         return system
+
+    def _forget(self, protocol, system):
+        """Have a file system made anew, unless another thread has done so."""
+        systems = self._mine()["systems"]
+        if systems.get(protocol) is system:
+            systems.pop(protocol, None)
 
     def _mine(self):
         pid = os.getpid()
@@ -259,6 +278,11 @@ class Storage:
         options = self._options
         if protocol in ("http", "https"):  # what is compressed on its way has other ranges
             options = {**options, "headers": {"Accept-Encoding": "identity", **options.get("headers", {})}}
+        if protocol in ("s3", "s3a"):  # botocore would try again within an attempt, and the timeout hide why
+            options = {
+                **options,
+                "config_kwargs": {"retries": {"max_attempts": 0}, **options.get("config_kwargs", {})},
+            }
         # Not the instance that fsspec shares: this one ends with this object.
         return lambda: Fsspec(fsspec.filesystem(protocol, skip_instance_cache=True, **options))
 
@@ -293,13 +317,14 @@ def _threads_of(filesystem):
     return filesystem.type_name if filesystem.type_name in _NOT_FORKED else None
 
 
-def locate(
-    paths: Sequence[str | bytes | os.PathLike[str]], storage: Storage | None
-) -> tuple[list[str], Storage | None]:
-    """Return URLs and the storage that reads them, or absolute paths of files here and None."""
+def locate(name: str, value: Any, storage: Storage | None) -> tuple[list[str], Storage | None]:
+    """Return URLs and the storage that reads them, or absolute paths of files here and None, of one path or several."""
     if storage is not None and not isinstance(storage, Storage):
         raise TypeError(f"storage must be a slipring.Storage or None, not {shown(storage)}")
-    paths = [os.fsdecode(path) for path in paths]
+    if isinstance(value, (str, bytes, os.PathLike)):
+        value = [value]
+    iterable(name, value, "a path or a sequence of paths")
+    paths = [file_path(name, one) for one in value]
     if storage is not None and storage._recipe is not None:
         return paths, storage
     paths = [url2pathname(urlsplit(path).path) if path.startswith("file://") else path for path in paths]

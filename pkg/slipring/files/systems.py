@@ -1,24 +1,37 @@
 """File systems behind one interface: what fsspec has, and pyarrow's. Each read ends within its seconds.
 
-``info(path, seconds)`` returns (size, what changes with the contents), ``read(path, start, stop, seconds)`` bytes, and
-``find(root, seconds)`` a list of (path, what changes with the contents).
+``info(path, seconds)`` returns (size, tag), ``read(path, start, stop, seconds, tag)`` bytes, and
+``find(root, seconds)`` a list of (path, tag). A tag changes with the contents; a read raises if the answer tells that
+it has changed.
 """
 
 import asyncio
 import concurrent.futures
+import errno
 import threading
 from concurrent.futures import Future
+
+from slipring.files.answers import check
 
 # What tells of a change, by whoever has it, best first: s3fs and http, gcsfs, adlfs, and others.
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "Last-Modified", "mtime", "updated")
 
 
 class Fsspec:
-    """A file system of fsspec."""
+    """A file system of fsspec.
+
+    Attributes
+    ----------
+    has_answered : bool
+        Its credentials, if it has any, were good.
+    """
+
+    has_answered = False
 
     def __init__(self, system):
         self._fs = system
         self._is_http = "http" in _protocols(system)
+        self._is_s3 = "s3" in _protocols(system) and hasattr(system, "_call_s3")
         self._has_coroutines = _is_async(system)
 
     def path(self, url):
@@ -33,12 +46,49 @@ class Fsspec:
                 self.read(path, 0, 1, seconds)
                 raise ConnectionError("the server does not answer a question about the file") from None
             raise
+        except OSError as error:
+            # The answer to S3's HEAD has no body, so no reason ("the token has expired"): the answer to a read has one.
+            if isinstance(error, PermissionError) or error.errno == errno.EINVAL:
+                self.read(path, 0, 1, seconds)
+            raise
         if found.get("type") == "directory":
             raise IsADirectoryError(f"{path} is a directory")
         return found.get("size"), _tag(found)
 
-    def read(self, path, start, stop, seconds):
-        return self._call("cat_file", path, start=start, end=stop, seconds=seconds)
+    def read(self, path, start, stop, seconds, tag=""):
+        if self._is_s3 and start is not None and tag:
+            return self._run(self._read_if_same(path, start, stop, tag), seconds)
+        if not self._is_http:
+            return self._call("cat_file", path, start=start, end=stop, seconds=seconds)
+        headers = {}
+
+        async def keep_headers(answer):  # aiohttp calls it; fsspec itself looks at the status
+            headers["of"] = answer.headers
+
+        data = self._call(
+            "cat_file", path, start=start, end=stop, seconds=seconds, raise_for_status=keep_headers
+        )
+        if "of" in headers:  # nothing is asked for an empty range
+            check(headers["of"], data, start, tag)
+        return data
+
+    async def _read_if_same(self, path, start, stop, etag):
+        """Read of an object of S3, which refuses if it is another one by now: `cat_file` cannot ask so."""
+        bucket, key, version = self._fs.split_path(path)
+        options = {"VersionId": version} if version else {"IfMatch": etag}
+        try:
+            found = await self._fs._call_s3(
+                "get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}", **options
+            )
+        except OSError as error:
+            answer = getattr(error.__cause__, "response", {})
+            if answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412"):
+                raise ValueError(
+                    f"the object has changed: its ETag was {etag}; make the dataset anew"
+                ) from error
+            raise
+        async with found["Body"] as body:
+            return await body.read()
 
     def find(self, root, seconds):
         strict = {"on_error": "raise"} if self._is_http else {}  # by itself it leaves out what fails
@@ -48,7 +98,10 @@ class Fsspec:
     def _call(self, name, *args, seconds, **options):
         if not self._has_coroutines:
             return within(seconds, lambda: getattr(self._fs, name)(*args, **options))
-        made = getattr(self._fs, f"_{name}")(*args, **options)
+        return self._run(getattr(self._fs, f"_{name}")(*args, **options), seconds)
+
+    def _run(self, made, seconds):
+        """Return what a coroutine of the file system's returns."""
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(made, seconds), self._fs.loop)
         try:
             return future.result(seconds + 1)  # one more, for a loop that is held up
@@ -59,6 +112,8 @@ class Fsspec:
 
 class Arrow:
     """A file system of pyarrow."""
+
+    has_answered = False
 
     def __init__(self, system):
         self._fs = system
@@ -75,7 +130,7 @@ class Arrow:
             raise IsADirectoryError(f"{path} is a directory")
         return found.size, str(found.mtime_ns)
 
-    def read(self, path, start, stop, seconds):
+    def read(self, path, start, stop, seconds, tag=""):
         def read():
             with self._fs.open_input_file(path) as file:
                 if start is None:

@@ -7,14 +7,14 @@ import threading
 
 from slipring.images import _decode
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may decode an image while the first one is being decoded
 _chosen = None
 
 
 def _renew_lock():
     """In a forked child: who held the lock is not there."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)

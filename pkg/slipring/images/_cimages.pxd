@@ -4,16 +4,16 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 cdef extern from "decode.h" nogil:
     enum:
-        LJ_MESSAGE_ROOM
+        JMSG_LENGTH_MAX
         SR_BILINEAR
         SR_BICUBIC
         SR_NOT_A_JPEG_FOR_US
-        SR_BAD_PICTURE
+        SR_BAD_IMAGE
         SR_BAD_BOX
         SR_TOO_LARGE
         SR_TRUNCATED
 
-    ctypedef struct lj_library:
+    ctypedef struct sr_libjpeg:
         pass
 
     ctypedef struct sr_target:
@@ -29,7 +29,7 @@ cdef extern from "decode.h" nogil:
     ctypedef struct sr_decoder:
         pass
 
-    ctypedef struct sr_picture:
+    ctypedef struct sr_image:
         int width
         int height
         int orientation
@@ -50,14 +50,14 @@ cdef extern from "decode.h" nogil:
         double reducing_gap
         uint64_t most_pixels
 
-    int sr_library_bind(void *handle, lj_library *library, char *why)
-    int sr_decoder_make(const lj_library *library, sr_decoder **out)
+    int sr_library_bind(void *handle, sr_libjpeg *library, char *why)
+    int sr_decoder_make(const sr_libjpeg *library, sr_decoder **out)
     void sr_decoder_free(sr_decoder *decoder)
     const char *sr_decoder_message(const sr_decoder *decoder)
     long sr_decoder_warnings(const sr_decoder *decoder)
-    int sr_jpeg_look(const uint8_t *data, size_t bytes, sr_picture *out)
+    int sr_jpeg_header(const uint8_t *data, size_t bytes, sr_image *out)
     int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
-                  sr_picture *picture)
+                  sr_image *image)
     int sr_crop_pixels(sr_decoder *decoder, const uint8_t *pixels, size_t stride, int width, int height,
                        const sr_crop *crop, const sr_target *target)
     const char *sr_resize_kernels()

@@ -4,9 +4,9 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED, PyBUF_WRITABLE, PyBuffe
 from libc.stdint cimport uint8_t, uint64_t
 
 from slipring.images._cimages cimport (
-    LJ_MESSAGE_ROOM, SR_BAD_BOX, SR_BAD_PICTURE, SR_NOT_A_JPEG_FOR_US, SR_TOO_LARGE, SR_TRUNCATED, lj_library, sr_crop,
-    sr_crop_pixels, sr_decode, sr_decoder, sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_jpeg_look,
-    sr_library_bind, sr_picture, sr_resize_kernels, sr_target,
+    JMSG_LENGTH_MAX, SR_BAD_BOX, SR_BAD_IMAGE, SR_NOT_A_JPEG_FOR_US, SR_TOO_LARGE, SR_TRUNCATED, sr_libjpeg, sr_crop,
+    sr_crop_pixels, sr_decode, sr_decoder, sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_jpeg_header,
+    sr_library_bind, sr_image, sr_resize_kernels, sr_target,
 )
 
 cdef extern from "<dlfcn.h>" nogil:
@@ -15,7 +15,7 @@ cdef extern from "<dlfcn.h>" nogil:
     int RTLD_NOW
     int RTLD_LOCAL
 
-cdef lj_library library
+cdef sr_libjpeg library
 cdef bint bound = False
 cdef list idle = []  # decoders that no thread is using: a thread takes one, or makes one
 
@@ -37,7 +37,7 @@ def bind(path):
     """Use the libjpeg at `path`; returns None, or why it cannot be used."""
     global bound
     cdef bytes name = path.encode()
-    cdef char why[LJ_MESSAGE_ROOM]
+    cdef char why[JMSG_LENGTH_MAX]
     cdef void *handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)
     if handle == NULL:
         return (<bytes> dlerror()).decode(errors="replace")
@@ -57,8 +57,8 @@ def kernels():
 def look(data):
     """Return (width, height, orientation) as a JPEG's header has them; None if `data` is no JPEG."""
     cdef const uint8_t[::1] view = memoryview(data).cast("B")
-    cdef sr_picture picture
-    cdef int rc = sr_jpeg_look(&view[0] if view.shape[0] else NULL, view.shape[0], &picture)
+    cdef sr_image picture
+    cdef int rc = sr_jpeg_header(&view[0] if view.shape[0] else NULL, view.shape[0], &picture)
     if rc == SR_NOT_A_JPEG_FOR_US:
         return None
     if rc != 0:
@@ -129,7 +129,7 @@ def decode(data, out, table, box, to, window, bint bicubic, int orientation, bin
     """
     cdef sr_crop crop
     cdef sr_target target
-    cdef sr_picture picture
+    cdef sr_image picture
     cdef Py_buffer bytes_, room, levels
     cdef Decoder decoder
     cdef int rc
@@ -146,7 +146,7 @@ def decode(data, out, table, box, to, window, bint bicubic, int orientation, bin
                 rc = sr_decode(decoder.handle, <const uint8_t *> bytes_.buf, bytes_.len, &crop, &target, &picture)
             message = sr_decoder_message(decoder.handle).decode(errors="replace")
             idle.append(decoder)
-            if rc < 0 and rc not in (SR_NOT_A_JPEG_FOR_US, SR_BAD_PICTURE, SR_BAD_BOX, SR_TOO_LARGE, SR_TRUNCATED):
+            if rc < 0 and rc not in (SR_NOT_A_JPEG_FOR_US, SR_BAD_IMAGE, SR_BAD_BOX, SR_TOO_LARGE, SR_TRUNCATED):
                 raise MemoryError("no memory for decoding an image")
             return rc, message, picture.width, picture.height
         finally:
@@ -174,7 +174,7 @@ def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, bi
             rc = sr_crop_pixels(decoder.handle, &pixels[0, 0, 0], 3 * pixels.shape[1], <int> pixels.shape[1],
                                 <int> pixels.shape[0], &crop, &target)
         idle.append(decoder)
-        if rc == SR_BAD_PICTURE:
+        if rc == SR_BAD_IMAGE:
             raise ValueError(f"an image of {pixels.shape[0]} x {pixels.shape[1]} pixels is too large to be resized")
         if rc != 0 and rc != SR_BAD_BOX:
             raise MemoryError("no memory for resizing an image")
@@ -186,7 +186,7 @@ def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, bi
 
 
 NOT_FOR_US = SR_NOT_A_JPEG_FOR_US
-BAD_PICTURE = SR_BAD_PICTURE
+BAD_PICTURE = SR_BAD_IMAGE
 BAD_BOX = SR_BAD_BOX
 TOO_LARGE = SR_TOO_LARGE
 TRUNCATED = SR_TRUNCATED

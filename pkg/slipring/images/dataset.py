@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import errno
+import importlib.util
 import logging
 import os
 import random
@@ -19,7 +20,8 @@ from slipring.errors import ImageError, RemoteError, shown
 from slipring.images._backend import backend
 from slipring.images.decode import MAX_PIXELS, Reading, crop, look, render, too_large
 from slipring.images.transforms import Draws, View, chain, final_size
-from slipring.options import integer
+from slipring.options import integer, one_of
+from slipring.redaction import redacted
 from slipring.ring._check import in_a_handler
 from slipring.ring._segment import now
 from slipring.ring._slot import DECODE, READ, RESIZE, at_row, spent
@@ -81,8 +83,8 @@ class ImageDataset(abc.ABC):
     layout : {'NHWC', 'NCHW'}
         Channels last or first.
     dtype : {'uint8', 'float32', 'float16', 'bfloat16'}
-        uint8 are the levels, 0 to 255; the others are (level / 255 - mean) / std. bfloat16 needs torch, and gives its
-        tensors.
+        uint8 are the levels, 0 to 255; the others are (level / 255 - mean) / std. "bfloat16" gives torch's tensors if
+        torch is installed, else arrays of ml_dtypes's dtype; ``dtype=ml_dtypes.bfloat16`` always gives arrays.
     mean, std : sequence of 3 floats, optional
         Of red, green and blue, where levels are 0 to 1. For the dtypes that are no integers.
     reducing_gap, exif, truncated, max_pixels
@@ -154,9 +156,10 @@ class ImageDataset(abc.ABC):
         self._reading = Reading(way, reducing_gap, exif, truncated, max_pixels)
         # Of a picture that is decoded as a whole, as it is stored: it is turned when a crop is taken of it.
         self._whole = Reading(way, reducing_gap, False, truncated, max_pixels)
-        integer("side", side, 1, 1 << 24, optional=True)
-        if what not in ("pixels", "encoded"):
-            raise ValueError(f"what must be 'pixels' or 'encoded', not {shown(what)}")
+        side = integer("side", side, 1, 1 << 24, optional=True)
+        one_of("what", what, ("pixels", "encoded"))
+        one_of("layout", layout, _LAYOUTS)
+        one_of("on_error", on_error, ("raise", "skip"))
         if cache is not None and what == "pixels" and side is None and reducing_gap is not None:
             raise ValueError(
                 "reducing_gap is for pictures that are decoded for each crop; those that are kept are decoded once, "
@@ -165,12 +168,9 @@ class ImageDataset(abc.ABC):
         self._side, self._what, self._bound = side, what, False
         self._token = os.urandom(16).hex()
         self.cache = None if cache is None else as_cache(cache)
-        if layout not in _LAYOUTS:
-            raise ValueError(f"layout must be 'NHWC' or 'NCHW', not {shown(layout)}")
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error must be 'raise' or 'skip', not {shown(on_error)}")
         self.layout = layout
         self.dtype = _dtype_name(dtype)
+        self._extension = _bfloat16_of_numpy(dtype) if self.dtype == "bfloat16" else None
         self.on_error = on_error
         self._table = _table(self.dtype, mean, std)
         self._size = final_size(self._steps)
@@ -286,7 +286,7 @@ class ImageDataset(abc.ABC):
                     raise RemoteError(f"{where}: {error}", **{**error.__dict__, "index": index}) from error
                 raise ImageError(f"{where}: {error}", path=path, index=index) from error
             skipping.skipped()
-            _log.warning("skipped %s: %s", where, str(error))  # a handler may keep what it is given
+            _log.warning("skipped %s", redacted(f"{where}: {error}"))  # a handler may keep what it is given
             return None
 
     def _fresh(self, index, out, draws, sample):
@@ -372,12 +372,18 @@ class ImageDataset(abc.ABC):
         what = f"{self._what} of {len(self)} images of {type(self).__name__}"
         if self._side is not None and self._what == "pixels":
             what += f", side={self._side}"
-        fingerprint = self.fingerprint()
+        fingerprint = self.fingerprint() if self._knows_its_images() else None
         source, part = self._source()
         if fingerprint is None and self.cache.name is None and source is self:
             fingerprint = self._token  # of this object, which workers have copies of
         bind(self.cache, what, fingerprint, len(self), source, f"{form} {part}")
         self._bound = True
+
+    def _knows_its_images(self):
+        """Return whether the class that defines `read` (or a subclass of it) also defines `fingerprint`."""
+        kinds = type(self).__mro__
+        defines = [next(n for n, kind in enumerate(kinds) if name in vars(kind)) for name in _READ]
+        return defines[0] <= min(defines[1:])
 
     def _source(self):
         """Return the object that samples come from, and which part of them is taken."""
@@ -419,15 +425,20 @@ class ImageDataset(abc.ABC):
 
     @property
     def _storage(self):
-        """The dtype of the bytes: numpy has no bfloat16."""
+        """The dtype of the bytes: numpy itself has no bfloat16."""
         return "uint16" if self.dtype == "bfloat16" else self.dtype
 
     def _shown(self, array):
         if self.dtype != "bfloat16":
             return array
+        if self._extension is not None:
+            return array.view(self._extension)
         import torch
 
         return torch.from_numpy(array).view(torch.bfloat16)
+
+
+_READ = "fingerprint", "read", "read_many"
 
 
 def _render(pixels, table, view, render):
@@ -443,10 +454,30 @@ def _render(pixels, table, view, render):
 
 
 def _dtype_name(dtype):
-    name = str(dtype).removeprefix("torch.") if not isinstance(dtype, type) else np.dtype(dtype).name
+    if isinstance(dtype, (type, np.dtype)):
+        name = np.dtype(dtype).name
+    else:
+        name = str(dtype).removeprefix("torch.") if _names_a_dtype(dtype) else None
     if name not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {shown(dtype)}")
     return name
+
+
+def _bfloat16_of_numpy(dtype):
+    """Return the dtype of arrays of bfloat16; None if there are to be torch's tensors."""
+    if not isinstance(dtype, (type, np.dtype)) and importlib.util.find_spec("torch") is not None:
+        return None
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ValueError(
+            "dtype='bfloat16' needs torch or ml_dtypes: install one of them, or use 'float32' or 'float16'"
+        ) from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def _names_a_dtype(dtype):
+    return isinstance(dtype, str) or type(dtype).__module__ == "torch"
 
 
 def _table(dtype, mean, std):
@@ -471,7 +502,10 @@ def _table(dtype, mean, std):
 def _channels(name, value, default):
     if value is None:
         value = (default,) * 3
-    array = np.asarray(value, np.float32)
+    try:
+        array = np.asarray(value, np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name} must be three numbers, not {shown(value)}: {error}") from None
     if array.shape != (3,) or not np.isfinite(array).all():
         raise ValueError(f"{name} must be three numbers, of red, green and blue, not {shown(value)}")
     return array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +12,9 @@ import numpy as np
 from slipring.errors import ImageError, shown
 from slipring.images import _decode
 from slipring.images._backend import backend, pillow
+from slipring.images.transforms import INTERPOLATIONS
+from slipring.options import flag, integer, one_of, real
+from slipring.ring._check import in_a_handler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +23,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_PIXELS = 178_956_970  # where Pillow, too, refuses: a bomb of a few kB would take all memory, or hours
-_FILTERS = {"bilinear": False, "bicubic": True}
 _ORIENTATION = 0x0112  # the tag of EXIF
 _LONGEST = 1 << 24  # side of a picture, before and after scaling
 
@@ -43,8 +46,20 @@ def size(data: Buffer, exif: bool = False) -> tuple[int, int]:
     ImageError
         It is no image that can be read.
     """
+    encoded("data", data)
+    flag("exif", exif)
     width, height, orientation = look(data, exif)
     return (width, height) if exif and orientation >= 5 else (height, width)
+
+
+def encoded(name, data):
+    """Raise TypeError if it is not bytes-like."""
+    try:
+        fits = memoryview(data).ndim > 0
+    except TypeError:
+        fits = False
+    if not fits:
+        raise TypeError(f"{name} must be bytes-like, not {shown(data)}")
 
 
 def look(data, exif):
@@ -67,7 +82,9 @@ def _orientation(image):
     """Return EXIF's orientation; 1 where there is none, or none that can be read."""
     try:
         value = image.getexif().get(_ORIENTATION, 1)
-    except (OSError, SyntaxError, ValueError, TypeError, KeyError, EOFError, struct.error):
+    except (OSError, SyntaxError, ValueError, TypeError, KeyError, EOFError, struct.error) as error:
+        if in_a_handler(error):
+            raise
         return 1
     return value if value in range(1, 9) else 1
 
@@ -115,8 +132,8 @@ def decode_into(
     ------
     ImageError
         The bytes are no image, broken, truncated or larger than `max_pixels`; the box lies outside of the picture.
-    ValueError
-        `out` is not such an array, or an option is not one of those above.
+    TypeError, ValueError
+        `data` is not bytes-like, `out` is not such an array, or an option is not one of those above.
 
     Examples
     --------
@@ -135,6 +152,8 @@ def decode_into(
     ...     print(next(iter(loader)).shape)
     (2, 16, 16, 3)
     """
+    encoded("data", data)
+    flag("flip", flip)
     if not isinstance(out, np.ndarray) or out.dtype != np.uint8:
         kind = f"an array of {out.dtype}" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
         raise ValueError(f"out must be a numpy array of uint8, not {kind}")
@@ -165,19 +184,16 @@ class Reading:
         truncated="raise",
         max_pixels=MAX_PIXELS,
     ):
-        if interpolation not in _FILTERS:
-            raise ValueError(f"interpolation must be 'bilinear' or 'bicubic', not {shown(interpolation)}")
-        if truncated not in ("raise", "fill"):
-            raise ValueError(f"truncated must be 'raise' or 'fill', not {shown(truncated)}")
-        if reducing_gap is not None and not reducing_gap >= 1:
+        one_of("interpolation", interpolation, INTERPOLATIONS)
+        one_of("truncated", truncated, ("raise", "fill"))
+        flag("exif", exif)
+        self.gap = 0.0 if reducing_gap is None else real("reducing_gap", reducing_gap, "a number or None")
+        if reducing_gap is not None and not 1 <= self.gap < math.inf:
             raise ValueError(f"reducing_gap must be at least 1, or None, not {shown(reducing_gap)}")
-        if isinstance(max_pixels, bool) or not isinstance(max_pixels, int) or not 1 <= max_pixels < 1 << 62:
-            raise ValueError(f"max_pixels must be a number of pixels from 1 on, not {shown(max_pixels)}")
-        self.bicubic = _FILTERS[interpolation]
-        self.gap = float(reducing_gap or 0)
+        self.bicubic = interpolation == "bicubic"
         self.exif = bool(exif)
         self.fill = truncated == "fill"
-        self.max_pixels = max_pixels
+        self.max_pixels = integer("max_pixels", max_pixels, 1, (1 << 62) - 1)
 
 
 def render(data, out, table, box, to, window, flip, reading):
@@ -233,6 +249,8 @@ def _by_pillow(data, out, table, box, to, window, flip, reading):
         except MemoryError:
             raise
         except Exception as error:  # each format's reader has its own
+            if in_a_handler(error):
+                raise
             raise ImageError(f"the {image.format} image is broken: {error}") from error
         orientation = _orientation(image) if reading.exif else 1  # now: a TIFF is turned by then
     crop(np.ascontiguousarray(pixels), out, table, box, to, window, flip, orientation, reading)
@@ -258,7 +276,7 @@ def _load_what_is_there(image):
     try:
         image.load()
     except OSError as error:
-        if "truncated" not in str(error):
+        if "truncated" not in str(error) or in_a_handler(error):
             raise
         image.tile = []  # nothing more to decode: what has been is the image
 
@@ -279,6 +297,8 @@ def _open(data):
     except MemoryError:
         raise
     except Exception as error:  # each format's reader has its own
+        if in_a_handler(error):
+            raise
         raise ImageError(f"the image cannot be read: {error}") from error
 
 

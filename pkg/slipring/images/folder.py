@@ -9,8 +9,11 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from slipring.errors import shown
 from slipring.files.storage import locate
 from slipring.images.dataset import ImageDataset
+from slipring.options import file_path, flag, function, names
+from slipring.redaction import redacted
 from slipring.strings import StringList
 
 if TYPE_CHECKING:
@@ -89,10 +92,14 @@ class Folder(ImageDataset):
         **options: Unpack[ImageOptions],
     ) -> None:
         super().__init__(transform, **options)
-        self.root = os.fspath(root)
-        (url,), self._remote = locate([root], storage)
+        self.root = file_path("root", root)
+        (url,), self._remote = locate("root", [root], storage)
+        flag("allow_empty", allow_empty)
+        function("is_valid_file", is_valid_file)
+        endings = tuple(
+            names("extensions", [extensions] if isinstance(extensions, str) else extensions, "ending") or ()
+        )
         if is_valid_file is None:
-            endings = (extensions,) if isinstance(extensions, str) else tuple(extensions)
 
             def is_valid_file(path):
                 return path.lower().endswith(endings)
@@ -101,10 +108,11 @@ class Folder(ImageDataset):
             self.root = url if self.root.startswith("file://") else self.root
             found = _found_here(self.root)
         else:
-            found, self._tags = _found_afar(url, self._remote)
+            found, tags = _found_afar(url, self._remote)
+            self._tags = tags if self.cache is not None or self._remote.disk_cache is not None else {}
         self.classes = sorted(found)
         if not self.classes:
-            raise FileNotFoundError(f"{self.root} has no folders: there must be one per class")
+            raise FileNotFoundError(f"{redacted(self.root)} has no folders: there must be one per class")
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         paths, targets, empty = [], [], []
         for number, name in enumerate(self.classes):
@@ -115,8 +123,8 @@ class Folder(ImageDataset):
                 empty.append(name)
         if empty and not allow_empty:
             raise FileNotFoundError(
-                f"no image in the class folders {', '.join(empty)} of {self.root}; files must end in "
-                f"{', '.join(extensions)}. allow_empty=True takes classes without any"
+                f"no image in the class folders {', '.join(empty)} of {redacted(self.root)}; files must end in "
+                f"{', '.join(endings)}. allow_empty=True takes classes without any"
             )
         self._keep(paths, targets)
 
@@ -173,14 +181,26 @@ class Folder(ImageDataset):
         root = os.path.abspath(self.root) if self._remote is None else self.root
         digest = hashlib.blake2b(root.encode("utf-8", "surrogatepass"))
         for path in self._paths:
-            digest.update(path.encode("utf-8", "surrogatepass") + b"\0")
+            digest.update(f"{path}\0{self._stamp(path)}\0".encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
+
+    def _stamp(self, path):
+        """Return what changes when a file does, as far as this machine or the listing of a URL tells."""
+        if self._remote is not None:
+            return self._tags.get(path, "")
+        try:
+            status = os.stat(path)
+        except OSError:  # whoever reads it is told
+            return ""
+        return f"{status.st_size} {status.st_mtime_ns}"
 
     def name(self, index: int) -> str:
         return self._paths[index]
 
     def __repr__(self) -> str:
-        return f"Folder({self.root!r}, {self.transform}): {len(self)} images in {len(self.classes)} classes"
+        return (
+            f"Folder({shown(self.root)}, {self.transform}): {len(self)} images in {len(self.classes)} classes"
+        )
 
 
 def _found_here(root):
@@ -193,7 +213,7 @@ def _found_here(root):
 
 
 def _found_afar(root, storage):
-    """Return the same of a URL, and what tells that a file has changed, where files are kept on a disk here."""
+    """Return the same of a URL, and what tells that a file has changed, where the server says so."""
     root = root if root.endswith("://") else root.rstrip("/") + "/"
     found, tags = {}, {}
     # In URLs of HTTP names are quoted; numbers and order are to be those of the names.
@@ -202,7 +222,7 @@ def _found_afar(root, storage):
         name, slash, _ = path.partition("/")
         if slash:
             found.setdefault(name_of(name), []).append(root + path)
-            if storage.disk_cache is not None and tag:
+            if tag:
                 tags[root + path] = tag
     return found, tags
 

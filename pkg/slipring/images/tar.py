@@ -20,6 +20,7 @@ import numpy as np
 from slipring.errors import ImageError, shown
 from slipring.files.storage import locate
 from slipring.images.dataset import ImageDataset
+from slipring.redaction import redacted
 from slipring.strings import StringList
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Tar(ImageDataset):
         **options: Unpack[ImageOptions],
     ) -> None:
         super().__init__(transform, **options)
+        check_endings(image, target)
         self.image, self.target = image, target
         self._endings = () if target is None else tuple(target.split(";"))
         paths, self._remote = paths_of(shards, storage)
@@ -169,7 +171,7 @@ class Tar(ImageDataset):
                         files[ending.lower()] = member.offset_data, member.size
         except tarfile.ReadError as error:
             raise ValueError(
-                f"{path} is no tar file, or a compressed one, which has no offsets: {error}"
+                f"{redacted(path)} is no tar file, or a compressed one, which has no offsets: {error}"
             ) from None
         records = np.zeros(len(samples), _RECORD)
         for record, (key, files) in zip(records, samples.items()):
@@ -266,17 +268,17 @@ def paths_of(
     shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], storage: Storage | None
 ) -> tuple[list[str], Storage | None]:
     """Return the absolute paths of one shard or several, or URLs and what reads them."""
-    shards = [shards] if isinstance(shards, (str, bytes, os.PathLike)) else list(shards)
-    if not shards:
-        raise ValueError("there must be at least one shard; shards is empty")
-    return locate(shards, storage)
+    paths, storage = locate("shards", shards, storage)
+    if not paths:
+        raise ValueError(f"shards must name at least one shard, not {shown(shards)}")
+    return paths, storage
 
 
 def _folder_of(index, remote):
     """Return the folder in which indices are kept; "" is each shard's own, None: in none."""
-    if index == "memory":
+    if isinstance(index, str) and index == "memory":
         return None
-    if index != "beside":
+    if not isinstance(index, str) or index != "beside":
         if not isinstance(index, (str, os.PathLike)) or (isinstance(index, str) and os.sep not in index):
             raise ValueError(
                 f"index must be 'memory' or 'beside', or a folder's path with a {os.sep!r} in it, not {shown(index)}"
@@ -316,13 +318,21 @@ def _say_not_kept(folder, reason):
     )
 
 
+def check_endings(image, target):
+    """Raise TypeError if a file ending is not a string."""
+    for name, value in (("image", image), ("target", target)):
+        if not isinstance(value, str) and not (name == "target" and value is None):
+            allowed = "a str or None" if name == "target" else "a str"
+            raise TypeError(f"{name} must be {allowed}, as 'jpg;png', not {shown(value)}")
+
+
 def _first(endings, files, what, key, path):
     for ending in endings:
         if ending in files:
             return ending
     raise ValueError(
-        f"sample {key} of {path} has no {what}: it has {', '.join(sorted(files))}, wanted is {' or '.join(endings)}; "
-        f"say {what}= which"
+        f"sample {key} of {redacted(path)} has no {what}: it has {', '.join(sorted(files))}, wanted is "
+        f"{' or '.join(endings)}; say {what}= which"
     )
 
 

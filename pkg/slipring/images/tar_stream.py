@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slipring.errors import ImageError, RemoteError
 from slipring.images.tar import Tar, paths_of
-from slipring.options import integer
+from slipring.options import flag, integer
 from slipring.ring._check import in_a_handler
 from slipring.ring._ring import mix
 from slipring.workers.passes import Sharded, ShardedPass, here
@@ -59,9 +59,9 @@ class TarStream(Sharded):
     Notes
     -----
     Its iterators have ``state_dict`` and ``load_state_dict``: `slipring.torch.DataLoader` resumes at the sample,
-    without reading what came before. torch's kind of loader knows an iterable dataset by its class:
-    ``class Shards(images.TarStream, torch.utils.data.IterableDataset): pass``. torch's own workers divide shards, too.
-    With a list of all ranks' states other ranks and workers go on: see `rest_of`.
+    without reading what came before. For torch's kind of loader it is an
+    ``IterableDataset`` once `slipring.torch` has been imported. torch's own workers divide shards, too. With a list of
+    all ranks' states other ranks and workers go on: see `rest_of`.
 
     Examples
     --------
@@ -90,8 +90,9 @@ class TarStream(Sharded):
         **options: Unpack[ImageOptions],
     ) -> None:
         every, storage = paths_of(shards, storage)
-        integer("world_size", world_size, 1)
-        integer("rank", rank, 0, world_size - 1)
+        flag("shuffle", shuffle)
+        world_size = integer("world_size", world_size, 1)
+        rank = integer("rank", rank, 0, world_size - 1)
         if len(every) < world_size:
             raise ValueError(
                 f"{len(every)} shards are too few for {world_size} ranks: each needs one at least"

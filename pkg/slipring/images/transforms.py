@@ -12,10 +12,13 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from slipring.errors import shown
+from slipring.options import integer, one_of, real
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+INTERPOLATIONS = ("bilinear", "bicubic")
+_MOST_PIXELS = 1 << 20  # of a side
 _BITS = 1 << 64
 _ODD = 0x9E3779B97F4A7C15
 
@@ -143,6 +146,7 @@ class RandomResizedCrop(Transform):
         self.scale = _range("scale", scale)
         self.ratio = _range("ratio", ratio)
         self.flip = _probability("flip", flip)
+        one_of("interpolation", interpolation, INTERPOLATIONS)
         self.interpolation = interpolation
 
     def apply(self, view: View, draws: Draws) -> None:
@@ -203,6 +207,7 @@ class Resize(Transform):
         self.shorter = None if isinstance(size, (tuple, list)) else _count("size", size)
         if self.shorter is None:
             self.size = _pair("size", size)
+        one_of("interpolation", interpolation, INTERPOLATIONS)
         self.interpolation = interpolation
 
     def apply(self, view: View, draws: Draws) -> None:
@@ -315,9 +320,12 @@ def final_size(steps: Sequence[Transform]) -> tuple[int, int] | None:
 
 
 def _count(name, value):
-    if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= value.__index__() <= 1 << 20:
-        raise ValueError(f"{name} must be a number of pixels from 1 to {1 << 20}, not {shown(value)}")
-    return value.__index__()
+    try:
+        return integer(name, value, 1, _MOST_PIXELS)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name} must be a number of pixels from 1 to {_MOST_PIXELS}, not {shown(value)}"
+        ) from None
 
 
 def _pair(name, value):
@@ -333,7 +341,7 @@ def _pair(name, value):
 
 def _range(name, value):
     try:
-        low, high = (float(number) for number in value)
+        low, high = (real(name, number) for number in value)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be two numbers, not {shown(value)}") from None
     if not 0 < low <= high < math.inf:
@@ -342,6 +350,7 @@ def _range(name, value):
 
 
 def _probability(name, value):
-    if isinstance(value, str) or not 0 <= value <= 1:
+    probability = real(name, value, "a probability from 0 to 1")
+    if not 0 <= probability <= 1:
         raise ValueError(f"{name} must be a probability from 0 to 1, not {shown(value)}")
-    return float(value)
+    return probability

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from slipring.cache.dataset import known_fingerprint
 from slipring.errors import shown
 from slipring.images.dataset import ImageDataset
+from slipring.options import map_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,8 +61,7 @@ class Bytes(ImageDataset):
         **options: Unpack[ImageOptions],
     ) -> None:
         super().__init__(transform, **options)
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-            raise TypeError(f"dataset must have __getitem__ and __len__; {type(dataset).__name__} has not")
+        map_dataset("dataset", dataset)
         self.dataset = dataset
         self.image = image
         self.target = target

@@ -12,7 +12,7 @@ class LoaderIterator(Generic[_Batch]):
     @property
     def ring(self) -> Any: ...
     @property
-    def last_ticket(self) -> int: ...
+    def last_seq(self) -> int: ...
     @property
     def last_slot(self) -> int: ...
     @property
@@ -27,7 +27,7 @@ class LoaderIterator(Generic[_Batch]):
         on_end: Callable[[Any], object],
         *,
         rebuild: Callable[..., BaseException] = ...,
-        first_ticket: int = 0,
+        first_seq: int = 0,
         done: Iterable[int] = (),
         eager: bool = False,
         patient: bool = False,

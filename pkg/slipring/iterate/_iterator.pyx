@@ -18,7 +18,7 @@ from slipring.ring._slot cimport Lease, take
 from slipring.workers import remote
 from slipring.codec._decode import COPY
 from slipring.workers.engine import exiting, stay_if_exiting
-from slipring.errors import Closed, LoaderTimeout, SlotsHeld
+from slipring.errors import Closed, LoaderTimeout, SlotsHeld, reentered
 from slipring.ring.refusals import slots_held, timed_out
 
 # ns; how often a waiting consumer looks after its workers, and where the wait ends with a worker (`watched`).
@@ -41,17 +41,17 @@ cdef class LoaderIterator:
     seed : int
         The run's base seed, of 64 bits: what workers add their number to.
     epoch : int
-        Of 64 bits; with `seed` and a ticket it seeds a batch.
+        Of 64 bits; with `seed` and a sequence number it seeds a batch.
     plan : iterator or Slices
         What `slipring.iterate.dispatch` makes: of indices, or whose turn it is.
     on_end : callable
         Called with the engine when the iteration is over.
     rebuild : callable
         Makes an exception of an error record: `slipring.workers.remote.rebuild`, or one of its signature.
-    first_ticket : int
+    first_seq : int
         The number of the first batch that `plan` gives.
     done : iterable of int
-        Tickets that are not to be delivered: their indices are skipped.
+        Sequence numbers that are not to be delivered: their indices are skipped.
     patient : bool
         Wait for a batch without a limit: somebody else sees to `timeout`.
     eager : bool
@@ -87,14 +87,14 @@ cdef class LoaderIterator:
     cdef bint stopped  # next() is to give up: another thread wants to end the iteration
     cdef int copy
     cdef uint32_t chunk, n_static
-    cdef uint64_t run, epoch, seed, next_ticket, look_ahead, timeout, look_at, idle
+    cdef uint64_t run, epoch, seed, next_seq, look_ahead, timeout, look_at, idle
     cdef int watched   # a descriptor that is readable when a worker has died, or -1
-    cdef readonly int64_t last_ticket  # of the batch or error that was delivered last; -1 before
+    cdef readonly int64_t last_seq  # of the batch or error that was delivered last; -1 before
     cdef int64_t late                  # what that was when a wait took `timeout` seconds; -2: none has
     cdef readonly int last_slot        # where that one lay
     cdef readonly object last_worker   # whom it was addressed to, or None
 
-    def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=remote.rebuild, first_ticket=0,
+    def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=remote.rebuild, first_seq=0,
                  done=(), eager=False, patient=False, tuner=None):
         self.options, self.on_end, self.rebuild = options, on_end, rebuild
         self.lock = ReentrantLock()
@@ -102,7 +102,7 @@ cdef class LoaderIterator:
         self.tasks = InFlight(self.ring.n_slots)
         self.broken_off = []
         self.seed, self.epoch = seed, epoch
-        self.next_ticket, self.done, self.last_ticket, self.late = first_ticket, set(done), -1, -2
+        self.next_seq, self.done, self.last_seq, self.late = first_seq, set(done), -1, -2
         self.copy = COPY[options.copy]
         self.in_order, self.inline = bool(options.in_order), engine.inline
         self.watched = engine.pool.watched
@@ -142,6 +142,8 @@ cdef class LoaderIterator:
         if self._engine is None:
             self.raise_end()
         self.ring.usable()  # first: in a forked child another thread would hold the lock for ever
+        if self.lock.is_mine():
+            raise reentered()
         cdef unsigned long before = self.lock.acquire()
         try:
             return self.next_batch()
@@ -187,7 +189,7 @@ cdef class LoaderIterator:
                 # the batch is with who has asked for it.
                 PyErr_CheckSignals()
                 if lease.result.kind == SR_BATCH and self.streams is None:
-                    self.last_ticket, self.last_slot = <int64_t> task.ticket, task.slot
+                    self.last_seq, self.last_slot = <int64_t> task.seq, task.slot
                     self.last_worker = task.worker
                     return value
                 self.delivered(engine, task, lease)
@@ -207,7 +209,7 @@ cdef class LoaderIterator:
     cdef object make(self, engine, Task task, Lease lease, value):
         """Make what is to be delivered of what was sent. It can be done again."""
         if lease.result.kind == SR_ERROR:
-            return self.rebuild(value, engine.pool.error_of(task.ticket) if self.inline else None)
+            return self.rebuild(value, engine.pool.error_of(task.seq) if self.inline else None)
         if self.snapshots is not None:
             value = self.snapshots.keep(task.worker, task.sequence, value)
         if lease.result.kind != SR_BATCH:
@@ -216,12 +218,12 @@ cdef class LoaderIterator:
 
     cdef int delivered(self, engine, Task task, Lease lease) except -1:
         """A batch, or an exception in its place, goes to who has asked."""
-        self.last_ticket, self.last_slot = <int64_t> task.ticket, task.slot
+        self.last_seq, self.last_slot = <int64_t> task.seq, task.slot
         self.last_worker = task.worker
         if self.streams is not None:
             self.streams.came(task.worker)
         if self.inline and lease.result.kind == SR_ERROR:
-            engine.pool.worker.errors.pop(task.ticket, None)
+            engine.pool.worker.errors.pop(task.seq, None)
         return 0
 
     cdef int interrupted(self, engine, error, Task task, Lease lease, value, bint made) except -1:
@@ -305,21 +307,14 @@ cdef class LoaderIterator:
         while True:
             self.dispatch(True)
             if self.tasks.n == 0:
-                if self.planning:
-                    raise RuntimeError(
-                        "a signal's handler has called next() while this iterator asked what comes next, and no "
-                        "batch is in flight that it could have: let the handler note the signal, and ask later"
-                    )
                 return None
-            # Tickets come in turn, but for those delivered before a resume.
+            # Sequence numbers come in turn, but for those delivered before a resume.
             slot = self.tasks.first if self.in_order else -1
             if self.inline:
                 self.make_here(engine)
             slot = self.wait(slot)
             if self._engine is None:
                 raise Closed("the loader was closed while a batch was waited for")
-            if self.in_order and slot != self.tasks.first:
-                continue  # a signal's handler has asked in the midst of this
             task = self.tasks.remove(slot)
             if task is not None:
                 return task
@@ -344,11 +339,7 @@ cdef class LoaderIterator:
     # ---- ahead
 
     cdef int dispatch(self, bint patient) except -1:
-        """Fill the look-ahead with tasks; `patient`: wait for a slot where there is no task to wait for.
-
-        What comes next is asked for once at a time: where a signal's handler calls next() in the midst of it, that
-        has what is in flight.
-        """
+        """Fill the look-ahead with tasks; `patient`: wait for a slot where there is no task to wait for."""
         if self.planning or self.exhausted or self.tasks.n >= self.look_ahead:
             return 0
         self.planning = True
@@ -392,9 +383,9 @@ cdef class LoaderIterator:
             return not self.exhausted
         try:
             self.due = self.drawn()
-            while self.done and self.next_ticket in self.done and self.due is not None:
-                self.done.discard(self.next_ticket)
-                self.next_ticket += 1
+            while self.done and self.next_seq in self.done and self.due is not None:
+                self.done.discard(self.next_seq)
+                self.next_seq += 1
                 self.due = None
                 self.due = self.drawn()
         except LoaderTimeout as error:
@@ -437,20 +428,20 @@ cdef class LoaderIterator:
             task.worker, sequence = indices
             indices = None
         elif self.n_static:
-            task.worker = self.next_ticket % self.n_static if self.in_order else self.least_busy()
+            task.worker = self.next_seq % self.n_static if self.in_order else self.least_busy()
         if task.worker is not None:
             addressee = <uint32_t> task.worker + 2
-        task.slot, task.ticket, task.sequence = slot, self.next_ticket, sequence
-        task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.ticket, self.seed, sequence,
+        task.slot, task.seq, task.sequence = slot, self.next_seq, sequence
+        task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.seq, self.seed, sequence,
                                       addressee, self.chunk, self.single)
         if task.gen == NOT_FREE:  # a worker that is short of memory has taken it meanwhile
             return 0
         if task.gen == NOT_INTS:
-            self.due = Pickled(<list> indices)
+            self.due = Pickled(indices)
             return 0
         # From here on nothing of Python's runs, so that Ctrl-C cannot come between.
         self.due = None
-        self.next_ticket += 1
+        self.next_seq += 1
         self.tasks.add(task)
         return 1
 
@@ -524,9 +515,9 @@ cdef class LoaderIterator:
 
     def timed_out(self):
         """Return the exception for a wait that has taken `timeout` seconds."""
-        self.late = self.last_ticket
-        ticket = self.tasks.oldest().ticket if self.tasks.n else self.next_ticket
-        return timed_out(self.options.timeout, ticket, self.options.num_workers)
+        self.late = self.last_seq
+        seq = self.tasks.oldest().seq if self.tasks.n else self.next_seq
+        return timed_out(self.options.timeout, seq, self.options.num_workers, self.options.method)
 
     # ---- deaths
 
@@ -550,7 +541,7 @@ cdef class LoaderIterator:
         self.error = error
         engine, self._engine = self._engine, None
         if engine is not None:
-            engine.overdue = self.late == self.last_ticket
+            engine.overdue = self.late == self.last_seq
             engine.shut_down()
             self.on_end(engine)
             if self.would_wait is not None:
@@ -563,7 +554,7 @@ cdef class LoaderIterator:
         self.ring.interrupt(on)
 
     def drain(self, int64_t upto=0):
-        """Have the workers make everything that is in flight, and all tickets below `upto`; throw it away."""
+        """Have the workers make everything that is in flight, and all batches below `upto`; throw it away."""
         cdef Task task
         if self._engine is None:
             return
@@ -575,8 +566,8 @@ cdef class LoaderIterator:
             self.interrupt(False)
         try:
             while True:
-                if <int64_t> self.next_ticket < upto:
-                    self.look_ahead = self.tasks.n + <uint64_t> (upto - <int64_t> self.next_ticket)
+                if <int64_t> self.next_seq < upto:
+                    self.look_ahead = self.tasks.n + <uint64_t> (upto - <int64_t> self.next_seq)
                     self.dispatch(True)
                 task = self.tasks.oldest()
                 if task is None:
@@ -602,7 +593,7 @@ cdef class LoaderIterator:
             self.broken_off.clear()
             if self.tuner is not None:
                 self.tuner.end(self.ring.meter.taken_at)  # what the program did since is not known
-            engine.overdue = self.late == self.last_ticket
+            engine.overdue = self.late == self.last_seq
             engine.end_run(self.run, self.tasks.all())
             self.on_end(engine)
             if self.would_wait is not None:

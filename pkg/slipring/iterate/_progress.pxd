@@ -10,7 +10,7 @@ cdef class StreamPlan:
 
 
 cdef class Task:
-    cdef readonly uint64_t ticket, gen, sequence
+    cdef readonly uint64_t seq, gen, sequence
     cdef readonly uint32_t slot
     cdef readonly object worker  # whom it is addressed to: a number, or None
     cdef int before, behind      # the slots of those dispatched before and after it; -1: there is none
@@ -40,5 +40,6 @@ cdef class ReentrantLock:
     cdef int waiting           # how many others want it
     cdef object queue          # what they wait on
     cdef unsigned long acquire(self) except? 1
+    cdef bint is_mine(self) noexcept
     cdef int release(self, unsigned long before) except -1
     cdef int wait(self) except -1

@@ -200,8 +200,8 @@ cdef class StreamPlan:
 
 # ---- what has been dispatched and not yet delivered
 #
-# A chain through the slots: a dict of tickets costs a batch some forty lines of code that nobody else has in the
-# caches.
+# A chain through the slots: a dict by sequence number costs a batch some forty lines of code that nobody else has in
+# the caches.
 
 
 @cython.final
@@ -209,7 +209,7 @@ cdef class StreamPlan:
 @cython.freelist(16)
 @cython.auto_pickle(False)
 cdef class Task:
-    """One dispatched ticket."""
+    """One dispatched task."""
 
 
 @cython.final
@@ -363,6 +363,10 @@ cdef class ReentrantLock:
             before = 0
         self.holder = me
         return before
+
+    cdef bint is_mine(self) noexcept:
+        """Return whether the calling thread holds the lock."""
+        return self.holder == PyThread_get_thread_ident()
 
     cdef int release(self, unsigned long before) except -1:
         """Let another have it."""

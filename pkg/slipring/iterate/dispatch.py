@@ -1,4 +1,4 @@
-"""What is to be done, in which order: tickets and the tasks behind them."""
+"""What is to be done, in which order: tasks and their sequence numbers."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ _SHUFFLE = 0x5348554646  # keeps the order's seed apart from the batches'
 def map_plan(options, dataset, seed):
     """Return the batches of one epoch of a map dataset.
 
-    An iterator that gives, per ticket, a list of indices as the sampler gave them; `Slices` where slipring
+    An iterator that gives, per task, a list of indices as the sampler gave them; `Slices` where slipring
     itself sets the order.
     """
     if options.batch_sampler is not None:

@@ -5,26 +5,26 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 cdef extern from "watch.h" nogil:
     enum:
         SR_LABEL
-        SR_SEEN
+        SR_RECORD_WORDS
         SR_SLOWEST
         SR_STAGES
         SR_BUCKETS
         SR_SUMS
         SR_VERSION
         SR_RECORDS
-        SR_SEG_PUSH
+        SR_SEG_QUEUE
 
     ctypedef struct sr_watch:
         pass
 
-    ctypedef struct sr_seen:
+    ctypedef struct sr_record_view:
         uint64_t number
 
-    ctypedef struct sr_slot_seen:
+    ctypedef struct sr_slot_view:
         uint64_t state
 
-    ctypedef struct sr_outline:
-        uint64_t run
+    ctypedef struct sr_segment_info:
+        uint64_t iteration
         uint64_t recorded
         uint64_t folded
         uint64_t loop_steps
@@ -37,14 +37,14 @@ cdef extern from "watch.h" nogil:
         uint64_t stride
         uint64_t pid_namespace
         uint32_t n_slots
-        uint32_t n_parties
+        uint32_t n_participants
         uint32_t flags
         uint32_t closed
         uint32_t high_water
         uint32_t ready_waiters
         char label[128]
 
-    ctypedef struct sr_party_seen:
+    ctypedef struct sr_participant_view:
         uint64_t started
         uint64_t batches
         uint64_t bytes
@@ -54,21 +54,21 @@ cdef extern from "watch.h" nogil:
         uint64_t at_since
         uint64_t cpu_ns
         uint64_t queued_ns
-        uint64_t told_ns
+        uint64_t reported_ns
         int32_t pid
         uint32_t status
         uint32_t waiting
         uint32_t at_slot
         uint32_t at_row
-        uint32_t short_of
+        uint32_t needs_memory_for
         uint32_t leaving
         uint32_t pad
 
     int sr_watch_open(int fd, bint copy, sr_watch **out, uint32_t *version)
     void sr_watch_close(sr_watch *watch)
-    void sr_watch_outline(const sr_watch *watch, sr_outline *out)
-    uint32_t sr_watch_records(const sr_watch *watch, uint64_t first, sr_seen *out, uint32_t room)
-    uint32_t sr_watch_slowest(const sr_watch *watch, bint samples, sr_seen *out)
+    void sr_watch_segment(const sr_watch *watch, sr_segment_info *out)
+    uint32_t sr_watch_records(const sr_watch *watch, uint64_t first, sr_record_view *out, uint32_t room)
+    uint32_t sr_watch_slowest(const sr_watch *watch, bint samples, sr_record_view *out)
     void sr_watch_totals(const sr_watch *watch, uint64_t *out)
-    int sr_watch_slot(const sr_watch *watch, uint32_t slot, sr_slot_seen *out)
-    int sr_watch_party(const sr_watch *watch, uint32_t party, sr_party_seen *out)
+    int sr_watch_slot(const sr_watch *watch, uint32_t slot, sr_slot_view *out)
+    int sr_watch_participant(const sr_watch *watch, uint32_t participant, sr_participant_view *out)

@@ -29,25 +29,25 @@ VERSION = c.SR_VERSION
 
 # A record, and a slot's batch: stamps are CLOCK_MONOTONIC ns, 0 for what has not happened.
 RECORD = np.dtype([
-    ("number", "u8"), ("run", "u8"), ("ticket", "u8"), ("epoch", "u8"), ("bytes", "u8"), ("freed_at", "u8"),
-    ("party", "u4"), ("rows", "u4"), ("slot", "u4"), ("kind", "u4"),
+    ("number", "u8"), ("run", "u8"), ("seq", "u8"), ("epoch", "u8"), ("bytes", "u8"), ("freed_at", "u8"),
+    ("participant", "u4"), ("rows", "u4"), ("slot", "u4"), ("kind", "u4"),
     ("dispatched_at", "u8"), ("claimed_at", "u8"), ("fetched_at", "u8"), ("published_at", "u8"), ("taken_at", "u8"),
     ("fetch_ns", "u8"), ("collate_ns", "u8"), ("idle_ns", "u8"), ("waited_ns", "u8"), ("step_ns", "u8"),
     ("copy_ns", "u8"), ("first_index", "i8"), ("read_ns", "u8"), ("decode_ns", "u8"), ("resize_ns", "u8"),
     ("hits", "u4"), ("misses", "u4"), ("slowest_ns", "u8"), ("slowest_index", "i8"),
 ])
 SLOT = np.dtype([
-    ("state", "u8"), ("committed", "u8"), ("task_bytes", "u8"), ("skipped", "u8"), ("task_rows", "u4"), ("held", "u4"),
-    ("n_ranges", "u4"), ("task_kind", "u4"), ("ranges_done", "u4"), ("pad", "u4"), ("batch", RECORD),
+    ("state", "u8"), ("committed", "u8"), ("task_bytes", "u8"), ("skipped", "u8"), ("task_rows", "u4"),
+    ("pinned", "u4"), ("n_ranges", "u4"), ("task_kind", "u4"), ("ranges_done", "u4"), ("pad", "u4"), ("batch", RECORD),
 ])
-PARTY = np.dtype([
+PARTICIPANT = np.dtype([
     ("started", "u8"), ("batches", "u8"), ("bytes", "u8"), ("fetch_ns", "u8"), ("collate_ns", "u8"), ("idle_ns", "u8"),
-    ("at_since", "u8"), ("cpu_ns", "u8"), ("queued_ns", "u8"), ("told_ns", "u8"), ("pid", "i4"), ("status", "u4"),
+    ("at_since", "u8"), ("cpu_ns", "u8"), ("queued_ns", "u8"), ("reported_ns", "u8"), ("pid", "i4"), ("status", "u4"),
     ("waiting", "u4"), ("at_slot", "u4"), ("at_row", "u4"),
-    ("short_of", "u4"), ("leaving", "u4"), ("pad", "u4"),
+    ("needs_memory_for", "u4"), ("retiring", "u4"), ("pad", "u4"),
 ])
-assert RECORD.itemsize == c.SR_SEEN * 8 and SLOT.itemsize == sizeof(c.sr_slot_seen)
-assert PARTY.itemsize == sizeof(c.sr_party_seen)
+assert RECORD.itemsize == c.SR_RECORD_WORDS * 8 and SLOT.itemsize == sizeof(c.sr_slot_view)
+assert PARTICIPANT.itemsize == sizeof(c.sr_participant_view)
 
 
 class NoSegment(ValueError):
@@ -60,7 +60,7 @@ class InRecordFile(NoSegment):
 
 @cython.auto_pickle(False)
 cdef class Watch:
-    """A segment's header, parties, slots and records, read only.
+    """A segment's header, participants, slots and records, read only.
 
     Parameters
     ----------
@@ -97,13 +97,14 @@ cdef class Watch:
         c.sr_watch_close(self.ptr)
 
     def outline(self):
-        """dict: label, push, n_slots, used_slots, n_parties, run, recorded, folded, closed, pid_namespace, ..."""
-        cdef c.sr_outline o
-        c.sr_watch_outline(self.ptr, &o)
+        """dict: label, push, n_slots, used_slots, n_participants, run, recorded, folded, closed, pid_namespace, ..."""
+        cdef c.sr_segment_info o
+        c.sr_watch_segment(self.ptr, &o)
         return {
-            "label": (<bytes> o.label).decode(errors="replace"), "push": bool(o.flags & c.SR_SEG_PUSH),
-            "closed": bool(o.closed), "n_slots": o.n_slots, "used_slots": o.high_water, "n_parties": o.n_parties,
-            "run": o.run, "recorded": o.recorded, "folded": o.folded, "loop_steps": o.loop_steps,
+            "label": (<bytes> o.label).decode(errors="replace"), "push": bool(o.flags & c.SR_SEG_QUEUE),
+            "closed": bool(o.closed), "n_slots": o.n_slots, "used_slots": o.high_water,
+            "n_participants": o.n_participants, "run": o.iteration,
+            "recorded": o.recorded, "folded": o.folded, "loop_steps": o.loop_steps,
             "loop_wait_ns": o.loop_wait_ns, "loop_ns": o.loop_ns, "capacity": o.capacity, "total": o.total,
             "data_off": o.data_off, "stride": o.stride, "pid_namespace": o.pid_namespace,
             "ready_waiters": o.ready_waiters,
@@ -112,13 +113,13 @@ cdef class Watch:
     def records(self, uint64_t first=0):
         """Return those from that number on which can be had, as an array of `RECORD`."""
         made = np.empty(c.SR_RECORDS, RECORD)
-        cdef c.sr_seen *at = <c.sr_seen *> cnp.PyArray_DATA(made)
+        cdef c.sr_record_view *at = <c.sr_record_view *> cnp.PyArray_DATA(made)
         return numbered(made[:c.sr_watch_records(self.ptr, first, at, c.SR_RECORDS)])
 
     def slowest(self, bint samples=False):
         """Return the batches whose making took longest, or those with the slowest samples; an array of `RECORD`."""
         made = np.empty(c.SR_SLOWEST, RECORD)
-        return numbered(made[:c.sr_watch_slowest(self.ptr, samples, <c.sr_seen *> cnp.PyArray_DATA(made))])
+        return numbered(made[:c.sr_watch_slowest(self.ptr, samples, <c.sr_record_view *> cnp.PyArray_DATA(made))])
 
     def totals(self):
         """Return (sums, stages): a dict of sums, and of stage -> (sum, most, counts) of ns."""
@@ -133,10 +134,10 @@ cdef class Watch:
 
     def slots(self):
         """Return the slots that have been used, and are not just changing; an array of `SLOT`."""
-        cdef c.sr_outline o
-        c.sr_watch_outline(self.ptr, &o)
+        cdef c.sr_segment_info o
+        c.sr_watch_segment(self.ptr, &o)
         made = np.empty(o.high_water, SLOT)
-        cdef c.sr_slot_seen *at = <c.sr_slot_seen *> cnp.PyArray_DATA(made)
+        cdef c.sr_slot_view *at = <c.sr_slot_view *> cnp.PyArray_DATA(made)
         cdef uint32_t i, n = 0, _try
         for i in range(o.high_water):
             for _try in range(4):
@@ -146,15 +147,15 @@ cdef class Watch:
         numbered(made["batch"])
         return made[:n]
 
-    def parties(self):
-        """Return all parties, the consumer first; an array of `PARTY`."""
-        cdef c.sr_outline o
-        c.sr_watch_outline(self.ptr, &o)
-        made = np.empty(o.n_parties, PARTY)
-        cdef c.sr_party_seen *at = <c.sr_party_seen *> cnp.PyArray_DATA(made)
+    def participants(self):
+        """Return all participants, the consumer first; an array of `PARTICIPANT`."""
+        cdef c.sr_segment_info o
+        c.sr_watch_segment(self.ptr, &o)
+        made = np.empty(o.n_participants, PARTICIPANT)
+        cdef c.sr_participant_view *at = <c.sr_participant_view *> cnp.PyArray_DATA(made)
         cdef uint32_t i
-        for i in range(o.n_parties):
-            c.sr_watch_party(self.ptr, i, &at[i])
+        for i in range(o.n_participants):
+            c.sr_watch_participant(self.ptr, i, &at[i])
         return made
 
 

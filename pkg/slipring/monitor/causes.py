@@ -26,6 +26,8 @@ COPIED = 0.2  # of the batches: copied because slots are short
 GROWN = 64 << 20  # bytes that a worker has copied of its parent's, worth a word
 SHORT = 0.25  # of the memory that was left: what the workers have copied of their parent's
 PAGE, COPY_NS = 4096, 1000  # to copy a page, with the fault
+FAULT_NS = 2500  # the cost of a page fault, which fills a page with zeros
+FAULTS = 0.2  # the smallest share of a batch's time that page faults must take
 COSTS = 0.05  # of the workers' processor time: what copying takes, at least
 
 
@@ -102,18 +104,20 @@ def _sample(f, known):
 
 
 def _times_as_long(f):
-    """Return party -> how many times as long as the others it takes for a batch, at the same time: the median.
+    """Return participant -> how many times as long as the others it takes for a batch, at the same time: the median.
 
     Each batch is compared with those that others made meanwhile: a slow beginning is slow for all of them.
     """
     table, made = f.table[~f.first][-NEAR:], f.made_in[~f.first][-NEAR:]
     begun, done = table["claimed_at"], table["published_at"]
     found = {}
-    for party, begin, end, ns in zip(table["party"].tolist(), begun, done, made):
-        beside = made[(table["party"] != party) & (begun < end) & (done > begin)]
+    for participant, begin, end, ns in zip(table["participant"].tolist(), begun, done, made):
+        beside = made[(table["participant"] != participant) & (begun < end) & (done > begin)]
         if len(beside):
-            found.setdefault(party, []).append(ns / max(1.0, float(np.median(beside))))
-    return {party: float(np.median(ratios)) for party, ratios in found.items() if len(ratios) >= 4}
+            found.setdefault(participant, []).append(ns / max(1.0, float(np.median(beside))))
+    return {
+        participant: float(np.median(ratios)) for participant, ratios in found.items() if len(ratios) >= 4
+    }
 
 
 def _worker(f, known):
@@ -123,8 +127,8 @@ def _worker(f, known):
     worst = max(times, key=times.get)
     if times[worst] < SLOWER:
         return None
-    its = f.sight.parties[worst]
-    told = max(1.0, float(its["told_ns"]))
+    its = f.sight.participants[worst]
+    told = max(1.0, float(its["reported_ns"]))
     cpu = min(1.0, float(its["cpu_ns"]) / told)
     queued = min(1 - cpu, float(its["queued_ns"]) / told)
     if queued > 0.2:
@@ -223,19 +227,54 @@ def _tiny(f, known):
     )
 
 
-def _collate(f, known):
-    fetch, collate = float(f.table["fetch_ns"].sum()), float(f.table["collate_ns"].sum())
-    if collate < EXPLAINS * (fetch + collate):
+def _pickling(f, known):
+    share = _collating(f)
+    if share < EXPLAINS or (known.pickled or 0.0) < 1:
         return None
+    return (
+        "pickled",
+        f"{share:.0%} of the workers' time goes into collation and pickling: {_pickled_leaves(known)}.",
+        PICKLED_ADVICE,
+    )
+
+
+def _unpickling(f, known):
+    """Batches are there in time, and the loop unpickles them: the time counts as its step."""
+    share = (known.unpickle_ns or 0.0) * len(f.table) / max(1.0, f.all)
+    if share < BOUND:
+        return None
+    return (
+        "pickled",
+        f"Batches are there, and unpickling them takes {share:.0%} of the loop's time: {_pickled_leaves(known)}.",
+        PICKLED_ADVICE,
+    )
+
+
+PICKLED_ADVICE = "Return arrays, tensors, numbers and text in place of other objects."
+
+
+def _pickled_leaves(known):
+    return f"each batch has {known.pickled:,.0f} pickled leaves"
+
+
+def _collating(f):
+    """Return the share of the workers' time after fetching: collation, and writing into the slot."""
+    fetch, collate = float(f.table["fetch_ns"].sum()), float(f.table["collate_ns"].sum())
+    return collate / max(1.0, fetch + collate)
+
+
+def _collate(f, known):
+    share = _collating(f)
+    if share < EXPLAINS:
+        return None
+    collate = float(f.table["collate_ns"].sum())
     each = seconds(collate / len(f.table) / 1e9)
     waits = f.computing < ON_CPU
     if known.own_collate is False:
-        text = (
-            f"{collate / (fetch + collate):.0%} of the workers' time goes into writing samples into the batch"
-        )
+        text = f"{share:.0%} of the workers' time goes into writing samples into the batch"
         advice = "Have smaller samples (uint8 in place of float32, a crop)."
     else:
-        text = f"{collate / (fetch + collate):.0%} of the workers' time goes into collate_fn"
+        text = f"{share:.0%} of the workers' time goes into collate_fn"
         advice = (
             "Make it cheaper (stack arrays once, no copies, no lists of numbers), or leave it to slipring."
         )
@@ -286,6 +325,29 @@ def _copying(f, known):
     if f.wait_share >= BOUND and (f.computing < ON_CPU or total / PAGE * COPY_NS < COSTS * busy_ns):
         return None
     return _copies(known)
+
+
+def _page_faults(f, known):
+    """Workers return memory to the kernel after each batch, and fault it in again for the next."""
+    each = float(f.made_in.mean())
+    share = (known.faults or 0.0) * FAULT_NS / max(1.0, each)
+    if share < FAULTS:
+        return None
+    return ("page_faults", f"{faults_text(known.faults, share)}.", FAULTS_ADVICE)
+
+
+FAULTS_ADVICE = (
+    "Use slipring.empty in collate_fn, or write whole batches in fetch_into. With glibc's allocator, workers keep "
+    "their memory by themselves unless MALLOC_* or GLIBC_TUNABLES is set: unset these."
+)
+
+
+def faults_text(faults, share):
+    """Return a sentence about the cost of page faults, without its full stop."""
+    return (
+        f"Workers return memory to the kernel and fault it in again: a batch takes {faults:,.0f} page faults, about "
+        f"{min(share, 1.0):.0%} of the time to make it"
+    )
 
 
 def _copies(known):
@@ -361,9 +423,9 @@ def _ok(f, known):
 
 IF_BOUND = (
     *(_no_workers, _memory, _waiting, _epoch_start, _copy, _sampler, _kept, _sample, _cache, _worker, _slots),
-    *(_gil, _copying, _tiny, _collate, _fetch),
+    *(_gil, _copying, _tiny, _pickling, _page_faults, _collate, _fetch),
 )
-IF_NOT = (_memory, _copying, _gil, _consumer, _ok)
+IF_NOT = (_memory, _copying, _gil, _unpickling, _consumer, _ok)
 
 
 # ---- words

@@ -1,4 +1,4 @@
-"""What the parties of a segment do at a moment, and what the loop has got lately."""
+"""What the participants of a segment do at a moment, and what the loop has got lately."""
 
 import dataclasses
 import os
@@ -8,7 +8,7 @@ from slipring.monitor._watch import NO_INDEX, NO_SLOT
 from slipring.monitor.records import state_name
 from slipring.monitor.words import seconds
 
-SERVING = 2  # a party's status, of a worker that has begun
+SERVING = 2  # a participant's status, of a worker that has begun
 INDICES = 1  # a task's kind: its indices lie in the slot
 DUE = ("task", "claimed", "shared", "ready")  # states of a slot whose batch has not been taken
 SEEN_S = 1e-3  # of a job that has ended, less is not told: the newest stamp may be that of its beginning
@@ -19,12 +19,12 @@ LETTERS = {"T": "stopped", "t": "traced", "Z": "dead", "X": "dead", "D": "in the
 
 @dataclasses.dataclass(frozen=True)
 class Doing:
-    """What a party does, or was doing when a job ended.
+    """What a participant does, or was doing when a job ended.
 
     Attributes
     ----------
     name : str
-        "consumer", "worker 0", or "party 3" of a queue.
+        "consumer", "worker 0", or "participant 3" of a queue.
     pid : int
         Its process's number here, or the one it had.
     state : str
@@ -38,7 +38,7 @@ class Doing:
         The sample that it reads; the first one of its batch.
     row : int or None
         Of the batch.
-    slot, run, epoch, ticket, rows : int or None
+    slot, run, epoch, seq, rows : int or None
         The batch.
     """
 
@@ -53,7 +53,7 @@ class Doing:
     slot: int | None = None
     run: int | None = None
     epoch: int | None = None
-    ticket: int | None = None
+    seq: int | None = None
     rows: int | None = None
 
     @property
@@ -67,7 +67,7 @@ class Doing:
 
     def sentence(self, long=True, was=False):
         """Return it in words; `long`: with its batch."""
-        batch = f"batch {self.ticket}" if self.ticket is not None else "a batch"
+        batch = f"batch {self.seq}" if self.seq is not None else "a batch"
         told = {
             "reading": f"reads {self.sample}" if not was else f"was reading {self.sample}",
             "making": f"{'was making' if was else 'makes'} {batch}",
@@ -83,10 +83,10 @@ class Doing:
         if self.since_s is not None and not (was and self.since_s < SEEN_S):
             # Where it begins is known, not when the job has ended.
             told += f"{', for at least' if was else ' for'} {seconds(self.since_s)}"
-        if long and self.ticket is not None:
+        if long and self.seq is not None:
             first = f", from index {self.first_index} on" if self.first_index is not None else ""
             of = f"epoch {self.epoch}, {self.rows} rows{first}"
-            told += f" (batch {self.ticket}, {of})" if self.what == "reading" else f" ({of})"
+            told += f" (batch {self.seq}, {of})" if self.what == "reading" else f" ({of})"
         if was:
             return told
         mark = "gone" if not self.state and self.pid else LETTERS.get(self.state, "")
@@ -98,7 +98,7 @@ class Doing:
 
 
 def doing(sight, job=None):
-    """Return the `Doing` of all parties of a `Sight` that there are, the consumer first.
+    """Return the activity (`Doing`) of each participant of a snapshot, the consumer first.
 
     Parameters
     ----------
@@ -109,33 +109,35 @@ def doing(sight, job=None):
     push = sight.outline["push"]
     lying = {int(slot["batch"]["slot"]): slot for slot in sight.slots}
     claimed = {
-        int(slot["batch"]["party"]): slot for slot in sight.slots if state_name(slot["state"]) == "claimed"
+        int(slot["batch"]["participant"]): slot
+        for slot in sight.slots
+        if state_name(slot["state"]) == "claimed"
     }
     by_rows = bool((sight.table["slowest_ns"] > 0).any())
     found = [] if push else [_consumer(sight, job, claimed)]
     told = sight.told if job is None else sight.there
-    for number, party in enumerate(sight.parties):
-        pid = int(party["pid"])
+    for number, participant in enumerate(sight.participants):
+        pid = int(participant["pid"])
         if (number == 0 and not push) or not (pid or sight.inline):
             continue
-        if not (party["status"] if push else told[number] or sight.inline):
+        if not (participant["status"] if push else told[number] or sight.inline):
             continue  # it has left
-        name = f"party {number}" if push else f"worker {number - 1}"
+        name = f"participant {number}" if push else f"worker {number - 1}"
         if sight.inline:
             name, pid = "made by the loop", sight.consumer_pid
         here = job.number(pid) if job is not None else pid
-        state = processes.state_of(here, 0 if sight.inline else int(party["started"]))
-        work = _at_work(sight, job, number, party, lying, claimed, by_rows)
+        state = processes.state_of(here, 0 if sight.inline else int(participant["started"]))
+        work = _at_work(sight, job, number, participant, lying, claimed, by_rows)
         found.append(Doing(name, here or pid, state, **work))
     return found
 
 
-def _at_work(sight, job, number, party, lying, claimed, by_rows):
-    """What a party does, and with which batch."""
-    since = _ago(sight, party["at_since"])
+def _at_work(sight, job, number, participant, lying, claimed, by_rows):
+    """What a participant does, and with which batch."""
+    since = _ago(sight, participant["at_since"])
     slot = claimed.get(number)
-    if int(party["at_slot"]) != NO_SLOT:
-        place, row = int(party["at_slot"]), int(party["at_row"])
+    if int(participant["at_slot"]) != NO_SLOT:
+        place, row = int(participant["at_slot"]), int(participant["at_row"])
         told = {"what": "reading", "since_s": since, "row": row, "slot": place}
         at = lying.get(place)
         if at is None or state_name(at["state"]) not in ("claimed", "shared"):
@@ -145,27 +147,29 @@ def _at_work(sight, job, number, party, lying, claimed, by_rows):
             if row == 0:
                 told["index"] = told["first_index"]
             elif job is not None:
-                told["index"] = _index(job, number, party, place, row)
+                told["index"] = _index(job, number, participant, place, row)
         return told
-    if party["short_of"]:
+    if participant["needs_memory_for"]:
         return {"what": "waiting for memory"}
     if slot is not None:
         # Samples that are read one by one are told of, so that this one has read them all, or is about to begin.
         # Without a row `at_since` is when it had read the last one: of this batch, or of one before.
-        claimed_at, read_at = int(slot["batch"]["claimed_at"]), int(party["at_since"])
+        claimed_at, read_at = int(slot["batch"]["claimed_at"]), int(participant["at_since"])
         by_rows = (by_rows or read_at >= claimed_at) and int(slot["task_kind"]) == INDICES
         what, begun = ("collating", max(claimed_at, read_at)) if by_rows else ("making", claimed_at)
         return {"what": what, "since_s": _ago(sight, begun), **_batch(slot["batch"], slot["task_rows"])}
-    if not sight.outline["push"] and not sight.inline and int(party["status"]) < SERVING:
+    if not sight.outline["push"] and not sight.inline and int(participant["status"]) < SERVING:
         return {"what": "not begun", "since_s": since}
-    return {"what": "idle" if party["waiting"] else "between tasks"}
+    return {"what": "idle" if participant["waiting"] else "between tasks"}
 
 
-def _index(job, number, party, slot, row):
+def _index(job, number, participant, slot, row):
     """The index that a worker reads; None if it has gone on before it was read."""
     index = job.index_at(slot, row)
-    again = job.watch.parties()[number]
-    same = all(int(again[name]) == int(party[name]) for name in ("pid", "at_slot", "at_row", "at_since"))
+    again = job.watch.participants()[number]
+    same = all(
+        int(again[name]) == int(participant[name]) for name in ("pid", "at_slot", "at_row", "at_since")
+    )
     return index if same else None
 
 
@@ -173,7 +177,7 @@ def _batch(batch, rows):
     first = int(batch["first_index"])
     return {
         "slot": int(batch["slot"]), "run": int(batch["run"]), "epoch": int(batch["epoch"]),
-        "ticket": int(batch["ticket"]), "rows": int(rows),
+        "seq": int(batch["seq"]), "rows": int(rows),
         "first_index": None if first == NO_INDEX else first,
     }  # fmt: skip
 
@@ -183,26 +187,26 @@ def _ago(sight, stamp):
 
 
 def _consumer(sight, job, claimed):
-    party = sight.parties[0]
-    pid = int(party["pid"])
+    participant = sight.participants[0]
+    pid = int(participant["pid"])
     here = job.number(pid) if job is not None else pid
-    state = processes.state_of(here, int(party["started"]))
+    state = processes.state_of(here, int(participant["started"]))
     told = {"what": "in its step"}
     last = int(sight.table["taken_at"].max(initial=0))
     if last:
         told["since_s"] = _ago(sight, last)
     slots = sight.slots[sight.slots["batch"]["run"] == sight.outline["run"]]
-    late = sight.parties[sight.there & (sight.parties["status"] < SERVING)]
+    late = sight.participants[sight.there & (sight.participants["status"] < SERVING)]
     if sight.inline and claimed:  # it makes the batch that it has asked for
         slot = next(iter(claimed.values()))
         its = _batch(slot["batch"], slot["task_rows"])
         told["since_s"] = _ago(sight, slot["batch"]["claimed_at"])
-        told.update(what="waiting for a batch", **{name: its[name] for name in ("ticket", "epoch", "rows")})
+        told.update(what="waiting for a batch", **{name: its[name] for name in ("seq", "epoch", "rows")})
     elif sight.outline["ready_waiters"]:
         told["what"] = "waiting for a batch"
         due = [slot["batch"] for slot in slots if state_name(slot["state"]) in DUE]
         if due:
-            told["ticket"] = min(int(batch["ticket"]) for batch in due)
+            told["seq"] = min(int(batch["seq"]) for batch in due)
             told.update(epoch=int(due[0]["epoch"]), rows=int(due[0]["rows"]))
     elif len(late) and not len(slots) and not (sight.table["run"] == sight.outline["run"]).any():
         # It asks for nothing before all have begun.

@@ -39,11 +39,11 @@ class Job:
 
     @property
     def push(self):
-        """bool: a queue's segment, in which no party is the consumer."""
+        """bool: a queue's segment, in which no participant is the consumer."""
         return self.watch.outline()["push"]
 
     def number(self, pid):
-        """Return the number that a party's process has here; 0: it has none here, or it has ended."""
+        """Return the number that a participant's process has here; 0: it has none here, or it has ended."""
         its = self.watch.outline()["pid_namespace"]
         if not pid or its in (0, processes.namespace()):
             return int(pid)
@@ -51,9 +51,9 @@ class Job:
             self._there = processes.numbers_of(its)
         return self._there.get(int(pid), 0)
 
-    def party_pids(self):
-        """Return the numbers, in the job's PID namespace, of all its parties' processes."""
-        return sorted({int(pid) for pid in self.watch.parties()["pid"]} - {0})
+    def participant_pids(self):
+        """Return the numbers, in the job's PID namespace, of all its participants' processes."""
+        return sorted({int(pid) for pid in self.watch.participants()["pid"]} - {0})
 
     @property
     def elsewhere(self):
@@ -62,17 +62,22 @@ class Job:
 
     @property
     def pid(self):
-        """int: whose job it is: the consumer's process, of a queue its first party's; 0: it has no number here."""
-        parties = self.watch.parties()
-        owners = parties["pid"][:1] if not self.push else parties["pid"][parties["pid"] > 0]
+        """int: pid of the consumer's process, or of a queue's first participant; 0: it has no pid in this namespace."""
+        participants = self.watch.participants()
+        owners = participants["pid"][:1] if not self.push else participants["pid"][participants["pid"] > 0]
         numbers = [self.number(int(pid)) for pid in owners]
         alive = [pid for pid in numbers if pid and processes.is_alive(processes.process(pid))]
         return next(iter(alive + [pid for pid in numbers if pid]), 0)
 
     @property
     def name(self):
-        """str: the segment's label and its process's command line; the file, where both are unknown."""
-        said = filter(None, (processes.one_line(self.watch.outline()["label"]), processes.command(self.pid)))
+        """str: the segment's label and its process's script; the file, where both are unknown."""
+        return self.named()
+
+    def named(self, arguments=False):
+        """Return the name, with the script's arguments if asked for."""
+        label = processes.one_line(self.watch.outline()["label"])
+        said = filter(None, (label, processes.command(self.pid, arguments)))
         return " · ".join(said) or self.path
 
     def is_there(self):
@@ -273,10 +278,10 @@ def attach(pid):
     except OSError:
         raise NoJob(_why_unseen(pid)) from None
     if search.jobs:
-        for other in {job.number(party) for job in search.jobs.values() for party in job.party_pids()} - {
-            0,
-            pid,
-        }:
+        others = {
+            job.number(participant) for job in search.jobs.values() for participant in job.participant_pids()
+        }
+        for other in others - {0, pid}:
             search.look_again(other)
         return sorted(search.jobs.values(), key=_last_busy, reverse=True)
     if seen:

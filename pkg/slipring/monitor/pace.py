@@ -31,7 +31,7 @@ class Figures:
         serving = sight.serving
         self.n_workers = max(1, len(serving))
         self.busy = min(1.0, self.made_in[steady].sum() / max(1.0, self._capacity(steady)))
-        told = max(1.0, float(serving["told_ns"].sum()))
+        told = max(1.0, float(serving["reported_ns"].sum()))
         self.on_cpu = min(1.0, float(serving["cpu_ns"].sum()) / told)
         # The kernel counts each delay until a process has a processor, also where it is woken between two batches.
         self.delayed = float(serving["queued_ns"].sum()) / told
@@ -59,15 +59,17 @@ class Figures:
         told = sight.told
         published = records.published(sight.table)
         found = 0.0
-        for number, party in enumerate(sight.parties):
-            if number == 0 or not party["pid"]:
+        for number, participant in enumerate(sight.participants):
+            if number == 0 or not participant["pid"]:
                 continue
-            its = published[published["party"] == number]
+            its = published[published["participant"] == number]
             there = np.ones(len(table), bool)
-            if len(its) + 2 >= party["batches"]:  # one or two may just be about to be seen
-                there &= table["taken_at"] >= (its["claimed_at"].min() if len(its) else party["at_since"])
+            if len(its) + 2 >= participant["batches"]:  # one or two may just be about to be seen
+                there &= table["taken_at"] >= (
+                    its["claimed_at"].min() if len(its) else participant["at_since"]
+                )
             if not told[number]:  # it was there until it left
-                there &= table["taken_at"] <= party["at_since"]
+                there &= table["taken_at"] <= participant["at_since"]
             found += float(took[there].sum())
         return found or float(took.sum())
 

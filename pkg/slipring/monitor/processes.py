@@ -5,6 +5,8 @@ import pwd
 import select
 from typing import NamedTuple
 
+from slipring.redaction import program_of
+
 PROC = "/proc"
 PF_EXITING = 4  # of the kernel's flags of a task
 
@@ -62,15 +64,18 @@ def pids():
     return sorted(int(name) for name in os.listdir(PROC) if name.isdigit())
 
 
-def command(pid):
-    """Return a process's command line in one line, without the folder of its program; "" where it is unknown."""
+def command(pid, arguments=False):
+    """Return a process's command line in one line, without the folder of its program; "" where it is unknown.
+
+    Without `arguments`, which may be secrets, it ends at the name of the script.
+    """
     try:
         with open(f"{PROC}/{pid}/cmdline", "rb") as file:
             words = file.read().rstrip(b"\0").split(b"\0")
     except OSError:
         return ""
-    first, *others = (one_line(word.decode(errors="replace")) for word in words)
-    return " ".join([os.path.basename(first), *others]).strip()
+    words = [one_line(word.decode(errors="replace")) for word in words]
+    return " ".join([os.path.basename(words[0]), *words[1:]]).strip() if arguments else program_of(words)
 
 
 def user(pid):

@@ -8,8 +8,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from slipring.errors import shown
 from slipring.monitor.extra import need
-from slipring.options import integer
+from slipring.options import MAX_COUNT, integer, iterable, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -199,9 +200,13 @@ def progress(
     [4 5 6 7]
     [ 8  9 10 11]
     """
-    integer("total", total, 0, optional=True)
-    if style not in STYLES:
-        raise ValueError(f"style must be one of 'auto', 'tqdm', 'rich', not {style!r}")
+    iterable("loader", loader, "a loader or an iterable of batches")
+    total = integer("total", total, 0, MAX_COUNT, optional=True)
+    if not isinstance(description, (str, type(None))):
+        raise TypeError(f"description must be a str or None, not {shown(description)}")
+    if file is not None and not hasattr(file, "write"):
+        raise TypeError(f"file must have a method write, which {shown(file)} has not")
+    one_of("style", style, STYLES)
     if style == "auto":
         try:
             need("tqdm", "slipring.progress")

@@ -3,18 +3,21 @@
 import dataclasses
 import sys
 
+from slipring import _machine
+
 
 def gather(verdict):
     """Return the verdicts of all ranks as dicts with their rank, the one that waits longest first.
 
     Empty where torch.distributed is not in use. It is a collective call: every rank must come here.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+    known = _machine.global_rank()
+    if known is None:
         return []
-    told = {"rank": torch.distributed.get_rank(), **dataclasses.asdict(verdict)}
-    found = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(found, told)
+    rank, ranks = known
+    found = [None] * ranks
+    told = {"rank": rank, **dataclasses.asdict(verdict)}
+    sys.modules["torch"].distributed.all_gather_object(found, told)
     return sorted(found, key=lambda each: -each["wait_share"])
 
 

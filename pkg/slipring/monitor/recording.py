@@ -70,8 +70,8 @@ class Recording:
         lying = slots["batch"].copy()
         used = np.array([state not in ("free", "trimmed") for state in records.states(slots)], bool)
         lying["freed_at"][used] = 0  # it is of the batch before
-        kept = {key for part in self._kept for key in zip(part["run"].tolist(), part["ticket"].tolist())}
-        keys = zip(lying["run"].tolist(), lying["ticket"].tolist())
+        kept = {key for part in self._kept for key in zip(part["run"].tolist(), part["seq"].tolist())}
+        keys = zip(lying["run"].tolist(), lying["seq"].tolist())
         new = np.array([key not in kept for key in keys], bool)
         begun = (lying["dispatched_at"] > 0) | (lying["claimed_at"] > 0)
         freed_before = (

@@ -37,12 +37,12 @@ def batches(watch, since=0):
     kept = watch.records(since)
     lying = slots[(slots["dispatched_at"] > 0) & (slots["kind"] != ENDED) | (slots["published_at"] > 0)]
     lying = lying[lying["kind"] != ENDED]
-    known = set(zip(kept["run"].tolist(), kept["ticket"].tolist()))
-    new = [key not in known for key in zip(lying["run"].tolist(), lying["ticket"].tolist())]
+    known = set(zip(kept["run"].tolist(), kept["seq"].tolist()))
+    new = [key not in known for key in zip(lying["run"].tolist(), lying["seq"].tolist())]
     if not any(new):
         return kept
     both = np.concatenate([kept, lying[np.array(new)]])
-    return both[np.lexsort((both["ticket"], both["run"]))]
+    return both[np.lexsort((both["seq"], both["run"]))]
 
 
 def published(table):

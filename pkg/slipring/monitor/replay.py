@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from slipring.options import integer
+from slipring.options import integer, iterable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,12 +110,15 @@ def replay(loader: Iterable[T], n: int | None = None) -> Replay[T]:
     >>> 0 < replayed.step_s < 1
     True
     """
-    integer("n", n, 1, optional=True)
+    iterable("loader", loader, "a loader or an iterable of batches")
+    n = integer("n", n, 1, optional=True)
     iterator: Any = iter(loader)
     try:
         batch = next(iterator)
     except StopIteration:
-        raise ValueError(f"there is no batch to replay: {type(loader).__name__} gives none") from None
+        raise ValueError(
+            f"there is no batch to replay: the loader ({type(loader).__name__}) gives none"
+        ) from None
     finally:
         _end(loader, iterator)
     return Replay(batch, n)

@@ -203,7 +203,7 @@ class Report:
             head = ["epoch", "batch", "from", "rows", "worker", "fetch", "collate"]
             rows = [
                 [
-                    *(str(b["epoch"]), str(b["ticket"]), b["first"], str(b["rows"]), str(b["worker"])),
+                    *(str(b["epoch"]), str(b["seq"]), b["first"], str(b["rows"]), str(b["worker"])),
                     *(seconds(b["fetch_s"]), seconds(b["collate_s"])),
                 ]
                 for b in self.slowest_batches
@@ -211,7 +211,7 @@ class Report:
             found.append(("Slowest batches", head, rows))
         if self.slowest_samples:
             rows = [
-                [s["sample"], seconds(s["seconds"]), str(s["ticket"]), str(s["worker"])]
+                [s["sample"], seconds(s["seconds"]), str(s["seq"]), str(s["worker"])]
                 for s in self.slowest_samples
             ]
             found.append(("Slowest samples", ["", "took", "batch", "worker"], rows))
@@ -324,19 +324,22 @@ def _rows(sight, known):
         return []
     rows = []
     for number in np.flatnonzero(sight.told).tolist():
-        party, number = sight.parties[number], number - 1
-        made, n = float(party["fetch_ns"] + party["collate_ns"]), max(1, int(party["batches"]))
-        idle = float(party["idle_ns"])
+        participant, number = sight.participants[number], number - 1
+        made, n = (
+            float(participant["fetch_ns"] + participant["collate_ns"]),
+            max(1, int(participant["batches"])),
+        )
+        idle = float(participant["idle_ns"])
         sizes = known.private_bytes
         rows.append(
             Row(
                 number,
-                int(party["pid"]),
-                int(party["batches"]),
-                float(party["fetch_ns"]) / n / 1e9,
-                float(party["collate_ns"]) / n / 1e9,
+                int(participant["pid"]),
+                int(participant["batches"]),
+                float(participant["fetch_ns"]) / n / 1e9,
+                float(participant["collate_ns"]) / n / 1e9,
                 made / (made + idle) if made + idle else 0.0,
-                min(1.0, float(party["cpu_ns"]) / max(1.0, float(party["told_ns"]))),
+                min(1.0, float(participant["cpu_ns"]) / max(1.0, float(participant["reported_ns"]))),
                 sizes[number] if number < len(sizes) else None,
             )
         )
@@ -350,8 +353,8 @@ def _first(row):
 def _batch(row):
     return {
         "epoch": int(row["epoch"]),
-        "ticket": int(row["ticket"]),
-        "worker": int(row["party"]) - 1,
+        "seq": int(row["seq"]),
+        "worker": int(row["participant"]) - 1,
         "first": _first(row),
         "rows": int(row["rows"]),
         "bytes": int(row["bytes"]),
@@ -365,8 +368,8 @@ def _sample(row):
         "sample": records.index_text(row["slowest_index"]),
         "seconds": float(row["slowest_ns"]) / 1e9,
         "epoch": int(row["epoch"]),
-        "ticket": int(row["ticket"]),
-        "worker": int(row["party"]) - 1,
+        "seq": int(row["seq"]),
+        "worker": int(row["participant"]) - 1,
     }
 
 

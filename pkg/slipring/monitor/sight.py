@@ -8,10 +8,10 @@ import os
 import numpy as np
 
 from slipring.monitor import records
-from slipring.monitor._watch import PARTY, SLOT, STAGES
+from slipring.monitor._watch import PARTICIPANT, SLOT, STAGES
 from slipring.ring._segment import now
 
-LEAVES = 2  # a party's `leaving`: it claims nothing more
+RETIRED = 2  # a participant's `retiring`: it claims nothing more
 FIRST_NS, PER_OCTAVE = 256, 8  # buckets of the segment's histograms, as csrc/record.c has them
 
 
@@ -111,14 +111,14 @@ class Sight:
     Attributes
     ----------
     outline : dict
-    slots, parties, table, slowest, slowest_samples : numpy.ndarray
-        Of `SLOT`, `PARTY`, and three of `RECORD`; the table has all batches that are remembered, by dispatch.
+    slots, participants, table, slowest, slowest_samples : numpy.ndarray
+        Of `SLOT`, `PARTICIPANT`, and three of `RECORD`; the table has all batches that are remembered, by dispatch.
     sums : dict
     """
 
     def __init__(self, watch, at_ns=None):
         self.at_ns = now() if at_ns is None else at_ns
-        self.parties = watch.parties()  # first: what they have published is in the table
+        self.participants = watch.participants()  # first: what they have published is in the table
         self.slots = watch.slots()
         self.table = records.batches(watch)
         self.sums, self._stages = watch.totals()
@@ -151,8 +151,8 @@ class Sight:
 
     @property
     def workers(self):
-        """numpy.ndarray: the parties that make batches."""
-        return self.parties[1:]
+        """numpy.ndarray: the participants that make batches."""
+        return self.participants[1:]
 
     @property
     def taken(self):
@@ -161,8 +161,12 @@ class Sight:
 
     @property
     def there(self):
-        """numpy.ndarray of bool: which of the parties are workers that have not left."""
-        found = (self.parties["pid"] > 0) & (self.parties["status"] > 0) & (self.parties["leaving"] != LEAVES)
+        """numpy.ndarray of bool: which of the participants are workers that have not left."""
+        found = (
+            (self.participants["pid"] > 0)
+            & (self.participants["status"] > 0)
+            & (self.participants["retiring"] != RETIRED)
+        )
         found[:1] = False
         return found
 
@@ -171,19 +175,19 @@ class Sight:
         """numpy.ndarray of bool: `there`; all workers that there were, where all have left."""
         there = self.there
         if not there.any():
-            there = self.parties["pid"] > 0
+            there = self.participants["pid"] > 0
             there[:1] = False
         return there
 
     @property
     def serving(self):
-        """numpy.ndarray: those of the parties that are `told`."""
-        return self.parties[self.told]
+        """numpy.ndarray: those of the participants that are `told`."""
+        return self.participants[self.told]
 
     @property
     def consumer_pid(self):
         """int: the process that takes the batches; 0 in a queue's segment, where any does."""
-        return 0 if self.outline["push"] else int(self.parties[0]["pid"])
+        return 0 if self.outline["push"] else int(self.participants[0]["pid"])
 
     @property
     def inline(self):
@@ -210,8 +214,8 @@ class NoSegment:
         self.at_ns = now()
         self.inline, self.threads, self.consumer_pid = True, False, os.getpid()
         self.table = self.taken = self.slowest = self.slowest_samples = records.empty()
-        self.slots, self.parties = np.empty(0, SLOT), np.empty(0, PARTY)
-        self.workers = self.serving = self.parties
+        self.slots, self.participants = np.empty(0, SLOT), np.empty(0, PARTICIPANT)
+        self.workers = self.serving = self.participants
         self.there = self.told = np.empty(0, bool)
         made = meter.fetch_ns + meter.collate_ns
         spent = meter.spent_ns

@@ -8,6 +8,7 @@ import numpy as np
 from slipring.monitor import processes, records
 from slipring.monitor._watch import NO_SLOT
 from slipring.monitor.words import seconds
+from slipring.ring.refusals import FORKED
 
 HANGS = 10.0  # seconds for one sample or batch at least: a worker that hangs
 TIMES = 10  # as long as any before
@@ -17,7 +18,7 @@ TIMES = 10  # as long as any before
 class AtWork:
     """What a worker has not finished."""
 
-    number: int  # of its party
+    number: int  # of its participant
     pid: int
     since_s: float
     row: int | None  # None: it is told of no single sample
@@ -35,7 +36,7 @@ class AtWork:
         if self.batch is not None and self.batch["first_index"] != records.NO_INDEX:
             first = f", which begins at {records.index_text(self.batch['first_index'])}"
         if self.row is None:
-            return f"batch {int(self.batch['ticket'])}{first}"
+            return f"batch {int(self.batch['seq'])}{first}"
         return f"row {self.row} of its batch{first}"
 
 
@@ -45,32 +46,48 @@ def at_work(sight):
     by_rows = bool((sight.table["slowest_ns"] > 0).any())
     lying = {int(slot["batch"]["slot"]): slot for slot in sight.slots}
     claimed = {
-        int(slot["batch"]["party"]): slot
+        int(slot["batch"]["participant"]): slot
         for slot, state in zip(sight.slots, records.states(sight.slots))
         if state == "claimed" and slot["batch"]["claimed_at"]
     }
-    numbers = range(1, len(sight.parties)) if sight.inline else np.flatnonzero(sight.there).tolist()
+    numbers = range(1, len(sight.participants)) if sight.inline else np.flatnonzero(sight.there).tolist()
     found = []
     for number in numbers:
-        party, row, slot, what = sight.parties[number], None, claimed.get(number), "making one batch"
-        since = int(party["at_since"])
-        if party["at_slot"] != NO_SLOT:
-            slot, row, what = lying.get(int(party["at_slot"])), int(party["at_row"]), "reading one sample"
+        participant, row, slot, what = (
+            sight.participants[number],
+            None,
+            claimed.get(number),
+            "making one batch",
+        )
+        since = int(participant["at_since"])
+        if participant["at_slot"] != NO_SLOT:
+            slot, row, what = (
+                lying.get(int(participant["at_slot"])),
+                int(participant["at_row"]),
+                "reading one sample",
+            )
         elif slot is None:
             continue
         else:
             since = int(slot["batch"]["claimed_at"])
             what = "putting one batch together" if by_rows else what
-        pid = 0 if sight.inline else int(party["pid"])
-        if here and pid and not processes.lives(processes.state_of(pid, int(party["started"]))):
+        pid = 0 if sight.inline else int(participant["pid"])
+        if here and pid and not processes.lives(processes.state_of(pid, int(participant["started"]))):
             continue  # it has died, which the loop has not seen yet
         batch = None if slot is None else slot["batch"]
         found.append(AtWork(number, pid, max(0.0, (sight.at_ns - since) / 1e9), row, batch, what))
     return sorted(found, key=lambda each: -each.since_s)
 
 
-def hung(sight):
-    """Return (text, advice) where a worker has been at one thing for far longer than any before; else None."""
+def hung(sight, forked=False):
+    """Return (text, advice) where a worker has been at one thing for far longer than any before; else None.
+
+    Parameters
+    ----------
+    sight : Sight
+    forked : bool
+        Whether the workers' start method is 'fork'.
+    """
     stages = sight.stages
     for each in at_work(sight):
         usual = stages["fetch"].max_s + (0.0 if each.row is not None else stages["collate"].max_s)
@@ -78,7 +95,9 @@ def hung(sight):
             return (
                 f"{each.who} has been {each.what} for {seconds(each.since_s)}: {each.where}.",
                 ("" if each.row is None else "`slipring dump` with its number names the index; ")
-                + "py-spy or gdb say where it is.",
+                + "py-spy or gdb say where it is"
+                + (FORKED if forked and each.pid else "")
+                + ".",
             )
     return None
 
@@ -88,12 +107,12 @@ def stopped(sight):
     if sight.outline.get("pid_namespace") not in (0, processes.namespace()):
         return None
     found = []
-    if len(sight.parties) and sight.consumer_pid:
-        found.append(("the loop's process", sight.consumer_pid, int(sight.parties[0]["started"])))
+    if len(sight.participants) and sight.consumer_pid:
+        found.append(("the loop's process", sight.consumer_pid, int(sight.participants[0]["started"])))
     for number in np.flatnonzero(sight.there).tolist():
-        party = sight.parties[number]
-        if int(party["pid"]) != sight.consumer_pid:
-            found.append((f"worker {number - 1}", int(party["pid"]), int(party["started"])))
+        participant = sight.participants[number]
+        if int(participant["pid"]) != sight.consumer_pid:
+            found.append((f"worker {number - 1}", int(participant["pid"]), int(participant["started"])))
     still = [(who, pid) for who, pid, started in found if processes.state_of(pid, started) in ("T", "t")]
     if not still:
         return None

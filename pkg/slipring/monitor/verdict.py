@@ -26,8 +26,9 @@ class Verdict:
     Attributes
     ----------
     cause : str
-        "ok", "unknown", "consumer", "decode", "storage", "worker", "sample", "sampler", "collate", "epoch_start",
-        "slots", "kept", "gil", "tiny", "memory", "cache", "copy", "rank", "hung", "stopped" or "no_workers".
+        "ok", "unknown", "consumer", "decode", "storage", "worker", "sample", "sampler", "collate", "pickled",
+        "epoch_start", "slots", "kept", "gil", "tiny", "memory", "page_faults", "cache", "copy", "rank", "hung",
+        "stopped" or "no_workers".
     sentence : str
         The whole of it, for people.
     advice : str
@@ -65,6 +66,10 @@ class Known:
     ----------
     copied_share : float
         Of the batches: those that were copied because slots were short.
+    pickled : float
+        Pickled leaves per batch.
+    unpickle_ns : float
+        What the loop's process takes to decode a batch with such leaves, per batch of all.
     private_bytes : tuple of int
         Memory that each worker has for itself.
     copied_bytes : tuple of int
@@ -79,11 +84,15 @@ class Known:
         What all samples would take in the cache.
     forked : bool
         Whether workers began with their parent's memory.
+    faults : float
+        Page faults that a batch takes in its worker.
     own_collate, persistent, in_order : bool
         Whether a `collate_fn` was given; what the loader was given as `persistent_workers` and `in_order`.
     """
 
     copied_share: float | None = None
+    pickled: float | None = None
+    unpickle_ns: float | None = None
     private_bytes: tuple[int | None, ...] = ()
     copied_bytes: tuple[int, ...] = ()
     free_bytes: int | None = None
@@ -91,6 +100,7 @@ class Known:
     cache_full: str = ""
     cache_bytes: int | None = None
     forked: bool = False
+    faults: float | None = None
     own_collate: bool | None = None
     persistent: bool | None = None
     in_order: bool | None = None
@@ -105,10 +115,10 @@ def verdict(sight, known=None):
     still = stopped(sight)
     if still is not None:
         return Verdict("stopped", *still)
-    stuck = hung(sight)
+    stuck = hung(sight, known.forked)
     if stuck is not None:
         return Verdict("hung", *stuck, 1.0, True)
-    if not len(sight.parties) and sight.outline["loop_steps"] >= FEW:
+    if not len(sight.participants) and sight.outline["loop_steps"] >= FEW:
         return _without_segment(f)
     if len(f.table) < FEW:
         return Verdict(

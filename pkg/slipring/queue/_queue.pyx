@@ -1,4 +1,4 @@
-"""The two ways through a queue, put and get, over a push segment; `queue` has the rest of its interface."""
+"""The two ways through a queue, put and get, over a queue segment; `queue` has the rest of its interface."""
 
 import queue
 
@@ -17,6 +17,7 @@ cimport numpy as cnp
 from slipring.codec._decode import COPY
 from slipring.codec._encode import Encoder
 from slipring.errors import Closed, SegmentFull, ShutDown
+from slipring.options import one_of, real
 from slipring.ring.refusals import message_refused
 
 cnp.import_array()
@@ -31,9 +32,9 @@ cdef uint64_t deadline_of(bint block, timeout) except? 1:
         return 0
     if timeout is None:
         return SR_FOREVER
-    seconds = timeout
+    seconds = real("timeout", timeout, "a number of seconds or None")
     if seconds != seconds:
-        raise ValueError("timeout must be a number of seconds or None, not NaN")
+        raise ValueError(f"timeout must be a number of seconds or None, not {timeout!r}")
     if seconds >= 1e9:
         return SR_FOREVER
     return clock() + <uint64_t> (seconds * 1e9) if seconds > 0 else 0
@@ -41,8 +42,7 @@ cdef uint64_t deadline_of(bint block, timeout) except? 1:
 
 def how_to_copy(copy):
     """The codec's number for a `copy` argument."""
-    if not isinstance(copy, str) or copy not in COPY:
-        raise ValueError(f"copy must be one of {', '.join(map(repr, COPY))}, not {copy!r}")
+    one_of("copy", copy, tuple(COPY))
     return COPY[copy]
 
 
@@ -122,12 +122,12 @@ cdef class Core:
         return self.ring
 
     def _shut_down(self, bint immediate):
-        cdef uint32_t party = 0
+        cdef uint32_t participant = 0
         cdef int slot
         self.enter()
         try:
             if immediate:
-                party = self.ring.number()
+                participant = self.ring.number()
             self.ring.close()
             if self.ring.polled():
                 self.event.signal()  # who polls is to see the end too
@@ -135,7 +135,7 @@ cdef class Core:
                 slot = self.ring.await_ready(-1, 0, -1)
                 if slot < 0:
                     break
-                take(self.ring, party, <uint32_t> slot)  # the lease ends at once
+                take(self.ring, participant, <uint32_t> slot)  # the lease ends at once
         finally:
             self.leave()
 
@@ -189,14 +189,14 @@ cdef class Core:
     cdef Fill claim(self, bint block, timeout):
         """Wait for a free slot; the caller has entered."""
         cdef uint64_t give_up = deadline_of(block, timeout), gen = 0
-        cdef uint32_t party, slot = 0
-        party = self.ring.number()
+        cdef uint32_t participant, slot = 0
+        participant = self.ring.number()
         try:
-            if self.ring.claim_slot(party, 0, &slot, &gen):
-                return make_fill(self.ring, party, slot, SR_WHOLE, gen)
+            if self.ring.claim_slot(participant, 0, &slot, &gen):
+                return make_fill(self.ring, participant, slot, SR_WHOLE, gen)
             while not self.time_is_up(give_up):
-                if self.ring.claim_slot(party, self.next_look(give_up), &slot, &gen):
-                    return make_fill(self.ring, party, slot, SR_WHOLE, gen)
+                if self.ring.claim_slot(participant, self.next_look(give_up), &slot, &gen):
+                    return make_fill(self.ring, participant, slot, SR_WHOLE, gen)
         except Closed:
             raise ShutDown("the queue has been shut down: nothing can be put any more") from None
         raise queue.Full(self.why_full(block, timeout))
@@ -281,17 +281,17 @@ cdef class Core:
         return slot
 
     cdef Lease first(self, uint64_t give_up):
-        cdef uint32_t party
+        cdef uint32_t participant
         cdef int slot
         cdef Lease lease
         self.enter()
         try:
-            party = self.ring.number()
+            participant = self.ring.number()
             while True:
                 slot = self.find(give_up)
                 if slot < 0:
                     return None
-                lease = take(self.ring, party, <uint32_t> slot)
+                lease = take(self.ring, participant, <uint32_t> slot)
                 if lease is not None:
                     if self.ring.polled():
                         self.calm()

@@ -6,8 +6,8 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring.errors import SegmentFull, shown
-from slipring.options import MAX_SLOTS, integer
+from slipring.errors import SegmentFull
+from slipring.options import MAX_SLOTS, integer, memory_place
 from slipring.queue._queue import Core, Slot, how_to_copy
 from slipring.ring._descriptors import Event
 from slipring.ring._ring import MAX_WORKERS
@@ -118,16 +118,11 @@ class Queue(Core):
         backing: str = "auto",
     ) -> None:
         unbounded = " (a queue without bound, multiprocessing's 0, there is not)"
-        integer("maxsize", maxsize, 1, MAX_SLOTS, hint=unbounded)
-        integer("max_processes", max_processes, 2, MAX_PROCESSES)
-        integer("slot_bytes", slot_bytes, 1, 1 << 46, optional=True)
+        maxsize = integer("maxsize", maxsize, 1, MAX_SLOTS, hint=unbounded)
+        max_processes = integer("max_processes", max_processes, 2, MAX_PROCESSES)
+        slot_bytes = integer("slot_bytes", slot_bytes, 1, 1 << 46, optional=True)
         how_to_copy(copy)
-        if not isinstance(backing, str) or not (
-            backing in ("auto", "shm", "memfd") or os.path.isabs(backing)
-        ):
-            raise ValueError(
-                f"backing must be 'auto', 'shm', 'memfd' or an absolute path, not {shown(backing)}"
-            )
+        memory_place(backing)
         try:
             ring = Segment(maxsize, max_processes, backing, slot_bytes or 0, push=True)
         except SegmentFull as refused:

@@ -4,6 +4,8 @@ import os
 
 from slipring.errors import shown
 
+ANSWER_S = 30  # for the ledger to answer
+
 
 def place():
     """Return (address, namespace) of the cluster that this process is in."""
@@ -13,6 +15,25 @@ def place():
         raise RuntimeError("this process is in no cluster: call ray.init() first")
     context = ray.get_runtime_context()
     return context.gcs_address, context.namespace
+
+
+def check(address, ledger):
+    """Raise an exception if this process is no more in the cluster, or the pickled `Ledger` does not answer."""
+    import ray
+    from ray import cloudpickle
+
+    if not ray.is_initialized() or ray.get_runtime_context().gcs_address != address:
+        raise RuntimeError(
+            f"this process has left the Ray cluster at {address}, where the loader's blocks are: ray.shutdown() was "
+            "called. Close the loader first; after another ray.init() make a new one"
+        )
+    try:
+        ray.get(cloudpickle.loads(ledger).__ray_ready__.remote(), timeout=ANSWER_S)
+    except ray.exceptions.GetTimeoutError:
+        raise RuntimeError(
+            f"the actor that hands out the loader's blocks has not answered within {ANSWER_S} s: the Ray cluster at "
+            f"{address} is shut down, or overloaded"
+        ) from None
 
 
 def iterator_of(given):
@@ -51,7 +72,8 @@ def look_at_order(iterator):
 
     coordinator = getattr(iterator, "_coord_actor", None)
     if coordinator is None:
-        return lambda timeout: look(iterator)
+        found = look(iterator)  # now: the iterator keeps the data's blocks in the object store
+        return lambda timeout: found
     asked = coordinator.__ray_call__.remote(look)
     return lambda timeout: ray.get(asked, timeout=timeout)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slipring.errors import LoaderTimeout, shown
 from slipring.loader import Loader as CoreLoader
-from slipring.options import MAX_COUNT, flag, integer
+from slipring.options import MAX_COUNT, flag, function, integer, suggesting
 from slipring.ray import cluster
 from slipring.ray.source import BlockStream, BlockWorker, join
 from slipring.ring._ring import MAX_WORKERS
@@ -63,6 +63,8 @@ class Loader(StreamLoader):
     local_shuffle : int
         Draw the rows of a batch at random from a buffer of so many, at least `batch_size`, in each worker's own
         memory. 0: rows come in the blocks' order.
+    fill_null, null_mask
+        As `slipring.stream` has them; not for columns of Ray's tensor types or of pictures.
     seed : int, optional
         The same seed draws the same rows and crops, if Ray gives the same blocks. None: a new one, from the system.
     num_workers : int
@@ -106,6 +108,7 @@ class Loader(StreamLoader):
     options: Options
     _worker_class = BlockWorker
 
+    @suggesting(prefetch_batches="prefetch_blocks", local_shuffle_buffer_size="local_shuffle")
     def __init__(
         self,
         iterator: ray.data.DataIterator | ray.data.Dataset,
@@ -117,6 +120,8 @@ class Loader(StreamLoader):
         image_options: ImageOptions | None = None,
         drop_last: bool = False,
         local_shuffle: int = 0,
+        fill_null: Mapping[str, Any] | None = None,
+        null_mask: Sequence[str] | None = None,
         seed: int | None = None,
         num_workers: int = 1,
         prefetch_blocks: int = 2,
@@ -138,17 +143,16 @@ class Loader(StreamLoader):
         self._generation = 0  # number of its last reset
         self._owner = os.getpid()  # Ray has no connection in a forked child
         given = cluster.iterator_of(iterator)
-        integer("num_workers", num_workers, 1, MAX_WORKERS)
-        integer("prefetch_blocks", prefetch_blocks, 0, MAX_COUNT)
-        integer("local_shuffle", local_shuffle, 0, MAX_COUNT)
+        num_workers = integer("num_workers", num_workers, 1, MAX_WORKERS)
+        prefetch_blocks = integer("prefetch_blocks", prefetch_blocks, 0, MAX_COUNT)
+        local_shuffle = integer("local_shuffle", local_shuffle, 0, MAX_COUNT)
         flag("in_order", in_order)
-        integer("preload", preload, 0, MAX_COUNT, optional=True)
+        preload = integer("preload", preload, 0, MAX_COUNT, optional=True)
         if preload is not None and device is None:
             raise ValueError(
                 f"preload={preload} without a device: give device='cpu' for tensors that lie in slots"
             )
-        if collate_fn is not None and not callable(collate_fn):
-            raise TypeError(f"collate_fn must be callable or None, not {shown(collate_fn)}")
+        function("collate_fn", collate_fn)
         if on_worker_death is None:
             on_worker_death = "raise" if local_shuffle else "respawn"
         elif on_worker_death == "respawn" and local_shuffle:
@@ -158,11 +162,12 @@ class Loader(StreamLoader):
             )
         keep = on_worker_death == "respawn"
         turns = num_workers if in_order else 0
+        address, namespace = cluster.place()
         data = BlockStream(
-            b"", batch_size, columns=columns, drop_last=drop_last, shuffle_buffer=local_shuffle, collate_fn=collate_fn,
+            address, b"", batch_size, columns=columns, drop_last=drop_last, shuffle_buffer=local_shuffle,
+            fill_null=fill_null, null_mask=null_mask, collate_fn=collate_fn,
             pictures=_pictures(images, image_options), prefetch=prefetch_blocks, keep=keep,
         )  # fmt: skip
-        address, namespace = cluster.place()
         super().__init__(
             data, num_workers=num_workers, timeout=timeout, seed=seed, in_order=in_order,
             prefetch_factor=prefetch_factor, slots=slots, slot_bytes=slot_bytes, backing=backing, copy=copy,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
+import signal
 import time
 from concurrent.futures import Future
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from slipring.errors import BlockError, ImageError
+from slipring.ray import cluster
 from slipring.ring._ring import mix
 from slipring.streams._rebatch import Rebatcher, Shuffler
 from slipring.streams.blocks import Feed
@@ -23,14 +25,32 @@ def join(address, namespace, worker):
     """Have a worker's process join the cluster, as a driver of its own; called once, before it serves."""
     import ray
 
-    ray.init(
-        address, namespace=namespace, log_to_driver=False, logging_level="error", configure_logging=False,
-        ignore_reinit_error=True,
-    )  # fmt: skip
+    if not ray.is_initialized():
+        ray.init(
+            address, namespace=namespace, log_to_driver=False, logging_level="error", configure_logging=False
+        )
+    elif (other := ray.get_runtime_context().gcs_address) != address:
+        raise RuntimeError(
+            f"the process of worker {worker} is in the Ray cluster at {other}, but the loader's data is in the one at "
+            f"{address}. A worker process imports the program's main module, which called ray.init(): call it under "
+            "`if __name__ == '__main__':`"
+        )
+    # Ray's handler prints the native stack. The program sends this signal to a worker that does not end by itself.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class BlockWorker(StreamWorker):
     """A worker in which only a `collate_fn` could draw from the process's own generators."""
+
+    @classmethod
+    def check_start(cls, job):
+        """Raise an exception if the program has left the cluster, or the `Ledger` has died."""
+        cluster.check(job.dataset.address, job.dataset.ledger)
+
+    @classmethod
+    def environment(cls, job):
+        """Have ray.init() in the program's main module, which a worker imports, join the cluster: never start one."""
+        return {"RAY_ADDRESS": job.dataset.address}
 
     @property
     def keeps_globals(self):
@@ -43,9 +63,11 @@ class BlockStream(Stream):
 
     Parameters
     ----------
+    address : str
+        Of the cluster.
     ledger : bytes
         The pickled handle of the actor.
-    batch_size, columns, drop_last, shuffle_buffer
+    batch_size, columns, drop_last, shuffle_buffer, fill_null, null_mask
         As `slipring.stream` has them.
     collate_fn : callable or None
         Makes of a batch what is handed out.
@@ -56,9 +78,9 @@ class BlockStream(Stream):
         Whether the ledger keeps blocks until they are given back.
     """
 
-    def __init__(self, ledger, batch_size, *, collate_fn, pictures, prefetch, keep, **options):
+    def __init__(self, address, ledger, batch_size, *, collate_fn, pictures, prefetch, keep, **options):
         super().__init__(_no_blocks, batch_size, **options)
-        self.ledger, self.collate_fn, self.pictures = ledger, collate_fn, pictures
+        self.address, self.ledger, self.collate_fn, self.pictures = address, ledger, collate_fn, pictures
         self.prefetch, self.keep = prefetch, keep
         self.generation = 0  # of passes, which the ledger knows: see `Ledger.reset`
 
@@ -88,7 +110,7 @@ class BlockPass(Pass):
         stream = self._stream
         block, before = self._from
         self._ledger = cloudpickle.loads(stream.ledger)
-        self._feed = BlockFeed(stream.columns, stream.batch_size, before)
+        self._feed = BlockFeed(stream, before)
         row_seed = mix(self._seed, self._worker)
         self._run = stream.generation, self._seed
         pictures = None if stream.pictures is None else stream.pictures.seeded(row_seed)
@@ -170,9 +192,9 @@ class BlockPass(Pass):
 class BlockFeed(Feed):
     """What sees blocks as columns, and counts the rows of those that are fit."""
 
-    def __init__(self, columns, batch_size, rows):
-        super().__init__(columns, batch_size)
-        self.rows, self.batches = rows, rows // batch_size
+    def __init__(self, stream, rows):
+        super().__init__(stream.columns, stream.batch_size, stream.fill_null, stream.null_mask)
+        self.rows, self.batches = rows, rows // stream.batch_size
 
     def read(self, given, number, batch):
         block = super().read(given, given.number, self.batches + batch)

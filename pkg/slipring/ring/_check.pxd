@@ -1,10 +1,10 @@
 from libc.stdint cimport uint64_t
 
-from slipring.ring._cring cimport sr_shortage
+from slipring.ring._cring cimport sr_alloc_error
 
 
 cdef int refused(int rc) except -1
-cdef int refuse(int rc, sr_shortage *why, uint64_t slots) except -1
+cdef int refuse(int rc, sr_alloc_error *why, uint64_t slots) except -1
 cdef void forget_handlers() noexcept
 cdef bint raised_by_a_handler(error) except -1
 

@@ -62,7 +62,7 @@ cdef int refused(int rc) except -1:
     raise OSError(-rc, os.strerror(-rc))
 
 
-cdef int refuse(int rc, c.sr_shortage *why, uint64_t slots) except -1:
+cdef int refuse(int rc, c.sr_alloc_error *why, uint64_t slots) except -1:
     """Turn a refusal of memory into SegmentFull, with the numbers and the remedy."""
     if why.limit in RESERVED:
         raise segment_refused(why.needed, why.free, LIMITS[why.limit], slots)
@@ -74,7 +74,11 @@ cdef int refuse(int rc, c.sr_shortage *why, uint64_t slots) except -1:
 
 
 cdef void forget_handlers() noexcept:
-    """Nothing that is raised from now on is what a signal's handler has raised so far."""
+    """Nothing that is raised from now on is what a signal's handler has raised so far.
+
+    Call it before code whose exceptions `raised_by_a_handler` is asked of: another exception may get the address of one
+    that was freed.
+    """
     global _raised
     _raised = NULL
 

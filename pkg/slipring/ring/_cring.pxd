@@ -7,7 +7,7 @@ cdef extern from "layout.h" nogil:
         SR_LEAF_ALIGN
         SR_MAX_RANGES
         SR_MAX_DIMS
-        SR_MAX_PARTIES
+        SR_MAX_PARTICIPANTS
         SR_MAX_SLOTS
         SR_BATCH
         SR_ERROR
@@ -15,9 +15,9 @@ cdef extern from "layout.h" nogil:
         SR_TASK_INDICES
         SR_TASK_OBJECT
         SR_TASK_NEXT
-        SR_PARTY_JOINED
-        SR_PARTY_SERVING
-        SR_SEG_PUSH
+        SR_PARTICIPANT_JOINED
+        SR_PARTICIPANT_SERVING
+        SR_SEG_QUEUE
         SR_LAYOUT_DIRECT
         SR_LAYOUT_STAGED
 
@@ -44,9 +44,9 @@ cdef extern from "layout.h" nogil:
         uint64_t extra
 
     ctypedef struct sr_task:
-        uint64_t run
+        uint64_t iteration
         uint64_t epoch
-        uint64_t ticket
+        uint64_t seq
         uint64_t seed
         uint64_t sequence
         uint64_t bytes
@@ -86,7 +86,7 @@ cdef extern from "ring.h" nogil:
 
     ctypedef struct sr_options:
         uint32_t n_slots
-        uint32_t n_parties
+        uint32_t n_participants
         uint32_t flags
         int backing
         const char *dir
@@ -97,7 +97,7 @@ cdef extern from "ring.h" nogil:
 
     ctypedef struct sr_info:
         uint32_t n_slots
-        uint32_t n_parties
+        uint32_t n_participants
         uint32_t flags
         int backing
         const char *reason
@@ -109,12 +109,12 @@ cdef extern from "ring.h" nogil:
         int record
         uint32_t record_number
 
-    ctypedef struct sr_shortage:
+    ctypedef struct sr_alloc_error:
         int limit
         uint64_t needed
         uint64_t free
 
-    ctypedef struct sr_room:
+    ctypedef struct sr_memory_info:
         uint64_t free
         uint64_t size
         int limit
@@ -140,7 +140,7 @@ cdef extern from "ring.h" nogil:
         uint32_t hits
         uint32_t misses
 
-    int sr_create(const sr_options *options, sr_ring **out, sr_shortage *why)
+    int sr_create(const sr_options *options, sr_ring **out, sr_alloc_error *why)
     int sr_attach(int fd, int record, sr_ring **out)
     int sr_after_fork(sr_ring *ring)
     int sr_destroy(sr_ring *ring)
@@ -153,74 +153,74 @@ cdef extern from "ring.h" nogil:
     char *sr_task_area(const sr_ring *ring, uint32_t slot)
     char *sr_payload(const sr_ring *ring, uint32_t slot)
     uint64_t sr_committed(const sr_ring *ring)
-    uint64_t sr_headroom(int fd, const char *root, int *limit)
-    int sr_room_left(const char *root, sr_room *out)
-    int sr_commit(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why)
-    int sr_commit_task(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, sr_shortage *why)
-    int sr_alloc(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t bytes, uint64_t align,
-                 uint64_t *offset, sr_shortage *why)
-    int sr_wait_room(sr_ring *ring, uint32_t party, uint32_t slot, const sr_shortage *why, uint64_t *waited) nogil
-    int sr_end_wait_room(sr_ring *ring, uint32_t party)
-    bint sr_is_short(const sr_ring *ring, uint32_t party)
+    int sr_process_memory_available(const char *root, sr_memory_info *out)
+    int sr_commit(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t bytes, sr_alloc_error *why)
+    int sr_commit_task(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t bytes, sr_alloc_error *why)
+    int sr_alloc(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t bytes, uint64_t align,
+                 uint64_t *offset, sr_alloc_error *why)
+    int sr_wait_memory(sr_ring *ring, uint32_t participant, uint32_t slot, const sr_alloc_error *why,
+                       uint64_t *waited) nogil
+    int sr_end_wait_memory(sr_ring *ring, uint32_t participant)
+    bint sr_needs_memory(const sr_ring *ring, uint32_t participant)
     uint64_t sr_start_time(int pid)
-    int sr_vacate(sr_ring *ring, uint32_t party)
-    int sr_pin(sr_ring *ring, uint32_t slot)
-    int sr_rewind(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
+    int sr_release_free(sr_ring *ring, uint32_t participant)
+    int sr_set_registered(sr_ring *ring, uint32_t slot)
+    int sr_rewind(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen)
     int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes)
     uint64_t sr_now()
     uint64_t sr_now_coarse()
-    int sr_join(sr_ring *ring, uint32_t party)
-    int sr_serve(sr_ring *ring, uint32_t party, uint32_t flags)
-    int sr_party_info(const sr_ring *ring, uint32_t party, int *pid, uint32_t *status, uint32_t *flags)
-    int sr_wait_serving(sr_ring *ring, uint32_t party, uint64_t deadline)
+    int sr_join(sr_ring *ring, uint32_t participant)
+    int sr_serve(sr_ring *ring, uint32_t participant, uint32_t flags)
+    int sr_participant_info(const sr_ring *ring, uint32_t participant, int *pid, uint32_t *status, uint32_t *flags)
+    int sr_wait_serving(sr_ring *ring, uint32_t participant, uint64_t deadline)
     int sr_close(sr_ring *ring)
     int sr_reopen(sr_ring *ring)
-    int sr_dismiss(sr_ring *ring, uint32_t party)
-    int sr_keep(sr_ring *ring, uint32_t party)
-    int sr_find_owned(const sr_ring *ring, uint32_t party, uint32_t *slot)
+    int sr_retire(sr_ring *ring, uint32_t participant)
+    int sr_cancel_retirement(sr_ring *ring, uint32_t participant)
+    int sr_find_owned(const sr_ring *ring, uint32_t participant, uint32_t *slot)
     bint sr_closed(const sr_ring *ring)
     int sr_wake_all(sr_ring *ring)
     int sr_watch_consumer(const sr_ring *ring)
     uint64_t sr_fork_generation()
-    void sr_use(sr_ring *ring, uint32_t slot)
-    bint sr_unuse(sr_ring *ring, uint32_t slot)
-    bint sr_stays(const sr_ring *ring, uint32_t slot)
+    void sr_ref(sr_ring *ring, uint32_t slot)
+    bint sr_unref(sr_ring *ring, uint32_t slot)
+    bint sr_pinned_after_fork(const sr_ring *ring, uint32_t slot)
     void sr_fork_of_worker(bint on)
-    int sr_begin_run(sr_ring *ring, uint64_t run)
+    int sr_begin_iteration(sr_ring *ring, uint64_t iteration)
     int sr_pick_free(sr_ring *ring, uint32_t *slot)
     int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen)
     int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen)
     int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *found)
-    int sr_wait_watching(sr_ring *ring, uint32_t slot, uint64_t deadline, int watched, uint32_t *found)
-    int sr_take(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t *gen, sr_result *result)
-    int sr_note(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped)
-    int sr_note_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts)
-    void sr_note_row(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t row, uint64_t since)
-    void sr_note_take(sr_ring *ring, uint32_t slot, uint64_t waited_ns, uint64_t before, sr_stamps *out)
-    void sr_note_copy(sr_ring *ring, uint32_t slot, uint64_t copy_ns)
-    void sr_note_loop(sr_ring *ring, uint64_t wait_ns, uint64_t step_ns)
+    int sr_wait_ready_or_death(sr_ring *ring, uint32_t slot, uint64_t deadline, int watched, uint32_t *found)
+    int sr_take(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t *gen, sr_result *result)
+    int sr_add_times(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped)
+    int sr_add_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts)
+    void sr_set_row(sr_ring *ring, uint32_t participant, uint32_t slot, uint32_t row, uint64_t since)
+    void sr_record_take(sr_ring *ring, uint32_t slot, uint64_t waited_ns, uint64_t before, sr_stamps *out)
+    void sr_set_copy_time(sr_ring *ring, uint32_t slot, uint64_t copy_ns)
+    void sr_add_loop_step(sr_ring *ring, uint64_t wait_ns, uint64_t step_ns)
     int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
     int sr_circulating(const sr_ring *ring)
     int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen)
     int sr_interrupt(sr_ring *ring, bint on)
     int sr_discard(sr_ring *ring, uint32_t slot)
-    int sr_claim(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint32_t *range,
+    int sr_claim(sr_ring *ring, uint32_t participant, uint64_t deadline, uint32_t *slot, uint32_t *range,
                  uint64_t *gen)
-    int sr_publish(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, const sr_result *result,
-                   bint held)
-    int sr_abort(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
-    int sr_park(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
-    int sr_unhold(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen)
-    int sr_range_done(sr_ring *ring, uint32_t party, uint32_t slot, uint32_t range, uint64_t gen,
+    int sr_publish(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen, const sr_result *result,
+                   bint pinned)
+    int sr_abort(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen)
+    int sr_park(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen)
+    int sr_unpin(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen)
+    int sr_range_done(sr_ring *ring, uint32_t participant, uint32_t slot, uint32_t range, uint64_t gen,
                       const sr_result *result)
-    int sr_layout_propose(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, uint64_t deadline)
-    int sr_layout_settle(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, int layout,
+    int sr_layout_propose(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen, uint64_t deadline)
+    int sr_layout_settle(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen, int layout,
                          const sr_result *result)
-    int sr_claim_free(sr_ring *ring, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen)
-    int sr_recover(sr_ring *ring, uint32_t party)
-    int sr_recover_thread(sr_ring *ring, uint32_t party)
-    int sr_enter(sr_ring *ring, uint32_t *party)
-    int sr_leave(sr_ring *ring, uint32_t party)
+    int sr_claim_free(sr_ring *ring, uint32_t participant, uint64_t deadline, uint32_t *slot, uint64_t *gen)
+    int sr_recover(sr_ring *ring, uint32_t participant)
+    int sr_recover_thread(sr_ring *ring, uint32_t participant)
+    int sr_enter(sr_ring *ring, uint32_t *participant)
+    int sr_leave(sr_ring *ring, uint32_t participant)
     int sr_recover_dead(sr_ring *ring, bint all)
     int sr_count(const sr_ring *ring, uint32_t *ready, uint32_t *free_slots)
     int sr_set_polled(sr_ring *ring)

@@ -85,16 +85,18 @@ def beyond_standard(fd):
 
 @contextlib.contextmanager
 def standard_taken():
-    """Keep the standard streams' numbers from what is opened in the block by code that is not ours.
+    """Open the standard streams that are closed until the end of the block, as streams that lead nowhere.
 
-    What is started in it has them too, as streams that lead nowhere.
+    Otherwise pipes of multiprocessing get their numbers, and a worker that prints writes into them. Where /dev/null
+    is missing, they do.
     """
     taken = []
     try:
-        while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < STANDARD:
-            os.set_inheritable(fd, True)
-            taken.append(fd)
-        os.close(fd)
+        if None in map(identity, range(STANDARD)) and os.path.exists(os.devnull):
+            while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < STANDARD:
+                os.set_inheritable(fd, True)
+                taken.append(fd)
+            os.close(fd)
         yield
     finally:
         for fd in taken:

@@ -1,5 +1,7 @@
 """The whole handle on a segment, and this layer's interface: Python modules import from here."""
 
+import copyreg
+import io
 import os
 import pickle
 
@@ -10,10 +12,10 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from slipring.ring._check cimport raised_by_a_handler
+from slipring.ring._check cimport forget_handlers, raised_by_a_handler
 from slipring.ring._segment cimport (
-    SINGLE, SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_MAX_PARTIES, SR_MAX_RANGES, SR_MAX_SLOTS,
-    SR_PARTY_JOINED, SR_PARTY_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment,
+    SINGLE, SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_MAX_PARTICIPANTS, SR_MAX_RANGES, SR_MAX_SLOTS,
+    SR_PARTICIPANT_JOINED, SR_PARTICIPANT_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment,
     clock, copy_by, copy_widest, sr_task,
 )
 from slipring.ring._slot cimport Fill, make_fill
@@ -29,18 +31,21 @@ cnp.import_array()
 __all__ = [
     "DIRECT", "EPOCH_BITS", "FINISH", "JOINED", "MAX_RANGES", "MAX_SLOTS", "MAX_WORKERS", "POISON", "SERVING",
     "STAGED", "TASK_NEXT", "USER_SEEDED", "WHOLE", "Lease", "Meter", "Own", "Pickled", "Ring", "copy_bytes",
-    "copy_ways", "current", "forking_worker", "mix", "now", "start_time",
+    "copy_ways", "current", "forking_worker", "mix", "now", "reductions", "start_time",
 ]
 
-USER_SEEDED = 1  # sr_party.flags: worker_init_fn seeded a generator itself
+# Type -> function, as in `copyreg.dispatch_table`: how values of another library are pickled among indices.
+reductions = {}
+
+USER_SEEDED = 1  # sr_participant.flags: worker_init_fn seeded a generator itself
 FINISH = SR_FINISH
 WHOLE = SR_WHOLE
 DIRECT = SR_LAYOUT_DIRECT
 STAGED = SR_LAYOUT_STAGED
-JOINED, SERVING = SR_PARTY_JOINED, SR_PARTY_SERVING
+JOINED, SERVING = SR_PARTICIPANT_JOINED, SR_PARTICIPANT_SERVING
 MAX_RANGES = SR_MAX_RANGES  # of a cooperative batch
 MAX_SLOTS = SR_MAX_SLOTS
-MAX_WORKERS = SR_MAX_PARTIES - 1
+MAX_WORKERS = SR_MAX_PARTICIPANTS - 1
 TASK_NEXT = SR_TASK_NEXT
 EPOCH_BITS = 32  # of a task's epoch are its number; those above may tell a position, see `workers.seeding.Share`
 
@@ -77,12 +82,22 @@ def mix(*words):
     return h
 
 
-def unpicklable(list indices, error):
+def pickled(value):
+    """Return the pickle of indices, or of one of them."""
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL)
+    if reductions:
+        pickler.dispatch_table = {**copyreg.dispatch_table, **reductions}
+    pickler.dump(value)
+    return stream.getvalue()
+
+
+def unpicklable(indices, error):
     """Return the exception for indices of a batch that cannot be pickled, as what is no int must be."""
     which = "what a sampler gave"
     for index in indices:
         try:
-            pickle.dumps(index, pickle.HIGHEST_PROTOCOL)
+            pickled(index)
         except Exception as own:
             which, error = shown(index), own
             break
@@ -150,13 +165,14 @@ cdef class Pickled:
 
     Parameters
     ----------
-    indices : list
+    indices : sized iterable
     """
 
-    def __init__(self, list indices):
+    def __init__(self, indices):
         self.rows = len(indices)
+        forget_handlers()
         try:
-            self.data = pickle.dumps(indices, pickle.HIGHEST_PROTOCOL)
+            self.data = pickled(indices)
         except Exception as error:
             if raised_by_a_handler(error):
                 raise
@@ -177,7 +193,7 @@ cdef class Ring(Segment):
         self.made()
         return <uint64_t> self.payload(slot), self.committed(slot)
 
-    cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t run, uint64_t epoch, uint64_t ticket,
+    cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t run, uint64_t epoch, uint64_t seq,
                             uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
                             bint single) except? 0:
         """Put a task into a free slot and wake a worker.
@@ -187,18 +203,18 @@ cdef class Ring(Segment):
         Parameters
         ----------
         indices : list of int, Pickled, Slices or None
-            Slices that stand at what is meant; None: 'your next'.
+            Slices that stand at the batch; None: 'your next'.
 
         Returns
         -------
         int
-            The slot's generation; `NOT_FREE` where its memory is being given back; `NOT_INTS` where a list has
-            anything but ints of 64 bits: make it `Pickled`.
+            The slot's generation; `NOT_FREE` where its memory is being given back; `NOT_INTS` for anything but a list
+            of ints of 64 bits: make it `Pickled`.
         """
         cdef sr_task task
         self.usable()
         memset(&task, 0, sizeof(task))
-        task.run, task.epoch, task.ticket, task.seed = run, epoch, ticket, seed
+        task.iteration, task.epoch, task.seq, task.seed = run, epoch, seq, seed
         task.sequence, task.addressee, task.flags = sequence, addressee, SINGLE if single else 0
         if indices is None:
             task.kind = SR_TASK_NEXT
@@ -206,9 +222,7 @@ cdef class Ring(Segment):
             self.write_slice(slot, <Slices> indices, &task)
         elif type(indices) is Pickled:
             self.write_pickle(slot, <Pickled> indices, &task)
-        elif type(indices) is not list:
-            raise TypeError(f"indices must be a list, Pickled, Slices or None, not {indices!r}")
-        elif not self.write_ints(slot, <list> indices, &task):
+        elif type(indices) is not list or not self.write_ints(slot, <list> indices, &task):
             return NOT_INTS
         if 0 < chunk < task.rows:
             task.chunk = chunk
@@ -242,24 +256,24 @@ cdef class Ring(Segment):
         self.meter.pickled_tasks += 1
         return 0
 
-    def in_flight(self, uint32_t party):
-        """Return the indices of the tasks that a worker has claimed or that are addressed to it, by ticket.
+    def in_flight(self, uint32_t participant):
+        """Return the indices of the tasks that a worker has claimed or that are addressed to it, by sequence number.
 
         Returns
         -------
         list of (int, list or None)
-            Ticket and indices (None for a stream), lowest ticket first.
+            Sequence number and indices (None for a stream), lowest sequence number first.
         """
         cdef uint32_t slot = 0
         cdef list found = []
         self.made()
-        while self.find_owned(party, &slot):
-            fill = make_fill(self, party, slot, SR_WHOLE, 0)
-            found.append((fill.ticket, None if fill.kind == SR_TASK_NEXT else fill.indices()))
+        while self.find_owned(participant, &slot):
+            fill = make_fill(self, participant, slot, SR_WHOLE, 0)
+            found.append((fill.seq, None if fill.kind == SR_TASK_NEXT else list(fill.indices())))
             slot += 1
         return sorted(found, key=lambda pair: pair[0])
 
-    def claim(self, uint32_t party, double seconds):
+    def claim(self, uint32_t participant, double seconds):
         """Wait for a task and claim it; a negative number waits for ever.
 
         Returns
@@ -271,19 +285,19 @@ cdef class Ring(Segment):
         cdef uint64_t gen = 0
         if self.ptr == NULL:
             self.made()
-        if not self.claim_task(party, seconds, &slot, &which, &gen):
+        if not self.claim_task(participant, seconds, &slot, &which, &gen):
             return None
-        return make_fill(self, party, slot, which, gen)
+        return make_fill(self, participant, slot, which, gen)
 
-    def claim_free(self, uint32_t party, double seconds):
-        """Push mode: wait for a free slot and claim it; None when the time is up."""
+    def claim_free(self, uint32_t participant, double seconds):
+        """Queue mode: wait for a free slot and claim it; None when the time is up."""
         cdef uint32_t slot = 0
         cdef uint64_t gen = 0
         cdef uint64_t deadline = clock() + <uint64_t> (seconds * 1e9) if 0 <= seconds < 1e9 else <uint64_t> -1
         self.made()
-        if not self.claim_slot(party, deadline, &slot, &gen):
+        if not self.claim_slot(participant, deadline, &slot, &gen):
             return None
-        return make_fill(self, party, slot, SR_WHOLE, gen)
+        return make_fill(self, participant, slot, SR_WHOLE, gen)
 
 
 cdef class Own:

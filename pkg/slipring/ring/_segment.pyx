@@ -1,6 +1,6 @@
 """A process's handle on a segment: the only place where Python calls the C ring.
 
-`Segment` has what parties and the consumer do, and what leases and fills (_slot) ask of the C ring; `Ring`
+`Segment` has what participants and the consumer do, and what leases and fills (_slot) ask of the C ring; `Ring`
 (_ring) is the whole handle.
 """
 
@@ -59,9 +59,9 @@ def room_left(root=""):
     (free, size, limit, file) or None
         Bytes left, the limit's own bytes, the limit as a text, where it stands. None: nothing limits.
     """
-    cdef c.sr_room room
+    cdef c.sr_memory_info room
     directory = os.fsencode(root)
-    check(c.sr_room_left(<const char *> directory, &room))
+    check(c.sr_process_memory_available(<const char *> directory, &room))
     if room.limit == c.SR_LIMIT_NONE:
         return None
     return room.free, room.size, LIMITS[room.limit], os.fsdecode(room.file)
@@ -142,7 +142,7 @@ cdef class Segment:
 
     Parameters
     ----------
-    slots, parties : int
+    slots, participants : int
         Slots, and workers + 1.
     backing : {'auto', 'shm', 'memfd'} or str
         Where the memory comes from; an absolute path names a directory on a tmpfs.
@@ -170,10 +170,10 @@ cdef class Segment:
         self.poison = os.environ.get("SLIPRING_DEBUG", "0") not in ("", "0")
         self.fork_generation = c.sr_fork_generation()
 
-    def __init__(self, uint32_t slots=0, uint32_t parties=2, backing="auto", uint64_t capacity=0,
+    def __init__(self, uint32_t slots=0, uint32_t participants=2, backing="auto", uint64_t capacity=0,
                  bint push=False, label="", *, int fd=-1, int record=-1):
         cdef c.sr_options o
-        cdef c.sr_shortage why
+        cdef c.sr_alloc_error why
         cdef c.sr_info info
         cdef int rc
         if self.ptr != NULL:
@@ -187,8 +187,8 @@ cdef class Segment:
         else:
             directory = None if backing in BACKINGS else os.fsencode(backing)
             memset(&o, 0, sizeof(o))
-            o.n_slots, o.n_parties, o.capacity = slots, parties, capacity
-            o.flags, o.task_capacity = push * c.SR_SEG_PUSH, push  # 0: the default; 1: least
+            o.n_slots, o.n_participants, o.capacity = slots, participants, capacity
+            o.flags, o.task_capacity = push * c.SR_SEG_QUEUE, push  # 0: the default; 1: least
             o.backing = BACKINGS.get(backing, c.SR_BACKING_DIR)
             o.dir = <const char *> directory if directory is not None else NULL
             told = label.encode(errors="replace")
@@ -205,7 +205,7 @@ cdef class Segment:
         check(c.sr_describe(self.ptr, &info))
         if info.record < 0:
             warn_of_record(path, -info.record)
-        self.n_slots, self.n_parties, self.capacity = info.n_slots, info.n_parties, info.capacity
+        self.n_slots, self.n_participants, self.capacity = info.n_slots, info.n_participants, info.capacity
         self.limited_by = info.limited_by.decode() if info.limited_by else None
         self.own_number = 0 if push and fd < 0 else -1
 
@@ -213,7 +213,7 @@ cdef class Segment:
         # Leases and fills refer to their ring, so nobody in this process uses the mapping any more.
         if self.ptr != NULL:
             if self.own_number >= 0 and self.fork_generation == c.sr_fork_generation():
-                c.sr_vacate(self.ptr, self.own_number)  # unless there are others
+                c.sr_release_free(self.ptr, self.own_number)  # unless there are others
                 c.sr_leave(self.ptr, self.own_number)
             c.sr_destroy(self.ptr)
 
@@ -286,15 +286,15 @@ cdef class Segment:
             "large_copies": COPY_WAYS[info.copies] if info.copies < c.SR_COPY_WAYS else None,
         }
 
-    # ---- parties
+    # ---- participants
 
-    def join(self, uint32_t party):
+    def join(self, uint32_t participant):
         self.made()
-        check(c.sr_join(self.ptr, party))
+        check(c.sr_join(self.ptr, participant))
 
-    def serve(self, uint32_t party, uint32_t flags=0):
+    def serve(self, uint32_t participant, uint32_t flags=0):
         self.made()
-        check(c.sr_serve(self.ptr, party, flags))
+        check(c.sr_serve(self.ptr, participant, flags))
 
     def watch_consumer(self):
         self.made()
@@ -308,56 +308,56 @@ cdef class Segment:
         check(c.sr_describe(self.ptr, &info))
         return info.record_number
 
-    def party(self, uint32_t party):
-        """Return (pid, status, flags) of a party."""
+    def participant(self, uint32_t participant):
+        """Return (pid, status, flags) of a participant."""
         self.made()
         cdef int pid = 0
         cdef uint32_t status = 0, flags = 0
-        check(c.sr_party_info(self.ptr, party, &pid, &status, &flags))
+        check(c.sr_participant_info(self.ptr, participant, &pid, &status, &flags))
         return pid, status, flags
 
-    def wait_serving(self, uint32_t party, double seconds):
+    def wait_serving(self, uint32_t participant, double seconds):
         """Wait until a worker is ready to claim; False when the time is up."""
         self.made()
         cdef uint64_t deadline = deadline_in(seconds)
         cdef int rc
         while True:
             with nogil:
-                rc = c.sr_wait_serving(self.ptr, party, deadline)
+                rc = c.sr_wait_serving(self.ptr, participant, deadline)
             if rc == -ETIMEDOUT:
                 return False
             check(rc)
             if rc == 0:
                 return True
 
-    def dismiss(self, uint32_t party):
+    def dismiss(self, uint32_t participant):
         """Have a worker leave when it has ended what it is at; its number is free again after `recover`."""
         self.made()
-        check(c.sr_dismiss(self.ptr, party))
+        check(c.sr_retire(self.ptr, participant))
 
-    def keep(self, uint32_t party):
+    def keep(self, uint32_t participant):
         """Take a dismissal back; False: the worker has followed it already."""
         self.made()
-        return c.sr_keep(self.ptr, party) == 0
+        return c.sr_cancel_retirement(self.ptr, participant) == 0
 
-    def recover(self, uint32_t party, bint thread=False):
-        """Give back what a dead party held; returns how many tasks will be redone. A thread's arrays stay."""
+    def recover(self, uint32_t participant, bint thread=False):
+        """Give back what a dead participant held; returns how many tasks will be redone. A thread's arrays stay."""
         self.made()
-        return check((c.sr_recover_thread if thread else c.sr_recover)(self.ptr, party))
+        return check((c.sr_recover_thread if thread else c.sr_recover)(self.ptr, participant))
 
-    # ---- push mode: processes come and go
+    # ---- queue mode: processes come and go
 
     cdef int number(self) except -1:
-        """This process's party number; taken at its first use of the segment."""
-        cdef uint32_t party = 0
+        """This process's participant number; taken at its first use of the segment."""
+        cdef uint32_t participant = 0
         cdef int rc
         if self.own_number < 0 or self.fork_generation != c.sr_fork_generation():
             self.made()
             self.in_child()
-            rc = c.sr_enter(self.ptr, &party)
+            rc = c.sr_enter(self.ptr, &participant)
             if rc == -EUSERS:
-                raise too_many_processes(self.n_parties)
-            self.own_number = check(rc) or <int> party
+                raise too_many_processes(self.n_participants)
+            self.own_number = check(rc) or <int> participant
         return self.own_number
 
     def leave(self):
@@ -380,7 +380,7 @@ cdef class Segment:
         check(c.sr_reopen(self.ptr))
 
     def close(self):
-        """End all waiting, for every party."""
+        """End all waiting, for every participant."""
         self.made()
         check(c.sr_close(self.ptr))
 
@@ -392,7 +392,7 @@ cdef class Segment:
         """
         self.usable()
         self.over = True
-        check(c.sr_vacate(self.ptr, c.SR_CONSUMER))
+        check(c.sr_release_free(self.ptr, c.SR_CONSUMER))
 
     @property
     def closed(self):
@@ -404,7 +404,7 @@ cdef class Segment:
     def begin_run(self, uint64_t run):
         self.usable()
         self.meter.taken_at, self.meter.told_wait_ns = 0, self.meter.wait_ns
-        check(c.sr_begin_run(self.ptr, run))
+        check(c.sr_begin_iteration(self.ptr, run))
 
     cpdef int pick_free(self) except -2:
         """Return the slot to dispatch into, or -1."""
@@ -439,7 +439,7 @@ cdef class Segment:
             rc = c.sr_wait_ready(self.ptr, wanted, 0, &found)
         while rc == -EINTR:
             with nogil:
-                rc = c.sr_wait_watching(self.ptr, wanted, deadline, watched, &found)
+                rc = c.sr_wait_ready_or_death(self.ptr, wanted, deadline, watched, &found)
             if rc < 0 and rc != -ETIMEDOUT and rc != -ECANCELED:
                 check(rc)
         return -1 if rc < 0 else <int> found
@@ -452,7 +452,7 @@ cdef class Segment:
 
     cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL:
         """Return a free slot's task area, `nbytes` of it committed."""
-        cdef c.sr_shortage why
+        cdef c.sr_alloc_error why
         memset(&why, 0, sizeof(why))
         cdef int rc = c.sr_commit_task(self.ptr, c.SR_CONSUMER, slot, nbytes, &why)
         if rc < 0:
@@ -492,22 +492,22 @@ cdef class Segment:
     cdef const c.sr_result *result_of(self, uint32_t slot, uint32_t which) noexcept:
         return c.sr_result_of(self.ptr, slot, which)
 
-    cdef bint find_owned(self, uint32_t party, uint32_t *slot) noexcept:
-        return c.sr_find_owned(self.ptr, party, slot) == 0
+    cdef bint find_owned(self, uint32_t participant, uint32_t *slot) noexcept:
+        return c.sr_find_owned(self.ptr, participant, slot) == 0
 
-    cdef int take(self, uint32_t party, uint32_t slot, uint64_t *gen, c.sr_result *result) except -1:
-        """READY -> LEASED; adds the batch to the meter. Push mode: 0 if another was faster."""
+    cdef int take(self, uint32_t participant, uint32_t slot, uint64_t *gen, c.sr_result *result) except -1:
+        """READY -> LEASED; adds the batch to the meter. Queue mode: 0 if another was faster."""
         cdef c.sr_stamps stamps
         cdef Meter meter = self.meter
         if not is_usable(self):
             self.refuse_use()
-        cdef int rc = c.sr_take(self.ptr, party, slot, gen, result)
+        cdef int rc = c.sr_take(self.ptr, participant, slot, gen, result)
         if rc == -EBUSY and self.own_number >= 0:
             return 0
         if rc == -EBUSY and self.over:
             rc = -ESHUTDOWN
         check(rc)
-        c.sr_note_take(self.ptr, slot, meter.wait_ns - meter.told_wait_ns, meter.taken_at, &stamps)
+        c.sr_record_take(self.ptr, slot, meter.wait_ns - meter.told_wait_ns, meter.taken_at, &stamps)
         meter.told_wait_ns = meter.wait_ns
         meter.fetch_ns += stamps.fetch_ns
         meter.collate_ns += stamps.collate_ns
@@ -520,54 +520,54 @@ cdef class Segment:
             meter.pickled_leaves += result.pickled
             meter.kept_batches += (result.flags & SET_APART) != 0
             c.sr_populate(self.ptr, slot, result.bytes)
-        c.sr_use(self.ptr, slot)
+        c.sr_ref(self.ptr, slot)
         return 1
 
     cdef void release(self, uint32_t slot, uint64_t gen) noexcept:
         """End what `take` has begun."""
-        if c.sr_unuse(self.ptr, slot):
+        if c.sr_unref(self.ptr, slot):
             c.sr_release(self.ptr, slot, gen)
             if self.over:
-                c.sr_vacate(self.ptr, c.SR_CONSUMER)
+                c.sr_release_free(self.ptr, c.SR_CONSUMER)
 
     cdef void use(self, uint32_t slot) noexcept:
         """There are arrays in a slot from now on: a forked child is to have a copy of them."""
-        c.sr_use(self.ptr, slot)
+        c.sr_ref(self.ptr, slot)
 
     cdef bint unuse(self, uint32_t slot) noexcept:
         """There are none any more. False: a child has them, and no copy: the slot must stay as it is."""
-        return c.sr_unuse(self.ptr, slot)
+        return c.sr_unref(self.ptr, slot)
 
     cdef bint stays(self, uint32_t slot) noexcept:
-        return c.sr_stays(self.ptr, slot)
+        return c.sr_pinned_after_fork(self.ptr, slot)
 
-    cdef void unhold(self, uint32_t party, uint32_t slot, uint64_t gen) noexcept:
-        c.sr_unhold(self.ptr, party, slot, gen)
+    cdef void unhold(self, uint32_t participant, uint32_t slot, uint64_t gen) noexcept:
+        c.sr_unpin(self.ptr, participant, slot, gen)
         if self.over:
-            c.sr_vacate(self.ptr, c.SR_CONSUMER)
+            c.sr_release_free(self.ptr, c.SR_CONSUMER)
 
-    cdef int claim_task(self, uint32_t party, double seconds, uint32_t *slot, uint32_t *which,
+    cdef int claim_task(self, uint32_t participant, double seconds, uint32_t *slot, uint32_t *which,
                         uint64_t *gen) except -1:
         """Wait for a task and claim it; 0 when the time is up or the segment is closed."""
         cdef uint64_t deadline = deadline_in(seconds)
         cdef int rc
         while True:
             with nogil:
-                rc = c.sr_claim(self.ptr, party, deadline, slot, which, gen)
+                rc = c.sr_claim(self.ptr, participant, deadline, slot, which, gen)
             if rc == 0:
                 return 1
             if rc == -ETIMEDOUT or rc == -ESHUTDOWN:
                 return 0
             check(rc)
 
-    cdef int claim_slot(self, uint32_t party, uint64_t deadline, uint32_t *slot, uint64_t *gen) except -1:
-        """Push mode: claim a free slot, waiting until a time of `clock` (0: only ask); 0: there is none."""
-        cdef int rc = c.sr_claim_free(self.ptr, party, 0, slot, gen)
+    cdef int claim_slot(self, uint32_t participant, uint64_t deadline, uint32_t *slot, uint64_t *gen) except -1:
+        """Queue mode: claim a free slot, waiting until a time of `clock` (0: only ask); 0: there is none."""
+        cdef int rc = c.sr_claim_free(self.ptr, participant, 0, slot, gen)
         if rc == -ETIMEDOUT and deadline > 0:
             rc = -EINTR
             while rc == -EINTR:
                 with nogil:
-                    rc = c.sr_claim_free(self.ptr, party, deadline, slot, gen)
+                    rc = c.sr_claim_free(self.ptr, participant, deadline, slot, gen)
                 if rc == -EINTR:
                     check(rc)
         if rc == -ETIMEDOUT:
@@ -575,94 +575,94 @@ cdef class Segment:
         check(rc)
         return 1
 
-    cdef uint64_t alloc(self, uint32_t party, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1:
+    cdef uint64_t alloc(self, uint32_t participant, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1:
         """Take `nbytes` of a slot's payload, committed; returns their offset."""
-        cdef c.sr_shortage why
+        cdef c.sr_alloc_error why
         cdef uint64_t offset = 0
         memset(&why, 0, sizeof(why))
-        cdef int rc = c.sr_alloc(self.ptr, party, slot, nbytes, align, &offset, &why)
+        cdef int rc = c.sr_alloc(self.ptr, participant, slot, nbytes, align, &offset, &why)
         if rc == -ENOSPC:
-            rc = self.commit_later(party, slot, offset + nbytes, &why)
+            rc = self.commit_later(participant, slot, offset + nbytes, &why)
         if rc < 0:
             if why.limit == c.SR_LIMIT_CAPACITY:
                 raise batch_too_large(why.needed, self.capacity, self.limited_by)
             refuse(rc, &why, self.n_slots)
         return offset
 
-    cdef int commit_later(self, uint32_t party, uint32_t slot, uint64_t nbytes, c.sr_shortage *why) except 1:
+    cdef int commit_later(self, uint32_t participant, uint32_t slot, uint64_t nbytes, c.sr_alloc_error *why) except 1:
         """Commit what has found no memory, as soon as slots in use give theirs back; or a negative code."""
         cdef uint64_t waited = 0
         cdef int rc
         try:
             while True:
                 with nogil:
-                    rc = c.sr_wait_room(self.ptr, party, slot, why, &waited)
+                    rc = c.sr_wait_memory(self.ptr, participant, slot, why, &waited)
                 if rc == -EINTR:
                     check(rc)
                 elif rc < 0:
                     return rc
-                rc = c.sr_commit(self.ptr, party, slot, nbytes, why)
+                rc = c.sr_commit(self.ptr, participant, slot, nbytes, why)
                 if rc != -ENOSPC:
                     return rc
         finally:
-            c.sr_end_wait_room(self.ptr, party)
+            c.sr_end_wait_memory(self.ptr, participant)
 
-    def is_short(self, uint32_t party):
+    def is_short(self, uint32_t participant):
         """Whether a worker waits for memory."""
         self.made()
-        return c.sr_is_short(self.ptr, party)
+        return c.sr_needs_memory(self.ptr, participant)
 
     def pin(self, uint32_t slot):
         """A device reads from the slot, which this process holds: its memory stays."""
         self.made()
-        check(c.sr_pin(self.ptr, slot))
+        check(c.sr_set_registered(self.ptr, slot))
 
-    cdef int rewind(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
-        return check(c.sr_rewind(self.ptr, party, slot, gen))
+    cdef int rewind(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1:
+        return check(c.sr_rewind(self.ptr, participant, slot, gen))
 
     cdef void note(self, uint32_t slot, uint64_t begun, uint64_t fetched, uint64_t skipped) noexcept:
-        c.sr_note(self.ptr, slot, fetched - begun, c.sr_now() - fetched, skipped)
+        c.sr_add_times(self.ptr, slot, fetched - begun, c.sr_now() - fetched, skipped)
 
     cdef void note_parts(self, uint32_t slot, const c.sr_parts *parts) noexcept:
-        c.sr_note_parts(self.ptr, slot, parts)
+        c.sr_add_parts(self.ptr, slot, parts)
 
-    cdef void note_row(self, uint32_t party, uint32_t slot, uint32_t row, uint64_t since) noexcept:
-        c.sr_note_row(self.ptr, party, slot, row, since)
+    cdef void note_row(self, uint32_t participant, uint32_t slot, uint32_t row, uint64_t since) noexcept:
+        c.sr_set_row(self.ptr, participant, slot, row, since)
 
     def note_copy(self, uint32_t slot, double seconds):
         """How long the copy of a batch to a device took; this process has the slot."""
         self.made()
-        c.sr_note_copy(self.ptr, slot, <uint64_t> (seconds * 1e9))
+        c.sr_set_copy_time(self.ptr, slot, <uint64_t> (seconds * 1e9))
 
     def note_loop(self, double wait, double step):
         """The loop has made a step in that many seconds, and waited so many of them for what a thread takes."""
         self.made()
-        c.sr_note_loop(self.ptr, <uint64_t> (wait * 1e9), <uint64_t> (step * 1e9))
+        c.sr_add_loop_step(self.ptr, <uint64_t> (wait * 1e9), <uint64_t> (step * 1e9))
 
-    cdef int publish(self, uint32_t party, uint32_t slot, uint64_t gen, const c.sr_result *result,
+    cdef int publish(self, uint32_t participant, uint32_t slot, uint64_t gen, const c.sr_result *result,
                      bint held) except -1:
-        return check(c.sr_publish(self.ptr, party, slot, gen, result, held))
+        return check(c.sr_publish(self.ptr, participant, slot, gen, result, held))
 
-    cdef int abort(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
-        return check(c.sr_abort(self.ptr, party, slot, gen))
+    cdef int abort(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1:
+        return check(c.sr_abort(self.ptr, participant, slot, gen))
 
-    cdef int park(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
-        return check(c.sr_park(self.ptr, party, slot, gen))
+    cdef int park(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1:
+        return check(c.sr_park(self.ptr, participant, slot, gen))
 
-    cdef int range_done(self, uint32_t party, uint32_t slot, uint32_t which, uint64_t gen,
+    cdef int range_done(self, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen,
                         const c.sr_result *result) except -1:
-        return check(c.sr_range_done(self.ptr, party, slot, which, gen, result))
+        return check(c.sr_range_done(self.ptr, participant, slot, which, gen, result))
 
-    cdef int propose(self, uint32_t party, uint32_t slot, uint64_t gen) except -1:
-        """0: this party decides how the rows lie; else DIRECT or STAGED."""
+    cdef int propose(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1:
+        """0: this participant decides how the rows lie; else DIRECT or STAGED."""
         cdef int rc = -ETIMEDOUT
         while rc == -ETIMEDOUT or rc == -EINTR:
             with nogil:
-                rc = c.sr_layout_propose(self.ptr, party, slot, gen, c.sr_now() + <uint64_t> 500000000)
+                rc = c.sr_layout_propose(self.ptr, participant, slot, gen, c.sr_now() + <uint64_t> 500000000)
             if rc != -ETIMEDOUT:
                 check(rc)
         return rc
 
-    cdef int settle(self, uint32_t party, uint32_t slot, uint64_t gen, int layout,
+    cdef int settle(self, uint32_t participant, uint32_t slot, uint64_t gen, int layout,
                     const c.sr_result *result) except -1:
-        return check(c.sr_layout_settle(self.ptr, party, slot, gen, layout, result))
+        return check(c.sr_layout_settle(self.ptr, participant, slot, gen, layout, result))

@@ -14,7 +14,7 @@ cdef class Lease:
 
 cdef class Hold:
     cdef Segment ring
-    cdef uint32_t party, slot
+    cdef uint32_t participant, slot
     cdef uint64_t gen, fork_generation
     cdef bint published
 
@@ -27,7 +27,7 @@ cdef class Room:
 
 cdef class Fill(Room):
     cdef readonly Segment ring
-    cdef readonly uint32_t party, slot
+    cdef readonly uint32_t participant, slot
     cdef uint32_t range
     cdef readonly uint64_t gen
     cdef uint64_t fork_generation, end, skipped
@@ -40,6 +40,7 @@ cdef class Fill(Room):
     cdef uint64_t row_since  # when the sample was begun that is being read; 0: none is
     cdef int64_t row_index
     cdef int overflow
+    cdef bint by_rows        # each sample is copied to its row as it is read
     cdef bint whole(self) noexcept
     cdef int check(self) except -1
     cdef void begin_row(self, uint32_t row, object index) noexcept
@@ -63,7 +64,8 @@ cdef class Reading:
     cdef uint64_t begun, ended, skipped
 
 
-cdef Lease take(Segment ring, uint32_t party, uint32_t slot)
-cdef Fill make_fill(Segment ring, uint32_t party, uint32_t slot, uint32_t which, uint64_t gen)
+cdef Lease take(Segment ring, uint32_t participant, uint32_t slot)
+cdef Fill make_fill(Segment ring, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen)
 cdef Fill current_fill()
+cdef bint has_slow_samples() noexcept
 cdef int looked_up(bint hit) noexcept

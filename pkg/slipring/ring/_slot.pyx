@@ -5,7 +5,7 @@ import pickle
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
-from cpython.object cimport PyObject_GetItem, PyTypeObject, newfunc
+from cpython.object cimport PyTypeObject, newfunc
 from cpython.ref cimport PyObject, Py_REFCNT
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -58,11 +58,11 @@ cdef class Lease:
         self.release()
 
 
-cdef Lease take(Segment ring, uint32_t party, uint32_t slot):
-    """READY -> LEASED; None if another consumer was faster (push mode)."""
+cdef Lease take(Segment ring, uint32_t participant, uint32_t slot):
+    """READY -> LEASED; None if another consumer was faster (queue mode)."""
     cdef Lease lease = Lease.__new__(Lease)
     lease.ring, lease.slot = ring, slot
-    if not ring.take(party, slot, &lease.gen, &lease.result):
+    if not ring.take(participant, slot, &lease.gen, &lease.result):
         return None
     lease.fork_generation = ring.fork_generation  # this process's, or it could not have taken
     lease.active = True
@@ -84,16 +84,24 @@ cdef class Hold:
 
     def __dealloc__(self):
         if self.fork_generation == forks() and self.ring.unuse(self.slot) and self.published:
-            self.ring.unhold(self.party, self.slot, self.gen)
+            self.ring.unhold(self.participant, self.slot, self.gen)
 
 
-cdef Fill make_fill(Segment ring, uint32_t party, uint32_t slot, uint32_t which, uint64_t gen):
+cdef Fill make_fill(Segment ring, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen):
     cdef Fill fill = Fill.__new__(Fill)
-    fill.ring, fill.party, fill.slot, fill.range, fill.gen = ring, party, slot, which, gen
+    fill.ring, fill.participant, fill.slot, fill.range, fill.gen = ring, participant, slot, which, gen
     fill.fork_generation = forks()
     fill.task = ring.task_of(slot)
     fill.payload = ring.payload(slot)
     return fill
+
+
+cdef object part_of(rows, uint32_t first, uint32_t end):
+    """Return a range of what a sampler gave for a batch; of a set, which has no slices, a list."""
+    try:
+        return rows[first:end]
+    except (TypeError, KeyError):
+        return list(rows)[first:end]
 
 
 @cython.auto_pickle(False)
@@ -136,15 +144,15 @@ cdef class Fill(Room):
 
     @property
     def run(self):
-        return self.task.run
+        return self.task.iteration
 
     @property
     def epoch(self):
         return self.task.epoch
 
     @property
-    def ticket(self):
-        return self.task.ticket
+    def seq(self):
+        return self.task.seq
 
     @property
     def seed(self):
@@ -173,6 +181,11 @@ cdef class Fill(Room):
         return self.task.rows
 
     @property
+    def used(self):
+        """int: bytes of the slot that this worker has taken."""
+        return self.end
+
+    @property
     def n_ranges(self):
         return self.task.n_ranges
 
@@ -182,14 +195,14 @@ cdef class Fill(Room):
         return first, min(first + self.task.chunk, self.task.rows)
 
     def indices(self):
-        """Return the indices of this slot or range as a list of what the sampler gave."""
+        """Return the indices of this slot or range: what the sampler gave, or that part of it."""
         cdef const int64_t *at = <const int64_t *> self.ring.task_area(self.slot)
         cdef uint32_t i, first = 0, end = self.task.rows
         if self.range < SR_MAX_RANGES:
             first, end = self.rows_of(self.range)
         if self.task.kind == SR_TASK_OBJECT:
             rows = pickle.loads(PyBytes_FromStringAndSize(<char *> at, self.task.bytes))
-            self.rows = rows if len(rows) == end - first else rows[first:end]
+            self.rows = rows if self.range >= SR_MAX_RANGES else part_of(rows, first, end)
         else:
             self.rows = [None] * (end - first)
             for i in range(first, end):
@@ -199,7 +212,7 @@ cdef class Fill(Room):
     @property
     def asked_for(self):
         """list or None: the indices, once they have been read."""
-        return self.rows
+        return None if self.rows is None else list(self.rows)
 
     cdef int check(self) except -1:
         """Refuse what a forked child would do to its parent's slot."""
@@ -215,7 +228,7 @@ cdef class Fill(Room):
     cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL:
         """Return `nbytes` of this slot's payload, committed."""
         self.check()
-        cdef uint64_t offset = self.ring.alloc(self.party, self.slot, nbytes, align)
+        cdef uint64_t offset = self.ring.alloc(self.participant, self.slot, nbytes, align)
         self.end = max(self.end, offset + nbytes)
         return self.payload + offset
 
@@ -237,17 +250,17 @@ cdef class Fill(Room):
         cdef Hold hold = self.hold
         if hold is None:
             hold = Hold.__new__(Hold)
-            hold.ring, hold.party, hold.slot, hold.gen = self.ring, self.party, self.slot, self.gen
+            hold.ring, hold.participant, hold.slot, hold.gen = self.ring, self.participant, self.slot, self.gen
             hold.fork_generation = forks()
             self.ring.use(self.slot)
             self.hold = hold
         return hold
 
-    def rewind(self, bint hard=False):
+    def rewind(self, bint hard=False, uint64_t keep=0):
         """Forget what was allocated, to write an error in place of a batch.
 
         Arrays that worker code keeps stay as they are, unless `hard`: then they must not be used any more,
-        and the error has a place even where no memory is left.
+        and the error has a place even where no memory is left. The first `keep` bytes stay in any case.
         """
         self.check()
         cdef Hold hold = self.hold
@@ -259,11 +272,10 @@ cdef class Fill(Room):
             # What is kept may be what another worker has staged.
             for which in range(self.task.n_ranges):
                 self.end = max(self.end, min(self.result_of(which).bytes, limit))
-        self.ring.rewind(self.party, self.slot, self.gen)
-        if kept:
-            self.ring.alloc(self.party, self.slot, self.end, 1)
-        else:
-            self.end = 0
+        self.ring.rewind(self.participant, self.slot, self.gen)
+        self.end = max(self.end, keep) if kept else keep
+        if self.end:
+            self.ring.alloc(self.participant, self.slot, self.end, 1)
 
     cdef void note(self, uint64_t begun, uint64_t fetched) noexcept:
         """Add the times of fetching and collating, up to now, and the skipped samples to the slot's."""
@@ -274,11 +286,11 @@ cdef class Fill(Room):
 
     cdef void begin_row(self, uint32_t row, object index) noexcept:
         """The sample of a row, of the slot or the range, is read from now on."""
-        cdef uint64_t now = clock() if slipring_sample_ns > PRECISE_NS else coarse_clock()
+        cdef uint64_t now = tick()
         self.end_row(now)
         row = self.of_batch(row)
         self.row_since, self.row_index = now, self.shown_index(row, index)
-        self.ring.note_row(self.party, self.slot, row, now)
+        self.ring.note_row(self.participant, self.slot, row, now)
 
     cdef uint32_t of_batch(self, uint32_t row) noexcept:
         """The row of the whole batch."""
@@ -301,10 +313,10 @@ cdef class Fill(Room):
         """All samples have been read."""
         cdef uint64_t now
         if self.row_since != 0:
-            now = clock() if slipring_sample_ns > PRECISE_NS else coarse_clock()
+            now = tick()
             self.end_row(now)
             self.row_since = 0
-            self.ring.note_row(self.party, self.slot, SR_WHOLE, now)
+            self.ring.note_row(self.participant, self.slot, SR_WHOLE, now)
 
     # ---- the end of a fill
 
@@ -315,7 +327,7 @@ cdef class Fill(Room):
         self.hold = None
         cdef bint held = hold is not None and (Py_REFCNT(hold) > 1 or self.ring.stays(self.slot))
         result.flags = (result.flags & SET_APART) | (HELD if held else 0)
-        self.ring.publish(self.party, self.slot, self.gen, result, held)
+        self.ring.publish(self.participant, self.slot, self.gen, result, held)
         self.done = True
         # Only now: a slot that was not published is not to be given back by this hold.
         if held:
@@ -330,11 +342,11 @@ cdef class Fill(Room):
     def abort(self):
         """Give the slot back; nothing is published, and arrays in it must not be used any more."""
         self.check()
-        self.ring.abort(self.party, self.slot, self.gen)
+        self.ring.abort(self.participant, self.slot, self.gen)
         self.done = True
 
     cdef int give_back(self) except -1:
-        """As `abort`, but arrays in it that code has kept stay good as long as they live (push mode).
+        """As `abort`, but arrays in it that code has kept stay good as long as they live (queue mode).
 
         In a forked child nothing: the slot is its parent's.
         """
@@ -343,8 +355,8 @@ cdef class Fill(Room):
         if self.fork_generation != forks():
             return 0
         if hold is None or (Py_REFCNT(hold) == 1 and not self.ring.stays(self.slot)):
-            return self.ring.abort(self.party, self.slot, self.gen)
-        self.ring.park(self.party, self.slot, self.gen)
+            return self.ring.abort(self.participant, self.slot, self.gen)
+        self.ring.park(self.participant, self.slot, self.gen)
         hold.published = True
         return 0
 
@@ -358,12 +370,12 @@ cdef class Fill(Room):
 
     cdef int settle(self, int layout, const sr_result *result) except -1:
         self.check()
-        return self.ring.settle(self.party, self.slot, self.gen, layout, result)
+        return self.ring.settle(self.participant, self.slot, self.gen, layout, result)
 
     cdef int range_done(self, const sr_result *result) except -1:
         """End this range; 1 if this worker must now finish the whole slot."""
         self.check()
-        cdef int rc = self.ring.range_done(self.party, self.slot, self.range, self.gen, result)
+        cdef int rc = self.ring.range_done(self.participant, self.slot, self.range, self.gen, result)
         if rc == 1:
             self.range = SR_FINISH
         else:
@@ -373,7 +385,7 @@ cdef class Fill(Room):
     def propose_layout(self):
         """Return 0 if this worker decides how the rows lie, else DIRECT or STAGED."""
         self.check()
-        return self.ring.propose(self.party, self.slot, self.gen)
+        return self.ring.propose(self.participant, self.slot, self.gen)
 
 
 cdef Fill current_fill():
@@ -383,6 +395,16 @@ cdef Fill current_fill():
         return None
     fill = <Fill> slipring_current_fill
     return fill if fill.fork_generation == forks() else None
+
+
+cdef bint has_slow_samples() noexcept:
+    """Return whether a sample of this thread's last batch took so long that the precise clock costs little."""
+    return slipring_sample_ns > PRECISE_NS
+
+
+cdef uint64_t tick() noexcept:
+    """Return the time, from the coarse clock if samples are fast."""
+    return clock() if has_slow_samples() else coarse_clock()
 
 
 cdef sr_parts *current_parts() noexcept:
@@ -405,28 +427,6 @@ def skip():
     reading = <Reading> slipring_current_reading
     reading.skipped += 1
     return True
-
-
-def read_samples(dataset, list asked, fetcher):
-    """Return the samples at those indices, one by one, and have it known from outside which one is being read.
-
-    What one raises is noted in ``fetcher.failed``, with its position.
-    """
-    cdef Fill fill = current_fill()
-    cdef uint32_t i = 0
-    cdef list samples = []
-    try:
-        for i in range(<uint32_t> len(asked)):
-            if fill is not None:
-                fill.begin_row(i, asked[i])
-            samples.append(PyObject_GetItem(dataset, asked[i]))
-    except Exception as error:
-        fetcher.failed = error, i
-        raise
-    finally:
-        if fill is not None:
-            fill.end_rows()
-    return samples
 
 
 # ---- samples that are read beside one another, by other threads than the one that makes the batch
@@ -497,7 +497,7 @@ def end_reading(list asked, list readings, uint64_t since):
     fill.parts.decode_ns += <uint64_t> (part * spent[1])
     fill.parts.resize_ns += <uint64_t> (part * spent[2])
     fill.row_since = 0
-    fill.ring.note_row(fill.party, fill.slot, SR_WHOLE, clock())
+    fill.ring.note_row(fill.participant, fill.slot, SR_WHOLE, clock())
     return 0
 
 

@@ -96,6 +96,13 @@ def task_too_large(needed: int, room: int, slot_bytes: int, limited_by: str | No
     )
 
 
+FORKED = (
+    ". A forked worker waits for ever for a lock that a thread of its parent held at the fork. Libraries such as JAX "
+    "and TensorFlow start threads when they are first used. If the dataset uses one, give the start method "
+    "'forkserver', or create the workers before the library is used"
+)
+
+
 def slots_held(slots: int, free: int) -> SlotsHeld:
     """Return the SlotsHeld where all slots are in use and only `free` of them can come back."""
     return SlotsHeld(
@@ -107,12 +114,13 @@ def slots_held(slots: int, free: int) -> SlotsHeld:
     )
 
 
-def timed_out(seconds: float, ticket: int, workers: int) -> LoaderTimeout:
+def timed_out(seconds: float, seq: int, workers: int, method: str) -> LoaderTimeout:
     """Return the LoaderTimeout where a batch has not come in time."""
     return LoaderTimeout(
-        f"no batch within timeout={seconds} s: batch {ticket} is still being made by {workers} workers; "
-        "raise timeout, use more workers, or look at what the dataset waits for (py-spy dump --pid of a "
-        "worker)"
+        f"no batch within timeout={seconds} s: batch {seq} is still being made by {workers} workers (start method "
+        f"{method!r}); raise timeout, use more workers, or look at what they wait for (`slipring dump {os.getpid()}` "
+        "shows what each worker does, `py-spy dump --pid` of a worker where)"
+        + (FORKED if method == "fork" else "")
     )
 
 
@@ -169,9 +177,9 @@ def _file_system(directory: str) -> str:
     return "another file system"
 
 
-def too_many_processes(parties: int) -> TooManyProcesses:
-    """Return the TooManyProcesses of a segment with `parties` numbers."""
+def too_many_processes(participants: int) -> TooManyProcesses:
+    """Return the TooManyProcesses of a segment with `participants` numbers."""
     return TooManyProcesses(
-        f"{parties} living processes use this queue already, and it has room for no more; raise "
-        f"max_processes= (now {parties}), or have some of them drop the queue or call its disconnect_client()"
+        f"{participants} living processes use this queue already, and it has room for no more; raise "
+        f"max_processes= (now {participants}), or have some of them drop the queue or call its disconnect_client()"
     )

@@ -6,7 +6,9 @@ Compiled: between the batch and its count, and between that and who has asked, n
 cimport cython
 from libc.stdint cimport int64_t
 
-from sys import is_finalizing
+from slipring.workers.engine import exiting
+
+cdef object _exiting = exiting  # no global of the module: those may have gone when an iterator is dropped at exit
 
 
 @cython.final
@@ -107,5 +109,5 @@ cdef class StreamIterator:
         return 0
 
     def __del__(self):
-        if self.on_end is not None and not is_finalizing():
+        if self.on_end is not None and not _exiting():
             self.end()

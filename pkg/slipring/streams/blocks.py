@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from slipring.errors import BlockError, shown
+from slipring.options import mask_name
 from slipring.streams._rebatch import Block
 
 _OBJECTS = "OUST"  # kinds of dtypes without numbers: text, bytes, Python's objects
@@ -46,6 +47,10 @@ class Feed:
     columns : list of str, optional
         Only these, in this order; default all of the first block.
     batch_size : int
+    fill_null : dict
+        Column -> the value that comes in the place of its nulls.
+    null_mask : list of str
+        Columns that get a mask, which says where they had nulls. Without a value of their own they are filled with 0.
 
     Attributes
     ----------
@@ -55,9 +60,12 @@ class Feed:
 
     within = "the stream"
 
-    def __init__(self, columns, batch_size):
+    def __init__(self, columns, batch_size, fill_null, null_mask):
         self._columns = columns
         self._batch_size = batch_size
+        self._fill_null, self._null_mask = fill_null, null_mask
+        self._nullable = tuple(dict.fromkeys([*fill_null, *null_mask]))
+        self._read_names = None  # what is read of every block: all that it has, or `columns`
         self._kinds = None  # name -> what every block must have: (dtype, shape of a row), or the Arrow type
         self._names = ()  # of those that are arrays
         self._schema = None  # of a record batch that had all that
@@ -98,30 +106,30 @@ class Feed:
             )
         if len(batches) != 1 or batches[0] is not given:
             return batches
-        return self._of_batch(arrow, given) if given.num_rows else None
+        return self._of_batch(given) if given.num_rows else None
 
     def _wanted(self, found):
         """The names of a block's columns that are wanted."""
         if self._columns is None:
-            return list(found) if self._kinds is None else self._alike(found)
+            return list(found) if self._read_names is None else self._alike(found)
         for name in self._columns:
             if name not in found:
                 raise _error(name, f"column {name!r} is missing: the block has {', '.join(map(repr, found))}")
         return self._columns
 
     def _alike(self, found):
-        for name in self._kinds:
+        for name in self._read_names:
             if name not in found:
                 raise _error(name, f"column {name!r} is missing: the block has {', '.join(map(repr, found))}")
         for name in found:
-            if name not in self._kinds:
+            if name not in self._read_names:
                 raise _error(
                     name, f"column {name!r} is one that the first block does not have: name those that are wanted "
                     "in columns="
                 )  # fmt: skip
-        return self._kinds
+        return self._read_names
 
-    def _of_batch(self, arrow, batch):
+    def _of_batch(self, batch):
         names = batch.schema.names
         if self._schema is None or not batch.schema.equals(self._schema):
             if len(set(names)) < len(names):
@@ -129,13 +137,13 @@ class Feed:
                 raise _error(twice, f"column {twice!r} is there {names.count(twice)} times")
             names = self._wanted(names)
         else:
-            names = self._kinds
-        made = self._of_columns({name: _seen(arrow, batch.column(name), name) for name in names})
+            names = self._read_names
+        made = self._of_columns({name: batch.column(name) for name in names})
         self._schema = batch.schema
         return made
 
     def _of_columns(self, columns):
-        """Make a block of {name: array, or Arrow array}."""
+        """Make a block of {name: array, masked array or Arrow array}."""
         if not columns:
             raise BlockError("the block has no column")
         rows, first = -1, None
@@ -149,9 +157,12 @@ class Feed:
                 )
         if rows == 0:
             return None
+        read_names = list(columns)
+        masks = self._fill(columns) if self._nullable else {}
+        columns = {**{name: _seen(column, name) for name, column in columns.items()}, **masks}
         kinds = {name: _kind(column) for name, column in columns.items()}
         if self._kinds is None:
-            self._kinds = kinds
+            self._read_names, self._kinds = read_names, kinds
             self._names = tuple(name for name, kind in kinds.items() if isinstance(kind, tuple))
         elif kinds != self._kinds:
             name = next(name for name in kinds if kinds[name] != self._kinds[name])
@@ -167,6 +178,32 @@ class Feed:
             rows,
             any(isinstance(array, Written) for array in arrays),
         )
+
+    def _fill(self, columns):
+        """Put values in the place of nulls in the columns that the options name; return the masks, {name: array}."""
+        arrow, masks = _arrow_blocks(), {}
+        for name in self._nullable:
+            if name not in columns:
+                option = "fill_null" if name in self._fill_null else "null_mask"
+                raise _error(
+                    name,
+                    f"column {name!r} of {option} is missing: the block has {', '.join(map(repr, columns))}",
+                )
+            if isinstance(columns[name], Written):
+                raise _error(name, f"column {name!r} is made where it will be read: it has no nulls to fill")
+            try:
+                columns[name], mask = arrow.filled(columns[name], name, self._fill_null)
+            except arrow.Unfit as error:
+                raise _error(name, str(error)) from None
+            if name in self._null_mask:
+                masks[mask_name(name)] = mask
+        taken = next((name for name in masks if name in columns), None)
+        if taken is not None:
+            raise _error(
+                taken,
+                f"column {taken!r} has the name of a mask that null_mask asks for: leave it out with columns=",
+            )
+        return masks
 
     # ---- for the rebatcher
 
@@ -201,13 +238,18 @@ class Feed:
 
 
 def _column(values, name):
-    """See what a dict has as an array, or an Arrow array."""
+    """See what a dict has as an array, a masked array if it is one, or an Arrow array."""
     if isinstance(values, Written):
         return values
+    if isinstance(values, Mapping):
+        raise _error(
+            name,
+            f"column {name!r} is a dict ({shown(list(values))}): give each of its parts as a column of its own",
+        )
     arrow = _arrow(values)
     if arrow is None:
         try:
-            array = np.asarray(values)
+            array = values if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
         except (ValueError, TypeError, RuntimeError) as error:
             raise _error(name, f"column {name!r} cannot be made an array: {error}") from error
         if array.dtype.kind not in _OBJECTS:
@@ -218,21 +260,32 @@ def _column(values, name):
             return array
         arrow = _arrow_blocks()
     try:
-        column = arrow.as_column(values)
+        return arrow.as_column(values)
     except arrow.Unfit as error:
         raise _error(
             name, f"column {name!r} is neither numbers nor what Arrow has a type for: {error}"
         ) from error
-    return _seen(arrow, column, name)
 
 
-def _seen(arrow, column, name):
-    """See an Arrow array as an array, if its rows have a fixed size."""
+def _seen(column, name):
+    """See a masked array, or an Arrow array whose rows have a fixed size, as an array: it has no nulls."""
+    if isinstance(column, np.ma.MaskedArray):
+        if np.ma.is_masked(column):
+            raise _error(
+                name,
+                f"column {name!r} has {np.ma.count_masked(column)} masked values: name it in fill_null= or null_mask=, "
+                "or fill them before (filled())",
+            )
+        return np.asarray(column)
+    if isinstance(column, (np.ndarray, Written)):
+        return column
+    arrow = _arrow_blocks()
     try:
         array = arrow.as_numpy(column)
     except arrow.Unfit as error:
         raise _error(
-            name, f"column {name!r} has numbers or tensors in each row, but {error}: fill or filter them before"
+            name, f"column {name!r} has numbers or tensors in each row, but {error}: name it in fill_null= or "
+            "null_mask=, or filter them before"
         ) from None  # fmt: skip
     return column if array is None else array
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from slipring.errors import shown
 from slipring.iterate.dispatch import StreamPlan
 from slipring.loader import MASK_62, Loader
-from slipring.options import integer
+from slipring.options import advice, integer, seconds
 from slipring.ring._ring import MAX_WORKERS, mix
 from slipring.streams._iterator import Place, StreamIterator
 from slipring.streams.source import Stream, check_shuffle
@@ -46,6 +47,8 @@ def stream(
     columns: Sequence[str] | None = None,
     drop_last: bool = False,
     shuffle_buffer: int = 0,
+    fill_null: Mapping[str, Any] | None = None,
+    null_mask: Sequence[str] | None = None,
     seed: int | None = None,
     num_workers: int = 0,
     start_method: Literal["fork", "forkserver", "spawn", "thread"] | None = None,
@@ -73,6 +76,14 @@ def stream(
     shuffle_buffer : int
         Draw the rows of a batch at random from a buffer of so many, at least `batch_size`, in each worker's own
         memory. 0: rows come in the source's order. Columns without a fixed size per row are slower to draw.
+    fill_null : dict of str to scalar, optional
+        Column -> the value that comes in the place of its nulls, which the column's type must have: a number, a bool,
+        a ``datetime``, for text a str. It also fills nulls within lists of a fixed size and tensors, and the masked
+        values of a ``numpy.ma.MaskedArray``. Needs pyarrow.
+    null_mask : sequence of str, optional
+        Columns of which the batch has the mask too: another column, ``"<name>_mask"``, of bools that are true where a
+        value was null, in the shape of the values. Numbers, bools and times that `fill_null` does not name are 0,
+        False and the epoch there; other nulls stay. Needs pyarrow.
     seed : int, optional
         The same seed draws the same rows, if the source gives the same. None: a new one, from the system.
     num_workers : int
@@ -101,9 +112,10 @@ def stream(
 
     Notes
     -----
-    The iterator raises `slipring.errors.BlockError` for a block with other columns, or nulls where an array has no
-    place for them. That names the column and the batch, and costs the block alone: ask for the next batch, or go on
-    with ``for``, on the same iterator. An exception of the source comes with its own type.
+    The iterator raises `slipring.errors.BlockError` for a block with other columns, or with nulls in a column that
+    becomes an array and that neither `fill_null` nor `null_mask` names. That names the column and the batch, and costs
+    the block alone: ask for the next batch, or go on with ``for``, on the same iterator. An exception of the source
+    comes with its own type.
 
     Examples
     --------
@@ -119,12 +131,16 @@ def stream(
     """
     unknown = sorted(set(options) - set(LoaderOptions.__annotations__))
     if unknown:
+        known = (*inspect.signature(stream).parameters, *LoaderOptions.__annotations__)
         raise TypeError(
-            f"stream() got an unexpected keyword argument {unknown[0]!r}; of a Loader's it takes "
-            + ", ".join(LoaderOptions.__annotations__)
+            f"stream() got an unexpected keyword argument {unknown[0]!r}{advice(unknown[0], known, {})}"
         )
-    data = Stream(batches, batch_size, columns=columns, drop_last=drop_last, shuffle_buffer=shuffle_buffer)
-    integer("num_workers", num_workers, 0, MAX_WORKERS, hint="; 0 reads in this process")
+    data = Stream(
+        batches, batch_size, columns=columns, drop_last=drop_last, shuffle_buffer=shuffle_buffer, fill_null=fill_null,
+        null_mask=null_mask,
+    )  # fmt: skip
+    num_workers = integer("num_workers", num_workers, 0, MAX_WORKERS, hint="; 0 reads in this process")
+    seconds("timeout", timeout)
     if not data.per_worker and num_workers:
         if num_workers > 1:
             raise ValueError(
@@ -172,7 +188,6 @@ class StreamLoader(Loader[dict[str, Any]]):
 
     dataset: Stream
     seed: int
-    epoch: int
     _at: Place | None
     _worker_class = StreamWorker
 

@@ -6,22 +6,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slipring.errors import shown
-from slipring.options import flag, integer
+from slipring.options import flag, integer, iterable
 from slipring.streams._shards import ShardRebatcher
 from slipring.streams.blocks import Feed
 from slipring.streams.source import Pass, Stream, _blocks_of, _check_source
 from slipring.workers.passes import Sharded, ShardedPass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 class ShardStream(Sharded, Stream):
     """A `Stream` of shards: files, partitions, queries, whose rows come in the same order whoever reads them.
 
     Ranks take the shards in turn, and so do the workers of a rank. Its states say how far each shard was read, so
-    other ranks and workers can go on with them: see `rest_of`. It is read by `slipring.torch.DataLoader`, as `Stream`
-    is: ``class Rows(slipring.streams.ShardStream, torch.utils.data.IterableDataset): pass``, with ``batch_size=None``.
+    other ranks and workers can go on with them: see `rest_of`. `slipring.torch.DataLoader` reads it, as it
+    reads `Stream`, with ``batch_size=None``.
 
     Parameters
     ----------
@@ -36,6 +36,8 @@ class ShardStream(Sharded, Stream):
         buffer would belong to many shards at once, and no state could say which of them were given out.
     rank, world_size : int
         Whose shards these are.
+    fill_null, null_mask
+        As `slipring.stream` has them.
 
     Attributes
     ----------
@@ -77,15 +79,20 @@ class ShardStream(Sharded, Stream):
         shuffle: bool = False,
         rank: int = 0,
         world_size: int = 1,
+        fill_null: Mapping[str, Any] | None = None,
+        null_mask: Sequence[str] | None = None,
     ) -> None:
         if isinstance(shards, (str, bytes)):
-            raise TypeError(f"shards must be a sequence of them, not the one {shards!r}")
+            raise TypeError(f"shards must be a sequence of them, not the one {shown(shards)}")
+        iterable("shards", shards, "a sequence of them")
         if not callable(read):
             raise TypeError(f"read must be a function of a shard that returns its blocks, not {shown(read)}")
-        super().__init__(read, batch_size, columns=columns, drop_last=drop_last)
+        super().__init__(
+            read, batch_size, columns=columns, drop_last=drop_last, fill_null=fill_null, null_mask=null_mask
+        )
         flag("shuffle", shuffle)
-        integer("world_size", world_size, 1)
-        integer("rank", rank, 0, world_size - 1)
+        world_size = integer("world_size", world_size, 1)
+        rank = integer("rank", rank, 0, world_size - 1)
         self.shards = list(shards)
         if len(self.shards) < world_size:
             raise ValueError(
@@ -127,7 +134,7 @@ class ShardPass(ShardedPass, Pass):
         left = [[number, first] for number, first, _ in self._pieces[at:]]
         if left:
             left[0][1] = row
-        self._feed = Feed(stream.columns, stream.batch_size)
+        self._feed = Feed(stream.columns, stream.batch_size, stream.fill_null, stream.null_mask)
         self.made = ShardRebatcher(
             partial(stream._read, self._feed), self._feed, stream.batch_size, stream.drop_last, left
         )

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring.errors import BlockError, shown
-from slipring.options import MAX_COUNT, flag, integer
+from slipring.options import MAX_COUNT, flag, integer, is_scalar, names, null_options
 from slipring.ring._ring import mix
 from slipring.streams._rebatch import Reading, Rebatcher, Shuffler
 from slipring.streams.blocks import Feed
-from slipring.workers.passes import here
+from slipring.workers.passes import IterableSource, here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
-class Stream:
+class Stream(IterableSource):
     """Blocks of rows as an iterable dataset whose samples are batches of an exact size: for any loader.
 
-    `slipring.stream` makes one and a loader of it. torch's kind of loader knows an iterable dataset by its class:
-    ``class Rows(slipring.streams.Stream, torch.utils.data.IterableDataset): pass``, read with ``batch_size=None``.
+    `slipring.stream` makes one and a loader of it. For torch's kind of loader it is an ``IterableDataset`` once
+    `slipring.torch` has been imported; read it with ``batch_size=None``.
 
     Parameters
     ----------
-    batches, batch_size, columns, drop_last, shuffle_buffer
+    batches, batch_size, columns, drop_last, shuffle_buffer, fill_null, null_mask
         As `slipring.stream` has them.
 
     Raises
@@ -53,6 +53,8 @@ class Stream:
     columns: list[str] | None
     drop_last: bool
     shuffle_buffer: int
+    fill_null: dict[str, Any]
+    null_mask: list[str]
     _passes: int
     _begun: bool
     _resume: tuple[int, list[int]] | None
@@ -65,23 +67,22 @@ class Stream:
         columns: Sequence[str] | None = None,
         drop_last: bool = False,
         shuffle_buffer: int = 0,
+        fill_null: Mapping[str, Any] | None = None,
+        null_mask: Sequence[str] | None = None,
     ) -> None:
         _check_source(batches)
-        integer("batch_size", batch_size, 1, MAX_COUNT)
-        integer("shuffle_buffer", shuffle_buffer, 0, MAX_COUNT)
+        batch_size = integer("batch_size", batch_size, 1, MAX_COUNT)
+        shuffle_buffer = integer("shuffle_buffer", shuffle_buffer, 0, MAX_COUNT)
         flag("drop_last", drop_last)
         if 0 < shuffle_buffer < batch_size:
             raise ValueError(
                 f"shuffle_buffer={shuffle_buffer} rows cannot fill a batch of batch_size={batch_size}: use at "
                 "least as many (0: no shuffling)"
             )
-        if isinstance(columns, str):
-            raise TypeError(f"columns must be a sequence of names, not the one name {columns!r}")
-        self.columns = None if columns is None else list(columns)
-        if self.columns is not None and (not self.columns or len(set(self.columns)) < len(self.columns)):
-            raise ValueError(f"columns must be None (all) or name some, each once, not {shown(self.columns)}")
-        self.batches, self.batch_size = batches, int(batch_size)
-        self.drop_last, self.shuffle_buffer = bool(drop_last), int(shuffle_buffer)
+        self.columns = names("columns", columns)
+        self.fill_null, self.null_mask = null_options(self.columns, fill_null, null_mask)
+        self.batches, self.batch_size = batches, batch_size
+        self.drop_last, self.shuffle_buffer = bool(drop_last), shuffle_buffer
         self._passes = 0  # of this process
         self._begun = False  # an iterator, which is read once, has been
         self._resume = None  # (a pass's seed, rows that each worker has given out of it)
@@ -157,7 +158,7 @@ class Pass(Reading):
         """Have the source opened."""
         stream = self._stream
         source = stream._open(self._worker, self._workers)
-        self._feed = Feed(stream.columns, stream.batch_size)
+        self._feed = Feed(stream.columns, stream.batch_size, stream.fill_null, stream.null_mask)
         common = source, self._feed, stream.batch_size, stream.drop_last
         if stream.shuffle_buffer:
             rng = np.random.Generator(np.random.Philox(key=mix(self._seed, self._worker)))
@@ -263,6 +264,7 @@ def _check_source(source, made_by=None, of="worker, num_workers"):
             f"{whose} must be an iterable of blocks, not {shown(source)}: for a stream of one block give [block]"
         )
     iterable = hasattr(source, "__iter__") or hasattr(source, "__arrow_c_stream__")
+    iterable = iterable and not is_scalar(source)
     if not iterable and (made_by is not None or not callable(source)):
         rest = "" if made_by is not None else ", or a function of (worker, num_workers) that returns one"
         raise TypeError(

@@ -5,6 +5,8 @@ import itertools
 from slipring.codec._encode import BATCH, END
 from slipring.ring._check import in_a_handler
 from slipring.ring._ring import now
+from slipring.workers._aside import AsWorker
+from slipring.workers.info import WorkerInfo
 from slipring.workers.worker import Worker
 
 
@@ -15,6 +17,12 @@ class StreamWorker(Worker):
     generators aside costs 0.3 ms, many times what a small batch does. Nor does anything refer to a batch that has
     been published: who keeps it has it copied.
     """
+
+    def _introduce(self, base_seed):
+        super()._introduce(base_seed)
+        self.info = WorkerInfo(
+            self.number, max(1, self.job.num_workers), base_seed + self.number, self.job.dataset
+        )
 
     def _stream(self, fill, begun):
         if self.kind != "inline":
@@ -27,7 +35,8 @@ class StreamWorker(Worker):
         made = box = []
         try:
             # No call comes between the batch and the list: a handler cannot raise there.
-            made.extend(itertools.islice(self.stream.draws, 1))
+            with AsWorker(self, self.info):
+                made.extend(itertools.islice(self.stream.iterator, 1))
             if not made:
                 self.encoder.publish(fill, [None], END)
                 return

@@ -2,8 +2,10 @@
 
 import numpy as np
 import torch
+from torch.utils.data import default_convert
 
 from slipring.codec.tensors import stack_alike
+from slipring.codec.tree import is_namedtuple
 from slipring.collate._arrays import empty
 from slipring.collate._as_torch import ODD, collate_plain, is_stock
 from slipring.ring._ring import current
@@ -26,12 +28,33 @@ def default_collate(samples):
 
     For values that go to a slot only: arrays may stand for tensors until the consumer takes them.
     """
-    registered = _theirs.default_collate_fn_map
-    if is_stock(registered, _IN_SLOT) or is_stock(registered, _STOCK):
+    if has_stock_rules():
         made = collate_plain(samples)
         if made is not ODD:
             return made
     return _theirs.default_collate(samples)
+
+
+def convert(sample):
+    """Return torch's default_convert of a sample; copy read-only arrays first, because every tensor is writable."""
+    return default_convert(_writable(sample))
+
+
+def _writable(sample):
+    kind = type(sample)
+    if isinstance(sample, np.ndarray):
+        return sample if sample.flags.writeable else sample.copy()
+    if kind is dict:
+        return {key: _writable(part) for key, part in sample.items()}
+    if kind is list or kind is tuple:
+        return kind([_writable(part) for part in sample])
+    return kind._make(map(_writable, sample)) if is_namedtuple(kind) else sample
+
+
+def has_stock_rules():
+    """Return whether the user has registered no types in torch's collation."""
+    registered = _theirs.default_collate_fn_map
+    return is_stock(registered, _IN_SLOT) or is_stock(registered, _STOCK)
 
 
 def _collate_tensor(batch, *, collate_fn_map=None):

@@ -5,7 +5,8 @@ import threading
 
 import torch
 
-from slipring.sampler import rank_of
+from slipring.errors import reentered
+from slipring.sampler import rank_that_draws
 from slipring.torch import private
 from slipring.torch.preload import FAILED
 from slipring.torch.private import profiler_enabled
@@ -34,7 +35,7 @@ class Epoch:
     _plan = None
     _ready = None  # what is made and not handed out, in a list
     _asking = None  # the lock of threads that ask
-    _last_ticket = -1
+    _last_seq = -1
     _keeps_seed = False  # from epoch to epoch
     home = None  # weak reference to the loader, whose newest iterator this is or was
     known_as = None  # the weak reference by which the loader knows the newest
@@ -51,20 +52,22 @@ class Epoch:
     def _go_on(self, loader):
         """Take over what load_state_dict() has left, before torch's own beginning of an epoch."""
         resume, loader._resume = loader._resume, None
-        self._made = []  # what is to be noted when that is handed out: (ticket, worker, states), None for nothing
+        # Recorded when the batch is delivered: (sequence number, worker, states), or None.
+        self._made = []
         if self._asking is None:
             self._asking, self._pid = threading.RLock(), os.getpid()
         self._finished = False
         self._before = state.ended_places(loader, resume)  # what datasets know from the epoch before
-        if resume is not None and resume["finished"] and not resume.get("seeded"):
+        if resume is not None and resume["finished"] and not resume["seeded"]:
             state.begin_next_epoch(loader, resume)
             resume = None
         self._rng_before = state_of(generator_of(loader))
         return resume
 
-    def _drawn_as(self, loader):
-        """The rank whose random numbers are drawn: where torch.distributed is not in use, the sampler's."""
-        return self._rank or rank_of(loader.batch_sampler, loader.sampler)
+    @staticmethod
+    def _drawn_as(loader):
+        """Return the rank whose random numbers are drawn."""
+        return rank_that_draws(loader.rank, loader.batch_sampler, loader.sampler)
 
     def _begin_as_torch(self, loader, resume):
         """torch's own beginning of an epoch, which also calls iter(sampler).
@@ -94,12 +97,12 @@ class Epoch:
             return None
         if self._dataset_kind == private.DatasetKind.Iterable:
             self._sampler_iter = iter(self._index_sampler)
-        self._num_yielded = resume.get("yielded", 0)
+        self._num_yielded = resume["yielded"] or 0
         return resume
 
     def _read_again(self, resume):
         """Drop what was delivered before, where nothing says how much of it each worker has read."""
-        count = 0 if resume is None else resume.get("dropped", 0)
+        count = 0 if resume is None else resume["dropped"]
         for done in range(count):
             try:
                 self._next_data()
@@ -110,6 +113,8 @@ class Epoch:
     def __next__(self):
         if self._pid != os.getpid():  # a forked child, in which no other thread will open the lock
             self._asking, self._pid = threading.RLock(), os.getpid()
+        if self._asking._is_owned():
+            raise reentered()
         while True:
             with self._asking:
                 if self._ready is None:
@@ -139,38 +144,37 @@ class Epoch:
             return
         made = self._made
         while made:
-            ticket, number, states = made[0]
+            seq, number, states = made[0]
             if states is FAILED:
                 del made[0]
-                self._failed(ticket, number)
+                self._failed(seq, number)
                 continue
             if number is not None:
-                place = self._positions.after(number, states, self._asked(ticket))
+                place = self._positions.after(number, states, self._asked(seq))
                 # No call from here on: all of it has happened, or nothing.
                 self._positions.workers[number] = place
                 self._positions.last = number
-                made[0] = (ticket, None, None)
-            if ticket is not None:
-                self._delivered(ticket)  # twice is once
-                self._last_ticket = ticket
+                made[0] = (seq, None, None)
+            if seq is not None:
+                self._delivered(seq)  # twice is once
+                self._last_seq = seq
             del made[0]
 
     def _is_begun(self):
         """Whether something of the next step is made, whose notes wait for the rest of it."""
         return False
 
-    def _delivered(self, ticket):
-        self._order.delivered(ticket)
+    def _delivered(self, seq):
+        self._order.delivered(seq)
 
-    def _asked(self, ticket):
-        return None if self._order is None else self._order.asked_for(ticket)
+    def _asked(self, seq):
+        return None if self._order is None else self._order.asked_for(seq)
 
     def state_dict(self):
         """Return the place after the batch that was handed out last; see `DataLoader.state_dict`."""
         self._catch_up()
-        if self._finished and isinstance(self._plan, state.TrackedPlan):
-            for number, states in self._plan.ends.items():
-                self._positions.put(number, states)
+        if self._finished:
+            self._put_ends()
         state_now = {
             **self._header,
             "base_seed": self._base_seed,
@@ -182,6 +186,12 @@ class Epoch:
             state_now["rng_next"] = state.next_epochs_rng(self._generator)
             state_now["seeded"] = self._keeps_seed
         return state_now
+
+    def _put_ends(self):
+        """Have the places be what the workers' streams said at their end."""
+        if isinstance(self._plan, state.TrackedPlan):
+            for number, states in self._plan.ends.items():
+                self._positions.put(number, states)
 
     def _catch_up(self):
         """Bring the place up to date where that was put off."""

@@ -3,12 +3,13 @@
 import itertools
 import time
 
-from torch.utils.data import IterDataPipe, MapDataPipe
+from torch.utils.data import IterDataPipe, MapDataPipe, default_convert
 from torch.utils.data.graph_settings import apply_sharding
 
 from slipring.ring._check import in_a_handler
 from slipring.ring._segment import now
 from slipring.torch import private
+from slipring.torch.collate import convert
 from slipring.torch.epoch import Epoch
 from slipring.torch.preload import FAILED
 from slipring.torch.state import iteration as state
@@ -71,7 +72,8 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
             apply_sharding(self._dataset, self._world_size, self._rank)
         self._meter = loader._engines.inline
         self._spent_from = 0
-        self._timed, self._share = Timed(self._collate_fn, self._meter), share(loader)
+        collate = convert if self._collate_fn is default_convert else self._collate_fn
+        self._timed, self._share = Timed(collate, self._meter), share(loader)
         place = None if resume is None else state.places_of(resume).get(0)
         self._dataset_fetcher, skip = self._open(loader, place)
         self._index = None  # what is in flight, in a list
@@ -137,13 +139,13 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         if self._order is None:  # what torch's own gives, from a generator that an exception would end
             return [None] * self._index_sampler.batch_size if self._auto_collation else None
         while self._index is None:
-            ticket = self._order.ticket
+            seq = self._order.seq
             for indices in self._lists:  # no call comes between the list and its place
                 self._index = [indices if self._auto_collation else indices[0]]
                 break
             else:
                 raise StopIteration
-            if ticket in self._done:
+            if seq in self._done:
                 self._index = None
         return self._index[0]
 
@@ -176,7 +178,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
     def _is_begun(self):
         return self._part is not None or bool(self._parts)
 
-    def _failed(self, ticket, number):
+    def _failed(self, seq, number):
         self._positions.failed(number)
 
     def _make(self):
@@ -209,14 +211,14 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
                 self._made.append((None, 0, FAILED))
             else:
                 if self._index is not None:
-                    self._made.append((order.ticket - 1, None, None))
+                    self._made.append((order.seq - 1, None, None))
                 if self._positions is not None:
                     self._made.append((None, 0, self._states()))
             self._dataset_fetcher.read = []
             self._index = None
             raise
         if self._index is not None:
-            notes = [(order.ticket - 1, None, None), *notes]
+            notes = [(order.seq - 1, None, None), *notes]
         # No call from here on: all of it has happened, or nothing.
         self._made += notes
         self._ready = [data]
@@ -229,7 +231,14 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
     def _states(self):
         """What is noted of a batch's states: asked for later, but for a step of several that may yet fail."""
         self._asks = not self._several
-        return copied(self._state_now()) if self._several else None
+        if not self._several:
+            return None
+        try:
+            return copied(self._state_now())
+        except Exception as error:
+            if in_a_handler(error):
+                raise
+            return error.with_traceback(None)  # raised where the state is asked for
 
     def _state_now(self):
         """What dataset and iterator say of themselves now; None if neither can."""
@@ -283,13 +292,13 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         """The batch, the generators seeded for it and put back: as with any number of workers."""
         with Aside():
             index = self._next_index()
-            share, ticket = self._share, self._order.ticket - 1
+            share, seq = self._share, self._order.seq - 1
             epoch = 0 if share is None else share.epoch(0, self._order.origin or 0)
-            seed = seeding.batch_seed(self._base_seed, epoch, ticket, 0, self._rank_drawn)
+            seed = seeding.batch_seed(self._base_seed, epoch, seq, 0, self._rank_drawn)
             seeding.set_batch_seed(seed, seed)
             seeding.seed_globals(seed)
             if share is not None:
-                share.begin(self._base_seed, epoch, ticket, 0)
+                share.begin(self._base_seed, epoch, seq, 0)
             data = self._dataset_fetcher.fetch(index)
         return private.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
 
@@ -305,7 +314,7 @@ class _MapFetcher(private.MapFetcher):
         reader = self.reader
         try:
             if self.auto_collation:
-                data = reader.samples(list(possibly_batched_index))
+                data = reader.samples(possibly_batched_index)
             else:
                 data = reader.one(possibly_batched_index)
         finally:

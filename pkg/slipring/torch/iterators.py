@@ -16,7 +16,7 @@ from slipring.torch.private import profiler_enabled
 from slipring.torch.state import iteration as state
 from slipring.torch.state.elastic import share
 from slipring.torch.state.order import Order, generator_of
-from slipring.torch.worker import TorchJob, TorchWorker
+from slipring.torch.worker import TorchJob, TorchWorker, init_thread
 from slipring.workers.seeding import Share
 
 
@@ -74,7 +74,11 @@ class WorkersIterator(Epoch, private.BaseIterator):
 
     def _begin_anew(self, loader, first_iter):
         self._settle()
-        last = self.state_dict() if self._positions is not None and self._finished else None
+        before = {}
+        if self._positions is not None and self._finished:
+            self._put_ends()
+            before = self._positions.ended()
+        had = self._num_workers
         self._go_on(loader)
         if loader.rng == "worker":  # as torch: their generators go on from behind what was asked for
             self._stop_preload()
@@ -88,7 +92,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
         if not self._keeps_seed:  # seeds come from it: each epoch needs its own
             self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
         self._epoch += 1
-        self._before = state.ended_places(loader, last)
+        self._before = before if had == loader.num_workers else {}  # each place is a worker's own
         self._begin(loader, None)
 
     @staticmethod
@@ -98,12 +102,12 @@ class WorkersIterator(Epoch, private.BaseIterator):
 
     def _begin(self, loader, resume):
         self._num_workers = loader.num_workers  # as torch's class has it
+        self._factor = loader.prefetch_factor
         self._header = state.header(loader)
         is_map = self._dataset_kind == private.DatasetKind.Map
         tracked = not is_map or state.is_stateful(self._dataset)
         self._positions = state.Positions(resume, self._before) if tracked else None
-        keep = tracked and loader.snapshot_every_n_steps != 1
-        self._order = Order(loader, self._sampler_iter, self._rng_before, resume, keep) if is_map else None
+        self._order = Order(loader, self._sampler_iter, self._rng_before, resume, tracked) if is_map else None
         # Where it is no part of the seeds, which each epoch has of its own, it is told for the records alone.
         epoch = self._epoch if self._keeps_seed else loader._epochs
         if loader.rng == "sample":
@@ -116,9 +120,9 @@ class WorkersIterator(Epoch, private.BaseIterator):
         if resume is not None and tracked:
             job = job.resumed(state.places_of(resume))
         elif self._before:
-            job = job.resumed(self._before)
+            job = job.resumed(state.loadable(self._before))
         if is_map:
-            first = self._order.ticket
+            first = self._order.seq
             plan = self._order.lists()
             if options.chunk_size is not None:
                 self._order.check = options.check_ranges
@@ -137,7 +141,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
             plan,
             give_back,
             rebuild=remote.rebuild,
-            first_ticket=first,
+            first_seq=first,
             done=self._order.above if is_map else (),
             eager=loader.rng == "worker",
             patient=loader._ahead > 0,
@@ -145,7 +149,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
         )
         waited = engine.ring.meter.wait_ns - waited
         loader._engines.iterators.add(self)
-        self._last_ticket, self._several = first - 1, loader.devices is not None
+        self._last_seq, self._several = first - 1, loader.devices is not None
         self._read_ahead = options.look_ahead
         mover, preload = loader._mover(engine), None
         if mover is not None:
@@ -162,6 +166,8 @@ class WorkersIterator(Epoch, private.BaseIterator):
 
     def _job(self, loader, options, tracked):
         init = loader.worker_init_fn
+        if init is not None and options.method == "thread":
+            init = functools.partial(init_thread, init)
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
             init = functools.partial(private.sharding_worker_init_fn, init, self._world_size, self._rank)
         return TorchJob(
@@ -215,10 +221,10 @@ class WorkersIterator(Epoch, private.BaseIterator):
                 break
             else:
                 raise StopIteration
-        data, note = came[1], (core.last_ticket, None, None)
+        data, note = came[1], (core.last_seq, None, None)
         if self._positions is not None:
             number, data, states = data
-            note = core.last_ticket, number, states
+            note = core.last_seq, number, states
         if self._pin_memory:
             data = private.pin_memory.pin_memory(data, self._pin_memory_device)
         # No call from here on: all of it has happened, or nothing.
@@ -240,31 +246,31 @@ class WorkersIterator(Epoch, private.BaseIterator):
         if isinstance(error, (WorkerDied, LoaderTimeout)) and not isinstance(error.__cause__, WorkerError):
             raise remote.in_torchs_words(error, self._timeout) from error
         elif self._preload is None:
-            self._failed(self._core.last_ticket, self._core.last_worker)
+            self._failed(self._core.last_seq, self._core.last_worker)
 
-    def _failed(self, ticket, worker):
-        """An exception has come in a ticket's place, or behind the one that was delivered last."""
-        if self._order is None and ticket != self._last_ticket:
+    def _failed(self, seq, worker):
+        """An exception has come in a batch's place, or after the one that was delivered last."""
+        if self._order is None and seq != self._last_seq:
             self._positions.failed(worker)
-        elif self._order is not None and worker is not None and (asked := self._asked(ticket)) is not None:
+        elif self._order is not None and worker is not None and (asked := self._asked(seq)) is not None:
             self._positions.lost(worker, asked)
-        self._last_ticket = ticket
-        self._delivered(ticket)
+        self._last_seq = seq
+        self._delivered(seq)
 
-    def _delivered(self, ticket):
-        if self._order is not None and self._order.needs_every_delivery and ticket >= 0:
-            self._order.delivered(ticket)
+    def _delivered(self, seq):
+        if self._order is not None and self._order.needs_every_delivery and seq >= 0:
+            self._order.delivered(seq)
 
     def _catch_up(self):
         self._settle()
         order = self._order
         if order is not None and not order.needs_every_delivery:
-            last = self._core.last_ticket if self._simple else self._last_ticket
+            last = self._core.last_seq if self._simple else self._last_seq
             order.low_water = max(order.low_water, last + 1)
 
     def _asked_for(self):
-        """Tickets that count as asked for when an epoch is broken off, however far the thread has got."""
-        return 0 if self._preload is None else self._last_ticket + 1 + self._read_ahead
+        """Sequence numbers that count as asked for when an epoch is broken off, however far the thread has got."""
+        return 0 if self._preload is None else self._last_seq + 1 + self._read_ahead
 
     def resize(self, options):
         """Go on with another number of workers; see `DataLoader.resize`."""
@@ -275,6 +281,21 @@ class WorkersIterator(Epoch, private.BaseIterator):
     def _stop_preload(self):
         if self._preload is not None:
             self._preload.stop()
+
+    # What libraries use of torch's iterator (MosaicML's, PyG's, Lightning's)
+
+    def _shutdown_workers(self):
+        self.close()
+
+    @property
+    def _workers(self):
+        """list: the workers' processes; of a closed iteration none."""
+        engine = self._core._engine
+        return [] if engine is None else list(getattr(engine.pool, "processes", {}).values())
+
+    @property
+    def _prefetch_factor(self):
+        return self._factor
 
     def close(self):
         """End the iteration."""

@@ -1,6 +1,5 @@
 """torch's DataLoader over slipring's ring."""
 
-import multiprocessing
 import warnings
 import weakref
 from typing import TypeVar
@@ -9,14 +8,24 @@ import torch
 import torch.utils.data
 
 from slipring.monitor.registry import register
-from slipring.options import Options, bounds, check_bounds, integer, suggesting
+from slipring.options import (
+    Options,
+    bounds,
+    check_bounds,
+    function,
+    integer,
+    iterable,
+    suggesting,
+)
 from slipring.ring._ring import MAX_WORKERS
 from slipring.torch import private
-from slipring.torch.collate import default_collate
+from slipring.torch.collate import convert, default_collate
+from slipring.torch.contexts import start_of
 from slipring.torch.device import cuda as _device
 from slipring.torch.device.mover import Mover
 from slipring.torch.device.registered import RegisteredSlots
 from slipring.torch.drop_in.standin import StandIn
+from slipring.torch.epoch import Epoch
 from slipring.torch.inline import InlineIterator
 from slipring.torch.iterators import WorkersIterator
 from slipring.torch.state.elastic import share
@@ -24,13 +33,16 @@ from slipring.torch.state.iteration import checked, initial, workers_of
 from slipring.workers import pool as _pool  # noqa: F401 - now: torch has brought what it takes long to import
 from slipring.workers.concurrency import Concurrency
 from slipring.workers.engine_cache import EngineCache
+from slipring.workers.passes import IterableSource
 from slipring.workers.tuning import Tuner
 
 OF_THE_CORE = (
     "chunk_size", "dispatch", "rng", "copy", "slots", "slot_bytes", "backing", "on_worker_death",
-    "max_restarts", "snapshot_every_n_steps", "min_workers", "max_workers", "fetch_threads",
+    "max_restarts", "snapshot_every_n_steps", "min_workers", "max_workers", "fetch_threads", "rank",
 )  # fmt: skip
 
+# torch's kind of loader knows an iterable dataset by its class.
+torch.utils.data.IterableDataset.register(IterableSource)
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -65,6 +77,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     chunk_size, copy, slots, slot_bytes, backing, on_worker_death, max_restarts, min_workers, max_workers
     fetch_threads
         As `slipring.Loader`'s.
+    rank : int, optional
+        As `slipring.Loader`'s: with ``rng='batch'`` or 'sample', whose random numbers are drawn. States say it too,
+        also those of an iterable dataset.
     device : torch.device, str or int, optional
         Where batches' tensors are to be: copied from the slots themselves, which are pinned, on a stream of
         the loader's. ``pin_memory`` adds nothing to it. Strings and other objects pass through.
@@ -100,7 +115,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     tensor([8, 9])
     """
 
-    fetch_threads = None  # nor had what was pickled before any
+    fetch_threads = rank = None  # nor had what was pickled before any
     _auto = False  # the number of workers is given; also to what was pickled before there was another way
 
     @suggesting(
@@ -145,6 +160,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         min_workers=None,
         max_workers=None,
         fetch_threads=None,
+        rank=None,
     ):
         # Other text is refused by torch, in its own words.
         self._auto = isinstance(num_workers, str) and num_workers == "auto"
@@ -166,6 +182,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         self.on_worker_death = on_worker_death
         self.max_restarts = max_restarts
         self.fetch_threads = fetch_threads
+        self.rank = rank
         self.device = device
         self.devices = devices
         self.preload = preload
@@ -191,12 +208,29 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        # What torch itself finds out at the first batch.
+        function("collate_fn", collate_fn)
+        function("worker_init_fn", worker_init_fn)
+        for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+            if given is not None:
+                iterable(name, given, "an iterable of indices")
         self._begin()
         _device.check(self)
-        share(self)
         # The extras are wrong now, not at the first batch. (If there is an accelerator is asked then: that
         # may initialize a driver, which a process that is yet to be forked must not have.)
-        self._core_options(self.preload or 0)
+        options = self._core_options(self.preload or 0)
+        self.rank = options.rank
+        share(self)
+        if (
+            options.method == "thread"
+            and self._dataset_kind == private.DatasetKind.Iterable
+            and num_workers > 1
+        ):
+            raise ValueError(
+                f"num_workers={num_workers} threads of {multiprocessing_context!r} would each read the whole of "
+                f"{type(dataset).__name__}: torch's get_worker_info() cannot tell threads of a process apart. Use one, "
+                "or processes"
+            )
         if fetch_threads is not None and self._dataset_kind == private.DatasetKind.Iterable:
             raise ValueError(
                 f"fetch_threads={fetch_threads} reads samples by their indices; {type(dataset).__name__} is an "
@@ -232,15 +266,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
 
     def _core_options(self, ahead=None):
         ahead = self._ahead if ahead is None else ahead
-        context = self.multiprocessing_context
+        method, context = start_of(self.multiprocessing_context)
         return Options(
             batch_size=(self.batch_size or 1) if self._auto_collation else None,
             num_workers=max(1, self.num_workers),
-            timeout=float(self.timeout),
+            timeout=self.timeout,
             prefetch_factor=max(1, self.prefetch_factor or 1),
             persistent_workers=bool(self.persistent_workers),
             in_order=bool(self.in_order),
-            start_method=(context or multiprocessing).get_start_method(),
+            start_method=method,
+            context=context,
             worker_init_fn=self.worker_init_fn,
             ahead=ahead * len(self.devices or [self.device]),
             auto=self._auto,
@@ -283,8 +318,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         return mover
 
     def _core_collate(self):
-        stock = self.collate_fn is private.collate.default_collate
-        return default_collate if stock else self.collate_fn
+        if self.collate_fn is private.collate.default_collate:
+            return default_collate
+        return convert if self.collate_fn is private.collate.default_convert else self.collate_fn
 
     # ---- iteration
 
@@ -302,7 +338,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         return made
 
     def __iter__(self):
-        if self._iterator is not None and self._iterator.foreign:
+        if isinstance(self._iterator, Epoch) and self._iterator.foreign:
             self._iterator = None  # a forked child starts workers of its own
         resume = self._resume
         try:
@@ -311,8 +347,18 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             if self._resume is None:
                 self._resume = resume  # it has not begun: what was loaded still is where it is to go on
             raise
+        if not isinstance(iterator, Epoch):
+            return self._of_a_subclass(iterator)
         self._latest, self._left = weakref.ref(iterator), None
         iterator.home, iterator.known_as = weakref.ref(self), self._latest
+        return iterator
+
+    def _of_a_subclass(self, iterator):
+        """Return an iterator that a subclass has made of another class, by its own ``_get_iterator``."""
+        made = f"{type(self).__name__}._get_iterator() returns a {type(iterator).__name__}"
+        self._latest, self._left = None, RuntimeError(f"{made}, so this loader does not know where it is")
+        if self._resume is not None:
+            raise RuntimeError(f"{made}, which cannot resume from a state: call load_state_dict({{}}) first")
         return iterator
 
     # ---- how many workers
@@ -334,7 +380,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         TypeError, ValueError
             Naming the value and the rule; also for a loader without workers that is being iterated.
         """
-        integer(
+        num_workers = integer(
             "num_workers", num_workers, 1, MAX_WORKERS, hint="; for none make a loader with num_workers=0"
         )
         latest = None if self._latest is None else self._latest()
@@ -367,7 +413,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         Returns
         -------
         dict
-            Of plain values; numbers, text, lists and dicts (and the states of Stateful objects).
+            Of plain values; numbers, text, lists, tuples and dicts (and the states of Stateful objects). It has the
+            same keys at all times, so that torch.distributed.checkpoint can load it.
         """
         if self._resume is not None:
             return dict(self._resume)
@@ -399,7 +446,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         self._resume = checked(self, state_dict) if state_dict or isinstance(state_dict, list) else None
         self._latest = self._left = None
         if self._iterator is not None:
-            self._iterator.close()
+            if isinstance(self._iterator, Epoch):
+                self._iterator.close()
             self._iterator = None
             self._engines.forget_workers()
 

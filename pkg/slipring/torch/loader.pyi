@@ -53,6 +53,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
     min_workers: int | None
     max_workers: int | None
     fetch_threads: int | None
+    rank: int | None
     @property
     def slipring_device(self) -> torch.device | None: ...
     # Without batching `collate_fn` is given a sample.
@@ -96,6 +97,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     # What `collate_fn` returns is the batch.
     @overload
@@ -138,6 +140,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     # Or what `transform_device` returns.
     @overload
@@ -180,6 +183,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     # One for each of `devices`.
     @overload
@@ -222,6 +226,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     # `default_collate` makes the batch: say what it is by DataLoader[...](...).
     @overload
@@ -264,6 +269,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         min_workers: int | None = None,
         max_workers: int | None = None,
         fetch_threads: int | None = None,
+        rank: int | None = None,
     ) -> None: ...
     def __iter__(self) -> _Iterator[T_co]: ...
     def __enter__(self) -> Self: ...

@@ -42,7 +42,7 @@ class Feed:
         self.held = None  # what has come, in a list
 
     def __call__(self):
-        """Return (batch, slot, (ticket, worker, states)) of the next batch."""
+        """Return (batch, slot, (sequence number, worker, states)) of the next batch."""
         if self.stopped:
             raise _closed()
         while self.held is None:
@@ -54,13 +54,13 @@ class Feed:
         batch, worker, states = self.held[0], None, None
         if self.tracked:
             worker, batch, states = batch
-        return batch, self.core.last_slot, (self.core.last_ticket, worker, states)
+        return batch, self.core.last_slot, (self.core.last_seq, worker, states)
 
     def notes_of(self, error):
-        """Return what is to be noted when a call's exception is raised: it may be what a ticket gave."""
+        """Return what is to be noted when a call's exception is raised: it may be a batch's own."""
         if isinstance(error, (StopIteration, WorkerDied, Closed)):
             return []
-        return [(self.core.last_ticket, self.core.last_worker, FAILED)]
+        return [(self.core.last_seq, self.core.last_worker, FAILED)]
 
     @property
     def over(self):

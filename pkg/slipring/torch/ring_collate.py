@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipring.errors import SlipringError, shown
+from slipring.errors import SlipringError
+from slipring.options import MAX_SLOTS, function, integer
 from slipring.queue import Queue
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ class RingCollate:
         slots: int = 32,
         slot_bytes: int | None = None,
     ) -> None:
-        if isinstance(slots, bool) or not isinstance(slots, int) or slots < 3:
-            raise ValueError(f"slots must be an int of at least 3, not {shown(slots)}")
+        slots = integer("slots", slots, 3, MAX_SLOTS)
+        function("collate_fn", collate_fn)
         self.collate_fn = torch.utils.data.default_collate if collate_fn is None else collate_fn
         self._size = slots, slot_bytes
         self._queue = Queue(slots, slot_bytes)

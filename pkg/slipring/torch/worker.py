@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import pickle
 import random
+import threading
 import warnings
 
 import numpy as np
@@ -13,11 +14,20 @@ from torch.utils.data import IterDataPipe, default_convert
 from torch.utils.data.graph_settings import apply_random_seed
 
 from slipring.collate._arrays import empty
+from slipring.collate._rows import LIST, TORCH, RowWriter
 from slipring.ring._ring import mix
 from slipring.torch import private
-from slipring.torch.collate import collate_in_slot, default_collate
+from slipring.torch.collate import collate_in_slot, default_collate, has_stock_rules
 from slipring.workers import seeding
-from slipring.workers.fetch import Every, StreamFetcher, load_dataset, pickled_states, whole_batches
+from slipring.workers.fetch import (
+    Every,
+    StreamFetcher,
+    listed,
+    load_dataset,
+    pickled_states,
+    whole_batches,
+)
+from slipring.workers.info import get_worker_info
 from slipring.workers.worker import Job, Worker
 
 
@@ -69,12 +79,32 @@ class TorchJob(Job):
         return None if self.resume is None or fill.run != self.resume_run else self.resume.get(number)
 
 
+_thread_begins = threading.Lock()
+
+
+def init_thread(worker_init_fn, number):
+    """Call `worker_init_fn` in a worker that is a thread; meanwhile torch's get_worker_info() is about this thread.
+
+    torch has one answer for the whole process.
+    """
+    info = get_worker_info()
+    with _thread_begins:
+        before = private.worker._worker_info
+        private.worker._worker_info = private.worker.WorkerInfo(
+            id=info.id, num_workers=info.num_workers, seed=info.seed, dataset=info.dataset
+        )
+        try:
+            worker_init_fn(number)
+        finally:
+            private.worker._worker_info = before
+
+
 class TorchWorker(Worker):
     """See `slipring.workers.worker.Worker`."""
 
     loaded = False  # its map dataset has loaded the state that it goes on from
 
-    ticket = 0  # of the batch that is being made
+    seq = 0  # of the batch that is being made
 
     def begin(self, base_seed):
         if self.kind == "process":
@@ -91,7 +121,7 @@ class TorchWorker(Worker):
         super().begin(base_seed)
 
     def work(self, fill):
-        self.ticket = fill.ticket
+        self.seq = fill.seq
         super().work(fill)
 
     def forget_run(self):
@@ -133,6 +163,8 @@ class TorchWorker(Worker):
             self.loaded = True
             place = self.job.resume.get(self.number) or {}
             load_dataset(self.job.dataset, place)
+            if delivered(place):
+                self.every.go_on(fill.seq - self.job.num_workers)
             self._make_again(fill, place.get("again", ()))
 
     def _make_again(self, fill, batches):
@@ -141,51 +173,76 @@ class TorchWorker(Worker):
             return
         fill.__exit__()  # the slot is for the batch that is due
         try:
-            for ticket, indices in batches:
+            for seq, indices in batches:
                 with contextlib.suppress(Exception):  # it was raised then
-                    self._make_one_again(fill, ticket, indices)
+                    self._make_one_again(fill, seq, indices)
         finally:
             fill.__enter__()
 
-    def _make_one_again(self, fill, ticket, indices):
+    def _make_one_again(self, fill, seq, indices):
         if self.job.rng != "worker":
-            self._seed_rows(fill, ticket, 0)
+            self._seed_rows(fill, seq, 0)
         if fill.single:
             self.plain.one(indices[0])
         elif self.plain.into is not None:
             self.plain.whole(indices)
         else:
-            self.plain.collate(self.plain.samples(indices))
+            rows = RowWriter(0, len(indices), self.rules())
+            self.plain.read(indices, rows)
+            self.plain.collate(rows)
+
+    def rules(self):
+        return TORCH if self.job.collate_fn is default_collate and has_stock_rules() else LIST
 
     def _whole(self, indices):
         with self.concurrency.offered():
-            return default_convert(self.fetcher.into(indices, empty))
+            return default_convert(self.fetcher.into(listed(indices), empty))
 
     # ---- the dataset's state, with the batches that it is due with
 
     def _with_states(self, make):
         def with_states(what):
             batch = make(what)
-            due = self.every.due(self.ticket)
+            due = self.every.due(self.seq)
             return [self.number, batch, pickled_states(self.job.dataset, None)[0] if due else None]
 
         return with_states
 
     def _open_stream(self, fill, place):
-        return _TrackedStream(self.number, self.job, place or self.job.place(fill, self.number))
+        resumed = self.job.place(fill, self.number)
+        return _TrackedStream(self.number, self.job, place or resumed, delivered(resumed))
+
+
+def delivered(place):
+    """Return how many batches of the pass a worker had delivered when a state was taken."""
+    return 0 if not place or place.get("ended") else place["batches"]
 
 
 class _TrackedStream(StreamFetcher):
-    """A stream that begins where a state says, and sends its own state along with its batches."""
+    """A stream that begins where a state says, and sends its own state along with its batches.
 
-    def __init__(self, number, job, place):
+    Which batches go with a state depends on the worker's own batches since the beginning of the pass. So a resumed run
+    has the states of one that was not interrupted.
+    """
+
+    def __init__(self, number, job, place, before):
         super().__init__(
             *(job.dataset, job.collate_fn, job.batch_size, job.drop_last), place, every=job.every
         )
-        self.number = number
+        self.number, self.num_workers = number, job.num_workers
+        self.before = before  # batches that earlier runs delivered of this pass
+        if before:
+            self.every.go_on(self._seq(0))
 
-    def collate(self, samples):
-        return [self.number, super().collate(samples), self.states()]
+    def _seq(self, position):
+        """Return the sequence number of the batch before `position`, if all workers have as many."""
+        return (self.before + position - 1) * self.num_workers + self.number
+
+    def is_due(self):
+        return self.every.due(self._seq(self.position))
+
+    def collate(self):
+        return [self.number, super().collate(), self.states()]
 
     def last(self):
         return [self.number, None, self.states(last=True)]

@@ -8,6 +8,7 @@ cimport cython
 
 from slipring.ring._check import in_a_handler
 from slipring.workers import seeding
+from slipring.workers.info import get_worker_info, swap_thread_info
 
 
 @cython.final
@@ -51,6 +52,44 @@ cdef class Aside:
         if self.owner is not None:
             self.owner.place = place
         return surely(seeding.restore_globals, (self.saved,), raised)[1]
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class AsWorker:
+    """A context in which `slipring.rng` and `get_worker_info` answer as in a worker.
+
+    Global generators stay the caller's.
+
+    Parameters
+    ----------
+    owner : object
+        Has as ``place`` what `slipring.rng` goes on with, and gets it again.
+    info : WorkerInfo
+        The answer, if the calling thread or process is no worker already.
+    """
+
+    cdef object owner, info, place
+
+    def __init__(self, owner, info):
+        self.owner, self.info = owner, info
+
+    def __enter__(self):
+        info = get_worker_info() or self.info
+        self.place = seeding.swap_place(self.owner.place)  # if a handler raises in it, nothing has been swapped
+        self.info, raised = surely(swap_thread_info, (info,), None)
+        if raised is not None:
+            raise self.put_back(raised)
+
+    def __exit__(self, kind, error, traceback):
+        raised = self.put_back(None)
+        if raised is not None:
+            raise raised
+
+    cdef object put_back(self, raised):
+        self.info, raised = surely(swap_thread_info, (self.info,), raised)
+        self.owner.place, raised = surely(seeding.swap_place, (self.place,), raised)
+        return raised
 
 
 cdef tuple surely(function, tuple arguments, raised):

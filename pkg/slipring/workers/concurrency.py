@@ -9,15 +9,20 @@ import collections
 import inspect
 import itertools
 import os
+import queue
+import signal
 import threading
 import time
 import weakref
+from functools import partial
 
 from slipring._offered import offered
+from slipring.collate._rows import LIST, RowWriter
 from slipring.errors import RemoteError
 from slipring.ring._segment import now
 from slipring.ring._slot import Reading, end_reading, wait_for_row
 from slipring.workers import seeding, skipping
+from slipring.workers.deferred import no_interrupt
 from slipring.workers.info import swap_thread_info
 
 END_S = 1.0  # to wait for threads at the worker's end; one that is in a read by then is left to its fate
@@ -67,26 +72,41 @@ class Concurrency:
         if self.pid != os.getpid():
             self.crew, self.ends, self.pid = {}, {}, os.getpid()
         if kind not in self.crew:
-            if kind == "loop":
-                from slipring.workers.event_loop import EventLoop
-
-                part = EventLoop()
-            else:
-                from slipring.workers.fetch_threads import FetchThreads
-
-                part = FetchThreads(self.most)
-            self.crew[kind] = part
-            end = self.ends[kind] = weakref.finalize(self, part.end)
-            end.atexit = False  # they are daemons
+            # A handler that raised here would leave threads and descriptors behind.
+            with no_interrupt() as mask:
+                # Threads inherit the mask, and so do processes that a dataset starts.
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                self._start(kind)
         return self.crew[kind]
 
-    def by_threads(self, read, asked, fetcher):
-        """Return ``[read(one) for one in asked]``, in this order, read by the threads; see `_in_order`."""
+    def _start(self, kind):
+        if kind == "loop":
+            from slipring.workers.event_loop import EventLoop
+
+            part = EventLoop()
+        else:
+            from slipring.workers.fetch_threads import FetchThreads
+
+            part = FetchThreads(self.most)
+        self.crew[kind] = part
+        end = self.ends[kind] = weakref.finalize(self, part.end)
+        end.atexit = False  # they are daemons
+
+    def by_threads(self, read, asked, fetcher, rows):
+        """Write ``[read(one) for one in asked]`` to `rows`, read by the threads; see `_put_all`.
+
+        Returns
+        -------
+        list or None
+            Awaitables, if `read` returns awaitables. None of them is in a row.
+        """
         threads = self._part("threads")
         samples = _samples(len(asked))
-        return _in_order(
-            [threads.submit(s, read, one) for s, one in zip(samples, asked)], samples, asked, fetcher
-        )
+
+        def submit(row):
+            return threads.submit(samples[row], read, asked[row])
+
+        return _put_all(submit, self.most, samples, asked, fetcher, rows)
 
     def tried(self, read, asked):
         """The same, with None in place of what has failed; no random numbers are drawn there.
@@ -129,29 +149,31 @@ class Concurrency:
         """Return a context in which a dataset that makes a whole batch finds the threads; see `_offered`."""
         return offered(self)
 
-    def by_loop(self, read, asked, fetcher):
+    def by_loop(self, read, asked, fetcher, rows):
         """The same of an async function `read`."""
-        return self._gather([lambda one=one: read(one) for one in asked], asked, fetcher)
+        self._gather([lambda one=one: read(one) for one in asked], asked, fetcher, rows)
 
-    def awaited(self, awaitables, asked, fetcher):
-        """Return what they give, gathered in the worker's loop, in this order."""
+    def awaited(self, awaitables, asked, fetcher, rows):
+        """Await them in the worker's event loop, and write their results to `rows`."""
         try:
-            return self._gather([lambda made=made: made for made in awaitables], asked, fetcher)
+            self._gather([lambda made=made: made for made in awaitables], asked, fetcher, rows)
         except BaseException:
             self._part("loop").forget(awaitables)
             raise
 
-    def _gather(self, makers, asked, fetcher):
+    def _gather(self, makers, asked, fetcher, rows):
         loop = self._part("loop")
         samples = _samples(len(makers))
-        gate = loop.gate(self.most)
-        futures = [loop.submit(s, make, gate) for s, make in zip(samples, makers)]
-        return _in_order(futures, samples, asked, fetcher)
+
+        def submit(row):
+            return loop.submit(samples[row], makers[row])
+
+        _put_all(submit, len(makers) if self.most is None else self.most, samples, asked, fetcher, rows)
 
     def one(self, awaitable):
         """Return what it gives: a batch's worth in one call, with the numbers of the whole batch."""
         sample = _Sample(seeding.swap_place(seeding.NOWHERE), _thread_info())
-        future = self._part("loop").submit(sample, lambda: awaitable, None)
+        future = self._part("loop").submit(sample, lambda: awaitable)
         try:
             return future.result()
         finally:
@@ -172,26 +194,70 @@ class Concurrency:
                     thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _in_order(futures, samples, asked, fetcher):
-    """Return the futures' results. What the first in order raises is raised here, and noted in ``fetcher.failed``.
+def _put_all(submit, most, samples, asked, fetcher, rows):
+    """Read samples concurrently, and write each to its row when it is read; see `Concurrency.by_threads`.
 
-    The others are called off then, as far as they have not begun.
+    If reads fail, the exception of the first sample in order is raised here and stored in ``fetcher.failed``. Reads
+    that have not started are cancelled.
+
+    Parameters
+    ----------
+    submit : callable
+        Called with a row. It starts to read the sample and returns the future.
+    most : int
+        The largest number of samples that are being read or wait for their rows. All wait for the first one, which
+        determines the layout.
+    samples : list of _Sample
     """
-    row, made, since = 0, [], now()
+    done, futures, early = queue.SimpleQueue(), {}, []
+    begun, end, since = 0, len(asked), now()
+    failed = awaitables = None
     try:
-        for row, future in enumerate(futures):
-            if not future.done():
+        while True:
+            while begun < end and len(futures) < most:
+                futures[begun] = future = submit(begun)
+                future.add_done_callback(partial(_done, done, begun))
+                begun += 1
+            row = next(iter(futures), end)
+            if row >= end:  # all samples before the failed one have been read
+                break
+            if done.empty():
                 wait_for_row(row, asked[row])
-            made.append(future.result())
-    except Exception as error:
-        fetcher.failed = error, row
-        raise
+            row = done.get()
+            if _has_failed(futures[row]):
+                if row < end:
+                    failed, end = row, row
+                continue
+            if row and rows.count == 0:
+                early.append(row)
+                continue
+            if row == 0:
+                if is_awaitable(futures[0].result()):
+                    rows = awaitables = RowWriter(0, end, LIST)
+                early.sort()
+            for ready in (row, *early):
+                rows.put(ready, futures.pop(ready).result())
+            early.clear()
+        if failed is not None:
+            try:
+                futures[failed].result()
+            except Exception as error:
+                fetcher.failed = error, failed
+                raise
+        return None if awaitables is None else awaitables.read_back()
     finally:
-        for future in futures:
+        for future in futures.values():
             future.cancel()
         futures.clear()  # they refer to exceptions, and those to this frame
         skipping.apart.skipped += end_reading(asked, [sample.reading for sample in samples], since)
-    return made
+
+
+def _done(done, row, future):
+    done.put(row)
+
+
+def _has_failed(future):
+    return future.cancelled() or future.exception() is not None
 
 
 class _Sample:

@@ -120,7 +120,9 @@ class Crew(Pool):
     @property
     def steady(self):
         """bool: as many as wanted are there and take tasks, and nobody is about to leave."""
-        return not self.changing and all(self.ring.party(number + 1)[1] == SERVING for number in self.workers)
+        return not self.changing and all(
+            self.ring.participant(number + 1)[1] == SERVING for number in self.workers
+        )
 
     def _match(self):
         """Start those that are missing, dismiss those that are too many; again, if it was interrupted."""
@@ -132,7 +134,7 @@ class Crew(Pool):
             if len(staying) < self.wanted and self.ring.keep(number + 1):
                 self.leaving.discard(number)
                 staying.append(number)
-        for number in range(self.ring.n_parties - 1):
+        for number in range(self.ring.n_participants - 1):
             if len(staying) >= self.wanted or self.ring.closed:
                 break  # or all numbers are taken, by those that leave: when one of them has gone
             if number not in self.workers:
@@ -150,7 +152,7 @@ class Crew(Pool):
 
 def is_busy(ring, number):
     """Whether a worker is at a batch, or has not begun to take tasks."""
-    return ring.party(number + 1)[1] != SERVING or bool(ring.in_flight(number + 1))
+    return ring.participant(number + 1)[1] != SERVING or bool(ring.in_flight(number + 1))
 
 
 def processor_ns_of(number, of_thread=False):

@@ -3,7 +3,7 @@
 import atexit
 import dataclasses
 import logging  # noqa: F401 - its hook at a fork takes its lock behind `_importing`, as the import of the pool does
-import multiprocessing.util  # noqa: F401  its end terminates workers; what is registered behind it is called before
+import multiprocessing.util  # its end terminates workers; what is registered behind it is called before
 import os
 import threading
 import time
@@ -60,6 +60,7 @@ class Engine:
         self.lock = threading.RLock()  # a signal's handler may close the loader amidst of what holds it
         self.alive = True
         _live.add(self)
+        _end_before_join()
 
     def _pool(self, job):
         # Half of the time to import slipring, so not before it is needed. What registers a class in an ABC at its
@@ -78,7 +79,7 @@ class Engine:
         restarts = Restarts(options.max_restarts if options.respawns else None, self.tally.respawned)
         if options.method == "thread":
             return ThreadPool(self.ring, job, restarts)
-        pool = ProcessPool(self.ring, job, options.method, restarts)
+        pool = ProcessPool(self.ring, job, options.method, restarts, options.context)
         self.memory = self.tally.memory
         self.memory.watch(pool)
         return pool
@@ -161,7 +162,7 @@ class Engine:
                 if time.monotonic() >= end:
                     self.static = True
                     return
-            self.static = self.static or bool(self.ring.party(number + 1)[2] & USER_SEEDED)
+            self.static = self.static or bool(self.ring.participant(number + 1)[2] & USER_SEEDED)
 
     def end_run(self, run, tasks):
         """Take back what is in flight; workers stay if they are persistent.
@@ -257,6 +258,28 @@ def _shut_down_all():
         engine.shut_down()
 
 
+_finalizer = None  # of this process
+
+
+def _end_before_join():
+    """Register the end of worker processes with multiprocessing.
+
+    A process that multiprocessing started calls no `atexit`: it sends SIGTERM to its daemons and joins them without a
+    limit. Workers ignore that signal if the program handles it. A finalizer with a priority of 0 or more runs earlier.
+    """
+    global _finalizer
+    if _finalizer is None or not _finalizer.still_active():  # a process forgets its parent's as it begins
+        _finalizer = multiprocessing.util.Finalize(None, _end_processes, exitpriority=0)
+
+
+def _end_processes():
+    """Shut down engines with worker processes; threads may still iterate over the others."""
+    _exit_begun.set()
+    for engine in _live:
+        if engine.memory is not None:
+            engine.shut_down()
+
+
 def stay_if_exiting():
     """Keep a daemon thread, whose loader has ended under it, from saying so: it ends with the interpreter."""
     if _exit_begun.is_set() and threading.current_thread().daemon:
@@ -264,7 +287,8 @@ def stay_if_exiting():
 
 
 def _abandon_all():
-    global _with_threads
+    global _with_threads, _finalizer
+    _finalizer = None
     _with_threads = Living()  # those were the parent's
     for engine in _live:
         engine.pool.abandon()

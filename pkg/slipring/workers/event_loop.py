@@ -18,13 +18,9 @@ class EventLoop:
         thread.start()
         self.threads = [thread]
 
-    def gate(self, most):
-        """Return what lets so many coroutines through at once; None: all."""
-        return None if most is None else asyncio.Semaphore(most)
-
-    def submit(self, sample, make, gate):
+    def submit(self, sample, make):
         """Return the future of what the awaitable gives that `make` makes."""
-        return asyncio.run_coroutine_threadsafe(_turns(sample, make, gate), self.loop)
+        return asyncio.run_coroutine_threadsafe(_turns(sample, make), self.loop)
 
     def forget(self, awaitables):
         """Have those whose turn has not come, and will not, not warn that nobody has awaited them."""
@@ -57,12 +53,9 @@ def _run(loop, ended):
         loop.close()
 
 
-async def _turns(sample, make, gate):
+async def _turns(sample, make):
     """What a sample's coroutine gives, its turns being the sample's."""
-    if gate is None:
-        return await _Turns(sample, make)
-    async with gate:
-        return await _Turns(sample, make)
+    return await _Turns(sample, make)
 
 
 class _Turns:

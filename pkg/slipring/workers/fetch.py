@@ -1,7 +1,6 @@
 """From a dataset to samples."""
 
 import inspect
-import itertools
 import operator
 import pickle
 import traceback
@@ -9,9 +8,9 @@ from functools import partial
 
 from slipring.collate._arrays import empty
 from slipring.collate._default import default_collate
-from slipring.errors import SlipringError
+from slipring.collate._rows import DROP, LIST, RowWriter, draw, read_samples
+from slipring.errors import SlipringError, shown
 from slipring.ring._check import in_a_handler
-from slipring.ring._slot import read_samples
 from slipring.workers import seeding
 from slipring.workers.concurrency import is_async, is_awaitable, reads_in_one_call
 from slipring.workers.seeding import BySample
@@ -23,6 +22,14 @@ _ITERATED = {
     ("megengine", "StreamDataset"),
     ("slipring", "StreamDataset"),  # of the adapter
 }
+
+
+_OF_PYTHON_CODE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: not a generator, zip, a file
+
+
+def is_iterator(dataset):
+    """Return whether it is one of Python's built-in iterators. A user's class may start again in its ``__iter__``."""
+    return hasattr(type(dataset), "__next__") and not type(dataset).__flags__ & _OF_PYTHON_CODE
 
 
 def is_iterated(dataset):
@@ -40,10 +47,20 @@ def is_stream(dataset):
         It can be neither.
     """
     kind = type(dataset)
+    if getattr(dataset, "ndim", 1) == 0:
+        raise TypeError(
+            f"dataset must have samples, and {shown(dataset)} ({kind.__name__}) is a single number"
+        )
     if is_iterated(dataset):
         return True
     if hasattr(kind, "__getitem__") or hasattr(kind, "__getitems__") or hasattr(kind, "fetch_into"):
         return False
+    if is_iterator(dataset):
+        raise TypeError(
+            f"dataset is an iterator ({kind.__name__}), which can be read once: later epochs would be empty, and "
+            "workers would deliver samples twice. Pass an iterable that can be iterated again, or pass slipring.stream "
+            "a function that returns a new iterator"
+        )
     if hasattr(kind, "__iter__"):
         return True
     raise TypeError(
@@ -83,28 +100,48 @@ class MapFetcher:
         self.is_async = is_async(dataset)
         self.into = whole_batches(dataset, by_sample) if collate_fn is None else None
 
-    def samples(self, indices):
-        """Return a list of the samples at `indices`."""
+    def read(self, indices, rows):
+        """Read the samples at `indices`, and write each to its row as soon as it is read.
+
+        Parameters
+        ----------
+        indices : sized iterable
+            ``__getitems__`` gets the same object.
+        rows : RowWriter
+        """
         beside, row = self.concurrency, seeding.row()
         if self.getitems is not None:
             with beside.offered():
                 samples = self.getitems(indices)
             if is_awaitable(samples):
                 samples = beside.one(samples)
-        elif self.is_async:
-            return beside.by_loop(self.unseeded.__getitem__, indices, self)
-        elif beside.has_threads:
-            samples = beside.by_threads(partial(operator.getitem, self.unseeded), indices, self)
-        else:
-            samples = read_samples(self.dataset, indices, self)
-        if type(samples) is list and samples and is_awaitable(samples[0]):
+            if not (type(samples) is list and samples and is_awaitable(samples[0])):
+                rows.take(samples)
+                return
+        indices = listed(indices)
+        if self.getitems is None:
+            samples = self._read_each(indices, rows)
+        if samples is not None:
             seeding.go_back(row)  # that was no sample's beginning
-            return beside.awaited(samples, indices, self)
-        return samples
+            beside.awaited(samples, indices, self, rows)
 
-    def collate(self, samples):
-        """Return the batch of `samples`."""
-        return default_collate(samples) if self.collate_fn is None else self.collate_fn(samples)
+    def _read_each(self, indices, rows):
+        """Read sample by sample; return a list of awaitables if these are what the dataset returns."""
+        if self.is_async:
+            return self.concurrency.by_loop(self.unseeded.__getitem__, indices, self, rows)
+        if self.concurrency.has_threads:
+            return self.concurrency.by_threads(partial(operator.getitem, self.unseeded), indices, self, rows)
+        return read_samples(self.dataset, indices, self, rows)
+
+    def samples(self, indices):
+        """Return a list of the samples at `indices`."""
+        rows = RowWriter(0, len(indices), LIST)
+        self.read(indices, rows)
+        return rows.read_back()
+
+    def collate(self, rows):
+        """Return the batch of the samples in `rows`."""
+        return rows.batch(default_collate if self.collate_fn is None else self.collate_fn)
 
     def one(self, index):
         """Return one sample, without batching."""
@@ -113,7 +150,9 @@ class MapFetcher:
             sample = self.dataset[index]
             if is_awaitable(sample):
                 seeding.go_back(row)
-                (sample,) = self.concurrency.awaited([sample], [index], self)
+                rows = RowWriter(0, 1, LIST)
+                self.concurrency.awaited([sample], [index], self, rows)
+                (sample,) = rows.read_back()
         except Exception as error:
             self.failed = error, 0
             raise
@@ -122,7 +161,12 @@ class MapFetcher:
     def whole(self, indices):
         """Return a batch that the dataset itself makes inside the slot."""
         with self.concurrency.offered():
-            return self.into(indices, empty)
+            return self.into(listed(indices), empty)
+
+
+def listed(indices):
+    """Return the indices of a batch as a list."""
+    return indices if type(indices) is list else list(indices)
 
 
 def whole_batches(dataset, by_sample):
@@ -133,7 +177,17 @@ def whole_batches(dataset, by_sample):
 
 def is_stateful(thing):
     """Whether it can save and load where it is: torchdata's protocol."""
-    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+    save = getattr(thing, "state_dict", None)
+    return callable(save) and callable(getattr(thing, "load_state_dict", None)) and not _needs_arguments(save)
+
+
+def _needs_arguments(function):
+    """Whether a Python function or method cannot be called without arguments."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    needed = code.co_argcount - inspect.ismethod(function) - len(function.__defaults__ or ())
+    return needed > 0 or code.co_kwonlyargcount > len(function.__kwdefaults__ or ())
 
 
 def states_of(dataset, iterator):
@@ -174,7 +228,7 @@ def pickled_states(dataset, iterator, last=False):
 
 
 class Every:
-    """Which of a worker's batches go with a state: a run's first, then one in `n` tickets of all workers.
+    """Which of a worker's batches go with a state: the first of an iteration, then one in `n` of all workers' batches.
 
     Parameters
     ----------
@@ -186,11 +240,18 @@ class Every:
         self.n = n
         self.at = None
 
-    def due(self, ticket):
-        """Whether a state goes with this ticket's batch; if so, the next one is due `n` tickets later."""
-        at = (ticket + 1) // self.n if self.n else 0
+    def due(self, seq):
+        """Whether a state goes with this batch; if so, the next one is due `n` batches later."""
+        at = self._group(seq)
         due, self.at = at != self.at, at
         return due
+
+    def go_on(self, seq):
+        """Continue after the last task that an earlier run delivered: states are due as in that run."""
+        self.at = self._group(seq)
+
+    def _group(self, seq):
+        return (seq + 1) // self.n if self.n else 0
 
 
 def load_dataset(dataset, place):
@@ -314,16 +375,15 @@ class StreamFetcher:
     position : int
         Batches read so far, those included whose reading failed. Negative: so many were read behind the
         place's states, and are to be read again first.
-    ticket : int
+    seq : int
         Of the batch that is being made.
     """
 
-    ticket = 0
+    seq = 0
 
     def __init__(self, dataset, collate_fn, batch_size, drop_last, place=None, shared=False, every=1):
         self.iterator, skip = open_stream(dataset, place)
-        self.draws = map(next, itertools.repeat(self.iterator))  # nobody calls iter() again
-        self.read, self.cut_off = [], None
+        self.rows, self.cut_off = None, None
         self.dataset = None if shared else dataset
         self.every = Every(every)
         self.saved_state = None, None, False  # position, the states there as bytes, whether they are there
@@ -332,7 +392,8 @@ class StreamFetcher:
         self.drop_last = drop_last
         self.position = 0
         self.ended = was_last(place)
-        skip_batches(self.samples, skip)  # what cannot say where it was is read once more up to there
+        # A dataset without a state is read again up to the place.
+        skip_batches(lambda: self.read(DROP) or None, skip)
         self.position = -since(place)
 
     def states(self, last=False):
@@ -344,53 +405,59 @@ class StreamFetcher:
             With the end of the stream they are always due.
         """
         if self.saved_state[0] != self.position:
-            due = self.every.due(self.ticket) or last
+            due = self.is_due() or last
             # A last batch that is not full: the dataset may be at its beginning again.
             states = pickled_states(self.dataset, self.iterator, self.ended) if due else (None, False)
             self.saved_state = self.position, *states
         return self.saved_state[1]
+
+    def is_due(self):
+        """Whether a state goes with the batch that was read last."""
+        return self.every.due(self.seq)
 
     def snapshot(self, last=False):
         """Return the same as `states`, but None as well if they could not be asked or pickled."""
         states = self.states(last)
         return states if self.saved_state[2] else None
 
-    def samples(self, again=False):
-        """Return the next batch's samples (without batching: the next sample in a list); None at the end.
+    def read(self, rules, again=False):
+        """Read the samples of the next batch (without batching: one sample) into `rows`; return False at the end.
 
         Parameters
         ----------
+        rules : int
+            The `RowWriter`'s.
         again : bool
-            The same batch's: a signal's handler has raised an exception while it was made. What had been read
-            of it is kept in `read` until the next one, unless the caller sets that to another list.
+            Continue the same batch, after a signal handler raised an exception. `rows` has the samples that were
+            read before.
         """
         want = 1 if self.batch_size is None else self.batch_size
         if not again:
+            rows = RowWriter(0, want, rules)
             # No call comes between: a handler cannot raise.
-            self.read = []
+            self.rows = rows
             self.position += 1
         if self.cut_off is not None:
             raise generator_ended("the dataset's iterator") from self.cut_off
-        samples = self.read
-        if len(samples) < want and not self.ended:
+        if self.rows.count < want and not self.ended:
             try:
-                samples.extend(itertools.islice(self.draws, want - len(samples)))
+                more = draw(self.iterator, self.rows, want)
             except BaseException as error:
                 self.cut_off = cut_off(self.iterator, error)
                 if isinstance(error, Exception) and not in_a_handler(error):
-                    self.read = []
+                    self.rows = RowWriter(0, 0, DROP)
                 raise
-            self.ended = len(samples) < want
-        if not samples or (len(samples) < want and self.drop_last):
-            return None
-        return list(samples)
+            self.ended = not more
+        count = self.rows.count
+        return count > 0 and (count == want or not self.drop_last)
 
     def last(self):
         """Return what goes to the consumer with the end of the stream."""
         return None
 
-    def collate(self, samples):
-        """Return the batch of `samples`."""
+    def collate(self):
+        """Return the batch of the samples that were read."""
         if self.batch_size is None:
-            return samples[0] if self.collate_fn is None else self.collate_fn(samples[0])
-        return default_collate(samples) if self.collate_fn is None else self.collate_fn(samples)
+            (sample,) = self.rows.read_back()
+            return sample if self.collate_fn is None else self.collate_fn(sample)
+        return self.rows.batch(default_collate if self.collate_fn is None else self.collate_fn)

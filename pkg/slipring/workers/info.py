@@ -46,7 +46,10 @@ _process: WorkerInfo | None = None
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Return the `WorkerInfo` of the calling worker; None outside of workers."""
+    """Return the `WorkerInfo` of the calling worker; None outside of workers.
+
+    A source that `slipring.stream` reads with ``num_workers=0`` is in worker 0 of 1.
+    """
     return _thread.info or _process
 
 

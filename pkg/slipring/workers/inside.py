@@ -7,6 +7,7 @@ import time
 from slipring.errors import WorkerDied
 from slipring.ring._ring import SERVING, Own
 from slipring.workers.crew import GRACE_S, Crew, Pool, is_busy, processor_ns_of
+from slipring.workers.deferred import no_interrupt
 from slipring.workers.main import run
 from slipring.workers.restarts import task_text
 
@@ -31,14 +32,14 @@ class InlinePool(Pool):
         try:
             while (fill := self.own.next()) is not None:
                 if fill.range is None:
-                    fill.rewind()
+                    fill.rewind(keep=self.worker.kept_in(fill))
                 self.worker.work(fill)
         finally:
             self.thread = None
 
-    def error_of(self, ticket):
-        """Return the exception behind the error record of a ticket."""
-        return self.worker.errors.get(ticket)
+    def error_of(self, seq):
+        """Return the exception behind the error record of a task."""
+        return self.worker.errors.get(seq)
 
     def begin_run(self):
         """What was interrupted in the last run's end goes back now."""
@@ -117,10 +118,12 @@ class ThreadPool(Crew):
         )
 
     def _ended(self, number, snapshot_of):
-        party = number + 1
-        serving, in_flight = self.ring.party(party)[1] == SERVING, self.ring.in_flight(party)
+        participant = number + 1
+        serving, in_flight = (
+            self.ring.participant(participant)[1] == SERVING,
+            self.ring.in_flight(participant),
+        )
         if number in self.leaving and not in_flight:
-            self.workers.pop(number)
             self._gone(number)
             return
         had, asked = task_text(in_flight)
@@ -134,16 +137,17 @@ class ThreadPool(Crew):
         )
         self.restarts.allow(number, serving, in_flight, error, number not in self.leaving)
         if number in self.leaving:
-            self.workers.pop(number)
             self._gone(number)
             return
-        self.ring.recover(party, thread=True)
+        self.ring.recover(participant, thread=True)
         self.workers[number] = self._started(number, None if snapshot_of is None else snapshot_of(number))
 
     def _gone(self, number):
         """A thread has left, as it was told: the next one with its number stays."""
-        self.ring.recover(number + 1, thread=True)
-        self.leaving.discard(number)
+        with no_interrupt():
+            self.workers.pop(number, None)
+            self.ring.recover(number + 1, thread=True)
+            self.leaving.discard(number)
 
     def stop(self, overdue=False):
         """Wait for all threads to end their batch; see `Pool.stop`."""

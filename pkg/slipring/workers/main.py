@@ -97,12 +97,12 @@ def run(worker, base_seed):
 
 def serve_failure(worker, error):
     """Answer every task (of a stream: the first) with the exception that `worker_init_fn` raised."""
-    worker.ring.serve(worker.party)
-    while (fill := worker.ring.claim(worker.party, -1)) is not None:
+    worker.ring.serve(worker.participant)
+    while (fill := worker.ring.claim(worker.participant, -1)) is not None:
         if fill.kind == TASK_NEXT and fill.sequence > 0:
             worker.encoder.publish(fill, [None], END)
             continue
-        described = remote.record(error, worker.number, fill.ticket, None)
+        described = remote.record(error, worker.number, fill.seq, None)
         if fill.range not in (None, FINISH):
             if not worker.encoder.stage(fill, [described], ERROR):
                 continue

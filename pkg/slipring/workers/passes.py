@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class Sharded:
+class IterableSource:
+    """The base of the package's iterable datasets: `slipring.torch` registers it as a torch IterableDataset."""
+
+
+class Sharded(IterableSource):
     """A stream that is read by shards, so that other ranks and workers can go on with it."""
 
     shuffle: bool

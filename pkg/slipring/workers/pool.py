@@ -53,11 +53,14 @@ class ProcessPool(Crew):
     job : Job
     method : {'fork', 'forkserver', 'spawn'}
     restarts : Restarts
+    context : multiprocessing.context.BaseContext, optional
+        Its ``Process`` is started by `method`. Default: multiprocessing's own of that method.
     """
 
-    def __init__(self, ring, job, method, restarts):
+    def __init__(self, ring, job, method, restarts, context=None):
         super().__init__(ring, job, restarts)
-        self.context = multiprocessing.get_context(method)
+        self.method = method
+        self.context = context or multiprocessing.get_context(method)
         self.starts = StartupWatchdog(ring, method, job.method_argument)
         self.processes = self.workers
         self.pidfds = {}
@@ -73,13 +76,14 @@ class ProcessPool(Crew):
 
     def start(self, base_seed):
         """Start all processes."""
-        if self.context.get_start_method() != "fork":
+        if self.method != "fork":
             # Now, because its own start ends with SIGINT unblocked, whatever it was before.
             with standard_taken():
                 resource_tracker.ensure_running()
         super().start(base_seed)
 
     def _begin(self, number):
+        self.job.check_start()
         with no_interrupt(self.forks) as mask:
             self._start_one(number, mask)
 
@@ -89,7 +93,7 @@ class ProcessPool(Crew):
         collects = gc.isenabled()
         _starting.by = os.getpid()
         try:
-            with no_collection(), forking_worker(), standard_taken():
+            with no_collection(), forking_worker(), standard_taken(), _environment(self.job.environment()):
                 process = self.context.Process(
                     target=process_main,
                     args=(self.ring, number, self._to_send(), self.base_seed, mask, snapshot, collects),
@@ -156,13 +160,13 @@ class ProcessPool(Crew):
             if culprit:
                 kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
                 return kind(
-                    f"{culprit} cannot be pickled, which {argument}={self.context.get_start_method()!r} "
+                    f"{culprit} cannot be pickled, which {argument}={self.method!r} "
                     f"needs: {error}. Define functions and classes at the top level of a module, and open "
                     "files, connections and locks in the worker, where they are first used; or use "
                     f"{argument}='fork'"
                 )
         # Newer Pythons' fork server runs the script itself, and ends where that has no guard.
-        if self.context.get_start_method() == "forkserver" and isinstance(error, (EOFError, ConnectionError)):
+        if self.method == "forkserver" and isinstance(error, (EOFError, ConnectionError)):
             return WorkerDied(
                 f"worker {number} did not begin: the fork server has ended while it was asked for it. "
                 f"{likely(1, False, False, argument)}",
@@ -215,18 +219,26 @@ class ProcessPool(Crew):
         process = self.processes.pop(number)
         self._forget(number)
         self._join(process, GRACE_S)
-        party = number + 1
-        serving = self.ring.party(party)[1] == SERVING
-        in_flight = self.ring.in_flight(party)
-        self.ring.recover(party)
+        participant = number + 1
+        serving = self.ring.participant(participant)[1] == SERVING
+        in_flight = self.ring.in_flight(participant)
+        self.ring.recover(participant)
         left = number in self.leaving
         self.leaving.discard(number)
         error = None if left and not in_flight else self._error(number, process, in_flight, serving)
         _close(process)
         if error is not None:
+            if self.restarts.limit is not None:
+                self._check_start(error)
             self.restarts.allow(number, serving, in_flight, error, not left)
         if not left:
             self._start_one(number, mask, snapshot_of)
+
+    def _check_start(self, error):
+        try:
+            self.job.check_start()
+        except Exception as reason:
+            raise reason from error
 
     def processor_ns(self):
         """Return the nanoseconds of processors that the workers have used, or were kept waiting for by others."""
@@ -247,13 +259,13 @@ class ProcessPool(Crew):
         found = []
         for number, process in sorted(self.processes.items()):
             with contextlib.suppress(ValueError):  # another thread has just closed it
-                found.append((number, process.pid, self.ring.party(number + 1)[1] == SERVING))
+                found.append((number, process.pid, self.ring.participant(number + 1)[1] == SERVING))
         return found
 
     @property
     def forks(self):
         """bool: whether workers begin with their parent's memory."""
-        return self.context.get_start_method() == "fork"
+        return self.method == "fork"
 
     def _forget(self, number):
         self.starts.forget(number)
@@ -268,7 +280,7 @@ class ProcessPool(Crew):
         """Have a process that has ended waited for, by whoever started it."""
         # A time would be spent on multiprocessing's pipe, which the worker's own children may keep open. The
         # fork server's has its exit code, but may be stopped itself.
-        process.join(seconds if self.context.get_start_method() == "forkserver" else None)
+        process.join(seconds if self.method == "forkserver" else None)
 
     def _error(self, number, process, in_flight, serving):
         code = process.exitcode
@@ -355,6 +367,21 @@ class ProcessPool(Crew):
         if self.shared is not None:
             self.shared.close()
         self.poll.close()  # this process's; nothing is taken out, for that would be the parent's too
+
+
+@contextlib.contextmanager
+def _environment(variables):
+    """Set environment variables until the end of the block: a process that starts in it inherits them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _close(process):

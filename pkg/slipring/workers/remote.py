@@ -1,4 +1,4 @@
-"""An exception's way from a worker to the consumer: as a record in the slot, raised at its ticket's turn."""
+"""How an exception gets from a worker to the consumer: as a record in the slot, raised in its batch's place."""
 
 import array
 import contextlib
@@ -7,6 +7,7 @@ import pickle
 import traceback
 
 from slipring.errors import BatchTooLarge, SegmentFull, WorkerError, brief, shown
+from slipring.redaction import redacted
 from slipring.ring._check import LIMITS
 from slipring.ring.refusals import batch_too_large, segment_full
 
@@ -15,7 +16,7 @@ _TOO_LARGE, _UNKNOWN = 1000, 1001  # besides the ring's own kinds of limits
 SIGNALS = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
-def record(error, worker, ticket, indices, clear=True, culprit=(None, None)):
+def record(error, worker, seq, indices, clear=True, culprit=(None, None)):
     """Describe an exception in values that any slot can carry.
 
     `culprit`: index and row of the sample that raised it, if it was one.
@@ -23,7 +24,7 @@ def record(error, worker, ticket, indices, clear=True, culprit=(None, None)):
     Returns
     -------
     dict
-        worker, pid, ticket, indices, index, row, type, text, traceback, class (bytes, or None if it cannot be
+        worker, pid, seq, indices, index, row, type, text, traceback, class (bytes, or None if it cannot be
         found by its name), pickle (bytes, or None if it cannot be rebuilt).
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -32,13 +33,13 @@ def record(error, worker, ticket, indices, clear=True, culprit=(None, None)):
     return {
         "worker": worker,
         "pid": os.getpid(),
-        "ticket": ticket,
+        "seq": seq,
         "indices": _plain(indices),
         "index": None if culprit[1] is None else _plain(culprit[:1])[0],
         "row": culprit[1],
         "type": f"{type(error).__module__}.{type(error).__qualname__}",
-        "text": _text_of(error),
-        "traceback": text,
+        "text": redacted(_text_of(error)),
+        "traceback": redacted(text),
         "class": _class(error),
         "pickle": _pickle(error),
     }
@@ -162,7 +163,7 @@ def where(described, who):
     """Say of an error's record who met it, and what had been asked for."""
     indices = described["indices"]
     asked = "a stream" if indices is None else f"indices {brief(_integers(indices))}"
-    return f"{who}, batch {described['ticket']}, {asked}{at_fault(described)}"
+    return f"{who}, batch {described['seq']}, {asked}{at_fault(described)}"
 
 
 def worker_error(text, described):
@@ -170,7 +171,7 @@ def worker_error(text, described):
     return WorkerError(
         text,
         worker=described["worker"],
-        ticket=described["ticket"],
+        seq=described["seq"],
         indices=_integers(described["indices"]),
         index=described["index"],
         row=described["row"],
@@ -221,4 +222,4 @@ def at_fault(described):
     """Say of an error's record which sample it was, to be put behind what was asked for."""
     if described["row"] is None:
         return ""
-    return f": index {described['index']!r} (row {described['row']} of batch {described['ticket']})"
+    return f": index {described['index']!r} (row {described['row']} of batch {described['seq']})"

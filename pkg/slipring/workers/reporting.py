@@ -40,6 +40,8 @@ def report(engines, name, slots, dataset, *, headroom=None, tuning=None):
     forks = bool(getattr(pool, "forks", False))
     known = Known(
         copied_share=stats.copied_batches / max(1, stats.batches),
+        pickled=stats.pickled_leaves / max(1, stats.batches),
+        unpickle_ns=engine.ring.meter.unpickle_ns / max(1, engine.ring.meter.batches) if alive else None,
         private_bytes=stats.worker_private_bytes,
         free_bytes=(room_left(ROOT) or (None,))[0],
         copied_bytes=_copied(pool) if forks else (),
@@ -47,6 +49,7 @@ def report(engines, name, slots, dataset, *, headroom=None, tuning=None):
         cache_full=_why_full(cache),
         cache_bytes=None if cache is None else cache.bytes_for_all,
         forked=forks,
+        faults=None if not alive or engine.memory is None else engine.memory.faults_per_batch(engine.ring),
         own_collate=_own_collate(pool.job.collate_fn) if alive else None,
         persistent=options.persistent_workers if alive else None,
         in_order=options.in_order if alive else None,

@@ -18,10 +18,10 @@ class Restarts:
 
     def __init__(self, limit, on_respawn):
         self.limit, self.on_respawn = limit, on_respawn
-        self.deaths = {}  # ticket, or ("start", number) -> how many workers died over it in this run
+        self.deaths = {}  # sequence number, or ("start", number) -> how many workers died over it in this run
 
     def begin_run(self):
-        """Tickets begin anew, and what died over them is forgotten."""
+        """Sequence numbers begin anew, and what died over them is forgotten."""
         self.deaths.clear()
 
     def allow(self, number, serving, in_flight, error, replaced=True):
@@ -51,7 +51,7 @@ class Restarts:
         """Count a death against what it came from; says so in `error` when that was once too often."""
         if serving and not in_flight:
             return True  # somebody killed an idle worker: no batch is to blame
-        key = in_flight[0][0] if serving else ("start", number)  # it works on the lowest ticket
+        key = in_flight[0][0] if serving else ("start", number)  # it works on the lowest sequence number
         self.deaths[key] = self.deaths.get(key, 0) + 1
         if self.deaths[key] <= self.limit:
             return True
@@ -85,7 +85,7 @@ def log_replay(number, batches, by_state):
 def task_text(in_flight):
     """Say what a worker had in flight; returns (text, indices)."""
     asked = [i for _, indices in in_flight if indices is not None for i in indices]
-    batches = ", ".join(f"batch {ticket}" for ticket, _ in in_flight) or "no batch"
+    batches = ", ".join(f"batch {seq}" for seq, _ in in_flight) or "no batch"
     return f"{batches} in flight{f', indices {brief(asked)}' if asked else ''}", asked
 
 

@@ -1,6 +1,6 @@
 """Random numbers that do not depend on who makes a batch.
 
-With ``rng="batch"`` the generators are seeded before each range of rows from (seed, epoch, ticket, first row,
+With ``rng="batch"`` the generators are seeded before each range of rows from (seed, epoch, seq, first row,
 rank), so the number of workers, their speed and a resume do not matter. With ``rng="sample"`` they are seeded before
 each sample too, from (seed, its position in the order of all ranks): then neither ranks nor batch size matter to it.
 """
@@ -138,19 +138,19 @@ class Share:
 
     @staticmethod
     def epoch(number, origin):
-        """Return what workers are told as the epoch: its number, and the position of ticket 0, less than a step."""
+        """Return the epoch word of the workers' tasks: its number, and the offset of sequence number 0 in a step."""
         return number | origin << EPOCH_BITS
 
-    def begin(self, seed, epoch, ticket, row):
+    def begin(self, seed, epoch, seq, row):
         """Have samples be seeded by their positions, from that row of the batch on; behind `set_batch_seed`.
 
         Parameters
         ----------
         seed, epoch : int
             The run's; see `epoch`.
-        ticket, row : int
+        seq, row : int
         """
-        first = (epoch >> EPOCH_BITS) + ticket * self.batch_size * self.world_size + self.rank
+        first = (epoch >> EPOCH_BITS) + seq * self.batch_size * self.world_size + self.rank
         _thread.row, _thread.samples = first + row * self.world_size, (seed, self.world_size)
 
 
@@ -221,9 +221,9 @@ def go_back(row):
     _thread.row = row
 
 
-def batch_seed(seed, epoch, ticket, first_row, rank):
+def batch_seed(seed, epoch, seq, first_row, rank):
     """Return the 64-bit seed of a range of rows."""
-    return mix(seed, epoch, ticket, first_row, rank)
+    return mix(seed, epoch, seq, first_row, rank)
 
 
 # ---- the process's global generators ----

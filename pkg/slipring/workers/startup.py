@@ -38,7 +38,7 @@ class StartupWatchdog:
     def look(self):
         """Forget who has begun; tell of who should have."""
         for number, (pid, since, threads) in list(self.waiting.items()):
-            status = self.ring.party(number + 1)[1]
+            status = self.ring.participant(number + 1)[1]
             seconds = time.monotonic() - since
             if status != SERVING and seconds < PATIENCE_S:
                 continue

@@ -9,6 +9,7 @@ if the processors, the memory and `max_workers` allow it, and kept if the next w
 import dataclasses
 import logging
 import math
+import weakref
 
 from slipring import _machine
 from slipring.ring._ring import now
@@ -94,7 +95,7 @@ class Tuner:
         self.look_next = 0
         self.history = []
         self.cpus = _machine.cpus()
-        self.meter = self.pool = None
+        self.meter = self._pool = None
         self.prefetch, self.slots, self.served = 1, None, most
         self.begun_at = None  # the number of batches before this iteration; None: there is none
         self.anew = False  # workers begin with each iteration
@@ -145,12 +146,18 @@ class Tuner:
 
     # ---- iterations
 
+    @property
+    def pool(self):
+        """Pool or None: the workers of the newest iteration. A closed loader's go, with their segment."""
+        return None if self._pool is None else self._pool()
+
     def begin(self, engine):
         """An iteration begins."""
         options = engine.options
         self.anew = not options.persistent_workers
         goes_on = self.anew or (engine.pool is self.pool and engine.pool.steady)
-        self.meter, self.pool, self.prefetch = engine.ring.meter, engine.pool, options.prefetch_factor
+        self.meter, self.prefetch = engine.ring.meter, options.prefetch_factor
+        self._pool = weakref.ref(engine.pool)
         # Each worker has one, and so has who takes them: more workers would wait for slots.
         self.slots = engine.ring.n_slots
         self.served = max(self.least, self.slots - 1 - options.ahead)

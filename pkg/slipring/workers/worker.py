@@ -5,8 +5,8 @@ import dataclasses
 import pickle
 
 from slipring.codec._encode import BATCH, END, ERROR, Encoder
-from slipring.codec._ranges import lost, publish_range, range_done, range_lost, view
-from slipring.collate._default import skeleton, write
+from slipring.codec._ranges import layout, lost, publish_range, range_done, range_lost, view
+from slipring.collate._rows import DROP, LIST, NUMPY, RowWriter
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
 from slipring.ring._check import in_a_handler
 from slipring.ring._ring import DIRECT, FINISH, STAGED, TASK_NEXT, USER_SEEDED, mix, now
@@ -14,6 +14,7 @@ from slipring.workers import remote, seeding
 from slipring.workers._aside import Aside
 from slipring.workers.concurrency import Concurrency
 from slipring.workers.fetch import MapFetcher, StreamFetcher, load_stream, shorter
+from slipring.workers.heap import Heap
 from slipring.workers.info import WorkerInfo, set_worker_info
 
 NO_MEMORY = (SegmentFull, BatchTooLarge, DescriptorClosed)  # not even for what is said of an error
@@ -55,6 +56,14 @@ class Job:
     def not_sent(self, error):
         """Called before the exception is raised that has kept a worker from being started."""
 
+    def check_start(self):
+        """See `Worker.check_start`."""
+        (self.worker_class or Worker).check_start(self)
+
+    def environment(self):
+        """See `Worker.environment`."""
+        return (self.worker_class or Worker).environment(self)
+
     def worker(self, ring, number, kind, snapshot=None):
         """Return the worker of that number; for the parameters see `Worker`."""
         made = (self.worker_class or Worker)(ring, number, self, kind)
@@ -69,7 +78,7 @@ class Worker:
     ----------
     ring : Ring
     number : int
-        From 0; the worker is party ``number + 1`` of the segment.
+        From 0; the worker is participant ``number + 1`` of the segment.
     job : Job
     kind : {'process', 'thread', 'inline'}
 
@@ -84,10 +93,19 @@ class Worker:
     keeps_globals = True  # a snapshot has the process's own generators too, which takes 0.3 ms
     turn = 0  # the batch of its stream that comes next, in this run
 
+    @classmethod
+    def check_start(cls, job):
+        """Raise an exception if a worker process that starts now could not work."""
+
+    @classmethod
+    def environment(cls, job):
+        """Return environment variables that a worker process starts with, besides those of the program."""
+        return {}
+
     def __init__(self, ring, number, job, kind):
         self.ring = ring
         self.number = number
-        self.party = number + 1
+        self.participant = number + 1
         self.job = job
         self.kind = kind
         self.encoder = Encoder()
@@ -100,7 +118,7 @@ class Worker:
         self.left_alone = frozenset()
         self.states = None  # inline: the generators' states between two batches of a stream
         self.place = seeding.NOWHERE  # inline: what slipring.rng() goes on with
-        self.errors = {}  # inline: ticket -> the very exception that its error record stands for
+        self.errors = {}  # inline: sequence number -> the very exception that its error record stands for
 
     # ---- life
 
@@ -118,7 +136,7 @@ class Worker:
                 flags = USER_SEEDED if self.left_alone else 0
         if self.job.share is not None:
             self.fetcher.dataset.left_alone = None if self.kind == "thread" else self.left_alone
-        self.ring.serve(self.party, flags)
+        self.ring.serve(self.participant, flags)
 
     def _seed_process(self, base_seed):
         seeding.seed_globals(base_seed + self.number)
@@ -131,8 +149,11 @@ class Worker:
 
     def serve(self):
         """Work until the segment is closed."""
-        while (fill := self.ring.claim(self.party, -1)) is not None:
+        heap = Heap() if self.kind == "process" else None
+        while (fill := self.ring.claim(self.participant, -1)) is not None:
             self.work(fill)
+            if heap is not None:
+                heap.note_batch(fill.used)
 
     def close(self):
         """End what the worker has for itself: its threads, its event loop."""
@@ -199,17 +220,17 @@ class Worker:
     def _seed(self, fill, first_row):
         """Seed what is seeded per range of rows."""
         if self.job.rng != "worker" and not self.job.is_stream:
-            self._seed_rows(fill, fill.ticket, first_row)
+            self._seed_rows(fill, fill.seq, first_row)
 
-    def _seed_rows(self, fill, ticket, first_row):
-        batch = seed = seeding.batch_seed(fill.seed, self.epoch, ticket, 0, self.job.rank)
+    def _seed_rows(self, fill, seq, first_row):
+        batch = seed = seeding.batch_seed(fill.seed, self.epoch, seq, 0, self.job.rank)
         if first_row:
-            seed = seeding.batch_seed(fill.seed, self.epoch, ticket, first_row, self.job.rank)
+            seed = seeding.batch_seed(fill.seed, self.epoch, seq, first_row, self.job.rank)
         seeding.set_batch_seed(seed, batch, first_row)
         if self.kind != "thread":
             seeding.seed_globals(seed, self.left_alone)
         if self.job.share is not None:
-            self.job.share.begin(fill.seed, fill.epoch, ticket, first_row)
+            self.job.share.begin(fill.seed, fill.epoch, seq, first_row)
 
     def _guard(self):
         """In the consumer's own process: use its global generators, and put them back."""
@@ -219,12 +240,12 @@ class Worker:
         indices = fill.indices()
         if self.kind == "inline":
             with self._guard():
-                box, fetched = self._make(fill, indices)
+                box, fetched = self._make(fill, indices, begun)
         else:
-            box, fetched = self._make(fill, indices)
+            box, fetched = self._make(fill, indices, begun)
         self.encoder.publish(fill, box, BATCH, begun, fetched)
 
-    def _make(self, fill, indices):
+    def _make(self, fill, indices, begun):
         self._seed(fill, 0)
         fetcher = self.fetcher
         if fill.single:
@@ -233,9 +254,14 @@ class Worker:
         if fetcher.into is not None:
             batch = fetcher.whole(indices)
             return [batch], now()
-        samples = fetcher.samples(indices)
-        fetched = now()
-        return [fetcher.collate(samples)], fetched
+        rows = RowWriter(0, len(indices), self.rules())
+        fetcher.read(indices, rows)
+        fetched = rows.fetched_at(begun)
+        return [fetcher.collate(rows)], fetched
+
+    def rules(self):
+        """Return how samples become a batch; see `RowWriter`."""
+        return NUMPY if self.job.collate_fn is None else LIST
 
     def _stream(self, fill, begun):
         self._turn_to(fill)
@@ -249,20 +275,25 @@ class Worker:
                 self._repeat(fill)
             if self.stream.position < 0:
                 raise shorter(behind, behind + self.stream.position)
-            self.stream.ticket = fill.ticket
+            self.stream.seq = fill.seq
             # Made already, in the consumer's process: a handler has raised, and it is asked for again.
-            samples = self.stream.samples(again=self.stream.position > fill.sequence)
+            rules = LIST if self.job.batch_size is None else self.rules()
+            more = self.stream.read(rules, again=self.stream.position > fill.sequence)
+            fetched = self.stream.rows.fetched_at(begun)
+            box = [self.stream.collate() if more else self.stream.last()]
             if self.kind != "inline":
-                self.stream.read = []  # nobody else keeps them when the batch is published
-            fetched = now()
-            box = [self.stream.last() if samples is None else self.stream.collate(samples)]
+                self.stream.rows = None  # nobody else keeps samples when the batch is published
             if self.job.snapshots:
-                box = [[box.pop(), self._snapshot(fill, samples is None)]]
-        if samples is None:
-            self.encoder.publish(fill, box, END)
-        else:
-            del samples
+                box = [[box.pop(), self._snapshot(fill, not more)]]
+        if more:
             self.encoder.publish(fill, box, BATCH, begun, fetched)
+        else:
+            self.encoder.publish(fill, box, END)
+
+    def kept_in(self, fill):
+        """Return how many bytes of a slot have samples of a stream's interrupted batch, which continues with them."""
+        rows = self.stream.rows if self.stream is not None else None
+        return 0 if rows is None else rows.bytes_in(fill)
 
     def _turn_to(self, fill):
         """Refuse to pass over a batch of which nobody has died: it would be lost without a word."""
@@ -302,9 +333,9 @@ class Worker:
     def _repeat(self, fill):
         """Read and drop a batch that was published; its errors too, and its draws in collate_fn."""
         with contextlib.suppress(Exception):
-            samples = self.stream.samples()
-            if samples is not None and self.job.collate_fn is not None:
-                StreamFetcher.collate(self.stream, samples)
+            collates = self.job.collate_fn is not None
+            if self.stream.read(LIST if collates else DROP) and collates:
+                StreamFetcher.collate(self.stream)
         fill.rewind()
 
     def _snapshot(self, fill, last):
@@ -322,48 +353,52 @@ class Worker:
         if fill.range == FINISH:
             return self._finish(fill, begun)
         first, end = fill.rows_of(fill.range)
-        samples = None
+        rows = RowWriter(first, end, self.rules(), self._share_rows)
         try:
             with self._guard():
                 self._seed(fill, first)
-                samples = self._rows(fill.indices(), end - first)
-            fetched = now()
-            if self.job.collate_fn is None and self._lay_out(fill, samples) == DIRECT:
-                write(view(fill)[1], samples, first)
+                self.fetcher.read(fill.indices(), rows)
+            if rows.count != end - first:
+                name = type(self.job.dataset).__name__
+                raise ValueError(
+                    f"{name}.__getitems__ returned {rows.count} samples for {end - first} indices"
+                )
+            fetched = rows.fetched_at(begun)
+            kept = rows.kept() if rows.in_place else None
+            if kept == []:
+                rows = None
                 last = range_done(fill, begun, fetched)
             else:
-                last = self.encoder.stage(fill, [samples], BATCH, begun, fetched)
+                box = [rows.read_back() if kept is None else {"kept": kept}]
+                rows = kept = None
+                last = self.encoder.stage(fill, box, BATCH, begun, fetched)
         except Exception as error:
             if self.kind == "inline" and in_a_handler(error):
                 self.fetcher.failed = None
                 raise
             described, shortage = self._describe(fill, error), remote.shortage(error)
-            del error, samples
+            del error, rows
             last = self._stage_error(fill, described, shortage)
         if last:
             self._finish(fill, now())
 
-    def _rows(self, indices, n):
-        samples = list(self.fetcher.samples(indices))
-        if len(samples) != n:
-            name = type(self.job.dataset).__name__
-            raise ValueError(f"{name}.__getitems__ returned {len(samples)} samples for {n} indices")
-        return samples
-
-    def _lay_out(self, fill, samples):
+    def _share_rows(self, rows):
+        """Lay out the rows of a batch that several workers make, or use the layout that another worker settled."""
+        fill = rows.fill
         how = fill.propose_layout()
-        if how == 0:
-            settled = False
-            try:
-                plan = skeleton(samples[0], fill.n_rows)
-                if plan is not None:
-                    self.encoder.settle_direct(fill, plan)
-                    settled, how = True, DIRECT
-            finally:
-                if not settled:
-                    self.encoder.settle_staged(fill)
-                    how = STAGED
-        return how
+        if how == DIRECT:
+            rows.adopt(*layout(fill))
+            return
+        settled = how == STAGED
+        in_place = False
+        try:
+            if not settled and (laid_out := rows.reserve(fill.n_rows)) is not None:
+                settled = in_place = self.encoder.settle_direct(fill, *laid_out)
+        finally:
+            if not settled:  # others wait for it
+                self.encoder.settle_staged(fill)
+        if not in_place:
+            rows.give_up()
 
     def _stage_error(self, fill, described, shortage):
         for value in (described, remote.shortened(described)):
@@ -374,31 +409,61 @@ class Worker:
 
     def _finish(self, fill, begun):
         """Put the ranges together: this worker did the last one."""
-        staged = []
+        parts = []
         value = None
         for which in range(fill.n_ranges):
             if (shortage := lost(fill, which)) is not None:
-                del value, staged
+                del value, parts
                 fill.indices()
                 raise remote.from_shortage(*shortage, fill.rows_of(which), fill.ring)
             kind, value = view(fill, which)
             if kind == ERROR:
-                del value, staged
+                del value, parts
                 publish_range(fill, which)
                 return
-            staged.append(value)
-        if all(part is None for part in staged):
+            parts.append(value)
+        if all(part is None for part in parts):
             publish_range(fill)
             return
-        samples = [sample for part in staged for sample in part]
-        del staged, value
         fill.indices()  # from now on messages are about all rows
+        some_staged = any(type(part) is list for part in parts)
+        rows = self._list_of(fill, parts) if some_staged else self._whole_of(fill, parts)
+        del parts, value
         with self._guard():
             self._seed(fill, fill.n_rows)
-            box = [self.fetcher.collate(samples)]
-        del samples
-        fill.rewind()  # over the staged rows, unless the batch refers to them
+            box = [self.fetcher.collate(rows)]
+        in_place = rows.in_place
+        del rows
+        if not in_place:
+            fill.rewind()  # the batch overwrites the rows and the staged samples, unless it refers to them
         self.encoder.publish(fill, box, BATCH, begun, begun)
+
+    def _whole_of(self, fill, parts):
+        """Return a `RowWriter` with all rows of a batch in place, and with the leaves that have no rows."""
+        rows = RowWriter(0, fill.n_rows, self.rules(), self._share_rows)
+        rows.adopt(*layout(fill))
+        self._keep(fill, rows, range(len(parts)), parts)
+        return rows
+
+    def _list_of(self, fill, parts):
+        """Return a `RowWriter` with all samples in a list: some chunks are staged."""
+        samples = []
+        for which, part in enumerate(parts):
+            if type(part) is not list:
+                first, end = fill.rows_of(which)
+                rows = RowWriter(first, end, self.rules(), self._share_rows)
+                rows.adopt(*layout(fill))
+                self._keep(fill, rows, [which], parts)
+                part = rows.read_back()
+            samples.extend(part)
+        rows = RowWriter(0, len(samples), LIST)
+        rows.take(samples)
+        return rows
+
+    def _keep(self, fill, rows, ranges, parts):
+        for which in ranges:
+            first, end = fill.rows_of(which)
+            rows.keep([] if parts[which] is None else parts[which]["kept"], end - first)
 
     # ---- errors
 
@@ -414,10 +479,10 @@ class Worker:
     def _describe(self, fill, error):
         culprit = self._culprit(fill, error)
         if self.kind != "inline":
-            return remote.record(error, self.number, fill.ticket, fill.asked_for, culprit=culprit)
+            return remote.record(error, self.number, fill.seq, fill.asked_for, culprit=culprit)
         # Of several ranges' errors the first rows' counts; a debugger wants the frames as they were.
-        self.errors.setdefault(fill.ticket, error)
-        return remote.record(error, self.number, fill.ticket, fill.asked_for, clear=False, culprit=culprit)
+        self.errors.setdefault(fill.seq, error)
+        return remote.record(error, self.number, fill.seq, fill.asked_for, clear=False, culprit=culprit)
 
     def _fail(self, fill, error):
         if fill.kind == TASK_NEXT and self.stream is None:

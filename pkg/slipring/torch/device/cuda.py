@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
-from slipring.errors import shown
+from slipring.errors import shown, told
+from slipring.options import function, integer
 
 _idle = collections.defaultdict(list)  # device -> streams that nobody copies on
 
@@ -211,12 +212,14 @@ def checked(name, value):
 
     Raises
     ------
-    TypeError, RuntimeError
-        It names none; torch's text.
-    ValueError
-        There is no such device here.
+    TypeError, ValueError
+        It names none, in torch's words, or none that is here.
     """
-    device = torch.device(value)
+    try:
+        device = torch.device(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}={shown(value)} is no device: {told(error)}") from error
     here, count = accelerator(), torch.accelerator.device_count()
     if device.type in KINDS or (
         here is not None and here.type == device.type and (device.index or 0) < count
@@ -244,7 +247,7 @@ def check(loader):
 
     Raises
     ------
-    TypeError, ValueError, RuntimeError
+    TypeError, ValueError
         See `checked`; and each names the argument, the value and the rule.
     """
     if loader.device is not None and loader.devices is not None:
@@ -253,17 +256,12 @@ def check(loader):
         loader.device = checked("device", loader.device)
     if loader.devices is not None:
         loader.devices = _checked_all(loader.devices)
-    ahead = loader.preload
-    if ahead is not None and (isinstance(ahead, bool) or not isinstance(ahead, int)):
-        raise TypeError(f"preload must be an int or None, not {shown(ahead)}")
-    if ahead is not None and not 0 <= ahead <= 64:
-        raise ValueError(f"preload must be from 0 to 64 steps, not {ahead}: each takes memory of the device")
+    loader.preload = integer("preload", loader.preload, 0, 64, optional=True)
     if loader.memory_format is not None and not isinstance(loader.memory_format, torch.memory_format):
         raise TypeError(
             f"memory_format must be a torch.memory_format or None, not {shown(loader.memory_format)}"
         )
-    if loader.transform_device is not None and not callable(loader.transform_device):
-        raise TypeError(f"transform_device must be callable or None, not {shown(loader.transform_device)}")
+    function("transform_device", loader.transform_device)
     for name in ("memory_format", "transform_device"):
         if getattr(loader, name) is not None and loader.device is None and loader.devices is None:
             raise ValueError(f"{name} is for batches on a device: give device= (it may be 'cpu') or devices=")
@@ -274,7 +272,7 @@ def _checked_all(devices):
         raise TypeError(f"devices must be a list of devices, not {shown(devices)}; one alone is device=")
     found = [checked("devices", one) for one in devices]
     if not found:
-        raise ValueError("devices must name at least one device, not none")
+        raise ValueError(f"devices must name at least one device, not {shown(devices)}")
     kinds = {one.type for one in found} - {"cpu"}
     if len(kinds) > 1:
         raise ValueError(f"devices must be of one type, besides the CPU, not {sorted(kinds)}")

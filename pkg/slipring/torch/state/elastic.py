@@ -6,14 +6,15 @@ same step, hence one rank's state says for all how many samples have been delive
 is left of it only all ranks' states together say, and only a dataset that can divide it anew (``rest_of``).
 """
 
+import numbers
 from collections.abc import Mapping
 
-import torch.distributed
 from torch.utils.data.distributed import DistributedSampler
 
+from slipring import _machine
 from slipring.errors import shown
-from slipring.sampler import BatchSampler, ranks_of, share_of
-from slipring.torch.state.order import SAVED, source_of
+from slipring.sampler import BatchSampler, rank_of, ranks_of, share_of
+from slipring.torch.state.order import saved_state_of, source_of
 from slipring.torch.state.rest import position_of
 
 ADVICE = "Resume with as many ranks and the same batch size, or from a state of the end of an epoch"
@@ -28,29 +29,33 @@ def divided(loader):
     Returns
     -------
     dict or None
-        "by": what divides them, "rank", "world_size"; of map datasets also "batch_size" and "in_order".
+        "by": what divides them, "rank" (the loader's `rank=`, if that was given), "world_size"; of map datasets also
+        "batch_size" and "in_order".
     """
     if loader._dataset_kind:
-        return _of_a_stream(loader.dataset)
+        return _of_a_stream(loader.dataset, loader.rank)
     source, group, _ = source_of(loader)
-    if not isinstance(getattr(source, "rank", None), int):
+    rank = rank_of(source)
+    if rank is None:
         return None
     return {
         "by": _by(source),
-        "rank": source.rank,
+        "rank": rank if loader.rank is None else loader.rank,
         "world_size": ranks_of(source),
         "batch_size": source.batch_size if isinstance(source, BatchSampler) else group or 1,
         "in_order": bool(loader.in_order),
     }
 
 
-def _of_a_stream(dataset):
+def _of_a_stream(dataset, given):
     rank, ranks = getattr(dataset, "rank", None), getattr(dataset, "world_size", None)
-    if not (isinstance(rank, int) and isinstance(ranks, int)):
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    if not (isinstance(rank, numbers.Integral) and isinstance(ranks, numbers.Integral)):
+        known = _machine.global_rank()
+        if known is None:
             return None
-        rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return {"by": type(dataset).__name__, "rank": rank, "world_size": ranks}
+        rank, ranks = known
+    rank = int(rank) if given is None else given
+    return {"by": type(dataset).__name__, "rank": rank, "world_size": int(ranks)}
 
 
 def _by(source):
@@ -82,10 +87,20 @@ def share(loader):
             f"{why}: use rng='batch'"
         )
     batched_by_it = loader._auto_collation and not group
-    return share_of(source if batched_by_it else None, source, group)
+    return share_of(source if batched_by_it else None, source, group, loader.rank)
 
 
 # ---- one rank's state
+
+
+def places_of(state):
+    """Return {number: place} of the workers of which a state says something."""
+    return {number: place for number, place in enumerate(state["workers"]) if place is not None}
+
+
+def in_turn(places):
+    """Return the places of {number: place} in a tuple by the workers' numbers; None: nothing is known of it."""
+    return tuple(map(places.get, range(max(places, default=-1) + 1)))
 
 
 def moved(loader, state):
@@ -96,14 +111,14 @@ def moved(loader, state):
     ValueError
         That cannot be; the message says what cannot.
     """
-    source, place = source_of(loader)[0], state.get("sampler_iterator")
+    source, place = source_of(loader)[0], saved_state_of(state).get("sampler_iterator")
     if isinstance(source, BatchSampler) and isinstance(place, Mapping):
         source._checked(place)
     if state["finished"]:
         return state
     now = divided(loader)
     if state["kind"] == "stream":
-        _check_stream(loader.dataset, state.get("ranks"), now)
+        _check_stream(loader.dataset, state["ranks"], now)
         return state
     then = _division_of(state)
     if _are_alike(then, now):
@@ -111,12 +126,13 @@ def moved(loader, state):
     _check_division(state, then, now)
     position = position_of(state, then)
     step = now["batch_size"] * now["world_size"]
-    kept = {name: value for name, value in state.items() if name not in SAVED and name != "ahead"}
-    if now["by"] == "BatchSampler":
-        kept["sampler_iterator"] = {**state["sampler_iterator"], "position": position}
+    there = {**place, "position": position} if now["by"] == "BatchSampler" else None
     return {
-        **kept,
+        **state,
         "sampler": None,
+        "sampler_iterator": there and (there,),
+        "sampler_over": False,
+        "ahead": (),
         "ranks": now,
         "batch_size": source_of(loader)[1] or (None if loader._auto_collation else 0),
         "yielded": position // step,
@@ -126,7 +142,7 @@ def moved(loader, state):
 
 def _division_of(state):
     """How a state's samples were divided; of our sampler that says so itself, also in torchdata's states."""
-    place, ranks = state.get("sampler_iterator"), state.get("ranks")
+    place, ranks = saved_state_of(state).get("sampler_iterator"), state["ranks"]
     if isinstance(place, Mapping) and {"position", "batch_size", "world_size"} <= place.keys():
         in_order = True if ranks is None else ranks["in_order"]
         return {"by": "BatchSampler", "in_order": in_order, **place}
@@ -162,7 +178,7 @@ def _check_division(state, then, now):
         )
     elif not then["in_order"]:
         why = "with in_order=False each rank had delivered other steps"
-    elif any(place["states"] for place in state.get("workers", {}).values()):
+    elif any(place["states"] for place in places_of(state).values()):
         why = "the place of a Stateful map dataset is each worker's own"
     if why is not None:
         raise ValueError(f"the state is of {_in_words(then)}; here is {_in_words(now)}, and {why}. {ADVICE}")
@@ -215,7 +231,7 @@ def joined(loader, header, states):
             "a state must be a dict, as state_dict() returns it, not a list of other things than every rank's: "
             f"{shown(states)}"
         )
-    ranks = [state.get("ranks") for state in states]
+    ranks = [state["ranks"] for state in states]
     if len(states) == 1 and header["kind"] == "map":
         return states[0]
     if None in ranks:
@@ -238,13 +254,13 @@ def joined(loader, header, states):
                 f"the ranks' states are not of the same step: they are at positions {positions} of the order. "
                 "Save them at the same step of all ranks"
             )
-    own = header.get("ranks") or {}
+    own = header["ranks"] or {}
     return next((state for state in states if state["ranks"]["rank"] == own.get("rank")), states[0])
 
 
 def _joined_streams(loader, header, states):
     if all(state["finished"] for state in states):
-        return {**states[0], "workers": {}, "ranks": header.get("ranks")}  # the next epoch is a whole one
+        return {**states[0], "workers": (), "ranks": header["ranks"]}  # the next epoch is a whole one
     if not can_divide(loader.dataset):
         raise TypeError(
             f"the iterable dataset ({type(loader.dataset).__name__}) has no rest_of(states, num_workers), which "
@@ -252,13 +268,13 @@ def _joined_streams(loader, header, states):
         )
     places = [_worker_states(state) for state in states]
     rest = loader.dataset.rest_of(places, max(1, loader.num_workers))
-    workers = {number: {"batches": 0, "states": one} for number, one in enumerate(rest)}
-    return {**header, "base_seed": None, "finished": False, "last_worker": -1, "workers": workers}
+    workers = tuple({"batches": 0, "states": one} for one in rest)
+    return {**header, "finished": False, "workers": workers}
 
 
 def _worker_states(state):
     """What each worker of a rank has said of its place; None: it has delivered nothing."""
-    places = {int(number): place for number, place in state.get("workers", {}).items()}
+    places = places_of(state)
     found = []
     for number in range(max(1, state["num_workers"])):
         place = places.get(number)

@@ -1,6 +1,9 @@
-"""States that torchdata's StatefulDataLoader has saved, as far as they say enough."""
+"""States of torchdata's StatefulDataLoader: loaded, and written for it, as far as they say enough."""
 
-from slipring.torch.state.order import as_text, generator_of, source_of
+import torch
+
+from slipring.torch.state.elastic import in_turn, places_of
+from slipring.torch.state.order import as_state, as_text, generator_of, saved_state_of, source_of
 
 
 def is_theirs(state):
@@ -34,18 +37,17 @@ def translated(loader, header, state):
         "num_workers": main.get("_num_workers", 0),
         "base_seed": main.get("_base_seed"),
         "finished": finished,
-        "rng_next": None,
     }
     workers = snapshot["_worker_snapshots"].values() if snapshot else [state]
-    places = _places(workers)
+    places = in_turn(_places(workers))
     if places:
         _refuse(lag, "dataset")
         made.update(workers=places, last_worker=snapshot["_last_yielded_worker_id"] if snapshot else 0)
     if header["kind"] == "stream":
         # Without states nothing says how many of them each worker has read.
-        return made if places else {**made, "workers": {}, "last_worker": -1, "dropped": yielded}
+        return made if places else {**made, "dropped": yielded}
     order = _order(loader, main, lag, finished)
-    return {**made, "yielded": yielded, "above": [], "rng": None, "sampler": None, **order}
+    return {**made, "yielded": yielded, **order}
 
 
 def _refuse(lag, what):
@@ -86,11 +88,11 @@ def _order(loader, main, lag, finished):
         if finished:
             return {"rng_next": _after_an_epoch(loader, inner["generator"])}
         return {"rng": as_text(inner["generator"]), "rng_is_the_samplers": True}
-    parts = {name: part for name, part in parts.items() if part is not None}
+    parts = {name: (part,) for name, part in parts.items() if part is not None}
     if not parts:
         return {}
     _refuse(lag, "sampler")
-    return {**parts, "sampler_over": True} if over else parts
+    return {**parts, "sampler_over": bool(over)}
 
 
 def _after_an_epoch(loader, begun):
@@ -105,3 +107,111 @@ def _after_an_epoch(loader, begun):
     end = generator.get_state()
     generator.set_state(now)
     return as_text(end)
+
+
+# ---- the other way
+
+
+def in_their_form(loader, state):
+    """Return a state of this loader as torchdata 0.11 saves it.
+
+    Raises
+    ------
+    ValueError
+        torchdata's form cannot say it; the message says what.
+    """
+    count, places = state["num_workers"], places_of(state)
+    _check_theirs(state, places)
+    is_stream = state["kind"] == "stream"
+    yielded = 0 if state["finished"] else _yielded(state, places)
+    workers = [_worker(number, places.get(number), is_stream) for number in range(max(1, count))]
+    main = {
+        "_index_sampler_state": None,
+        "_sampler_iter_state": None,
+        "_sampler_iter_yielded": yielded,
+        "_IterableDataset_len_called": None,
+        "_shared_seed": None,
+        **({} if is_stream else _their_order(loader, state, yielded)),
+    }
+    finished = {"_iterator_finished": state["finished"]}
+    if not count:
+        del workers[0]["worker_id"]
+        return {**main, "_num_yielded": yielded, **workers[0], **finished}
+    last = state["last_worker"] if is_stream else (yielded - 1) % count
+    return {
+        "_snapshot": {
+            "_snapshot_step": yielded,
+            "_last_yielded_worker_id": last % count,
+            "_main_snapshot": {**main, "_num_workers": count, "_base_seed": state["base_seed"]},
+            "_worker_snapshots": {f"worker_{worker['worker_id']}": worker for worker in workers},
+        },
+        "_steps_since_snapshot": 0,
+        **finished,
+    }
+
+
+def _check_theirs(state, places):
+    if state["above"]:
+        raise ValueError("torchdata's state cannot say which batches came out of order: use in_order=True")
+    if state["ahead"]:
+        raise ValueError(
+            "a Stateful sampler was asked ahead of the delivery, which torchdata's state cannot say: use num_workers=0 "
+            "or take the state at the end of an epoch"
+        )
+    if any(place.get("since") or place.get("again") for place in places.values()):
+        raise ValueError(
+            "a worker has delivered batches since its last snapshot, which torchdata's state cannot say of one worker: "
+            "use snapshot_every_n_steps=1"
+        )
+
+
+def _yielded(state, places):
+    if state["kind"] == "map":
+        return state["yielded"] or 0
+    return state["dropped"] + sum(place["batches"] for place in places.values())
+
+
+def _worker(number, place, is_stream):
+    states = (place or {}).get("states") or {}
+    fetcher = {"dataset_iter_state": states.get("iterator"), "fetcher_ended": bool(states.get("last"))}
+    return {
+        "worker_id": number,
+        "dataset_state": states.get("dataset"),
+        "fetcher_state": fetcher if is_stream else None,
+    }
+
+
+def _their_order(loader, state, yielded):
+    source, size, _ = source_of(loader)
+    given = min(yielded * (size or 1), len(source)) if hasattr(source, "__len__") else yielded * (size or 1)
+    saved = saved_state_of(state)
+    its_iterator, itself = saved.get("sampler_iterator"), saved.get("sampler")
+    if isinstance(source, torch.utils.data.RandomSampler):
+        generator = _generator_of_an_epoch(loader, state)
+        if generator is not None:
+            its_iterator = {"yielded": None if state["finished"] else given, "generator": generator}
+    if not size:
+        return {"_index_sampler_state": itself, "_sampler_iter_state": its_iterator}
+    parts = {"sampler_state": itself, "sampler_iter_state": its_iterator}
+    parts = {name: part for name, part in parts.items() if part is not None}
+    return {"_sampler_iter_state": {"samples_yielded": given, **parts}}
+
+
+def _generator_of_an_epoch(loader, state):
+    """Return the state of the generator that the epoch's order is drawn from: of the next one, after an epoch's end.
+
+    None: torch's global generator decides it when the epoch begins.
+    """
+    text = state["rng_next"] if state["finished"] else state["rng"]
+    if text is None:
+        return None
+    own = generator_of(loader) is not None or state["rng_is_the_samplers"]
+    if own and not (state["finished"] and loader.generator is not None):
+        return as_state(text)
+    generator = torch.Generator()
+    generator.set_state(as_state(text))
+    drawn = torch.empty((), dtype=torch.int64).random_(generator=generator).item()
+    if own:  # torch draws the workers' seed before the order, torchdata after it
+        return generator.get_state()
+    # torch's sampler seeds a generator of its own from the global one, for each epoch.
+    return torch.Generator().manual_seed(drawn).get_state()

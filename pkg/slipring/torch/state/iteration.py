@@ -13,8 +13,10 @@ import torch
 
 from slipring.errors import shown
 from slipring.iterate.dispatch import StreamPlan
+from slipring.ring._check import in_a_handler
 from slipring.torch.state import elastic, foreign
 from slipring.torch.state.asking import copied
+from slipring.torch.state.elastic import in_turn, places_of
 from slipring.torch.state.order import (
     as_state,
     as_text,
@@ -26,7 +28,29 @@ from slipring.torch.state.order import (
 )
 from slipring.workers.fetch import Unsaid, is_stateful
 
-FORMAT = 1
+FORMAT = 2
+
+# Every state has all keys, because torch.distributed.checkpoint loads those of a fresh loader's state only. It flattens
+# dicts, also those in lists: what has other keys from state to state stands in tuples, which it leaves as they are.
+_NOTHING = {
+    "base_seed": None,
+    "finished": True,
+    "rng_next": None,
+    "seeded": False,
+    "last_worker": -1,
+    "workers": (),
+    "yielded": None,  # the epoch has not begun
+    "above": [],
+    "rng": None,
+    "rng_iter": None,
+    "rng_is_the_samplers": False,
+    "origin": None,
+    "sampler": None,
+    "sampler_iterator": None,
+    "sampler_over": False,
+    "ahead": (),
+    "dropped": 0,
+}
 
 
 # ---- what workers send along
@@ -65,13 +89,13 @@ class Place:
         Batches and exceptions delivered.
     states
         What dataset and iterator have said of themselves last: as a worker has sent it, as bytes; else the
-        very dict; or None.
+        very dict; or the exception that came instead; or None.
     ended : bool
         Those are of the epoch before.
     since, missed : int
         Batches delivered since then; exceptions delivered behind the last of those.
     again, missed_lists : list
-        The same of a map dataset, whose worker must read again: [ticket, indices] of each.
+        The same of a map dataset, whose worker must read again: [sequence number, indices] of each.
     """
 
     def __init__(self, saved_state=None):
@@ -88,7 +112,7 @@ class Place:
         self.again, self.missed_lists = [], []
 
     def passed(self, asked):
-        """Note a batch that came without states; `asked`: [ticket, indices] of a map dataset."""
+        """Note a batch that came without states; `asked`: [sequence number, indices] of a map dataset."""
         self.since, self.missed = self.since + self.missed + 1, 0
         if asked is not None:
             self.again = [*self.again, *self.missed_lists, asked]  # another list: see `Positions.after`
@@ -96,17 +120,24 @@ class Place:
 
     def plain(self):
         """Return it as plain values."""
+        return {**self.raw(), "states": _unpickled(self.states)}
+
+    def raw(self):
+        """Return the same, with the states as they are here."""
         behind = self.since + self.missed  # also exceptions: they are raised again, and dropped
+        again = [*self.again, *self.missed_lists]
         return {
             "batches": self.batches,
-            "states": _unpickled(self.states),
+            "states": self.states,
             **({"ended": True} if self.ended else {}),
-            **({"since": behind} if behind and self.states is not None and not self.again else {}),
-            **({"again": list(self.again)} if self.again else {}),
+            **({"since": behind} if behind and self.states is not None and not again else {}),
+            **({"again": again} if again else {}),
         }
 
 
 def _unpickled(states):
+    if isinstance(states, Exception):
+        raise states
     if not isinstance(states, bytes):
         return states
     states = pickle.loads(states)
@@ -133,7 +164,7 @@ class Positions:
         self.workers = {}  # number -> Place
         self.last = -1
         if resume is not None:
-            self.last, before = resume.get("last_worker", -1), places_of(resume)
+            self.last, before = resume["last_worker"], places_of(resume)
         for number, place in before.items():
             self.workers[number] = Place(place)
 
@@ -175,8 +206,12 @@ class Positions:
         """Return the workers' part of the state."""
         return {
             "last_worker": self.last,
-            "workers": {number: place.plain() for number, place in sorted(self.workers.items())},
+            "workers": in_turn({number: place.plain() for number, place in self.workers.items()}),
         }
+
+    def ended(self):
+        """Return `ended_places` of an epoch that has just ended: not yet unpickled, which may fail."""
+        return _ended({number: place.raw() for number, place in self.workers.items()})
 
 
 # ---- a whole state
@@ -187,10 +222,8 @@ def initial(loader):
     source = source_of(loader)[0]
     state = {
         **header(loader),
-        "base_seed": None,
-        "finished": True,
         "rng_next": as_text(state_of(generator_of(loader))),
-        **({"sampler": source.state_dict()} if _says_how_it_begins(source) else {}),
+        **({"sampler": (source.state_dict(),)} if _says_how_it_begins(source) else {}),
         **({"workers": _own_place(loader.dataset)} if loader.num_workers == 0 else {}),
     }
     return copied(state)
@@ -203,19 +236,19 @@ def _says_how_it_begins(thing):
 def _own_place(dataset):
     """The place of this process, which reads the dataset itself."""
     if not _says_how_it_begins(dataset):
-        return {}
-    return {0: {"batches": 0, "states": {"dataset": dataset.state_dict()}}}
+        return ()
+    return ({"batches": 0, "states": {"dataset": dataset.state_dict()}},)
 
 
 def header(loader):
-    """Return what every state begins with."""
-    ranks = elastic.divided(loader)
+    """Return a state that says what is to be loaded, and nothing of where that is."""
     return {
+        **_NOTHING,
         "slipring": FORMAT,
         "kind": "stream" if loader._dataset_kind else "map",
         "num_workers": loader.num_workers,
         "batch_size": _batch_size(loader),
-        **({} if ranks is None else {"ranks": ranks}),
+        "ranks": elastic.divided(loader),
     }
 
 
@@ -232,7 +265,7 @@ def next_epochs_rng(generator):
 def begin_next_epoch(loader, state):
     """Put the generator where a finished epoch has left it, and have a Stateful sampler end that epoch."""
     end_epoch_before(loader, state)
-    text = state.get("rng_next")
+    text = state["rng_next"]
     if text is None:
         return
     generator = generator_of(loader)
@@ -240,11 +273,6 @@ def begin_next_epoch(loader, state):
         torch.set_rng_state(as_state(text))
     else:
         generator.set_state(as_state(text))
-
-
-def places_of(state):
-    """Return {number: place} of the workers; the numbers are text in what has gone through JSON."""
-    return {int(number): place for number, place in state.get("workers", {}).items()}
 
 
 def ended_places(loader, state):
@@ -255,11 +283,27 @@ def ended_places(loader, state):
     """
     if state is None or not state["finished"] or state["num_workers"] != loader.num_workers:
         return {}
+    return _ended(places_of(state))
+
+
+def _ended(places):
     return {
         number: {**place, "batches": 0, "ended": True}
-        for number, place in places_of(state).items()
+        for number, place in places.items()
         if place["states"] or place.get("again")
     }
+
+
+def loadable(places):
+    """Return the places with states that workers can load; a state that failed is raised by `state_dict` alone."""
+    found = {}
+    for number, place in places.items():
+        try:
+            found[number] = {**place, "states": _unpickled(place["states"])}
+        except Exception as error:
+            if in_a_handler(error):
+                raise
+    return found
 
 
 def workers_of(state):
@@ -277,24 +321,27 @@ def checked(loader, state):
     AssertionError, TypeError, ValueError
         See `DataLoader.load_state_dict`.
     """
+    start = header(loader)
     if isinstance(state, (list, tuple)):
-        state = elastic.joined(loader, header(loader), state)
+        state = elastic.joined(
+            loader, start, [_whole(one) if isinstance(one, Mapping) else one for one in state]
+        )
     if not isinstance(state, Mapping):
         raise TypeError(f"a state must be a dict, as state_dict() returns it, not {shown(state)}")
     if foreign.is_theirs(state):
-        state = foreign.translated(loader, header(loader), state)
+        state = foreign.translated(loader, start, state)
     if state.get("slipring") != FORMAT:
         raise ValueError(
             "this is no state of slipring.torch.DataLoader (of this version); its keys are "
             f"{sorted(map(str, state))[:8]}"
         )
-    kind = header(loader)["kind"]
+    kind, state = start["kind"], _whole(state)
     if state["kind"] != kind:
         raise ValueError(f"the state is of a {state['kind']} dataset, the loader's is a {kind} dataset")
     state = elastic.moved(loader, state)
     if not state["finished"]:
         _check_batch_size(loader, state)
-    if not state["finished"] and (kind == "stream" or state.get("workers")):
+    if not state["finished"] and (kind == "stream" or state["workers"]):
         if state["num_workers"] != loader.num_workers:
             raise AssertionError(
                 f"the state is of num_workers={state['num_workers']}, the loader has num_workers="
@@ -302,13 +349,23 @@ def checked(loader, state):
                 f"Use as many workers, or finish the epoch first{_or_divide(loader)}"
             )
         unsaid = any(place["batches"] and not place["states"] for place in places_of(state).values())
-        if kind == "stream" and (unsaid or state.get("dropped")):
+        if kind == "stream" and (unsaid or state["dropped"]):
             warnings.warn(
                 "the iterable dataset has no state_dict()/load_state_dict(), nor has its iterator: each "
                 "worker reads again, and drops, what was delivered before",
                 stacklevel=3,
             )
     return copied(state)
+
+
+def _whole(state):
+    """Return a state with all keys and its tuples, which JSON, for instance, makes lists."""
+    state = {**_NOTHING, "ranks": None, **state}
+    tuples = (name for name, value in state.items() if isinstance(value, list) and name in _IN_TUPLES)
+    return {**state, **{name: tuple(state[name]) for name in tuples}}
+
+
+_IN_TUPLES = ("workers", "sampler", "sampler_iterator", "ahead")
 
 
 def _or_divide(loader):

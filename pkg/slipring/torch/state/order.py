@@ -1,20 +1,23 @@
-"""The order of a map dataset's indices: lists of them, one per ticket, and how to go on behind any."""
+"""The order of a map dataset's indices: lists of them, one per task, and how to go on behind any."""
 
 import collections
 import contextlib
 import functools
 import inspect
 import itertools
+import pickle
 
 import torch
 from torch.utils.data import BatchSampler
 
 from slipring.ring._check import in_a_handler
+from slipring.ring._ring import reductions
+from slipring.sampler import read_in_order
 from slipring.torch.state.asking import Making, copied
 from slipring.torch.state.rest import source_behind
 from slipring.workers.fetch import cut_off, generator_ended, is_stateful, shorter
 
-SAVED = ("sampler", "sampler_iterator", "sampler_beyond", "sampler_over")
+SAID = ("sampler", "sampler_iterator")  # in a tuple each: see `slipring.torch.state.iteration`
 _END = object()
 
 
@@ -54,23 +57,38 @@ def as_state(text):
     return None if text is None else torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
 
 
+# ---- indices that are tensors
+
+
+def _reduced(tensor):
+    """Return a tensor's reduction, as `object.__reduce__` does, without the rest of a storage that others share."""
+    if tensor.device.type == "cpu" and tensor.dtype == torch.int64:
+        return torch.from_numpy, (tensor.numpy(),)
+    return tensor.clone().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+
+reductions[torch.Tensor] = _reduced
+
+
 # ---- samplers that can say where they are
 
 
 def source_of(loader):
-    """Return (sampler, indices per list, drop_last); 0 per list: the sampler gives what a ticket is of.
+    """Return (sampler, indices per list, drop_last); 0 per list: the sampler gives each task's indices.
 
     torch's own batching cannot say where its sampler is: the same lists are made here.
     """
     sampler = loader._index_sampler
-    if type(sampler) is BatchSampler:
+    # Without batching, each list of a BatchSampler is one index: torch's bulk loading.
+    if loader._auto_collation and type(sampler) is BatchSampler:
         return sampler.sampler, sampler.batch_size, sampler.drop_last
     return sampler, 0, False
 
 
 def saved_state_of(state):
     """Return what a state holds of a Stateful sampler and its iterator; empty: nothing."""
-    return {name: state[name] for name in SAVED if state.get(name) is not None}
+    said = {name: state[name][0] for name in SAID if state[name] is not None}
+    return {**said, "sampler_over": True} if state["sampler_over"] else said
 
 
 def opened(source, saved_state, generator):
@@ -80,9 +98,8 @@ def opened(source, saved_state, generator):
     ----------
     source : iterable
     saved_state : dict
-        "sampler", "sampler_iterator": what they said of themselves; "sampler_beyond": how many indices had
-        been drawn since; "sampler_over": the sampler was at its end, and says perhaps where its next pass
-        begins.
+        "sampler", "sampler_iterator": what they said of themselves; "sampler_over": the sampler was at its end,
+        and says perhaps where its next pass begins.
     generator : Generator or None
         What the sampler may draw from.
     """
@@ -93,9 +110,6 @@ def opened(source, saved_state, generator):
             put_to(generator, drawn_from)
             _loaded(source, saved_state)
             made = iter(())
-    if loaded:
-        for _ in range(saved_state.get("sampler_beyond", 0)):
-            next(made, None)
     return made, loaded
 
 
@@ -122,13 +136,13 @@ def end_epoch_before(loader, state):
     if not saved_state:
         return
     made, loaded = opened(source_of(loader)[0], saved_state, generator_of(loader))
-    if loaded and "yielded" in state:  # else that epoch has not begun
+    if loaded and state["yielded"] is not None:  # else that epoch has not begun
         with contextlib.suppress(Exception):  # it was raised then
             collections.deque(_draws(made), 0)
 
 
 class Order:
-    """Lists of indices, one per ticket, and what is needed to go on behind any of them.
+    """Lists of indices, one per task, and what is needed to go on behind any of them.
 
     Parameters
     ----------
@@ -140,7 +154,7 @@ class Order:
     resume : dict, optional
         A state.
     keep : bool
-        Keep what each ticket is of until it has been delivered, also where the sampler is not Stateful.
+        Keep the indices of each task until it has been delivered, also where the sampler is not Stateful.
     """
 
     def __init__(self, loader, made, before, resume=None, keep=False):
@@ -148,25 +162,25 @@ class Order:
         self.in_order, self.sampler = loader.in_order, loader.sampler
         source, self.group, self.drop_last = source_of(loader)
         self.source = source_behind(source, resume)
-        # The position, in the order of all ranks, of ticket 0; None: no other ranks have begun this epoch.
-        self.origin = None if resume is None else resume.get("origin")
+        # The position, in the order of all ranks, of sequence number 0; None: no other ranks have begun this epoch.
+        self.origin = None if resume is None else resume["origin"]
         self.single = not loader._auto_collation
         self.begins_there = self.source is not source  # behind what was delivered
         self.generator = generator_of(loader)
         self.resume = resume
-        self.ticket = 0 if resume is None else resume["yielded"]
-        self.low_water = self.ticket  # every ticket before it has been delivered
+        self.seq = 0 if resume is None else resume["yielded"]
+        self.low_water = self.seq  # every task before it has been delivered
         self.above = set() if resume is None else set(resume["above"])  # delivered beyond that
         self.began = None  # the generator's state before the first draw
         self.before = before  # and before iter(), for samplers that draw there
         # A state of torchdata's has that of a generator which torch's sampler would make by itself.
-        self.samplers_rng = resume is not None and bool(resume.get("rng_is_the_samplers"))
+        self.samplers_rng = resume is not None and resume["rng_is_the_samplers"]
         self.made = None if self.group or resume is not None else made
         self.is_stateful = None  # whether the sampler or its iterator is Stateful
         self.saved_state = {} if resume is None else saved_state_of(resume)
         # Lists that were drawn ahead of the delivery when the state was taken: they come first.
-        self.given = collections.deque(() if resume is None else resume.get("ahead", ()))
-        self.keep, self.kept = keep, {}  # ticket -> its list, until it has been delivered
+        self.given = collections.deque(() if resume is None else resume["ahead"])
+        self.keep, self.kept = keep, {}  # sequence number -> its list, until it has been delivered
         # Whether the sampler has been drawn from: until then it may say what an earlier pass has left.
         self.asked = self.over = False
         self.at = self.saved_state or None  # what holds of the sampler until then
@@ -180,11 +194,11 @@ class Order:
 
     @property
     def needs_every_delivery(self):
-        """bool: whether `delivered` must be called for every ticket; else `low_water` alone says it all."""
+        """bool: whether `delivered` must be called for every task; else `low_water` alone says it all."""
         return self.keep or self.is_stateful or not self.in_order or bool(self.above)
 
     def lists(self):
-        """Return an iterator with a list of indices per ticket. It goes on behind what a handler raises."""
+        """Return an iterator with a list of indices per task. It goes on behind what a handler raises."""
         return map(self._next, itertools.repeat(None))  # no generator: an exception ends those
 
     def _next(self, _):
@@ -197,7 +211,7 @@ class Order:
                 raise
             if len(drawn) == group:
                 # No call from here on, as below.
-                self.ticket += 1
+                self.seq += 1
                 self.drawn = []
                 return drawn
             self.swift, self.over = False, True
@@ -217,8 +231,8 @@ class Order:
                     making.busy = False
         # No call from here on: a handler cannot raise, and the list is given once.
         if self.is_stateful or self.keep:
-            self.kept[self.ticket] = indices
-        self.ticket += 1
+            self.kept[self.seq] = indices
+        self.seq += 1
         self.first = False
         if self.given:
             del self.given[0]
@@ -246,15 +260,16 @@ class Order:
         if self.made is None:
             self.before = state_of(self.generator)
             self.made, loaded = opened(self.source, self.saved_state, self.generator)
+        read_in_order(self.source, self.in_order)
         self.draws = _draws(self.made)
-        self.to_skip = 0 if loaded or self.begins_there else self.ticket
+        self.to_skip = 0 if loaded or self.begins_there else self.seq
         if not loaded:
             self.given.clear()  # they are drawn again
         self.is_stateful = is_stateful(self.source) or is_stateful(self.made)
         if self.is_stateful or inspect.isgenerator(self.made):
             self.before = None  # it loads its state, or has drawn nothing
         if not loaded:
-            self.at = None if self.to_skip else self._state_now()
+            self.at = None
 
     def _first(self):
         """The first draw of the epoch."""
@@ -275,7 +290,7 @@ class Order:
             if self.began is None:
                 self.began = state_of(self.generator)
             return self._skip()
-        began, before = as_state(resume["rng"]), as_state(resume.get("rng_iter"))
+        began, before = as_state(resume["rng"]), as_state(resume["rng_iter"])
         with self._generator_put_to() as put:
             if self.began is None:
                 put(began if before is None else before)
@@ -316,13 +331,13 @@ class Order:
                 if self.cut_off is not None:
                     raise
                 self.cut_off = StopIteration
-                raise shorter(self.ticket, self.ticket - self.to_skip, "the sampler's order") from None
+                raise shorter(self.seq, self.seq - self.to_skip, "the sampler's order") from None
             self.drawn = []
             self.to_skip -= 1
         try:
             return self._draw()
         except StopIteration:
-            if self.ticket or not self.saved_state:
+            if self.seq or not self.saved_state:
                 raise
         # Nothing had been drawn then: what the sampler said of itself was of the end of the pass before.
         self.made, self.saved_state, self.over, self.drawn = iter(self.source), {}, False, []
@@ -349,8 +364,8 @@ class Order:
                 raise StopIteration
             if self.single:
                 return drawn
-            if type(drawn[0]) is not list:
-                drawn[0] = list(drawn[0])  # kept: it may be an iterator, which gives its indices once
+            if not hasattr(drawn[0], "__len__"):
+                drawn[0] = list(drawn[0])  # kept: an iterator gives its indices once
             return drawn[0]
         if not drawn or (self.drop_last and len(drawn) < group):
             raise StopIteration
@@ -366,11 +381,11 @@ class Order:
 
     # ---- the place
 
-    def delivered(self, ticket):
-        """Note that a ticket's batch has been handed out."""
-        if ticket < self.low_water:
+    def delivered(self, seq):
+        """Note that a task's batch has been handed out."""
+        if seq < self.low_water:
             return  # an exception that was no batch's came behind it
-        self.above.add(ticket)
+        self.above.add(seq)
         # Not past what is yet to be drawn, and skipped: the sampler is asked behind it.
         kept = self.is_stateful or self.keep
         while (low := self.low_water) in self.above and (not kept or low in self.kept):
@@ -379,9 +394,9 @@ class Order:
             self.above.discard(low)
             self.kept.pop(low, None)
 
-    def asked_for(self, ticket):
-        """Return [ticket, indices] of a ticket that is kept; None if nothing is."""
-        return [ticket, self.kept[ticket]] if self.keep and ticket in self.kept else None
+    def asked_for(self, seq):
+        """Return [sequence number, indices] of a task that is kept; None if nothing is."""
+        return [seq, self.kept[seq]] if self.keep and seq in self.kept else None
 
     def state(self):
         """Return this order's part of the state."""
@@ -390,12 +405,11 @@ class Order:
                 self.open()
             return {
                 "yielded": self.low_water,
-                "above": sorted(ticket for ticket in self.above if ticket >= self.low_water),
+                "above": sorted(seq for seq in self.above if seq >= self.low_water),
                 **self._generators(),
-                "sampler": None,
                 **self._samplers(),
-                **({"rng_is_the_samplers": True} if self.samplers_rng else {}),
-                **({} if self.origin is None else {"origin": self.origin}),
+                "rng_is_the_samplers": self.samplers_rng,
+                "origin": self.origin,
             }
 
     def _samplers(self):
@@ -405,21 +419,23 @@ class Order:
             # It was interrupted: what was drawn comes first.
             with contextlib.suppress(StopIteration):
                 drawn = [self._draw()]
+        if self.is_stateful and not self.asked and not self.to_skip and at is None:
+            at = self._state_now()
         if self.is_stateful and self.asked and not self.saved_state.get("sampler_over"):
             at = {**(self._state_now() or {}), **({"sampler_over": True} if self.over else {})}
         if not at:
             return {}
-        tickets = range(self.low_water, self.ticket) if self.is_stateful else ()
-        kept = [self.kept[ticket] for ticket in tickets]
-        ahead = [*kept, *drawn, *self.given]
-        return {**at, **({"ahead": ahead} if ahead else {})}
+        seqs = range(self.low_water, self.seq) if self.is_stateful else ()
+        kept = [self.kept[seq] for seq in seqs]
+        said = {name: (at[name],) for name in SAID if name in at}
+        return {**said, "sampler_over": bool(at.get("sampler_over")), "ahead": (*kept, *drawn, *self.given)}
 
     def _generators(self):
         """The generator's states, as text."""
         if self.began is None:  # nothing has been drawn yet
             resume = self.resume
             if resume is not None and resume["rng"] is not None:
-                return {name: resume[name] for name in ("rng", "rng_iter") if name in resume}
+                return {name: resume[name] for name in ("rng", "rng_iter")}
             return self._text_of(state_of(self.generator))
         if not self._texts:
             self._texts = self._text_of(self.began)

@@ -20,13 +20,13 @@ def position_of(state, ranks):
     """
     step = ranks["batch_size"] * ranks["world_size"]
     if "position" in ranks:
-        return ranks["position"] - len(state.get("ahead", ())) * step
-    return (state.get("origin") or 0) + state["yielded"] * step
+        return ranks["position"] - len(state["ahead"]) * step
+    return (state["origin"] or 0) + state["yielded"] * step
 
 
 def source_behind(source, resume):
     """Return what gives the indices where a state goes on in other batches than torch's sampler would."""
-    if resume is None or resume.get("origin") is None or isinstance(source, BatchSampler):
+    if resume is None or resume["origin"] is None or isinstance(source, BatchSampler):
         return source
     return Rest(source, position_of(resume, resume["ranks"]))
 

@@ -1,4 +1,4 @@
-/* look.c - what a JPEG says of itself before its first scan. */
+/* header.c - a JPEG's size and orientation, from the segments before its first scan. */
 #include <errno.h>
 
 #include "decode.h"
@@ -28,15 +28,15 @@ static int orientation_of(bytes segment)
         if (segment.at[i] != signature[i])
             return 0;
     const uint8_t *tiff = segment.at + 6;
-    size_t room = (size_t)(segment.end - tiff);
+    size_t length = (size_t)(segment.end - tiff);
     bool little = tiff[0] == 'I';
     if (tiff[0] != tiff[1] || (tiff[0] != 'I' && tiff[0] != 'M') || number(tiff + 2, 2, little) != 42)
         return 0;
     size_t directory = number(tiff + 4, 4, little);
-    if (directory > room - 2 || room < 10)
+    if (directory > length - 2 || length < 10)
         return 0;
     unsigned entries = number(tiff + directory, 2, little);
-    for (size_t i = 0, at = directory + 2; i < entries && at + 12 <= room; i++, at += 12) {
+    for (size_t i = 0, at = directory + 2; i < entries && at + 12 <= length; i++, at += 12) {
         if (number(tiff + at, 2, little) == 0x0112 && number(tiff + at + 2, 2, little) == 3) {
             uint32_t value = number(tiff + at + 8, 2, little);
             return value >= 1 && value <= 8 ? (int)value : 0;
@@ -45,16 +45,16 @@ static int orientation_of(bytes segment)
     return 0;
 }
 
-int sr_jpeg_look(const uint8_t *data, size_t length, sr_picture *out)
+int sr_jpeg_header(const uint8_t *data, size_t size, sr_image *out)
 {
-    bytes in = {data, data + length};
-    *out = (sr_picture){.orientation = 1};
-    if (length < 3 || in.at[0] != 0xff || in.at[1] != 0xd8 || in.at[2] != 0xff)
+    bytes in = {data, data + size};
+    *out = (sr_image){.orientation = 1};
+    if (size < 3 || in.at[0] != 0xff || in.at[1] != 0xd8 || in.at[2] != 0xff)
         return -ENOTSUP;
     bool oriented = false;
     in.at += 2;
     for (;;) {
-        while (in.at < in.end && *in.at != 0xff) /* libjpeg, too, passes over what is between segments */
+        while (in.at < in.end && *in.at != 0xff) /* like libjpeg, skip bytes between segments */
             in.at++;
         while (in.at < in.end && *in.at == 0xff)
             in.at++;
@@ -65,10 +65,10 @@ int sr_jpeg_look(const uint8_t *data, size_t length, sr_picture *out)
             continue; /* without a length */
         if (marker == 0xd9 || in.end - in.at < 2)
             return -EINVAL;
-        unsigned room = be16(in.at);
-        if (room < 2 || (size_t)(in.end - in.at) < room)
+        unsigned length = be16(in.at);
+        if (length < 2 || (size_t)(in.end - in.at) < length)
             return -EINVAL;
-        bytes segment = {in.at + 2, in.at + room};
+        bytes segment = {in.at + 2, in.at + length};
         bool frame = marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc;
         if (frame) {
             if (segment.end - segment.at < 6)

@@ -1,0 +1,34 @@
+"""What the loader's `multiprocessing_context` says about how workers are started."""
+
+import multiprocessing
+import threading
+from multiprocessing.process import BaseProcess
+
+from slipring.options import default_start_method
+
+_METHODS = multiprocessing.get_all_start_methods()
+
+
+def start_of(context):
+    """Return (start method, the context if workers are processes of a class of its own, else None).
+
+    Parameters
+    ----------
+    context : BaseContext or None
+    """
+    if context is None:
+        return default_start_method(), None
+    kind = getattr(context, "Process", None)
+    if isinstance(kind, type) and issubclass(kind, threading.Thread):
+        return "thread", None
+    if isinstance(kind, type) and issubclass(kind, BaseProcess):
+        # multiprocessing.Process has None there: it starts as the default context does.
+        method = getattr(kind, "_start_method", "") or multiprocessing.get_start_method()
+        if method in _METHODS:
+            stock = multiprocessing.Process, multiprocessing.get_context(method).Process
+            return method, None if kind in stock else context
+    name = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else repr(kind)
+    raise ValueError(
+        f"multiprocessing_context={context!r}: its Process must be a subclass of threading.Thread, or of a process "
+        f"class of multiprocessing that is started by {', '.join(_METHODS)}, not {name}"
+    )

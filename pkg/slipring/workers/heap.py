@@ -1,0 +1,93 @@
+"""Keep a worker process's heap between batches.
+
+A `collate_fn` gets a list of samples. After each batch the samples and the results of `collate_fn` are freed. glibc
+returns so much memory to the kernel, and the next batch takes a page fault for every 4 KiB of it, which can cost more
+than making the batch. This module raises glibc's thresholds as far as the batches need.
+
+It changes nothing for other allocators and C libraries, or if the environment configures glibc's allocator.
+"""
+
+import ctypes
+import os
+import resource
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of malloc.h
+EVERY = 8  # batches between two checks
+FAULTS = 50  # page faults per batch that are tolerated
+LEAST, MOST = 1 << 20, 1 << 30  # bytes of free memory to keep
+LARGEST_THRESHOLD = 32 << 20  # the largest M_MMAP_THRESHOLD that glibc accepts
+MMAP_MAX = 65536  # glibc's default M_MMAP_MAX
+PAGE = resource.getpagesize()
+
+
+class Heap:
+    """Count page faults per batch, and raise or lower glibc's thresholds. For worker processes only.
+
+    Attributes
+    ----------
+    kept : int
+        Bytes of free memory that glibc may keep; 0: glibc's defaults.
+    """
+
+    def __init__(self):
+        self.glibc = glibc()
+        self.kept, self.batches, self.faults = 0, 0, _faults()
+        # Bytes of the largest recent batch: now, and when `kept` was set.
+        self.largest = self.largest_then = 0
+
+    def note_batch(self, nbytes):
+        """Note that a batch of `nbytes` was published and its samples were freed."""
+        self.batches += 1
+        self.largest = max(self.largest, nbytes)
+        if self.batches % EVERY or self.glibc is None:
+            return
+        faults, before = _faults(), self.faults
+        largest, self.largest = self.largest, 0
+        # Faults on slots and mapped files are counted too: the threshold is then higher than necessary.
+        wanted = min(MOST, 2 * PAGE * (faults - before) // EVERY)
+        if self.kept > LEAST and 4 * largest < self.largest_then:
+            self._keep(LEAST)
+            self.glibc.malloc_trim(0)
+        elif wanted > max(self.kept, FAULTS * PAGE):
+            self._keep(max(LEAST, wanted))
+            self.largest_then = largest
+        self.faults = _faults()
+
+    def _keep(self, nbytes):
+        self.kept = nbytes
+        self.glibc.mallopt(M_TRIM_THRESHOLD, nbytes)
+        self.glibc.mallopt(M_MMAP_THRESHOLD, min(nbytes, LARGEST_THRESHOLD))
+        self.glibc.mallopt(M_MMAP_MAX, MMAP_MAX if nbytes <= LARGEST_THRESHOLD else 0)
+
+
+def _faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+class _Symbol(ctypes.Structure):
+    _fields_ = [
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    ]
+
+
+def glibc():
+    """Return the C library if it is glibc, its allocator is in use, and the environment does not configure it."""
+    told = any(name.startswith("MALLOC_") for name in os.environ)
+    if told or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
+        return None
+    library = ctypes.CDLL(None)
+    if not all(
+        hasattr(library, name) for name in ("gnu_get_libc_version", "mallopt", "malloc_trim", "dladdr")
+    ):
+        return None
+    return library if _file_of(library, "malloc") == _file_of(library, "gnu_get_libc_version") else None
+
+
+def _file_of(library, name):
+    """Return the file of the function that a call reaches; a preloaded allocator comes before glibc."""
+    found = _Symbol()
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p)
+    return found.file if library.dladdr(address, ctypes.byref(found)) else None
