@@ -47,13 +47,13 @@ static inline sr_result result_of(uint64_t key)
 static inline sr_fill claimed(sr_cache *cache, uint64_t key)
 {
     sr_fill fill;
-    sr_shortage why;
+    sr_alloc_error why;
     CHECK_OK(sr_cache_claim(cache, key, &fill, &why));
     return fill;
 }
 
 /* `bytes` of the key's; what sr_cache_store says. */
-static inline int store(sr_cache *cache, sr_fill *fill, uint64_t bytes, sr_shortage *why)
+static inline int store(sr_cache *cache, sr_fill *fill, uint64_t bytes, sr_alloc_error *why)
 {
     uint64_t key = fill->key, *content = malloc(bytes + 8);
     CHECK(content != NULL);
@@ -77,7 +77,7 @@ static inline int look(const sr_cache *cache, uint64_t key)
     const char *payload;
     uint64_t bytes;
     sr_result result;
-    return sr_cache_look(cache, key, &payload, &bytes, &result);
+    return sr_cache_lookup(cache, key, &payload, &bytes, &result);
 }
 
 static inline void check_entry(const sr_cache *cache, uint64_t key, uint64_t expected)
@@ -85,7 +85,7 @@ static inline void check_entry(const sr_cache *cache, uint64_t key, uint64_t exp
     const char *payload = NULL;
     uint64_t bytes = 0, word;
     sr_result result, right = result_of(key);
-    CHECK_OK(sr_cache_look(cache, key, &payload, &bytes, &result));
+    CHECK_OK(sr_cache_lookup(cache, key, &payload, &bytes, &result));
     CHECK_EQ(bytes, expected);
     CHECK_EQ((uintptr_t)payload % SR_LEAF_ALIGN, 0);
     CHECK(memcmp(&result, &right, sizeof right) == 0);

@@ -22,10 +22,10 @@ static inline void sleep_ms(unsigned ms)
     nanosleep(&t, NULL);
 }
 
-static inline sr_ring *make_ring(uint32_t slots, uint32_t parties, uint32_t flags)
+static inline sr_ring *make_ring(uint32_t slots, uint32_t participants, uint32_t flags)
 {
     sr_ring *ring = NULL;
-    sr_options o = {.n_slots = slots, .n_parties = parties, .flags = flags, .backing = SR_BACKING_MEMFD,
+    sr_options o = {.n_slots = slots, .n_participants = participants, .flags = flags, .backing = SR_BACKING_MEMFD,
                     .capacity = MIB, .task_capacity = 64 * KIB};
     CHECK_OK(sr_create(&o, &ring, NULL));
     return ring;
@@ -46,35 +46,35 @@ static inline void poke(sr_ring *ring, uint32_t slot, uint64_t word)
     sr_store_release(&ring->slots[slot].state, word);
 }
 
-/* Puts a task of run 0 into `slot`; returns the generation. `addressee`: party, 0: anybody. */
-static inline uint64_t dispatch(sr_ring *ring, uint32_t slot, uint64_t ticket, uint32_t addressee, uint32_t ranges)
+/* Puts a task of run 0 into `slot`; returns the generation. `addressee`: participant, 0: anybody. */
+static inline uint64_t dispatch(sr_ring *ring, uint32_t slot, uint64_t seq, uint32_t addressee, uint32_t ranges)
 {
     uint64_t gen = 0;
-    sr_task task = {.run = sr_load_relaxed(&ring->header->run), .ticket = ticket, .n_ranges = ranges,
+    sr_task task = {.iteration = sr_load_relaxed(&ring->header->iteration), .seq = seq, .n_ranges = ranges,
                     .addressee = addressee ? addressee + 1 : 0, .kind = SR_TASK_NEXT, .rows = ranges, .chunk = 1};
     CHECK_OK(sr_dispatch(ring, slot, &task, &gen));
     return gen;
 }
 
 /* Claims what is there without waiting; the slot. */
-static inline uint32_t claim(sr_ring *ring, uint32_t party, uint32_t *range, uint64_t *gen)
+static inline uint32_t claim(sr_ring *ring, uint32_t participant, uint32_t *range, uint64_t *gen)
 {
     uint32_t slot = UINT32_MAX, r;
-    CHECK_OK(sr_claim(ring, party, 0, &slot, range ? range : &r, gen));
+    CHECK_OK(sr_claim(ring, participant, 0, &slot, range ? range : &r, gen));
     return slot;
 }
 
-static inline void nothing_to_claim(sr_ring *ring, uint32_t party)
+static inline void nothing_to_claim(sr_ring *ring, uint32_t participant)
 {
     uint32_t slot, range;
     uint64_t gen;
-    CHECK_EQ(sr_claim(ring, party, 0, &slot, &range, &gen), -ETIMEDOUT);
+    CHECK_EQ(sr_claim(ring, participant, 0, &slot, &range, &gen), -ETIMEDOUT);
 }
 
-static inline int publish(sr_ring *ring, uint32_t party, uint32_t slot, uint64_t gen, bool held)
+static inline int publish(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen, bool held)
 {
     sr_result result = {.kind = SR_BATCH, .bytes = gen};
-    return sr_publish(ring, party, slot, gen, &result, held);
+    return sr_publish(ring, participant, slot, gen, &result, held);
 }
 
 static inline uint64_t take(sr_ring *ring, uint32_t slot)
@@ -85,18 +85,18 @@ static inline uint64_t take(sr_ring *ring, uint32_t slot)
     return gen;
 }
 
-/* Takes a fresh slot as far as `state`, whole, by `party`; returns its generation. */
-static inline uint64_t bring_to(sr_ring *ring, uint32_t slot, unsigned state, uint32_t party, bool held)
+/* Takes a fresh slot as far as `state`, whole, by `participant`; returns its generation. */
+static inline uint64_t bring_to(sr_ring *ring, uint32_t slot, unsigned state, uint32_t participant, bool held)
 {
     if (state == SR_FREE)
         return sr_gen_of(sr_load_acquire(&ring->slots[slot].state));
-    uint64_t gen = dispatch(ring, slot, slot, party, 0);
+    uint64_t gen = dispatch(ring, slot, slot, participant, 0);
     if (state == SR_TASK)
         return gen;
-    CHECK_EQ(claim(ring, party, NULL, &gen), slot);
+    CHECK_EQ(claim(ring, participant, NULL, &gen), slot);
     if (state == SR_CLAIMED)
         return gen;
-    CHECK_OK(publish(ring, party, slot, gen, held || state == SR_PARKED));
+    CHECK_OK(publish(ring, participant, slot, gen, held || state == SR_PARKED));
     if (state == SR_READY)
         return gen;
     CHECK_EQ(take(ring, slot), gen);

@@ -36,11 +36,11 @@ static void mount_small(const char *size)
         }                                                                                                       \
     } while (0)
 
-static inline sr_ring *small_ring(uint32_t n_parties)
+static inline sr_ring *small_ring(uint32_t n_participants)
 {
     mount_small("8m");
     sr_ring *ring = NULL;
-    sr_options o = {.n_slots = 4, .n_parties = n_parties, .backing = SR_BACKING_DIR, .dir = mounted,
+    sr_options o = {.n_slots = 4, .n_participants = n_participants, .backing = SR_BACKING_DIR, .dir = mounted,
                     .capacity = 64 * MIB, .task_capacity = 64 * KIB};
     CHECK_MOUNTED(sr_create(&o, &ring, NULL) == 0);
     return ring;

@@ -1,9 +1,9 @@
 /* stress_body.h - what all stress programs do; stress_threads.c, stress_processes.c and stress_kills.c say how.
  *
- * Checked throughout: every ticket arrives exactly once, and in order where that is promised; every batch holds
- * what its task asked for, when it is taken and still when its lease ends; an array that a worker keeps is not
- * overwritten; in the end every slot is free. Counters start near overflow, epochs end early, workers pause at
- * odd moments. Nobody rescans (see the Makefile), so a lost wake-up is a hang, which the watchdog reports.
+ * Checked throughout: every sequence number arrives exactly once, and in order where that is promised; every batch
+ * holds what its task asked for, when it is taken and still when its lease ends; an array that a worker keeps is not
+ * overwritten; in the end every slot is free. Counters start near overflow, epochs end early, workers pause at odd
+ * moments. Nobody rescans (see the Makefile), so a lost wake-up is a hang, which the watchdog reports.
  */
 #ifndef SLIPRING_STRESS_BODY_H
 #define SLIPRING_STRESS_BODY_H
@@ -26,7 +26,7 @@ struct plan {
 
 /* What a run of the program shares with its processes, beside the segment. */
 struct account {
-    _Atomic uint64_t attempt[MAX_WORKERS + 1]; /* push: the last number that a producer began with */
+    _Atomic uint64_t attempt[MAX_WORKERS + 1]; /* queue mode: the last number that a producer began with */
     _Atomic uint64_t delivered;
     _Atomic uint32_t stop;
     _Atomic uint8_t seen[MAX_WORKERS + 1][MAX_SEQ];
@@ -78,28 +78,28 @@ static void mortal(struct chance *c)
 
 /* ---- content ---- */
 
-static void write_rows(char *at, uint64_t run, uint64_t ticket, uint32_t first, uint32_t rows)
+static void write_rows(char *at, uint64_t run, uint64_t seq, uint32_t first, uint32_t rows)
 {
     uint64_t *words = (uint64_t *)at;
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t i = 0; i < ROW; i++)
-            *words++ = mix(mix(run ^ ticket * 31) + (first + r) * ROW + i);
+            *words++ = mix(mix(run ^ seq * 31) + (first + r) * ROW + i);
 }
 
-static void check_rows(const char *at, uint64_t run, uint64_t ticket, uint32_t first, uint32_t rows)
+static void check_rows(const char *at, uint64_t run, uint64_t seq, uint32_t first, uint32_t rows)
 {
     const uint64_t *words = (const uint64_t *)at;
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t i = 0; i < ROW; i++)
-            CHECK_EQ(*words++, mix(mix(run ^ ticket * 31) + (first + r) * ROW + i));
+            CHECK_EQ(*words++, mix(mix(run ^ seq * 31) + (first + r) * ROW + i));
 }
 
 static uint64_t rows_bytes(uint32_t rows) { return (uint64_t)rows * ROW * 8; }
 
-static uint64_t take_memory(uint32_t party, uint32_t slot, uint32_t rows)
+static uint64_t take_memory(uint32_t participant, uint32_t slot, uint32_t rows)
 {
     uint64_t offset;
-    CHECK_OK(sr_alloc(ring, party, slot, rows_bytes(rows), SR_LEAF_ALIGN, &offset, NULL));
+    CHECK_OK(sr_alloc(ring, participant, slot, rows_bytes(rows), SR_LEAF_ALIGN, &offset, NULL));
     return offset;
 }
 
@@ -107,138 +107,138 @@ static uint64_t take_memory(uint32_t party, uint32_t slot, uint32_t rows)
 struct kept {
     bool any;
     uint32_t slot, rows;
-    uint64_t gen, offset, run, ticket;
+    uint64_t gen, offset, iteration, seq;
 };
 
-static void let_go(uint32_t party, struct kept *k)
+static void release_slot(uint32_t participant, struct kept *k)
 {
     if (k->any) {
-        check_rows(sr_payload(ring, k->slot) + k->offset, k->run, k->ticket, 0, k->rows);
-        CHECK_OK(sr_unhold(ring, party, k->slot, k->gen));
+        check_rows(sr_payload(ring, k->slot) + k->offset, k->iteration, k->seq, 0, k->rows);
+        CHECK_OK(sr_unpin(ring, participant, k->slot, k->gen));
         k->any = false;
     }
 }
 
 /* With very few slots it may not sleep on one. */
-static bool may_let_go(struct chance *c) { return plan.slots <= 2 || roll(c, 2); }
+static bool may_release(struct chance *c) { return plan.slots <= 2 || roll(c, 2); }
 
-static void publish_rows(uint32_t party, uint32_t slot, uint64_t gen, uint64_t run, uint64_t ticket, uint32_t rows,
+static void publish_rows(uint32_t participant, uint32_t slot, uint64_t gen, uint64_t run, uint64_t seq, uint32_t rows,
                          uint64_t offset, struct kept *keep, struct chance *c)
 {
     sr_result result = {.kind = SR_BATCH, .table_off = offset, .bytes = offset + rows_bytes(rows),
-                        .n_leaves = rows, .def_hash = mix(run ^ ticket)};
+                        .n_leaves = rows, .def_hash = mix(run ^ seq)};
     bool held = !keep->any && roll(c, 5) == 0;
     mortal(c);
     if (held)
-        *keep = (struct kept){true, slot, rows, gen, offset, run, ticket};
-    CHECK_OK(sr_publish(ring, party, slot, gen, &result, held));
+        *keep = (struct kept){true, slot, rows, gen, offset, run, seq};
+    CHECK_OK(sr_publish(ring, participant, slot, gen, &result, held));
     mortal(c);
 }
 
-/* ---- pull: the worker ---- */
+/* ---- loader mode: the worker ---- */
 
-static void fill_whole(uint32_t party, uint32_t slot, uint64_t gen, struct kept *keep, struct chance *c)
+static void fill_whole(uint32_t participant, uint32_t slot, uint64_t gen, struct kept *keep, struct chance *c)
 {
     sr_task task = *sr_task_of(ring, slot);
-    uint64_t offset = take_memory(party, slot, task.rows);
+    uint64_t offset = take_memory(participant, slot, task.rows);
     if (roll(c, 16) == 0) { /* a batch that failed half-way and begins again */
         memset(sr_payload(ring, slot) + offset, 0xee, rows_bytes(task.rows));
-        CHECK_OK(sr_rewind(ring, party, slot, gen));
-        offset = take_memory(party, slot, task.rows);
+        CHECK_OK(sr_rewind(ring, participant, slot, gen));
+        offset = take_memory(participant, slot, task.rows);
     }
     mortal(c);
-    write_rows(sr_payload(ring, slot) + offset, task.run, task.ticket, 0, task.rows);
-    publish_rows(party, slot, gen, task.run, task.ticket, task.rows, offset, keep, c);
+    write_rows(sr_payload(ring, slot) + offset, task.iteration, task.seq, 0, task.rows);
+    publish_rows(participant, slot, gen, task.iteration, task.seq, task.rows, offset, keep, c);
 }
 
-static void finish(uint32_t party, uint32_t slot, uint64_t gen, struct kept *keep, struct chance *c)
+static void finish(uint32_t participant, uint32_t slot, uint64_t gen, struct kept *keep, struct chance *c)
 {
     sr_task task = *sr_task_of(ring, slot);
-    int layout = sr_layout_propose(ring, party, slot, gen, 0);
+    int layout = sr_layout_propose(ring, participant, slot, gen, 0);
     uint64_t offset;
     mortal(c);
     if (layout == SR_LAYOUT_DIRECT) {
         offset = sr_result_of(ring, slot, SR_WHOLE)->table_off;
     } else {
         CHECK_EQ(layout, SR_LAYOUT_STAGED);
-        offset = take_memory(party, slot, task.rows);
+        offset = take_memory(participant, slot, task.rows);
         for (uint32_t r = 0; r < task.n_ranges; r++) {
             const sr_result *staged = sr_result_of(ring, slot, r);
-            check_rows(sr_payload(ring, slot) + staged->table_off, task.run, task.ticket, r * task.chunk,
+            check_rows(sr_payload(ring, slot) + staged->table_off, task.iteration, task.seq, r * task.chunk,
                        staged->n_leaves);
             memcpy(sr_payload(ring, slot) + offset + rows_bytes(r * task.chunk),
                    sr_payload(ring, slot) + staged->table_off, rows_bytes(staged->n_leaves));
         }
     }
-    publish_rows(party, slot, gen, task.run, task.ticket, task.rows, offset, keep, c);
+    publish_rows(participant, slot, gen, task.iteration, task.seq, task.rows, offset, keep, c);
 }
 
-static void fill_range(uint32_t party, uint32_t slot, uint32_t range, uint64_t gen, struct kept *keep,
+static void fill_range(uint32_t participant, uint32_t slot, uint32_t range, uint64_t gen, struct kept *keep,
                        struct chance *c)
 {
     sr_task task = *sr_task_of(ring, slot);
     uint32_t first = range * task.chunk, rows = task.rows - first < task.chunk ? task.rows - first : task.chunk;
     sr_result staged = {.kind = SR_BATCH, .n_leaves = rows};
     mortal(c);
-    int layout = sr_layout_propose(ring, party, slot, gen, SR_FOREVER);
+    int layout = sr_layout_propose(ring, participant, slot, gen, SR_FOREVER);
     if (layout == 0) {
         layout = roll(c, 3) ? SR_LAYOUT_DIRECT : SR_LAYOUT_STAGED;
         mortal(c);
         sr_result table = {.kind = SR_BATCH};
         if (layout == SR_LAYOUT_DIRECT)
-            table.table_off = take_memory(party, slot, task.rows);
+            table.table_off = take_memory(participant, slot, task.rows);
         mortal(c);
-        CHECK_OK(sr_layout_settle(ring, party, slot, gen, layout, layout == SR_LAYOUT_DIRECT ? &table : NULL));
+        CHECK_OK(sr_layout_settle(ring, participant, slot, gen, layout, layout == SR_LAYOUT_DIRECT ? &table : NULL));
     }
     if (layout == SR_LAYOUT_DIRECT) {
         uint64_t at = sr_result_of(ring, slot, SR_WHOLE)->table_off + rows_bytes(first);
-        write_rows(sr_payload(ring, slot) + at, task.run, task.ticket, first, rows);
+        write_rows(sr_payload(ring, slot) + at, task.iteration, task.seq, first, rows);
     } else if (layout == SR_LAYOUT_STAGED) {
-        staged.table_off = take_memory(party, slot, rows);
-        write_rows(sr_payload(ring, slot) + staged.table_off, task.run, task.ticket, first, rows);
+        staged.table_off = take_memory(participant, slot, rows);
+        write_rows(sr_payload(ring, slot) + staged.table_off, task.iteration, task.seq, first, rows);
     } else {
         CHECK_EQ(layout, -ESHUTDOWN);
     }
     mortal(c);
-    int rc = sr_range_done(ring, party, slot, range, gen, layout == SR_LAYOUT_STAGED ? &staged : NULL);
+    int rc = sr_range_done(ring, participant, slot, range, gen, layout == SR_LAYOUT_STAGED ? &staged : NULL);
     if (rc == 1)
-        finish(party, slot, gen, keep, c);
+        finish(participant, slot, gen, keep, c);
     else
         CHECK_EQ(rc, 0);
 }
 
-static void pull_worker(uint32_t party)
+static void loader_worker(uint32_t participant)
 {
-    struct chance c = {mix(party) ^ sr_now()};
+    struct chance c = {mix(participant) ^ sr_now()};
     struct kept keep = {0};
     uint32_t slot, range;
     uint64_t gen;
-    CHECK_OK(sr_join(ring, party));
-    CHECK_OK(sr_serve(ring, party, 0));
+    CHECK_OK(sr_join(ring, participant));
+    CHECK_OK(sr_serve(ring, participant, 0));
     for (;;) {
-        int rc = sr_claim(ring, party, SR_FOREVER, &slot, &range, &gen);
+        int rc = sr_claim(ring, participant, SR_FOREVER, &slot, &range, &gen);
         if (rc == -ESHUTDOWN)
             break;
         CHECK_OK(rc);
-        CHECK_EQ(*(uint64_t *)sr_task_area(ring, slot), mix(sr_task_of(ring, slot)->ticket));
+        CHECK_EQ(*(uint64_t *)sr_task_area(ring, slot), mix(sr_task_of(ring, slot)->seq));
         if (plan.traffic == STATIC)
-            CHECK_EQ(sr_task_of(ring, slot)->addressee, party + 1);
+            CHECK_EQ(sr_task_of(ring, slot)->addressee, participant + 1);
         mortal(&c);
         if (range == SR_WHOLE)
-            fill_whole(party, slot, gen, &keep, &c);
+            fill_whole(participant, slot, gen, &keep, &c);
         else if (range == SR_FINISH)
-            finish(party, slot, gen, &keep, &c);
+            finish(participant, slot, gen, &keep, &c);
         else
-            fill_range(party, slot, range, gen, &keep, &c);
-        if (keep.any && may_let_go(&c))
-            let_go(party, &keep);
+            fill_range(participant, slot, range, gen, &keep, &c);
+        if (keep.any && may_release(&c))
+            release_slot(participant, &keep);
     }
-    let_go(party, &keep);
+    release_slot(participant, &keep);
 }
 
 /* ---- the workers' lives ---- */
 
-static void push_worker(uint32_t party); /* stress_push.h */
+static void queue_worker(uint32_t participant); /* stress_queue.h */
 
 static pthread_t threads[MAX_WORKERS + 1];
 static pid_t pids[MAX_WORKERS + 1];
@@ -246,38 +246,38 @@ static uint64_t deaths;
 
 static void *worker(void *number)
 {
-    uint32_t party = (uint32_t)(uintptr_t)number;
+    uint32_t participant = (uint32_t)(uintptr_t)number;
     if (plan.traffic == PUSH)
-        push_worker(party);
+        queue_worker(participant);
     else
-        pull_worker(party);
+        loader_worker(participant);
     return NULL;
 }
 
-static void start_worker(uint32_t party)
+static void start_worker(uint32_t participant)
 {
     if (plan.threads) {
-        CHECK_OK(pthread_create(&threads[party], NULL, worker, (void *)(uintptr_t)party));
+        CHECK_OK(pthread_create(&threads[participant], NULL, worker, (void *)(uintptr_t)participant));
         return;
     }
-    pids[party] = fork();
-    CHECK(pids[party] >= 0);
-    if (pids[party] == 0) {
+    pids[participant] = fork();
+    CHECK(pids[participant] >= 0);
+    if (pids[participant] == 0) {
         sr_after_fork(ring);
-        worker((void *)(uintptr_t)party);
+        worker((void *)(uintptr_t)participant);
         _exit(0);
     }
 }
 
-static void end_worker(uint32_t party)
+static void end_worker(uint32_t participant)
 {
     if (plan.threads) {
-        pthread_join(threads[party], NULL);
+        pthread_join(threads[participant], NULL);
         return;
     }
-    int status = wait_for(pids[party]);
+    int status = wait_for(pids[participant]);
     if (plan.kills && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
-        CHECK_OP(sr_recover(ring, party), >=, 0);
+        CHECK_OP(sr_recover(ring, participant), >=, 0);
         deaths++;
     } else {
         CHECK_EQ(status, 0);
@@ -321,13 +321,13 @@ static unsigned stress_watchdog(void)
 
 static void begin(void)
 {
-    ring = make_ring(plan.slots, plan.workers + 1, plan.traffic == PUSH ? SR_SEG_PUSH : 0);
+    ring = make_ring(plan.slots, plan.workers + 1, plan.traffic == PUSH ? SR_SEG_QUEUE : 0);
     account = mmap(NULL, sizeof *account, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(account != MAP_FAILED);
     for (uint32_t i = 0; i < plan.slots; i++)
         poke(ring, i, sr_word(SR_FREE, 0, LAST_GEN - i * 7));
     for (uint32_t i = 0; i <= plan.workers; i++)
-        sr_store_release(&ring->parties[i].wake, UINT32_MAX - i);
+        sr_store_release(&ring->participants[i].wake, UINT32_MAX - i);
     sr_store_release(&ring->header->ready, UINT32_MAX - 3);
     sr_store_release(&ring->header->freed, UINT32_MAX - 3);
     sr_store_release(&ring->header->order, UINT64_MAX - 40);
@@ -350,17 +350,17 @@ static void everything_is_free(void)
     sr_destroy(ring);
 }
 
-#include "stress_pull.h"
-#include "stress_push.h"
+#include "stress_loader.h"
+#include "stress_queue.h"
 
 static void stress(struct plan p)
 {
     plan = p;
     begin();
     if (plan.traffic == PUSH)
-        push_main();
+        queue_main();
     else
-        pull_main();
+        loader_main();
     everything_is_free();
 }
 

@@ -4,7 +4,7 @@
 #define READERS 2
 
 static sr_ring *ring;
-static bool push;
+static bool queue_mode;
 static _Atomic uint32_t over;
 
 static unsigned seconds(void)
@@ -13,31 +13,31 @@ static unsigned seconds(void)
     return given ? (unsigned)atoi(given) : 1;
 }
 
-static void check_seen(const sr_seen *seen)
+static void check_seen(const sr_record_view *seen)
 {
-    if (!whole(seen, push))
-        fprintf(stderr, "torn: number %" PRIu64 ", ticket %" PRIu64 "\n", seen->number, seen->ticket);
-    CHECK(whole(seen, push));
+    if (!whole(seen, queue_mode))
+        fprintf(stderr, "torn: number %" PRIu64 ", task %" PRIu64 "\n", seen->number, seen->seq);
+    CHECK(whole(seen, queue_mode));
 }
 
 /* Returns how many slots that are FREE could be seen. */
 static uint64_t look_at_slots(const sr_watch *watch)
 {
     uint64_t n = 0;
-    sr_slot_seen seen;
+    sr_slot_view seen;
     for (uint32_t i = 0; i < ring->n_slots; i++) {
         int rc = sr_watch_slot(watch, i, &seen);
         if (rc != 0)
             CHECK_EQ(rc, -EAGAIN);
         else if (sr_state_of(seen.state) == SR_FREE)
             check_seen(&seen.seen), n++;
-        else if (sr_state_of(seen.state) == SR_CLAIMED && push) {
+        else if (sr_state_of(seen.state) == SR_CLAIMED && queue_mode) {
             CHECK_EQ(seen.rows, 0);
             CHECK_EQ(seen.seen.times[SR_T_FETCH], 0);
             CHECK_OP(seen.seen.times[SR_T_CLAIMED], >, 100000);
         } else if (sr_state_of(seen.state) == SR_TASK) {
-            CHECK_EQ(seen.rows, word_of(seen.seen.ticket, 52));
-            CHECK_EQ(seen.seen.epoch, word_of(seen.seen.ticket, 51));
+            CHECK_EQ(seen.rows, word_of(seen.seen.seq, 52));
+            CHECK_EQ(seen.seen.epoch, word_of(seen.seen.seq, 51));
             CHECK_EQ(seen.seen.times[SR_T_READ], 0);
         }
     }
@@ -46,7 +46,7 @@ static uint64_t look_at_slots(const sr_watch *watch)
 
 static void look_on(uint64_t until_ns)
 {
-    static __thread sr_seen seen[SR_RECORDS];
+    static __thread sr_record_view seen[SR_RECORDS];
     sr_watch *watch = watch_of(ring);
     uint64_t n_records = 0, n_slots = 0;
     do { /* once at least, however late it starts */
@@ -73,22 +73,22 @@ static void *reader(void *nothing)
     return nothing;
 }
 
-static void *producer(void *party)
+static void *producer(void *participant)
 {
     while (!sr_load_relaxed(&over))
-        push_one(ring, (uint32_t)(uintptr_t)party);
+        put_one(ring, (uint32_t)(uintptr_t)participant);
     return NULL;
 }
 
-static void records(bool pushed)
+static void records(bool in_queue)
 {
     pthread_t threads[READERS + 2];
     pid_t pids[READERS];
-    uint64_t until = sr_now() + seconds() * UINT64_C(1000000000), ticket = 0;
-    push = pushed;
-    ring = make_ring(3, 4, push ? SR_SEG_PUSH : 0);
+    uint64_t until = sr_now() + seconds() * UINT64_C(1000000000), seq = 0;
+    queue_mode = in_queue;
+    ring = make_ring(3, 4, queue_mode ? SR_SEG_QUEUE : 0);
     for (int i = 0; i < 3000; i++) /* readers have something to see from the beginning */
-        push ? push_one(ring, 1) : (void)pull_one(ring, ticket++);
+        queue_mode ? put_one(ring, 1) : (void)deliver_one(ring, seq++);
     for (int i = 0; i < READERS; i++) {
         fflush(NULL);
         if ((pids[i] = fork()) == 0) {
@@ -98,12 +98,12 @@ static void records(bool pushed)
     }
     for (int i = 0; i < READERS; i++)
         CHECK_OK(pthread_create(&threads[i], NULL, reader, NULL));
-    for (int i = 0; push && i < 2; i++)
+    for (int i = 0; queue_mode && i < 2; i++)
         CHECK_OK(pthread_create(&threads[READERS + i], NULL, producer, (void *)(uintptr_t)(2 + i)));
     while (sr_now() < until)
-        push ? push_one(ring, 1) : (void)pull_one(ring, ticket++);
+        queue_mode ? put_one(ring, 1) : (void)deliver_one(ring, seq++);
     sr_store_relaxed(&over, 1);
-    for (int i = 0; i < (push ? READERS + 2 : READERS); i++)
+    for (int i = 0; i < (queue_mode ? READERS + 2 : READERS); i++)
         CHECK_OK(pthread_join(threads[i], NULL));
     for (int i = 0; i < READERS; i++)
         CHECK_EQ(wait_for(pids[i]), 0);

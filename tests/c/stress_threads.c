@@ -16,24 +16,25 @@ static void cooperative_pull_by_threads(void)
     stress((struct plan){.traffic = COOPERATIVE, .threads = true, .workers = 4, .slots = 8, .depth = 3, .leases = 1});
 }
 
-static void pull_by_completion_by_threads(void)
+static void loader_by_completion_by_threads(void)
 {
-    stress((struct plan){.traffic = DYNAMIC, .threads = true, .by_completion = true, .workers = 4, .slots = 12, .depth = 6,
+    stress((struct plan){.traffic = DYNAMIC, .threads = true, .by_completion = true, .workers = 4, .slots = 12,
+                         .depth = 6,
                          .leases = 2});
 }
 
-static void push_by_threads(void)
+static void queue_by_threads(void)
 {
     stress((struct plan){.traffic = PUSH, .threads = true, .workers = 6, .slots = 8, .leases = 1});
 }
 
 /* One worker and one slot: whoever misses a wake-up sleeps for ever. */
-static void pull_ping_pong_by_threads(void)
+static void loader_ping_pong_by_threads(void)
 {
     stress((struct plan){.traffic = DYNAMIC, .threads = true, .workers = 1, .slots = 1, .depth = 1});
 }
 
-static void push_ping_pong_by_threads(void)
+static void queue_ping_pong_by_threads(void)
 {
     stress((struct plan){.traffic = PUSH, .threads = true, .workers = 2, .slots = 1, .leases = 1});
 }
@@ -42,9 +43,9 @@ static const struct test tests[] = {
     T(dynamic_pull_by_threads),
     T(static_pull_by_threads),
     T(cooperative_pull_by_threads),
-    T(pull_by_completion_by_threads),
-    T(push_by_threads),
-    T(pull_ping_pong_by_threads),
-    T(push_ping_pong_by_threads),
+    T(loader_by_completion_by_threads),
+    T(queue_by_threads),
+    T(loader_ping_pong_by_threads),
+    T(queue_ping_pong_by_threads),
 };
 RUN_TESTS(tests, stress_watchdog())

@@ -105,7 +105,7 @@ static void entries_have_any_size(void)
     for (uint64_t i = 0; i < 9; i++)
         check_entry(cache, i, sizes[i]);
     CHECK_EQ(info_of(cache).used, used);
-    CHECK_EQ(info_of(cache).tallies[SR_STORED_BYTES], used);
+    CHECK_EQ(info_of(cache).counters[SR_STORED_BYTES], used);
     CHECK_EQ(info_of(cache).entries, 9);
     sr_fill fill = claimed(cache, 9);
     sr_result result = {0};
@@ -124,7 +124,7 @@ static void what_is_found_cannot_be_written(void)
         uint64_t bytes;
         sr_result result;
         signal(SIGSEGV, SIG_DFL);
-        CHECK_OK(sr_cache_look(cache, 1, &payload, &bytes, &result));
+        CHECK_OK(sr_cache_lookup(cache, 1, &payload, &bytes, &result));
         *(volatile char *)(uintptr_t)payload = 1;
         _exit(0);
     }
@@ -160,7 +160,7 @@ static void an_unsound_header_is_refused(void)
 {
     sr_cache *cache = make_cache(MIB);
     sr_cache_header *h = cache->header;
-    uint64_t *fields[] = {&h->magic, &h->n_keys, &h->tallies_off, &h->fillers_off, &h->map_off, &h->index_off,
+    uint64_t *fields[] = {&h->magic, &h->n_keys, &h->counters_off, &h->fillers_off, &h->map_off, &h->index_off,
                           &h->data_off, &h->budget, &h->total};
     uint64_t values[] = {0, 1, SR_PAGE, SR_CACHE_KEYS * 2, SR_CACHE_LARGEST + 1, UINT64_MAX, UINT64_MAX - SR_PAGE};
     for (int i = 0; i < 9; i++) {
@@ -288,15 +288,15 @@ static void what_is_cached_is_said_once(void)
 static void everybodys_counts_are_added(void)
 {
     sr_cache *cache = make_cache(MIB), *other = attached(cache);
-    for (unsigned what = 0; what < SR_N_TALLIES; what++) {
+    for (unsigned what = 0; what < SR_N_COUNTERS; what++) {
         sr_cache_count(cache, what, what + 1);
         sr_cache_count(other, what, 100);
     }
-    for (unsigned what = 0; what < SR_N_TALLIES; what++)
-        CHECK_EQ(info_of(cache).tallies[what], what + 101);
-    CHECK(sr_cache_may_tell(other));
-    CHECK(!sr_cache_may_tell(cache));
-    CHECK(!sr_cache_may_tell(other));
+    for (unsigned what = 0; what < SR_N_COUNTERS; what++)
+        CHECK_EQ(info_of(cache).counters[what], what + 101);
+    CHECK(sr_cache_may_report(other));
+    CHECK(!sr_cache_may_report(cache));
+    CHECK(!sr_cache_may_report(other));
     sr_cache_destroy(other);
     sr_cache_destroy(cache);
 }

@@ -166,7 +166,7 @@ static void a_slow_survivor_leaves_the_numbers_next_tenant_alone(void)
         }
         sr_store_relaxed(&f->taken, 64);
         before = entry_word(cache, key);
-        sr_cache_bury(cache, number, gone);
+        sr_cache_reap(cache, number, gone);
         CHECK_EQ(entry_word(cache, key), before);
         CHECK_EQ(sr_load_relaxed(&f->incarnation), fill.incarnation);
         CHECK_EQ(info_of(cache).recovered, key + 1);
@@ -184,7 +184,7 @@ static void who_was_taken_for_dead_takes_nothing_from_others(void)
     /* As where a process without /proc looks from another PID namespace. */
     sr_cache *cache = make_cache(MIB);
     sr_fill mine = claimed(cache, 1);
-    sr_cache_bury(cache, mine.filler, mine.incarnation);
+    sr_cache_reap(cache, mine.filler, mine.incarnation);
     CHECK_EQ(look(cache, 1), -ENOENT);
     CHECK_OK(make_entry(cache, 1, 200));
     sr_store_relaxed(&cache->fillers[mine.filler].incarnation, 4711); /* the number has gone to another */

@@ -14,7 +14,7 @@
 #define SANITIZED 0
 #endif
 
-static bool has_room(const sr_cache *cache, uint64_t bytes) { return sr_cache_room(cache, bytes) == 0; }
+static bool has_room(const sr_cache *cache, uint64_t bytes) { return sr_cache_memory_available(cache, bytes) == 0; }
 
 static sr_cache *small_cache(const char *size, uint64_t budget)
 {
@@ -27,7 +27,7 @@ static sr_cache *small_cache(const char *size, uint64_t budget)
 static void a_cache_needs_a_budget_and_a_place(void)
 {
     sr_cache *cache = NULL;
-    sr_shortage why;
+    sr_alloc_error why;
     CHECK_EQ(sr_cache_create(0, SR_BACKING_MEMFD, NULL, &cache, NULL), -EINVAL);
     CHECK_EQ(sr_cache_create(SR_CACHE_LARGEST + 1, SR_BACKING_MEMFD, NULL, &cache, NULL), -EINVAL);
     CHECK_EQ(sr_cache_create(MIB, 99, NULL, &cache, NULL), -EINVAL);
@@ -42,10 +42,10 @@ static void a_cache_needs_a_budget_and_a_place(void)
 static void the_budget_is_kept_to_the_byte_and_what_is_smaller_still_fits(void)
 {
     sr_cache *cache = make_cache(1000);
-    sr_shortage why = {0};
+    sr_alloc_error why = {0};
     CHECK(has_room(cache, 936 / 64 * 64));
     CHECK(!has_room(cache, 936 / 64 * 64 + 1)); /* entries take whole lines */
-    CHECK_EQ(sr_cache_room(cache, 1001), -ENOSPC);
+    CHECK_EQ(sr_cache_memory_available(cache, 1001), -ENOSPC);
     CHECK(!has_room(cache, 1001) && !has_room(cache, UINT64_MAX));
     CHECK_OK(make_entry(cache, 1, 500)); /* 576 with its record */
     sr_fill fill = claimed(cache, 2);
@@ -72,7 +72,7 @@ static void no_size_overflows(void)
     uint64_t sizes[] = {SR_CACHE_LARGEST, SR_CACHE_LARGEST + 1, UINT64_MAX - 127, UINT64_MAX - 63, UINT64_MAX};
     for (int i = 0; i < 5; i++) {
         sr_fill fill = claimed(cache, 1);
-        sr_shortage why = {0};
+        sr_alloc_error why = {0};
         sr_result result = {0};
         CHECK_EQ(sr_cache_store(cache, &fill, &result, "", sizes[i], &why), -ENOSPC);
         CHECK_EQ(why.limit, SR_LIMIT_CAPACITY);
@@ -87,7 +87,7 @@ static void no_size_overflows(void)
 static void entries_take_the_memory_there_is_and_not_more(void)
 {
     sr_cache *cache = small_cache("8m", 64 * MIB);
-    sr_shortage why = {0};
+    sr_alloc_error why = {0};
     struct stat file;
     uint64_t n = 0;
     int rc = 0;
@@ -99,7 +99,7 @@ static void entries_take_the_memory_there_is_and_not_more(void)
     /* 8 MiB less header and index: the last ones without the usual step ahead. */
     CHECK_MOUNTED(rc == -ENOSPC && n == 7);
     CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
-    CHECK_MOUNTED(sr_cache_room(cache, 8) == -EAGAIN); /* for a second nobody asks again */
+    CHECK_MOUNTED(sr_cache_memory_available(cache, 8) == -EAGAIN); /* for a second nobody asks again */
     CHECK_MOUNTED(look(cache, n) == -ENOENT);
     CHECK_MOUNTED(fstat(sr_cache_fd(cache), &file) == 0 && (uint64_t)file.st_blocks * 512 == info_of(cache).committed);
     CHECK_MOUNTED(!info_of(cache).full && info_of(cache).used < 8 * MIB);
@@ -114,7 +114,7 @@ static void entries_take_the_memory_there_is_and_not_more(void)
 static void words_take_memory_too(void)
 {
     sr_cache *cache = small_cache("256k", MIB);
-    sr_shortage why = {0};
+    sr_alloc_error why = {0};
     sr_fill fill;
     uint64_t chunks = 0;
     int rc = 0;
@@ -132,13 +132,13 @@ static void words_take_memory_too(void)
 static void a_cache_that_finds_no_memory_at_all_is_not_made(void)
 {
     sr_cache *cache = NULL;
-    sr_shortage why = {0};
+    sr_alloc_error why = {0};
     mount_small("64k");
     CHECK_MOUNTED(sr_cache_create(MIB, SR_BACKING_DIR, mounted, &cache, &why) == -ENOSPC);
     CHECK_MOUNTED(cache == NULL && why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
 }
 
-static void a_shortage_is_over_after_a_second_by_whatever_clock(void)
+static void memory_pressure_is_over_after_a_second_by_any_clock(void)
 {
     sr_cache *cache = make_cache(MIB);
     sr_store_relaxed(&cache->header->short_until, sr_now() + 900 * MS);
@@ -153,7 +153,7 @@ static void a_shortage_is_over_after_a_second_by_whatever_clock(void)
 static void what_others_are_committing_is_theirs(void)
 {
     sr_cache *cache = make_cache(64 * MIB);
-    sr_shortage why = {0};
+    sr_alloc_error why = {0};
     uint64_t me = sr_incarnation_of((int)getpid());
     CHECK_OK(make_entry(cache, 0, 8));
     sr_store_relaxed(&cache->header->committed, 4096); /* the next one grows */
@@ -193,7 +193,7 @@ static void a_closed_descriptor_is_the_loss_of_one_process(void)
     CHECK_OK(sr_cache_destroy(cache));
 }
 
-static sr_cache *with_limit(int which, uint64_t most, uint64_t budget, int *rc, sr_shortage *why)
+static sr_cache *with_limit(int which, uint64_t most, uint64_t budget, int *rc, sr_alloc_error *why)
 {
     struct rlimit limit = {most, RLIM_INFINITY};
     sr_cache *cache = NULL;
@@ -204,7 +204,7 @@ static sr_cache *with_limit(int which, uint64_t most, uint64_t budget, int *rc, 
 
 static void a_limit_on_files_costs_keys_first_and_then_room(void)
 {
-    sr_shortage why = {0};
+    sr_alloc_error why = {0};
     int rc;
     sr_cache *cache = with_limit(RLIMIT_FSIZE, 256 * MIB, 64 * MIB, &rc, &why);
     CHECK_OK(rc);
@@ -222,7 +222,8 @@ static void a_limit_on_files_costs_keys_first_and_then_room(void)
     CHECK_OP(budget, <=, 384 * KIB);
     uint64_t before = info_of(cache).committed;
     CHECK_OK(make_entry(cache, SR_CACHE_FEWEST - 1, 200 * KIB));
-    CHECK_EQ(info_of(cache).committed, before + SR_CACHE_CHUNK * 8 + (budget + SR_PAGE - 1) / SR_PAGE * SR_PAGE); /* of few chunks, too */
+    /* of few chunks, too */
+    CHECK_EQ(info_of(cache).committed, before + SR_CACHE_CHUNK * 8 + (budget + SR_PAGE - 1) / SR_PAGE * SR_PAGE);
     CHECK_EQ(make_entry(cache, 0, 200 * KIB), -ENOSPC);
     check_entry(cache, SR_CACHE_FEWEST - 1, 200 * KIB);
     sr_cache_destroy(cache);
@@ -237,7 +238,7 @@ static void a_limit_on_addresses_leaves_the_program_half(void)
     if (SANITIZED)
         SKIP("a sanitizer has mapped all addresses");
     needs_limits_on_addresses();
-    sr_shortage why = {0};
+    sr_alloc_error why = {0};
     int rc;
     uint64_t used = sr_mapped_bytes();
     sr_cache *cache = with_limit(RLIMIT_AS, used + 1024 * MIB, 64 * MIB, &rc, &why);
@@ -258,7 +259,7 @@ static void locking_all_memory_allocates_nothing_of_it(void)
     if (SANITIZED || mlockall(MCL_FUTURE) != 0)
         SKIP("future mappings cannot be locked here");
     sr_cache *cache = NULL;
-    sr_shortage why;
+    sr_alloc_error why;
     int rc = sr_cache_create(64 * MIB, SR_BACKING_MEMFD, NULL, &cache, &why);
     if (rc == -EAGAIN || rc == -ENOMEM)
         SKIP("so much cannot be locked here");
@@ -279,7 +280,7 @@ static const struct test tests[] = {
     T(entries_take_the_memory_there_is_and_not_more),
     T(words_take_memory_too),
     T(a_cache_that_finds_no_memory_at_all_is_not_made),
-    T(a_shortage_is_over_after_a_second_by_whatever_clock),
+    T(memory_pressure_is_over_after_a_second_by_any_clock),
     T(what_others_are_committing_is_theirs),
     T(a_closed_descriptor_is_the_loss_of_one_process),
     T(a_limit_on_files_costs_keys_first_and_then_room),

@@ -30,7 +30,7 @@ static uint64_t lease(sr_ring *ring, uint32_t slot, int value)
     CHECK_OK(sr_publish(ring, 1, slot, gen, &result, false));
     CHECK_EQ(take(ring, slot), gen);
     CHECK_OK(sr_populate(ring, slot, USED));
-    sr_use(ring, slot);
+    sr_ref(ring, slot);
     return gen;
 }
 
@@ -66,7 +66,7 @@ static void a_childs_slot_stays_as_it_was_when_its_parent_lets_go(void)
     sr_ring *ring = make_ring(2, 2, 0);
     uint64_t gen = lease(ring, 0, 11);
     pid_t pid = watcher(sr_payload(ring, 0), 11, NULL);
-    CHECK(sr_unuse(ring, 0));
+    CHECK(sr_unref(ring, 0));
     CHECK_OK(sr_release(ring, 0, gen));
     gen = lease(ring, 0, 22);
     end_well(pid);
@@ -109,7 +109,7 @@ static void a_grandchild_has_its_parents_copy(void)
     sr_destroy(ring);
 }
 
-/* A child that goes on as a party: what it takes is the segment's, and what it has inherited is its own. */
+/* A child that goes on as a participant: what it takes is the segment's, and what it has inherited is its own. */
 static bool takes_part(void)
 {
     char *inherited = sr_payload(tried, 0);
@@ -147,7 +147,7 @@ static void what_nobody_has_is_shared_as_before(void)
 {
     sr_ring *ring = make_ring(2, 2, 0);
     uint64_t gen = lease(ring, 0, 11);
-    CHECK(sr_unuse(ring, 0));
+    CHECK(sr_unref(ring, 0));
     CHECK_OK(sr_release(ring, 0, gen));
     pid_t pid = watcher(sr_payload(ring, 0), 22, NULL);
     lease(ring, 0, 22);
@@ -165,7 +165,7 @@ static void a_workers_fork_copies_nothing_and_its_own_children_have_copies(void)
     pid_t pid = fork();
     if (pid == 0) {
         char *at = sr_payload(ring, 0);
-        sr_use(ring, 0);
+        sr_ref(ring, 0);
         memset(at, 22, USED);
         pid_t own = fork();
         if (own == 0) {
@@ -214,9 +214,9 @@ static void slot_stays_with_its_parent(void)
         _exit(0);
     CHECK_OK(setrlimit(RLIMIT_AS, &had));
     CHECK_EQ(wait_for(pid), 0);
-    CHECK(sr_stays(ring, 0));
-    CHECK(!sr_unuse(ring, 0)); /* the caller does not release it */
-    CHECK(!sr_stays(ring, 1));
+    CHECK(sr_pinned_after_fork(ring, 0));
+    CHECK(!sr_unref(ring, 0)); /* the caller does not release it */
+    CHECK(!sr_pinned_after_fork(ring, 1));
     CHECK_EQ(lowest_descriptor(), lowest); /* none is left open */
     sr_destroy(ring);
 }
@@ -248,7 +248,7 @@ static bool forbid_forks(void)
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-static void slot_circulates_again(int told)
+static void slot_circulates_again(int dispatched)
 {
     struct rlimit had, none;
     sr_ring *ring = make_ring(2, 2, 0);
@@ -262,10 +262,10 @@ static void slot_circulates_again(int told)
     CHECK_OK(setrlimit(RLIMIT_AS, &none));
     errno = EINVAL;
     CHECK_EQ(fork(), -1);
-    CHECK_EQ(errno, told);
+    CHECK_EQ(errno, dispatched);
     CHECK_OK(setrlimit(RLIMIT_AS, &had));
-    CHECK(!sr_stays(ring, 0));
-    CHECK(sr_unuse(ring, 0));
+    CHECK(!sr_pinned_after_fork(ring, 0));
+    CHECK(sr_unref(ring, 0));
     CHECK_OK(sr_release(ring, 0, gen));
     sr_destroy(ring);
     _exit(0); /* not by exit: the leak checker would want a child, which cannot be had any more */
@@ -303,8 +303,8 @@ static _Atomic uint64_t stop;
 static void *user(void *ring)
 {
     while (!sr_load_acquire(&stop)) {
-        sr_use(ring, 1);
-        sr_unuse(ring, 1);
+        sr_ref(ring, 1);
+        sr_unref(ring, 1);
     }
     return NULL;
 }
@@ -323,7 +323,7 @@ static void forks_and_leases_of_two_threads_do_not_meet(void)
     }
     sr_store_release(&stop, 1);
     pthread_join(thread, NULL);
-    CHECK(!sr_stays(ring, 1));
+    CHECK(!sr_pinned_after_fork(ring, 1));
     sr_destroy(ring);
 }
 

@@ -1,4 +1,4 @@
-/* Who has which number in a push segment: taking one, giving it back, and what the dead held. */
+/* Who has which number in a queue segment: taking one, giving it back, and what the dead held. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>
@@ -16,15 +16,15 @@ static void *mmap_shared(size_t bytes)
 
 static uint32_t enter(sr_ring *ring)
 {
-    uint32_t party = UINT32_MAX;
-    CHECK_OK(sr_enter(ring, &party));
-    return party;
+    uint32_t participant = UINT32_MAX;
+    CHECK_OK(sr_enter(ring, &participant));
+    return participant;
 }
 
-static uint32_t claim_slot(sr_ring *ring, uint32_t party, uint64_t *gen)
+static uint32_t claim_slot(sr_ring *ring, uint32_t participant, uint64_t *gen)
 {
     uint32_t slot = UINT32_MAX;
-    CHECK_OK(sr_claim_free(ring, party, 0, &slot, gen));
+    CHECK_OK(sr_claim_free(ring, participant, 0, &slot, gen));
     return slot;
 }
 
@@ -51,7 +51,7 @@ static void only_enters(sr_ring *ring, void *with)
 
 static void every_process_takes_a_number_of_its_own(void)
 {
-    sr_ring *ring = make_ring(1, 4, SR_SEG_PUSH);
+    sr_ring *ring = make_ring(1, 4, SR_SEG_QUEUE);
     CHECK_EQ(enter(ring), 1); /* the creator has 0 */
     CHECK_EQ(enter(ring), 2); /* a second handle of the same process */
     CHECK_OK(sr_leave(ring, 1));
@@ -63,20 +63,20 @@ static void every_process_takes_a_number_of_its_own(void)
 
 static void living_processes_may_have_all_numbers(void)
 {
-    sr_ring *ring = make_ring(1, 2, SR_SEG_PUSH);
-    uint32_t party;
+    sr_ring *ring = make_ring(1, 2, SR_SEG_QUEUE);
+    uint32_t participant;
     CHECK_EQ(enter(ring), 1);
-    CHECK_EQ(sr_enter(ring, &party), -EUSERS);
+    CHECK_EQ(sr_enter(ring, &participant), -EUSERS);
     CHECK_OK(sr_leave(ring, 0));
     CHECK_EQ(enter(ring), 0); /* no number is another's better */
     sr_destroy(ring);
 }
 
-static void pull_segments_have_no_incarnations(void)
+static void loader_segments_have_no_incarnations(void)
 {
     sr_ring *ring = make_ring(1, 3, 0);
-    uint32_t party;
-    CHECK_EQ(sr_enter(ring, &party), -EINVAL);
+    uint32_t participant;
+    CHECK_EQ(sr_enter(ring, &participant), -EINVAL);
     CHECK_EQ(sr_leave(ring, 0), -EINVAL);
     CHECK_EQ(sr_recover_dead(ring, true), -EINVAL);
     sr_destroy(ring);
@@ -84,7 +84,7 @@ static void pull_segments_have_no_incarnations(void)
 
 static void numbers_of_the_dead_are_given_out_again(void)
 {
-    sr_ring *ring = make_ring(1, 2, SR_SEG_PUSH);
+    sr_ring *ring = make_ring(1, 2, SR_SEG_QUEUE);
     for (int i = 0; i < 5; i++) {
         dead(ring, only_enters, NULL);
         CHECK_EQ(enter(ring), 1);
@@ -95,11 +95,11 @@ static void numbers_of_the_dead_are_given_out_again(void)
 
 static void another_pid_namespace_is_refused(void)
 {
-    sr_ring *ring = make_ring(1, 3, SR_SEG_PUSH);
-    uint32_t party;
+    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
+    uint32_t participant;
     CHECK_EQ(ring->header->pid_namespace, sr_pid_namespace());
     ring->header->pid_namespace++;
-    CHECK_EQ(sr_enter(ring, &party), -EXDEV);
+    CHECK_EQ(sr_enter(ring, &participant), -EXDEV);
     sr_destroy(ring);
 }
 
@@ -107,15 +107,15 @@ static void another_pid_namespace_is_refused(void)
 static void with_the_machines_proc(sr_ring *unused, void *also_unused)
 {
     (void)unused, (void)also_unused;
-    uint32_t *party = mmap_shared(sizeof *party);
+    uint32_t *participant = mmap_shared(sizeof *participant);
     CHECK_EQ(getpid(), 1);
     CHECK_EQ(sr_start_time(1), 0); /* not that of the machine's first process */
-    sr_ring *ring = make_ring(2, 3, SR_SEG_PUSH);
+    sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
     CHECK_EQ(sr_recover_dead(ring, true), 0);
-    dead(ring, claims, party);
+    dead(ring, claims, participant);
     CHECK_EQ(sr_recover_dead(ring, true), 1);
-    CHECK_EQ(sr_load_relaxed(&ring->parties[*party].incarnation), 0);
-    CHECK_EQ(sr_load_relaxed(&ring->parties[0].incarnation), 1);
+    CHECK_EQ(sr_load_relaxed(&ring->participants[*participant].incarnation), 0);
+    CHECK_EQ(sr_load_relaxed(&ring->participants[0].incarnation), 1);
     sr_destroy(ring);
 }
 
@@ -163,8 +163,8 @@ static void with_one_number(void)
     CHECK_EQ(strtol(self, NULL, 10), getpid());
     CHECK_EQ(sr_start_time(1), 0);
     CHECK_EQ(sr_start_time((int)getpid()), 0);
-    sr_ring *ring = make_ring(2, 3, SR_SEG_PUSH);
-    sr_store_release(&ring->parties[1].incarnation, 1 | UINT64_C(4711) << 32); /* as its own /proc has told it */
+    sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
+    sr_store_release(&ring->participants[1].incarnation, 1 | UINT64_C(4711) << 32); /* as its own /proc has told it */
     CHECK_EQ(sr_recover_dead(ring, true), 0);
     sr_destroy(ring);
 }
@@ -205,7 +205,7 @@ static void another_namespaces_proc_is_not_believed_for_one_equal_number(void)
 
 static void who_holds_something_keeps_its_number(void)
 {
-    sr_ring *ring = make_ring(2, 3, SR_SEG_PUSH);
+    sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
     uint32_t me = enter(ring), slot;
     uint64_t gen;
     sr_result result;
@@ -213,7 +213,7 @@ static void who_holds_something_keeps_its_number(void)
     CHECK_EQ(sr_leave(ring, me), -EBUSY);
     CHECK_OK(publish(ring, me, slot, gen, true));
     CHECK_EQ(sr_leave(ring, me), -EBUSY); /* its code keeps an array */
-    CHECK_OK(sr_unhold(ring, me, slot, gen));
+    CHECK_OK(sr_unpin(ring, me, slot, gen));
     CHECK_OK(sr_leave(ring, me));
     me = enter(ring);
     CHECK_OK(sr_take(ring, me, slot, &gen, &result));
@@ -225,29 +225,29 @@ static void who_holds_something_keeps_its_number(void)
 
 static void what_the_dead_held_is_found_without_being_told(void)
 {
-    sr_ring *ring = make_ring(2, 4, SR_SEG_PUSH);
-    uint32_t *party = mmap_shared(sizeof *party);
+    sr_ring *ring = make_ring(2, 4, SR_SEG_QUEUE);
+    uint32_t *participant = mmap_shared(sizeof *participant);
     dead(ring, only_enters, NULL);
     CHECK_EQ(sr_recover_dead(ring, false), 0); /* it holds nothing: nobody needs to look */
-    dead(ring, claims, party);
-    CHECK_EQ(*party, 2);
+    dead(ring, claims, participant);
+    CHECK_EQ(*participant, 2);
     CHECK_EQ(owner_of(ring, 0), 3);
     CHECK_EQ(sr_recover_dead(ring, false), 1);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
     CHECK_EQ(sr_recover_dead(ring, true), 1);
     CHECK_EQ(sr_recover_dead(ring, true), 0);
-    CHECK_EQ(sr_load_relaxed(&ring->parties[1].incarnation), 0);
-    CHECK_EQ(sr_load_relaxed(&ring->parties[2].incarnation), 0);
+    CHECK_EQ(sr_load_relaxed(&ring->participants[1].incarnation), 0);
+    CHECK_EQ(sr_load_relaxed(&ring->participants[2].incarnation), 0);
     sr_destroy(ring);
 }
 
 static void a_zombie_is_dead_and_a_stopped_process_is_not(void)
 {
-    sr_ring *ring = make_ring(2, 4, SR_SEG_PUSH);
-    uint32_t *party = mmap_shared(sizeof *party);
+    sr_ring *ring = make_ring(2, 4, SR_SEG_QUEUE);
+    uint32_t *participant = mmap_shared(sizeof *participant);
     int status;
-    *party = UINT32_MAX;
-    pid_t pid = in_child(claims, ring, party);
+    *participant = UINT32_MAX;
+    pid_t pid = in_child(claims, ring, participant);
     siginfo_t info;
     CHECK_OK(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT));
     CHECK_EQ(sr_recover_dead(ring, false), 1);
@@ -273,12 +273,12 @@ static void a_zombie_is_dead_and_a_stopped_process_is_not(void)
 
 static void a_number_taken_by_another_process_names_the_first_one_dead(void)
 {
-    sr_ring *ring = make_ring(1, 3, SR_SEG_PUSH);
+    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
     uint32_t me = enter(ring);
     uint64_t gen;
     claim_slot(ring, me, &gen);
     /* This pid, but a process that began at another time. */
-    sr_store_relaxed(&ring->parties[me].incarnation, sr_incarnation_of((int)getpid()) + (UINT64_C(1) << 32));
+    sr_store_relaxed(&ring->participants[me].incarnation, sr_incarnation_of((int)getpid()) + (UINT64_C(1) << 32));
     CHECK_EQ(sr_recover_dead(ring, false), 1);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
     sr_destroy(ring);
@@ -287,36 +287,36 @@ static void a_number_taken_by_another_process_names_the_first_one_dead(void)
 static void a_slow_recovery_leaves_the_next_incarnation_alone(void)
 {
     /* Two survivors find the same death. When one is done a new process takes the number, then the other goes on. */
-    sr_ring *ring = make_ring(4, 4, SR_SEG_PUSH);
-    uint32_t *party = mmap_shared(sizeof *party);
-    dead(ring, claims, party);
-    uint64_t old = sr_load_relaxed(&ring->parties[*party].incarnation), gen[4];
+    sr_ring *ring = make_ring(4, 4, SR_SEG_QUEUE);
+    uint32_t *participant = mmap_shared(sizeof *participant);
+    dead(ring, claims, participant);
+    uint64_t old = sr_load_relaxed(&ring->participants[*participant].incarnation), gen[4];
     sr_result result;
     CHECK_OP(old, !=, 0);
     CHECK_EQ(sr_recover_dead(ring, false), 1);
-    CHECK_EQ(enter(ring), *party);
-    sr_store_relaxed(&ring->parties[*party].growing, 7);
+    CHECK_EQ(enter(ring), *participant);
+    sr_store_relaxed(&ring->participants[*participant].growing, 7);
     for (uint32_t i = 0; i < 4; i++)
-        claim_slot(ring, *party, &gen[i]);
+        claim_slot(ring, *participant, &gen[i]);
     for (uint32_t i = 1; i < 4; i++) /* claimed, leased and held, parked, ready and held */
-        CHECK_OK(publish(ring, *party, i, gen[i], true));
+        CHECK_OK(publish(ring, *participant, i, gen[i], true));
     for (uint32_t i = 1; i < 3; i++)
-        CHECK_OK(sr_take(ring, *party, i, &gen[i], &result));
+        CHECK_OK(sr_take(ring, *participant, i, &gen[i], &result));
     CHECK_OK(sr_release(ring, 2, gen[2]));
     uint64_t before[4];
     for (uint32_t i = 0; i < 4; i++)
         before[i] = sr_load_relaxed(&ring->slots[i].state);
-    CHECK_EQ(sr_recover_incarnation(ring, *party, old), 0);
+    CHECK_EQ(sr_recover_incarnation(ring, *participant, old), 0);
     for (uint32_t i = 0; i < 4; i++)
         CHECK_EQ(sr_load_relaxed(&ring->slots[i].state), before[i]);
-    CHECK_EQ(sr_pages_of(sr_load_relaxed(&ring->parties[*party].growing)), 7);
-    CHECK_OP(sr_load_relaxed(&ring->parties[*party].incarnation), !=, 0);
+    CHECK_EQ(sr_pages_of(sr_load_relaxed(&ring->participants[*participant].growing)), 7);
+    CHECK_OP(sr_load_relaxed(&ring->participants[*participant].incarnation), !=, 0);
     sr_destroy(ring);
 }
 
 static void a_slot_given_up_waits_for_the_array_in_it(void)
 {
-    sr_ring *ring = make_ring(1, 3, SR_SEG_PUSH);
+    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
     uint64_t gen;
     uint32_t slot = claim_slot(ring, 1, &gen), other;
     CHECK_EQ(sr_park(ring, 2, slot, gen), -ESTALE);
@@ -324,7 +324,7 @@ static void a_slot_given_up_waits_for_the_array_in_it(void)
     CHECK_EQ(state_of(ring, slot), SR_PARKED);
     CHECK_EQ(sr_park(ring, 1, slot, gen), -ESTALE);
     CHECK_EQ(sr_claim_free(ring, 2, 0, &other, &gen), -ETIMEDOUT);
-    CHECK_OK(sr_unhold(ring, 1, slot, gen));
+    CHECK_OK(sr_unpin(ring, 1, slot, gen));
     CHECK_EQ(state_of(ring, slot), SR_FREE);
     CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gen));
     CHECK_OK(sr_park(ring, 1, slot, gen));
@@ -335,7 +335,7 @@ static void a_slot_given_up_waits_for_the_array_in_it(void)
 
 static void slots_are_counted_and_cold_ones_taken_last(void)
 {
-    sr_ring *ring = make_ring(4, 3, SR_SEG_PUSH);
+    sr_ring *ring = make_ring(4, 3, SR_SEG_QUEUE);
     uint32_t ready, free_slots;
     uint64_t gen;
     CHECK_EQ(claim_slot(ring, 1, &gen), 0);
@@ -354,7 +354,7 @@ static void slots_are_counted_and_cold_ones_taken_last(void)
 
 static void whoever_signals_is_told_that_somebody_polls(void)
 {
-    sr_ring *ring = make_ring(1, 3, SR_SEG_PUSH);
+    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
     CHECK(!sr_polled(ring));
     CHECK_OK(sr_set_polled(ring));
     CHECK(sr_polled(ring));
@@ -364,7 +364,7 @@ static void whoever_signals_is_told_that_somebody_polls(void)
 static const struct test tests[] = {
     T(every_process_takes_a_number_of_its_own),
     T(living_processes_may_have_all_numbers),
-    T(pull_segments_have_no_incarnations),
+    T(loader_segments_have_no_incarnations),
     T(numbers_of_the_dead_are_given_out_again),
     T(another_pid_namespace_is_refused),
     T(another_namespaces_proc_is_not_believed),

@@ -1,85 +1,19 @@
 /* How much may still be committed, told from made-up /proc and /sys trees. */
 #define _GNU_SOURCE
-#include <ftw.h>
-#include <sys/stat.h>
-
-#include "fixture.h"
+#include "tree.h"
 
 #define MARGIN (16 * MIB)
-#define GIB (UINT64_C(1) << 30)
 /* What counts as free of so many bytes of file pages. */
 #define DROPPED(bytes) ((bytes) - (bytes) / 16)
-
-static char root[64];
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *where)
-{
-    (void)st, (void)type, (void)where;
-    return remove(path);
-}
-
-static void put(const char *path, const char *text)
-{
-    char full[512];
-    snprintf(full, sizeof full, "%s%s", root, path);
-    for (char *p = full + strlen(root) + 1; (p = strchr(p, '/')); p++) {
-        *p = '\0';
-        mkdir(full, 0700);
-        *p = '/';
-    }
-    FILE *f = fopen(full, "w");
-    CHECK(f != NULL);
-    fputs(text, f);
-    fclose(f);
-}
-
-static void put_number(const char *dir, const char *name, uint64_t value)
-{
-    char path[256], text[32];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    snprintf(text, sizeof text, "%" PRIu64 "\n", value);
-    put(path, text);
-}
-
-static void clean(void) { nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS); }
-
-/* A machine with 8 GiB available and no groups. */
-static void machine(void)
-{
-    strcpy(root, "/tmp/slipring-test-XXXXXX");
-    CHECK(mkdtemp(root) != NULL);
-    atexit(clean);
-    put("/proc/meminfo", "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\n");
-}
-
-static void groups(const char *cgroup, const char *mountinfo)
-{
-    put("/proc/self/cgroup", cgroup);
-    put("/proc/self/mountinfo", mountinfo);
-}
-
-static void group(const char *dir, bool v2, uint64_t limit, uint64_t used)
-{
-    if (limit == UINT64_MAX && v2) {
-        char path[256];
-        snprintf(path, sizeof path, "%s/memory.max", dir);
-        put(path, "max\n");
-    } else {
-        put_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", limit);
-    }
-    put_number(dir, v2 ? "memory.current" : "memory.usage_in_bytes", used);
-}
 
 static void expect(uint64_t room, int which)
 {
     int limit = -1;
-    uint64_t got = sr_headroom(-1, root, &limit);
+    uint64_t got = sr_memory_available(-1, root, &limit, NULL);
     clean(); /* a failed CHECK does not come back */
     CHECK_EQ(got, room);
     CHECK_EQ(limit, which);
 }
-
-#define MOUNT_V2 "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 
 static void without_groups_the_machine_decides(void)
 {
@@ -235,13 +169,13 @@ static void broken_files_limit_nothing(void)
 
 static void what_is_left_is_told_with_its_limit_and_the_file_that_says_so(void)
 {
-    sr_room room;
+    sr_memory_info room;
     machine();
     groups("0::/a/b\n", MOUNT_V2);
     group("/sys/fs/cgroup/a", true, 2 * GIB, 900 * MIB);
     group("/sys/fs/cgroup/a/b", true, GIB, 800 * MIB);
     put("/sys/fs/cgroup/a/b/memory.stat", "anon 1\nfile 2\nactive_file 104857600\ninactive_file 209715200\n");
-    CHECK_EQ(sr_room_left(root, &room), 0);
+    CHECK_EQ(sr_process_memory_available(root, &room), 0);
     clean();
     CHECK_EQ(room.free, GIB - 800 * MIB + DROPPED(300 * MIB) - MARGIN);
     CHECK_EQ(room.size, GIB);
@@ -251,13 +185,13 @@ static void what_is_left_is_told_with_its_limit_and_the_file_that_says_so(void)
 
 static void the_file_that_says_so_is_an_ancestors(void)
 {
-    sr_room room;
+    sr_memory_info room;
     machine();
     groups("5:memory:/one/two\n", "36 32 0:33 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
     group("/sys/fs/cgroup/memory/one", false, GIB, 700 * MIB);
     group("/sys/fs/cgroup/memory/one/two", false, 4 * GIB, 700 * MIB);
     put("/sys/fs/cgroup/memory/one/memory.stat", "total_inactive_file 1048576\ntotal_active_file 2097152\n");
-    CHECK_EQ(sr_room_left(root, &room), 0);
+    CHECK_EQ(sr_process_memory_available(root, &room), 0);
     clean();
     CHECK_EQ(room.free, GIB - 700 * MIB + DROPPED(3 * MIB) - MARGIN);
     CHECK_EQ(room.size, GIB);
@@ -266,9 +200,9 @@ static void the_file_that_says_so_is_an_ancestors(void)
 
 static void without_groups_the_machines_memory_is_the_limit(void)
 {
-    sr_room room;
+    sr_memory_info room;
     machine();
-    CHECK_EQ(sr_room_left(root, &room), 0);
+    CHECK_EQ(sr_process_memory_available(root, &room), 0);
     clean();
     CHECK_EQ(room.free, 8 * GIB - MARGIN);
     CHECK_EQ(room.size, 16 * GIB);
@@ -278,8 +212,8 @@ static void without_groups_the_machines_memory_is_the_limit(void)
 
 static void where_nothing_is_known_nothing_limits(void)
 {
-    sr_room room;
-    CHECK_EQ(sr_room_left("/nonexistent", &room), 0);
+    sr_memory_info room;
+    CHECK_EQ(sr_process_memory_available("/nonexistent", &room), 0);
     CHECK_EQ(room.free, UINT64_MAX);
     CHECK_EQ(room.limit, SR_LIMIT_NONE);
 }
@@ -287,12 +221,12 @@ static void where_nothing_is_known_nothing_limits(void)
 static void the_real_machine_has_some_room(void)
 {
     int limit = -1;
-    uint64_t room = sr_headroom(-1, "", &limit);
+    uint64_t room = sr_memory_available(-1, "", &limit, NULL);
     CHECK_OP(room, >, 0);
     CHECK_OP(limit, >=, SR_LIMIT_NONE);
-    CHECK_EQ(sr_headroom(-1, "", NULL) > 0, true);
+    CHECK_EQ(sr_memory_available(-1, "", NULL, NULL) > 0, true);
     sr_ring *ring = make_ring(1, 2, 0);
-    CHECK_OP(sr_headroom(sr_fd(ring), "", &limit), >, 0);
+    CHECK_OP(sr_memory_available(sr_fd(ring), "", &limit, NULL), >, 0);
     sr_destroy(ring);
 }
 

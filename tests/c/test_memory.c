@@ -39,7 +39,7 @@ static void committed_bytes_are_backed_by_memory(void)
 static void more_than_the_capacity_is_efbig_with_the_numbers(void)
 {
     sr_ring *ring = make_ring(2, 2, 0);
-    sr_shortage why = {0};
+    sr_alloc_error why = {0};
     CHECK_EQ(sr_commit(ring, 0, 0, MIB + 1, &why), -EFBIG);
     CHECK_EQ(why.limit, SR_LIMIT_CAPACITY);
     CHECK_EQ(why.needed, MIB + 1);
@@ -75,7 +75,7 @@ static void alloc_aligns_and_does_not_overlap(void)
 static void a_refused_alloc_takes_nothing(void)
 {
     sr_ring *ring = make_ring(1, 2, 0);
-    sr_shortage why;
+    sr_alloc_error why;
     uint64_t at;
     CHECK_OK(sr_alloc(ring, 1, 0, 100, 64, &at, NULL));
     CHECK_EQ(sr_alloc(ring, 1, 0, MIB, 64, &at, &why), -EFBIG);
@@ -159,8 +159,8 @@ static void a_full_file_system_is_enospc_with_the_numbers(void)
 {
     mount_small("8m");
     sr_ring *ring = NULL;
-    sr_shortage why = {0};
-    sr_options o = {.n_slots = 2, .n_parties = 2, .backing = SR_BACKING_DIR, .dir = mounted,
+    sr_alloc_error why = {0};
+    sr_options o = {.n_slots = 2, .n_participants = 2, .backing = SR_BACKING_DIR, .dir = mounted,
                     .capacity = 64 * MIB, .task_capacity = 64 * KIB};
     CHECK_MOUNTED(sr_create(&o, &ring, &why) == 0);
     CHECK_MOUNTED(sr_commit(ring, 0, 0, 4 * MIB, &why) == 0);
@@ -169,7 +169,7 @@ static void a_full_file_system_is_enospc_with_the_numbers(void)
     CHECK_MOUNTED(why.needed >= 5 * MIB - SR_PAYLOAD_COMMIT && why.needed <= 6 * MIB);
     CHECK_MOUNTED(why.free > 3 * MIB && why.free < 4 * MIB);
     CHECK_MOUNTED(sr_slot_committed(ring, 1) == SR_PAYLOAD_COMMIT);
-    CHECK_MOUNTED(sr_pages_of(sr_load_relaxed(&ring->parties[0].growing)) == 0);
+    CHECK_MOUNTED(sr_pages_of(sr_load_relaxed(&ring->participants[0].growing)) == 0);
     CHECK_MOUNTED(sr_commit(ring, 0, 1, 3 * MIB, &why) == 0); /* what does fit still goes */
     memset(sr_payload(ring, 1), 1, 3 * MIB);
     sr_destroy(ring);
@@ -178,35 +178,35 @@ static void a_full_file_system_is_enospc_with_the_numbers(void)
 static void what_others_are_committing_counts(void)
 {
     sr_ring *ring = small_ring(3);
-    sr_shortage why = {0};
-    sr_store_relaxed(&ring->parties[2].growing, 6 * MIB / SR_PAGE);
+    sr_alloc_error why = {0};
+    sr_store_relaxed(&ring->participants[2].growing, 6 * MIB / SR_PAGE);
     CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC); /* it waits for them, but not for ever */
     CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM && why.free < 2 * MIB);
-    CHECK_MOUNTED(sr_pages_of(sr_load_relaxed(&ring->parties[1].growing)) == 0);
+    CHECK_MOUNTED(sr_pages_of(sr_load_relaxed(&ring->participants[1].growing)) == 0);
     CHECK_MOUNTED(sr_recover(ring, 2) == 0); /* it died in the middle */
     CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == 0);
     sr_destroy(ring);
 }
 
-static sr_ring *crowded;
+static sr_ring *small;
 
 static void *commits_three(void *slot)
 {
-    return (void *)(intptr_t)sr_commit(crowded, 1, (uint32_t)(uintptr_t)slot, 3 * MIB, NULL);
+    return (void *)(intptr_t)sr_commit(small, 1, (uint32_t)(uintptr_t)slot, 3 * MIB, NULL);
 }
 
 static void what_others_did_not_commit_in_the_end_is_there(void)
 {
     pthread_t thread;
     void *rc;
-    crowded = small_ring(3);
-    sr_store_relaxed(&crowded->parties[2].growing, 6 * MIB / SR_PAGE);
+    small = small_ring(3);
+    sr_store_relaxed(&small->participants[2].growing, 6 * MIB / SR_PAGE);
     CHECK_MOUNTED(pthread_create(&thread, NULL, commits_three, (void *)(uintptr_t)0) == 0);
     sleep_ms(10); /* and asleep, most likely: nothing depends on it */
-    CHECK_MOUNTED(sr_recover(crowded, 2) == 0);
+    CHECK_MOUNTED(sr_recover(small, 2) == 0);
     pthread_join(thread, &rc);
     CHECK_MOUNTED(rc == NULL);
-    sr_destroy(crowded);
+    sr_destroy(small);
 }
 
 static _Atomic bool enough;
@@ -215,23 +215,23 @@ static void *asks_for_too_much(void *unused)
 {
     (void)unused;
     while (!atomic_load(&enough))
-        CHECK_MOUNTED(sr_commit(crowded, 2, 3, 60 * MIB, NULL) == -ENOSPC);
+        CHECK_MOUNTED(sr_commit(small, 2, 3, 60 * MIB, NULL) == -ENOSPC);
     return NULL;
 }
 
 static void a_hopeless_request_is_refused_without_harm_to_others(void)
 {
     pthread_t thread;
-    crowded = small_ring(3);
+    small = small_ring(3);
     CHECK_MOUNTED(pthread_create(&thread, NULL, asks_for_too_much, NULL) == 0);
     for (uint64_t kib = 64; kib <= 5 * 1024; kib += 64)
-        CHECK_MOUNTED(sr_commit(crowded, 1, kib % 3, kib * KIB / 3, NULL) == 0);
+        CHECK_MOUNTED(sr_commit(small, 1, kib % 3, kib * KIB / 3, NULL) == 0);
     atomic_store(&enough, true);
     pthread_join(thread, NULL);
-    sr_destroy(crowded);
+    sr_destroy(small);
 }
 
-enum { CROWD = 4, LAPS = 300 };
+enum { MANY = 4, LAPS = 300 };
 
 static void *commits_in_a_crowd(void *number)
 {
@@ -239,28 +239,29 @@ static void *commits_in_a_crowd(void *number)
     uint32_t me = (uint32_t)(uintptr_t)number;
     intptr_t refused = 0;
     for (int lap = 0; lap < LAPS && !refused; lap++)
-        refused = sr_commit(crowded, me, me, sr_slot_committed(crowded, me) + SR_PAGE, NULL) != 0;
+        refused = sr_commit(small, me, me, sr_slot_committed(small, me) + SR_PAGE, NULL) != 0;
     return (void *)refused;
 }
 
 static void a_crowd_that_grows_at_once_takes_all_there_is(void)
 {
-    pthread_t threads[CROWD];
-    crowded = small_ring(CROWD);
-    for (uintptr_t i = 0; i < CROWD; i++)
+    pthread_t threads[MANY];
+    small = small_ring(MANY);
+    for (uintptr_t i = 0; i < MANY; i++)
         CHECK_MOUNTED(pthread_create(&threads[i], NULL, commits_in_a_crowd, (void *)i) == 0);
-    for (int i = 0; i < CROWD; i++)
+    for (int i = 0; i < MANY; i++)
         pthread_join(threads[i], NULL);
-    CHECK_MOUNTED(sr_headroom(crowded->file.fd, "", NULL) < SR_PAGE); /* nobody was refused a page that was left */
-    sr_destroy(crowded);
+    /* nobody was refused a page that was left */
+    CHECK_MOUNTED(sr_memory_available(small->file.fd, "", NULL, NULL) < SR_PAGE);
+    sr_destroy(small);
 }
 
 static void a_file_system_too_small_for_the_controls_is_enospc(void)
 {
     mount_small("64k");
     sr_ring *ring = NULL;
-    sr_shortage why = {0};
-    sr_options o = {.n_slots = 64, .n_parties = 2, .backing = SR_BACKING_DIR, .dir = mounted, .capacity = MIB};
+    sr_alloc_error why = {0};
+    sr_options o = {.n_slots = 64, .n_participants = 2, .backing = SR_BACKING_DIR, .dir = mounted, .capacity = MIB};
     CHECK_MOUNTED(sr_create(&o, &ring, &why) == -ENOSPC);
     CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM);
     CHECK_MOUNTED(why.needed > 64 * SR_PAGE && why.free <= 64 * KIB);

@@ -11,7 +11,7 @@ static uint64_t gens[MANY];
 
 static void make_long_ring(uint32_t flags)
 {
-    sr_options o = {.n_slots = MANY, .n_parties = 3, .backing = SR_BACKING_MEMFD, .capacity = 8192,
+    sr_options o = {.n_slots = MANY, .n_participants = 3, .backing = SR_BACKING_MEMFD, .capacity = 8192,
                     .task_capacity = 8192, .flags = flags};
     CHECK_OK(sr_create(&o, &ring, NULL));
     sr_raise_high_water(ring, MANY - 1);
@@ -90,7 +90,7 @@ static void nothing(void) {}
 
 static void no_free_slot_is_missed(void)
 {
-    make_long_ring(SR_SEG_PUSH);
+    make_long_ring(SR_SEG_QUEUE);
     for (uint32_t i = 0; i < MANY; i++) {
         uint32_t slot;
         CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gens[i]));

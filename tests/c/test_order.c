@@ -1,13 +1,13 @@
 /* Which task comes first, which slot, whose; what a new run leaves of the old one; cancelling. */
 #include "fixture.h"
 
-static void the_lowest_ticket_is_claimed_first(void)
+static void the_lowest_seq_is_claimed_first(void)
 {
     sr_ring *ring = make_ring(5, 2, 0);
-    static const uint64_t tickets[] = {7, 3, 9, 1, 5};
+    static const uint64_t seqs[] = {7, 3, 9, 1, 5};
     uint64_t gen;
     for (uint32_t i = 0; i < 5; i++)
-        dispatch(ring, i, tickets[i], 0, 0);
+        dispatch(ring, i, seqs[i], 0, 0);
     CHECK_EQ(claim(ring, 1, NULL, &gen), 3);
     CHECK_EQ(claim(ring, 1, NULL, &gen), 1);
     CHECK_EQ(claim(ring, 1, NULL, &gen), 4);
@@ -17,7 +17,7 @@ static void the_lowest_ticket_is_claimed_first(void)
     sr_destroy(ring);
 }
 
-static void tickets_wrap(void)
+static void seqs_wrap(void)
 {
     sr_ring *ring = make_ring(4, 2, 0);
     uint64_t gen;
@@ -39,7 +39,7 @@ static void tickets_wrap(void)
     sr_destroy(ring);
 }
 
-static void any_means_the_lowest_ready_ticket(void)
+static void any_means_the_lowest_ready_seq(void)
 {
     sr_ring *ring = make_ring(3, 2, 0);
     uint32_t found;
@@ -114,12 +114,12 @@ static void what_is_ready_for_an_old_run_is_discarded_on_sight(void)
 {
     sr_ring *ring = make_ring(2, 2, 0);
     uint32_t slot, found;
-    CHECK_OK(sr_begin_run(ring, 1));
+    CHECK_OK(sr_begin_iteration(ring, 1));
     bring_to(ring, 0, SR_READY, 1, false);
     bring_to(ring, 1, SR_LEASED, 1, false);
     CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
     CHECK_EQ(sr_pick_free(ring, &slot), -EAGAIN);
-    CHECK_OK(sr_begin_run(ring, 2));
+    CHECK_OK(sr_begin_iteration(ring, 2));
     CHECK_EQ(sr_wait_ready(ring, SR_ANY, 0, &found), -ETIMEDOUT);
     CHECK_EQ(state_of(ring, 0), SR_READY);
     CHECK_OK(sr_pick_free(ring, &slot));
@@ -133,10 +133,10 @@ static void a_stale_batch_that_is_held_is_parked(void)
     sr_ring *ring = make_ring(1, 2, 0);
     uint32_t slot;
     uint64_t gen = bring_to(ring, 0, SR_READY, 1, true);
-    CHECK_OK(sr_begin_run(ring, 1));
+    CHECK_OK(sr_begin_iteration(ring, 1));
     CHECK_EQ(sr_pick_free(ring, &slot), -EAGAIN);
     CHECK_EQ(state_of(ring, 0), SR_PARKED);
-    CHECK_OK(sr_unhold(ring, 1, 0, gen));
+    CHECK_OK(sr_unpin(ring, 1, 0, gen));
     CHECK_OK(sr_pick_free(ring, &slot));
     sr_destroy(ring);
 }
@@ -149,7 +149,7 @@ static void a_worker_gives_stale_tasks_back_and_claims_the_next(void)
     dispatch(ring, 0, 0, 0, 0);
     dispatch(ring, 1, 1, 0, 3);
     dispatch(ring, 2, 2, 1, 0);
-    CHECK_OK(sr_begin_run(ring, 9));
+    CHECK_OK(sr_begin_iteration(ring, 9));
     dispatch(ring, 3, 50, 0, 0);
     CHECK_EQ(claim(ring, 1, &range, &gen), 3);
     CHECK_EQ(range, SR_WHOLE);
@@ -158,14 +158,14 @@ static void a_worker_gives_stale_tasks_back_and_claims_the_next(void)
     sr_destroy(ring);
 }
 
-static void a_busy_slot_of_an_old_run_does_not_hide_a_task_with_its_ticket(void)
+static void a_busy_slot_of_an_old_run_does_not_hide_a_task_with_its_seq(void)
 {
     sr_ring *ring = make_ring(3, 3, 0);
     uint64_t gen, old;
     uint32_t range;
     dispatch(ring, 0, 5, 0, 1);
     CHECK_EQ(claim(ring, 1, &range, &old), 0); /* its only range is being worked on */
-    CHECK_OK(sr_begin_run(ring, 1));
+    CHECK_OK(sr_begin_iteration(ring, 1));
     dispatch(ring, 1, 5, 0, 0);
     dispatch(ring, 2, 4, 0, 0);
     CHECK_EQ(claim(ring, 2, &range, &gen), 2);
@@ -203,7 +203,7 @@ static void a_cancel_after_the_claim_leaves_the_batch_to_be_discarded(void)
     sr_destroy(ring);
 }
 
-static void an_aborted_slot_is_free_and_its_ticket_gone(void)
+static void an_aborted_slot_is_free_and_its_seq_gone(void)
 {
     sr_ring *ring = make_ring(1, 2, 0);
     uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
@@ -215,18 +215,18 @@ static void an_aborted_slot_is_free_and_its_ticket_gone(void)
 }
 
 static const struct test tests[] = {
-    T(the_lowest_ticket_is_claimed_first),
-    T(tickets_wrap),
-    T(any_means_the_lowest_ready_ticket),
+    T(the_lowest_seq_is_claimed_first),
+    T(seqs_wrap),
+    T(any_means_the_lowest_ready_seq),
     T(an_addressed_task_is_its_addressees_alone),
     T(the_slot_released_last_is_picked_first),
     T(a_used_slot_comes_before_an_untouched_one),
     T(what_is_ready_for_an_old_run_is_discarded_on_sight),
     T(a_stale_batch_that_is_held_is_parked),
     T(a_worker_gives_stale_tasks_back_and_claims_the_next),
-    T(a_busy_slot_of_an_old_run_does_not_hide_a_task_with_its_ticket),
+    T(a_busy_slot_of_an_old_run_does_not_hide_a_task_with_its_seq),
     T(a_cancelled_task_is_never_claimed),
     T(a_cancel_after_the_claim_leaves_the_batch_to_be_discarded),
-    T(an_aborted_slot_is_free_and_its_ticket_gone),
+    T(an_aborted_slot_is_free_and_its_seq_gone),
 };
 RUN_TESTS(tests, 20)

@@ -3,7 +3,7 @@
 
 #include "watching.h"
 
-static sr_seen seen[SR_RECORDS];
+static sr_record_view seen[SR_RECORDS];
 static uint64_t sums[SR_SUMS];
 
 enum { BATCHES, BYTES, ROWS, ERRORS, FOLDED, UNUSED_SUM, READ_NS, DECODE_NS, RESIZE_NS, HITS, MISSES,
@@ -32,41 +32,41 @@ static void a_record_holds_what_was_dispatched_published_and_taken(void)
     sr_ring *ring = make_ring(2, 3, 0);
     uint64_t before = sr_now(), gen;
     int64_t *indices = (int64_t *)sr_task_area(ring, 0);
-    CHECK_OK(sr_begin_run(ring, 7));
+    CHECK_OK(sr_begin_iteration(ring, 7));
     indices[0] = -5;
-    sr_task task = {.run = 7, .ticket = 40, .epoch = 3, .kind = SR_TASK_INDICES, .rows = 4, .bytes = 32};
+    sr_task task = {.iteration = 7, .seq = 40, .epoch = 3, .kind = SR_TASK_INDICES, .rows = 4, .bytes = 32};
     CHECK_OK(sr_dispatch(ring, 0, &task, &gen));
     CHECK_EQ(claim(ring, 2, NULL, &gen), 0);
-    CHECK_OK(sr_note(ring, 0, 1000, 200, 0));
+    CHECK_OK(sr_add_times(ring, 0, 1000, 200, 0));
     sr_parts parts = {.read_ns = 1, .decode_ns = 2, .resize_ns = 3, .hits = 4, .misses = 5, .slowest_ns = 600,
                       .slowest_index = 77};
-    CHECK_OK(sr_note_parts(ring, 0, &parts));
+    CHECK_OK(sr_add_parts(ring, 0, &parts));
     sr_result result = {.kind = SR_BATCH, .bytes = 12345};
     CHECK_OK(sr_publish(ring, 2, 0, gen, &result, false));
     take(ring, 0);
     sr_stamps stamps;
     uint64_t taken_at = sr_load_relaxed(&ring->slots[0].times.taken_at);
-    sr_note_take(ring, 0, 11, taken_at - 33, &stamps); /* the last one was taken that long ago */
+    sr_record_take(ring, 0, 11, taken_at - 33, &stamps); /* the last one was taken that long ago */
     CHECK_EQ(stamps.taken_at, taken_at);
     CHECK_EQ(stamps.fetch_ns, 1000);
     CHECK_EQ(sr_load_relaxed(&ring->slots[0].times.step_ns), 22);
-    sr_note_take(ring, 0, 11, 0, &stamps);
+    sr_record_take(ring, 0, 11, 0, &stamps);
     CHECK_EQ(sr_load_relaxed(&ring->slots[0].times.step_ns), 0); /* there was none */
-    sr_note_take(ring, 0, 11, taken_at - 33, &stamps);
-    sr_note_copy(ring, 0, 33);
-    sr_note_copy(ring, 2, 33); /* no such slot */
+    sr_record_take(ring, 0, 11, taken_at - 33, &stamps);
+    sr_set_copy_time(ring, 0, 33);
+    sr_set_copy_time(ring, 2, 33); /* no such slot */
     CHECK_EQ(records_of(ring, 0), 0); /* it is still in its slot */
     CHECK_OK(sr_release(ring, 0, gen));
     use_again(ring, 0);
     CHECK_EQ(records_of(ring, 0), 1);
     const uint64_t *times = seen[0].times;
     CHECK_EQ(seen[0].number, 1);
-    CHECK_EQ(seen[0].run, 7);
-    CHECK_EQ(seen[0].ticket, 40);
+    CHECK_EQ(seen[0].iteration, 7);
+    CHECK_EQ(seen[0].seq, 40);
     CHECK_EQ(seen[0].epoch, 3);
     CHECK_EQ(seen[0].bytes, 12345);
-    CHECK_EQ(seen[0].maker, 2 | UINT64_C(4) << 32);
-    CHECK_EQ(seen[0].place, 0 | (uint64_t)SR_BATCH << 32);
+    CHECK_EQ(seen[0].publisher, 2 | UINT64_C(4) << 32);
+    CHECK_EQ(seen[0].slot_kind, 0 | (uint64_t)SR_BATCH << 32);
     CHECK_OP(times[SR_T_DISPATCHED], >=, before);
     for (uint32_t i = SR_T_DISPATCHED; i < SR_T_TAKEN; i++)
         CHECK(i == SR_T_FETCHED - 1 || times[i] <= times[i + 1]);
@@ -97,8 +97,8 @@ static void what_ranges_note_is_added_up(void)
                           .slowest_index = i};
         claim(ring, 1 + i, &range, &gen);
         CHECK_EQ(range, i);
-        CHECK_OK(sr_note(ring, 0, 100, 1, 0));
-        CHECK_OK(sr_note_parts(ring, 0, &parts));
+        CHECK_OK(sr_add_times(ring, 0, 100, 1, 0));
+        CHECK_OK(sr_add_parts(ring, 0, &parts));
     }
     sr_stamps stamps;
     CHECK_OK(sr_stamps_of(ring, 0, &stamps));
@@ -108,15 +108,15 @@ static void what_ranges_note_is_added_up(void)
     CHECK_EQ(sr_load_relaxed(&times->lookups), 2 | UINT64_C(4) << 32);
     CHECK_EQ(sr_load_relaxed(&times->slowest_ns), 500);
     CHECK_EQ(sr_load_relaxed(&times->slowest_index), 0);
-    CHECK_EQ(sr_note_parts(ring, 1, &(sr_parts){0}), -EINVAL);
+    CHECK_EQ(sr_add_parts(ring, 1, &(sr_parts){0}), -EINVAL);
     sr_destroy(ring);
 }
 
 static void the_recorder_keeps_the_newest_records(void)
 {
     sr_ring *ring = make_ring(2, 2, 0);
-    for (uint64_t ticket = 0; ticket < 2 * SR_RECORDS + 10; ticket++)
-        pull_one(ring, ticket);
+    for (uint64_t seq = 0; seq < 2 * SR_RECORDS + 10; seq++)
+        deliver_one(ring, seq);
     uint64_t head = sr_load_relaxed(&ring->header->recorded);
     uint32_t n = records_of(ring, 0);
     CHECK_EQ(n, SR_RECORDS);
@@ -131,18 +131,18 @@ static void the_recorder_keeps_the_newest_records(void)
     sr_destroy(ring);
 }
 
-/* Of a push segment, which has several writers; the only one of a pull segment is its consumer, who ends it. */
+/* Of a queue segment, which has several writers; the only one of a loader segment is its consumer, who ends it. */
 static void a_record_that_is_being_written_is_passed_over(void)
 {
-    sr_ring *ring = make_ring(1, 2, SR_SEG_PUSH);
-    for (uint64_t ticket = 0; ticket < 6; ticket++)
-        push_one(ring, 1);
+    sr_ring *ring = make_ring(1, 2, SR_SEG_QUEUE);
+    for (uint64_t seq = 0; seq < 6; seq++)
+        put_one(ring, 1);
     CHECK_EQ(records_of(ring, 0), 5);
     sr_store_release(&ring->records[2].number, 3 | SR_RECORD_TORN); /* its writer has died */
     CHECK_EQ(records_of(ring, 0), 4);
     CHECK_EQ(seen[2].number, 4);
-    for (uint64_t ticket = 6; ticket < SR_RECORDS + 6; ticket++)
-        push_one(ring, 1);
+    for (uint64_t seq = 6; seq < SR_RECORDS + 6; seq++)
+        put_one(ring, 1);
     CHECK_EQ(sr_load_relaxed(&ring->records[2].number), 3 | SR_RECORD_TORN);
     CHECK_EQ(records_of(ring, 0), SR_RECORDS - 1);
     sr_destroy(ring);
@@ -150,10 +150,10 @@ static void a_record_that_is_being_written_is_passed_over(void)
 
 static void who_was_stopped_before_its_record_leaves_a_newer_one(void)
 {
-    sr_ring *ring = make_ring(1, 2, SR_SEG_PUSH);
-    push_one(ring, 1);
+    sr_ring *ring = make_ring(1, 2, SR_SEG_QUEUE);
+    put_one(ring, 1);
     sr_store_release(&ring->records[0].number, 1 + SR_RECORDS); /* the others have come round */
-    push_one(ring, 1);
+    put_one(ring, 1);
     CHECK_EQ(sr_load_relaxed(&ring->header->recorded), 1);
     CHECK_EQ(sr_load_relaxed(&ring->records[0].number), 1 + SR_RECORDS);
     CHECK_EQ(sr_load_relaxed(&ring->records[0].bytes), 0);
@@ -164,13 +164,13 @@ static void batches_are_added_to_the_totals(void)
 {
     sr_ring *ring = make_ring(2, 2, 0);
     uint64_t bytes = 0, rows = 0, read_ns = 0, fetch_ns = 0, hits = 0, most = 0;
-    for (uint64_t ticket = 0; ticket < 3 * SR_FOLD + 1; ticket++) /* the last one is in its slot */
-        pull_one(ring, ticket);
+    for (uint64_t seq = 0; seq < 3 * SR_FOLD + 1; seq++) /* the last one is in its slot */
+        deliver_one(ring, seq);
     uint32_t n = records_of(ring, 0);
     CHECK_EQ(n, 3 * SR_FOLD);
     for (uint32_t i = 0; i < n; i++) {
         bytes += seen[i].bytes;
-        rows += seen[i].maker >> 32;
+        rows += seen[i].publisher >> 32;
         read_ns += seen[i].times[SR_T_READ];
         fetch_ns += seen[i].times[SR_T_FETCH];
         hits += (uint32_t)seen[i].times[SR_T_LOOKUPS];
@@ -193,9 +193,9 @@ static void batches_are_added_to_the_totals(void)
 }
 
 /* Has a batch that took so long to fetch recorded. */
-static void record_one(sr_ring *ring, uint64_t ticket, uint64_t fetch_ns, uint64_t sample_ns)
+static void record_one(sr_ring *ring, uint64_t seq, uint64_t fetch_ns, uint64_t sample_ns)
 {
-    uint32_t slot = pull_one(ring, ticket);
+    uint32_t slot = deliver_one(ring, seq);
     sr_store_relaxed(&ring->slots[slot].times.fetch_ns, fetch_ns);
     sr_store_relaxed(&ring->slots[slot].times.collate_ns, 0);
     sr_store_relaxed(&ring->slots[slot].times.slowest_ns, sample_ns);
@@ -222,7 +222,7 @@ static void durations_are_counted_eight_to_a_power_of_two(void)
 
 static int falling(const void *a, const void *b)
 {
-    const sr_seen *x = a, *y = b;
+    const sr_record_view *x = a, *y = b;
     return x->times[SR_T_FETCH] < y->times[SR_T_FETCH] ? 1 : -1;
 }
 
@@ -257,7 +257,7 @@ static void errors_are_counted_apart(void)
         CHECK_OK(sr_release(ring, 0, gen));
     }
     CHECK_EQ(records_of(ring, 0), SR_FOLD);
-    CHECK_EQ(seen[0].place >> 32, SR_ERROR);
+    CHECK_EQ(seen[0].slot_kind >> 32, SR_ERROR);
     CHECK_EQ(sums[ERRORS], SR_FOLD);
     CHECK_EQ(sums[BATCHES], 0);
     CHECK_EQ(sums[BYTES], 0);
@@ -289,7 +289,7 @@ static void what_nobody_has_wanted_is_recorded_as_not_taken(void)
 {
     sr_ring *ring = make_ring(1, 2, 0);
     bring_to(ring, 0, SR_READY, 1, false);
-    CHECK_OK(sr_begin_run(ring, 1)); /* stale from now on */
+    CHECK_OK(sr_begin_iteration(ring, 1)); /* stale from now on */
     uint32_t slot;
     CHECK_OK(sr_pick_free(ring, &slot));
     use_again(ring, 0);
@@ -303,27 +303,27 @@ static void a_batch_is_recorded_once_although_its_slot_is_taken_away_for_a_momen
 {
     /* The dispatch resets the slot, and its swap fails: memory is given back meanwhile. Then it begins anew. */
     sr_ring *ring = make_ring(1, 2, 0);
-    pull_one(ring, 0);
-    sr_keep_record(ring, 0);
-    sr_reset_slot(&ring->slots[0], &(sr_task){.ticket = 1});
+    deliver_one(ring, 0);
+    sr_save_record(ring, 0);
+    sr_reset_slot(&ring->slots[0], &(sr_task){.seq = 1});
     use_again(ring, 0);
     CHECK_EQ(records_of(ring, 0), 1);
     sr_destroy(ring);
 }
 
-static void messages_of_a_push_segment_are_recorded_by_who_uses_the_slot_again(void)
+static void messages_of_a_queue_segment_are_recorded_by_who_uses_the_slot_again(void)
 {
-    sr_ring *ring = make_ring(1, 4, SR_SEG_PUSH);
+    sr_ring *ring = make_ring(1, 4, SR_SEG_QUEUE);
     for (uint32_t i = 0; i < 3; i++)
-        push_one(ring, 1 + i);
+        put_one(ring, 1 + i);
     CHECK_EQ(records_of(ring, 0), 2);
     for (uint32_t i = 0; i < 2; i++) {
         CHECK(whole(&seen[i], true));
-        CHECK_EQ(seen[i].ticket, i);
-        CHECK_EQ((uint32_t)seen[i].maker, 1 + i);
+        CHECK_EQ(seen[i].seq, i);
+        CHECK_EQ((uint32_t)seen[i].publisher, 1 + i);
     }
     for (uint32_t i = 0; i < 2 * SR_FOLD; i++)
-        push_one(ring, 1);
+        put_one(ring, 1);
     records_of(ring, 0);
     CHECK_EQ(sums[FOLDED], 2 * SR_FOLD);
     CHECK_EQ(sums[BATCHES], 2 * SR_FOLD);
@@ -333,54 +333,54 @@ static void messages_of_a_push_segment_are_recorded_by_who_uses_the_slot_again(v
     sr_destroy(ring);
 }
 
-static void a_party_tells_what_it_does_and_has_done(void)
+static void a_participant_tells_what_it_does_and_has_done(void)
 {
     sr_ring *ring = make_ring(2, 3, 0);
     sr_watch *watch = watch_of(ring);
-    sr_party_seen party;
+    sr_participant_view participant;
     uint64_t gen;
     CHECK_OK(sr_join(ring, 1));
     CHECK_OK(sr_serve(ring, 1, 0));
     dispatch(ring, 1, 0, 0, 0);
     claim(ring, 1, NULL, &gen);
-    CHECK_OK(sr_watch_party(watch, 1, &party));
-    CHECK_EQ(party.at_slot, SR_MAX_SLOTS);
-    CHECK_EQ(party.pid, getpid());
-    CHECK_EQ(party.status, SR_PARTY_SERVING);
-    sr_note_row(ring, 1, 1, 0, 4711);
-    CHECK_OK(sr_watch_party(watch, 1, &party));
-    CHECK_EQ(party.at_slot, 1);
-    CHECK_EQ(party.at_row, 0);
-    CHECK_EQ(party.at_since, 4711);
-    sr_note_row(ring, 1, 1, SR_WHOLE, 0);
-    CHECK_OK(sr_watch_party(watch, 1, &party));
-    CHECK_EQ(party.at_slot, SR_MAX_SLOTS);
-    CHECK_OK(sr_note(ring, 1, 300, 40, 0));
+    CHECK_OK(sr_watch_participant(watch, 1, &participant));
+    CHECK_EQ(participant.at_slot, SR_MAX_SLOTS);
+    CHECK_EQ(participant.pid, getpid());
+    CHECK_EQ(participant.status, SR_PARTICIPANT_SERVING);
+    sr_set_row(ring, 1, 1, 0, 4711);
+    CHECK_OK(sr_watch_participant(watch, 1, &participant));
+    CHECK_EQ(participant.at_slot, 1);
+    CHECK_EQ(participant.at_row, 0);
+    CHECK_EQ(participant.at_since, 4711);
+    sr_set_row(ring, 1, 1, SR_WHOLE, 0);
+    CHECK_OK(sr_watch_participant(watch, 1, &participant));
+    CHECK_EQ(participant.at_slot, SR_MAX_SLOTS);
+    CHECK_OK(sr_add_times(ring, 1, 300, 40, 0));
     sr_result result = {.kind = SR_BATCH, .bytes = 99};
     CHECK_OK(sr_publish(ring, 1, 1, gen, &result, false));
-    CHECK_OK(sr_watch_party(watch, 1, &party));
-    CHECK_EQ(party.batches, 1);
-    CHECK_EQ(party.bytes, 99);
-    CHECK_EQ(party.fetch_ns, 300);
-    CHECK_EQ(party.collate_ns, 40);
-    CHECK_EQ(sr_watch_party(watch, 3, &party), -EINVAL);
-    sr_note_loop(ring, 5, 6);
-    sr_note_loop(ring, 5, 6);
-    sr_outline outline;
-    sr_watch_outline(watch, &outline);
-    CHECK_EQ(outline.loop_steps, 2);
-    CHECK_EQ(outline.loop_wait_ns, 10);
-    CHECK_EQ(outline.loop_ns, 12);
+    CHECK_OK(sr_watch_participant(watch, 1, &participant));
+    CHECK_EQ(participant.batches, 1);
+    CHECK_EQ(participant.bytes, 99);
+    CHECK_EQ(participant.fetch_ns, 300);
+    CHECK_EQ(participant.collate_ns, 40);
+    CHECK_EQ(sr_watch_participant(watch, 3, &participant), -EINVAL);
+    sr_add_loop_step(ring, 5, 6);
+    sr_add_loop_step(ring, 5, 6);
+    sr_segment_info info;
+    sr_watch_segment(watch, &info);
+    CHECK_EQ(info.loop_steps, 2);
+    CHECK_EQ(info.loop_wait_ns, 10);
+    CHECK_EQ(info.loop_ns, 12);
     sr_watch_close(watch);
     sr_destroy(ring);
 }
 
 static void make_batches_for(sr_ring *ring, uint64_t ns)
 {
-    for (uint64_t ticket = 0, begun = sr_now(); sr_now() < begun + ns; ticket++) {
+    for (uint64_t seq = 0, begun = sr_now(); sr_now() < begun + ns; seq++) {
         uint64_t gen;
         sr_result result = {.kind = SR_BATCH}, out;
-        dispatch(ring, 0, ticket, 0, 0);
+        dispatch(ring, 0, seq, 0, 0);
         claim(ring, 1, NULL, &gen);
         CHECK_OK(sr_publish(ring, 1, 0, gen, &result, false));
         CHECK_OK(sr_take(ring, SR_CONSUMER, 0, &gen, &out));
@@ -388,11 +388,11 @@ static void make_batches_for(sr_ring *ring, uint64_t ns)
     }
 }
 
-static void a_party_without_descriptors_tells_no_wrong_time(void)
+static void a_participant_without_descriptors_tells_no_wrong_time(void)
 {
     sr_ring *ring = make_ring(1, 2, 0);
     sr_watch *watch = watch_of(ring);
-    sr_party_seen party;
+    sr_participant_view participant;
     struct rlimit limit, none;
     CHECK_OK(sr_join(ring, 1));
     CHECK_OK(sr_serve(ring, 1, 0));
@@ -402,9 +402,9 @@ static void a_party_without_descriptors_tells_no_wrong_time(void)
     CHECK_OK(setrlimit(RLIMIT_NOFILE, &none));
     make_batches_for(ring, 100000000);
     CHECK_OK(setrlimit(RLIMIT_NOFILE, &limit));
-    CHECK_OK(sr_watch_party(watch, 1, &party));
-    CHECK_OP(party.cpu_ns, >, 0);
-    CHECK(party.queued_ns < UINT64_C(60000000000));
+    CHECK_OK(sr_watch_participant(watch, 1, &participant));
+    CHECK_OP(participant.cpu_ns, >, 0);
+    CHECK(participant.queued_ns < UINT64_C(60000000000));
     sr_watch_close(watch);
     sr_destroy(ring);
 }
@@ -422,8 +422,8 @@ static const struct test tests[] = {
     T(what_was_never_published_is_not_recorded),
     T(what_nobody_has_wanted_is_recorded_as_not_taken),
     T(a_batch_is_recorded_once_although_its_slot_is_taken_away_for_a_moment),
-    T(messages_of_a_push_segment_are_recorded_by_who_uses_the_slot_again),
-    T(a_party_tells_what_it_does_and_has_done),
-    T(a_party_without_descriptors_tells_no_wrong_time),
+    T(messages_of_a_queue_segment_are_recorded_by_who_uses_the_slot_again),
+    T(a_participant_tells_what_it_does_and_has_done),
+    T(a_participant_without_descriptors_tells_no_wrong_time),
 };
 RUN_TESTS(tests, 60)

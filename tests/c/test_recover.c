@@ -1,10 +1,10 @@
-/* A party dies in each state; what it held goes back to the living. */
+/* A participant dies in each state; what it held goes back to the living. */
 #include "fixture.h"
 
-static void joined(sr_ring *ring, uint32_t party)
+static void joined(sr_ring *ring, uint32_t participant)
 {
-    CHECK_OK(sr_join(ring, party));
-    CHECK_OK(sr_serve(ring, party, 0));
+    CHECK_OK(sr_join(ring, participant));
+    CHECK_OK(sr_serve(ring, participant, 0));
 }
 
 static void a_dead_workers_claim_becomes_a_task_again(void)
@@ -21,7 +21,7 @@ static void a_dead_workers_claim_becomes_a_task_again(void)
     uint64_t again;
     CHECK_EQ(claim(ring, 2, NULL, &again), 0);
     CHECK_EQ(again, gen);
-    CHECK_EQ(sr_task_of(ring, 0)->ticket, 5);
+    CHECK_EQ(sr_task_of(ring, 0)->seq, 5);
     CHECK_OK(sr_alloc(ring, 2, 0, 1, 64, &at, NULL));
     CHECK_EQ(at, 0); /* the dead one's memory is given out again */
     CHECK_OK(publish(ring, 2, 0, again, false));
@@ -33,13 +33,13 @@ static void what_a_dead_worker_wrote_over_its_task_is_put_right(void)
 {
     sr_ring *ring = make_ring(2, 3, 0);
     uint64_t gen, again, at;
-    CHECK_OK(sr_begin_run(ring, 7));
+    CHECK_OK(sr_begin_iteration(ring, 7));
     dispatch(ring, 0, 5, 1, 0);
     claim(ring, 1, NULL, &gen);
     sr_task before = ring->slots[0].task;
     memset(&ring->slots[0].task, 0xff, sizeof before);
-    sr_store_relaxed(&ring->slots[0].ticket, UINT64_MAX);
-    sr_store_relaxed(&ring->slots[0].run, 0);
+    sr_store_relaxed(&ring->slots[0].seq, UINT64_MAX);
+    sr_store_relaxed(&ring->slots[0].iteration, 0);
     sr_store_relaxed(&ring->slots[0].n_ranges, SR_MAX_RANGES);
     sr_store_relaxed(&ring->slots[0].committed, UINT64_MAX);
     uint32_t slot = 0;
@@ -92,7 +92,7 @@ static void a_task_that_nobody_claimed_waits_for_the_replacement(void)
     sr_destroy(ring);
 }
 
-static void what_the_dead_party_published_stays(void)
+static void what_the_dead_participant_published_stays(void)
 {
     sr_ring *ring = make_ring(3, 2, 0);
     uint64_t ready = bring_to(ring, 0, SR_READY, 1, false), leased = bring_to(ring, 1, SR_LEASED, 1, false);
@@ -102,7 +102,7 @@ static void what_the_dead_party_published_stays(void)
     sr_destroy(ring);
 }
 
-static void only_the_dead_partys_slots_change(void)
+static void only_the_dead_participants_slots_change(void)
 {
     static const unsigned states[] = {SR_FREE, SR_CLAIMED, SR_READY, SR_LEASED, SR_PARKED, SR_TASK};
     sr_ring *ring = make_ring(6, 4, 0);
@@ -122,7 +122,7 @@ static void a_claim_for_an_old_run_becomes_free(void)
 {
     sr_ring *ring = make_ring(1, 2, 0);
     bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_OK(sr_begin_run(ring, 1));
+    CHECK_OK(sr_begin_iteration(ring, 1));
     CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
     sr_destroy(ring);
@@ -139,25 +139,25 @@ static void recovering_twice_changes_nothing_more(void)
     sr_destroy(ring);
 }
 
-static void the_dead_partys_own_words_are_cleared(void)
+static void the_dead_participants_own_words_are_cleared(void)
 {
     sr_ring *ring = make_ring(1, 3, 0);
     int pid;
     uint32_t status, flags;
     joined(ring, 1);
-    sr_store_relaxed(&ring->parties[1].growing, 12345);
-    sr_store_relaxed(&ring->parties[1].waiting, 1);
+    sr_store_relaxed(&ring->participants[1].growing, 12345);
+    sr_store_relaxed(&ring->participants[1].waiting, 1);
     CHECK_OK(sr_recover(ring, 1));
-    CHECK_OK(sr_party_info(ring, 1, &pid, &status, &flags));
-    CHECK_EQ(status, SR_PARTY_NONE);
-    CHECK_EQ(sr_pages_of(sr_load_relaxed(&ring->parties[1].growing)), 0);
-    CHECK_EQ(sr_load_relaxed(&ring->parties[1].waiting), 0);
+    CHECK_OK(sr_participant_info(ring, 1, &pid, &status, &flags));
+    CHECK_EQ(status, SR_PARTICIPANT_NONE);
+    CHECK_EQ(sr_pages_of(sr_load_relaxed(&ring->participants[1].growing)), 0);
+    CHECK_EQ(sr_load_relaxed(&ring->participants[1].waiting), 0);
     sr_destroy(ring);
 }
 
-/* ---- cooperative slots ---- */
+/* ---- SHARED slots ---- */
 
-static void only_the_dead_partys_unfinished_ranges_are_done_again(void)
+static void only_the_dead_participants_unfinished_ranges_are_done_again(void)
 {
     sr_ring *ring = make_ring(1, 4, 0);
     uint32_t range;
@@ -285,7 +285,7 @@ static void who_dies_between_its_last_range_and_the_finish_is_succeeded(void)
     sr_destroy(ring);
 }
 
-static void a_dead_partys_ranges_of_an_old_run_are_not_done_again(void)
+static void a_dead_participants_ranges_of_an_old_run_are_not_done_again(void)
 {
     sr_ring *ring = make_ring(2, 3, 0);
     uint32_t range;
@@ -296,7 +296,7 @@ static void a_dead_partys_ranges_of_an_old_run_are_not_done_again(void)
     claim(ring, 1, &range, &gen);
     claim(ring, 1, &range, &gen);
     claim(ring, 2, &range, &gen); /* the second of slot 1: another works on it */
-    CHECK_OK(sr_begin_run(ring, 1));
+    CHECK_OK(sr_begin_iteration(ring, 1));
     CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
     CHECK_EQ(state_of(ring, 1), SR_SHARED);
@@ -306,7 +306,7 @@ static void a_dead_partys_ranges_of_an_old_run_are_not_done_again(void)
     sr_destroy(ring);
 }
 
-static void a_dead_partys_ranges_of_a_cancelled_task_are_not_done_again(void)
+static void a_dead_participants_ranges_of_a_cancelled_task_are_not_done_again(void)
 {
     sr_ring *ring = make_ring(1, 2, 0);
     uint32_t range;
@@ -355,7 +355,7 @@ static void what_a_death_leaves_undone_can_be_named(void)
     sr_destroy(ring);
 }
 
-/* ---- wake-ups that died with the party ---- */
+/* ---- wake-ups that died with the participant ---- */
 
 static sr_ring *shared;
 
@@ -387,19 +387,19 @@ static const struct test tests[] = {
     T(no_more_of_a_slot_is_touched_than_its_batch_needs),
     T(an_addressed_claim_goes_back_to_its_addressee),
     T(a_task_that_nobody_claimed_waits_for_the_replacement),
-    T(what_the_dead_party_published_stays),
-    T(only_the_dead_partys_slots_change),
+    T(what_the_dead_participant_published_stays),
+    T(only_the_dead_participants_slots_change),
     T(a_claim_for_an_old_run_becomes_free),
     T(recovering_twice_changes_nothing_more),
-    T(the_dead_partys_own_words_are_cleared),
-    T(only_the_dead_partys_unfinished_ranges_are_done_again),
+    T(the_dead_participants_own_words_are_cleared),
+    T(only_the_dead_participants_unfinished_ranges_are_done_again),
     T(a_dead_proposers_layout_is_proposed_again),
     T(a_settled_layout_outlives_its_proposer),
     T(who_dies_while_finishing_is_succeeded),
     T(who_dies_after_writing_over_the_ranges_has_them_done_again),
     T(who_dies_between_its_last_range_and_the_finish_is_succeeded),
-    T(a_dead_partys_ranges_of_an_old_run_are_not_done_again),
-    T(a_dead_partys_ranges_of_a_cancelled_task_are_not_done_again),
+    T(a_dead_participants_ranges_of_an_old_run_are_not_done_again),
+    T(a_dead_participants_ranges_of_a_cancelled_task_are_not_done_again),
     T(who_dies_before_freeing_a_cancelled_task_is_succeeded),
     T(what_a_death_leaves_undone_can_be_named),
     T(recovery_wakes_who_may_take_over),

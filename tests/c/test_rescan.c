@@ -4,7 +4,7 @@
 
 static sr_ring *ring;
 
-/* Changes a word as a party would that dies before it wakes anybody. */
+/* Changes a word as a participant would that dies before it wakes anybody. */
 static void *change_without_waking(void *word)
 {
     sleep_ms(50);
@@ -36,7 +36,7 @@ static void a_sleeping_producer_finds_a_slot_that_nobody_announced(void)
 {
     uint32_t slot;
     uint64_t gen;
-    ring = make_ring(1, 2, SR_SEG_PUSH);
+    ring = make_ring(1, 2, SR_SEG_QUEUE);
     CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gen));
     pthread_t thread = later(sr_word(SR_FREE, 0, gen));
     CHECK_OK(sr_claim_free(ring, 1, SR_FOREVER, &slot, &gen));
@@ -48,7 +48,7 @@ static void *serve_without_waking(void *unused)
 {
     (void)unused;
     sleep_ms(50);
-    sr_store_release(&ring->parties[1].status, SR_PARTY_SERVING);
+    sr_store_release(&ring->participants[1].status, SR_PARTICIPANT_SERVING);
     return NULL;
 }
 

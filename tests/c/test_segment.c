@@ -9,7 +9,7 @@
 #include "fixture.h"
 #include "needs.h"
 
-static const sr_options small = {.n_slots = 4, .n_parties = 3, .backing = SR_BACKING_MEMFD, .capacity = MIB};
+static const sr_options small = {.n_slots = 4, .n_participants = 3, .backing = SR_BACKING_MEMFD, .capacity = MIB};
 
 static int entries_of(const char *dir)
 {
@@ -82,9 +82,9 @@ static void bad_options_are_refused(void)
     } while (0)
     REFUSED(n_slots, 0);
     REFUSED(n_slots, SR_MAX_SLOTS + 1);
-    REFUSED(n_parties, 0);
-    REFUSED(n_parties, 1);
-    REFUSED(n_parties, SR_MAX_PARTIES + 1);
+    REFUSED(n_participants, 0);
+    REFUSED(n_participants, 1);
+    REFUSED(n_participants, SR_MAX_PARTICIPANTS + 1);
     REFUSED(flags, 2);
     REFUSED(backing, 9);
     REFUSED(backing, SR_BACKING_DIR); /* without a directory */
@@ -119,17 +119,18 @@ static void payloads_lie_on_pages_and_do_not_overlap(void)
     sr_destroy(ring);
 }
 
-static void the_largest_numbers_of_parties_and_slots_work(void)
+static void the_largest_numbers_of_participants_and_slots_work(void)
 {
     sr_ring *ring;
-    sr_options o = {.n_slots = 1024, .n_parties = SR_MAX_PARTIES, .backing = SR_BACKING_MEMFD, .capacity = 8192,
+    sr_options o = {.n_slots = 1024, .n_participants = SR_MAX_PARTICIPANTS, .backing = SR_BACKING_MEMFD,
+                    .capacity = 8192,
                     .task_capacity = 8192};
     uint64_t gen;
     CHECK_OK(sr_create(&o, &ring, NULL));
-    dispatch(ring, 1023, 7, SR_MAX_PARTIES - 1, 0);
-    nothing_to_claim(ring, SR_MAX_PARTIES - 2);
-    CHECK_EQ(claim(ring, SR_MAX_PARTIES - 1, NULL, &gen), 1023);
-    CHECK_OK(publish(ring, SR_MAX_PARTIES - 1, 1023, gen, false));
+    dispatch(ring, 1023, 7, SR_MAX_PARTICIPANTS - 1, 0);
+    nothing_to_claim(ring, SR_MAX_PARTICIPANTS - 2);
+    CHECK_EQ(claim(ring, SR_MAX_PARTICIPANTS - 1, NULL, &gen), 1023);
+    CHECK_OK(publish(ring, SR_MAX_PARTICIPANTS - 1, 1023, gen, false));
     CHECK_EQ(take(ring, 1023), gen);
     sr_destroy(ring);
 }
@@ -172,10 +173,25 @@ static void a_small_limit_on_file_size_is_what_is_reserved(void)
     sr_destroy(ring);
 }
 
+static void a_limit_on_file_size_counts_the_least_that_a_task_takes(void)
+{
+    sr_ring *ring;
+    sr_info info;
+    sr_options o = small;
+    o.capacity = 0;
+    o.task_capacity = 1; /* as in a queue: SR_TASK_COMMIT bytes */
+    limit(RLIMIT_FSIZE, 100 * MIB);
+    CHECK_OK(sr_create(&o, &ring, NULL));
+    CHECK_OK(sr_describe(ring, &info));
+    CHECK_OP(info.total, <=, 100 * MIB);
+    CHECK_OP(info.total, >, 99 * MIB);
+    sr_destroy(ring);
+}
+
 static void a_tiny_limit_on_file_size_is_an_error_and_no_signal(void)
 {
     sr_ring *ring;
-    sr_shortage why;
+    sr_alloc_error why;
     limit(RLIMIT_FSIZE, 100 * KIB);
     CHECK_EQ(sr_create(&small, &ring, &why), -EFBIG);
     CHECK_EQ(why.limit, SR_LIMIT_FILESIZE);
@@ -267,7 +283,7 @@ static void what_may_not_be_locked_is_said_so(void)
     SKIP("the sanitizer lets nobody lock memory");
 #else
     sr_ring *ring;
-    sr_shortage why = {0};
+    sr_alloc_error why = {0};
     sr_options o = small;
     if (getuid() == 0 && setuid(65534) != 0)
         SKIP("root may lock all memory");
@@ -321,8 +337,8 @@ static void every_inconsistent_header_is_refused(void)
                                    UINT64_C(1) << 62, UINT64_C(1) << 63, UINT64_MAX - 4095, UINT64_MAX};
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         SPOIL(n_slots, odd[i]);
-        SPOIL(n_parties, (uint32_t)odd[i] % 4096 == 0 || odd[i] == 1 ? odd[i] : SR_MAX_PARTIES + 1);
-        SPOIL(parties_off, odd[i]);
+        SPOIL(n_participants, (uint32_t)odd[i] % 4096 == 0 || odd[i] == 1 ? odd[i] : SR_MAX_PARTICIPANTS + 1);
+        SPOIL(participants_off, odd[i]);
         SPOIL(slots_off, odd[i]);
         SPOIL(data_off, odd[i]);
         SPOIL(stride, odd[i]);
@@ -410,9 +426,10 @@ static const struct test tests[] = {
     T(a_nameless_file_cannot_be_given_a_name),
     T(bad_options_are_refused),
     T(payloads_lie_on_pages_and_do_not_overlap),
-    T(the_largest_numbers_of_parties_and_slots_work),
+    T(the_largest_numbers_of_participants_and_slots_work),
     T(the_first_bytes_of_each_area_are_committed_at_once),
     T(a_small_limit_on_file_size_is_what_is_reserved),
+    T(a_limit_on_file_size_counts_the_least_that_a_task_takes),
     T(a_tiny_limit_on_file_size_is_an_error_and_no_signal),
     T(a_third_of_a_small_address_space_is_reserved),
     T(many_segments_leave_addresses_to_the_program),

@@ -1,4 +1,4 @@
-/* Sleeping and waking: deadlines, signals, close, and that no wake-up is lost or goes to the wrong one. */
+/* Sleeping and waking: deadlines, signals and close. No wake-up is lost or reaches the wrong participant. */
 #include "fixture.h"
 
 static sr_ring *ring;
@@ -8,7 +8,7 @@ static void sleeps_until(int (*wait)(uint64_t deadline))
     uint64_t deadline = in_ms(60);
     CHECK_EQ(wait(deadline), -ETIMEDOUT);
     CHECK_OP(sr_now(), >=, deadline);
-    CHECK_EQ(wait(1), -ETIMEDOUT); /* long past */
+    CHECK_EQ(wait(1), -ETIMEDOUT); /* a deadline in the past */
 }
 
 static int wait_ready_any(uint64_t deadline)
@@ -43,15 +43,16 @@ static uint64_t layout_gen;
 
 static int wait_layout(uint64_t deadline) { return sr_layout_propose(ring, 2, 0, layout_gen, deadline); }
 
-/* Every way to wait, in a ring where it has nothing to wait for. */
-static int (*const waits[])(uint64_t) = {wait_ready_any, wait_ready_one, wait_claim, wait_serving, wait_free, wait_layout};
+/* All waits, in a ring in which nothing ends them. */
+static int (*const waits[])(uint64_t) = {wait_ready_any, wait_ready_one, wait_claim, wait_serving, wait_free,
+                                         wait_layout};
 #define N_WAITS (sizeof waits / sizeof *waits)
 
 static void prepare(int (*wait)(uint64_t))
 {
     uint32_t slot, range;
     uint64_t gen;
-    ring = make_ring(2, 3, wait == wait_free ? SR_SEG_PUSH : 0);
+    ring = make_ring(2, 3, wait == wait_free ? SR_SEG_QUEUE : 0);
     if (wait == wait_free) {
         CHECK_OK(sr_claim_free(ring, 2, 0, &slot, &gen));
         CHECK_OK(sr_claim_free(ring, 2, 0, &slot, &gen));
@@ -81,7 +82,7 @@ static void *interrupt_main(void *thread)
     return NULL;
 }
 
-static void a_signal_ends_every_wait_whatever_its_flags(void)
+static void a_signal_ends_every_wait_with_and_without_sa_restart(void)
 {
     for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
         for (size_t i = 0; i < N_WAITS; i++) {
@@ -120,7 +121,7 @@ static void a_close_ends_every_wait_for_good(void)
     }
 }
 
-static void what_is_ready_can_still_be_taken_after_a_close(void)
+static void a_ready_batch_can_still_be_taken_after_a_close(void)
 {
     ring = make_ring(2, 3, 0);
     bring_to(ring, 1, SR_READY, 1, false);
@@ -139,7 +140,7 @@ static void *interrupt_later(void *unused)
     return NULL;
 }
 
-static void an_interrupt_ends_waits_for_batches_until_it_is_taken_back(void)
+static void an_interrupt_ends_waits_for_batches_until_it_is_withdrawn(void)
 {
     int (*const waits_ready[])(uint64_t) = {wait_ready_any, wait_ready_one};
     for (size_t i = 0; i < 2; i++) {
@@ -149,9 +150,9 @@ static void an_interrupt_ends_waits_for_batches_until_it_is_taken_back(void)
         CHECK_EQ(waits_ready[i](SR_FOREVER), -ECANCELED);
         pthread_join(other, NULL);
         CHECK_EQ(waits_ready[i](SR_FOREVER), -ECANCELED);
-        CHECK_EQ(wait_claim(in_ms(20)), -ETIMEDOUT); /* nobody else minds */
+        CHECK_EQ(wait_claim(in_ms(20)), -ETIMEDOUT); /* other waits continue */
         bring_to(ring, 1, SR_READY, 1, false);
-        CHECK_OK(waits_ready[i](SR_FOREVER)); /* what is there is found */
+        CHECK_OK(waits_ready[i](SR_FOREVER)); /* a READY batch is found */
         CHECK_OK(sr_release(ring, 1, take(ring, 1)));
         CHECK_OK(sr_interrupt(ring, false));
         CHECK_EQ(waits_ready[i](in_ms(20)), -ETIMEDOUT);
@@ -171,7 +172,7 @@ static void a_reopened_segment_works_again(void)
     sr_destroy(ring);
 }
 
-static void a_task_that_is_there_is_claimed_even_past_the_deadline(void)
+static void a_waiting_task_is_claimed_even_after_the_deadline(void)
 {
     ring = make_ring(1, 2, 0);
     dispatch(ring, 0, 0, 0, 0);
@@ -183,7 +184,7 @@ static void a_task_that_is_there_is_claimed_even_past_the_deadline(void)
 
 struct claimer {
     pthread_t thread;
-    uint32_t party;
+    uint32_t participant;
     int rc;
     uint32_t slot;
     uint64_t gen;
@@ -194,20 +195,20 @@ static void *claim_once(void *argument)
 {
     struct claimer *c = argument;
     uint32_t range;
-    c->rc = sr_claim(ring, c->party, SR_FOREVER, &c->slot, &range, &c->gen);
+    c->rc = sr_claim(ring, c->participant, SR_FOREVER, &c->slot, &range, &c->gen);
     atomic_store(&c->back, 1);
     return NULL;
 }
 
-static bool announced(uint32_t party) { return sr_load_acquire(&ring->parties[party].waiting) == 1; }
+static bool announced(uint32_t participant) { return sr_load_acquire(&ring->participants[participant].waiting) == 1; }
 
-static void start(struct claimer *c, uint32_t party)
+static void start(struct claimer *c, uint32_t participant)
 {
-    *c = (struct claimer){.party = party};
+    *c = (struct claimer){.participant = participant};
     CHECK_OK(pthread_create(&c->thread, NULL, claim_once, c));
-    while (!announced(party))
+    while (!announced(participant))
         sleep_ms(1);
-    sleep_ms(10); /* and asleep, most likely: nothing depends on it */
+    sleep_ms(10); /* now it probably sleeps; nothing depends on that */
 }
 
 static void a_task_wakes_its_addressee_only(void)
@@ -233,7 +234,7 @@ static void each_of_several_tasks_wakes_one_more_worker(void)
     for (uint32_t i = 0; i < 4; i++)
         start(&c[i], i + 1);
     for (uint32_t i = 0; i < 4; i++)
-        dispatch(ring, i, i, 0, 0); /* no pause: the ones woken first may not have claimed yet */
+        dispatch(ring, i, i, 0, 0); /* no pause: the first workers may not have claimed their tasks yet */
     bool seen[4] = {false};
     for (int i = 0; i < 4; i++) {
         pthread_join(c[i].thread, NULL);
@@ -244,19 +245,19 @@ static void each_of_several_tasks_wakes_one_more_worker(void)
     sr_destroy(ring);
 }
 
-static void a_cooperative_task_wakes_as_many_as_it_has_ranges(void)
+static void a_cooperative_task_wakes_one_worker_per_range(void)
 {
     struct claimer c[3];
     ring = make_ring(1, 4, 0);
     for (uint32_t i = 0; i < 3; i++)
         start(&c[i], i + 1);
-    dispatch(ring, 0, 0, 1, 3); /* an addressee means nothing here */
+    dispatch(ring, 0, 0, 1, 3); /* ranges ignore the addressee */
     for (int i = 0; i < 3; i++)
         pthread_join(c[i].thread, NULL);
     sr_destroy(ring);
 }
 
-static void a_wake_up_for_a_worker_that_a_signal_called_away_goes_to_another(void)
+static void a_worker_that_a_signal_interrupts_passes_its_wake_up_on(void)
 {
     struct sigaction action = {.sa_handler = interrupt};
     struct claimer a, b;
@@ -264,11 +265,11 @@ static void a_wake_up_for_a_worker_that_a_signal_called_away_goes_to_another(voi
     ring = make_ring(1, 3, 0);
     start(&a, 1);
     start(&b, 2);
-    /* A dispatcher that chose worker 1 and has not yet called the kernel: nobody else is chosen. */
-    sr_store_ordered(&ring->parties[1].waiting, 0);
-    sr_store_ordered(&ring->parties[2].waiting, 0);
+    /* The state after a dispatcher has chosen worker 1 and before its system call: no other worker can be chosen. */
+    sr_store_ordered(&ring->participants[1].waiting, 0);
+    sr_store_ordered(&ring->participants[2].waiting, 0);
     dispatch(ring, 0, 0, 0, 0);
-    sr_store_ordered(&ring->parties[2].waiting, 1);
+    sr_store_ordered(&ring->participants[2].waiting, 1);
     pthread_kill(a.thread, SIGUSR1);
     pthread_join(a.thread, NULL);
     CHECK_EQ(a.rc, -EINTR);
@@ -277,15 +278,15 @@ static void a_wake_up_for_a_worker_that_a_signal_called_away_goes_to_another(voi
     sr_destroy(ring);
 }
 
-/* Worker 1 announces itself and looks; while it does, one task appears that it will find, and the dispatcher of
- * another task chooses it. The test is both dispatchers, and acts when it sees the announcement; the look takes long
- * because there are many slots. Where it came too late it wakes everybody and tries again. */
+/* Worker 1 announces that it waits and scans once more. During the scan a task appears that it will find, and the
+ * dispatcher of another task chooses worker 1. The test acts as both dispatchers as soon as it sees the announcement;
+ * the scan is slow because there are many slots. If the test is too late, it wakes all workers and tries again. */
 enum { MANY = 2000, HITS = 10, TRIES = 300 };
 
-static void put_task(uint32_t slot, uint64_t ticket)
+static void put_task(uint32_t slot, uint64_t seq)
 {
     sr_slot *s = &ring->slots[slot];
-    sr_store_relaxed(&s->ticket, ticket);
+    sr_store_relaxed(&s->seq, seq);
     poke(ring, slot, sr_word(SR_TASK, 0, sr_next_gen(sr_gen_of(sr_load_acquire(&s->state)))));
 }
 
@@ -296,25 +297,25 @@ static bool comes_back(struct claimer *c, uint64_t deadline)
     return atomic_load(&c->back);
 }
 
-static void a_worker_that_found_work_by_itself_passes_its_wake_up_on(void)
+static void a_worker_that_found_a_task_itself_passes_its_wake_up_on(void)
 {
-    sr_options o = {.n_slots = MANY, .n_parties = 3, .backing = SR_BACKING_MEMFD, .capacity = 8192,
+    sr_options o = {.n_slots = MANY, .n_participants = 3, .backing = SR_BACKING_MEMFD, .capacity = 8192,
                     .task_capacity = 8192};
     CHECK_OK(sr_create(&o, &ring, NULL));
     sr_raise_high_water(ring, MANY - 1);
     int hits = 0;
     uint64_t give_up = in_ms(20000); /* before the watchdog */
     for (int tries = 0; hits < HITS && tries < TRIES && sr_now() < give_up; tries++) {
-        struct claimer a = {.party = 1}, b;
+        struct claimer a = {.participant = 1}, b;
         start(&b, 2);
         CHECK_OK(pthread_create(&a.thread, NULL, claim_once, &a));
         while (!announced(1))
             ;
         put_task(MANY - 1, 0);
-        bool chosen = sr_cas32(&ring->parties[1].waiting, 1, 0);
+        bool chosen = sr_cas32(&ring->participants[1].waiting, 1, 0);
         put_task(0, 1);
         if (chosen && comes_back(&a, in_ms(3)))
-            hits++; /* and nobody but worker 1 can wake worker 2 */
+            hits++; /* now only worker 1 can wake worker 2 */
         else
             CHECK_OK(sr_wake_all(ring));
         pthread_join(a.thread, NULL);
@@ -338,7 +339,7 @@ static void *publish_two(void *gens)
     return NULL;
 }
 
-static void a_consumer_is_woken_by_the_slot_it_waits_for_only(void)
+static void a_consumer_is_woken_only_by_the_slot_that_it_waits_for(void)
 {
     pthread_t thread;
     ring = make_ring(2, 2, 0);
@@ -352,11 +353,11 @@ static void a_consumer_is_woken_by_the_slot_it_waits_for_only(void)
     sr_destroy(ring);
 }
 
-static void waking_counters_may_overflow(void)
+static void wake_up_counters_may_overflow(void)
 {
     ring = make_ring(1, 2, 0);
     sr_store_release(&ring->header->ready, UINT32_MAX);
-    sr_store_release(&ring->parties[1].wake, UINT32_MAX);
+    sr_store_release(&ring->participants[1].wake, UINT32_MAX);
     for (uint64_t i = 0; i < 3; i++) {
         struct claimer c;
         uint32_t found;
@@ -370,59 +371,60 @@ static void waking_counters_may_overflow(void)
     sr_destroy(ring);
 }
 
-static void a_sleeper_leaves_no_announcement_behind(void)
+static void a_sleeper_that_times_out_withdraws_its_announcement(void)
 {
     for (size_t i = 0; i < N_WAITS; i++) {
         prepare(waits[i]);
         CHECK_EQ(waits[i](in_ms(5)), -ETIMEDOUT);
         CHECK_EQ(sr_load_acquire(&ring->header->ready_waiters), 0);
         CHECK_EQ(sr_load_acquire(&ring->header->free_waiters), 0);
-        CHECK_EQ(sr_load_acquire(&ring->parties[1].waiting), 0);
+        CHECK_EQ(sr_load_acquire(&ring->participants[1].waiting), 0);
         sr_destroy(ring);
     }
 }
 
-static void a_dismissed_worker_claims_nothing_more(void)
+static void a_retired_worker_claims_nothing_more(void)
 {
     struct claimer c;
     uint64_t gen;
     ring = make_ring(2, 3, 0);
-    CHECK_EQ(sr_dismiss(ring, 0), -EINVAL);
-    CHECK_EQ(sr_dismiss(ring, 3), -EINVAL);
+    CHECK_EQ(sr_retire(ring, 0), -EINVAL);
+    CHECK_EQ(sr_retire(ring, 3), -EINVAL);
     dispatch(ring, 0, 0, 0, 0);
     CHECK_EQ(claim(ring, 1, NULL, &gen), 0);
-    CHECK_OK(sr_dismiss(ring, 1)); /* at a batch: it ends that */
+    CHECK_OK(sr_retire(ring, 1)); /* during a batch, which the worker still ends */
     CHECK_OK(publish(ring, 1, 0, gen, false));
     dispatch(ring, 1, 1, 0, 0);
-    CHECK_OK(sr_keep(ring, 1));
+    CHECK_OK(sr_cancel_retirement(ring, 1));
     CHECK_EQ(claim(ring, 1, NULL, &gen), 1);
     CHECK_OK(sr_abort(ring, 1, 1, gen));
     dispatch(ring, 1, 1, 0, 0);
-    CHECK_OK(sr_dismiss(ring, 1));
+    CHECK_OK(sr_retire(ring, 1));
     CHECK_EQ(wait_claim(0), -ESHUTDOWN);
-    CHECK_OK(sr_dismiss(ring, 1));
-    CHECK_EQ(sr_keep(ring, 1), -ESTALE); /* it has gone */
+    CHECK_OK(sr_retire(ring, 1));
+    CHECK_EQ(sr_cancel_retirement(ring, 1), -ESTALE); /* it has left */
     CHECK_EQ(claim(ring, 2, NULL, &gen), 1);
     CHECK_OK(publish(ring, 2, 1, gen, false));
-    CHECK_OK(sr_recover(ring, 1)); /* it has gone: the next one with its number stays */
+    CHECK_OK(sr_recover(ring, 1)); /* its replacement is not retired */
     CHECK_EQ(wait_claim(0), -ETIMEDOUT);
     start(&c, 1);
-    CHECK_EQ(sr_keep(ring, 1), -ESTALE);
-    CHECK_OK(sr_dismiss(ring, 1)); /* asleep */
+    CHECK_EQ(sr_cancel_retirement(ring, 1), -ESTALE);
+    CHECK_OK(sr_retire(ring, 1)); /* asleep */
     pthread_join(c.thread, NULL);
     CHECK_EQ(c.rc, -ESHUTDOWN);
     sr_destroy(ring);
 }
 
-static void a_worker_that_is_dismissed_as_it_is_woken_passes_the_wake_up_on(void)
+static void a_worker_that_is_retired_while_it_is_woken_passes_its_wake_up_on(void)
 {
     struct claimer other;
     ring = make_ring(2, 3, 0);
     start(&other, 2);
-    sr_store_relaxed(&ring->header->crowd, 2); /* as if party 1 had slept, been picked for the task, and then dismissed */
+    /* Same state as if participant 1 had slept, had been chosen for the task and was then retired. */
+    sr_store_relaxed(&ring->header->waiter_high_water, 2);
     dispatch(ring, 0, 0, 0, 0);
-    sr_store_relaxed(&ring->header->crowd, 3);
-    CHECK_OK(sr_dismiss(ring, 1));
+    sr_store_relaxed(&ring->header->waiter_high_water, 3);
+    CHECK_OK(sr_retire(ring, 1));
     CHECK_EQ(wait_claim(SR_FOREVER), -ESHUTDOWN);
     pthread_join(other.thread, NULL);
     CHECK_OK(other.rc);
@@ -431,21 +433,21 @@ static void a_worker_that_is_dismissed_as_it_is_woken_passes_the_wake_up_on(void
 
 static const struct test tests[] = {
     T(no_wait_ends_before_its_deadline),
-    T(a_signal_ends_every_wait_whatever_its_flags),
+    T(a_signal_ends_every_wait_with_and_without_sa_restart),
     T(a_close_ends_every_wait_for_good),
-    T(what_is_ready_can_still_be_taken_after_a_close),
-    T(an_interrupt_ends_waits_for_batches_until_it_is_taken_back),
+    T(a_ready_batch_can_still_be_taken_after_a_close),
+    T(an_interrupt_ends_waits_for_batches_until_it_is_withdrawn),
     T(a_reopened_segment_works_again),
-    T(a_task_that_is_there_is_claimed_even_past_the_deadline),
+    T(a_waiting_task_is_claimed_even_after_the_deadline),
     T(a_task_wakes_its_addressee_only),
     T(each_of_several_tasks_wakes_one_more_worker),
-    T(a_cooperative_task_wakes_as_many_as_it_has_ranges),
-    T(a_wake_up_for_a_worker_that_a_signal_called_away_goes_to_another),
-    T(a_worker_that_found_work_by_itself_passes_its_wake_up_on),
-    T(a_consumer_is_woken_by_the_slot_it_waits_for_only),
-    T(waking_counters_may_overflow),
-    T(a_sleeper_leaves_no_announcement_behind),
-    T(a_dismissed_worker_claims_nothing_more),
-    T(a_worker_that_is_dismissed_as_it_is_woken_passes_the_wake_up_on),
+    T(a_cooperative_task_wakes_one_worker_per_range),
+    T(a_worker_that_a_signal_interrupts_passes_its_wake_up_on),
+    T(a_worker_that_found_a_task_itself_passes_its_wake_up_on),
+    T(a_consumer_is_woken_only_by_the_slot_that_it_waits_for),
+    T(wake_up_counters_may_overflow),
+    T(a_sleeper_that_times_out_withdraws_its_announcement),
+    T(a_retired_worker_claims_nothing_more),
+    T(a_worker_that_is_retired_while_it_is_woken_passes_its_wake_up_on),
 };
 RUN_TESTS(tests, 30)

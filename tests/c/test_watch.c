@@ -9,7 +9,7 @@
 #include "small.h"
 #include "watching.h"
 
-static sr_seen seen[SR_RECORDS];
+static sr_record_view seen[SR_RECORDS];
 
 static int open_watch(int fd, bool copy, sr_watch **watch)
 {
@@ -54,7 +54,7 @@ static void every_inconsistent_header_is_refused(void)
     sr_watch *watch;
     static const uint64_t odd[] = {0, 1, 64, 4095, SR_PAGE, UINT32_MAX, UINT64_MAX, UINT64_MAX - 63,
                                    UINT64_MAX / 2};
-    static const size_t fields[] = {offsetof(sr_header, parties_off), offsetof(sr_header, slots_off),
+    static const size_t fields[] = {offsetof(sr_header, participants_off), offsetof(sr_header, slots_off),
                                     offsetof(sr_header, records_off), offsetof(sr_header, data_off),
                                     offsetof(sr_header, n_records)};
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
@@ -75,7 +75,7 @@ static void every_inconsistent_header_is_refused(void)
         if (counts[i] != 1) /* as many pages */
             must_be_refused(sr_fd(ring));
         *ring->header = kept;
-        ring->header->n_parties = counts[i] == 4 ? 400 : counts[i];
+        ring->header->n_participants = counts[i] == 4 ? 400 : counts[i];
         must_be_refused(sr_fd(ring));
         *ring->header = kept;
     }
@@ -95,7 +95,7 @@ static void a_file_that_is_cut_short_is_refused(void)
     CHECK_EQ(pwrite(file, bytes, length, 0), (int64_t)length);
     CHECK_OK(open_watch(file, true, &watch));
     CHECK_OK(ftruncate(file, 100)); /* what was copied stays */
-    sr_slot_seen slot;
+    sr_slot_view slot;
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN);
     CHECK_EQ(sr_watch_records(watch, 0, seen, SR_RECORDS), 0);
     sr_watch_close(watch);
@@ -116,22 +116,22 @@ static void damaged_words_do_no_harm(void)
     static const uint64_t odd[] = {0, UINT64_MAX, UINT64_MAX - 1, SR_RECORD_TORN, SR_RECORD_TORN - 1,
                                    0x0101010101010101};
     sr_ring *ring = make_ring(3, 3, 0);
-    for (uint64_t ticket = 0; ticket < 5; ticket++)
-        pull_one(ring, ticket);
+    for (uint64_t seq = 0; seq < 5; seq++)
+        deliver_one(ring, seq);
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         sr_watch *watch;
-        sr_slot_seen slot;
-        sr_party_seen party;
-        sr_outline outline;
+        sr_slot_view slot;
+        sr_participant_view participant;
+        sr_segment_info info;
         uint64_t sums[SR_SUMS];
-        uint64_t *from = (uint64_t *)ring->base + offsetof(sr_header, run) / 8;
+        uint64_t *from = (uint64_t *)ring->base + offsetof(sr_header, iteration) / 8;
         uint64_t *upto = (uint64_t *)(ring->base + ring->data_off);
         for (; from < upto; from++)
             *from = odd[i];
         CHECK_OK(open_watch(sr_fd(ring), false, &watch));
-        sr_watch_outline(watch, &outline);
-        CHECK_OP(outline.high_water, <=, 3);
-        CHECK_OP(strlen(outline.label), <, SR_LABEL);
+        sr_watch_segment(watch, &info);
+        CHECK_OP(info.high_water, <=, 3);
+        CHECK_OP(strlen(info.label), <, SR_LABEL);
         CHECK_OP(sr_watch_records(watch, 0, seen, SR_RECORDS), <=, SR_RECORDS);
         CHECK_OP(sr_watch_records(watch, UINT64_MAX, seen, SR_RECORDS), <=, SR_RECORDS);
         CHECK_OP(sr_watch_slowest(watch, true, seen), <=, SR_SLOWEST);
@@ -140,9 +140,9 @@ static void damaged_words_do_no_harm(void)
             if (sr_watch_slot(watch, s, &slot) == 0)
                 CHECK_OP(sr_state_of(slot.state), <=, SR_TRIMMED);
         for (uint32_t p = 0; p < 3; p++)
-            CHECK_OK(sr_watch_party(watch, p, &party));
+            CHECK_OK(sr_watch_participant(watch, p, &participant));
         CHECK_EQ(sr_watch_slot(watch, 3, &slot), -EINVAL);
-        CHECK_EQ(sr_watch_party(watch, 3, &party), -EINVAL);
+        CHECK_EQ(sr_watch_participant(watch, 3, &participant), -EINVAL);
         sr_watch_close(watch);
     }
     sr_destroy(ring);
@@ -152,7 +152,7 @@ static void a_state_that_nobody_knows_is_an_error(void)
 {
     sr_ring *ring = make_ring(1, 2, 0);
     sr_watch *watch = watch_of(ring);
-    sr_slot_seen slot;
+    sr_slot_view slot;
     bring_to(ring, 0, SR_READY, 1, false);
     poke(ring, 0, 15);
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EPROTO);
@@ -164,25 +164,25 @@ static void a_slot_is_seen_in_every_state(void)
 {
     sr_ring *ring = make_ring(8, 3, 0);
     sr_watch *watch = watch_of(ring);
-    sr_slot_seen slot;
+    sr_slot_view slot;
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN); /* in no use yet */
     static const unsigned states[] = {SR_PARKED, SR_LEASED, SR_READY, SR_CLAIMED, SR_TASK};
     for (uint32_t i = 0; i < sizeof states / sizeof *states; i++) {
         uint64_t gen = bring_to(ring, i, states[i], 1, false);
         CHECK_OK(sr_watch_slot(watch, i, &slot));
         CHECK_EQ(sr_state_of(slot.state), states[i]);
-        CHECK_EQ(slot.seen.ticket, i);
+        CHECK_EQ(slot.seen.seq, i);
         CHECK_EQ(slot.kind, states[i] < SR_READY ? 0 : SR_BATCH);
         CHECK_EQ(slot.seen.bytes, states[i] < SR_READY ? 0 : gen);
         CHECK_EQ(slot.seen.times[SR_T_CLAIMED] != 0, states[i] != SR_TASK);
         CHECK_EQ(slot.seen.times[SR_T_PUBLISHED] != 0, states[i] >= SR_READY);
         CHECK_EQ(slot.seen.times[SR_T_TAKEN] != 0, states[i] >= SR_LEASED);
         if (states[i] != SR_TASK)
-            CHECK_EQ((uint32_t)slot.seen.maker, 1);
+            CHECK_EQ((uint32_t)slot.seen.publisher, 1);
         CHECK_EQ(slot.seen.number, 0);
     }
     uint64_t gen;
-    dispatch(ring, 6, 0, 0, 3); /* the lowest ticket is claimed first */
+    dispatch(ring, 6, 0, 0, 3); /* the lowest sequence number is claimed first */
     uint32_t range, at = claim(ring, 2, &range, &gen);
     CHECK_EQ(at, 6);
     CHECK_OK(sr_range_done(ring, 2, 6, range, gen, NULL));
@@ -192,7 +192,7 @@ static void a_slot_is_seen_in_every_state(void)
     CHECK_OK(sr_release(ring, 1, sr_gen_of(sr_load_acquire(&ring->slots[1].state))));
     CHECK_OK(sr_watch_slot(watch, 1, &slot)); /* FREE: what it had last */
     CHECK_EQ(sr_state_of(slot.state), SR_FREE);
-    CHECK_EQ(slot.seen.ticket, 1);
+    CHECK_EQ(slot.seen.seq, 1);
     sr_watch_close(watch);
     sr_destroy(ring);
 }
@@ -201,17 +201,17 @@ static void a_free_slot_is_not_seen_while_it_is_reset(void)
 {
     sr_ring *ring = make_ring(1, 2, 0);
     sr_watch *watch = watch_of(ring);
-    sr_slot_seen slot;
-    pull_one(ring, 5);
+    sr_slot_view slot;
+    deliver_one(ring, 5);
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
     CHECK(whole(&slot.seen, false));
-    sr_keep_record(ring, 0);
+    sr_save_record(ring, 0);
     CHECK_OK(sr_watch_slot(watch, 0, &slot)); /* it still is */
-    sr_reset_slot(&ring->slots[0], &(sr_task){.ticket = 6, .rows = 8}); /* the dispatcher is in the midst of it */
+    sr_reset_slot(&ring->slots[0], &(sr_task){.seq = 6, .rows = 8}); /* the dispatcher is in the midst of it */
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN);
     dispatch(ring, 0, 6, 0, 0);
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
-    CHECK_EQ(slot.seen.ticket, 6);
+    CHECK_EQ(slot.seen.seq, 6);
     CHECK_EQ(slot.seen.times[SR_T_WAITED], 0); /* not the last one's */
     sr_watch_close(watch);
     sr_destroy(ring);
@@ -219,24 +219,24 @@ static void a_free_slot_is_not_seen_while_it_is_reset(void)
 
 static void a_slot_of_a_queue_is_not_seen_while_it_is_reset(void)
 {
-    sr_ring *ring = make_ring(1, 3, SR_SEG_PUSH);
+    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
     sr_watch *watch = watch_of(ring);
-    sr_slot_seen slot;
+    sr_slot_view slot;
     uint32_t at;
     uint64_t gen;
-    push_one(ring, 1);
+    put_one(ring, 1);
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
     CHECK(whole(&slot.seen, true));
     uint64_t word = sr_load_acquire(&ring->slots[0].state);
     poke(ring, 0, sr_word(SR_CLAIMED, 3, sr_gen_of(word) + 1)); /* the producer has just claimed it */
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN);
-    sr_keep_record(ring, 0);
+    sr_save_record(ring, 0);
     sr_store_release(&ring->slots[0].times.claimed_at, 0);
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN);
     poke(ring, 0, word);
     CHECK_OK(sr_claim_free(ring, 2, 0, &at, &gen));
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
-    CHECK_EQ((uint32_t)slot.seen.maker, 2);
+    CHECK_EQ((uint32_t)slot.seen.publisher, 2);
     CHECK_EQ(slot.seen.times[SR_T_FETCH], 0);
     sr_watch_close(watch);
     sr_destroy(ring);
@@ -284,7 +284,7 @@ static void remove_folder(void)
 static sr_ring *recorded_ring(uint32_t flags)
 {
     sr_ring *ring = NULL;
-    sr_options o = {.n_slots = 2, .n_parties = 4, .flags = flags, .backing = SR_BACKING_MEMFD,
+    sr_options o = {.n_slots = 2, .n_participants = 4, .flags = flags, .backing = SR_BACKING_MEMFD,
                     .capacity = MIB, .task_capacity = 64 * KIB, .label = "what people know it by", .record = path};
     CHECK_OK(sr_create(&o, &ring, NULL));
     return ring;
@@ -316,24 +316,24 @@ static void the_record_file_has_all_but_the_slots_and_outlives_the_segment(void)
     CHECK_OK(stat(path, &st));
     CHECK_EQ(st.st_mode & 0777, 0600);
     CHECK(fcntl(sr_record_fd(ring), F_GETFD) & FD_CLOEXEC);
-    for (uint64_t ticket = 0; ticket < 5; ticket++)
-        pull_one(ring, ticket);
+    for (uint64_t seq = 0; seq < 5; seq++)
+        deliver_one(ring, seq);
     sr_destroy(ring);
 
     sr_watch *watch;
-    sr_outline outline;
+    sr_segment_info info;
     int fd = open(path, O_RDONLY);
     CHECK_OK(open_watch(fd, true, &watch));
     close(fd);
     CHECK_EQ(sr_watch_records(watch, 0, seen, SR_RECORDS), 4);
     for (int i = 0; i < 4; i++)
         CHECK(whole(&seen[i], false));
-    sr_slot_seen slot;
+    sr_slot_view slot;
     CHECK_OK(sr_watch_slot(watch, 0, &slot)); /* the last one is in its slot */
-    CHECK_EQ(slot.seen.ticket, 4);
-    sr_watch_outline(watch, &outline);
-    CHECK_EQ(strcmp(outline.label, "what people know it by"), 0);
-    CHECK(outline.flags & SR_SEG_RECORDED);
+    CHECK_EQ(slot.seen.seq, 4);
+    sr_watch_segment(watch, &info);
+    CHECK_EQ(strcmp(info.label, "what people know it by"), 0);
+    CHECK(info.flags & SR_SEG_RECORDED);
     sr_watch_close(watch);
     remove_folder();
 }
@@ -362,8 +362,8 @@ static void whoever_attaches_needs_both_files(void)
     dispatch(ring, 0, 3, 0, 0);
     uint64_t gen;
     CHECK_EQ(claim(other, 2, NULL, &gen), 0);
-    sr_note_row(other, 2, 0, 5, 1);
-    CHECK_EQ(sr_load_acquire(&ring->parties[2].at), 6);
+    sr_set_row(other, 2, 0, 5, 1);
+    CHECK_EQ(sr_load_acquire(&ring->participants[2].at), 6);
     strcpy(sr_payload(other, 0), "written there");
     CHECK_EQ(strcmp(sr_payload(ring, 0), "written there"), 0);
     CHECK_OK(ftruncate(sr_record_fd(ring), SR_PAGE)); /* cut short: to touch it would be a SIGBUS */
@@ -383,13 +383,13 @@ static void a_file_in_use_is_left_alone_and_the_next_name_taken(void)
     uint32_t number;
     CHECK_OK(info_of(second, &number));
     CHECK_EQ(number, 2);
-    pull_one(first, 1);
+    deliver_one(first, 1);
     sr_destroy(first);
     again = recorded_ring(0); /* nobody has it any more */
     CHECK_OK(info_of(again, &number));
     CHECK_EQ(number, 1);
     sr_watch *watch = watch_of(again);
-    sr_slot_seen slot;
+    sr_slot_view slot;
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN); /* nothing of the first is left */
     sr_watch_close(watch);
     sr_destroy(second);
@@ -438,8 +438,8 @@ static void check_unrecorded(int why)
     CHECK_EQ(number, 0);
     CHECK_EQ(sr_record_fd(ring), -ENOENT);
     CHECK(!(ring->header->flags & SR_SEG_RECORDED));
-    pull_one(ring, 0);
-    pull_one(ring, 1);
+    deliver_one(ring, 0);
+    deliver_one(ring, 1);
     sr_watch *watch = watch_of(ring);
     CHECK_EQ(sr_watch_records(watch, 0, seen, SR_RECORDS), 1);
     sr_watch_close(watch);
@@ -478,7 +478,7 @@ static void a_limit_on_files_costs_only_the_record(void)
     sr_ring *ring = recorded_ring(0);
     few = (struct rlimit){.rlim_cur = ring->data_off - 1, .rlim_max = usual.rlim_max};
     sr_destroy(ring);
-    sr_options o = {.n_slots = 2, .n_parties = 4, .backing = SR_BACKING_MEMFD, .record = path};
+    sr_options o = {.n_slots = 2, .n_participants = 4, .backing = SR_BACKING_MEMFD, .record = path};
     /* The limit is the segment's too; so the record is asked for by itself. */
     CHECK_OK(setrlimit(RLIMIT_FSIZE, &few));
     int rc = sr_create(&o, &ring, NULL);
@@ -505,14 +505,14 @@ static void a_forked_child_takes_part_in_a_recorded_segment(void)
 {
     needs_second_mappings();
     make_folder();
-    sr_ring *ring = recorded_ring(SR_SEG_PUSH);
+    sr_ring *ring = recorded_ring(SR_SEG_QUEUE);
     uint32_t slot;
     uint64_t gen, offset;
     /* The parent has a slot, so that the child sees a copy of that, and moves elsewhere to take part. */
     CHECK_OK(sr_claim_free(ring, 0, 0, &slot, &gen));
     CHECK_OK(sr_alloc(ring, 0, slot, 100, 64, &offset, NULL));
     strcpy(sr_payload(ring, slot), "parent");
-    sr_use(ring, slot);
+    sr_ref(ring, slot);
     fflush(NULL);
     pid_t pid = fork();
     CHECK(pid >= 0);
@@ -523,7 +523,7 @@ static void a_forked_child_takes_part_in_a_recorded_segment(void)
         CHECK_OP(other, !=, slot);
         strcpy(sr_payload(ring, other), "child");
         CHECK_OK(publish(ring, 2, other, gen, false));
-        sr_note_row(ring, 2, other, 0, 1);
+        sr_set_row(ring, 2, other, 0, 1);
         _exit(0);
     }
     CHECK_EQ(wait_for(pid), 0);
@@ -533,8 +533,8 @@ static void a_forked_child_takes_part_in_a_recorded_segment(void)
     CHECK_OK(sr_take(ring, 0, found, &gen, &out));
     CHECK_EQ(strcmp(sr_payload(ring, found), "child"), 0);
     CHECK_EQ(strcmp(sr_payload(ring, slot), "parent"), 0);
-    CHECK_OP(sr_load_relaxed(&ring->parties[2].at), !=, 0);
-    CHECK_EQ(sr_load_relaxed(&ring->parties[2].batches), 1);
+    CHECK_OP(sr_load_relaxed(&ring->participants[2].at), !=, 0);
+    CHECK_EQ(sr_load_relaxed(&ring->participants[2].batches), 1);
     sr_destroy(ring);
     remove_folder();
 }

@@ -1,4 +1,4 @@
-/* watching.h - batches whose every word follows from their ticket, so that a torn copy of one shows. */
+/* watching.h - batches whose every word follows from their sequence number, so that a torn copy of one shows. */
 #ifndef WATCHING_H
 #define WATCHING_H
 
@@ -15,42 +15,42 @@ static inline sr_watch *watch_of(const sr_ring *ring)
 }
 
 /* Small: stamps are before any of the clock's. */
-static inline uint64_t word_of(uint64_t ticket, uint32_t which)
+static inline uint64_t word_of(uint64_t seq, uint32_t which)
 {
-    return 1 + (ticket * 31 + which * 7) % 100000;
+    return 1 + (seq * 31 + which * 7) % 100000;
 }
 
 /* The lessee's: nobody else writes to the slot. */
 static inline void mark_times(sr_ring *ring, uint32_t slot)
 {
-    uint64_t ticket = sr_load_relaxed(&ring->slots[slot].ticket);
+    uint64_t seq = sr_load_relaxed(&ring->slots[slot].seq);
     _Atomic uint64_t *times = sr_words_of(&ring->slots[slot].times);
     for (uint32_t i = 0; i < SR_TIMES; i++)
-        sr_store_relaxed(&times[i], word_of(ticket, i));
+        sr_store_relaxed(&times[i], word_of(seq, i));
 }
 
-static inline bool whole(const sr_seen *seen, bool push)
+static inline bool whole(const sr_record_view *seen, bool queue_mode)
 {
-    bool same = seen->bytes == word_of(seen->ticket, 50) && seen->freed_at > 100000;
-    same &= seen->place >> 32 == SR_BATCH;
+    bool same = seen->bytes == word_of(seen->seq, 50) && seen->freed_at > 100000;
+    same &= seen->slot_kind >> 32 == SR_BATCH;
     for (uint32_t i = 0; i < SR_TIMES; i++)
-        same &= seen->times[i] == word_of(seen->ticket, i);
-    uint64_t epoch = push ? 0 : word_of(seen->ticket, 51), rows = push ? 0 : word_of(seen->ticket, 52);
-    return same && seen->epoch == epoch && seen->maker >> 32 == rows;
+        same &= seen->times[i] == word_of(seen->seq, i);
+    uint64_t epoch = queue_mode ? 0 : word_of(seen->seq, 51), rows = queue_mode ? 0 : word_of(seen->seq, 52);
+    return same && seen->epoch == epoch && seen->publisher >> 32 == rows;
 }
 
-/* One batch of a pull segment through all hands, which are this thread's. */
-static inline uint32_t pull_one(sr_ring *ring, uint64_t ticket)
+/* One batch of a loader segment through all hands, which are this thread's. */
+static inline uint32_t deliver_one(sr_ring *ring, uint64_t seq)
 {
     uint32_t slot, found, range;
     uint64_t gen;
     CHECK_OK(sr_pick_free(ring, &slot));
-    sr_task task = {.ticket = ticket, .epoch = word_of(ticket, 51), .kind = SR_TASK_NEXT,
-                    .rows = (uint32_t)word_of(ticket, 52)};
+    sr_task task = {.seq = seq, .epoch = word_of(seq, 51), .kind = SR_TASK_NEXT,
+                    .rows = (uint32_t)word_of(seq, 52)};
     CHECK_OK(sr_dispatch(ring, slot, &task, &gen));
     CHECK_OK(sr_claim(ring, 1, 0, &found, &range, &gen));
     CHECK_EQ(found, slot);
-    sr_result result = {.kind = SR_BATCH, .bytes = word_of(ticket, 50)}, out;
+    sr_result result = {.kind = SR_BATCH, .bytes = word_of(seq, 50)}, out;
     CHECK_OK(sr_publish(ring, 1, slot, gen, &result, false));
     CHECK_OK(sr_take(ring, SR_CONSUMER, slot, &gen, &out));
     mark_times(ring, slot);
@@ -59,19 +59,19 @@ static inline uint32_t pull_one(sr_ring *ring, uint64_t ticket)
 }
 
 /* One message, and whatever lies there first. */
-static inline void push_one(sr_ring *ring, uint32_t party)
+static inline void put_one(sr_ring *ring, uint32_t participant)
 {
     uint32_t slot;
     uint64_t gen;
     sr_result out;
-    if (sr_claim_free(ring, party, 0, &slot, &gen) == 0) {
+    if (sr_claim_free(ring, participant, 0, &slot, &gen) == 0) {
         sr_result result = {.kind = SR_BATCH};
-        CHECK_OK(sr_publish(ring, party, slot, gen, &result, false));
+        CHECK_OK(sr_publish(ring, participant, slot, gen, &result, false));
     }
-    if (sr_wait_ready(ring, SR_ANY, 0, &slot) != 0 || sr_take(ring, party, slot, &gen, &out) != 0)
+    if (sr_wait_ready(ring, SR_ANY, 0, &slot) != 0 || sr_take(ring, participant, slot, &gen, &out) != 0)
         return;
-    /* The ticket is drawn by the publish. */
-    ring->slots[slot].result.bytes = word_of(sr_load_relaxed(&ring->slots[slot].ticket), 50);
+    /* The sequence number is drawn by the publish. */
+    ring->slots[slot].result.bytes = word_of(sr_load_relaxed(&ring->slots[slot].seq), 50);
     mark_times(ring, slot);
     CHECK_OK(sr_release(ring, slot, gen));
 }

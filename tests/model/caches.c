@@ -1,7 +1,7 @@
-/* caches.c - processes that share a cache: each finds an entry, or makes it, or waits for who does.
+/* caches.c - processes that share a cache: each one finds an entry, makes it, or waits for the process that makes it.
  *
- * The cache's bytes lie behind the ring's in the segment. Where a scenario does not grow, its memory is there from the
- * beginning. What is hashed are the words on which something depends.
+ * The cache's bytes follow the ring's in the segment. In a scenario without `grows`, the cache has its memory from the
+ * start. A state contains only the words on which something depends.
  */
 #include "cache_handle.h"
 #include "model.h"
@@ -10,14 +10,14 @@ enum { KEYS = 2, ENTRIES = 6, ENTRY = 2 * SR_LINE };
 enum { HEADER = SR_PAGE * (3 + MAX_SLOTS), FILLERS = HEADER + SR_PAGE, MAP = FILLERS + SR_PAGE, INDEX = MAP + SR_LINE,
        DATA = INDEX + SR_PAGE - SR_LINE };
 _Static_assert(DATA + ENTRIES * ENTRY <= SEGMENT_BYTES, "the cache lies in the segment");
-enum { VICTIM = 1, SURVIVOR = 2, NEWCOMER = 3, NUMBER = 1 }; /* all numbers but this one are party 0's */
+enum { VICTIM = 1, SURVIVOR = 2, NEWCOMER = 3, NUMBER = 1 }; /* participant 0 owns all other numbers */
 
-/* What has memory: in the books, because it is part of a state. */
+/* Which parts have memory. It is part of a state, so it is in the books. */
 enum { OF_WORDS, OF_ENTRIES };
-static uint8_t *const memory = books.strays;
+static uint8_t *const memory = books.orphans;
 
-static struct sr_cache handles[MAX_PARTIES]; /* of each party: who it is lies there */
-static sr_tallies tallies[SR_CACHE_TALLIES]; /* nothing depends on them */
+static struct sr_cache handles[MAX_PARTICIPANTS]; /* one per participant: the handle knows its process */
+static sr_counters counters[SR_CACHE_COUNTERS]; /* nothing depends on them */
 
 static sr_cache_header *header(void) { return (sr_cache_header *)(segment + HEADER); }
 static sr_filler *fillers(void) { return (sr_filler *)(segment + FILLERS); }
@@ -25,16 +25,16 @@ static _Atomic uint64_t *words(void) { return (_Atomic uint64_t *)(segment + IND
 
 void cache_begin(void)
 {
-    for (uint32_t p = 0; p < MAX_PARTIES; p++)
-        handles[p] = (struct sr_cache){.base = segment, .view = segment + DATA, .header = header(), .tallies = tallies,
-            .fillers = fillers(), .map = (_Atomic uint64_t *)(segment + MAP), .index = words(), .n_keys = KEYS,
+    for (uint32_t p = 0; p < MAX_PARTICIPANTS; p++)
+        handles[p] = (struct sr_cache){.base = segment, .view = segment + DATA, .header = header(),
+            .counters = counters, .fillers = fillers(), .map = (_Atomic uint64_t *)(segment + MAP), .index = words(), .n_keys = KEYS,
             .data_off = DATA, .budget = ENTRIES * ENTRY, .total = DATA + ENTRIES * ENTRY};
     header()->committed = plan->grows ? 0 : ENTRIES * ENTRY;
     *(uint64_t *)(segment + MAP) = !plan->grows;
     memory[OF_WORDS] = memory[OF_ENTRIES] = !plan->grows;
     for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
         fillers()[i].key = SR_CACHE_NO_KEY;
-    for (uint32_t key = 0; key < KEYS; key++) /* the generation wraps at once */
+    for (uint32_t key = 0; key < KEYS; key++) /* the first increment wraps the generation */
         words()[key] = UINT64_MAX >> SR_GEN_SHIFT << SR_GEN_SHIFT;
 }
 
@@ -48,7 +48,7 @@ uint32_t cache_regions(struct region *out)
     return 5;
 }
 
-/* Statistics, what never changes here, and what only its filler reads; without deaths that is all of a filler. */
+/* Statistics, words that never change here, and words that only their filler reads: without deaths, all of a filler. */
 bool cache_no_step(const volatile void *address)
 {
     size_t at = (size_t)((const char *)address - (const char *)fillers());
@@ -74,11 +74,11 @@ int cache_key_at(const void *address)
     size_t at = (size_t)((const char *)address - (const char *)words());
     if (at >= KEYS * 8)
         return -1;
-    MUST(memory[OF_WORDS]); /* nobody touches a word before that */
+    MUST(memory[OF_WORDS]); /* no process accesses a word before it has memory */
     return (int)(at / 8);
 }
 
-/* fallocate, by a party that has said so: the others must count on it till the memory is taken. */
+/* fallocate. The participant must have announced the bytes, because the others count them until they are allocated. */
 void cache_takes_memory(uint64_t offset, uint64_t length)
 {
     bool said = false;
@@ -90,24 +90,24 @@ void cache_takes_memory(uint64_t offset, uint64_t length)
 
 bool cache_is_ready(uint32_t entry)
 {
-    MUST(memory[OF_ENTRIES]); /* nobody touches an entry before that */
+    MUST(memory[OF_ENTRIES]); /* no process accesses an entry before it has memory */
     for (uint32_t key = 0; key < KEYS; key++)
         if (words()[key] == (SR_ENTRY_READY | (uint64_t)entry * (ENTRY / SR_LINE) << SR_ENTRY_SHIFT))
             return true;
     return false;
 }
 
-bool cache_has_number(uint32_t party)
+bool cache_has_number(uint32_t participant)
 {
     for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
-        if (fillers()[i].incarnation == FIRST_PID + party)
+        if (fillers()[i].incarnation == FIRST_PID + participant)
             return true;
     return false;
 }
 
-static bool alive(uint32_t party) { return books.life[party] != DEAD; }
+static bool alive(uint32_t participant) { return books.life[participant] != DEAD; }
 
-/* Makes an entry, or gives it up. What sr_cache_claim says if it is not this party's. */
+/* Make an entry, or abandon it. Return the error of sr_cache_claim if another participant owns it. */
 static int make(uint32_t me, uint32_t key, bool gives_up)
 {
     sr_fill fill;
@@ -116,10 +116,10 @@ static int make(uint32_t me, uint32_t key, bool gives_up)
     int rc = sr_cache_claim(&handles[me], key, &fill, NULL);
     if (rc != 0)
         return rc;
-    MUST(books.fills[key] == 0 || !alive(books.fills[key] - 1u)); /* one at a time */
-    MUST(books.delivered[key] == 0);                              /* and never again */
+    MUST(books.fills[key] == 0 || !alive(books.fills[key] - 1u)); /* one filler at a time */
+    MUST(books.delivered[key] == 0);                              /* and the entry is made once */
     books.fills[key] = (uint8_t)(me + 1);
-    /* From here on it is READY at any moment, and then nobody's. */
+    /* The next calls may make it READY at any moment. A READY entry has no owner. */
     if (gives_up) {
         books.fills[key] = 0;
         MUST(sr_cache_abandon(&handles[me], &fill) == 0);
@@ -136,7 +136,7 @@ static bool found(uint32_t me, uint32_t key, int *rc)
     const char *payload;
     uint64_t bytes;
     sr_result result;
-    *rc = sr_cache_look(&handles[me], key, &payload, &bytes, &result);
+    *rc = sr_cache_lookup(&handles[me], key, &payload, &bytes, &result);
     MUST(*rc == 0 || *rc == -ENOENT || *rc == -EAGAIN);
     if (*rc != 0)
         return false;
@@ -161,11 +161,11 @@ static void have(uint32_t me, uint32_t key, bool gives_up)
     }
 }
 
-/* Several want the same entry; the last of them gives it up once if it has the chance. */
+/* Several processes want the same entry. The last one abandons it once if it gets the claim. */
 void cache_of_one(uint32_t me);
 void cache_of_one(uint32_t me) { have(me, 0, me == plan->workers && me > 0); }
 
-/* Two want the same entry, of whom one dies; another one only waits, if somebody makes it. */
+/* Two processes want the same entry and one of them dies. Another process only waits, if one of them makes it. */
 void cache_and_a_waiter(uint32_t me);
 void cache_and_a_waiter(uint32_t me)
 {
@@ -176,7 +176,7 @@ void cache_and_a_waiter(uint32_t me)
         MUST(sr_cache_wait(&handles[me], 0, SR_FOREVER) == 0);
 }
 
-/* Two make an entry each, and then want the other's. */
+/* Two processes make one entry each, and then want the other process's entry. */
 void cache_that_grows(uint32_t me);
 void cache_that_grows(uint32_t me)
 {
@@ -199,7 +199,7 @@ static bool all_have_gone(uint32_t me)
     return true;
 }
 
-/* One dies; a survivor and a newcomer recover it at the same time, and the newcomer takes its number when it can. */
+/* One process dies. A survivor and a newcomer recover it concurrently; the newcomer takes its number when it can. */
 void cache_of_numbers(uint32_t me);
 void cache_of_numbers(uint32_t me)
 {
@@ -221,13 +221,13 @@ void cache_of_numbers(uint32_t me)
         wait_until(all_have_gone);
         for (uint32_t key = 0; key < KEYS; key++)
             have(me, key, false);
-        MUST(sr_cache_recover(&handles[me]) >= 0); /* who died behind READY */
+        MUST(sr_cache_recover(&handles[me]) >= 0); /* a filler may have died after READY */
         MUST(fillers()[NUMBER].incarnation == 0);
     }
 }
 
-/* One dies; two recover it at the same time, of whom one may die over it, while another waits for its entry. Once the
- * number is free nobody looks any more: who waits has been woken. */
+/* One process dies. Two recover it concurrently, and one of them may die; another process waits for the entry. After
+ * the number is free, no process checks for the death again, so the recovery must have woken the waiting process. */
 void cache_of_survivors(uint32_t me);
 void cache_of_survivors(uint32_t me)
 {

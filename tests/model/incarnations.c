@@ -1,9 +1,9 @@
-/* incarnations.c - party numbers of a push segment: a process dies; a survivor and a newcomer recover what it held at the
- * same time, and the newcomer takes its number as soon as it can. Or one of these two dies.
+/* incarnations.c - participant numbers of a queue segment. A process dies; a survivor and a newcomer recover it
+ * concurrently, and the newcomer takes its number as soon as it can. Or one of these two processes dies.
  */
 #include "model.h"
 
-enum { VICTIM = 1, SURVIVOR = 2, NEWCOMER = 3, NUMBER = 1 }; /* all numbers but this one are party 0's */
+enum { VICTIM = 1, SURVIVOR = 2, NEWCOMER = 3, NUMBER = 1 }; /* participant 0 owns all other numbers */
 
 static uint32_t take_number(uint32_t me)
 {
@@ -13,7 +13,7 @@ static uint32_t take_number(uint32_t me)
     return number;
 }
 
-/* Takes a slot, gives it up, and leaves. */
+/* Claim a slot, give it up and leave. */
 static void come_and_go(uint32_t me)
 {
     uint32_t number = take_number(me), slot;
@@ -25,11 +25,11 @@ static void come_and_go(uint32_t me)
         MUST(sr_commit(ring, number, slot, SR_PAGE, NULL) == 0);
     put(slot, WHOLE_OBJECT, 0, me);
     MUST(get(slot, WHOLE_OBJECT, 0) == me);
-    MUST(ring->parties[number].status == SR_PARTY_JOINED);
+    MUST(ring->participants[number].status == SR_PARTICIPANT_JOINED);
     MUST(me == VICTIM || sr_leave(ring, number) == -EBUSY);
     books.fills[slot] = 0;
     if (plan->holds)
-        MUST(sr_park(ring, number, slot, gen) == 0 && sr_unhold(ring, number, slot, gen) == 0);
+        MUST(sr_park(ring, number, slot, gen) == 0 && sr_unpin(ring, number, slot, gen) == 0);
     else
         MUST(sr_abort(ring, number, slot, gen) == 0);
     MUST(sr_leave(ring, number) == 0);
@@ -61,9 +61,9 @@ void incarnations(uint32_t me)
         MUST(sr_recover_dead(ring, true) >= 0);
         return;
     }
-    for (uint32_t p = 0; p < ring->n_parties; p++)
+    for (uint32_t p = 0; p < ring->n_participants; p++)
         if (p != NUMBER)
-            ring->parties[p].incarnation = FIRST_PID;
+            ring->participants[p].incarnation = FIRST_PID;
     spawn(VICTIM);
     wait_until(victim_has_gone);
     if (books.life[VICTIM] == DEAD)
@@ -75,10 +75,10 @@ void incarnations(uint32_t me)
         if (books.life[p] == DEAD)
             confirm_death(p);
     MUST(sr_recover_dead(ring, true) >= 0);
-    for (uint32_t p = 0; p < ring->n_parties; p++)
+    for (uint32_t p = 0; p < ring->n_participants; p++)
         if (p != NUMBER)
-            ring->parties[p].incarnation = 0;
+            ring->participants[p].incarnation = 0;
     for (uint32_t i = 0; i < plan->slots; i++)
         MUST(sr_state_of(ring->slots[i].state) == SR_FREE);
-    MUST(ring->parties[NUMBER].incarnation == 0 && sr_pages_of(ring->parties[NUMBER].growing) == 0);
+    MUST(ring->participants[NUMBER].incarnation == 0 && sr_pages_of(ring->participants[NUMBER].growing) == 0);
 }

@@ -1,4 +1,4 @@
-/* machine.c - the parties as coroutines: they start, pause before each access, choose, wait, die. */
+/* machine.c - the participants as coroutines, which start, pause before each access, choose, wait and die. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,12 +9,12 @@
 
 #include "model.h"
 
-/* sr_headroom alone takes 63 KiB for the files that it reads. */
+/* sr_memory_available alone uses 63 KiB of stack for the files that it reads. */
 enum { STACK = 131072, DEPTH = 2048 };
 
 struct body {
     jmp_buf at;
-    char *low; /* of the stack in use */
+    char *low; /* end of the used part of the stack */
 };
 
 const struct scenario *plan;
@@ -28,9 +28,9 @@ static struct sr_ring handle;
 sr_ring *ring = &handle;
 _Alignas(SR_PAGE) char segment[SEGMENT_BYTES];
 static _Atomic uint64_t populated[MAX_SLOTS];
-static _Alignas(64) char stacks[MAX_PARTIES][STACK];
-static struct body bodies[MAX_PARTIES];
-static struct saved newborn[MAX_PARTIES];
+static _Alignas(64) char stacks[MAX_PARTICIPANTS][STACK];
+static struct body bodies[MAX_PARTICIPANTS];
+static struct saved newborn[MAX_PARTICIPANTS];
 static jmp_buf scheduler;
 static ucontext_t first_context, back;
 bool inside;
@@ -60,28 +60,28 @@ __attribute__((noinline)) void pause_here(void)
 static void live(void)
 {
     pause_here();
-    plan->party(self);
+    plan->participant(self);
     books.life[self] = ENDED;
     for (;;)
         pause_here();
 }
 
-void machine_run(uint32_t party)
+void machine_run(uint32_t participant)
 {
-    self = party;
+    self = participant;
     spawned = 0;
-    books.life[party] = RUNS;
-    /* What earlier calls have left on the stack would tell states apart that are the same. */
-    memset(bodies[party].low - DEPTH, 0, DEPTH);
+    books.life[participant] = RUNS;
+    /* Clear the remains of earlier calls below the stack, or equal states would differ. */
+    memset(bodies[participant].low - DEPTH, 0, DEPTH);
     if (_setjmp(scheduler) == 0)
-        _longjmp(bodies[party].at, 1);
+        _longjmp(bodies[participant].at, 1);
 }
 
 void violated(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    printf("  VIOLATED by party %u: ", self);
+    printf("  VIOLATED by participant %u: ", self);
     vprintf(format, arguments);
     printf("\n");
     va_end(arguments);
@@ -110,62 +110,63 @@ void wait_until(bool (*condition)(uint32_t))
     books.until[self] = NULL;
 }
 
-bool machine_may_run(uint32_t party)
+bool machine_may_run(uint32_t participant)
 {
-    return books.life[party] == RUNS || (books.life[party] == AWAITS && books.until[party](party));
+    return books.life[participant] == RUNS ||
+    (books.life[participant] == AWAITS && books.until[participant](participant));
 }
 
-void spawn(uint32_t party)
+void spawn(uint32_t participant)
 {
-    books.life[party] = RUNS;
-    books.knows[party] = books.knows[self];
-    spawned |= 1u << party;
-    machine_load_party(party, newborn[party].bytes, newborn[party].length);
+    books.life[participant] = RUNS;
+    books.knows[participant] = books.knows[self];
+    spawned |= 1u << participant;
+    machine_load_participant(participant, newborn[participant].bytes, newborn[participant].length);
 }
 
-void confirm_death(uint32_t party)
+void confirm_death(uint32_t participant)
 {
-    MUST(books.life[party] == DEAD);
-    books.knows[self] |= books.knows[party];
+    MUST(books.life[participant] == DEAD);
+    books.knows[self] |= books.knows[participant];
     for (uint32_t s = 0; s < plan->slots; s++) {
-        books.fills[s] = books.fills[s] == party + 1 ? 0 : books.fills[s];
+        books.fills[s] = books.fills[s] == participant + 1 ? 0 : books.fills[s];
         for (uint32_t r = 0; r < MAX_RANGES; r++)
-            books.fills_range[s][r] = books.fills_range[s][r] == party + 1 ? 0 : books.fills_range[s][r];
+            books.fills_range[s][r] = books.fills_range[s][r] == participant + 1 ? 0 : books.fills_range[s][r];
     }
 }
 
-static void forget_wait(uint32_t party)
+static void forget_wait(uint32_t participant)
 {
-    books.futex[party] = books.looks[party] = 0;
-    books.bounded[party] = 0;
+    books.futex[participant] = books.looks[participant] = 0;
+    books.bounded[participant] = 0;
 }
 
-void machine_kill(uint32_t party)
+void machine_kill(uint32_t participant)
 {
-    self = party;
+    self = participant;
     spawned = 0;
     if (plan->on_death)
-        plan->on_death(party);
-    forget_wait(party);
-    books.life[party] = DEAD;
-    books.unburied[party] = 1;
-    books.until[party] = NULL;
-    books.options[party] = books.answer[party] = 0;
-    bodies[party].low = stacks[party] + STACK; /* nothing of it is left */
-    memset(bodies[party].at, 0, sizeof bodies[party].at);
+        plan->on_death(participant);
+    forget_wait(participant);
+    books.life[participant] = DEAD;
+    books.unreaped[participant] = 1;
+    books.until[participant] = NULL;
+    books.options[participant] = books.answer[participant] = 0;
+    bodies[participant].low = stacks[participant] + STACK; /* its stack is empty */
+    memset(bodies[participant].at, 0, sizeof bodies[participant].at);
 }
 
-void machine_end_wait(uint32_t party, int error)
+void machine_end_wait(uint32_t participant, int error)
 {
-    forget_wait(party);
-    books.why[party] = (uint8_t)error;
-    books.life[party] = RUNS;
+    forget_wait(participant);
+    books.why[participant] = (uint8_t)error;
+    books.life[participant] = RUNS;
 }
 
-void machine_save_party(uint32_t party, struct saved *to)
+void machine_save_participant(uint32_t participant, struct saved *to)
 {
-    struct body *b = &bodies[party];
-    uint32_t depth = (uint32_t)(stacks[party] + STACK - b->low);
+    struct body *b = &bodies[participant];
+    uint32_t depth = (uint32_t)(stacks[participant] + STACK - b->low);
     to->length = (uint32_t)sizeof *b + depth;
     if (to->length > sizeof to->bytes)
         abort();
@@ -173,22 +174,22 @@ void machine_save_party(uint32_t party, struct saved *to)
     memcpy(to->bytes + sizeof *b, b->low, depth);
 }
 
-void machine_load_party(uint32_t party, const uint8_t *bytes, uint32_t length)
+void machine_load_participant(uint32_t participant, const uint8_t *bytes, uint32_t length)
 {
-    memcpy(&bodies[party], bytes, sizeof bodies[party]);
-    memcpy(bodies[party].low, bytes + sizeof bodies[party], length - sizeof bodies[party]);
+    memcpy(&bodies[participant], bytes, sizeof bodies[participant]);
+    memcpy(bodies[participant].low, bytes + sizeof bodies[participant], length - sizeof bodies[participant]);
 }
 
 uint32_t machine_regions(uint32_t component, struct region *out)
 {
     if (component == 0) {
         out[0] = (struct region){&books, sizeof books};
-        out[1] = (struct region){&handle.header->run, sizeof(sr_header) - offsetof(sr_header, run)};
-        out[2] = (struct region){handle.parties, (uint32_t)sizeof(sr_party) * handle.n_parties};
+        out[1] = (struct region){&handle.header->iteration, sizeof(sr_header) - offsetof(sr_header, iteration)};
+        out[2] = (struct region){handle.participants, (uint32_t)sizeof(sr_participant) * handle.n_participants};
         out[3] = (struct region){segment + RECORDS_AT, plan->records ? SR_RECORDS * (uint32_t)sizeof(sr_record) : 0};
         return plan->caches ? 3 + cache_regions(out + 3) : 4;
     }
-    /* All but the stamps, which nothing depends on. */
+    /* Everything except the stamps: nothing depends on them. */
     sr_slot *s = &handle.slots[component - 1];
     out[0] = (struct region){s, offsetof(sr_slot, times)};
     out[1] = (struct region){&s->layout, 8};
@@ -199,18 +200,18 @@ uint32_t machine_regions(uint32_t component, struct region *out)
     return 6;
 }
 
-/* A stack of its own, as far as the first pause. */
-static __attribute__((noinline)) void give_birth(uint32_t party)
+/* Run a participant on its own stack until its first pause. */
+static __attribute__((noinline)) void give_birth(uint32_t participant)
 {
-    self = party;
+    self = participant;
     getcontext(&first_context);
-    first_context.uc_stack.ss_sp = stacks[party];
+    first_context.uc_stack.ss_sp = stacks[participant];
     first_context.uc_stack.ss_size = STACK;
     first_context.uc_link = &back;
     makecontext(&first_context, live, 0);
     if (_setjmp(scheduler) == 0)
         setcontext(&first_context);
-    machine_save_party(self, &newborn[self]);
+    machine_save_participant(self, &newborn[self]);
 }
 
 void machine_begin(const struct scenario *scenario)
@@ -218,11 +219,12 @@ void machine_begin(const struct scenario *scenario)
     plan = scenario;
     memset(segment, 0, sizeof segment);
     memset(&books, 0, sizeof books);
-    handle = (struct sr_ring){.base = segment, .header = (sr_header *)segment, .parties = (sr_party *)(segment + SR_PAGE),
-        .slots = (sr_slot *)(segment + 2 * SR_PAGE), .n_slots = plan->slots, .n_parties = plan->workers + 1,
+    handle = (struct sr_ring){.base = segment, .header = (sr_header *)segment,
+                              .participants = (sr_participant *)(segment + SR_PAGE),
+        .slots = (sr_slot *)(segment + 2 * SR_PAGE), .n_slots = plan->slots, .n_participants = plan->workers + 1,
         .flags = plan->flags, .data_off = SR_PAGE * (3 + MAX_SLOTS), .stride = PAYLOAD_STRIDE,
         .task_capacity = SR_PAGE, .capacity = plan->trims ? 4 * SR_PAGE : SR_PAGE, .populated = populated};
-    if (plan->records) /* no scenario has as many as go into the totals at once */
+    if (plan->records) /* no scenario has enough records for an update of the totals */
         handle.records = (sr_record *)(segment + RECORDS_AT);
     for (uint32_t i = 0; i < plan->slots; i++) {
         handle.slots[i].committed = plan->grows ? 0 : handle.capacity;
@@ -231,7 +233,7 @@ void machine_begin(const struct scenario *scenario)
         /* The generation wraps within a few batches. */
         handle.slots[i].state = sr_word(SR_FREE, 0, (UINT64_MAX >> SR_GEN_SHIFT) - i);
     }
-    memset(books.strays, plan->trims, plan->slots);
+    memset(books.orphans, plan->trims, plan->slots);
     if (plan->caches)
         cache_begin();
     books.deaths = (uint8_t)plan->deaths;

@@ -1,13 +1,13 @@
-/* race.c - plain accesses: only by the owner that the words name (ground rule 4), and never two without an order.
+/* race.c - plain accesses: only the owner that the words name may make them (ground rule 4), and all are ordered.
  *
- * For each object (a slot's plain fields and payload; a range's share of them) there are a few events: its last
- * write, and each party's last read. books.knows says which of them happened before what a party does next,
- * books.hands_on what a release has put into a state, layout or range word. Other words hand on nothing here, which
- * is stricter than C11: docs/protocol.md promises that these suffice.
+ * Each object (a slot's plain fields and payload; a range's share of them) has a few events: its last write, and each
+ * participant's last read. books.knows contains the events that happened before the participant's next access.
+ * books.hands_on contains the events that a release has published in a state, layout or range word. Other words publish
+ * nothing here. This is stricter than C11: docs/protocol.md promises that these words suffice.
  */
 #include "model.h"
 
-enum { PER_OBJECT = 1 + MAX_PARTIES, PER_SLOT = 1 + MAX_RANGES };
+enum { PER_OBJECT = 1 + MAX_PARTICIPANTS, PER_SLOT = 1 + MAX_RANGES };
 _Static_assert(PER_OBJECT * PER_SLOT * 3 <= 64, "one bit per event");
 
 static uint64_t bit(uint32_t slot, uint32_t object, uint32_t event)
@@ -15,11 +15,12 @@ static uint64_t bit(uint32_t slot, uint32_t object, uint32_t event)
     return UINT64_C(1) << ((slot * PER_SLOT + object) * PER_OBJECT + event);
 }
 static uint64_t written(uint32_t slot, uint32_t object) { return bit(slot, object, 0); }
-static uint64_t read_by(uint32_t slot, uint32_t object, uint32_t party) { return bit(slot, object, 1 + party); }
+static uint64_t read_by(uint32_t slot, uint32_t object,
+                        uint32_t participant) { return bit(slot, object, 1 + participant); }
 
 static void forget(uint64_t bits)
 {
-    for (uint32_t p = 0; p < MAX_PARTIES; p++)
+    for (uint32_t p = 0; p < MAX_PARTICIPANTS; p++)
         books.knows[p] &= ~bits;
     uint64_t *words = &books.hands_on[0][0];
     for (uint32_t i = 0; i < sizeof books.hands_on / sizeof *words; i++)
@@ -28,28 +29,29 @@ static void forget(uint64_t bits)
 
 static void learn(uint64_t bits)
 {
-    for (uint32_t p = 0; p < MAX_PARTIES; p++)
+    for (uint32_t p = 0; p < MAX_PARTICIPANTS; p++)
         books.knows[p] |= bits;
 }
 
-/* Whether the words name this party as the one that may. */
+/* Whether the words allow this access to the participant. */
 static bool may(const sr_slot *s, uint32_t object, bool write)
 {
     uint64_t w = s->state, me = books.number[self] ? books.number[self] : self + 1, gen = sr_gen_of(w);
     unsigned state = sr_state_of(w);
     uint32_t owner = (uint32_t)sr_owner_of(w);
-    /* Whoever recovers the dead acts for them. */
-    bool mine = owner == me || (owner && owner <= plan->workers + 1 && books.unburied[owner - 1] && self == SR_CONSUMER);
+    /* The participant that recovers a dead one acts for it. */
+    bool mine = owner == me ||
+    (owner && owner <= plan->workers + 1 && books.unreaped[owner - 1] && self == SR_CONSUMER);
     if (state == SR_CLAIMED && mine)
         return true;
     if (state == SR_LEASED && mine && !write)
         return true;
-    if (!write && (w & SR_HELD) && s->holder == self) /* worker code looks at the array that it kept */
+    if (!write && (w & SR_PINNED) && s->pinned_by == self) /* worker code reads the array that it pinned */
         return true;
-    if (state == SR_FREE && self == SR_CONSUMER && !(plan->flags & SR_SEG_PUSH))
+    if (state == SR_FREE && self == SR_CONSUMER && !(plan->flags & SR_SEG_QUEUE))
         return true;
-    /* Recovery frees the ranges of a dead finisher one by one, and the slot afterwards: till then its word stands. */
-    bool undone = state == SR_CLAIMED && owner && books.unburied[owner - 1];
+    /* Recovery frees the ranges of a dead finisher one by one, then the slot. Until then the slot's word stays. */
+    bool undone = state == SR_CLAIMED && owner && books.unreaped[owner - 1];
     if (state != SR_SHARED && !undone)
         return false;
     if (object < MAX_RANGES)
@@ -67,10 +69,11 @@ static void in_order(uint32_t slot, uint32_t object, bool write)
     uint64_t *mine = &books.knows[self], others = 0;
     if (!plan->races)
         return;
-    for (uint32_t p = 0; p < MAX_PARTIES; p++)
+    for (uint32_t p = 0; p < MAX_PARTICIPANTS; p++)
         others |= p == self ? 0 : read_by(slot, object, p);
     if (!(*mine & written(slot, object)))
-        violated("data race: %s slot %u (part %u) without having acquired the last write", write ? "writes to" : "reads",
+        violated("data race: %s slot %u (part %u) without having acquired the last write",
+                 write ? "writes to" : "reads",
                  slot, object);
     if (write && (*mine & others) != others)
         violated("data race: writes to slot %u (part %u) without having acquired the last reads", slot, object);
@@ -88,12 +91,13 @@ void race_object(uint32_t slot, uint32_t object, bool write)
 {
     const sr_slot *s = &ring->slots[slot];
     if (!may(s, object, write))
-        violated("%s slot %u (part %u), whose state word is %#llx: it is not this party's", write ? "writes to" : "reads",
+        violated("%s slot %u (part %u), whose state word is %#llx: it is not this participant's",
+                 write ? "writes to" : "reads",
                  slot, object, (unsigned long long)s->state);
     in_order(slot, object, write);
 }
 
-/* A cache's entry is written as long as no word says that it is READY, and then only read. */
+/* A cache's entry is only written until its word is READY, and only read after that. */
 static void race_entry(uint32_t entry, bool write)
 {
     if (cache_is_ready(entry) == write)
@@ -117,10 +121,10 @@ void race_plain(const void *address, bool write)
     if (plan->caches && cache_entry_at(address) >= 0)
         race_entry((uint32_t)cache_entry_at(address), write);
     if (slot < 0)
-        return; /* task areas and payloads: the scenarios say what they touch */
+        return; /* task areas and payloads: the scenarios report their accesses themselves */
     if (at >= offsetof(sr_slot, task) && at < offsetof(sr_slot, cursor)) {
-        /* What a task says is the dispatcher's, who reads it whenever it likes, and is written only by it. */
-        if (at < offsetof(sr_slot, result) && !write && self == SR_CONSUMER && !(plan->flags & SR_SEG_PUSH))
+        /* Only the dispatcher writes a task's fields, so it may read them at any time. */
+        if (at < offsetof(sr_slot, result) && !write && self == SR_CONSUMER && !(plan->flags & SR_SEG_QUEUE))
             return;
         race_object((uint32_t)slot, WHOLE_OBJECT, write);
     } else if (at >= offsetof(sr_slot, ranges)) {

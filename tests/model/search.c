@@ -1,9 +1,10 @@
-/* search.c - visits every reachable state once, breadth first, so that a violation is shown by a shortest way to it.
+/* search.c - visits every reachable state once, breadth first, so a violation is shown with a shortest path to it.
  *
- * A state is a row of numbers, one per component (the books with header and parties; each slot; each party's stack):
- * the numbers of its bytes in tables that keep every value once. Nothing is hashed away: two states are the same only
- * if all their bytes are. Afterwards the edges are followed backwards from the ends: a state from which no end
- * can be reached is a violation too, be it that everybody sleeps or that somebody looks again for ever.
+ * A state is a tuple of numbers, one per component (the books with header and participants; each slot; each
+ * participant's stack). A number identifies the component's bytes in a table that stores each value once. Hashes only
+ * speed up the search: two states are equal only if all their bytes are. Afterwards the edges are followed backwards
+ * from the ends. A state from which no end can be reached is a violation too: either all participants sleep, or one of
+ * them rescans forever.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 
 #include "model.h"
 
-enum { COMPONENTS = 1 + MAX_SLOTS + MAX_PARTIES };
+enum { COMPONENTS = 1 + MAX_SLOTS + MAX_PARTICIPANTS };
 enum act { RUN, KILL, END_WAIT, SIGNAL, PLANNED = 6 };
 
 struct table {
@@ -24,14 +25,14 @@ struct table {
 };
 struct node {
     uint32_t id[COMPONENTS], parent;
-    uint16_t step; /* act | party | answer */
+    uint16_t step; /* act | participant | answer */
 };
 
 static struct table tables[COMPONENTS];
 static struct node *nodes;
 static uint32_t *index_, *edges_from, *edges_to, n_nodes, room_nodes, index_mask, loaded[COMPONENTS];
 static size_t n_edges, room_edges;
-static uint32_t n_components, n_slots, n_parties, ends;
+static uint32_t n_components, n_slots, n_participants, ends;
 static bool failed;
 
 static void *grown(void *old, size_t bytes)
@@ -59,7 +60,7 @@ static uint64_t hash_of(const void *bytes, size_t length)
     return h ^ h >> 32;
 }
 
-/* The number of these bytes. */
+/* Return the number of these bytes in the table. */
 static uint32_t intern(struct table *t, const uint8_t *bytes, uint32_t length)
 {
     if (t->n + 1 >= t->room / 2) {
@@ -100,7 +101,7 @@ static void load(uint32_t c, uint32_t id)
     loaded[c] = id;
     const uint8_t *from = tables[c].bytes + (size_t)tables[c].at[id] * 8;
     if (c > n_slots) {
-        machine_load_party(c - n_slots - 1, from, tables[c].length[id]);
+        machine_load_participant(c - n_slots - 1, from, tables[c].length[id]);
         return;
     }
     for (uint32_t i = 0, n = machine_regions(c, r); i < n; from += r[i++].length)
@@ -112,20 +113,20 @@ static uint32_t save(uint32_t c)
     static struct saved s;
     struct region r[8];
     if (c > n_slots) {
-        machine_save_party(c - n_slots - 1, &s);
+        machine_save_participant(c - n_slots - 1, &s);
     } else {
         s.length = 0;
         for (uint32_t i = 0, n = machine_regions(c, r); i < n; s.length += r[i++].length)
             memcpy(s.bytes + s.length, r[i].at, r[i].length);
     }
-    const struct table *t = &tables[c]; /* most steps change little */
+    const struct table *t = &tables[c]; /* most steps change few components */
     if (loaded[c] < t->n && t->length[loaded[c]] == s.length &&
         memcmp(t->bytes + (size_t)t->at[loaded[c]] * 8, s.bytes, s.length) == 0)
         return loaded[c];
     return loaded[c] = intern(&tables[c], s.bytes, s.length);
 }
 
-/* Enters the state that is in memory; its number. */
+/* Add the state that is in memory, unless it is known, and return its number. */
 static uint32_t enter(const uint32_t *id, uint32_t parent, uint16_t step)
 {
     if (n_nodes + 1 >= room_nodes / 2) {
@@ -171,23 +172,23 @@ static void go_to(uint32_t node)
 
 static void act(uint16_t step)
 {
-    uint32_t party = step >> 4 & 7;
+    uint32_t participant = step >> 4 & 7;
     spawned = 0;
     switch ((enum act)(step & 15)) {
     case RUN:
-        books.answer[party] = (uint8_t)(step >> 8);
-        machine_run(party);
+        books.answer[participant] = (uint8_t)(step >> 8);
+        machine_run(participant);
         break;
     case KILL:
-        books.deaths -= party != SR_CONSUMER || (plan->flags & SR_SEG_PUSH) || books.life[0] != DEAD;
-        machine_kill(party);
+        books.deaths -= participant != SR_CONSUMER || (plan->flags & SR_SEG_QUEUE) || books.life[0] != DEAD;
+        machine_kill(participant);
         break;
     case END_WAIT:
-        machine_end_wait(party, ETIMEDOUT);
+        machine_end_wait(participant, ETIMEDOUT);
         break;
     case SIGNAL:
         books.signals--;
-        machine_end_wait(party, EINTR);
+        machine_end_wait(participant, EINTR);
         break;
     default:
         break;
@@ -195,15 +196,15 @@ static void act(uint16_t step)
     machine_settle();
 }
 
-/* All that can happen in the state that is in memory. */
+/* Write all steps that are possible from the state in memory; return their count. */
 static uint32_t steps_from_here(uint16_t *out)
 {
     uint32_t n = 0;
-    bool unburied = false, pull = !(plan->flags & SR_SEG_PUSH);
-    bool orphans = pull && books.life[SR_CONSUMER] == DEAD;
-    for (uint32_t p = 0; p < n_parties; p++)
-        unburied |= books.unburied[p] && (!plan->caches || cache_has_number(p));
-    for (uint32_t p = 0; p < n_parties; p++) {
+    bool unreaped = false, loader_mode = !(plan->flags & SR_SEG_QUEUE);
+    bool orphans = loader_mode && books.life[SR_CONSUMER] == DEAD;
+    for (uint32_t p = 0; p < n_participants; p++)
+        unreaped |= books.unreaped[p] && (!plan->caches || cache_has_number(p));
+    for (uint32_t p = 0; p < n_participants; p++) {
         uint16_t who = (uint16_t)(p << 4);
         enum life life = books.life[p];
         if (life == ENDED || life == DEAD || life == NOBODY)
@@ -213,12 +214,12 @@ static uint32_t steps_from_here(uint16_t *out)
                 out[n++] = (uint16_t)(RUN | who | i << 8);
         else if (machine_may_run(p))
             out[n++] = RUN | who;
-        if (life == SLEEPS && books.bounded[p] && unburied)
+        if (life == SLEEPS && books.bounded[p] && unreaped)
             out[n++] = END_WAIT | who;
         if (life == SLEEPS && books.signals && p != SR_CONSUMER)
             out[n++] = SIGNAL | who;
-        /* A worker whose consumer is dead ends at any moment; party 0 of a push segment only recovers. */
-        if (orphans ? p != SR_CONSUMER : books.deaths && (p != SR_CONSUMER || (pull && plan->consumer_dies)))
+        /* A worker whose consumer is dead may end at any moment. Participant 0 of a queue segment only recovers. */
+        if (orphans ? p != SR_CONSUMER : books.deaths && (p != SR_CONSUMER || (loader_mode && plan->consumer_dies)))
             out[n++] = KILL | who;
     }
     return n;
@@ -226,7 +227,7 @@ static uint32_t steps_from_here(uint16_t *out)
 
 static bool at_an_end(void)
 {
-    for (uint32_t p = 0; p < n_parties; p++)
+    for (uint32_t p = 0; p < n_participants; p++)
         if (books.life[p] != ENDED && books.life[p] != DEAD && books.life[p] != NOBODY &&
             !(books.ended && !plan->closes && p != SR_CONSUMER && books.life[p] == SLEEPS))
             return false;
@@ -237,11 +238,12 @@ static const char *label(const void *address)
 {
     static char text[64];
     size_t slot = (size_t)((const char *)address - (const char *)ring->slots);
-    size_t party = (size_t)((const char *)address - (const char *)ring->parties);
+    size_t participant = (size_t)((const char *)address - (const char *)ring->participants);
     if (slot < sizeof(sr_slot) * plan->slots)
         snprintf(text, sizeof text, "slot %zu +%zu", slot / sizeof(sr_slot), slot % sizeof(sr_slot));
-    else if (party < sizeof(sr_party) * n_parties)
-        snprintf(text, sizeof text, "party %zu +%zu", party / sizeof(sr_party), party % sizeof(sr_party));
+    else if (participant < sizeof(sr_participant) * n_participants)
+        snprintf(text, sizeof text, "participant %zu +%zu", participant / sizeof(sr_participant),
+                 participant % sizeof(sr_participant));
     else if (plan->caches)
         snprintf(text, sizeof text, "cache +%zu", (size_t)((const char *)address - ring->base) - ring->data_off);
     else
@@ -250,10 +252,11 @@ static const char *label(const void *address)
     return text;
 }
 
-/* Offsets are docs/protocol.md's. The code's address is for `addr2line -ifpe build/model/model ADDRESS`. */
+/* docs/protocol.md lists the offsets. `addr2line -ifpe build/model/model ADDRESS` resolves the code's address. */
 static void show(const char *what, const void *address, const void *code, uint64_t value)
 {
-    printf("    party %u  %-11s %-16s %#llx  (%p)\n", self, what, label(address), (unsigned long long)value, code);
+    printf("    participant %u  %-11s %-16s %#llx  (%p)\n", self, what, label(address), (unsigned long long)value,
+           code);
 }
 
 static void show_way_to(uint32_t node, uint16_t last)
@@ -272,7 +275,7 @@ static void show_way_to(uint32_t node, uint16_t last)
     for (uint32_t i = 0; i < length + (last != UINT16_MAX); i++) {
         static const char *const names[] = {[KILL] = "dies", [END_WAIT] = "times out", [SIGNAL] = "gets a signal"};
         if ((steps[i] & 15) != RUN)
-            printf("    party %u  %s\n", steps[i] >> 4 & 7, names[steps[i] & 15]);
+            printf("    participant %u  %s\n", steps[i] >> 4 & 7, names[steps[i] & 15]);
         act(steps[i]);
     }
     step_seen = NULL;
@@ -281,7 +284,7 @@ static void show_way_to(uint32_t node, uint16_t last)
     failed = true;
 }
 
-/* Whether an end can be reached from everywhere. */
+/* Check that an end can be reached from every state. */
 static void look_back(const uint8_t *is_end)
 {
     uint32_t *first = calloc((size_t)n_nodes + 2, sizeof *first), *back = grown(NULL, (n_edges + 1) * sizeof *back);
@@ -315,8 +318,8 @@ bool explore(const struct scenario *scenario)
     uint16_t steps[64];
     machine_begin(scenario);
     n_slots = scenario->slots;
-    n_parties = scenario->workers + 1;
-    n_components = 1 + n_slots + n_parties;
+    n_participants = scenario->workers + 1;
+    n_components = 1 + n_slots + n_participants;
     for (uint32_t c = 0; c < COMPONENTS; c++)
         tables[c].n = 0, tables[c].used = 0, tables[c].room = 0;
     n_nodes = room_nodes = ends = 0;
@@ -335,7 +338,7 @@ bool explore(const struct scenario *scenario)
         ends += is_end[at];
         uint32_t n = steps_from_here(steps);
         for (uint32_t i = 0; i < n && !failed; i++) {
-            uint32_t party = steps[i] >> 4 & 7;
+            uint32_t participant = steps[i] >> 4 & 7;
             memcpy(id, nodes[at].id, sizeof id);
             go_to(at);
             act(steps[i]);
@@ -347,8 +350,8 @@ bool explore(const struct scenario *scenario)
             }
             for (uint32_t c = 0; c <= n_slots; c++)
                 id[c] = save(c);
-            for (uint32_t p = 0; p < n_parties; p++)
-                if (p == party || (spawned & 1u << p))
+            for (uint32_t p = 0; p < n_participants; p++)
+                if (p == participant || (spawned & 1u << p))
                     id[1 + n_slots + p] = save(1 + n_slots + p);
             add_edge(at, enter(id, at, steps[i]));
         }
@@ -356,7 +359,7 @@ bool explore(const struct scenario *scenario)
     if (!failed)
         look_back(is_end);
     uint32_t kinds = 0;
-    for (uint32_t p = 0; p < n_parties; p++)
+    for (uint32_t p = 0; p < n_participants; p++)
         kinds += tables[1 + n_slots + p].n;
     printf("%s  %s: %u states, %zu steps, %u ends (%u kinds of stack, %u of header)\n", failed ? "FAIL" : "ok  ",
            scenario->name, n_nodes, n_edges, ends, kinds, tables[0].n);
@@ -365,7 +368,7 @@ bool explore(const struct scenario *scenario)
     return !failed;
 }
 
-/* Wait for one of the children that explore a scenario each; false if it has failed. */
+/* Wait for one of the child processes, each of which explores a scenario. Return false if it has failed. */
 static bool wait_for_one(void)
 {
     int status = 0;
@@ -375,7 +378,7 @@ static bool wait_for_one(void)
     return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* model [full] [NAME...]; as many scenarios beside one another as there are processors */
+/* Usage: model [full] [NAME...]. It explores one scenario per processor concurrently. */
 int main(int argc, char **argv)
 {
     bool full = argc > 1 && strcmp(argv[1], "full") == 0, good = true;
@@ -396,7 +399,7 @@ int main(int argc, char **argv)
         fflush(stdout);
         pid_t pid = fork();
         if (pid == 0) {
-            prctl(PR_SET_PDEATHSIG, SIGKILL); /* who ends this program by a signal ends all of it */
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* a signal that ends this program also ends its children */
             printf("== %s: %s\n", s->name, s->what);
             fflush(stdout);
             exit(explore(s) ? 0 : 1);
@@ -409,7 +412,8 @@ int main(int argc, char **argv)
     }
     for (; running; running--)
         good = wait_for_one() && good;
-    if (run == 0)
-        printf("no such scenario\n");
-    return !(good && run);
+    bool found = run > 0 && run >= (uint32_t)(argc - 1 - full);
+    if (!found)
+        printf("FAIL  a name is no scenario's\n");
+    return !(good && found);
 }

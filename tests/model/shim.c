@@ -1,4 +1,4 @@
-/* shim.c - what the instrumented code calls in place of the sanitizer's runtime, and the kernel's few calls. */
+/* shim.c - replaces the sanitizer's runtime, which the instrumented code calls, and the few system calls. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -22,14 +22,14 @@ static bool shared(const volatile void *address)
     return inside && (const char *)address >= segment && (const char *)address < segment + SEGMENT_BYTES;
 }
 
-/* Words that are no steps: statistics, on which nothing depends; the marks of memory, which never grows here; what
- * a scenario never changes; and what only the owner of a slot reads. */
+/* Accesses to these words are no steps: statistics, on which nothing depends; `committed`, if memory never grows; words
+ * that a scenario never changes; and words that only the owner of a slot reads. */
 static bool no_step(const volatile void *address, int order)
 {
     const sr_header *h = ring->header;
     if (plan->caches)
         return cache_no_step(address);
-    if (plan->records) { /* of a record a few words stand for all: the number, the first, one in the middle, the last */
+    if (plan->records) { /* four words of a record stand for all: number, first, a middle one, last */
         size_t word = ((size_t)((const char *)address - segment) - RECORDS_AT) / 8 % (sizeof(sr_record) / 8);
         if ((const char *)address < segment + RECORDS_AT)
             return address != &h->recorded;
@@ -37,44 +37,45 @@ static bool no_step(const volatile void *address, int order)
     }
     if (address == &h->closed)
         return !plan->closes;
-    if (address == &h->run)
+    if (address == &h->iteration)
         return !plan->early_end;
-    if (address == &h->tight) /* a hint */
+    if (address == &h->memory_pressure) /* a hint */
         return true;
-    bool dispatches = self == SR_CONSUMER && !(plan->flags & SR_SEG_PUSH) && order == __ATOMIC_RELAXED;
-    bool prepares = dispatches || (self == SR_CONSUMER && !(plan->flags & SR_SEG_PUSH) && order == __ATOMIC_RELEASE);
+    bool dispatches = self == SR_CONSUMER && !(plan->flags & SR_SEG_QUEUE) && order == __ATOMIC_RELAXED;
+    bool prepares = dispatches || (self == SR_CONSUMER && !(plan->flags & SR_SEG_QUEUE) && order == __ATOMIC_RELEASE);
     if (address == &h->high_water)
-        return dispatches; /* it is its only writer */
-    size_t at = (size_t)((const char *)address - (const char *)ring->parties);
-    if (at < sizeof(sr_party) * ring->n_parties) /* who joined is asked by nobody here */
-        return at % sizeof(sr_party) >= offsetof(sr_party, pid) &&
-               !(plan->dismisses && at % sizeof(sr_party) == offsetof(sr_party, leaving)) &&
-               !(plan->incarnations && at % sizeof(sr_party) == offsetof(sr_party, incarnation)) &&
-               !(plan->grows && at % sizeof(sr_party) == offsetof(sr_party, growing));
+        return dispatches; /* the dispatcher is the only writer */
+    size_t at = (size_t)((const char *)address - (const char *)ring->participants);
+    if (at < sizeof(sr_participant) * ring->n_participants) /* no scenario reads who has joined */
+        return at % sizeof(sr_participant) >= offsetof(sr_participant, pid) &&
+               !(plan->retires && at % sizeof(sr_participant) == offsetof(sr_participant, retiring)) &&
+               !(plan->incarnations && at % sizeof(sr_participant) == offsetof(sr_participant, incarnation)) &&
+               !(plan->grows && at % sizeof(sr_participant) == offsetof(sr_participant, growing));
     at = (size_t)((const char *)address - (const char *)ring->slots);
     if (at >= sizeof(sr_slot) * plan->slots)
         return false;
-    /* The dispatcher prepares a FREE slot, whose word nobody else changes unless memory is short: all that is one step. */
+    /* The dispatcher prepares a FREE slot. Without memory pressure nobody else changes its word, so the preparation is
+     * one step. */
     if (prepares && !plan->trims && !plan->watched && sr_state_of(ring->slots[at / sizeof(sr_slot)].state) == SR_FREE)
         return true;
     at %= sizeof(sr_slot);
     if (plan->watched && (at == offsetof(sr_slot, times.claimed_at) || at == offsetof(sr_slot, times.published_at) ||
                           at == offsetof(sr_slot, times.fetch_ns)))
         return false;
-    if (at == offsetof(sr_slot, run))
+    if (at == offsetof(sr_slot, iteration))
         return !plan->early_end;
     if (at == offsetof(sr_slot, n_ranges) || at == offsetof(sr_slot, cursor))
         return plan->ranges == 0;
-    if (at == offsetof(sr_slot, holder))
+    if (at == offsetof(sr_slot, pinned_by))
         return !plan->holds;
-    if (at == offsetof(sr_slot, committed) || at == offsetof(sr_slot, pinned) || at == offsetof(sr_slot, strays))
+    if (at == offsetof(sr_slot, committed) || at == offsetof(sr_slot, registered) || at == offsetof(sr_slot, orphans))
         return !plan->trims;
     return (at >= offsetof(sr_slot, times) && at < offsetof(sr_slot, layout)) ||
            (at > offsetof(sr_slot, cursor) && at < offsetof(sr_slot, rewound)) || at == offsetof(sr_slot, freed_at);
 }
 
-/* Who copies a record must have acquired what it copies, and its number first; the number's second look orders nothing.
- * `stores`: what is copied must have been released. */
+/* A reader of a record must acquire the number first and then each word. Its second check of the number orders nothing.
+ * A writer (`stores`) must release each word that is copied. */
 static void record_order(const volatile void *address, int order, bool stores)
 {
     size_t at = (size_t)((const char *)address - segment);
@@ -90,12 +91,12 @@ static void record_order(const volatile void *address, int order, bool stores)
     }
 }
 
-/* The counters that are slept on are only compared with what the sleeper has read a moment ago. While nobody is
- * between the two, their value means nothing, and is kept at 0 lest it tell states apart. */
+/* A sleeper compares its counter only with the value that it has just read. While no participant is between the read
+ * and the sleep, the value means nothing. It is then kept at 0, because equal states would differ otherwise. */
 static bool a_counter(const volatile void *a)
 {
-    for (uint32_t p = 0; p < ring->n_parties; p++)
-        if (a == &ring->parties[p].wake)
+    for (uint32_t p = 0; p < ring->n_participants; p++)
+        if (a == &ring->participants[p].wake)
             return true;
     return a == &ring->header->ready || a == &ring->header->freed;
 }
@@ -106,24 +107,24 @@ static void look_begins(const volatile void *a)
         books.looks[self] = (uint32_t)((const char *)a - segment);
 }
 
-/* Who has found something takes its announcement back. */
+/* A participant that has found something withdraws its announcement. */
 static void look_may_end(const volatile void *a)
 {
     const sr_header *h = ring->header;
-    if (a == &ring->parties[self].waiting || a == &h->ready_waiters || a == &h->free_waiters)
+    if (a == &ring->participants[self].waiting || a == &h->ready_waiters || a == &h->free_waiters)
         books.looks[self] = 0;
 }
 
 void machine_settle(void)
 {
-    bool used[MAX_PARTIES + 2] = {0};
-    _Atomic uint32_t *words[MAX_PARTIES + 2] = {&ring->header->ready, &ring->header->freed};
-    for (uint32_t p = 0; p < ring->n_parties; p++)
-        words[2 + p] = &ring->parties[p].wake;
-    for (uint32_t p = 0; p < ring->n_parties; p++)
-        for (uint32_t i = 0; books.looks[p] && i < ring->n_parties + 2; i++)
+    bool used[MAX_PARTICIPANTS + 2] = {0};
+    _Atomic uint32_t *words[MAX_PARTICIPANTS + 2] = {&ring->header->ready, &ring->header->freed};
+    for (uint32_t p = 0; p < ring->n_participants; p++)
+        words[2 + p] = &ring->participants[p].wake;
+    for (uint32_t p = 0; p < ring->n_participants; p++)
+        for (uint32_t i = 0; books.looks[p] && i < ring->n_participants + 2; i++)
             used[i] |= (char *)words[i] == segment + books.looks[p];
-    for (uint32_t i = 0; i < ring->n_parties + 2; i++)
+    for (uint32_t i = 0; i < ring->n_participants + 2; i++)
         if (!used[i])
             *(uint32_t *)words[i] = 0;
 }
@@ -143,7 +144,7 @@ static bool releases(int order) { return order >= __ATOMIC_RELEASE; }
         if (!shared(a))                                                                                         \
             return *a;                                                                                          \
         if (no_step(a, order))                                                                                  \
-            return record_order(a, order, false), *a;                                                                                          \
+            return record_order(a, order, false), *a;                                                           \
         pause_here();                                                                                           \
         record_order(a, order, false);                                                                          \
         TELL("load", a, *a);                                                                                    \
@@ -217,7 +218,7 @@ static bool releases(int order) { return order >= __ATOMIC_RELEASE; }
 ATOMICS(32)
 ATOMICS(64)
 
-/* A plain access goes with the step before it. That hides nothing: race.c finds a conflict in whichever order. */
+/* A plain access belongs to the step before it. This hides nothing: race.c finds a conflict in either order. */
 static void plain(const void *address, bool write)
 {
     if (shared(address))
@@ -278,7 +279,7 @@ int model_clock_gettime(clockid_t clock, struct timespec *t)
     return 0;
 }
 
-/* There is memory, and no limit. */
+/* Memory is available without a limit. */
 int model_fstatfs(int fd, struct statfs *fs);
 int model_fstatfs(int fd, struct statfs *fs)
 {
@@ -305,8 +306,9 @@ int model_fallocate(int fd, int mode, off_t offset, off_t length)
         return 0;
     }
     uint32_t number = books.number[self] - 1u;
-    /* What the others must count on: it stands until the memory is taken. */
-    MUST(number < ring->n_parties && sr_pages_of(ring->parties[number].growing) * SR_PAGE == (uint64_t)length);
+    /* The others count this announcement until the memory is allocated. */
+    MUST(number < ring->n_participants &&
+         sr_pages_of(ring->participants[number].growing) * SR_PAGE == (uint64_t)length);
     return 0;
 }
 
@@ -314,15 +316,16 @@ int model_madvise(void *at, size_t length, int advice);
 int model_madvise(void *at, size_t length, int advice)
 {
     (void)length;
-    if (advice == MADV_REMOVE) { /* from a slot that is nobody else's, and of which nobody is told any more */
-        pause_here(); /* a party may die between a mark and its memory */
+    if (advice == MADV_REMOVE) { /* from a slot of this participant, after `committed` was reduced */
+        pause_here(); /* a participant may die between the store of `committed` and this call */
         uint64_t offset = (uint64_t)((char *)at - sr_task_area(ring, 0));
-        bool whole = offset % ring->stride == 0; /* or what lies behind the first bytes: there are no tails here */
-        const sr_slot *s = &ring->slots[(whole ? offset : offset - ring->task_capacity - SR_PAYLOAD_COMMIT) / ring->stride];
+        bool whole = offset % ring->stride == 0; /* or all after the first bytes; no scenario trims tails */
+        uint64_t from = whole ? offset : offset - ring->task_capacity - SR_PAYLOAD_COMMIT;
+        const sr_slot *s = &ring->slots[from / ring->stride];
         bool dead_ones = self == 0 && (sr_state_of(s->state) == SR_CLAIMED || sr_state_of(s->state) == SR_TRIMMED) &&
-                         books.life[sr_owner_of(s->state) - 1] == DEAD; /* recovered */
+                         books.life[sr_owner_of(s->state) - 1] == DEAD; /* in a recovery */
         MUST(dead_ones || s->state == sr_word(SR_TRIMMED, self + 1, sr_gen_of(s->state)));
-        books.strays[s - ring->slots] = 0;
+        books.orphans[s - ring->slots] = 0;
         MUST(whole ? s->committed == 0 && s->task_committed == 0 : s->committed == SR_PAYLOAD_COMMIT);
     }
     return 0;
@@ -331,11 +334,11 @@ int model_madvise(void *at, size_t length, int advice)
 int model_getpid(void);
 int model_getpid(void) { return FIRST_PID + (int)self; }
 
-/* Only to ask whether there is such a process. */
+/* Only signal 0, which checks whether the process exists. */
 int model_kill(int pid, int signal);
 int model_kill(int pid, int signal)
 {
-    MUST(signal == 0 && pid >= FIRST_PID && pid < FIRST_PID + MAX_PARTIES);
+    MUST(signal == 0 && pid >= FIRST_PID && pid < FIRST_PID + MAX_PARTICIPANTS);
     if (books.life[pid - FIRST_PID] != DEAD)
         return 0;
     errno = ESRCH;
@@ -354,7 +357,7 @@ static uint32_t sleepers(uint32_t word, uint32_t which)
 static long wake(uint32_t word, long count)
 {
     if (count == 1) {
-        /* Which one is the kernel's to choose. While it does, others may come or go. */
+        /* The kernel chooses any sleeper. Meanwhile others may fall asleep or wake up. */
         uint32_t which = choose(sleepers(word, UINT32_MAX)), n = sleepers(word, UINT32_MAX);
         if (n)
             machine_end_wait(sleepers(word, which < n ? which : n - 1), 0);
@@ -368,7 +371,7 @@ static long wake(uint32_t word, long count)
 long model_syscall(long number, ...);
 long model_syscall(long number, ...)
 {
-    if (number == SYS_pidfd_open) { /* kill has told */
+    if (number == SYS_pidfd_open) { /* then kill() checks for the process */
         errno = ENOSYS;
         return -1;
     }
@@ -388,7 +391,7 @@ long model_syscall(long number, ...)
     TELL(operation == FUTEX_WAKE ? "FUTEX_WAKE" : "FUTEX_WAIT", word, value);
     if (operation == FUTEX_WAKE)
         return wake(at, (int)value);
-    MUST(books.looks[self] == at || !a_counter(word)); /* else machine_settle would be wrong */
+    MUST(books.looks[self] == at || !a_counter(word)); /* otherwise machine_settle would be wrong */
     books.looks[self] = 0;
     if (*word != value) {
         errno = EAGAIN;

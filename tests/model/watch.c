@@ -1,7 +1,7 @@
-/* watch.c - the flight recorder, and who looks on: records that are written over again and again, and a slot.
+/* watch.c - the flight recorder and the observer: records that are overwritten again and again, and a slot.
  *
- * Here memory is sequentially consistent, so that the orders of the recorder's words are looked at by themselves: who
- * reads a record must acquire each word, and it must have been released. See shim.c.
+ * The model's memory is sequentially consistent, so shim.c checks the memory orders of the recorder's words separately:
+ * a reader must acquire each word of a record, and the writer must have released it.
  */
 #include "model.h"
 #include "watch_handle.h"
@@ -23,20 +23,20 @@ static void writer(uint32_t me)
     sr_slot *s = &ring->slots[me - 1];
     _Atomic uint64_t *times = sr_words_of(&s->times);
     s->state = sr_word(SR_CLAIMED, me + 1, 1);
-    for (uint32_t seq = 0; seq < plan->tickets; seq++) {
+    for (uint32_t seq = 0; seq < plan->seqs; seq++) {
         uint64_t value = me * 16 + seq + 1;
-        s->run = s->ticket = s->freed_at = s->holder = (uint32_t)value;
+        s->iteration = s->seq = s->freed_at = s->pinned_by = (uint32_t)value;
         s->task.epoch = s->task.rows = (uint32_t)value;
         s->result = (sr_result){.kind = SR_BATCH, .bytes = value};
         for (uint32_t i = 0; i < SR_TIMES; i++)
             times[i] = value;
-        sr_keep_record(ring, me - 1);
+        sr_save_record(ring, me - 1);
     }
 }
 
 static void reader(void)
 {
-    sr_seen seen;
+    sr_record_view seen;
     uint64_t last = 0;
     for (uint32_t look = 0; look < LOOKS; look++) {
         books.reading[self] = 1;
@@ -44,19 +44,19 @@ static void reader(void)
         books.reading[self] = 0;
         if (!passed)
             continue;
-        uint64_t value = seen.ticket;
+        uint64_t value = seen.seq;
         MUST(seen.number >= last && seen.number <= ring->header->recorded);
         last = seen.number;
-        MUST(value && seen.run == value && seen.epoch == value && seen.bytes == value);
+        MUST(value && seen.iteration == value && seen.epoch == value && seen.bytes == value);
         MUST(seen.freed_at == value);
-        MUST(seen.maker == (value | value << 32));
-        MUST(seen.place == ((value / 16 - 1) | (uint64_t)SR_BATCH << 32));
+        MUST(seen.publisher == (value | value << 32));
+        MUST(seen.slot_kind == ((value / 16 - 1) | (uint64_t)SR_BATCH << 32));
         for (uint32_t i = 0; i < SR_TIMES; i++)
             MUST(seen.times[i] == value);
     }
 }
 
-/* The last party reads, the others write; with one record all of them meet in it. */
+/* The last participant reads, the others write. All of them use the same record. */
 void recorder(uint32_t me);
 void recorder(uint32_t me)
 {
@@ -72,24 +72,24 @@ void recorder(uint32_t me)
             ring->slots[p - 1].state = sr_word(SR_FREE, 0, 1);
         }
         uint64_t number = ring->records[0].number;
-        MUST(!all_alive || !(number & SR_RECORD_TORN)); /* only a death leaves it so */
+        MUST(!all_alive || !(number & SR_RECORD_TORN)); /* only a death leaves a record unfinished */
         MUST((number & ~SR_RECORD_TORN) <= ring->header->recorded);
-        MUST(plan->workers > 2 || !all_alive || number == plan->tickets);
+        MUST(plan->workers > 2 || !all_alive || number == plan->seqs);
     }
 }
 
-/* ---- a slot: one look, at any time ---- */
+/* ---- a slot, observed once at any time ---- */
 
 static void onlooker(void)
 {
     struct sr_watch watch = {.header = ring->header, .slots = ring->slots, .n_slots = plan->slots};
-    sr_slot_seen seen;
+    sr_slot_view seen;
     int rc = sr_watch_slot(&watch, 0, &seen);
     MUST(rc == 0 || rc == -EAGAIN);
     if (rc != 0)
         return;
     unsigned state = sr_state_of(seen.state);
-    uint64_t value = seen.seen.ticket + 1;
+    uint64_t value = seen.seen.seq + 1;
     bool done = state == SR_FREE || state == SR_READY || state == SR_LEASED;
     MUST(seen.rows == value && seen.seen.epoch == value);
     MUST(seen.kind == (done ? SR_BATCH : 0) && seen.seen.bytes == (done ? value : 0));
@@ -98,13 +98,13 @@ static void onlooker(void)
     MUST((seen.seen.times[SR_T_PUBLISHED] != 0) == done);
 }
 
-static void maker(uint32_t me)
+static void publisher(uint32_t me)
 {
-    for (uint32_t n = 0; n < plan->tickets; n++) {
+    for (uint32_t n = 0; n < plan->seqs; n++) {
         uint32_t slot, range;
         uint64_t gen;
         MUST(sr_claim(ring, me, SR_FOREVER, &slot, &range, &gen) == 0);
-        uint64_t value = ring->slots[slot].ticket + 1;
+        uint64_t value = ring->slots[slot].seq + 1;
         ring->slots[slot].times.fetch_ns = value;
         sr_result result = {.kind = SR_BATCH, .bytes = value};
         MUST(sr_publish(ring, me, slot, gen, &result, false) == 0);
@@ -113,8 +113,8 @@ static void maker(uint32_t me)
 
 static void taker(void)
 {
-    for (uint32_t ticket = 0; ticket < plan->tickets; ticket++) {
-        sr_task task = {.ticket = ticket, .epoch = ticket + 1, .rows = ticket + 1, .kind = SR_TASK_NEXT};
+    for (uint32_t seq = 0; seq < plan->seqs; seq++) {
+        sr_task task = {.seq = seq, .epoch = seq + 1, .rows = seq + 1, .kind = SR_TASK_NEXT};
         uint32_t slot;
         uint64_t gen;
         sr_result result;
@@ -131,7 +131,7 @@ void watched(uint32_t me)
     if (me == 0)
         taker();
     else if (me == 1)
-        maker(me);
+        publisher(me);
     else
         onlooker();
 }

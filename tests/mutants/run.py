@@ -1,9 +1,13 @@
-"""Breaks the ring on purpose, once per patch in this folder, and fails unless what the patch names notices.
+"""Break slipring on purpose, once per patch below this folder, and fail unless the named check notices.
 
 Usage: ``run.py [NAME...]``.
 
-A patch begins with what it breaks and a line "Caught by: model SCENARIO" (tests/model), or "ctest" or
-"tsan" with a program of tests/c and perhaps a part of a test's name. It is applied to a copy of csrc.
+A patch begins with what it breaks and a line "Caught by:", which names a check:
+
+- ``model SCENARIO`` (tests/model), or ``ctest`` or ``tsan`` with a program of tests/c and perhaps a part of a test's
+  name: for patches of the ring, in this folder. Each is applied to a copy of csrc.
+- ``pytest TEST...``: for patches of the loaders' Python and Cython code, in the folder loader. Each is applied to a
+  copy of the package and its tests. Before that, the named tests must pass without a patch.
 """
 
 import argparse
@@ -20,25 +24,40 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LIMIT = 120  # seconds for one catcher; the C tests have watchdogs of their own
+HANG = 30  # seconds after which pytest ends a test, which counts as failed
 
 # What each catcher says when it has noticed. A build that fails, or a catcher that crashes, is not that.
 NOTICED = {
     "model": re.compile(r"VIOLATED"),
     "ctest": re.compile(r"^FAIL ", re.MULTILINE),
     "tsan": re.compile(r"WARNING: ThreadSanitizer|^FAIL ", re.MULTILINE),
+    "pytest": re.compile(r"^(FAILED|ERROR) \S+::", re.MULTILINE),
 }
+
+# The parts of the tree that a mutant of the loaders needs, and those for compiling a Cython module again.
+PYTHON_PARTS = ["pkg", "tests", "pyproject.toml"]
+CYTHON_PARTS = ["csrc", "setup.py", "README.md", f"build/{os.environ.get('SLIPRING_BUILD', 'release')}"]
 
 
 def catcher_of(patch):
-    """(kind, arguments) of the line that says who must notice."""
-    found = re.search(r"^Caught by: (model|ctest|tsan) (.+)$", patch.read_text(), re.MULTILINE)
+    """Return (kind, arguments) of the line that says who must notice."""
+    found = re.search(rf"^Caught by: ({'|'.join(NOTICED)}) (.+)$", patch.read_text(), re.MULTILINE)
     if found is None:
-        sys.exit(f"{patch.name} has no line 'Caught by: model|ctest|tsan ...'")
+        sys.exit(f"{patch.name} has no line 'Caught by: {'|'.join(NOTICED)} ...'")
     return found[1], found[2].split()
 
 
+def changes_cython(patch):
+    """Return whether a module must be compiled again."""
+    return re.search(r"^\+\+\+ .*\.pyx$", patch.read_text(), re.MULTILINE) is not None
+
+
 def command(kind, arguments, tree):
-    """How to run a catcher in a copy of the tree: building first, so that the limit is on the run."""
+    """Return the commands that build and run a catcher in a copy of the tree; the limit holds for the run alone."""
+    if kind == "pytest":
+        build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+        options = ["-q", "-x", "-p", "no:cacheprovider", f"--timeout={HANG}"]
+        return build, [sys.executable, "-m", "pytest", *options, *arguments]
     if kind == "model":
         make = ["make", "-s", "-C", str(tree / "tests" / "model")]
         return [*make, "build"], [*make, "run", f"ARGS={' '.join(arguments)}"]
@@ -48,8 +67,16 @@ def command(kind, arguments, tree):
     return [*make, f"build-{variant}"], [*make, run, f"FILTER={' '.join(arguments[1:])}"]
 
 
+def execute(argv, tree, limit=None):
+    """Run a command in a copy of the tree, whose package Python imports; return the finished process."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "pkg")}
+    return subprocess.run(
+        argv, cwd=tree, env=environment, timeout=limit, capture_output=True, text=True, errors="replace"
+    )
+
+
 def prepare(folder, patches):
-    """Build what the patches' catchers need from the sources as they are; return that tree.
+    """Build what the ring's catchers need from the sources as they are; return that tree.
 
     Each mutant starts from a copy, so that only the files that a patch touches are compiled again.
     """
@@ -57,15 +84,47 @@ def prepare(folder, patches):
     shutil.copytree(ROOT / "csrc", tree / "csrc")
     for part in ("c", "model"):
         shutil.copytree(ROOT / "tests" / part, tree / "tests" / part)
+    catchers = [catcher_of(patch) for patch in patches]
     programs = {
-        (kind, arguments[0] if kind != "model" else "") for kind, arguments in map(catcher_of, patches)
+        (kind, arguments[0] if kind != "model" else "") for kind, arguments in catchers if kind != "pytest"
     }
     for kind, program in sorted(programs):
         build, _ = command(kind, [program], tree)
-        done = subprocess.run([*build, f"-j{os.cpu_count()}"], capture_output=True, text=True)
+        done = execute([*build, f"-j{os.cpu_count()}"], tree)
         if done.returncode != 0:
             sys.exit(f"without a patch, {' '.join(build)} fails: {done.stderr.strip()}")
     return tree
+
+
+def copy_tree(patch, unpatched, tree):
+    """Make the copy of the tree that a patch is applied to. It keeps mtimes: only patched files are compiled again."""
+    if catcher_of(patch)[0] != "pytest":
+        shutil.copytree(unpatched, tree)
+        return
+    for part in [*PYTHON_PARTS, *(CYTHON_PARTS if changes_cython(patch) else [])]:
+        (tree / part).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy2
+        copy(ROOT / part, tree / part)
+
+
+def files_skipped(patches, pool):
+    """Run the tests that patches name without a patch; return the files whose tests this environment skips."""
+    by_file = {}
+    for kind, arguments in map(catcher_of, patches):
+        for test in arguments if kind == "pytest" else []:
+            by_file.setdefault(test.partition("::")[0], set()).add(test)
+
+    def run_one(file):
+        _, run = command("pytest", sorted(by_file[file]), ROOT)
+        return file, execute(run, ROOT)
+
+    skipped = set()
+    for file, done in pool.map(run_one, sorted(by_file)):
+        if "SKIPPED" in done.stdout and " passed" not in done.stdout:
+            skipped.add(file)
+        elif done.returncode != 0:
+            sys.exit(f"without a patch, named tests of {file} fail: {(done.stdout + done.stderr)[-2000:]}")
+    return skipped
 
 
 def try_one(patch, unpatched, folder):
@@ -73,16 +132,18 @@ def try_one(patch, unpatched, folder):
     kind, arguments = catcher_of(patch)
     tree = folder / patch.stem
     try:
-        shutil.copytree(unpatched, tree)  # keeps mtimes, so make rebuilds only patched files
-        done = subprocess.run(["git", "apply", str(patch)], cwd=tree, capture_output=True, text=True)
+        copy_tree(patch, unpatched, tree)
+        # If other lines nearby have changed, one line of context is enough.
+        done = execute(["git", "apply", "-C1", str(patch)], tree)
         if done.returncode != 0:
             return f"does not apply any more: {done.stderr.strip()}"
         build, run = command(kind, arguments, tree)
-        done = subprocess.run(build, capture_output=True, text=True)
-        if done.returncode != 0:
-            return f"does not build: {done.stderr.strip()[-500:]}"
+        if kind != "pytest" or changes_cython(patch):
+            done = execute(build, tree)
+            if done.returncode != 0:
+                return f"does not build: {done.stderr.strip()[-500:]}"
         try:
-            done = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT, errors="replace")
+            done = execute(run, tree, LIMIT)
         except subprocess.TimeoutExpired:
             return f"{kind} {' '.join(arguments)} was not done after {LIMIT} s"
         if done.returncode == 0 or not NOTICED[kind].search(done.stdout + done.stderr):
@@ -94,12 +155,12 @@ def try_one(patch, unpatched, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="patches, by their names or parts of them")
+    parser.add_argument("names", nargs="*", help="patches, by parts of their paths: rewind, loader/")
     options = parser.parse_args()
     patches = [
         patch
-        for patch in sorted(HERE.glob("*.patch"))
-        if not options.names or any(name in patch.stem for name in options.names)
+        for patch in sorted(HERE.rglob("*.patch"))
+        if not options.names or any(name in str(patch.relative_to(HERE)) for name in options.names)
     ]
     caught, survived = {}, []
 
@@ -107,13 +168,18 @@ def main():
         begun = time.monotonic()
         return patch, try_one(patch, unpatched, folder), time.monotonic() - begun
 
-    # Each has its own copy of the sources, and waits for gcc and for one program on one processor.
+    # Each has its own copy of the sources, and waits for a compiler and for one program on one CPU.
     with (
         tempfile.TemporaryDirectory(prefix="slipring-mutants-") as name,
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
         folder = Path(name)
         unpatched = prepare(folder, patches)
+        skipped = files_skipped(patches, pool)
+        for patch in list(patches):
+            if skipped.intersection(test.partition("::")[0] for test in catcher_of(patch)[1]):
+                print(f"left out  {patch.stem}: its tests are skipped here", flush=True)
+                patches.remove(patch)
         for done in concurrent.futures.as_completed([pool.submit(timed, patch) for patch in patches]):
             patch, problem, took = done.result()
             kind, arguments = catcher_of(patch)

@@ -1,6 +1,6 @@
-/* steps.c - what happens at the points of steps.h: they are counted, and at chosen ones a party is struck.
+/* steps.c - counts the hits of the stop points of steps.h, and kills or stops a participant at chosen points.
  *
- * The orders lie on a page that forked workers share with whoever gives them: tests/steps/points.py.
+ * The orders are on a page that forked workers share with the test that gives them: tests/steps/points.py.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,17 +18,17 @@
 
 typedef struct strike {
     _Atomic int32_t step;  /* number of the point; -1: none */
-    int32_t party;         /* who; -1: any worker */
+    int32_t participant;   /* its number; -1: any worker */
     int32_t how;           /* a signal; 0: _exit(3) */
-    int32_t times;         /* how many are struck */
-    _Atomic int32_t left;  /* hits that pass before */
-    _Atomic int32_t done;  /* how many were struck */
-    _Atomic int32_t pid, worker; /* the last of them: its pid, its party - 1 */
+    int32_t times;         /* how many participants it kills or stops */
+    _Atomic int32_t left;  /* hits to skip before */
+    _Atomic int32_t done;  /* how many it has killed or stopped */
+    _Atomic int32_t pid, worker; /* of the last one: pid, participant - 1 */
 } strike;
 
 typedef struct board {
     strike strikes[STRIKES];
-    _Atomic uint32_t hits[2][MOST_STEPS]; /* by the consumer, by workers */
+    _Atomic uint32_t hits[2][MOST_STEPS]; /* of the consumer, of workers */
 } board;
 
 extern const sr_step *const __start_sr_steps[], *const __stop_sr_steps[];
@@ -49,18 +49,19 @@ SEEN_FROM_TESTS int sr_steps_count(void) { return (int)(__stop_sr_steps - __star
 SEEN_FROM_TESTS const sr_step *sr_steps_at(int i) { return __start_sr_steps[i]; }
 SEEN_FROM_TESTS board *sr_steps_board(void) { return orders; }
 
-void sr_step_as(uint32_t party)
+void sr_step_as(uint32_t participant)
 {
     if (told_pid == (int)getpid())
         return;
-    me = party;
+    me = participant;
     my_pid = (int)getpid();
 }
 
-/* Who this process is, whatever its party number: a process that shares a queue has its number late, and not for ever. */
-SEEN_FROM_TESTS void sr_steps_be(uint32_t party)
+/* Set the participant of this process, whatever number it joins with: a process that shares a queue gets its number
+ * late and may free it again. */
+SEEN_FROM_TESTS void sr_steps_be(uint32_t participant)
 {
-    sr_step_as(party);
+    sr_step_as(participant);
     told_pid = my_pid;
 }
 
@@ -76,13 +77,13 @@ static void end_as(int how)
 void sr_step_here(const sr_step *const *point)
 {
     int32_t i = (int32_t)(point - __start_sr_steps);
-    if (getpid() != my_pid) /* forked, and nobody yet */
+    if (getpid() != my_pid) /* forked, and not yet a participant */
         return;
     int before = errno;
     if (i < MOST_STEPS)
         orders->hits[me != 0][i]++;
     for (strike *s = orders->strikes; s < orders->strikes + STRIKES; s++) {
-        if (s->step != i || (s->party != (int32_t)me && !(s->party < 0 && me != 0)))
+        if (s->step != i || (s->participant != (int32_t)me && !(s->participant < 0 && me != 0)))
             continue;
         int32_t left = s->left--;
         if (left > 0 || left <= -s->times)

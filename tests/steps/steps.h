@@ -1,8 +1,8 @@
-/* steps.h - stop points round everything that csrc does to shared bytes. Only in builds with SR_STEPS.
+/* steps.h - stop points around each access of csrc that changes shared bytes. Only in builds with SR_STEPS.
  *
- * Comes last in csrc/handle.h. There each store, swap, futex call and fallocate becomes the same with a point
- * before it and, where others may act upon it, one behind it. So a new access has its points by itself, and the
- * linker makes the list of them all: the section sr_steps. What a point does is in steps.c.
+ * csrc/handle.h includes this header last. It redefines each store, compare-and-swap, futex call and fallocate: a stop
+ * point comes before the access and, if other participants may act on it, another one after it. So a new access has
+ * its points automatically. The linker collects all points in the section sr_steps. steps.c defines what a point does.
  */
 #ifndef SLIPRING_STEPS_H
 #define SLIPRING_STEPS_H
@@ -15,10 +15,10 @@ typedef struct sr_step {
 } sr_step;
 
 void sr_step_here(const sr_step *const *point);
-/* This process is that party from now on. */
-void sr_step_as(uint32_t party);
+/* Set the participant that this process is from now on. */
+void sr_step_as(uint32_t participant);
 
-#define SR_STEP_AS(party) sr_step_as(party)
+#define SR_STEP_AS(participant) sr_step_as(participant)
 #define SR_STEP(what, word)                                                                                       \
     do {                                                                                                          \
         static const sr_step step_ = {__FILE__, __func__, what, word, __LINE__};                                  \
@@ -34,7 +34,7 @@ void sr_step_as(uint32_t party);
         outcome_;                                                                                                 \
     })
 
-/* Behind a relaxed store is before the next access: nobody waits for it. */
+/* No point follows a relaxed store: nobody waits for it, and the next access has a point before it. */
 #undef sr_store_relaxed
 #undef sr_store_release
 #undef sr_store_ordered

@@ -1,0 +1,197 @@
+/* One commit at a time under a memory cgroup's limit, in made-up /proc and /sys trees. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include "tree.h"
+
+/* Opens and locks a directory of the tree, as another process would; -1: it is locked. */
+static int locked_by_another(const char *dir)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s%s", root, dir);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK_OP(fd, >=, 0);
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return fd;
+    CHECK_EQ(errno, EWOULDBLOCK);
+    close(fd);
+    return -1;
+}
+
+static bool is_locked(const char *dir)
+{
+    int fd = locked_by_another(dir);
+    if (fd >= 0)
+        close(fd);
+    return fd < 0;
+}
+
+static sr_cgroup_locks lock_until(uint64_t deadline)
+{
+    sr_cgroup_locks locks;
+    (void)sr_memory_available(-1, root, NULL, &locks);
+    sr_lock_cgroups(&locks, deadline);
+    return locks;
+}
+
+/* /top/job has no limit, those above and below have one. */
+static void three_groups(const char *mounts)
+{
+    machine();
+    groups("0::/top/job/mine\n", mounts);
+    group("/sys/fs/cgroup/top", true, 4 * GIB, MIB);
+    group("/sys/fs/cgroup/top/job", true, UINT64_MAX, MIB);
+    group("/sys/fs/cgroup/top/job/mine", true, GIB, MIB);
+}
+
+static void groups_with_a_limit_are_locked_each_once(void)
+{
+    three_groups(MOUNT_V2 MOUNT_V2); /* two mounts of one hierarchy */
+    sr_cgroup_locks locks = lock_until(in_ms(3600000)); /* a second lock on one of them would never be had */
+    CHECK_EQ(locks.n, 2);
+    CHECK(is_locked("/sys/fs/cgroup/top") && is_locked("/sys/fs/cgroup/top/job/mine"));
+    CHECK(!is_locked("/sys/fs/cgroup/top/job") && !is_locked("/sys/fs/cgroup"));
+    sr_unlock_cgroups(&locks);
+    CHECK(!is_locked("/sys/fs/cgroup/top") && !is_locked("/sys/fs/cgroup/top/job/mine"));
+    CHECK_EQ(locks.n, 0);
+    clean();
+}
+
+static void without_a_limit_nothing_is_locked(void)
+{
+    machine();
+    groups("0::/job\n", MOUNT_V2);
+    group("/sys/fs/cgroup/job", true, UINT64_MAX, MIB);
+    sr_cgroup_locks locks = lock_until(in_ms(3600000));
+    CHECK_EQ(locks.n, 0);
+    sr_unlock_cgroups(&locks);
+    clean();
+}
+
+static void no_descriptor_is_left_open(void)
+{
+    three_groups(MOUNT_V2 MOUNT_V2);
+    int next = dup(0);
+    close(next);
+    sr_cgroup_locks locks = lock_until(in_ms(3600000));
+    sr_unlock_cgroups(&locks);
+    (void)sr_memory_available(-1, root, NULL, &locks);
+    sr_unlock_cgroups(&locks); /* never locked */
+    CHECK_EQ(dup(0), next);
+    clean();
+}
+
+/* Locks a group and says so; then unlocks it after a while, or waits for its end. */
+static pid_t pinned_by(const char *dir, const int *said, bool unlocks)
+{
+    char byte;
+    pid_t child = fork();
+    CHECK_OP(child, >=, 0);
+    if (child == 0) {
+        int fd = locked_by_another(dir);
+        CHECK_EQ(write(said[1], "l", 1), 1);
+        sleep_ms(unlocks ? 100 : 3600000);
+        CHECK_EQ(write(said[1], "u", 1), 1);
+        close(fd);
+        _exit(0);
+    }
+    CHECK_EQ(read(said[0], &byte, 1), 1);
+    return child;
+}
+
+static void a_lock_is_waited_for(void)
+{
+    int said[2], status;
+    char byte = 0;
+    three_groups(MOUNT_V2);
+    CHECK_OK(pipe(said));
+    pid_t child = pinned_by("/sys/fs/cgroup/top", said, true);
+    CHECK_OK(fcntl(said[0], F_SETFL, O_NONBLOCK));
+    sr_cgroup_locks locks = lock_until(in_ms(3600000));
+    CHECK_EQ(read(said[0], &byte, 1), 1); /* before it was unlocked */
+    CHECK_EQ(byte, 'u');
+    CHECK(is_locked("/sys/fs/cgroup/top"));
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+    sr_unlock_cgroups(&locks);
+    clean();
+}
+
+static void a_process_that_is_killed_releases_its_lock(void)
+{
+    int said[2], status;
+    three_groups(MOUNT_V2);
+    CHECK_OK(pipe(said));
+    pid_t child = pinned_by("/sys/fs/cgroup/top/job/mine", said, false);
+    CHECK(is_locked("/sys/fs/cgroup/top/job/mine"));
+    CHECK_OK(kill(child, SIGKILL));
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    sr_cgroup_locks locks = lock_until(in_ms(3600000));
+    CHECK(is_locked("/sys/fs/cgroup/top/job/mine"));
+    sr_unlock_cgroups(&locks);
+    clean();
+}
+
+static void a_lock_that_is_never_free_is_waited_for_once(void)
+{
+    three_groups(MOUNT_V2);
+    int other = locked_by_another("/sys/fs/cgroup/top");
+    uint64_t deadline = in_ms(50);
+    sr_cgroup_locks locks = lock_until(deadline);
+    CHECK_OP(sr_now(), >=, deadline);
+    CHECK(is_locked("/sys/fs/cgroup/top/job/mine")); /* what can be had is had */
+    sr_unlock_cgroups(&locks);
+    CHECK(is_locked("/sys/fs/cgroup/top"));
+    locks = lock_until(in_ms(3600000)); /* which would be a hang */
+    sr_unlock_cgroups(&locks);
+    close(other);
+    locks = lock_until(in_ms(3600000));
+    CHECK(is_locked("/sys/fs/cgroup/top"));
+    sr_unlock_cgroups(&locks);
+    deadline = in_ms(50);
+    other = locked_by_another("/sys/fs/cgroup/top"); /* from then on it waits again */
+    locks = lock_until(deadline);
+    CHECK_OP(sr_now(), >=, deadline);
+    sr_unlock_cgroups(&locks);
+    clean();
+}
+
+static void a_child_that_is_forked_meanwhile_does_not_keep_the_lock(void)
+{
+    three_groups(MOUNT_V2);
+    sr_cgroup_locks locks = lock_until(in_ms(3600000));
+    pid_t child = fork();
+    if (child == 0) {
+        sleep_ms(3600000);
+        _exit(1);
+    }
+    sr_unlock_cgroups(&locks);
+    CHECK(!is_locked("/sys/fs/cgroup/top") && !is_locked("/sys/fs/cgroup/top/job/mine"));
+    CHECK_OK(kill(child, SIGKILL));
+    CHECK_EQ(waitpid(child, NULL, 0), child);
+    clean();
+}
+
+static void a_descriptor_that_the_program_has_closed_is_not_closed_again(void)
+{
+    three_groups(MOUNT_V2);
+    sr_cgroup_locks locks = lock_until(in_ms(3600000));
+    int number = locks.dirs[0].fd;
+    CHECK_EQ(dup2(0, number), number);
+    sr_unlock_cgroups(&locks);
+    CHECK_OP(fcntl(number, F_GETFD), >=, 0);
+    clean();
+}
+
+static const struct test tests[] = {
+    T(groups_with_a_limit_are_locked_each_once),
+    T(without_a_limit_nothing_is_locked),
+    T(no_descriptor_is_left_open),
+    T(a_lock_is_waited_for),
+    T(a_process_that_is_killed_releases_its_lock),
+    T(a_lock_that_is_never_free_is_waited_for_once),
+    T(a_child_that_is_forked_meanwhile_does_not_keep_the_lock),
+    T(a_descriptor_that_the_program_has_closed_is_not_closed_again),
+};
+RUN_TESTS(tests, 20)

@@ -1,0 +1,254 @@
+/* A slot of a loader segment: dispatch, claim, publish, take and release, and in which state each is allowed. */
+#include "fixture.h"
+
+static void a_slot_passes_through_all_states_from_dispatch_to_release(void)
+{
+    sr_ring *ring = make_ring(2, 2, 0);
+    uint32_t slot, range, found;
+    uint64_t gen, claimed, taken;
+    sr_task task = {.iteration = 5, .epoch = 2, .seq = 9, .seed = 77, .kind = SR_TASK_INDICES, .rows = 3, .bytes = 24};
+    sr_result in = {.kind = SR_BATCH, .table_off = 64, .def_off = 128, .def_hash = 1234, .bytes = 4096,
+                    .n_leaves = 2, .def_bytes = 10, .flags = 3, .pickled = 1}, out;
+
+    CHECK_OK(sr_begin_iteration(ring, 5));
+    CHECK_OK(sr_pick_free(ring, &slot));
+    memcpy(sr_task_area(ring, slot), "indices", 8);
+    CHECK_OK(sr_dispatch(ring, slot, &task, &gen));
+    CHECK_EQ(state_of(ring, slot), SR_TASK);
+    CHECK_EQ(sr_wait_ready(ring, slot, 0, &found), -ETIMEDOUT);
+
+    CHECK_OK(sr_claim(ring, 1, 0, &found, &range, &claimed));
+    CHECK_EQ(found, slot);
+    CHECK_EQ(range, SR_WHOLE);
+    CHECK_EQ(claimed, gen);
+    CHECK_EQ(state_of(ring, slot), SR_CLAIMED);
+    CHECK_EQ(owner_of(ring, slot), 2);
+    CHECK(memcmp(sr_task_of(ring, slot), &task, sizeof task) == 0);
+    CHECK(strcmp(sr_task_area(ring, slot), "indices") == 0);
+    CHECK_OK(sr_publish(ring, 1, slot, gen, &in, false));
+    CHECK_EQ(state_of(ring, slot), SR_READY);
+    CHECK_EQ(owner_of(ring, slot), 0);
+
+    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
+    CHECK_EQ(found, slot);
+    CHECK_OK(sr_take(ring, SR_CONSUMER, slot, &taken, &out));
+    CHECK_EQ(taken, gen);
+    CHECK(memcmp(&in, &out, sizeof in) == 0);
+    CHECK_EQ(state_of(ring, slot), SR_LEASED);
+    CHECK_EQ(owner_of(ring, slot), 1);
+    CHECK_EQ(sr_circulating(ring), 1);
+    CHECK_OK(sr_release(ring, slot, gen));
+    CHECK_EQ(state_of(ring, slot), SR_FREE);
+    CHECK_EQ(sr_circulating(ring), 2);
+    sr_destroy(ring);
+}
+
+static void stamps_have_the_order_of_the_state_changes(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    sr_stamps at;
+    uint64_t before = sr_now(), gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
+    CHECK_OK(sr_add_times(ring, 0, 100, 50, 2));
+    CHECK_OK(sr_add_times(ring, 0, 7, 3, 1));
+    CHECK_OK(publish(ring, 1, 0, gen, false));
+    take(ring, 0);
+    CHECK_OK(sr_stamps_of(ring, 0, &at));
+    CHECK_OP(before, <=, at.dispatched_at);
+    CHECK_OP(at.dispatched_at, <=, at.claimed_at);
+    CHECK_OP(at.claimed_at, <=, at.published_at);
+    CHECK_OP(at.published_at, <=, at.taken_at);
+    CHECK_EQ(at.fetch_ns, 107);
+    CHECK_EQ(at.collate_ns, 53);
+    CHECK_EQ(at.skipped, 3);
+    CHECK_OK(sr_release(ring, 0, gen));
+    dispatch(ring, 0, 1, 0, 0);
+    CHECK_OK(sr_stamps_of(ring, 0, &at));
+    CHECK_EQ(at.claimed_at | at.fetched_at | at.published_at | at.taken_at | at.fetch_ns | at.idle_ns | at.skipped, 0);
+    CHECK_EQ(sr_stamps_of(ring, 1, &at), -EINVAL);
+    CHECK_EQ(sr_add_times(ring, 1, 1, 1, 0), -EINVAL);
+    sr_destroy(ring);
+}
+
+/* ---- operations that a state does not allow ---- */
+
+/* The operations that are tried in each state. */
+enum verb { DISPATCH, CANCEL, PUBLISH, ABORT, TAKE, RELEASE, DISCARD, UNPIN, N_VERBS };
+
+static int try(sr_ring *ring, enum verb verb, uint64_t gen)
+{
+    sr_task task = {.kind = SR_TASK_NEXT};
+    sr_result result = {0};
+    uint64_t g;
+    switch (verb) {
+    case DISPATCH: return sr_dispatch(ring, 0, &task, &g);
+    case CANCEL: return sr_cancel(ring, 0, gen);
+    case PUBLISH: return sr_publish(ring, 1, 0, gen, &result, false);
+    case ABORT: return sr_abort(ring, 1, 0, gen);
+    case TAKE: return sr_take(ring, SR_CONSUMER, 0, &g, &result);
+    case RELEASE: return sr_release(ring, 0, gen);
+    case DISCARD: return sr_discard(ring, 0);
+    case UNPIN: return sr_unpin(ring, 1, 0, gen);
+    default: return -EINVAL;
+    }
+}
+
+static void each_operation_works_only_in_its_state(void)
+{
+    static const int expected[][N_VERBS] = {
+        /*              DISPATCH CANCEL  PUBLISH   ABORT     TAKE    RELEASE   DISCARD  UNPIN */
+        [SR_FREE]    = {0,       -EBUSY, -ESTALE, -ESTALE, -EBUSY, -ESTALE, -EBUSY, -ESTALE},
+        [SR_TASK]    = {-EBUSY,  0,      -ESTALE, -ESTALE, -EBUSY, -ESTALE, -EBUSY, -ESTALE},
+        [SR_CLAIMED] = {-EBUSY,  -EBUSY, 0,       0,       -EBUSY, -ESTALE, -EBUSY, -ESTALE},
+        [SR_READY]   = {-EBUSY,  -EBUSY, -ESTALE, -ESTALE, 0,      -ESTALE, 0,      -ESTALE},
+        [SR_LEASED]  = {-EBUSY,  -EBUSY, -ESTALE, -ESTALE, -EBUSY, 0,       -EBUSY, -ESTALE},
+        [SR_PARKED]  = {-EBUSY,  -EBUSY, -ESTALE, -ESTALE, -EBUSY, -ESTALE, -EBUSY, 0},
+    };
+    static const unsigned states[] = {SR_FREE, SR_TASK, SR_CLAIMED, SR_READY, SR_LEASED, SR_PARKED};
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
+        for (enum verb verb = 0; verb < N_VERBS; verb++) {
+            sr_ring *ring = make_ring(1, 3, 0);
+            uint64_t gen = bring_to(ring, 0, states[i], 1, false);
+            uint64_t word = sr_load_acquire(&ring->slots[0].state);
+            int rc = try(ring, verb, gen);
+            if (rc != expected[states[i]][verb])
+                fprintf(stderr, "state %u, verb %d\n", states[i], verb);
+            CHECK_EQ(rc, expected[states[i]][verb]);
+            if (rc != 0)
+                CHECK_EQ(sr_load_acquire(&ring->slots[0].state), word);
+            sr_destroy(ring);
+        }
+    }
+}
+
+static void an_operation_with_another_generation_is_stale(void)
+{
+    static const struct {
+        unsigned state;
+        enum verb verb;
+    } cases[] = {{SR_TASK, CANCEL}, {SR_CLAIMED, PUBLISH}, {SR_CLAIMED, ABORT}, {SR_LEASED, RELEASE},
+                 {SR_PARKED, UNPIN}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sr_ring *ring = make_ring(1, 3, 0);
+        uint64_t gen = bring_to(ring, 0, cases[i].state, 1, false);
+        CHECK_EQ(try(ring, cases[i].verb, gen - 1), -ESTALE);
+        CHECK_EQ(try(ring, cases[i].verb, gen + 1), -ESTALE);
+        CHECK_OK(try(ring, cases[i].verb, gen));
+        sr_destroy(ring);
+    }
+}
+
+static void an_operation_of_another_participant_is_stale(void)
+{
+    sr_ring *ring = make_ring(1, 3, 0);
+    uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
+    CHECK_EQ(publish(ring, 2, 0, gen, false), -ESTALE);
+    CHECK_EQ(sr_abort(ring, 2, 0, gen), -ESTALE);
+    CHECK_EQ(sr_rewind(ring, 2, 0, gen), -ESTALE);
+    CHECK_OK(publish(ring, 1, 0, gen, true));
+    CHECK_EQ(sr_unpin(ring, 2, 0, gen), -ESTALE);
+    CHECK_OK(sr_unpin(ring, 1, 0, gen));
+    sr_destroy(ring);
+}
+
+static void numbers_out_of_range_are_refused(void)
+{
+    sr_ring *ring = make_ring(2, 3, 0);
+    uint32_t slot, range;
+    uint64_t gen;
+    sr_result result = {0};
+    sr_task task = {.n_ranges = SR_MAX_RANGES + 1};
+    CHECK_EQ(sr_dispatch(ring, 0, &task, &gen), -EINVAL);
+    task = (sr_task){.addressee = 4};
+    CHECK_EQ(sr_dispatch(ring, 0, &task, &gen), -EINVAL);
+    task.addressee = 3;
+    CHECK_EQ(sr_dispatch(ring, 2, &task, &gen), -EINVAL);
+    CHECK_EQ(sr_cancel(ring, 2, 0), -EINVAL);
+    CHECK_EQ(sr_take(ring, SR_CONSUMER, 2, &gen, &result), -EINVAL);
+    CHECK_EQ(sr_take(ring, 3, 0, &gen, &result), -EINVAL);
+    CHECK_EQ(sr_release(ring, 2, 0), -EINVAL);
+    CHECK_EQ(sr_discard(ring, 2), -EINVAL);
+    CHECK_EQ(sr_wait_ready(ring, 2, 0, &slot), -EINVAL);
+    CHECK_EQ(sr_claim(ring, 3, 0, &slot, &range, &gen), -EINVAL);
+    CHECK_EQ(sr_publish(ring, 1, 2, 0, &result, false), -EINVAL);
+    CHECK_EQ(sr_abort(ring, 1, 2, 0), -EINVAL);
+    CHECK_EQ(sr_unpin(ring, 1, 2, 0), -EINVAL);
+    CHECK_EQ(sr_rewind(ring, 1, 2, 0), -EINVAL);
+    CHECK_EQ(sr_recover(ring, 3), -EINVAL);
+    CHECK_EQ(sr_claim_free(ring, 1, 0, &slot, &gen), -EINVAL); /* not a queue segment */
+    CHECK(sr_result_of(ring, 2, SR_WHOLE) == NULL && sr_result_of(ring, 0, SR_MAX_RANGES) == NULL);
+    sr_destroy(ring);
+}
+
+static void a_dispatch_into_a_busy_slot_changes_nothing(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen = dispatch(ring, 0, 4, 0, 0);
+    sr_task other = {.seq = 99, .seed = 1};
+    CHECK_EQ(sr_dispatch(ring, 0, &other, NULL), -EBUSY);
+    CHECK_EQ(sr_task_of(ring, 0)->seq, 4);
+    CHECK_EQ(sr_cancel(ring, 0, gen), 0);
+    sr_destroy(ring);
+}
+
+static void the_generation_wraps(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen;
+    poke(ring, 0, sr_word(SR_FREE, 0, LAST_GEN - 1));
+    CHECK_EQ(dispatch(ring, 0, 0, 0, 0), LAST_GEN);
+    CHECK_EQ(claim(ring, 1, NULL, &gen), 0);
+    CHECK_EQ(gen, LAST_GEN);
+    CHECK_OK(publish(ring, 1, 0, gen, false));
+    CHECK_OK(sr_release(ring, 0, take(ring, 0)));
+    CHECK_EQ(dispatch(ring, 0, 1, 0, 0), 0);
+    CHECK_EQ(sr_cancel(ring, 0, LAST_GEN), -ESTALE);
+    CHECK_EQ(claim(ring, 1, NULL, &gen), 0);
+    CHECK_EQ(gen, 0);
+    CHECK_EQ(publish(ring, 1, 0, LAST_GEN, false), -ESTALE);
+    CHECK_OK(publish(ring, 1, 0, 0, false));
+    CHECK_OK(sr_release(ring, 0, take(ring, 0)));
+    sr_destroy(ring);
+}
+
+static void the_generation_of_a_cooperative_slot_wraps(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint32_t range;
+    uint64_t gen;
+    poke(ring, 0, sr_word(SR_FREE, 0, LAST_GEN));
+    CHECK_EQ(dispatch(ring, 0, 0, 0, 2), 0);
+    CHECK_EQ(claim(ring, 1, &range, &gen), 0);
+    CHECK_EQ(sr_layout_propose(ring, 1, 0, 0, 0), 0);
+    CHECK_EQ(sr_layout_propose(ring, 1, 0, LAST_GEN, 0), -ESTALE);
+    CHECK_EQ(sr_range_done(ring, 1, 0, range, LAST_GEN, NULL), -ESTALE);
+    CHECK_EQ(sr_range_done(ring, 1, 0, range, 0, NULL), 0);
+    sr_destroy(ring);
+}
+
+static void errors_and_ends_are_published_and_taken_like_batches(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    for (uint16_t kind = SR_ERROR; kind <= SR_END; kind++) {
+        sr_result in = {.kind = kind}, out;
+        uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
+        CHECK_OK(sr_publish(ring, 1, 0, gen, &in, false));
+        CHECK_OK(sr_take(ring, SR_CONSUMER, 0, &gen, &out));
+        CHECK_EQ(out.kind, kind);
+        CHECK_OK(sr_release(ring, 0, gen));
+    }
+    sr_destroy(ring);
+}
+
+static const struct test tests[] = {
+    T(a_slot_passes_through_all_states_from_dispatch_to_release),
+    T(stamps_have_the_order_of_the_state_changes),
+    T(each_operation_works_only_in_its_state),
+    T(an_operation_with_another_generation_is_stale),
+    T(an_operation_of_another_participant_is_stale),
+    T(numbers_out_of_range_are_refused),
+    T(a_dispatch_into_a_busy_slot_changes_nothing),
+    T(the_generation_wraps),
+    T(the_generation_of_a_cooperative_slot_wraps),
+    T(errors_and_ends_are_published_and_taken_like_batches),
+};
+RUN_TESTS(tests, 20)

@@ -1,0 +1,145 @@
+/* Arrays that worker code keeps after the publish: the slot becomes FREE after both the release and the unpin. */
+#include "fixture.h"
+
+static void a_release_before_the_unpin_parks_the_slot(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint32_t slot;
+    uint64_t gen = bring_to(ring, 0, SR_LEASED, 1, true);
+    CHECK_OK(sr_release(ring, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_PARKED);
+    CHECK_EQ(owner_of(ring, 0), 2); /* the worker */
+    CHECK_EQ(sr_circulating(ring), 0);
+    CHECK_EQ(sr_pick_free(ring, &slot), -EAGAIN);
+    CHECK_EQ(sr_release(ring, 0, gen), -ESTALE);
+    CHECK_OK(sr_unpin(ring, 1, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    CHECK_EQ(sr_unpin(ring, 1, 0, gen), -ESTALE);
+    sr_destroy(ring);
+}
+
+static void an_unpin_before_the_release_leaves_the_slot_leased(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen = bring_to(ring, 0, SR_LEASED, 1, true);
+    CHECK_OK(sr_unpin(ring, 1, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_LEASED);
+    CHECK_OK(sr_release(ring, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void an_unpin_before_the_take_leaves_the_slot_ready(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen = bring_to(ring, 0, SR_READY, 1, true);
+    CHECK_OK(sr_unpin(ring, 1, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_READY);
+    CHECK_EQ(take(ring, 0), gen);
+    CHECK_OK(sr_release(ring, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void a_discarded_batch_that_is_pinned_is_parked(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen = bring_to(ring, 0, SR_READY, 1, true);
+    CHECK_OK(sr_discard(ring, 0));
+    CHECK_EQ(state_of(ring, 0), SR_PARKED);
+    CHECK_OK(sr_unpin(ring, 1, 0, gen));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void an_unpin_of_an_earlier_generation_is_stale(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    uint64_t gen = bring_to(ring, 0, SR_PARKED, 1, true);
+    CHECK_OK(sr_unpin(ring, 1, 0, gen));
+    uint64_t next = bring_to(ring, 0, SR_LEASED, 1, true);
+    CHECK_EQ(sr_unpin(ring, 1, 0, gen), -ESTALE);
+    CHECK_EQ(state_of(ring, 0), SR_LEASED);
+    CHECK_OK(sr_unpin(ring, 1, 0, next));
+    sr_destroy(ring);
+}
+
+static void a_dead_threads_pins_remain(void)
+{
+    sr_ring *ring = make_ring(3, 2, 0);
+    uint64_t leased = bring_to(ring, 0, SR_LEASED, 1, true);
+    uint64_t parked = bring_to(ring, 1, SR_PARKED, 1, true);
+    bring_to(ring, 2, SR_CLAIMED, 1, false);
+    CHECK_EQ(sr_recover_thread(ring, 1), 1);
+    CHECK_EQ(state_of(ring, 2), SR_TASK);
+    CHECK_EQ(state_of(ring, 1), SR_PARKED);
+    CHECK_OK(sr_release(ring, 0, leased));
+    CHECK_EQ(state_of(ring, 0), SR_PARKED);
+    CHECK_OK(sr_unpin(ring, 1, 0, leased));
+    CHECK_OK(sr_unpin(ring, 1, 1, parked));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    CHECK_EQ(state_of(ring, 1), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void a_dead_workers_pins_are_released(void)
+{
+    sr_ring *ring = make_ring(3, 3, 0);
+    uint64_t leased = bring_to(ring, 0, SR_LEASED, 1, true);
+    bring_to(ring, 1, SR_PARKED, 1, true);
+    bring_to(ring, 2, SR_PARKED, 2, true); /* pinned by another worker */
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(state_of(ring, 0), SR_LEASED);
+    CHECK_EQ(state_of(ring, 1), SR_FREE);
+    CHECK_EQ(state_of(ring, 2), SR_PARKED);
+    CHECK_OK(sr_release(ring, 0, leased));
+    CHECK_EQ(state_of(ring, 0), SR_FREE);
+    sr_destroy(ring);
+}
+
+/* ---- release and unpin concurrently ---- */
+
+static sr_ring *shared;
+static _Atomic uint64_t go, done, the_gen;
+
+static void *unpinner(void *unused)
+{
+    (void)unused;
+    for (uint64_t round = 1; await_round(&go, round) == round; round++) {
+        CHECK_OK(sr_unpin(shared, 1, 0, sr_load_relaxed(&the_gen)));
+        sr_store_release(&done, round);
+    }
+    return NULL;
+}
+
+static void a_concurrent_release_and_unpin_free_the_slot_once(void)
+{
+    pthread_t thread;
+    uint64_t end = in_ms(RACE_MS);
+    shared = make_ring(1, 2, 0);
+    CHECK_OK(pthread_create(&thread, NULL, unpinner, NULL));
+    for (uint64_t round = 1; sr_now() < end; round++) {
+        uint64_t gen = bring_to(shared, 0, SR_LEASED, 1, true);
+        sr_store_relaxed(&the_gen, gen);
+        sr_store_release(&go, round);
+        CHECK_OK(sr_release(shared, 0, gen));
+        await_round(&done, round);
+        CHECK_EQ(state_of(shared, 0), SR_FREE);
+        CHECK_EQ(sr_gen_of(sr_load_acquire(&shared->slots[0].state)), gen);
+    }
+    sr_store_release(&go, OVER);
+    pthread_join(thread, NULL);
+    sr_destroy(shared);
+}
+
+static const struct test tests[] = {
+    T(a_release_before_the_unpin_parks_the_slot),
+    T(an_unpin_before_the_release_leaves_the_slot_leased),
+    T(an_unpin_before_the_take_leaves_the_slot_ready),
+    T(a_discarded_batch_that_is_pinned_is_parked),
+    T(an_unpin_of_an_earlier_generation_is_stale),
+    T(a_dead_workers_pins_are_released),
+    T(a_dead_threads_pins_remain),
+    T(a_concurrent_release_and_unpin_free_the_slot_once),
+};
+RUN_TESTS(tests, 30)

@@ -1,0 +1,261 @@
+/* Queue segments: producers claim FREE slots, consumers take the batch that was published first. */
+#include "fixture.h"
+
+static uint64_t produce(sr_ring *ring, uint32_t participant, uint32_t *slot)
+{
+    uint64_t gen;
+    CHECK_OK(sr_claim_free(ring, participant, 0, slot, &gen));
+    CHECK_OK(publish(ring, participant, *slot, gen, false));
+    return gen;
+}
+
+static void a_consumer_takes_what_a_producer_published(void)
+{
+    sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
+    uint32_t slot, found;
+    uint64_t gen, taken, at;
+    sr_result result = {.kind = SR_BATCH, .bytes = 11}, out;
+    CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gen));
+    CHECK_EQ(state_of(ring, slot), SR_CLAIMED);
+    CHECK_EQ(owner_of(ring, slot), 2);
+    CHECK_OK(sr_alloc(ring, 1, slot, 100, 64, &at, NULL));
+    CHECK_EQ(at, 0);
+    CHECK_OK(sr_publish(ring, 1, slot, gen, &result, false));
+    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
+    CHECK_EQ(found, slot);
+    CHECK_OK(sr_take(ring, 2, found, &taken, &out));
+    CHECK_EQ(taken, gen);
+    CHECK_EQ(out.bytes, 11);
+    CHECK_EQ(owner_of(ring, slot), 3); /* the consumer with the lease */
+    CHECK_EQ(sr_take(ring, 0, found, &taken, &out), -EBUSY);
+    CHECK_OK(sr_release(ring, slot, gen));
+    sr_destroy(ring);
+}
+
+static void batches_are_taken_in_the_order_of_publication(void)
+{
+    sr_ring *ring = make_ring(4, 3, SR_SEG_QUEUE);
+    uint32_t slots[4], found;
+    uint64_t gens[4];
+    sr_store_relaxed(&ring->header->order, UINT64_MAX - 1); /* it wraps */
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(sr_claim_free(ring, 1 + (uint32_t)i % 2, 0, &slots[i], &gens[i]));
+    static const int order[] = {2, 0, 3, 1};
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(publish(ring, 1 + (uint32_t)order[i] % 2, slots[order[i]], gens[order[i]], false));
+    for (int i = 0; i < 4; i++) {
+        CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
+        CHECK_EQ(found, slots[order[i]]);
+        take(ring, found);
+    }
+    sr_destroy(ring);
+}
+
+static void only_the_first_batch_can_be_taken(void)
+{
+    /* A faster consumer may take the batch that a slow one saw first; then the slot may contain a later batch. */
+    sr_ring *ring = make_ring(2, 4, SR_SEG_QUEUE);
+    uint32_t first, second, slot, found;
+    uint64_t gen;
+    sr_result result;
+    produce(ring, 1, &first);
+    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found)); /* the slow consumer */
+    CHECK_OK(sr_take(ring, 2, first, &gen, &result));
+    produce(ring, 1, &second);
+    CHECK_OK(sr_release(ring, first, gen));
+    produce(ring, 1, &slot);
+    CHECK_EQ(slot, first);
+    CHECK_EQ(sr_take(ring, 3, found, &gen, &result), -EBUSY);
+    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
+    CHECK_EQ(found, second);
+    CHECK_OK(sr_take(ring, 3, found, &gen, &result));
+    sr_destroy(ring);
+}
+
+static void a_full_segment_makes_producers_wait(void)
+{
+    sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
+    uint32_t slot, other;
+    uint64_t gen;
+    produce(ring, 1, &slot);
+    produce(ring, 1, &other);
+    CHECK_EQ(sr_claim_free(ring, 1, 0, &other, &gen), -ETIMEDOUT);
+    CHECK_OK(sr_release(ring, slot, take(ring, slot)));
+    CHECK_OK(sr_claim_free(ring, 2, 0, &other, &gen));
+    CHECK_EQ(other, slot);
+    CHECK_OK(sr_abort(ring, 2, other, gen));
+    CHECK_EQ(state_of(ring, other), SR_FREE);
+    sr_destroy(ring);
+}
+
+static sr_ring *shared;
+
+static void *wait_for_a_slot(void *slot)
+{
+    uint64_t gen;
+    CHECK_OK(sr_claim_free(shared, 1, SR_FOREVER, slot, &gen));
+    return NULL;
+}
+
+static void a_release_wakes_a_producer(void)
+{
+    uint32_t slot, got = 99;
+    pthread_t thread;
+    shared = make_ring(1, 3, SR_SEG_QUEUE);
+    sr_store_release(&shared->header->freed, UINT32_MAX);
+    produce(shared, 1, &slot);
+    uint64_t gen = take(shared, slot);
+    CHECK_OK(pthread_create(&thread, NULL, wait_for_a_slot, &got));
+    while (sr_load_acquire(&shared->header->free_waiters) == 0)
+        sleep_ms(1);
+    sleep_ms(10);
+    CHECK_OK(sr_release(shared, slot, gen));
+    pthread_join(thread, NULL);
+    CHECK_EQ(got, slot);
+    sr_destroy(shared);
+}
+
+static void a_queue_segment_accepts_no_tasks(void)
+{
+    sr_ring *ring = make_ring(1, 2, SR_SEG_QUEUE);
+    sr_task task = {0};
+    uint64_t gen;
+    CHECK_EQ(sr_dispatch(ring, 0, &task, &gen), -EINVAL);
+    nothing_to_claim(ring, 1);
+    sr_destroy(ring);
+}
+
+static void a_new_iteration_discards_nothing_in_a_queue_segment(void)
+{
+    sr_ring *ring = make_ring(2, 2, SR_SEG_QUEUE);
+    uint32_t slot, found;
+    produce(ring, 1, &slot);
+    CHECK_OK(sr_begin_iteration(ring, 7));
+    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
+    CHECK_EQ(found, slot);
+    CHECK_OK(sr_pick_free(ring, &found));
+    CHECK(found != slot);
+    sr_destroy(ring);
+}
+
+/* ---- deaths ---- */
+
+static void a_dead_producers_claim_becomes_free(void)
+{
+    sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
+    uint32_t slot, other;
+    uint64_t gen;
+    produce(ring, 1, &other); /* the published batch stays */
+    CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gen));
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(state_of(ring, slot), SR_FREE);
+    CHECK_EQ(state_of(ring, other), SR_READY);
+    sr_destroy(ring);
+}
+
+static void a_dead_consumers_lease_becomes_free(void)
+{
+    sr_ring *ring = make_ring(2, 4, SR_SEG_QUEUE);
+    uint32_t slot;
+    uint64_t gen, other;
+    sr_result result;
+    produce(ring, 1, &slot);
+    CHECK_OK(sr_take(ring, 2, slot, &gen, &result));
+    produce(ring, 1, &slot);
+    CHECK_OK(sr_take(ring, 3, slot, &other, &result));
+    CHECK_EQ(sr_recover(ring, 2), 0);
+    CHECK_EQ(state_of(ring, slot), SR_LEASED); /* by the other consumer */
+    CHECK_EQ(state_of(ring, 1 - slot), SR_FREE);
+    CHECK_EQ(sr_release(ring, 1 - slot, gen), -ESTALE);
+    sr_destroy(ring);
+}
+
+static void a_dead_consumers_lease_of_a_pinned_batch_is_parked(void)
+{
+    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
+    uint32_t slot;
+    uint64_t gen;
+    sr_result result;
+    CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gen));
+    CHECK_OK(publish(ring, 1, slot, gen, true));
+    CHECK_OK(sr_take(ring, 2, slot, &gen, &result));
+    CHECK_EQ(sr_recover(ring, 2), 0);
+    CHECK_EQ(state_of(ring, slot), SR_PARKED);
+    CHECK_OK(sr_unpin(ring, 1, slot, gen));
+    CHECK_EQ(state_of(ring, slot), SR_FREE);
+    sr_destroy(ring);
+}
+
+static void a_slot_becomes_free_if_the_process_that_pinned_and_leased_it_dies(void)
+{
+    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
+    uint32_t slot;
+    uint64_t gen;
+    sr_result result;
+    CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gen));
+    CHECK_OK(publish(ring, 1, slot, gen, true));
+    CHECK_OK(sr_take(ring, 1, slot, &gen, &result)); /* its own batch */
+    CHECK_EQ(sr_recover(ring, 1), 0);
+    CHECK_EQ(state_of(ring, slot), SR_FREE);
+    sr_destroy(ring);
+}
+
+/* Several survivors detect the same death concurrently. */
+enum { SURVIVORS = 3, DEATHS = 300 };
+static pthread_barrier_t barrier;
+
+static void *survivor(void *number)
+{
+    for (int i = 0; i < DEATHS; i++) {
+        pthread_barrier_wait(&barrier);
+        CHECK_EQ(sr_recover(shared, 1), 0);
+        pthread_barrier_wait(&barrier);
+        for (uint32_t s = 0; number == NULL && s < shared->n_slots; s++)
+            CHECK_EQ(state_of(shared, s), SR_FREE);
+        pthread_barrier_wait(&barrier);
+    }
+    return NULL;
+}
+
+static void several_survivors_may_recover_concurrently(void)
+{
+    pthread_t threads[SURVIVORS];
+    shared = make_ring(4, 3, SR_SEG_QUEUE);
+    pthread_barrier_init(&barrier, NULL, SURVIVORS + 1);
+    for (uintptr_t i = 0; i < SURVIVORS; i++)
+        CHECK_OK(pthread_create(&threads[i], NULL, survivor, (void *)i));
+    for (int i = 0; i < DEATHS; i++) {
+        uint32_t slot[4];
+        uint64_t gen[4];
+        sr_result result;
+        for (int k = 0; k < 4; k++)
+            CHECK_OK(sr_claim_free(shared, 1, 0, &slot[k], &gen[k]));
+        for (int k = 1; k < 4; k++) /* slot 0: claimed; 1: pinned and leased; 2: parked; 3: leased */
+            CHECK_OK(publish(shared, 1, slot[k], gen[k], k < 3));
+        for (int k = 1; k < 4; k++)
+            CHECK_OK(sr_take(shared, 1, slot[k], &gen[k], &result));
+        CHECK_OK(sr_release(shared, slot[2], gen[2]));
+        pthread_barrier_wait(&barrier);
+        pthread_barrier_wait(&barrier);
+        pthread_barrier_wait(&barrier);
+    }
+    for (int i = 0; i < SURVIVORS; i++)
+        pthread_join(threads[i], NULL);
+    sr_destroy(shared);
+}
+
+static const struct test tests[] = {
+    T(a_consumer_takes_what_a_producer_published),
+    T(batches_are_taken_in_the_order_of_publication),
+    T(only_the_first_batch_can_be_taken),
+    T(a_full_segment_makes_producers_wait),
+    T(a_release_wakes_a_producer),
+    T(a_queue_segment_accepts_no_tasks),
+    T(a_new_iteration_discards_nothing_in_a_queue_segment),
+    T(a_dead_producers_claim_becomes_free),
+    T(a_dead_consumers_lease_becomes_free),
+    T(a_dead_consumers_lease_of_a_pinned_batch_is_parked),
+    T(a_slot_becomes_free_if_the_process_that_pinned_and_leased_it_dies),
+    T(several_survivors_may_recover_concurrently),
+};
+RUN_TESTS(tests, 30)
