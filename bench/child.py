@@ -19,8 +19,6 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from bench.exact import error
 from bench.measure import Timing, measure
 from bench.memory import of_job
@@ -73,7 +71,6 @@ def _measure(rival: Rival, module: Any, request: dict[str, Any]) -> dict[str, An
     """Measure, in the fork; errors become answers."""
     size, workers, expected = request["batch_size"], request["workers"], request["expected"]
     question = replace(QUESTIONS[request["question"]], batch_size=size)
-    _same_malloc_for_all()
     known = None if expected is None else set(expected)
     counts = getattr(module, "counts", None)
     try:
@@ -96,15 +93,6 @@ def _measure(rival: Rival, module: Any, request: dict[str, Any]) -> dict[str, An
 
         traceback.print_exc()
         return {"error": f"{type(failure).__name__}: {failure}"}
-
-
-def _same_malloc_for_all() -> None:
-    """Free a big block, once.
-
-    glibc maps and unmaps every big block until the first of its size is freed, and keeps such blocks from
-    then on, which can make a rival a quarter faster. Which of them happens to free one must not matter.
-    """
-    np.empty(24 << 20, np.uint8)  # less than 32 MiB: larger ones it always maps
 
 
 def _await(receiver: int, limit_s: float) -> dict[str, Any]:

@@ -73,6 +73,14 @@ def numbered(dataset: Dataset, batch_size: int, number: int, into: Any = None) -
     return collate([dataset[index] for index in range(start, start + batch_size)], into)
 
 
+def numbered_by_rows(dataset: Dataset, batch_size: int, number: int, into: tuple[Any, ...]) -> None:
+    """Make the same batch from samples that are tuples, and copy each sample to its row as soon as it is made."""
+    start = number * batch_size % (len(dataset) - len(dataset) % batch_size)
+    for row in range(batch_size):
+        for space, part in zip(into, dataset[start + row]):
+            space[row] = part
+
+
 class Stream:
     """The batches of one worker of several, without end: worker, worker + workers, worker + 2 workers, ...
 

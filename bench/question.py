@@ -132,4 +132,12 @@ class Ready(Dataset):
         self.make = make
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return Ready, (self.make,)
+        return type(self), (self.make,)
+
+
+class New(Ready):
+    """A dataset that makes a new array for each sample (array, label), as nearly all datasets do."""
+
+    def __getitem__(self, index: int) -> Any:
+        array, label = self.sources[index]
+        return array.copy(), label

@@ -164,6 +164,13 @@ def collate() -> tuple[str, str]:
     return found(loader(Data(400, sleeping(0.0002)), collate_fn=stack), 0.0005)
 
 
+def pickled() -> tuple[str, str]:
+    def objects(samples: list[np.ndarray]) -> list[set[int]]:
+        return [set(range(5000)) for _ in samples]
+
+    return found(loader(Data(2000, lambda i: None), collate_fn=objects), 0.0)
+
+
 def sampler() -> tuple[str, str]:
     return found(loader(Data(160, lambda i: None), sampler=Draws()), 0.002)
 
@@ -197,6 +204,15 @@ def tiny() -> tuple[str, str]:
 def memory() -> tuple[str, str]:
     TEXTS.extend(f"some text {i}" for i in range(2_000_000))
     return found(loader(Texts()), 0.0001)
+
+
+def page_faults() -> tuple[str, str]:
+    def stack(samples: list[np.ndarray]) -> np.ndarray:
+        return np.stack(samples)
+
+    os.environ["MALLOC_TRIM_THRESHOLD_"] = "131072"  # the workers' heap is left alone
+    data = Data(1600 * 32, lambda i: None, 1 << 16)
+    return found(loader(data, batch_size=32, collate_fn=stack), 0.0, 1)
 
 
 def cache() -> tuple[str, str]:
@@ -292,6 +308,7 @@ SCENES: tuple[tuple[str, str, Scene], ...] = (
     ("worker", "a worker that waits longer", worker_that_waits),
     ("sample", "two slow samples", sample),
     ("collate", "a slow collate_fn", collate),
+    ("pickled", "objects in each batch", pickled),
     ("sampler", "a slow sampler", sampler),
     ("epoch_start", "workers that begin slowly", epoch_start),
     ("slots", "two slots for four workers", slots),
@@ -299,6 +316,7 @@ SCENES: tuple[tuple[str, str, Scene], ...] = (
     ("gil", "threads that compute in Python", gil),
     ("tiny", "batches that cost next to nothing", tiny),
     ("memory", "two million strings of the parent", memory),
+    ("page_faults", "memory that is given back with each batch", page_faults),
     ("cache", "a small cache", cache),
     ("cache", "a small cache, new workers", cache_of_new_workers),
     ("copy", "a slow copy to the device", copy),

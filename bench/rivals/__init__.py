@@ -3,6 +3,9 @@
 
 ``batches(question, dataset, workers)``
     A generator of batches without end. Closing it stops the rival's workers.
+
+dataloader-rs is not among them because it requires Python 3.13. LitData is only in question (g), because its loader
+rejects map datasets and reads only files that LitData wrote.
 """
 
 from __future__ import annotations
@@ -65,6 +68,47 @@ RIVALS: dict[str, Rival] = {
         ),
         Rival("spdl", "SPDL, shared-memory pools", "spdl_pool", ("spdl.pipeline",), ("spdl_core",)),
         Rival("spdl_kept", "SPDL, the same arrays again", "spdl_kept", ("spdl.pipeline",), ("spdl_core",)),
+        Rival("spdl_threads", "SPDL, threads", "spdl_threads", ("spdl.pipeline",), ("spdl_core",)),
+        Rival(
+            "nodes_processes",
+            "torchdata nodes, processes",
+            "torchdata_nodes",
+            ("torchdata.nodes",),
+            ("torchdata",),
+            options={"method": "process"},
+        ),
+        Rival(
+            "nodes_threads",
+            "torchdata nodes, threads",
+            "torchdata_nodes",
+            ("torchdata.nodes",),
+            ("torchdata",),
+            options={"method": "thread"},
+        ),
+        Rival(
+            "grain_processes",
+            "Grain, processes",
+            "grain_prefetch",
+            ("grain",),
+            ("grain",),
+            options={"processes": True},
+        ),
+        Rival(
+            "grain_threads",
+            "Grain, threads",
+            "grain_prefetch",
+            ("grain",),
+            ("grain",),
+            options={"processes": False},
+        ),
+        Rival(
+            "squirrel",
+            "Squirrel, threads",
+            "squirrel_async",
+            ("squirrel.iterstream",),
+            ("squirrel-core",),
+            remedy="pip install -r bench/requirements-loaders.txt",
+        ),
         Rival("queue", "multiprocessing.Queue", "plain_queue"),
         Rival(
             "respawn",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bench.question import Dataset, Question, Ready
+from bench.question import Dataset, New, Question, Ready
 
 
 def endless(loader: Any) -> Iterator[Any]:
@@ -28,7 +28,7 @@ class Tensors:
         self.dataset = dataset
         self.distinct = dataset.distinct
         self.samples = None
-        if isinstance(dataset, Ready):
+        if isinstance(dataset, Ready) and not isinstance(dataset, New):
             self.samples = [_tensors(dataset[index]) for index in range(self.distinct)]
 
     def __len__(self) -> int:

@@ -1,6 +1,7 @@
 """The roofline: the same work by as many processes, written to shared memory, and handed to nobody.
 
-Each process fills slots of its own, whose pages are touched before the clock starts, and counts. For a
+Each process fills slots of its own, whose pages are touched before the clock starts, and counts. Where samples are
+new arrays, each is copied to its row as soon as it is there. For a
 question of decoding, samples are made and dropped instead. The consumer sleeps: what it would cost is left
 out, too.
 """
@@ -15,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.collate import numbered
+from bench.collate import numbered, numbered_by_rows
 from bench.measure import CHECKED, Progress
-from bench.question import Dataset, Question
+from bench.question import Dataset, New, Question
 
 SLOTS = 2  # per process: what torch, too, keeps in motion
 PERIOD = 0.02  # seconds between two looks at the counters
@@ -84,7 +85,8 @@ def _work(
         for index in cycle(range(worker, len(dataset), workers)):
             dataset[index]
             made[worker] += 1
+    make = numbered_by_rows if isinstance(dataset, New) else numbered
     for space in cycle(spaces):
-        numbered(dataset, batch_size, number, space)
+        make(dataset, batch_size, number, space)
         number += workers
         made[worker] += batch_size
