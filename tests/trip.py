@@ -22,26 +22,26 @@ class Trip:
     def __init__(self, slots=4, **options):
         self.ring = Ring(slots, 3, **options)
         self.encoder = Encoder()
-        self.ticket = 0
+        self.seq = 0
 
     def end(self):
         """Let go of the segment: pytest itself keeps what a fixture gave for a while."""
         self.ring = self.encoder = None
 
-    def dispatch(self, indices, chunk=0, ticket=0, addressee=0):
+    def dispatch(self, indices, chunk=0, seq=0, addressee=0):
         """Put a task into a free slot, its indices as a pickle where they are not ints; returns the slot."""
         slot = self.ring.pick_free()
         assert slot >= 0, "no slot is free"
-        rest = 0, 0, ticket, 0, 0, addressee, chunk, False
+        rest = 0, 0, seq, 0, 0, addressee, chunk, False
         if self.ring.dispatch(slot, indices, *rest) == NOT_INTS:
             self.ring.dispatch(slot, Pickled(indices), *rest)
         return slot
 
-    def claim(self, indices=(0,), chunk=0, party=1):
+    def claim(self, indices=(0,), chunk=0, participant=1):
         """Dispatch a task and claim it (with `chunk`: its first range); returns the fill."""
-        slot = self.dispatch(list(indices), chunk, self.ticket)
-        self.ticket += 1
-        fill = self.ring.claim(party, 5.0)
+        slot = self.dispatch(list(indices), chunk, self.seq)
+        self.seq += 1
+        fill = self.ring.claim(participant, 5.0)
         assert fill is not None and fill.slot == slot
         fill.indices()
         return fill

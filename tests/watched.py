@@ -44,7 +44,9 @@ def workers(loader):
     ring = loader._engine.ring
 
     def begun(number):
-        pid, status, _ = ring.party(number)  # the pid is told first: of who has only that, nobody is told
+        pid, status, _ = ring.participant(
+            number
+        )  # the pid is told first: of who has only that, nobody is told
         return pid if status == SERVING else None
 
     numbers = range(1, loader.options.num_workers + 1)  # a segment has room for more

@@ -115,6 +115,22 @@ def test_a_fingerprint_says_that_two_are_the_same(tmp_path):
         slipring.cached(Made(tmp_path / "c", 41), cache, fingerprint="v1")
 
 
+@pytest.mark.parametrize(
+    "fingerprint", [np.arange(2000), 1 << 31, b"bytes"], ids=["array", "number", "bytes"]
+)
+def test_a_fingerprint_is_a_text(tmp_path, fingerprint):
+    with pytest.raises(TypeError, match=r"fingerprint must be a str, not .*digest of its bytes"):
+        slipring.cached(Made(tmp_path / "a"), slipring.Cache(1 << 20), fingerprint=fingerprint)
+
+
+def test_a_cache_is_bound_by_a_text_or_bytes():
+    for fingerprint in (np.arange(2000), 1 << 31):
+        with pytest.raises(TypeError, match="fingerprint must be a str or bytes"):
+            slipring.Cache(1 << 20).bind("samples", fingerprint)
+    with pytest.raises(TypeError, match="what must be a str"):
+        slipring.Cache(1 << 20).bind(5, "a")
+
+
 def test_a_name_wants_a_fingerprint(tmp_path):
     cache = slipring.Cache("8MiB", name=f"test-{os.getpid()}-{random.getrandbits(32)}")
     with pytest.raises(ValueError, match="give fingerprint="):

@@ -78,6 +78,15 @@ def test_batches_are_the_same_with_and_without_a_cache(root, form, what):
     assert (stats.entries, stats.misses, stats.hits) == (N, N, N)
 
 
+def test_batches_of_truncated_files_are_the_same_with_and_without_a_cache(tmp_path):
+    (tmp_path / "cat").mkdir()
+    for number in range(12):
+        data = encoded(pixels(80, 90, number), "JPEG", progressive=number % 3 > 0)
+        (tmp_path / "cat" / f"{number:02}.jpg").write_bytes(data[: len(data) * (number + 9) // 22])
+    expected = epochs(images.Folder(tmp_path, CROP, truncated="fill"))
+    assert epochs(images.Folder(tmp_path, CROP, truncated="fill", cache="8MiB")) == expected
+
+
 @pytest.mark.parametrize("budget", [1, "30KB", "60KB"])
 @pytest.mark.parametrize("form", [{}, {"side": 24}], ids=str)
 def test_batches_are_the_same_where_the_cache_is_too_small(root, form, budget):
@@ -202,6 +211,17 @@ def test_a_folder_whose_targets_are_others_keeps_those(root):
         assert [kept[i][1] for i in range(4)] == [plain[i][1] for i in range(4)]
 
 
+def test_a_folder_that_reads_other_bytes_does_not_share_a_folders_entries(root):
+    cache = slipring.Cache("64MiB")
+    first = images.Folder(root, CROP, cache=cache)
+    first[0]
+    with pytest.raises(CacheMismatch):
+        WithPath(root, CROP, cache=cache)[0]
+    named = slipring.Cache("64MiB", name=f"test-{os.getpid()}-folders")
+    with pytest.raises(ValueError, match="fingerprint"):
+        WithPath(root, CROP, cache=named)[0]
+
+
 def test_a_targets_transform_is_called_once_per_sample(root):
     called = []
     folder = images.Folder(root)
@@ -301,6 +321,53 @@ def test_another_folder_is_refused(root, tmp_path):
         (tmp_path / "cat" / f"{number}.jpg").write_bytes(data)
     with pytest.raises(CacheMismatch):
         images.Folder(tmp_path, CROP, cache=cache)
+
+
+def replaced(path, size=None, at=None):
+    """Put another file in the place of one, with the same size or the same time of modification."""
+    status = os.stat(path)
+    other = encoded(pixels(30, 30, 99), "PNG")
+    path.write_bytes(other.ljust(status.st_size if size is None else size, b"\0"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns if at is None else at))
+
+
+@pytest.mark.parametrize("change", [{"size": 30_000}, {"at": 10**18}], ids=str)
+def test_a_folder_whose_file_was_replaced_is_refused_by_a_cache_with_a_name(tmp_path, change):
+    (tmp_path / "cat").mkdir()
+    for number in range(2):
+        (tmp_path / "cat" / f"{number}.png").write_bytes(encoded(pixels(60, 60, number), "PNG"))
+    name = f"test-{os.getpid()}-{random.getrandbits(32)}"
+    with slipring.Cache("8MiB", name=name) as first, slipring.Cache("8MiB", name=name) as second:
+        images.Folder(tmp_path, CROP, cache=first)[0]
+        images.Folder(tmp_path, CROP, cache=second)[0]
+        assert second.stats().hits == 1
+        replaced(tmp_path / "cat" / "1.png", **change)
+        with pytest.raises(CacheMismatch):
+            images.Folder(tmp_path, CROP, cache=second)
+
+
+def test_a_folder_behind_a_file_system_whose_file_was_replaced_is_refused(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    (tmp_path / "cat").mkdir()
+    path = tmp_path / "cat" / "a.png"
+    path.write_bytes(encoded(pixels(60, 60), "PNG"))
+    cache = slipring.Cache("8MiB")
+    storage = slipring.Storage(fsspec.filesystem("file"))
+    for _ in range(2):
+        images.Folder(str(tmp_path), CROP, cache=cache, storage=storage)
+    replaced(path, at=10**18)
+    with pytest.raises(CacheMismatch):
+        images.Folder(str(tmp_path), CROP, cache=cache, storage=storage)
+
+
+def test_a_file_that_is_gone_is_an_error_when_it_is_read_and_not_before(tmp_path):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "a.png").write_bytes(encoded(pixels(60, 60), "PNG"))
+    (tmp_path / "cat" / "b.png").symlink_to(tmp_path / "nowhere")
+    data = images.Folder(tmp_path, CROP, cache="1MiB")
+    assert data[0][1] == 0
+    with pytest.raises(ImageError, match=r"b\.png"):
+        data[1]
 
 
 def test_a_shard_that_has_changed_is_another_dataset(tmp_path):

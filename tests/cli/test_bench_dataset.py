@@ -331,6 +331,11 @@ def test_a_faster_batch_size_is_named():
     assert "Batches of 100 give 300 samples/s" in limits.judge(rows, 2).sentence
 
 
+def test_page_faults_that_take_a_fifth_of_the_workers_time_are_named():
+    assert "takes 9,000 page faults, about 22%" in limits.judge([row(1, faults=9000.0)], 2).sentence
+    assert "page faults" not in limits.judge([row(1, faults=5000.0)], 2).sentence
+
+
 def test_where_none_are_needed_it_says_so():
     assert "No workers are needed (100 samples/s)." in limits.judge([row(0), row(2, 105)], 2).sentence
 

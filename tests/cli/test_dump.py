@@ -25,8 +25,8 @@ def dumped(capsys, what, *options):
     return segment
 
 
-def party(segment, name):
-    return next(each for each in segment["parties"] if each["name"] == name)
+def participant(segment, name):
+    return next(each for each in segment["participants"] if each["name"] == name)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", "thread"])
@@ -43,9 +43,9 @@ def test_of_a_hung_dataset_worker_process_index_and_batch_are_named(capsys, tmp_
     (hangs,) = (line for line in out.splitlines() if f"reads index {HUNG} for" in line)
     assert f", pid {pid}:" in hangs
     assert f"(batch {HUNG // 4}, epoch 0, 4 rows, from index {HUNG - HUNG % 4} on)" in hangs
-    (it,) = (each for each in segment["parties"] if each["what"] == "reading" and each["index"] == HUNG)
+    (it,) = (each for each in segment["participants"] if each["what"] == "reading" and each["index"] == HUNG)
     assert it["name"] in ("worker 0", "worker 1") and it["pid"] == pid and it["since_s"] >= 0
-    assert (it["ticket"], it["first_index"], it["row"]) == (HUNG // 4, 1232, 2)
+    assert (it["seq"], it["first_index"], it["row"]) == (HUNG // 4, 1232, 2)
 
 
 def test_what_hangs_without_workers_is_named_too(capsys, tmp_path):
@@ -54,9 +54,9 @@ def test_what_hangs_without_workers_is_named_too(capsys, tmp_path):
         segment = dumped(capsys, program.pid)
         gate.open()
         assert program.line()["done"]
-    it, consumer = party(segment, "made by the loop"), party(segment, "consumer")
+    it, consumer = participant(segment, "made by the loop"), participant(segment, "consumer")
     assert it["index"] == HUNG and it["pid"] == program.pid
-    assert (consumer["what"], consumer["ticket"]) == ("waiting for a batch", HUNG // 4)
+    assert (consumer["what"], consumer["seq"]) == ("waiting for a batch", HUNG // 4)
     assert consumer["since_s"] >= it["since_s"] > 0
 
 
@@ -69,12 +69,12 @@ def test_of_workers_that_hang_as_they_begin_it_is_told_who_waits_and_how_long(ca
         segment = dumped(capsys, program.pid)
         gate.open(2)
         assert program.line()["done"]
-    consumer, *workers = segment["parties"]
+    consumer, *workers = segment["participants"]
     assert (
         consumer["what"] == "waiting for workers" and "waits for its workers to begin" in consumer["sentence"]
     )
     assert [each["what"] for each in workers] == ["not begun", "not begun"]
-    assert all(each["since_s"] > 0 for each in segment["parties"])
+    assert all(each["since_s"] > 0 for each in segment["participants"])
     assert consumer["since_s"] == max(each["since_s"] for each in workers)
 
 
@@ -85,13 +85,16 @@ def test_collating_is_timed_from_when_the_samples_had_been_read(capsys, tmp_path
         watched("collating", reads=reads.path, collates=collates.path) as program,
     ):
         reads.arrived()
-        until(lambda: party(dumped(capsys, program.pid), "worker 0")["since_s"] > 0.2, "it reads for a while")
+        until(
+            lambda: participant(dumped(capsys, program.pid), "worker 0")["since_s"] > 0.2,
+            "it reads for a while",
+        )
         reads.open()
         collates.arrived()
         segment = dumped(capsys, program.pid)
         collates.open()
         assert program.line()["done"]
-    it, (batch,) = party(segment, "worker 0"), segment["batches"]
+    it, (batch,) = participant(segment, "worker 0"), segment["batches"]
     since_claim = (segment["at_ns"] - batch["claimed_at"]) / 1e9
     assert it["what"] == "collating" and 0 <= it["since_s"] < since_claim - 0.15
 
@@ -104,8 +107,8 @@ def test_the_consumer_is_seen_to_wait_for_the_batch_that_hangs(capsys, tmp_path)
         gate.arrived()
         until(
             lambda: (
-                party(dumped(capsys, program.pid), "consumer")["what"] == "waiting for a batch"
-                and party(dumped(capsys, program.pid), "consumer")["ticket"] == HUNG // 4
+                participant(dumped(capsys, program.pid), "consumer")["what"] == "waiting for a batch"
+                and participant(dumped(capsys, program.pid), "consumer")["seq"] == HUNG // 4
             ),
             "the consumer waits for it",
         )
@@ -123,7 +126,7 @@ def test_a_stopped_job_is_told_of_without_its_help(capsys):
         out = run(capsys, "dump", program.pid)[1]
         for pid in everybody:
             os.kill(pid, signal.SIGCONT)
-    assert [each["state"] for each in segment["parties"]] == ["T", "T", "T"]
+    assert [each["state"] for each in segment["participants"]] == ["T", "T", "T"]
     assert out.count(": stopped: ") == 3
 
 
@@ -131,7 +134,7 @@ def test_a_workers_pid_gives_the_same_as_its_jobs(capsys, tmp_path):
     with watched("held", num_workers=2) as program:
         one, other = (dumped(capsys, pid) for pid in (program.pid, program.told["workers"][1]))
     assert one["title"] == other["title"] and one["segment"]["total"] == other["segment"]["total"]
-    assert [each["pid"] for each in one["parties"]] == [each["pid"] for each in other["parties"]]
+    assert [each["pid"] for each in one["participants"]] == [each["pid"] for each in other["participants"]]
 
 
 def test_the_last_batches_are_told_with_their_times_and_indices(capsys):
@@ -143,10 +146,10 @@ def test_the_last_batches_are_told_with_their_times_and_indices(capsys):
     assert code == 0 and "the last 8 batches" in out
     assert len(segment["batches"]) == 8 and segment["sums"]["batches"] >= 30
     for batch in segment["batches"]:
-        assert batch["first_index"] == 4 * batch["ticket"] and batch["rows"] == 4
+        assert batch["first_index"] == 4 * batch["seq"] and batch["rows"] == 4
         if batch["number"]:
             assert 0 < batch["dispatched_at"] <= batch["claimed_at"] <= batch["published_at"]
-            assert batch["party"] in (1, 2) and batch["bytes"] > 0 and batch["fetch_ns"] > 0
+            assert batch["participant"] in (1, 2) and batch["bytes"] > 0 and batch["fetch_ns"] > 0
 
 
 def test_all_segments_of_a_process_are_told_of(capsys):
@@ -156,11 +159,11 @@ def test_all_segments_of_a_process_are_told_of(capsys):
     assert len(told) == 2 and out.count("what they do now") == 2
 
 
-def test_a_queue_is_told_of_by_its_parties(capsys):
+def test_a_queue_is_told_of_by_its_participants(capsys):
     with watched("queue", processes=3) as program:
         segment = dumped(capsys, program.pid)
     assert segment["segment"]["push"] and segment["sums"]["batches"] == 4
-    pids = {each["pid"] for each in segment["parties"]}
+    pids = {each["pid"] for each in segment["participants"]}
     assert pids <= {program.pid, *program.told["children"]} and program.pid in pids
 
 
@@ -189,7 +192,7 @@ def test_of_a_crashed_job_its_file_tells_what_was_being_done(capsys, crashed):
     (hung,) = (line for line in out.splitlines() if "was reading row 2 of those from index 1232 on" in line)
     assert f", pid {pid}:" in hung
     segment = dumped(capsys, record)
-    assert segment["ended"] and party(segment, "consumer")["state"] in ("", "Z")
+    assert segment["ended"] and participant(segment, "consumer")["state"] in ("", "Z")
     assert segment["sums"]["batches"] >= HUNG // 4 - 10
 
 
@@ -207,7 +210,7 @@ def test_times_of_a_file_are_told_by_its_newest_stamp(capsys, crashed):
         batch[name] for batch in segment["batches"] for name in ("dispatched_at", "published_at", "taken_at")
     ]
     assert max(stamps) <= segment["at_ns"]
-    (it,) = (each for each in segment["parties"] if each["pid"] == pid)
+    (it,) = (each for each in segment["participants"] if each["pid"] == pid)
     assert it["what"] == "reading"
     assert 0 <= it["since_s"] < 3600  # of this file, whatever this machine's clock says
 
@@ -216,7 +219,7 @@ def test_the_file_of_a_job_that_runs_tells_what_is_being_done(capsys, tmp_path):
     record = tmp_path / "record"
     with watched("held", {"SLIPRING_RECORD": str(record)}, num_workers=1) as program:
         segment = dumped(capsys, record)
-        assert not segment["ended"] and party(segment, "consumer")["pid"] == program.pid
+        assert not segment["ended"] and participant(segment, "consumer")["pid"] == program.pid
         # Its workers may still be at what is made ahead.
         until(
             lambda: dumped(capsys, program.pid)["batches"] == dumped(capsys, record)["batches"],

@@ -25,14 +25,17 @@ def test_a_loader_and_a_queue_are_listed_with_their_figures(capsys, monkeypatch)
         only(monkeypatch, loader, queue)
         code, out, err = run(capsys, "ps")
         told = {row["pid"]: row for row in json.loads(run(capsys, "ps", "--json")[1])["jobs"]}
+        whole = run(capsys, "ps", "--arguments", columns=300)[1]
     assert code == 0 and not err
     lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert lines["PID"].split()[1:] == [
         "kind", "workers", "slots", "batches", "batches/s", "MB/s", "waiting", "job",
     ]  # fmt: skip
-    assert "loader" in lines[str(loader.pid)] and "tests.watched running" in lines[str(loader.pid)]
+    assert "loader" in lines[str(loader.pid)] and lines[str(loader.pid)].endswith("-m tests.watched")
+    assert "tests.watched running" in whole
     assert "queue" in lines[str(queue.pid)] and "over the last 5 s" in out
     row = told[loader.pid]
+    assert row["command"].endswith("-m tests.watched") and row["name"].endswith(row["command"])
     assert (row["kind"], row["workers"]) == ("loader", 2) and row["batches"] >= 20
     assert row["batches_per_s"] > 0 and row["bytes_per_s"] > 0 and 0 <= row["waiting"] <= 1
     assert set(loader.told["workers"]) < set(row["processes"])

@@ -49,21 +49,21 @@ def test_a_frame_tells_rate_waiting_slots_workers_stages_and_the_verdict(capsys,
     assert re.search(r"\d+ slots: ", out) and re.search(r"^consumer +", out, re.M)
     for stage in ("queued", "fetch", "ready", "waited", "step", "lease"):
         assert re.search(rf"^{stage} ", out, re.M), stage
-    names = [each["name"] for each in told["parties"]]
+    names = [each["name"] for each in told["participants"]]
     workers = ["worker 0", "worker 1"] if options["num_workers"] else ["made by the loop"]
     assert names == ["consumer", *workers]
     assert told["batches"] > 0 and 0 <= told["waiting"] <= 1 and told["verdict"] and told["total"] > 20
     assert sum(told["states"].values()) <= told["slots"]
-    for each in told["parties"][1:]:
+    for each in told["participants"][1:]:
         assert each["state"] in "RSD" and each["pid"]
-    assert any(each["batches_per_s"] > 0 and each["fetch_ms"] > 0 for each in told["parties"][1:])
+    assert any(each["batches_per_s"] > 0 and each["fetch_ms"] > 0 for each in told["participants"][1:])
 
 
 def test_a_queue_has_a_frame_too(capsys):
     with watched("queue", processes=3) as program:
         out = frame(capsys, program.pid)
     assert f"queue of process {program.pid}" in out and "1 ready" in out
-    assert re.search(r"^party \d+ +", out, re.M)
+    assert re.search(r"^participant \d+ +", out, re.M)
 
 
 def test_a_hung_sample_and_a_stopped_job_are_seen(capsys, tmp_path):

@@ -112,12 +112,12 @@ def test_a_trace_has_tracks_slices_and_arrows_of_every_batch(tmp_path):
     assert len(made) > 10
     for event in made:
         args = event["args"]
-        assert args["first_index"] == 256 * args["ticket"] and args["rows"] == 256 and args["epoch"] == 0
-        assert event["name"] == f"fetch {args['ticket']} [{args['first_index']} + 256]"
+        assert args["first_index"] == 256 * args["seq"] and args["rows"] == 256 and args["epoch"] == 0
+        assert event["name"] == f"fetch {args['seq']} [{args['first_index']} + 256]"
     done = [event for event in made if event["args"]["bytes"]]
     assert any(event["args"].get("slowest", {}).get("ms", 0) > 0 for event in done)
-    tickets = sorted(event["args"]["ticket"] for event in made)
-    assert len(tickets) == len(set(tickets)) == tickets[-1] - tickets[0] + 1 - lost  # none is there twice
+    seqs = sorted(event["args"]["seq"] for event in made)
+    assert len(seqs) == len(set(seqs)) == seqs[-1] - seqs[0] + 1 - lost  # none is there twice
     for kind in ("collate ", "wait for ", "step", "task ", "being made: ", "ready ", "leased "):
         assert len(slices(events, kind)) > 5, kind
     assert sum(event["ph"] == "f" for event in events) > 10
@@ -257,9 +257,9 @@ def test_every_batch_of_a_fast_job_is_there_once_or_is_counted_as_lost():
             signal.sigtimedwait([], recording.poll())
         recording.end()
     table = recording.table()
-    tickets = np.unique(table["ticket"])
-    assert len(tickets) == len(table) > 100
-    assert int(tickets[-1]) - int(tickets[0]) + 1 == len(tickets) + recording.lost
+    seqs = np.unique(table["seq"])
+    assert len(seqs) == len(table) > 100
+    assert int(seqs[-1]) - int(seqs[0]) + 1 == len(seqs) + recording.lost
 
 
 # ---- ends
@@ -351,7 +351,7 @@ def test_a_fifo_is_written_to_and_stays(tmp_path):
 def test_a_line_stands_for_the_standard_output(tmp_path):
     with watched("held", num_workers=1) as program:
         command = [*TRACE, str(program.pid), "--seconds", "0.05", "-o", "-"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'pkg'}:{ROOT}"}
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
         both = subprocess.run(
             [*command, "--json"], capture_output=True, text=True, cwd=tmp_path, env=environment

@@ -36,6 +36,20 @@ def address(array):
     return array.unsafe_buffer_pointer()
 
 
+class Arrays(Rows):
+    def __getitem__(self, i):
+        return {"x": jnp.full((4, 3), i, jnp.bfloat16), "y": jnp.asarray(i)}
+
+
+def test_samples_of_jax_arrays_become_numpy_arrays():
+    with slipring.Loader(Arrays(8), batch_size=4, num_workers=2, start_method="thread") as batches:
+        for k, batch in enumerate(batches):
+            numbers = np.arange(4 * k, 4 * k + 4)
+            assert type(batch["x"]) is np.ndarray and batch["x"].dtype == jnp.bfloat16
+            assert (batch["x"] == numbers[:, None, None]).all() and (batch["y"] == numbers).all()
+        assert batches.stats().pickled_leaves == 0
+
+
 WAYS = {"dlpack": lambda batch: jax.dlpack.from_dlpack(batch), "put": jax.device_put, "asarray": jnp.asarray}
 
 

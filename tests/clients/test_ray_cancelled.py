@@ -89,6 +89,24 @@ def test_a_cluster_that_is_shut_down_meanwhile_is_an_error():
         assert not worker.is_running()
 
 
+@pytest.mark.parametrize("when", ["in mid-epoch", "before the first epoch"])
+def test_a_loader_starts_no_worker_after_ray_shutdown_and_says_why(when):
+    with cluster_of_one():
+        loader = slipring.ray.Loader(never_ends(), 16, timeout=WAIT)
+        if when == "in mid-epoch":
+            batches = iter(loader)
+            assert len(next(batches)["id"]) == 16
+            worker = psutil.Process(loader.report().workers[0].pid)
+            ray.shutdown()
+            worker.kill()  # as Ray does when its store goes
+        else:
+            ray.shutdown()
+            batches = loader
+        with pytest.raises(RuntimeError, match=r"has left the Ray cluster.*ray.shutdown"):
+            list(batches)
+        loader.close()
+
+
 def test_the_workers_of_an_actor_that_is_killed_end_with_it():
     class Training:  # here, so that Ray sends it as it is
         def __init__(self, made):

@@ -80,6 +80,17 @@ def test_nulls_within_tensors_are_refused():
     assert not found and error.column == "x" and "nulls within them" in str(error)
 
 
+def test_nulls_of_numbers_are_filled_and_masked_where_the_options_name_them():
+    table = pa.table({"x": pa.array([1, None, 3]), "t": ["a", "b", "c"]})
+    with slipring.ray.Loader(in_order([table]), 3, timeout=WAIT) as loader:
+        _, (error,) = read(loader)
+    assert error.column == "x" and "name it in fill_null= or null_mask=" in str(error)
+    options = {"fill_null": {"x": -1}, "null_mask": ["x"]}
+    with slipring.ray.Loader(in_order([table]), 3, timeout=WAIT, **options) as loader:
+        [batch] = loader
+    assert batch["x"].tolist() == [1, -1, 3] and batch["x_mask"].tolist() == [False, True, False]
+
+
 def test_tensors_of_several_shapes_are_refused_by_name():
     def ragged(rows):
         made = np.empty(len(rows["id"]), object)

@@ -24,6 +24,7 @@ import slipring.ray  # noqa: E402
 from slipring.ray import cluster as cluster_of  # noqa: E402
 from slipring.ray.source import Coming  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
+from tests.fault.procs import until  # noqa: E402
 
 pytestmark = MARKS
 
@@ -194,6 +195,19 @@ def test_when_an_iteration_is_over_no_block_is_kept_for_it(how):
         while ray.get(loader._ledger.kept.remote()):  # it is told, and not waited for
             pass
         assert sorted(chain(*ids(loader))) == list(range(200))
+
+
+def test_a_closed_loader_keeps_no_block_in_the_object_store():
+    made = data.range(100, override_num_blocks=5).materialize()
+    blocks = {ref.hex().encode() for bundle in made.iter_internal_ref_bundles() for ref in bundle.block_refs}
+    loader = slipring.ray.Loader(made, 16, timeout=WAIT)
+    assert sorted(chain(*ids(loader))) == list(range(100))
+    counts = ray._private.worker.global_worker.core_worker.get_all_reference_counts
+    assert blocks <= set(counts())
+    loader.close()
+    del made
+    gc.collect()  # a Dataset is in a cycle
+    until(lambda: not blocks & set(counts()), "the blocks have gone")
 
 
 def test_a_block_that_was_read_is_let_go_of_without_the_garbage_collector():

@@ -164,13 +164,6 @@ def test_strings_of_any_length_in_an_array_arrive(trip):
     assert trip.pickled(sent) == 1
 
 
-def test_dtypes_of_other_packages_keep_their_meaning(trip):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    sent = np.array([1.5, -2], ml_dtypes.bfloat16)
-    got = trip(sent)
-    assert got.dtype == sent.dtype and got.tolist() == sent.tolist()
-
-
 def test_a_dtypes_metadata_raises_no_warning(trip):
     for dtype in (np.dtype("i4", metadata={"a": 1}), np.dtype([("x", "i4")], metadata={"a": 1})):
         assert trip(np.zeros(2, dtype)).tolist() == np.zeros(2, dtype).tolist()

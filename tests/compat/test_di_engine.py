@@ -173,8 +173,8 @@ def test_negative_workers_are_refused_with_advice():
     ("arguments", "kind", "said"),
     [
         ({"data_source": [1, 2]}, TypeError, r"data_source must be callable or a dict, not \[1, 2\]"),
-        ({"batch_size": 0}, ValueError, "batch_size must be at least 1, not 0"),
-        ({"batch_size": -2}, ValueError, "batch_size must be at least 1, not -2"),
+        ({"batch_size": 0}, ValueError, "batch_size must be from 1 to 4294967295, not 0"),
+        ({"batch_size": -2}, ValueError, "batch_size must be from 1 to 4294967295, not -2"),
         ({"batch_size": 1.5}, TypeError, r"batch_size must be an int, not 1\.5"),
         ({"batch_size": None}, TypeError, "batch_size must be an int, not None"),
         ({"chunk_size": 0.5}, TypeError, r"chunk_size must be an int or None, not 0\.5"),

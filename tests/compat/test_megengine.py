@@ -270,7 +270,7 @@ def test_a_workers_exception_is_raised_with_its_traceback(num_workers):
         assert re.match(said, str(caught.value)) and "in fail" in str(caught.value)
         original = caught.value.__cause__
         assert type(original) is LookupError and original.args == ("no such image",)
-        assert caught.value.worker in (0, 1) and caught.value.ticket == 1
+        assert caught.value.worker in (0, 1) and caught.value.seq == 1
         assert caught.value.indices == [4, 5, 6, 7]
     else:
         original = caught.value

@@ -276,9 +276,9 @@ def test_a_copy_has_workers_of_its_own(duplicate):
 
 
 def test_nonsense_is_refused_at_construction():
-    with pytest.raises(TypeError, match="dataset must have"):
+    with pytest.raises(TypeError, match="dataset must be an iterable of samples, not 5"):
         MultiLoader(5)
-    with pytest.raises(ValueError, match="num_workers must be from 0"):
+    with pytest.raises(ValueError, match=r"^workers must be from 0"):
         MultiLoader([1], -1)
     with pytest.raises(TypeError, match="no_such"):
         MultiLoader([1], no_such=1)

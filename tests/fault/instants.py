@@ -237,7 +237,7 @@ def told(loader):
         return None
     if "yielded" in state:
         return state["yielded"] + len(state["above"])
-    return sum(place["batches"] for place in state["workers"].values())
+    return sum(place["batches"] for place in state["workers"])
 
 
 def unordered(loader):

@@ -24,6 +24,7 @@ MODES = {
     "map, not persistent": (3, {"persistent_workers": False}),
     "map, rng per worker": (2, {"rng": "worker", "exact": False}),
     "chunks": (4, {"chunk_size": 2}),
+    "chunks, mixed": (2, {"chunk_size": 2, "data": "Mixed"}),
     "chunks, own collate_fn": (2, {"chunk_size": 2, "collate": True}),
     "map, spawn": (1, {"start_method": "spawn"}),
     "map, forkserver": (1, {"start_method": "forkserver"}),

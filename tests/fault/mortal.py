@@ -51,6 +51,14 @@ class Rows:
         return i, np.random.random(WIDTH)
 
 
+class Mixed(Rows):
+    """The same, but one sample of each batch has another dtype: a batch in chunks is collated as a list."""
+
+    def __getitem__(self, i):
+        number, values = super().__getitem__(i)
+        return number, values.astype(np.float32) if i % 8 == 3 else values
+
+
 class Kept(Rows):
     """Rows for a KeepingCollate."""
 

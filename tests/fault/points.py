@@ -1,4 +1,4 @@
-"""The stop points of a `steps` build (tests/steps): their names, and who is struck at which of them.
+"""The stop points of a `steps` build (tests/steps): their names, and which process is hit at which of them.
 
 `load` comes before anything imports slipring: then its C ring is the one with the points.
 """
@@ -54,11 +54,11 @@ class _Step(ctypes.Structure):
 
 
 class Strike(ctypes.Structure):
-    """One order: who is struck where, how, and what came of it; see tests/steps/steps.c."""
+    """One order: which process is hit, where and how, and the outcome; see tests/steps/steps.c."""
 
     _fields_ = tuple(
         (field, ctypes.c_int32)
-        for field in ("step", "party", "how", "times", "left", "done", "pid", "worker")
+        for field in ("step", "participant", "how", "times", "left", "done", "pid", "worker")
     )
 
 
@@ -94,9 +94,9 @@ class Points:
         counts = self._board.hits[1 if workers else 0]
         return Counter({name: counts[i] for i, name in enumerate(self.names) if counts[i]})
 
-    def become(self, party):
-        """Have this process counted and struck as `party`, whatever its number in a segment is."""
-        self._library.sr_steps_be(party)
+    def become(self, participant):
+        """Count and hit this process as `participant`, whatever its number in a segment is."""
+        self._library.sr_steps_be(participant)
 
     def strikes(self):
         """Return all orders."""
@@ -108,7 +108,7 @@ class Points:
         for strike in self._board.strikes:
             strike.step = -1
 
-    def order(self, name, how, skip=0, party=ANY_WORKER, times=1, slot=0):
+    def order(self, name, how, skip=0, participant=ANY_WORKER, times=1, slot=0):
         """Have whoever comes by a point next, after `skip` others, struck; returns the order.
 
         Parameters
@@ -118,7 +118,13 @@ class Points:
         """
         strike = self._board.strikes[slot]
         strike.step = -1
-        strike.party, strike.how, strike.times, strike.left, strike.done = party, int(how), times, skip, 0
+        strike.participant, strike.how, strike.times, strike.left, strike.done = (
+            participant,
+            int(how),
+            times,
+            skip,
+            0,
+        )
         strike.step = self.names.index(name)
         return strike
 

@@ -1,8 +1,9 @@
-"""Jobs of the run at every step in which a process that shares a cache is struck: see step_job.py.
+"""Jobs of the run at every step in which a process that shares a cache is hit: see step_job.py.
 
 In each round a filler and another process want the same entries, or two survivors those of a dead one. One of them is
-struck at the point; a stopped one goes on when the others have done their part. Then each entry must be there, once,
-with the right bytes. The C functions are called as they are: the cache's Python side has no words of its own.
+killed or stopped at the point; a stopped one goes on when the others have done their part. Then each entry must be
+there, once, with the right bytes. The jobs call the C functions themselves: the cache's Python side writes no shared
+words.
 """
 
 import ctypes
@@ -67,7 +68,7 @@ class Cache:
     def look(self, key):
         """The bytes of an entry, or -errno."""
         at, size, result = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.create_string_buffer(48)
-        rc = LIB.sr_cache_look(
+        rc = LIB.sr_cache_lookup(
             self.handle, ctypes.c_uint64(key), ctypes.byref(at), ctypes.byref(size), result
         )
         return ctypes.string_at(at.value, size.value) if rc == 0 else rc
@@ -151,7 +152,7 @@ def fill(cache, me, account):
     come_to_the_ends_of_memory()
     label = ctypes.create_string_buffer(b"what is cached", 448)
     ok(LIB.sr_cache_bind(cache.handle, ctypes.c_uint64(4711), ctypes.c_uint64(5), label))
-    LIB.sr_cache_may_tell(cache.handle)
+    LIB.sr_cache_may_report(cache.handle)
     LIB.sr_cache_count(cache.handle, 0, ctypes.c_uint64(1))
     rc, first = cache.claim(0)
     if ok(rc, EEXIST, EAGAIN) == 0:  # else it has stood still so long that the other was first

@@ -33,7 +33,7 @@ class Order:
     name: str
     how: int
     skip: int = 0
-    party: int = points.ANY_WORKER
+    participant: int = points.ANY_WORKER
 
 
 class Job:
@@ -46,7 +46,7 @@ class Job:
     """
 
     hows = HOWS
-    party = points.ANY_WORKER  # who is struck
+    participant = points.ANY_WORKER  # the process that is hit
 
     def __init__(self, kind, mode, quick, rng):
         self.kind, self.mode, self.quick, self.rng = kind, mode, quick, rng
@@ -78,12 +78,12 @@ class Job:
         self.prepare()
         POINTS.forget()
         for slot, order in enumerate(orders):
-            POINTS.order(order.name, order.how, order.skip, order.party, slot=slot)
+            POINTS.order(order.name, order.how, order.skip, order.participant, slot=slot)
         self.one(orders)
         self.counts["rounds"] += 1
         by_workers, by_consumer = POINTS.hits(True), POINTS.hits(False)
         self.reached |= set(by_workers) | set(by_consumer)
-        for name, hits in (by_consumer if self.party == points.CONSUMER else by_workers).items():
+        for name, hits in (by_consumer if self.participant == points.CONSUMER else by_workers).items():
             if name not in self.ways:
                 self.ways[name] = orders, hits
         carried_out = bool(orders) and POINTS.strikes()[0].done > 0
@@ -108,7 +108,7 @@ class Job:
             for attempt in range(TRIES):
                 before, hits = self.ways[name]
                 skip = self.rng.randrange(hits) if attempt == 0 else 0
-                if self.round(Order(name, how, skip, self.party), *before[: points.STRIKES - 1]):
+                if self.round(Order(name, how, skip, self.participant), *before[: points.STRIKES - 1]):
                     break
             else:
                 self.counts["missed"] += 1

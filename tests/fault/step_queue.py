@@ -1,8 +1,8 @@
-"""Jobs of the run at every step in which a process that shares a Queue is struck: see step_job.py.
+"""Jobs of the run at every step in which a process that shares a Queue is hit: see step_job.py.
 
-In each round producers and consumers, or two survivors of what others have left behind, share a new queue;
-all party numbers are in use. One of them is struck at the point; a dead one is replaced, a stopped one goes
-on when the others have done their part. Each writes down what it has done, where a kill changes nothing.
+In each round producers and consumers, or two survivors of dead processes, share a new queue; all participant numbers
+are in use. One of them is killed or stopped at the point; a dead one is replaced, a stopped one continues when the
+others have done their part. Each records what it has done where a kill changes nothing.
 """
 
 import contextlib
@@ -43,19 +43,19 @@ PUBLISHED = ("sr_publish: after cas", "sr_wake_ready:")
 TAKEN = (
     "sr_take: after cas",
     "sr_take: before store",
-    "sr_note_take:",
+    "sr_record_take:",
     "sr_populate:",
     "map_more:",
-    "let_go:",
-    "set_free_at:",
-    "sr_wake_free:",
+    "release_slot:",
+    "sr_set_free_at:",
+    "wake_free:",
 )
 
 
 class QueueJob(Job):
     """Processes share a queue."""
 
-    party = VICTIM
+    participant = VICTIM
 
     def __init__(self, kind, mode, quick, rng):
         super().__init__(kind, mode, quick, rng)
@@ -164,9 +164,9 @@ class QueueJob(Job):
         self.judge(q, (EACH, EACH))
 
     def ruins(self):
-        """A queue whose slots and party numbers are all taken, most of them by dead processes."""
+        """A queue whose slots and participant numbers are all taken, most of them by dead processes."""
         POINTS.forget()
-        POINTS.order("grow: before fallocate area + have", signal.SIGKILL, party=FORERUNNER)
+        POINTS.order("grow: before fallocate area + have", signal.SIGKILL, participant=FORERUNNER)
         q, there, taken = Queue(8, max_processes=4), Gate(), Gate()
         with q.slot() as s:
             held = s.empty(5)

@@ -48,7 +48,7 @@ class LoaderJob(Job):
     def __init__(self, kind, mode, quick, rng):
         super().__init__(kind, Scene.of(MODES[mode]), quick, rng)
         self.want = None
-        self.party = points.CONSUMER if kind == "parent" else points.ANY_WORKER
+        self.participant = points.CONSUMER if kind == "parent" else points.ANY_WORKER
         self.hows = {"stop": (signal.SIGSTOP,), "parent": (signal.SIGKILL,)}.get(kind, HOWS)
 
     # ---- what one round is
@@ -107,7 +107,7 @@ class LoaderJob(Job):
                 self.compare(epoch, got, self.want[epoch], orders)
             self.go_on()
             ring = loader._engine.ring
-            at_work = [ring.in_flight(party) for party in range(1, self.mode.workers + 1)]
+            at_work = [ring.in_flight(participant) for participant in range(1, self.mode.workers + 1)]
             if any(at_work) and not self.mode.early:
                 self.wrong(f"after {orders} somebody still has {at_work}")
             if self.mode.data != "Kept" and ring.circulating != ring.n_slots:
@@ -155,7 +155,7 @@ class LoaderJob(Job):
             while True:
                 os.wait()  # its workers are ours now
         self.slowest_s = max(self.slowest_s, time.monotonic() - began)
-        died = any(strike.done and strike.party == points.CONSUMER for strike in POINTS.strikes())
+        died = any(strike.done and strike.participant == points.CONSUMER for strike in POINTS.strikes())
         if code != (-signal.SIGKILL if died else 0):
             self.wrong(f"after {orders} the consumer ended with {code}")
 

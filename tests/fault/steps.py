@@ -6,7 +6,7 @@ A job is a kind of death and a mode, in a process of its own. Kinds, of a loader
 worker dies at the point and is replaced), `raise` (it dies, and WorkerDied says so), `stop` (it stands still
 there and later goes on) and `parent` (the consumer dies there); and `queue` and `cache`: one of those that
 share a `slipring.Queue`, or a cache, dies or stands still. Ends with 1 if a batch was lost, delivered twice,
-out of its order or changed, if anything hung or was left behind, or if a point is in no party's way in any
+out of its order or changed, if anything hung or was left behind, or if a point is in no participant's way in any
 mode.
 """
 
@@ -29,6 +29,7 @@ MODES = {
     "map, ended early": {"early": True, "persistent_workers": False},
     "chunks": {"chunk_size": 2},
     "chunks, staged": {"chunk_size": 2, "collate": True},
+    "chunks, mixed": {"chunk_size": 2, "data": "Mixed"},
     "chunks, ended early": {"chunk_size": 1, "early": True},
     "stream, by state": {"data": "Stateful"},
     "stream, replay": {"data": "Stream"},
@@ -51,21 +52,21 @@ QUICK_JOBS = [
 ]
 # Points that nobody can be struck at, or that these jobs do not lead to.
 ELSEWHERE = {
-    "announce: before wait": "two parties grow at once, with room for one: tests/c/test_memory.c",
+    "announce: before wait": "two participants grow at once, with room for one: tests/c/test_memory.c",
     "announce: after wait": "the same",
-    "sr_trim_free": "memory is short: the model's `short`, tests/fault/test_shortage.py",
-    "give_back": "the same",
-    "sr_wait_room": "the same",
-    "sr_end_wait_room": "the same",
-    "note_room": "the same",
-    "sr_copy_tell": "batches of megabytes, once: tests/collate/test_copies.py",
-    "sr_dismiss": "workers that come and go: the model's `dismiss`, tests/fault/test_resize.py",
-    "sr_keep": "the same",
-    "sr_claim: before cas &me->leaving": "the same",
-    "sr_claim: after cas &me->leaving": "the same",
+    "sr_trim_free": "memory is short: the model's `pressure`, tests/fault/test_shortage.py",
+    "release_memory": "the same",
+    "sr_wait_memory": "the same",
+    "sr_end_wait_memory": "the same",
+    "update_memory_pressure": "the same",
+    "sr_copy_report": "batches of megabytes, once: tests/collate/test_copies.py",
+    "sr_retire": "workers that come and go: the model's `retire`, tests/fault/test_resize.py",
+    "sr_cancel_retirement": "the same",
+    "sr_claim: before cas &me->retiring": "the same",
+    "sr_claim: after cas &me->retiring": "the same",
     "sr_claim: before store &me->at_since": "the same",
-    "sr_note_copy": "a device copies a batch: tests/preload",
-    "sr_pin": "a device reads from slots: tests/preload",
+    "sr_set_copy_time": "a device copies a batch: tests/preload",
+    "sr_set_registered": "a device reads from slots: tests/preload",
 }
 COLUMNS = (
     "points", "rounds", "struck", "missed", "raised", "batches",

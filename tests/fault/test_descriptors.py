@@ -222,6 +222,49 @@ def test_without_standard_streams_nothing_of_slipring_gets_their_numbers(tmp_pat
     assert json.loads((tmp_path / "out").read_text()) == [{}, 3]
 
 
+PRINTING = """
+import sys
+from slipring import Loader
+
+class Data:
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, i):
+        if sys.argv[3] == "there":
+            print(i, flush=True)
+            print(i, file=sys.stderr, flush=True)
+        return i
+
+if __name__ == "__main__":
+    with Loader(Data(), 4, num_workers=2, start_method=sys.argv[1], timeout=100) as loader:
+        left = len(list(loader))
+    with open(sys.argv[2], "w") as file:
+        file.write(str(left))
+"""
+# In a mount namespace of its own: an empty /dev but for /dev/shm.
+WITHOUT_NULL = "mount -t tmpfs none {0} && mkdir {0}/shm && mount --bind {0} /dev && "
+
+
+@pytest.mark.parametrize("streams", ["open", "closed"])
+@pytest.mark.parametrize("null", ["there", "missing"])
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_start_without_standard_streams_and_without_dev_null(tmp_path, method, null, streams):
+    if null == "missing" and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("no mount namespace")
+    (tmp_path / "program.py").write_text(PRINTING)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "pkg")])
+    command = f'exec "{sys.executable}" program.py {method} {tmp_path}/out {null}'
+    command += " 0<&- 1>&- 2>&-" if streams == "closed" else ""
+    shell = ["sh", "-c", command]
+    if null == "missing":
+        (tmp_path / "dev").mkdir()
+        shell = ["unshare", "-m", "sh", "-c", WITHOUT_NULL.format(tmp_path / "dev") + command]
+    run = subprocess.run(shell, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, timeout=110)
+    assert run.returncode == 0
+    assert (tmp_path / "out").read_text() == "4"
+
+
 def test_a_queue_whose_event_is_another_file_by_now_is_not_sent_with_that(tmp_path):
     with contextlib.closing(Queue(2)) as queue:
         queue.fileno()  # from now on puts signal

@@ -36,11 +36,11 @@ def test_a_killed_jobs_batches_are_in_its_record_file(tmp_path, method):
         job.end()
         watch = read(path)
         taken = records.taken(records.batches(watch))
-        parties = watch.parties()
-    assert taken["ticket"].tolist() == [0, 1, 2, 3]
+        participants = watch.participants()
+    assert taken["seq"].tolist() == [0, 1, 2, 3]
     assert (taken["rows"] == 4).all() and (taken["fetch_ns"] > 0).all()
-    assert parties["pid"][0] == job.pid and (parties["pid"][1:3] > 0).any()
-    assert parties["batches"][1:3].sum() >= 4
+    assert participants["pid"][0] == job.pid and (participants["pid"][1:3] > 0).any()
+    assert participants["batches"][1:3].sum() >= 4
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -52,11 +52,11 @@ def test_where_workers_hung_when_the_job_was_killed_is_in_its_record_file(tmp_pa
         for pid in pids:
             wait_dead(pid)
         watch = read(path)
-    workers = watch.parties()[1:3]
+    workers = watch.participants()[1:3]
     assert set(workers["pid"].tolist()) == pids and (workers["at_row"] == 0).all()
     slots = watch.slots()
     at = slots[np.isin(slots["batch"]["slot"], workers["at_slot"])]
-    assert sorted(at["batch"]["ticket"].tolist()) == [0, 1]
+    assert sorted(at["batch"]["seq"].tolist()) == [0, 1]
     assert set(records.states(at)) == {"claimed"}
     assert len(records.taken(records.batches(watch))) == 0
 

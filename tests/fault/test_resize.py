@@ -137,3 +137,49 @@ def test_new_workers_die_with_their_consumer(method):
         os.kill(program.pid, signal.SIGKILL)
         for pid in pids:
             wait_dead(pid)
+
+
+class Interrupted:
+    """A ring, in whose first `recover` Ctrl-C comes."""
+
+    def __init__(self, ring):
+        self.ring, self.came = ring, False
+
+    def __getattr__(self, name):
+        return getattr(self.ring, name)
+
+    def recover(self, *arguments, **options):
+        if not self.came:
+            self.came = True
+            signal.raise_signal(signal.SIGINT)
+        return self.ring.recover(*arguments, **options)
+
+
+def test_ctrl_c_while_a_thread_that_has_left_is_seen_to_leaves_nothing_half_done():
+    with Loader(range(400), 4, num_workers=2, start_method="thread") as loader:
+        iterator, got = iter(loader), []
+        got += next(iterator).tolist()
+        pool = loader._engine.pool
+        pool.ring = Interrupted(pool.ring)
+        loader.resize(1)
+        with pytest.raises(KeyboardInterrupt):
+            for batch in iterator:
+                got += batch.tolist()
+        assert set(pool.workers) == {0} and not pool.leaving
+        for batch in iterator:
+            got += batch.tolist()
+        assert got == list(range(400))
+
+
+def test_a_resize_of_threads_that_was_interrupted_is_completed_at_the_next_check():
+    with Loader(range(400), 4, num_workers=1, start_method="thread") as loader:
+        iterator = iter(loader)
+        got = next(iterator).tolist()
+        pool = loader._engine.pool
+        pool.wanted = 2  # as `resize` sets it before it starts anybody
+        assert pool.changing
+        pool.check()
+        assert set(pool.workers) == {0, 1} and not pool.changing
+        for batch in iterator:
+            got += batch.tolist()
+        assert got == list(range(400))

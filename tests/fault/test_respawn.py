@@ -90,6 +90,27 @@ def test_a_stream_goes_on_behind_what_was_published(tmp_path, method, drop_last)
     assert got == undisturbed(Stream(50), drop_last=drop_last)
 
 
+@pytest.mark.parametrize(("kind", "where"), [(Rows, 41), (Stream, (1, 41))])
+def test_a_new_worker_calls_worker_init_fn_before_it_takes_over(tmp_path, kind, where):
+    data = kind(50, on={where: Once(tmp_path / "died", Death("SIGKILL"))})
+    begun = tmp_path / "begun"
+    with Loader(data, **options(worker_init_fn=Note(begun))) as loader:
+        list(loader)
+        assert loader.stats().respawns == 1
+    assert sorted(begun.read_text()) in (list("001"), list("011"))
+
+
+class Note:
+    """A worker_init_fn that adds the worker's number to a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, number):
+        with open(self.path, "a") as file:
+            file.write(str(number))
+
+
 def test_every_method_replaces_its_workers(tmp_path):
     for method in ("spawn", "forkserver"):
         data = Rows(80, on={i: Once(tmp_path / f"{method}-{i}", Death("SIGKILL")) for i in (5, 60)})

@@ -98,7 +98,7 @@ def test_an_exception_has_torchs_class_and_text_and_iteration_goes_on(name):
         assert said.startswith(text) and "\nOriginal Traceback (most recent call last):\n" in said
         assert "in __getitem__" in said
         cause = caught.value.__cause__
-        assert isinstance(cause, WorkerError) and cause.indices == [4, 5, 6, 7] and cause.ticket == 1
+        assert isinstance(cause, WorkerError) and cause.indices == [4, 5, 6, 7] and cause.seq == 1
         assert [batch[0].item() for batch in iterator] == [8, 12, 16, 20]
 
 

@@ -62,7 +62,11 @@ def guard():
 def refusals():
     """The exceptions that a malformed batch may raise, and the corpus files that cannot be read here."""
     allowed, unreadable = [CorruptBatch], []
-    for name, corpus in (("slipring.codec.tensors", "tensors.bin"), ("slipring.arrow", "arrow.bin")):
+    for name, corpus in (
+        ("slipring.codec.tensors", "tensors.bin"),
+        ("slipring.arrow", "arrow.bin"),
+        ("ml_dtypes", "extension_dtypes.bin"),
+    ):
         try:
             importlib.import_module(name)
         except ImportError as error:

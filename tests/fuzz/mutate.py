@@ -87,7 +87,7 @@ def change_definition(rng, case):
     for _ in range(rng.choice([1, 1, 2, 4])):
         if case.def_off < end:
             at = rng.randrange(case.def_off, end)
-            case.payload[at] = rng.choice(b"LDTNdoltncsbif012(\x00\x01\x02\x7f\xff")
+            case.payload[at] = rng.choice(b"LDETSNdoltncsbif012(\x00\x01\x02\x7f\xff")
     case.def_hash = rng.choice([case.def_hash, None])
 
 

@@ -21,6 +21,7 @@ class Record:
 
 def values():
     """Return name -> value; each kind of leaf and of node is there."""
+    twice = np.arange(6)
     found = {
         "numbers": [1, -(2**63), 2.5, True, None],
         "lists": {"ints": [1, -2, 3], "floats": [0.5, 2.0]},
@@ -43,6 +44,7 @@ def values():
             True: (Point(None, ()), [[[]]]),
         },
         "objects": [{1, 2}, {frozenset("k"): np.arange(10)}, 1 << 70],
+        "repeated": [1, twice, {"again": twice}, twice, np.float32(2)],
         "images": {"image": np.zeros((4, 8, 8, 3), np.uint8), "label": np.arange(4), "name": list("abcd")},
     }
     try:
@@ -56,6 +58,12 @@ def values():
             torch.tensor(True),
             torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
         ]
+    try:
+        import ml_dtypes
+    except ImportError:
+        pass
+    else:
+        found["extension_dtypes"] = [np.ones((2, 3), ml_dtypes.bfloat16), ml_dtypes.int4(3)]
     try:
         import pyarrow as pa
     except ImportError:

@@ -204,3 +204,12 @@ def test_files_are_read_without_leaving_descriptors(shards):
     for number in range(30):
         data[number]
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("kind", [images.Tar, images.TarStream])
+@pytest.mark.parametrize(
+    ("name", "value"), [("target", 5), ("target", b"cls"), ("image", None), ("image", ["jpg"])]
+)
+def test_endings_that_are_no_texts_are_refused(kind, name, value):
+    with pytest.raises(TypeError, match=f"{name} must be a str"):
+        kind("there is none.tar", **{name: value})

@@ -1,10 +1,14 @@
 """Bytes that are no image, and calls that make no sense: an error that names what, the limit and the remedy."""
 
+import io
 import pickle
+import random
+import signal
 import struct
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from slipring import images
 from slipring.errors import ImageError, SlipringError
@@ -96,6 +100,47 @@ def test_what_is_there_of_a_truncated_jpeg_can_be_had():
     assert np.ptp(grey) <= 2, "what is missing has one colour"
 
 
+def unfinished(progressive):
+    """JPEGs whose ends are missing, at many places; some of them end with the mark of an end all the same."""
+    draw = random.Random(3)
+    for number in range(40):
+        sampling, quality = draw.choice(["4:4:4", "4:2:2", "4:2:0"]), draw.choice([60, 90])
+        array = pixels(draw.randint(40, 200), draw.randint(40, 200), number)
+        if number % 8 == 0:
+            array, sampling = array[..., 0], "4:4:4"  # grey
+        whole = encoded(array, subsampling=sampling, quality=quality, progressive=progressive)
+        yield array.shape[:2], whole[: draw.randint(len(whole) // 3, len(whole))] + b"\xff\xd9" * (number % 2)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_box_of_a_jpeg_whose_end_is_missing_has_the_pixels_of_the_whole_image(progressive):
+    draw, boxes = random.Random(4), 0
+    for (height, width), data in unfinished(progressive):
+        whole = np.empty((height, width, 3), np.uint8)
+        try:
+            images.decode_into(data, whole, truncated="fill")
+        except ImageError:  # it ends in a table
+            continue
+        for _ in range(4):
+            rows, columns = draw.randint(5, height), draw.randint(5, width)
+            top, left = draw.randint(0, height - rows), draw.randint(0, width - columns)
+            box = np.empty((rows, columns, 3), np.uint8)
+            images.decode_into(data, box, (top, left, rows, columns), truncated="fill")
+            assert (box == whole[top : top + rows, left : left + columns]).all()
+            boxes += 1
+    assert boxes > 100
+
+
+def test_a_box_of_a_progressive_jpeg_without_its_last_scans_has_pillows_pixels():
+    """It has the mark of its end, so Pillow reads it: libjpeg estimates what is missing from the blocks around."""
+    for seed in range(8):
+        whole = encoded(pixels(150, 200, seed), progressive=True)
+        scans = [at for at in range(len(whole)) if whole[at : at + 2] == b"\xff\xda"]
+        data = whole[: scans[3]] + b"\xff\xd9"
+        box = (40, 70, 32, 32)
+        assert error(decode(data, box), by_pillow(data, box)) <= 1
+
+
 @pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF"])
 def test_what_is_there_of_a_truncated_file_of_another_format_can_be_had(format):
     whole = encoded(pixels(200, 100), format)
@@ -174,8 +219,8 @@ def test_an_out_that_cannot_be_written_is_refused():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"interpolation": "nearest"}, "'bilinear' or 'bicubic', not 'nearest'"),
-        ({"truncated": "ignore"}, "'raise' or 'fill', not 'ignore'"),
+        ({"interpolation": "nearest"}, "'bilinear', 'bicubic', not 'nearest'"),
+        ({"truncated": "ignore"}, "'raise', 'fill', not 'ignore'"),
         ({"reducing_gap": 0.5}, "at least 1"),
         ({"reducing_gap": float("nan")}, "at least 1"),
         ({"max_pixels": 0}, "max_pixels"),
@@ -183,7 +228,7 @@ def test_an_out_that_cannot_be_written_is_refused():
     ],
 )
 def test_options_that_are_none_are_refused(options, text):
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises((TypeError, ValueError), match=text):
         decode(GOOD, **options)
 
 
@@ -205,3 +250,49 @@ def test_a_failure_leaves_the_decoder_as_it_was():
         with pytest.raises(ImageError):
             decode(GOOD, (0, 0, 999, 999))
         assert np.array_equal(decode(GOOD), want)
+
+
+class Stop(Exception):
+    """What a signal's handler raises."""
+
+
+@pytest.fixture
+def interrupt():
+    """A function that has a handler raise an exception."""
+
+    def raise_it(kind):
+        def handler(*_):
+            raise kind("stop")
+
+        signal.signal(signal.SIGUSR1, handler)
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.getsignal(signal.SIGUSR1)
+    yield raise_it
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("kind", [Stop, OSError], ids=["own", "OSError"])
+@pytest.mark.parametrize("where", ["open", "convert", "getexif"])
+def test_what_a_handler_raises_while_pillow_reads_is_no_fault_of_the_image(
+    where, kind, on_error, interrupt, monkeypatch
+):
+    owner = Image if where == "open" else Image.Image
+    read = getattr(owner, where)
+    calls = []
+
+    def interrupted(*args, **options):
+        calls.append(where)
+        if len(calls) == 1:
+            interrupt(kind)
+        return read(*args, **options)
+
+    file = io.BytesIO()
+    Image.fromarray(pixels(40, 40)).save(file, "PNG")
+    data = images.Bytes([(file.getvalue(), 0)] * 2, images.CenterCrop(20), on_error=on_error, exif=True)
+    monkeypatch.setattr(owner, where, interrupted)
+    with pytest.raises(kind, match="stop") as caught:
+        data[0]
+    assert type(caught.value) is kind
+    assert data[0][0].shape == (20, 20, 3)

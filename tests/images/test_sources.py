@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import shutil
+import sys
 import threading
 
 import numpy as np
@@ -181,6 +182,27 @@ def test_other_dtypes_lie_in_the_slot_as_well(root, dtype):
     with slipring.Loader(data, 8, num_workers=1) as loader:
         x, _ = next(iter(loader))
         assert tuple(x.shape) == (8, 3, 16, 20) and str(x.dtype).removeprefix("torch.") == dtype
+
+
+@pytest.mark.parametrize("given", ["bfloat16", "ml_dtypes.bfloat16"])
+def test_bfloat16_needs_ml_dtypes_alone_and_gives_the_values_of_torch(root, given, monkeypatch):
+    torch, ml_dtypes = pytest.importorskip("torch"), pytest.importorskip("ml_dtypes")
+    with slipring.Loader(crops(root, dtype="bfloat16"), 8, num_workers=1, seed=1) as loader:
+        wanted = next(iter(loader))[0].view(torch.uint16).numpy().copy()
+    if given == "bfloat16":
+        monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    dtype = given if given == "bfloat16" else ml_dtypes.bfloat16
+    with slipring.Loader(crops(root, dtype=dtype), 8, num_workers=1, seed=1) as loader:
+        x, _ = next(iter(loader))
+        assert x.dtype == ml_dtypes.bfloat16 and np.array_equal(x.view(np.uint16), wanted)
+        assert loader.stats().pickled_leaves == 0
+
+
+def test_bfloat16_without_torch_and_ml_dtypes_is_refused_at_once(root, monkeypatch):
+    for name in ("torch", "ml_dtypes"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ValueError, match="dtype='bfloat16' needs torch or ml_dtypes: install one of them"):
+        crops(root, dtype="bfloat16")
 
 
 @pytest.fixture

@@ -34,20 +34,14 @@ def stream(shards, transform=FIT, **options):
     return images.TarStream(shards, transform, target="json", **options)
 
 
-def for_torch(shards, transform, **options):
-    """The same for torch's kind of loader, which knows an iterable dataset by its class."""
-    import torch
-
-    class Shards(images.TarStream, torch.utils.data.IterableDataset):
-        pass
-
-    return Shards(shards, transform, target="json", **options)
-
-
 def read(data, loader=slipring.Loader, **options):
     """The samples' numbers, as a loader gives them."""
     with loader(data, 4, **options) as batches:
-        return [number for _, target in batches for number in np.asarray(target["number"]).tolist()]
+        return numbers_of(batches)
+
+
+def numbers_of(batches):
+    return [number for _, target in batches for number in np.asarray(target["number"]).tolist()]
 
 
 def test_without_workers_samples_come_as_they_lie(shards):
@@ -96,6 +90,16 @@ def test_each_pass_has_an_order_of_its_own(shards):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_torchs_kind_of_loader_reads_it_as_an_iterable_dataset(shards, workers):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    theirs = numbers_of(torch.utils.data.DataLoader(stream(shards), 4, num_workers=workers))
+    assert read(stream(shards), DataLoader, num_workers=workers) == theirs
+    assert sorted(theirs) == WHOLE
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_it_resumes_at_the_sample(shards, workers, shuffle):
     torch = pytest.importorskip("torch")
@@ -103,7 +107,7 @@ def test_it_resumes_at_the_sample(shards, workers, shuffle):
 
     def make():
         random.seed(7)  # whose numbers are drawn where there is no worker
-        data = for_torch(shards, images.RandomResizedCrop((12, 16)), shuffle=shuffle)
+        data = stream(shards, images.RandomResizedCrop((12, 16)), shuffle=shuffle)
         return DataLoader(data, 3, num_workers=workers, generator=torch.Generator().manual_seed(7))
 
     def shown(batches):
@@ -130,7 +134,8 @@ def test_the_state_of_another_division_is_refused(shards, other):
 
 def test_torchs_persistent_workers_take_another_order_in_each_pass(shards):
     torch = pytest.importorskip("torch")
-    data = for_torch(shards, FIT, shuffle=True)
+    pytest.importorskip("slipring.torch")  # from then on torch's loader knows what a TarStream is
+    data = stream(shards, FIT, shuffle=True)
     loader = torch.utils.data.DataLoader(data, 4, num_workers=2, persistent_workers=True)
     passes = [[int(n) for _, target in loader for n in target["number"]] for _ in range(3)]
     assert all(sorted(order) == WHOLE for order in passes)
@@ -197,9 +202,9 @@ def test_a_bad_image_is_named_and_the_next_comes_behind_it(tmp_path):
 
 def test_torchs_own_workers_divide_the_shards_too(shards):
     torch = pytest.importorskip("torch")
-
-    data = for_torch(shards, FIT, shuffle=True)
-    for kind in (torch.utils.data.DataLoader, pytest.importorskip("slipring.torch").DataLoader):
+    ours = pytest.importorskip("slipring.torch").DataLoader
+    data = stream(shards, FIT, shuffle=True)
+    for kind in (torch.utils.data.DataLoader, ours):
         got = [int(n) for _, target in kind(data, 4, num_workers=2) for n in target["number"]]
         assert sorted(got) == WHOLE
 

@@ -177,13 +177,13 @@ def test_black_around_a_normalised_picture_is_the_value_of_black():
         (lambda: images.RandomResizedCrop(4, flip=2), ValueError, "probability"),
         (lambda: One(b"", lambda x: x), TypeError, "transform must be of slipring.images"),
         (lambda: One(b"", [images.Resize(4), images.RandomResizedCrop(4)]), ValueError, "leave out Resize"),
-        (lambda: One(b"", None, layout="CHW"), ValueError, "'NHWC' or 'NCHW'"),
+        (lambda: One(b"", None, layout="CHW"), ValueError, "'NHWC', 'NCHW'"),
         (lambda: One(b"", None, dtype="float64"), ValueError, "float16"),
         (lambda: One(b"", None, mean=(0, 0, 0)), ValueError, "uint8"),
         (lambda: One(b"", None, dtype="float32", std=(0, 1, 1)), ValueError, "above 0"),
         (lambda: One(b"", None, dtype="float32", mean=(0, 1)), ValueError, "three numbers"),
-        (lambda: One(b"", None, on_error="ignore"), ValueError, "'raise' or 'skip'"),
-        (lambda: One(b"", images.Resize(4, interpolation="nearest")), ValueError, "'bilinear' or 'bicubic'"),
+        (lambda: One(b"", None, on_error="ignore"), ValueError, "'raise', 'skip'"),
+        (lambda: One(b"", images.Resize(4, interpolation="nearest")), ValueError, "'bilinear', 'bicubic'"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_when_they_are_given(make, error_type, text):

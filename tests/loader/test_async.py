@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import inspect
 import threading
 
 import numpy as np
@@ -104,6 +105,12 @@ def test_batches_are_in_order_whoever_is_there_first(kind, dataset):
             assert np.concatenate(list(loader)).tolist() == list(range(50))
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_threads_leave_it_to_the_loop_to_await_what_the_dataset_returns(num_workers):
+    with slipring.Loader(Plain(), 16, num_workers=num_workers, fetch_threads=3) as loader:
+        assert np.concatenate(list(loader)).tolist() == list(range(50))
+
+
 @pytest.mark.parametrize("kind", ["processes", "threads", "none"])
 def test_samples_without_batches_are_awaited(kind):
     with slipring.Loader(Numbers(10), None, **KINDS[kind]) as loader:
@@ -144,6 +151,51 @@ def test_with_rng_sample_a_samples_position_says_what_it_draws(dataset, batch_si
     np.testing.assert_array_equal(drawn(dataset, batch_size=batch_size, num_workers=2), expected)
 
 
+class Cancelled(Numbers):
+    """Samples that are cancelled while they wait, as by asyncio.timeout(), and give what they have then."""
+
+    async def __getitem__(self, i):
+        asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            return i, slipring.rng().integers(1 << 62)
+
+
+@every_kind
+def test_a_sample_that_is_cancelled_while_it_waits_may_go_on(kind):
+    def batches(**options):
+        with slipring.Loader(Cancelled(), 16, seed=5, **options) as loader:
+            return [np.stack(batch).tolist() for batch in loader]
+
+    found = batches(**KINDS[kind])
+    assert [i for indices, _ in found for i in indices] == list(range(50))
+    assert found == batches(fetch_threads=1)
+
+
+class Made(Numbers):
+    """Coroutines that are made for the whole batch; the first one fails."""
+
+    def __init__(self, n=50):
+        super().__init__(n)
+        self.made = []
+
+    def __getitems__(self, indices):
+        self.made = [self.read(i) for i in indices]
+        return self.made
+
+    async def read(self, i):
+        raise OSError(f"no sample {i}")
+
+
+def test_coroutines_that_are_not_awaited_after_an_error_are_closed():
+    dataset = Made(8)
+    with slipring.Loader(dataset, 8, fetch_threads=1) as loader, pytest.raises(OSError, match="no sample 0"):
+        next(iter(loader))
+    assert [inspect.getcoroutinestate(one) for one in dataset.made] == [inspect.CORO_CLOSED] * 8
+
+
 @every_kind
 def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_on(kind):
     with slipring.Loader(Failing(50), 8, **KINDS[kind]) as loader:
@@ -152,7 +204,7 @@ def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_o
         with pytest.raises(OSError, match="no sample 13") as caught:
             next(iterator)
         cause = caught.value.__cause__
-        assert (cause.index, cause.row, cause.ticket) == (13, 5, 1)
+        assert (cause.index, cause.row, cause.seq) == (13, 5, 1)
         assert next(iterator).tolist() == list(range(16, 24))
         with pytest.raises(concurrent.futures.CancelledError) as caught:
             next(iterator)

@@ -236,3 +236,41 @@ def test_a_loader_for_torch_goes_on_with_it(workers, stop):
 def test_bad_arguments_are_refused(arguments, error, said):
     with pytest.raises(error, match=said):
         BatchSampler(**{"indices": 7, **arguments})
+
+
+def test_a_pass_counts_with_its_first_batch():
+    sampler, alike = (BatchSampler(8, 2, shuffle=True, seed=1) for _ in range(2))
+    epochs = [list(alike) for _ in range(3)]
+    unread = iter(sampler)
+    assert sampler.epoch == 0 and list(sampler) == epochs[0]
+    batches = iter(sampler)
+    assert sampler.epoch == 1 and sampler.state_after(0)["epoch"] == batches.state_dict()["epoch"] == 1
+    assert next(batches) == epochs[1][0] and sampler.epoch == 2
+    assert list(unread) == epochs[2]
+
+
+def test_a_resumed_pass_counts_with_its_first_batch():
+    sampler = BatchSampler(8, 2, shuffle=True, seed=1)
+    epoch = list(sampler)
+    sampler.resume(sampler.state_after(1))
+    iter(sampler)
+    assert sampler.epoch == 0 and sampler.state_after(0)["position"] == 2
+    assert list(sampler) == epoch[1:] and sampler.epoch == 1
+    assert len(list(sampler)) == 4
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("whose", ["torch's", "slipring's"])
+def test_no_epoch_is_skipped_in_loaders_for_torch(workers, persistent, whose):
+    torch = pytest.importorskip("torch")
+    if whose == "slipring's":
+        from slipring.torch import DataLoader
+    else:
+        from torch.utils.data import DataLoader
+    sampler, alike = (BatchSampler(8, 2, shuffle=True, seed=1) for _ in range(2))
+    options = {"multiprocessing_context": "fork", "persistent_workers": persistent} if workers else {}
+    loader = DataLoader(torch.arange(8), batch_sampler=sampler, num_workers=workers, **options)
+    for epoch in range(3):
+        assert [batch.tolist() for batch in loader] == list(alike), epoch
+    assert sampler.epoch == 3

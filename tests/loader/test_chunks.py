@@ -153,6 +153,8 @@ def test_random_numbers_do_not_depend_on_who_fills_which_range():
         assert draws(3, num_workers) == expected
     assert [batch[:2] for batch in expected] == draws(3, 2, "thread")
     assert draws(4, 0) != expected, "ranges of another size have other seeds"
+    drawn = [tuple(numbers) for batch in expected for numbers in batch[1]]
+    assert len(set(drawn)) == 24, "each range draws other numbers"
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
@@ -162,7 +164,7 @@ def test_an_error_in_one_range_is_the_batchs_error(num_workers, start_method):
         for _ in range(2):
             first, second, third = outcomes(iter(loader))
             assert type(first) is ValueError and first.args == ("no sample 5",)
-            assert first.__cause__.indices == [4, 5] and first.__cause__.ticket == 0
+            assert first.__cause__.indices == [4, 5] and first.__cause__.seq == 0
             assert type(second) is ValueError and second.args == ("no sample 13",)
             assert numbers([third]) == [[16, 17, 18, 19]]
 

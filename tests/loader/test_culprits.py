@@ -43,7 +43,7 @@ def test_the_sample_that_failed_is_named_with_its_row(kind):
     with slipring.Loader(Corrupt(), 256, **KINDS[kind]) as loader:
         cause = failure(loader)
     assert isinstance(cause, slipring.WorkerError)
-    assert (cause.index, cause.row, cause.ticket) == (777, 9, 3)
+    assert (cause.index, cause.row, cause.seq) == (777, 9, 3)
     assert "index 777 (row 9 of batch 3)" in str(cause)
 
 

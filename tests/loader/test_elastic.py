@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import slipring
-from slipring import BatchSampler, Loader
+from slipring import BatchSampler, Loader, StringList
 from tests.datasets import flat
 
 RANKS = range(1, 9)
@@ -137,22 +137,6 @@ def test_set_epoch_drops_the_place_of_another_epoch_and_keeps_that_of_the_same()
     assert next(iter(sampler)) == list(range(10))
 
 
-def test_who_counts_batches_has_the_state_behind_them():
-    (sampler,) = samplers(1, 10, shuffle=True)
-    batches = iter(sampler)
-    given = [next(batches) for _ in range(5)]
-    assert sampler.state_after(5) == batches.state_dict()
-    other = BatchSampler(N, 5, shuffle=True)
-    other.resume(sampler.state_after(3))
-    passed = iter(other)
-    assert [next(passed), next(passed)] == [given[3][:5], given[3][5:]]
-    assert other.state_after(4)["position"] == 50
-    with pytest.raises(ValueError, match=r"batches.*0.*-1"):
-        sampler.state_after(-1)
-    with pytest.raises(TypeError, match=r"batches.*None"):
-        sampler.state_after(None)
-
-
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
@@ -213,6 +197,8 @@ W = [1.0, 2.0, 3.0, 4.0] * 7 + [0.5, 0.25]
         ({"indices": [5, 5, 5]}, {"indices": [6, 6, 6]}, "other indices"),
         ({"indices": ["a", "b"]}, {"indices": ["b", "a"]}, "other indices"),
         ({"indices": [("a", 1), ("b", 2)]}, {"indices": [("a", 1), ("b", 3)]}, "other indices"),
+        ({"indices": StringList(["a", "b"])}, {"indices": StringList(["b", "a"])}, "other indices"),
+        ({"indices": list(np.arange(3))}, {"indices": list(np.arange(1, 4))}, "other indices"),
         ({"shuffle": True}, {"shuffle": True, "indices": range(1, 31)}, "other indices"),
         ({"num_samples": 12}, {"num_samples": 12, "indices": 31}, "other indices"),
         ({"weights": W, "num_samples": 12}, {"num_samples": 12}, "other weights"),
@@ -231,6 +217,30 @@ def test_a_state_of_an_order_of_the_same_length_is_refused_all_the_same(saved, l
     for load in (other.resume, iter(other).load_state_dict):
         with pytest.raises(ValueError, match=f"{said} than this sampler's.*Resume with the same"):
             load(state)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("position", value) for value in (-2, True, 1 << 80, "4")),
+        *(("epoch", value) for value in (-1, None, 1.0)),
+        *(("seed", value) for value in (-5, 1 << 64, [])),
+    ],
+)
+def test_a_state_with_numbers_that_cannot_be_is_refused(name, value):
+    sampler = BatchSampler(30, 4, shuffle=True, seed=5)
+    with pytest.raises((TypeError, ValueError), match=f"the state's {name} "):
+        sampler.resume({**sampler.state_after(2), name: value})
+
+
+def test_a_state_with_numpys_numbers_is_as_good():
+    sampler = BatchSampler(30, 4, shuffle=True, seed=np.int64(5))
+    state = sampler.state_after(2)
+    want = list(sampler)[2:]
+    other = BatchSampler(30, 4, shuffle=True)
+    other.resume({key: np.int64(value) if type(value) is int else value for key, value in state.items()})
+    assert list(other) == want
+    json.dumps(other.state_after(1))
 
 
 @pytest.mark.parametrize(
@@ -374,7 +384,7 @@ def test_a_report_has_the_numbers_of_the_epoch_and_of_its_batches():
         assert len(list(loader)) == 31
         slowest = loader.report().dict()["slowest_batches"]
     assert {batch["epoch"] for batch in slowest} == {4}
-    assert {batch["ticket"] for batch in slowest} <= set(range(1, 32))
+    assert {batch["seq"] for batch in slowest} <= set(range(1, 32))
 
 
 class Whole(Drawn):
@@ -403,16 +413,43 @@ class Listed:
 @pytest.mark.parametrize(
     ("dataset", "options", "said"),
     [
-        (iter([1]), {}, "rng='sample' reads samples one by one.*is iterated"),
+        ({1}, {}, "rng='sample' reads samples one by one.*is iterated"),
         (Listed(), {}, "rng='sample'.*Listed has no __getitem__"),
         (
             range(4),
             {"batch_sampler": [[1], [2]]},
             "batch_sampler \\(list\\) does not tell.*slipring.BatchSampler",
         ),
-        (range(4), {"sampler": type("Odd", (list,), {"rank": 1})([2])}, "Odd has rank=1, but no world_size"),
+        (
+            range(4),
+            {"sampler": type("Odd", (list,), {"rank": 1})([2])},
+            "rank=1 must be less than the sampler's world_size",
+        ),
     ],
 )
 def test_where_samples_have_no_position_it_is_refused(dataset, options, said):
     with pytest.raises(ValueError, match=said):
         Loader(dataset, rng="sample", **options)
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"rng": "sample"}, {}])
+def test_an_epoch_may_be_any_kind_of_integer(options):
+    sampler = BatchSampler(6, 2, shuffle=True, seed=5)
+    sampler.set_epoch(np.int64(1))
+    first = list(sampler)
+    sampler.set_epoch(1)
+    assert list(sampler) == first
+    with Loader(range(6), 2, seed=np.int64(5), **options) as loader:
+        loader.epoch = np.int64(1)
+        batches = [batch.tolist() for batch in loader]
+        assert type(loader.epoch) is int
+        loader.epoch = 1
+        assert [batch.tolist() for batch in loader] == batches
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, None, True, 1 << 32])
+def test_what_is_no_epoch_is_refused_when_it_is_set(epoch):
+    with pytest.raises((TypeError, ValueError), match="epoch must be"):
+        BatchSampler(6).set_epoch(epoch)
+    with pytest.raises((TypeError, ValueError), match="epoch must be"):
+        Loader(range(6)).epoch = epoch

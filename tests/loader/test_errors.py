@@ -64,7 +64,7 @@ def test_the_cause_says_which_worker_batch_and_indices_and_shows_the_traceback(n
             next(iterator)
     cause = caught.value.__cause__
     assert type(cause) is WorkerError
-    assert (cause.ticket, cause.indices) == (1, [3, 4, 5])
+    assert (cause.seq, cause.indices) == (1, [3, 4, 5])
     assert cause.worker in range(max(1, num_workers))
     assert "batch 1, indices [3, 4, 5]" in str(cause)
     assert "in __getitem__" in cause.traceback and "no sample 3" in cause.traceback
@@ -159,7 +159,7 @@ def test_a_thread_worker_survives_what_would_end_it(error):
 def test_stop_iteration_in_collate_fn_does_not_end_the_loop_silently(num_workers):
     with Loader(Squares(4), 2, collate_fn=raise_stop, num_workers=num_workers) as loader:
         assert kinds(outcomes(iter(loader))) == ["WorkerError"] * 2
-        assert kinds(outcomes(iter(Loader(iter([1, 2]), 2, collate_fn=raise_stop)))) == ["WorkerError"]
+        assert kinds(outcomes(iter(Loader({1, 2}, 2, collate_fn=raise_stop)))) == ["WorkerError"]
 
 
 class Chained(Squares):

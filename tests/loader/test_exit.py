@@ -176,3 +176,49 @@ if __name__ == "__main__":
     )
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "66\n", "")
+
+
+RANK = """
+import multiprocessing, multiprocessing.util, signal, sys, threading
+from slipring import Loader
+
+ending = threading.Event()
+
+def rank(workers):
+    global iterator
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    iterator = iter(Loader(range(1000), 4, num_workers=2, start_method=workers))
+    next(iterator)
+    if workers == "thread":  # it iterates when multiprocessing has called its finalizers
+        multiprocessing.util.Finalize(None, ending.set, exitpriority=-1)
+        threading.Thread(target=iterate).start()
+
+def iterate():
+    ending.wait()
+    print(len(list(iterator)), flush=True)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=rank, args=(sys.argv[2],))
+    process.start()
+    process.join(60)
+    print(process.exitcode)
+    process.kill()
+    process.join()
+"""
+
+
+def outcome_of_rank(path, method, workers):
+    path.write_text(RANK)
+    done = subprocess.run(
+        [sys.executable, str(path), method, workers], capture_output=True, text=True, timeout=100
+    )
+    return done.returncode, done.stdout.split(), done.stderr
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_of_multiprocessing_with_a_handler_for_sigterm_ends_with_a_loader_in_use(tmp_path, method):
+    assert outcome_of_rank(tmp_path / "program.py", method, "fork") == (0, ["0"], "")
+
+
+def test_a_thread_can_iterate_with_thread_workers_while_a_child_of_multiprocessing_ends(tmp_path):
+    assert outcome_of_rank(tmp_path / "program.py", "fork", "thread") == (0, ["249", "0"], "")

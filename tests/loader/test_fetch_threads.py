@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import signal
 import struct
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 import slipring
 from slipring.workers import skipping
 from tests.datasets import Fetched, Into, Squares, flat, numbers, patiently
+from tests.leaks import Snapshot
 from tests.loader.kinds import KINDS, every_kind
 
 
@@ -32,6 +34,23 @@ class Together:
         barrier = self.__dict__.setdefault("barrier", threading.Barrier(self.at_once))
         barrier.wait(30)
         return i, threading.current_thread().name
+
+
+class LastFirst:
+    """Of each four samples the first is read at once; each of the others waits for the one after it."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        read = self.__dict__.setdefault("read", [threading.Event() for _ in range(self.n)])
+        if i % 4 != 0:
+            read[i + 1 if i % 4 < 3 else i - 3].wait(30)
+        read[i].set()
+        return i
 
 
 class Drawn:
@@ -55,6 +74,11 @@ class Failing(Squares):
         return super().__getitem__(i)
 
 
+class AsyncSquares(Squares):
+    async def __getitem__(self, i):
+        return super().__getitem__(i)
+
+
 class Held:
     """The reads of the second batch wait for an event that never comes."""
 
@@ -72,6 +96,11 @@ def test_batches_are_the_same_and_in_order(kind):
     with slipring.Loader(Squares(50), 16, fetch_threads=5, **KINDS[kind]) as loader:
         for _ in range(2):
             assert numbers(loader) == numbers(slipring.Loader(Squares(50), 16))
+
+
+def test_each_sample_is_in_its_row_whichever_is_read_first():
+    with slipring.Loader(LastFirst(16), 4, fetch_threads=4) as loader:
+        assert np.concatenate(list(loader)).tolist() == list(range(16))
 
 
 @pytest.mark.parametrize("kind", ["processes", "none", "ranges"])
@@ -133,7 +162,7 @@ def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_o
         with pytest.raises(OSError, match="no sample 13") as caught:
             next(iterator)
         cause = caught.value.__cause__
-        assert (cause.index, cause.row, cause.ticket) == (13, 5, 1)
+        assert (cause.index, cause.row, cause.seq) == (13, 5, 1)
         assert next(iterator)[1].tolist() == list(range(16, 24))
         assert sum(1 for _ in iterator) == 7
 
@@ -174,6 +203,33 @@ def test_threads_end_with_their_worker():
         list(loader)
         assert len(readers() - before) in (3, 6)  # one worker may have made all batches
     assert readers() <= before
+
+
+class Raised(Exception):
+    """What a signal handler raises."""
+
+
+@pytest.mark.parametrize("dataset", [Squares(50), AsyncSquares(50)], ids=["threads", "coroutines"])
+def test_a_handler_that_raises_while_they_start_leaves_no_thread_and_no_descriptor(monkeypatch, dataset):
+    def interrupted(thread):
+        start(thread)
+        signal.raise_signal(signal.SIGUSR1)
+
+    def handler(number, frame):
+        raise Raised
+
+    start, before, previous = threading.Thread.start, Snapshot.take(), signal.signal(signal.SIGUSR1, handler)
+    try:
+        with slipring.Loader(dataset, 16, fetch_threads=3) as loader:
+            iterator = iter(loader)
+            with monkeypatch.context() as patch, pytest.raises(Raised):
+                patch.setattr(threading.Thread, "start", interrupted)
+                next(iterator)
+            assert numbers(iterator) == numbers(slipring.Loader(Squares(50), 16))
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    del iterator
+    assert before.leaks(wait_s=10) == []
 
 
 def test_a_forked_child_has_threads_of_its_own():
@@ -236,7 +292,7 @@ def test_other_numbers_of_threads_are_refused(given):
 
 def test_an_iterable_dataset_has_no_use_for_them():
     with pytest.raises(ValueError, match="fetch_threads cannot be used with an iterable dataset"):
-        slipring.Loader(iter(range(3)), fetch_threads=4)
+        slipring.Loader({1, 2}, fetch_threads=4)
 
 
 def test_torchs_face_reads_by_threads_too_and_through_a_subset():

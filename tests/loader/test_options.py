@@ -29,6 +29,7 @@ BAD = {
     "min_workers": [(2, ValueError, "'auto'")],
     "max_workers": [(2, ValueError, "'auto'")],
     "fetch_threads": [(0, ValueError, "0"), (2.5, TypeError, "2.5"), (1 << 20, ValueError, "1024")],
+    "rank": [(-1, ValueError, "-1"), (True, TypeError, "True"), ("1", TypeError, "'1'")],
     "prefetch_factor": [(0, ValueError, "0"), (None, TypeError, "None"), (1.5, TypeError, "1.5")],
     "chunk_size": [(0, ValueError, "0"), ("4", TypeError, "'4'"), (1 << 32, ValueError, str((1 << 32) - 1))],
     "slots": [(1, ValueError, "1"), (65537, ValueError, "65536"), (3.0, TypeError, "3.0")],
@@ -121,6 +122,7 @@ def test_the_signature_is_the_documented_one():
         "min_workers": None,
         "max_workers": None,
         "fetch_threads": None,
+        "rank": None,
     }
 
 

@@ -1,9 +1,10 @@
-"""next() in the midst of next(): a signal's handler asks the iterator, or another thread begins an epoch anew."""
+"""A signal handler calls next() inside next(), or another thread starts a new epoch during next()."""
 
 import itertools
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -87,10 +88,10 @@ def numbers_of(batches):
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 @pytest.mark.parametrize("asks", ["pickles", "draws", "lists"])
-def test_a_handler_that_asks_while_the_next_task_is_made_has_a_batch_or_an_error_and_none_is_lost(
+def test_a_handler_that_asks_while_the_next_task_is_made_has_an_error_and_no_batch_is_lost(
     asks, num_workers, on_alarm
 ):
-    got, errors = [], []
+    errors = []
     options = {
         "pickles": {"sampler": [Key(i, alarm if i in (20, 30) else None) for i in range(N)], "batch_size": 1},
         "draws": {"batch_sampler": Lists((20, 30), alarm)},
@@ -98,42 +99,66 @@ def test_a_handler_that_asks_while_the_next_task_is_made_has_a_batch_or_an_error
     }[asks]
     with Loader(Numbers(), num_workers=num_workers, **options) as loader:
         iterator = iter(loader)
-
-        def ask():
-            try:
-                got.extend(numbers_of([next(iterator)]))
-            except RuntimeError as error:
-                errors.append(str(error))
-
-        on_alarm(ask)
-        for batch in iterator:
-            got.extend(numbers_of([batch]))
-    assert sorted(got) == list(range(N))
-    assert len(errors) == (0 if num_workers else 2)  # without workers nothing is in flight
-    assert all("let the handler note the signal" in error for error in errors)
+        on_alarm(refused(iterator, errors))
+        assert numbers_of(iterator) == list(range(N))
+    assert len(errors) == 2
 
 
-def test_a_handler_that_asks_where_no_slot_is_free_loses_no_batch(on_alarm):
-    got, kept = [], []
-    with Loader(
-        Numbers(),
-        batch_sampler=Lists((20, 30, 40), alarm),
-        num_workers=1,
-        slots=5,
-        copy="never",
-        prefetch_factor=4,
-    ) as loader:
+def refused(iterator, errors):
+    """A function that calls next(), and notes what that raises."""
+
+    def ask():
+        with pytest.raises(RuntimeError, match=r"next\(\) is not reentrant.*set a flag") as caught:
+            next(iterator)
+        errors.append(caught.value)
+
+    return ask
+
+
+class Waits(Numbers):
+    """Sample 5 has to wait until a file is there."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __getitem__(self, index):
+        while index == 5 and not self.path.exists():
+            time.sleep(0.005)
+        return index
+
+
+KINDS = [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2, "start_method": "thread"}]
+
+
+@pytest.mark.parametrize("options", KINDS, ids=["inline", "process", "threads"])
+def test_a_handler_that_asks_while_a_batch_is_waited_for_has_an_error_and_the_wait_goes_on(
+    options, on_alarm, tmp_path
+):
+    errors = []
+    with Loader(Waits(tmp_path / "go on"), 1, **options) as loader:
         iterator = iter(loader)
+        ask = refused(iterator, errors)
 
-        def keep(batch):
-            got.extend(numbers_of([batch]))
-            kept.append(batch)
+        def handler():
+            ask()
+            (tmp_path / "go on").touch()
 
-        on_alarm(lambda: keep(next(iterator)))
-        for batch in iterator:
-            keep(batch)
-            del kept[:-2], batch
-    assert sorted(got) == list(range(N))
+        on_alarm(handler)
+        got = numbers_of(itertools.islice(iterator, 5))
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        assert got + numbers_of(iterator) == list(range(N))
+    assert len(errors) == 1
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_handler_that_calls_next_of_torchs_iterator_inside_next_gets_an_error(num_workers, on_alarm):
+    data_loader = pytest.importorskip("slipring.torch").DataLoader
+    errors = []
+    with data_loader(Numbers(), batch_sampler=Lists((20, 30), alarm), num_workers=num_workers) as loader:
+        iterator = iter(loader)
+        on_alarm(refused(iterator, errors))
+        assert numbers_of(iterator) == list(range(N))
+    assert len(errors) == 2
 
 
 def ended(iterator):
@@ -169,64 +194,3 @@ def test_an_epoch_that_is_begun_while_another_threads_indices_are_pickled_has_it
         go_on.set()
         thread.join(60)
         assert numbers_of(second) == [200 + i for i in range(40)]
-
-
-class Unpickles:
-    """A value that calls `meanwhile` when the trainer makes it of its pickle."""
-
-    meanwhile = None
-
-    def __init__(self, number):
-        self.number = number
-
-    def __reduce__(self):
-        return made, (self.number,)
-
-
-def made(number):
-    meanwhile = Unpickles.meanwhile
-    if meanwhile is not None and os.getpid() == MAIN:
-        meanwhile(number)
-    return Unpickles(number)
-
-
-class Values(Numbers):
-    def __getitem__(self, index):
-        return Unpickles(index)
-
-
-def first_of(samples):
-    return samples[0]
-
-
-def test_deliveries_that_are_broken_off_one_within_another_come_again_in_their_order(on_alarm, monkeypatch):
-    class Broken(Exception):
-        pass
-
-    asked = []
-
-    def meanwhile(
-        number,
-    ):  # the handler asks while batch 5 is made, and another signal's exception comes into that
-        asked.append(number)
-        if asked.count(5) == 1 and number in (5, 6):
-            alarm() if number == 5 else raise_broken()
-
-    def raise_broken():
-        on_alarm(broken)
-        alarm()
-
-    def broken():
-        raise Broken
-
-    monkeypatch.setattr(Unpickles, "meanwhile", staticmethod(meanwhile))
-    got = []
-    with Loader(Values(), 1, num_workers=1, collate_fn=first_of) as loader:
-        iterator = iter(loader)
-        on_alarm(lambda: got.append(next(iterator).number))
-        with pytest.raises(Broken):
-            for value in iterator:
-                got.append(value.number)
-        assert got == list(range(5)) and asked == [0, 1, 2, 3, 4, 5, 6]
-        got.extend(value.number for value in iterator)
-    assert got == list(range(N))

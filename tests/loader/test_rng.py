@@ -271,10 +271,10 @@ def test_a_loader_imports_no_torch():
 
 def test_seeds_of_ranges_are_all_different():
     seeds = {
-        seeding.batch_seed(seed, epoch, ticket, row, rank)
+        seeding.batch_seed(seed, epoch, seq, row, rank)
         for seed in range(3)
         for epoch in range(3)
-        for ticket in range(20)
+        for seq in range(20)
         for row in range(0, 40, 8)
         for rank in range(3)
     }

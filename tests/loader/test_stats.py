@@ -134,7 +134,7 @@ def test_a_slow_consumer_makes_workers_wait():
         watch = Watch(loader._engine.ring.controls)
         for _ in range(6):
             next(batches)
-            until(lambda: watch.parties()[1]["waiting"], "the worker waits for its next task")
+            until(lambda: watch.participants()[1]["waiting"], "the worker waits for its next task")
             time.sleep(0.01)
         assert loader.stats().slot_wait_s >= 5 * 0.01
 

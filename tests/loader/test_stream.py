@@ -109,10 +109,33 @@ def test_out_of_order_delivers_each_batch_once(start_method):
             assert sorted(flat(b.tolist() for b in loader)) == list(range(100))
 
 
-def test_a_generator_is_iterated_once():
-    loader = Loader((i for i in range(5)), 2)
-    assert [b.tolist() for b in loader] == [[0, 1], [2, 3], [4]]
-    assert list(loader) == []
+@pytest.mark.parametrize(
+    "dataset",
+    [(i for i in range(5)), iter([1, 2]), zip("ab", "cd"), map(str, range(3))],
+    ids=lambda d: type(d).__name__,
+)
+def test_what_can_be_read_once_is_no_dataset(dataset):
+    with pytest.raises(
+        TypeError, match=f"iterator \\({type(dataset).__name__}\\), which can be read once.*new iterator"
+    ):
+        Loader(dataset, 2)
+
+
+def test_a_class_whose_iter_begins_anew_is_one_though_it_is_its_own_iterator():
+    class Again:
+        def __iter__(self):
+            self.i = 0
+            return self
+
+        def __next__(self):
+            if self.i == 3:
+                raise StopIteration
+            self.i += 1
+            return self.i
+
+    loader = Loader(Again(), 2)
+    for _ in range(2):
+        assert [b.tolist() for b in loader] == [[1, 2], [3]]
 
 
 def test_an_endless_stream_is_read_no_further_than_prefetch_factor_says(tmp_path):
@@ -246,7 +269,7 @@ def test_an_error_of_a_stream_names_worker_and_batch():
         with pytest.raises(ValueError, match="x") as caught:
             next(iterator)
     cause = caught.value.__cause__
-    assert (cause.worker, cause.ticket, cause.indices) == (0, 1, None)
+    assert (cause.worker, cause.seq, cause.indices) == (0, 1, None)
     assert "a stream" in str(cause) and "YieldsIterator" not in str(cause) and "__next__" in cause.traceback
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -17,6 +18,7 @@ from slipring.workers import tuning
 from slipring.workers.tuning import BATCHES, NEVER, Tuner, Tuning
 from tests.datasets import Squares, numbers
 from tests.fault.procs import until
+from tests.leaks import Snapshot, read
 from tests.loader.test_resize import Numbered, plain
 from tests.loader.tuned import Tuned
 
@@ -144,6 +146,20 @@ def test_the_next_epoch_begins_with_what_was_found(monkeypatch):
         assert sum(1 for _ in batches) == 600 and loader.tuning.settled and loader.tuning.workers == found
 
 
+@pytest.mark.parametrize("num_workers", ["auto", 2])
+def test_a_closed_loader_keeps_neither_descriptors_nor_memory(num_workers):
+    def shared_mappings():
+        return {line for line in read("/proc/self/maps").splitlines() if b" rw-s " in line}
+
+    before, mapped = Snapshot.take(), shared_mappings()
+    loader = Loader(Squares(100), 4, num_workers=num_workers, start_method="fork")
+    assert sum(1 for _ in loader) == 25
+    assert shared_mappings() - mapped
+    loader.close()
+    assert before.leaks(wait_s=10) == []
+    assert shared_mappings() - mapped == set()
+
+
 def test_streams_have_one_number_in_each_epoch():
     seen = []
     with Loader(
@@ -254,7 +270,7 @@ class Pool:
 def found(pool, begin=2, least=1, most=64):
     """How the rule goes on and where it ends."""
     tuner = Tuner(begin, least, most)
-    tuner.pool = pool
+    tuner._pool = weakref.ref(pool)
     tuner._fits = lambda more: (more, "")
     pool.wanted = begin
     while not tuner.settled:

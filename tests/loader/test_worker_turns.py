@@ -28,8 +28,8 @@ def worker_of(trip, mark=None):
 def ask(trip, worker, sequence):
     """Have the worker do the task for batch `sequence` of its stream; returns (kind, what it published)."""
     slot = trip.ring.pick_free()
-    trip.ring.dispatch(slot, None, 0, 0, trip.ticket, 0, sequence, 2, 0, False)  # addressed to party 1
-    trip.ticket += 1
+    trip.ring.dispatch(slot, None, 0, 0, trip.seq, 0, sequence, 2, 0, False)  # addressed to participant 1
+    trip.seq += 1
     worker.work(trip.ring.claim(1, 5.0))
     assert trip.ring.wait_ready(slot, 5.0) == slot
     kind, value = receive(trip.ring, slot, COPY_AUTO)

@@ -9,8 +9,8 @@ import os
 
 import numpy as np
 
-from slipring.monitor._watch import NO_SLOT, PARTY, RECORD, SLOT, STAGES, STATES
-from slipring.monitor.sight import LEAVES, Sight, bucket_of, durations
+from slipring.monitor._watch import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES, STATES
+from slipring.monitor.sight import RETIRED, Sight, bucket_of, durations
 from slipring.monitor.verdict import Known, verdict
 
 MS = 1_000_000  # ns
@@ -164,14 +164,14 @@ class Job:
         extra = {index: int(self.sleepy.get(index, 0) * MS) for index in indices}
         slowest = max(extra, key=extra.get)
         batch = np.zeros(1, RECORD)[0]
-        batch["run"], batch["epoch"], batch["ticket"], batch["kind"], batch["rows"] = (
+        batch["run"], batch["epoch"], batch["seq"], batch["kind"], batch["rows"] = (
             self.run,
             epoch,
             number,
             1,
             self.rows,
         )
-        batch["party"], batch["slot"], batch["bytes"] = worker + 1, slot, self.nbytes
+        batch["participant"], batch["slot"], batch["bytes"] = worker + 1, slot, self.nbytes
         batch["first_index"], batch["slowest_index"] = indices[0], slowest
         batch["slowest_ns"] = fetch // self.rows + extra[slowest]
         batch["fetch_ns"], batch["collate_ns"] = (
@@ -255,7 +255,7 @@ class SimulatedWatch:
         job = self.job
         return {
             "label": "simulated", "push": False, "closed": False, "n_slots": job.n_slots,
-            "used_slots": sum(batch is not None for batch in job.lying), "n_parties": job.most + 1, "run": job.run,
+            "used_slots": sum(batch is not None for batch in job.lying), "n_participants": job.most + 1, "run": job.run,
             "recorded": len(job.recorded), "folded": self._folded, "loop_steps": job.loop_steps,
             "loop_wait_ns": job.loop_wait, "loop_ns": job.loop_ns, "capacity": job.nbytes, "total": 0, "data_off": 0,
             "stride": 0, "pid_namespace": OTHER_NAMESPACE, "ready_waiters": int(self.waits),
@@ -316,46 +316,53 @@ class SimulatedWatch:
                 "fetch_ns",
                 "collate_ns",
                 "slowest_ns",
-                "party",
+                "participant",
             ):
                 batch[name] = 0
         return STATES.index(state), batch
 
-    def parties(self):
+    def participants(self):
         job = self.job
-        made = np.zeros(job.most + 1, PARTY)
+        made = np.zeros(job.most + 1, PARTICIPANT)
         made["at_slot"], made["pid"][0], made["status"][0] = NO_SLOT, os.getpid(), 1
         everything = np.array([*job.recorded, *(batch for batch in job.lying if batch is not None)], RECORD)
         for worker in range(job.most):
-            party, its = made[worker + 1], everything[everything["party"] == worker + 1]
+            participant, its = made[worker + 1], everything[everything["participant"] == worker + 1]
             under_way = its[(its["claimed_at"] <= self.at_ns) & (its["published_at"] > self.at_ns)]
             its = its[its["published_at"] <= self.at_ns]
             if not job.inline and job.began[worker] <= self.at_ns:
-                party["pid"] = made["pid"][0] if job.threads else PID + worker
-                party["status"] = SERVING
+                participant["pid"] = made["pid"][0] if job.threads else PID + worker
+                participant["status"] = SERVING
             if job.left[worker] is not None:
-                party["leaving"] = LEAVES
-            party["batches"], party["bytes"] = len(its), its["bytes"].sum()
+                participant["retiring"] = RETIRED
+            participant["batches"], participant["bytes"] = len(its), its["bytes"].sum()
             for name in ("fetch_ns", "collate_ns", "idle_ns"):
-                party[name] = its[name].sum()
-            busy = int(party["fetch_ns"] + party["collate_ns"])
-            party["told_ns"], party["waiting"] = busy, not len(under_way)
-            party["cpu_ns"], party["queued_ns"] = busy * _of(job.cpu, worker), busy * _of(job.queued, worker)
-            party["at_since"] = job.left[worker] or (
+                participant[name] = its[name].sum()
+            busy = int(participant["fetch_ns"] + participant["collate_ns"])
+            participant["reported_ns"], participant["waiting"] = busy, not len(under_way)
+            participant["cpu_ns"], participant["queued_ns"] = (
+                busy * _of(job.cpu, worker),
+                busy * _of(job.queued, worker),
+            )
+            participant["at_since"] = job.left[worker] or (
                 int(its["fetched_at"].max()) if len(its) else job.began[worker]
             )
             if len(under_way):
-                self._under_way(party, under_way[0])
+                self._under_way(participant, under_way[0])
         return made
 
-    def _under_way(self, party, batch):
+    def _under_way(self, participant, batch):
         """Set which sample a worker reads; none if it has read all of its batch."""
         job, at = self.job, int(batch["claimed_at"])
         each = int(batch["slowest_ns"]) - int(job.sleepy.get(int(batch["slowest_index"]), 0) * MS)
         for row in range(job.rows):
             end = at + each + int(job.sleepy.get(int(batch["first_index"]) + row, 0) * MS)
             if self.at_ns < end:
-                party["at_slot"], party["at_row"], party["at_since"] = batch["slot"], row, at
+                participant["at_slot"], participant["at_row"], participant["at_since"] = (
+                    batch["slot"],
+                    row,
+                    at,
+                )
                 return
             at = end
-        party["at_since"] = at
+        participant["at_since"] = at

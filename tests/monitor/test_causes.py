@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from slipring.monitor._watch import NO_SLOT, PARTY, RECORD, SLOT, STAGES
+from slipring.monitor._watch import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES
 from slipring.monitor.sight import stage_of
 from slipring.monitor.verdict import Known, verdict
 
@@ -19,20 +19,20 @@ def sight(
 ):  # fmt: skip
     """A `Sight` of `n` batches whose workers take turns; times in ms, `cpu` and `queued` of the busy time."""
     table = np.zeros(n, RECORD)
-    table["run"], table["kind"], table["ticket"], table["rows"] = 1, 1, np.arange(n), 4
-    table["party"] = 1 + np.arange(n) % workers
+    table["run"], table["kind"], table["seq"], table["rows"] = 1, 1, np.arange(n), 4
+    table["participant"] = 1 + np.arange(n) % workers
     table["waited_ns"], table["step_ns"] = waited * MS, step * MS
     table["step_ns"][0] = 0
     table["fetch_ns"], table["collate_ns"] = fetch * MS, collate * MS
     table["taken_at"] = 1000 * MS + np.cumsum(table["waited_ns"] + table["step_ns"])
     table["published_at"] = table["taken_at"] - 1
     table["claimed_at"] = table["published_at"] - table["fetch_ns"] - table["collate_ns"]
-    parties = np.zeros(workers + 1, PARTY)
-    parties["pid"], parties["status"], parties["at_slot"] = 1 << 30, 2, NO_SLOT
-    parties["pid"][0] = parties["pid"][1] if threads else os.getpid()
-    of = parties[1:]
-    of["fetch_ns"] = of["told_ns"] = n // workers * (fetch + collate) * MS
-    of["cpu_ns"], of["queued_ns"] = of["told_ns"] * cpu, of["told_ns"] * queued
+    participants = np.zeros(workers + 1, PARTICIPANT)
+    participants["pid"], participants["status"], participants["at_slot"] = 1 << 30, 2, NO_SLOT
+    participants["pid"][0] = participants["pid"][1] if threads else os.getpid()
+    of = participants[1:]
+    of["fetch_ns"] = of["reported_ns"] = n // workers * (fetch + collate) * MS
+    of["cpu_ns"], of["queued_ns"] = of["reported_ns"] * cpu, of["reported_ns"] * queued
     lying = np.zeros(len(states), SLOT)
     lying["state"], lying["batch"]["run"] = states, 1
     loop_steps, loop_wait, loop_ns = loop or (0, 0, 0)
@@ -42,8 +42,8 @@ def sight(
         "loop_steps": loop_steps, "loop_wait_ns": loop_wait * MS, "loop_ns": loop_ns * MS,
     }  # fmt: skip
     return SimpleNamespace(
-        table=table, taken=table, slots=lying, parties=parties, serving=of, workers=of, there=there, told=there,
-        outline=outline, inline=False, threads=threads, consumer_pid=int(parties["pid"][0]),
+        table=table, taken=table, slots=lying, participants=participants, serving=of, workers=of, there=there,
+        told=there, outline=outline, inline=False, threads=threads, consumer_pid=int(participants["pid"][0]),
         stages=dict.fromkeys(STAGES, stage_of(0, 0, np.zeros(1, np.int64))),
         at_ns=int(table["taken_at"][-1]) if at_ns is None else at_ns,
     )  # fmt: skip
@@ -116,8 +116,8 @@ def test_batches_that_were_copied_are_not_counted_by_those_that_are_kept_at_the_
 def test_a_slow_beginning_is_no_workers_fault():
     at = sight(cpu=0.1)
     # The first ten took long in both; of those behind them one worker made hardly any.
-    at.table["party"][10:] = 1
-    at.table["party"][10:14] = 2
+    at.table["participant"][10:] = 1
+    at.table["participant"][10:14] = 2
     at.table["fetch_ns"][:10] = 500 * MS
     at.table["claimed_at"] = at.table["published_at"] - at.table["fetch_ns"]
     assert verdict(at).cause == "storage"
@@ -125,7 +125,7 @@ def test_a_slow_beginning_is_no_workers_fault():
 
 def test_a_slow_worker_is_told_from_the_others_at_the_same_time():
     at = sight(workers=4, n=80)
-    slow = at.table["party"] == 3
+    slow = at.table["participant"] == 3
     at.table["fetch_ns"][slow] = 90 * MS
     at.table["claimed_at"] = at.table["published_at"] - at.table["fetch_ns"]
     found = verdict(at)
@@ -199,9 +199,9 @@ def test_the_wait_in_progress_counts():
 def test_a_sample_that_is_waited_for_now_is_named():
     at = sight(waited=1, step=1, fetch=0.1, states=[2], waiters=1)
     at.slots["batch"]["first_index"], at.slots["batch"]["slot"] = 330, 0
-    at.parties["at_slot"][1], at.parties["at_row"][1] = 0, 3
+    at.participants["at_slot"][1], at.participants["at_row"][1] = 0, 3
     at.at_ns += 4_000 * MS
-    at.parties["at_since"][1] = at.at_ns - 4_000 * MS
+    at.participants["at_since"][1] = at.at_ns - 4_000 * MS
     found = verdict(at)
     assert found.cause == "sample", found
     assert "reading one sample for 4 s now: row 3 of its batch, which begins at index 330" in found.sentence

@@ -23,7 +23,36 @@ def test_a_job_is_found_once_by_its_consumer_and_by_its_workers():
         for pid in (program.pid, *program.told["workers"]):
             (job,) = attach(pid)
             assert job.key == found[0].key and job.pid == program.pid
-            assert "tests.watched held" in job.name
+            assert job.name.endswith("-m tests.watched")
+            assert "tests.watched held" in job.named(arguments=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["/usr/bin/python3", "train.py", "--token=abc"], "python3 train.py"),
+        (
+            ["python", "-u", "-Xdev", "-W", "ignore", "/a b/train.py", "x"],
+            "python -u -Xdev -W ignore /a b/train.py",
+        ),
+        (["python", "-um", "package.train", "--token", "abc"], "python -um package.train"),
+        (["python", "-mtrain", "--token=abc"], "python -m train"),
+        (["python", "-c", "token = 'abc'", "x"], "python -c"),
+        (["python", "-Ic", "token = 'abc'"], "python -Ic"),
+        (["python", "-", "abc"], "python -"),
+        (["/opt/trainer", "--token=abc"], "trainer"),
+        (["python: train.py --token=abc"], "python: train.py"),
+        (["trainer --token=abc"], "trainer"),
+        (["python"], "python"),
+        ([""], ""),
+    ],
+    ids=str,
+)
+def test_a_command_line_ends_at_the_name_of_the_script(words, shown, tmp_path, monkeypatch):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
+    monkeypatch.setattr(processes, "PROC", str(tmp_path))
+    assert processes.command(7) == shown
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -67,7 +96,7 @@ def test_looking_changes_nothing(tmp_path):
         until(lambda: state(program.told["workers"][0]) == "T", "its worker has stopped")
         before = record.read_bytes()
         (job,) = attach(program.pid)
-        job.watch.slots(), job.watch.records(), job.watch.parties(), job.index_at(0, 1)
+        job.watch.slots(), job.watch.records(), job.watch.participants(), job.index_at(0, 1)
         assert record.read_bytes() == before
         os.kill(program.told["workers"][0], signal.SIGCONT)
 
@@ -211,7 +240,7 @@ def test_a_job_in_another_pid_namespace_is_found_by_its_number_here():
         assert '"pid": 1,' in program.stdout.readline()  # there
         (job,) = attach(here)
         assert job.elsewhere and job.pid == here and job.number(1) == here
-        assert job.number(int(job.watch.parties()["pid"][1])) in job.holders
+        assert job.number(int(job.watch.participants()["pid"][1])) in job.holders
     finally:
         program.stdin.close()
         program.wait()

@@ -70,7 +70,7 @@ def test_those_that_have_left_are_in_no_figures(method):
         loader.resize(2)
         # Also before anybody has seen to them.
         until(lambda: int(look(loader._engine.ring).there.sum()) == 2, "two have left")
-        assert (look(loader._engine.ring).parties["at_since"][3:5] >= asked).all()  # when they left
+        assert (look(loader._engine.ring).participants["at_since"][3:5] >= asked).all()  # when they left
         assert [row.worker for row in loader.report().workers] == [0, 1]
         assert Figures(look(loader._engine.ring)).n_workers == 2
         for _ in range(40):
@@ -86,7 +86,7 @@ def test_those_that_have_left_are_not_listed_by_the_command(capsys):
         # The program does nothing, so nobody has waited for them.
         assert [state(pid) for pid in left] == ["Z", "Z"]
         rows = json.loads(run(capsys, "ps", "--json")[1])["jobs"]
-        top = json.loads(run(capsys, "top", program.pid, "--json")[1])["parties"]
+        top = json.loads(run(capsys, "top", program.pid, "--json")[1])["participants"]
         dump = run(capsys, "dump", program.pid)[1]
     assert [row["workers"] for row in rows if row["pid"] == program.pid] == [1]
     assert [(each["name"], each["pid"]) for each in top] == [("consumer", program.pid), ("worker 0", stays)]
@@ -110,8 +110,10 @@ def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path)
             wait_dead(dead)
             for gate in (first, second):
                 gate.open(2)
-            until(lambda: watch.parties()[1]["at_slot"] == NO_SLOT, "the other one goes on")
-            assert watch.parties()[2]["at_slot"] != NO_SLOT  # what the dead one was at
+            # Four batches were dispatched; the dead worker keeps one of them.
+            until(lambda: watch.participants()[1]["batches"] == 3, "the other worker makes the other three")
+            until(lambda: watch.participants()[1]["at_slot"] == NO_SLOT, "the other worker waits for a task")
+            assert watch.participants()[2]["at_slot"] != NO_SLOT  # what the dead one was at
             assert seen_later(loader).cause != "hung"
             for _ in range(9):
                 next(batches)

@@ -95,7 +95,7 @@ def test_a_wrong_number_is_refused(n):
 
 
 def test_a_loader_without_batches_is_refused():
-    with pytest.raises(ValueError, match="list gives none"):
+    with pytest.raises(ValueError, match=r"\(list\) gives none"):
         slipring.replay([])
 
 

@@ -76,7 +76,7 @@ def test_what_batches_take_arrives_with_their_indices_and_workers():
         sight = look(mine._engine.ring)
     ended = now()
     table = sight.taken
-    assert table["ticket"].tolist() == list(range(10)) and (table["rows"] == 4).all()
+    assert table["seq"].tolist() == list(range(10)) and (table["rows"] == 4).all()
     assert table["first_index"].tolist() == list(range(0, 40, 4)) and (table["bytes"] >= 1600).all()
     assert (table["fetch_ns"] >= 4 * 2 * MS).all() and table["fetch_ns"][5] >= (3 * 2 + 12) * MS
     assert (table["collate_ns"] >= 2 * MS).all()
@@ -93,10 +93,10 @@ def test_what_batches_take_arrives_with_their_indices_and_workers():
     assert table["waited_ns"].sum() + table["step_ns"].sum() <= ended - begun
     assert table["waited_ns"].sum() > 0
     for number in (1, 2):
-        party, its = sight.parties[number], table[table["party"] == number]
-        assert party["batches"] == len(its) and party["bytes"] == its["bytes"].sum()
+        participant, its = sight.participants[number], table[table["participant"] == number]
+        assert participant["batches"] == len(its) and participant["bytes"] == its["bytes"].sum()
         for name in ("fetch_ns", "collate_ns", "idle_ns"):
-            assert party[name] == its[name].sum()
+            assert participant[name] == its[name].sum()
     assert {"batches": 10, "rows": 40, "errors": 0}.items() <= sight.sums.items()
     stages = sight.stages
     assert stages["fetch"].count == 10 and stages["fetch"].total_s == table["fetch_ns"].sum() / 1e9
@@ -128,9 +128,9 @@ def compute(i):
 
 def counted(sight, number=1):
     """How many batches of a worker its processor time was last told with."""
-    its = sight.table[sight.table["party"] == number]
+    its = sight.table[sight.table["participant"] == number]
     made = np.cumsum(its["fetch_ns"] + its["collate_ns"])
-    return int(np.searchsorted(made, sight.parties[number]["told_ns"])) + 1
+    return int(np.searchsorted(made, sight.participants[number]["reported_ns"])) + 1
 
 
 @pytest.mark.parametrize("method", ["fork", "thread"])
@@ -138,9 +138,9 @@ def test_a_worker_that_computes_has_had_a_processor_for_so_long(method):
     with loader(Data(40, compute), num_workers=1, start_method=method) as mine:
         assert sum(1 for _ in mine) == 10
         sight = look(mine._engine.ring)
-    party = sight.parties[1]
-    assert party["told_ns"] > 0 and counted(sight) > 1
-    assert party["cpu_ns"] >= counted(sight) * 4 * 3 * MS
+    participant = sight.participants[1]
+    assert participant["reported_ns"] > 0 and counted(sight) > 1
+    assert participant["cpu_ns"] >= counted(sight) * 4 * 3 * MS
     assert sight.threads == (method == "thread")
 
 
@@ -149,10 +149,10 @@ def test_a_worker_that_sleeps_has_had_a_processor_for_no_longer_than_the_rest():
     with loader(Data(40, lambda i: time.sleep(0.003)), num_workers=1) as mine:
         assert sum(1 for _ in mine) == 10
         sight = look(mine._engine.ring)
-    party = sight.parties[1]
+    participant = sight.participants[1]
     asleep = counted(sight) * 4 * 3 * MS
-    assert party["told_ns"] >= asleep > 0
-    assert 0 < party["cpu_ns"] <= sight.at_ns - begun - asleep
+    assert participant["reported_ns"] >= asleep > 0
+    assert 0 < participant["cpu_ns"] <= sight.at_ns - begun - asleep
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel counts no delays")
@@ -164,7 +164,7 @@ def test_workers_that_share_a_processor_wait_for_it():
     with loader(Data(40, compute), worker_init_fn=begin, dispatch="static") as mine:
         assert sum(1 for _ in mine) == 10
         sight = look(mine._engine.ring)
-    assert sight.parties["queued_ns"].sum() > 0
+    assert sight.participants["queued_ns"].sum() > 0
 
 
 def test_a_worker_that_begins_late_is_waited_for():

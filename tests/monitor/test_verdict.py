@@ -19,6 +19,7 @@ from slipring.monitor.sight import NoSegment, Sight
 from slipring.monitor.stuck import at_work
 from slipring.monitor.verdict import verdict
 from slipring.ring._segment import now
+from slipring.workers import reporting
 from slipring.workers.reporting import look
 from tests.fault.procs import state, until, worker_pids
 from tests.monitor.simulated import Job
@@ -182,6 +183,32 @@ def test_a_collate_fn_that_takes_half_of_the_workers_time_is_named():
     assert cause(Job(fetch=9.9, collate=10.1)) == "collate"
 
 
+def test_pickled_leaves_are_named_where_collation_takes_half_of_the_workers_time():
+    found = Job(fetch=0.8, collate=6, step=0.5).verdict(pickled=256.0)
+    assert (found.cause, found.data_bound) == ("pickled", True)
+    assert "each batch has 256 pickled leaves" in found.sentence
+    assert cause(Job(fetch=0.8, collate=6, step=0.5), pickled=0.0) == "collate"
+    assert cause(Job(fetch=6, collate=0.8, step=0.5), pickled=256.0) == "decode"
+
+
+def test_unpickling_is_named_where_it_takes_a_tenth_of_the_loops_time():
+    job = Job(fetch=0.8, step=10, cpu=WAITS)
+    found = job.verdict(pickled=3.0, unpickle_ns=6e6)
+    assert (found.cause, found.data_bound) == ("pickled", False)
+    assert "unpickling them takes 61% of the loop's time: each batch has 3 pickled leaves" in found.sentence
+    assert cause(job, pickled=3.0, unpickle_ns=0.9e6) == "consumer"
+
+
+def test_a_report_counts_the_pickled_leaves_of_each_batch(monkeypatch):
+    monkeypatch.setattr(reporting, "Report", lambda name, sight, stats, known, **rest: known)
+    with slipring.Loader(
+        range(8), batch_size=2, num_workers=1, collate_fn=lambda s: [{k} for k in s]
+    ) as loader:
+        assert sum(len(batch) for batch in loader) == 8
+        known = loader.report()
+    assert known.pickled == 2 and known.unpickle_ns > 0
+
+
 # ---- epochs, samplers
 
 
@@ -278,6 +305,17 @@ def test_copies_of_less_than_64_mib_are_not_worth_a_word():
 def test_workers_that_have_memory_of_their_own_are_not_said_to_copy_their_parents():
     known = {"private_bytes": (160 * MIB,) * 2, "copied_bytes": (4 * MIB,) * 2, "forked": True}
     assert cause(Job(fetch=12, cpu=WAITS), free_bytes=100 * MIB, parent_bytes=50 * MIB, **known) == "storage"
+
+
+def test_page_faults_that_take_a_fifth_of_the_time_to_make_a_batch_are_named():
+    computing = Job(fetch=20, step=0.1)
+    assert cause(computing, faults=1500.0) == "decode"
+    found = computing.verdict(faults=4000.0)
+    assert found.cause == "page_faults"
+    assert (
+        "takes 4,000 page faults, about 50% of the time" in found.sentence
+        and "slipring.empty" in found.advice
+    )
 
 
 def cached(later, epochs=3):
@@ -380,7 +418,7 @@ def test_a_worker_hangs_after_ten_seconds_or_ten_times_what_took_longest(usual, 
     # Batches 10 and 11 are begun at the same moment, and batch 11 does not end.
     job = Job(batches=10, of=30, fetch=lambda made: 1e12 if made.number == 11 else usual, step=0.1, cpu=WAITS)
     begun = (
-        job.clock - max(int(batch["claimed_at"]) for batch in job.lying if batch and batch["ticket"] == 11)
+        job.clock - max(int(batch["claimed_at"]) for batch in job.lying if batch and batch["seq"] == 11)
     ) / 1e6
     assert job.verdict(later=1e3 * (hangs - 0.1) - begun, waits=True).cause != "hung"
     found = job.verdict(later=1e3 * (hangs + 0.1) - begun, waits=True)
@@ -492,7 +530,7 @@ def test_a_worker_that_hangs_is_named():
         for _ in range(11):  # the next one never comes
             next(batches)
         ring = hanging._engine.ring
-        while not (Watch(ring.controls).parties()["at_row"] == 1).any():
+        while not (Watch(ring.controls).participants()["at_row"] == 1).any():
             time.sleep(0.01)
         found = verdict(Sight(Watch(ring.controls), at_ns=now() + 60_000_000_000))
         os.write(told, b"x")

@@ -11,7 +11,7 @@ import pytest
 
 import slipring
 from slipring.monitor import records
-from slipring.monitor._watch import NO_SLOT, PARTY, RECORD, SLOT, VERSION, NoSegment, Watch
+from slipring.monitor._watch import NO_SLOT, PARTICIPANT, RECORD, SLOT, VERSION, NoSegment, Watch
 from tests.datasets import Squares, flat, numbers
 from tests.fault.procs import until, worker_pids
 from tests.fault.scenes import Gate, Rows
@@ -28,13 +28,13 @@ def test_every_batch_that_was_taken_is_seen_with_its_times():
             pytest.skip("the engine has ended with its epoch")
         table = records.batches(seen)
         taken = records.taken(table)
-    assert sorted(taken["ticket"][taken["run"] == taken["run"].max()]) == list(range(15))
+    assert sorted(taken["seq"][taken["run"] == taken["run"].max()]) == list(range(15))
     order = ("dispatched_at", "claimed_at", "fetched_at", "published_at", "taken_at")
     for earlier, later in itertools.pairwise(order):
         assert (taken[earlier] <= taken[later]).all()
     assert (taken["rows"] == 4).all() and (taken["bytes"] > 0).all()
-    assert set(taken["party"]) <= {1, 2}
-    assert (taken["first_index"] == taken["ticket"].astype(np.int64) * 4).all()
+    assert set(taken["participant"]) <= {1, 2}
+    assert (taken["first_index"] == taken["seq"].astype(np.int64) * 4).all()
 
 
 def test_a_batch_is_in_the_table_once_whether_its_slot_was_used_again_or_not():
@@ -44,10 +44,10 @@ def test_a_batch_is_in_the_table_once_whether_its_slot_was_used_again_or_not():
             del batch
             watch = watch or Watch(loader._engine.ring.controls)
             table = records.batches(watch)
-            keys = list(zip(table["run"].tolist(), table["ticket"].tolist()))
+            keys = list(zip(table["run"].tolist(), table["seq"].tolist()))
             assert len(keys) == len(set(keys))
         table = records.taken(records.batches(watch))
-        assert sorted(table["ticket"].tolist()) == list(range(100))
+        assert sorted(table["seq"].tolist()) == list(range(100))
         assert (table["number"] == 0).any() and (table["number"] > 0).any()
         later = records.batches(watch, since=50)
         assert later["number"][later["number"] > 0].min() >= 50
@@ -74,8 +74,8 @@ def test_another_process_that_has_the_descriptor_sees_the_same():
     code = (
         "import sys; from slipring.monitor._watch import Watch; from slipring.monitor import records;"
         "w = Watch(int(sys.argv[1]));"
-        "print(w.outline()['label'], sorted(records.taken(records.batches(w))['ticket'].tolist()),"
-        "[pid for pid in w.parties()['pid'].tolist() if pid])"
+        "print(w.outline()['label'], sorted(records.taken(records.batches(w))['seq'].tolist()),"
+        "[pid for pid in w.participants()['pid'].tolist() if pid])"
     )
     with slipring.Loader(Squares(12), 4, num_workers=1, persistent_workers=True) as loader:
         list(numbers(loader))
@@ -100,17 +100,17 @@ def test_the_row_at_which_a_worker_hangs_is_seen(tmp_path, stopped):
             if stopped:
                 os.kill(pid, signal.SIGSTOP)
             watch = Watch(loader._engine.ring.controls)
-            me = watch.parties()[1]
+            me = watch.participants()[1]
             slots = watch.slots()
             at = slots[slots["batch"]["slot"] == me["at_slot"]][0]
             assert me["pid"] == pid and me["at_row"] == 1
-            assert at["batch"]["ticket"] == 1 and records.states(slots)[0] in ("leased", "claimed", "free")
+            assert at["batch"]["seq"] == 1 and records.states(slots)[0] in ("leased", "claimed", "free")
             assert at["batch"]["claimed_at"] <= me["at_since"]
             if stopped:
                 os.kill(pid, signal.SIGCONT)
             gate.open(1)
             list(iterator)
-            until(lambda: watch.parties()[1]["at_slot"] == NO_SLOT, "the worker is at no row")
+            until(lambda: watch.participants()[1]["at_slot"] == NO_SLOT, "the worker is at no row")
 
 
 def test_a_queues_messages_are_seen():
@@ -121,7 +121,7 @@ def test_a_queues_messages_are_seen():
     watch = Watch(queue._ring().controls)
     assert watch.outline()["push"]
     table = records.taken(records.batches(watch))
-    assert sorted(table["ticket"].tolist()) == list(range(40))
+    assert sorted(table["seq"].tolist()) == list(range(40))
     assert (table["dispatched_at"] == 0).all()
 
 
@@ -192,7 +192,7 @@ def test_a_damaged_segment_is_read_without_harm(segment, seed):
     fd = memory(words.tobytes())
     try:
         watch = Watch(fd)
-        assert watch.slots().dtype == SLOT and watch.parties().dtype == PARTY
+        assert watch.slots().dtype == SLOT and watch.participants().dtype == PARTICIPANT
         records.states(watch.slots())
         assert records.batches(watch).dtype == watch.slowest().dtype == RECORD
         assert watch.records((1 << 64) - 1).dtype == RECORD

@@ -1,5 +1,6 @@
 """Loaders and iterators may be kept, dropped, copied and left in any order."""
 
+import contextlib
 import copy
 import gc
 import pickle
@@ -169,3 +170,16 @@ def test_threads_that_begin_epochs_of_one_persistent_loader_do_not_close_it(opti
         thread.join()
     loader.close()
     assert raised == []
+
+
+def test_what_libraries_use_of_torchs_iterator_is_there(make):
+    loader = make(NUMBERS, batch_size=2, num_workers=2, prefetch_factor=3)
+    iterator = iter(loader)
+    next(iterator)
+    processes = iterator._workers
+    assert [process.is_alive() for process in processes] == [True, True]
+    assert iterator._prefetch_factor == 3
+    iterator._shutdown_workers()
+    for process in processes:
+        with contextlib.suppress(ValueError):  # ours are closed by then
+            assert not process.is_alive()

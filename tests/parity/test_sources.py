@@ -1,5 +1,6 @@
 """Samplers, streams and data pipes: which samples come, in which order, in which batch."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -62,11 +63,53 @@ def test_a_batch_sampler_says_what_is_together(make, how, num_workers):
     assert_as_torch(make, NUMBERS, make_batch_sampler=BATCHING[how], num_workers=num_workers, epochs=2)
 
 
+KINDS = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "range": lambda indices: range(indices[0], 5),
+    "array": np.array,
+    "tensor": torch.tensor,
+}
+
+
+class Asked(Values):
+    """A sample is what the dataset is asked for: the type of a batch's indices, and one of them."""
+
+    def __getitems__(self, indices):
+        return [(type(indices).__name__, index) for index in indices]
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.leaks_ok("once it is sent a tensor, torch's worker has a server for it that stays")
+def test_getitems_gets_what_the_batch_sampler_yields(make, how, num_workers):
+    batches = [KINDS[how]([3, 1]), KINDS[how]([2])]
+    assert_as_torch(make, Asked([]), batch_sampler=batches, num_workers=num_workers)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_a_batch_sampler_that_yields_iterators_is_read_once(make, num_workers):
+    assert_as_torch(
+        make, NUMBERS, make_batch_sampler=lambda: [iter([3, 1]), iter([2])], num_workers=num_workers
+    )
+
+
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_a_sampler_of_batches_without_batching_gives_torchs_samples(make, num_workers):
     rows = data.TensorDataset(torch.arange(22).reshape(11, 2))
     sampler = [[0, 1], [5, 5, 5]]
     assert_as_torch(make, rows, sampler=sampler, batch_size=None, num_workers=num_workers)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize(
+    "sampler", [data.SequentialSampler(NUMBERS), data.RandomSampler(NUMBERS)], ids=["in order", "at random"]
+)
+def test_torchs_batch_sampler_without_batching_loads_in_bulk(make, sampler, num_workers):
+    rows = data.TensorDataset(torch.arange(22).reshape(11, 2))
+    batches = data.BatchSampler(sampler, 4, False)
+    assert_as_torch(make, rows, sampler=batches, batch_size=None, num_workers=num_workers, epochs=2)
 
 
 STREAMS = {

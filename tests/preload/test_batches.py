@@ -299,7 +299,7 @@ def test_what_is_ready_ahead_takes_no_slots_from_the_program():
     ({"devices": []}, ValueError, "at least one device"),
     ({"devices": "cpu"}, TypeError, "a list of devices"),
     ({"devices": {"cpu"}}, TypeError, "a list of devices"),
-    ({"device": "gpu"}, RuntimeError, "(?i)device"),
+    ({"device": "gpu"}, ValueError, "device=.gpu. is no device"),
     ({"device": object()}, TypeError, "device"),
     ({"device": "meta"}, ValueError, "device='meta'.* finds .* here"),
     ({"device": "cpu", "preload": -1}, ValueError, "preload must be from 0"),

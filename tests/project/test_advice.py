@@ -5,8 +5,10 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 
+import slipring
 from slipring import Loader
 
 
@@ -25,6 +27,64 @@ def test_far_more_workers_than_processors_are_warned_of():
 def test_an_argument_that_is_not_there_is_answered_by_the_one_that_was_meant(name, meant):
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'. Did you mean '{meant}'"):
         Loader(range(9), **{name: None})
+
+
+ELSEWHERE = {  # of tf.data, Keras and Grain
+    "worker_count": "Did you mean 'num_workers'", "use_multiprocessing": "Did you mean 'start_method'",
+    "num_threads": "Did you mean 'fetch_threads'", "drop_remainder": "Did you mean 'drop_last'",
+    "max_queue_size": "Did you mean 'prefetch_factor'", "num_epochs": ".* once for each epoch",
+    "repeat": ".* once for each epoch", "transforms": ".* in collate_fn", "shard_options": ".*slipring.BatchSampler",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_arguments_of_tf_data_keras_and_grain_are_answered_by_ours(name):
+    with pytest.raises(TypeError, match=f"keyword argument '{name}'. {ELSEWHERE[name]}"):
+        Loader(range(9), **{name: 1})
+
+
+def test_streams_answer_by_arguments_of_their_own():
+    for name, meant in (
+        ("shuffle", "shuffle_buffer"),
+        ("drop_remainder", "drop_last"),
+        ("colums", "columns"),
+    ):
+        with pytest.raises(TypeError, match=f"argument '{name}'. Did you mean '{meant}'"):
+            slipring.stream([{"x": np.arange(3)}], 2, **{name: True})
+
+
+def test_a_batch_sampler_given_as_sampler_is_answered_by_batch_sampler():
+    sampler = slipring.BatchSampler(10, batch_size=2)
+    with pytest.raises(TypeError, match=r"sampler \(BatchSampler\) gives lists .* give it as batch_sampler="):
+        Loader(range(10), 2, sampler=sampler)
+    with Loader(np.arange(4), None, sampler=sampler) as loader:
+        assert next(iter(loader)).tolist() == [0, 1]
+
+
+def test_a_dict_of_arrays_is_no_dataset():
+    with pytest.raises(TypeError, match=r"dict of \['x'\].*use slipring.stream\(\[dataset\]"):
+        Loader({"x": np.arange(3)})
+    with Loader({0: 5, 1: 6}, 2) as loader, Loader({"x": 7}, sampler=["x"]) as by_key:
+        assert next(iter(loader)).tolist() == [5, 6] and next(iter(by_key)).tolist() == [7]
+
+
+def test_a_tuple_of_arrays_of_as_many_rows_is_warned_of():
+    with pytest.warns(UserWarning, match="tuple of 2 arrays of 9 rows each, which are 2 samples") as told:
+        Loader((np.zeros((9, 3)), np.zeros(9)))
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for samples in ((np.zeros(9), np.zeros(8)), (np.zeros(2),) * 3, [np.zeros(9)] * 2, (1, 2)):
+            Loader(samples)
+
+
+def test_more_samples_than_an_order_has_are_refused_where_they_are_shuffled():
+    for shuffled in (
+        lambda n: Loader(range(n), 2, shuffle=True),
+        lambda n: slipring.BatchSampler(n, shuffle=True),
+    ):
+        with pytest.raises(ValueError, match=f"shuffle=True makes an order of all {2**63 - 1} samples"):
+            shuffled(2**63 - 1)
 
 
 def test_what_is_like_no_argument_gets_no_suggestion():

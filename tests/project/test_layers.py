@@ -1,7 +1,7 @@
 """Who may use whom: bench, examples, tests -> compat -> torch -> loader -> iterate -> workers -> codec and collate
--> ring -> csrc. errors and strings import nothing of ours, options the ring's limits; only ring/_segment crosses into
-C (ring/_check knows its codes); only csrc touches control words. Each layer may use all layers below it. A new folder
-gets a place in LAYERS, or the first test fails.
+-> ring -> csrc. redaction and strings import nothing of ours, errors only redaction, options the ring's limits; only
+ring/_segment crosses into C (ring/_check knows its codes); only csrc touches control words. Each layer may use all
+layers below it. A new folder gets a place in LAYERS, or the first test fails.
 """
 
 import ast
@@ -17,19 +17,20 @@ PACKAGE = ROOT / "pkg" / "slipring"
 
 # Layer -> (its modules, the layers it may use besides itself). "torch.*" stands for the whole folder.
 LAYERS = {
+    "redaction": (("redaction",), ()),
     "ground": (
         ("_machine", "_offered", "_platform", "_version", "errors", "strings", "typing", "codec.tree"),
-        (),
+        ("redaction",),
     ),
     "cring": (("ring._cring",), ()),
     "ring": (("ring.*",), ("ground", "cring")),
     "options": (("options",), ("ground", "ring")),
-    "monitor": (("monitor.*",), ("ground", "ring", "options")),
-    "files": (("files.*",), ("ground", "ring", "options")),
-    "codec": (("arrow.*", "codec.*", "collate.*"), ("ground", "ring", "options", "files")),
+    "monitor": (("monitor.*",), ("redaction", "ground", "ring", "options")),
+    "files": (("files.*",), ("redaction", "ground", "ring", "options")),
+    "codec": (("arrow.*", "codec.*", "collate.*"), ("redaction", "ground", "ring", "options", "files")),
     "ccache": (("cache._ccache",), ("cring",)),
     "cache": (("cache.*",), ("ground", "ring", "options", "cring", "codec", "ccache")),
-    "workers": (("workers.*", "stats"), ("ground", "ring", "monitor", "codec")),
+    "workers": (("workers.*", "stats"), ("redaction", "ground", "ring", "monitor", "codec")),
     "iterate": (("iterate.*",), ("ground", "ring", "codec", "workers")),
     "streams": (
         ("streams.*",),
@@ -44,7 +45,10 @@ LAYERS = {
         ("ground", "ring", "monitor", "files", "codec", "cache", "workers", "iterate", "loader", "streams"),
     ),
     "cimages": (("images._cimages",), ()),
-    "images": (("images.*",), ("ground", "ring", "options", "cimages", "files", "codec", "cache", "workers")),
+    "images": (
+        ("images.*",),
+        ("redaction", "ground", "ring", "options", "cimages", "files", "codec", "cache", "workers"),
+    ),
     "torch": (
         ("torch.*",),
         ("ground", "ring", "options", "monitor", "codec", "workers", "iterate", "loader", "package"),
@@ -75,6 +79,7 @@ IMPORTED_LATE = {
     "arrow": "pyarrow",
     "arrow.blocks": "pyarrow",
     "arrow.files": "pyarrow",
+    "arrow.nulls": "pyarrow",
     "arrow.rows": "pyarrow",
     "arrow.tables": "pyarrow",
 }

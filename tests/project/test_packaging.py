@@ -32,6 +32,7 @@ NEEDED += (
     "requirements-core.txt",
     "requirements-dev.txt",
     "requirements-clients.txt",
+    "requirements-coverage.txt",
     "requirements-wheel.txt",
     "requirements-docs.txt",
     "README.md",
@@ -186,3 +187,12 @@ def test_the_imported_package_has_the_version_of_its_metadata():
     import slipring
 
     assert slipring.__version__ == version()
+
+
+@pytest.mark.slow
+def test_the_smoke_test_of_an_installation_runs_again_in_the_same_folder(tmp_path):
+    pytest.importorskip("PIL")
+    for _ in range(2):
+        command = [sys.executable, str(ROOT / "tools" / "smoke.py")]
+        subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "pkg")}, check=True)
+    assert not list(tmp_path.iterdir())

@@ -34,7 +34,7 @@ def test_the_command_prints_one_object_for_machines():
     told = json.loads(done.stdout)
     assert told["slipring"] == slipring.__version__
     assert told["check"]["ok"] is True
-    assert told["build"]["kind"] in ("release", "debug", "asan", "tsan", "fuzz")
+    assert told["build"]["kind"] in ("release", "debug", "asan", "tsan", "fuzz", "coverage")
     assert told["limits"]["workers"] == 4093 and told["limits"]["slots"] == 65536
     assert told["packages"].keys() == {"numpy", "torch", "pyarrow", "pillow"}
     assert told["packages"]["numpy"]

@@ -4,12 +4,16 @@ A process of its own. It prints its port, and ends when its standard input does.
 ``fail`` and ``stall`` (the part of requests that fail, or stop in the middle of the answer and say nothing more),
 ``latency`` (seconds before each answer), ``together`` (once ``/gather`` was asked for, answers wait until so many
 requests are there at once), ``ranges`` (false: it ignores them), ``tags`` (false: it tells nothing that
-changes with a file).
+changes with a file), ``keys`` (a file with the access keys of S3 that count; others have expired), ``digests`` (it
+tells that of an answer), ``damaged`` and ``shifted`` (so many answers have a wrong bit at the end, or begin 16 bytes
+later and say so).
 
 ``/faults`` tells how many of which there were, ``/requests`` how many requests, and how many bytes were sent.
 """
 
+import base64
 import contextlib
+import hashlib
 import http.server
 import json
 import os
@@ -64,6 +68,9 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         if fault == "silent reset":
             self.reset()
             return
+        if self.key_has_expired():
+            self.send_error_of_s3(body)
+            return
         path = self.translate_path(self.path)
         if os.path.isdir(path):
             super().do_GET() if body else super().do_HEAD()
@@ -72,6 +79,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         if wanted and state.options["ranges"]:
             first, _, last = wanted.removeprefix("bytes=").partition("-")
             start = int(first)
+            if body and state.is_one_of("shifted"):
+                start, last = start + 16, str(int(last) + 16)
         try:
             with open(path, "rb") as file:
                 status = os.fstat(file.fileno())
@@ -89,9 +98,14 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.send_header("Content-Length", str(len(part)))
         if state.options["tags"]:
             self.send_header("ETag", f'"{size:x}-{when:x}"')
+        if state.options["digests"]:
+            digest = base64.b64encode(hashlib.sha256(part).digest()).decode()
+            self.send_header("Content-Digest", f"sha-256=:{digest}:")
         if not body:
             self.end_headers()
             return
+        if state.is_one_of("damaged"):
+            part = part[:-1] + bytes([part[-1] ^ 1])
         if state.barrier is not None:
             state.barrier.wait(timeout=60)
         self.end_headers()
@@ -106,6 +120,23 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             self.close_connection = True
             return
         self.wfile.write(part)
+
+    def key_has_expired(self):
+        keys = self.server.options["keys"]
+        if keys is None:
+            return False
+        key = self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
+        return key not in open(keys).read().split()
+
+    def send_error_of_s3(self, body):
+        """As S3 answers: what has expired is said in a body, which a HEAD request does not get."""
+        text = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+        self.send_response(400)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        if body:
+            self.wfile.write(text)
 
     def reset(self):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -124,6 +155,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self, folder, options, port=0):
         self.options = {
             "seed": 0, "fail": 0.0, "stall": 0.0, "latency": 0.0, "together": 0, "ranges": True, "tags": True,
+            "keys": None, "digests": False, "damaged": 0, "shifted": 0,
             **options,
         }  # fmt: skip
         self.random, self.lock = random.Random(self.options["seed"]), threading.Lock()
@@ -148,6 +180,12 @@ class Server(http.server.ThreadingHTTPServer):
             if kind is not None:
                 self.faults[kind] += 1
             return kind
+
+    def is_one_of(self, kind):
+        """Whether this answer is one of the first so many that are `kind`."""
+        with self.lock:
+            self.options[kind] -= 1
+            return self.options[kind] >= 0
 
     def count(self, n):
         with self.lock:

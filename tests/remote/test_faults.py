@@ -196,7 +196,7 @@ def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_goes_o
                     failed = error
             assert f"127.0.0.1:{port}" in str(failed) and f"127.0.0.1:{port}" in failed.url
             assert got == want[: len(got)]
-            assert failed.__cause__.ticket == len(got)
+            assert failed.__cause__.seq == len(got)
             if kind in ("Tar", "Folder"):  # of rows whole groups are read
                 assert failed.index == 8 * len(got)
             with Running(long, port=port):

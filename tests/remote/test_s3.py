@@ -101,11 +101,17 @@ def test_a_key_that_nobody_knows_may_not_read(strict_port, kind):
     assert caught.value.url.startswith("s3://shards/")
 
 
-def test_a_server_that_is_gone_is_tried_again():
-    quick = {"config_kwargs": {"retries": {"max_attempts": 0}}}  # botocore has its own, within an attempt
-    with pytest.raises(RemoteError, match="cannot be read, after 2 attempts") as caught:
-        source("Tar", "s3://shards", storage=by_s3fs(unused_port(), **quick))
+def test_a_refused_connection_is_tried_again_and_named():
+    storage = by_s3fs(unused_port(), config_kwargs={"connect_timeout": 30})
+    with pytest.raises(RemoteError, match="after 2 attempts") as caught:
+        source("Tar", "s3://shards", storage=storage)
     assert not caught.value.missing
+    storage.attempts, storage.attempt_timeout = (
+        3,
+        1.0,
+    )  # the client is made by now: each attempt is a connection
+    with pytest.raises(RemoteError, match=r"cannot be read, after 3 attempts.*Could not connect"):
+        source("Tar", "s3://shards", storage=storage)
 
 
 def unused_port():
@@ -226,3 +232,20 @@ def test_a_key_that_nobody_knows_may_not_read_by_pyarrows_s3(failing_by_pyarrow,
     text, url, missing, attempts = failing_by_pyarrow["strict", "shards", kind]
     assert url == f"shards/{NAMES[kind]}" and url in text and "may not be read" in text
     assert (missing, attempts) == (False, 1)
+
+
+@pytest.mark.timeout(300)
+def test_an_object_that_is_replaced_between_two_reads_is_noticed(port):
+    import boto3
+
+    keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
+    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys)
+    client.put_object(Bucket="shards", Key="replaced", Body=b"a" * 100)
+    storage = by_s3fs(port)
+    _, tag = storage._info("s3://shards/replaced")
+    assert storage._read("s3://shards/replaced", 10, 20, tag) == b"a" * 10
+    client.put_object(Bucket="shards", Key="replaced", Body=b"b" * 100)
+    client.close()
+    with pytest.raises(RemoteError, match="has changed") as caught:
+        storage._read("s3://shards/replaced", 10, 20, tag)
+    assert (caught.value.attempts, caught.value.missing) == (1, False)

@@ -36,7 +36,7 @@ def test_a_worker_goes_on_after_a_batch_that_was_too_large():
     fill = trip.claim()
     with fill:
         with pytest.raises(BatchTooLarge):
-            trip.encoder.publish(fill, [[np.zeros(1 << 19, np.uint8)] * 3])
+            trip.encoder.publish(fill, [[np.zeros(1 << 19, np.uint8) for _ in range(3)]])
         fill.rewind()
         trip.encoder.publish(fill, [np.ones(1 << 19, np.uint8)])
     assert trip.take(fill.slot).sum() == 1 << 19
@@ -100,8 +100,8 @@ def test_bad_arguments_are_refused(tmp_path):
     for arguments in (
         {"slots": 0},
         {"slots": 1 << 20},
-        {"slots": 1, "parties": 1},
-        {"slots": 1, "parties": 5000},
+        {"slots": 1, "participants": 1},
+        {"slots": 1, "participants": 5000},
     ):
         with pytest.raises(OSError) as caught:
             Ring(**arguments)
@@ -140,7 +140,7 @@ def test_info_tells_what_was_chosen(backing):
     assert info["capacity"] == info["wanted"] == 1 << 20 and info["limited_by"] is None
     assert info["reserved"] > 3 << 20 > info["committed"] > 0
     assert info["reason"]
-    assert (ring.n_slots, ring.n_parties, ring.circulating) == (3, 2, 3)
+    assert (ring.n_slots, ring.n_participants, ring.circulating) == (3, 2, 3)
 
 
 def test_memory_is_committed_only_as_it_is_needed(trip):
@@ -268,7 +268,7 @@ def test_a_worker_process_answers_whichever_way_it_was_started(trip, method):
     process = multiprocessing.get_context(method).Process(target=child_answers, args=(trip.ring,))
     process.start()
     assert trip.ring.wait_serving(1, LONG_S)
-    assert trip.ring.party(1) == (process.pid, _ring.SERVING, 6)
+    assert trip.ring.participant(1) == (process.pid, _ring.SERVING, 6)
     slot = trip.ring.pick_free()
     trip.ring.dispatch(slot, [3, 4], 0, 0, 0, 0, 0, 0, 0, False)
     assert trip.ring.wait_ready(slot, LONG_S) == slot

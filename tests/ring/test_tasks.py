@@ -39,6 +39,22 @@ def test_indices_arrive_as_the_very_types_they_were(trip, indices):
     assert trip.ring.meter.pickled_tasks == (0 if binary else 1)
 
 
+@pytest.mark.parametrize("indices", [(3, 1), range(4), {5}, np.arange(3), "text"], ids=repr)
+def test_indices_arrive_as_the_object_that_held_them(trip, indices):
+    found = indices_of(trip, indices)
+    assert type(found) is type(indices) and list(found) == list(indices)
+
+
+@pytest.mark.parametrize("kind", [tuple, list, np.array, set])
+def test_a_chunk_of_indices_is_a_part_of_them(trip, kind):
+    indices = kind(["a", "b", "c"])
+    found = indices_of(trip, indices, chunk=2)
+    if kind is set:  # pickling may change its order
+        assert type(found) is list and len(set(found)) == 2 and set(found) < indices
+    else:
+        assert type(found) is type(indices) and list(found) == list(indices)[:2]
+
+
 def slices_of(trip, *arguments):
     """What workers read of each slice."""
     slices, found = Slices(*arguments), []
@@ -82,24 +98,17 @@ def test_a_slice_of_more_indices_than_a_task_can_count_is_refused(trip):
     assert trip.free == 4
 
 
-@pytest.mark.parametrize("indices", [range(5), np.arange(5), (1, 2)])
-def test_indices_that_are_no_list_are_refused(trip, indices):
-    with pytest.raises(TypeError, match="list, Pickled, Slices or None"):
-        indices_of(trip, indices)
-    assert trip.free == 4
-
-
 def test_a_task_carries_what_the_dispatcher_said(trip):
     big = 2**64 - 1
     slot = trip.ring.pick_free()
     trip.ring.begin_run(7)
-    trip.ring.dispatch(slot, [5], 7, 3, big, 99, 12, 2, 0, True)  # addressed to party 1
+    trip.ring.dispatch(slot, [5], 7, 3, big, 99, 12, 2, 0, True)  # addressed to participant 1
     assert trip.ring.claim(2, 0) is None
     fill = trip.ring.claim(1, 5)
-    assert (fill.run, fill.epoch, fill.ticket, fill.seed, fill.sequence) == (7, 3, big, 99, 12)
+    assert (fill.run, fill.epoch, fill.seq, fill.seed, fill.sequence) == (7, 3, big, 99, 12)
     assert fill.single and fill.n_rows == 1 and fill.n_ranges == 0 and fill.range is None
     assert fill.asked_for is None and fill.indices() == [5] == fill.asked_for
-    assert (fill.slot, fill.party, fill.ring) == (slot, 1, trip.ring)
+    assert (fill.slot, fill.participant, fill.ring) == (slot, 1, trip.ring)
     fill.abort()
 
 
@@ -128,15 +137,15 @@ def test_more_ranges_than_a_slot_has_are_refused(trip):
 
 
 def test_what_a_dead_worker_left_undone_can_be_named(trip):
-    trip.dispatch([1, 2], ticket=8)
+    trip.dispatch([1, 2], seq=8)
     trip.ring.claim(1, 5)
-    trip.dispatch(["x"], ticket=7, addressee=2)  # not claimed
-    trip.dispatch(None, ticket=9, addressee=2)
+    trip.dispatch(["x"], seq=7, addressee=2)  # not claimed
+    trip.dispatch(None, seq=9, addressee=2)
     assert trip.ring.in_flight(1) == [(7, ["x"]), (8, [1, 2]), (9, None)]
     assert trip.ring.in_flight(2) == []
     assert trip.ring.recover(1) == 1
-    assert trip.ring.claim(2, 5).ticket == 8  # anybody's
-    assert trip.ring.claim(1, 5).ticket == 7  # its successor's
+    assert trip.ring.claim(2, 5).seq == 8  # anybody's
+    assert trip.ring.claim(1, 5).seq == 7  # its successor's
 
 
 # ---- refusals, with their numbers

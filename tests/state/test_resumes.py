@@ -13,7 +13,7 @@ from tests.parity.common import Made  # noqa: E402
 
 @pytest.fixture
 def make(make):
-    """The same, one sample a ticket."""
+    """The same, one sample a sequence number."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the iterable dataset has no state_dict")
         yield lambda *args, **kwargs: make(*args, **{"batch_size": None, **kwargs})
@@ -117,6 +117,47 @@ def test_a_stream_goes_on_behind_its_exceptions(make, num_workers, taken, preloa
     assert head + given(iter(resumed)) == whole
 
 
+@pytest.mark.parametrize("preload", [None, 1])
+def test_a_failed_batch_counts_as_delivered_if_batches_may_come_out_of_order(make, preload):
+    """The state names every delivered batch then, not only the number of the last one."""
+    options = {"num_workers": 1, "in_order": False, "preload": preload}
+    loader = make(Made(fails_at_2, 6), **options)
+    head = given(iter(loader), 4)
+    assert [*head[:2], "no sample 2" in str(head[2]), head[3]] == [0, 1, True, 3]
+    resumed = make(Made(fails_at_2, 6), **options)
+    resumed.load_state_dict(loader.state_dict())
+    assert given(iter(resumed)) == [4, 5]
+
+
+def fails_at_2(i):
+    if i == 2:
+        raise ValueError("no sample 2")
+    return i
+
+
+class Longer(Numbers):
+    """Gives six samples, although its length is three."""
+
+    def __len__(self):
+        return 3
+
+
+@pytest.mark.parametrize("preload", [None, 1])
+def test_a_batch_counts_only_after_next_has_returned_it(make, preload):
+    """torch warns of a stream that is longer than it says after the batch is made. The warning is an error here."""
+    options = {"num_workers": 1, "preload": preload}
+    loader = make(Longer(), **options)
+    assert len(loader) == 3
+    iterator = iter(loader)
+    assert given(iterator, 3) == [0, 1, 2]
+    with pytest.raises(UserWarning, match="Length of IterableDataset"):
+        next(iterator)
+    resumed = make(Longer(), **options)
+    resumed.load_state_dict(loader.state_dict())
+    assert given(iter(resumed)) == [3, 4, 5]
+    assert int(next(iterator)) == 3
+
+
 class ToldIterator(Iterator):
     """Says where it is."""
 
@@ -145,6 +186,53 @@ def test_a_stateful_stream_goes_on_behind_its_exceptions(make, num_workers, take
     given(iterator, taken)
     resumed.load_state_dict(first.state_dict())
     assert given(iter(resumed)) == given(iterator)
+
+
+class CountedRows:
+    """A map dataset whose state counts the rows that its process has read; one row raises."""
+
+    at = 0
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, i):
+        self.at += 1
+        if i == 7:
+            raise ValueError(f"bad {i}")
+        return 100 * i + self.at
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class WholeBatches(CountedRows):
+    """The same, a batch in one call."""
+
+    def fetch_into(self, indices, empty):
+        return sum(self[i] for i in indices)
+
+
+@pytest.mark.parametrize("rng", ["batch", "worker"])
+@pytest.mark.parametrize(
+    ("dataset", "batch_size"), [(CountedRows, None), (CountedRows, 1), (WholeBatches, 1)]
+)
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("taken", [4, 8, 10, 14])
+def test_a_stateful_map_dataset_goes_on_behind_its_exceptions(make, dataset, batch_size, rng, every, taken):
+    def loader():
+        return make(dataset(), batch_size=batch_size, num_workers=2, rng=rng, snapshot_every_n_steps=every)
+
+    first, resumed = loader(), loader()
+    iterator = iter(first)
+    given(iterator, taken)
+    resumed.load_state_dict(first.state_dict())
+    rest = given(iterator)
+    assert len(rest) == 20 - taken
+    assert given(iter(resumed)) == rest
 
 
 class Shuffled(Sampler):
@@ -177,9 +265,9 @@ def test_a_state_is_exact_before_what_is_skipped_has_been_drawn(make, look_ahead
     iterator = iter(loader)
     got = given(iterator, 1)
     state = loader.state_dict()
-    # As if some later tickets had come before. (Which one came first is the workers' race.)
-    later = [ticket for ticket in range(2, 6) if ticket not in state["above"]]
-    got += [state["sampler"]["order"][ticket] for ticket in later]
+    # As if some later sequence numbers had come before. (Which one came first is the workers' race.)
+    later = [seq for seq in range(2, 6) if seq not in state["above"]]
+    got += [state["sampler"][0]["order"][seq] for seq in later]
     state["above"] = sorted(state["above"] + later)
     for seed in range(2, 5):
         loader = make(data, sampler=Shuffled(seed), in_order=False, **look_ahead)

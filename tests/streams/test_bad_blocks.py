@@ -57,6 +57,14 @@ BAD = {
     "another type": ({**good(0), "t": [b"a"] * 5}, "t", "column 't' is binary, but string in the first block"),
     "numbers for text": ({**good(0), "t": np.arange(5)}, "t", "column 't' is int64 of shape () per row, but string"),
     "a column missing": ({"x": [1], "t": ["a"]}, "y", "column 'y' is missing: the block has 'x', 't'"),
+    "nested": (
+        {**good(0), "y": {"ids": [1, 2, 3, 4, 5], "mask": [1] * 5}}, "y",
+        "column 'y' is a dict (['ids', 'mask']): give each of its parts as a column of its own",
+    ),
+    "masked": (
+        {**good(0), "y": np.ma.masked_equal(np.eye(5, 2, dtype=np.float32), 1)}, "y",
+        "column 'y' has 2 masked values: name it in fill_null= or null_mask=, or fill",
+    ),
     "one more": ({**good(0), "z": np.arange(5)}, "z", "column 'z' is one that the first block does not have"),
     "fewer rows": ({**good(0), "y": np.ones((4, 2), np.float32)}, "y", "column 'y' has 4 rows, but 'x' of the same"),
     "no rows": ({**good(0), "x": 3}, "x", "column 'x' is 3, but an array with a row for each is expected"),
@@ -64,7 +72,7 @@ BAD = {
     "objects": ({**good(0), "t": [object()] * 5}, "t", "column 't' is neither numbers nor what Arrow"),
     "nulls": (
         pa.record_batch({"x": pa.array([1, None]), "y": tensors([1, 2, 3, 4]), "t": ["a", "b"]}), "x",
-        "column 'x' has numbers or tensors in each row, but 1 of 2 values are null: fill or filter",
+        "column 'x' has numbers or tensors in each row, but 1 of 2 values are null: name it in fill_null=",
     ),
     "nulls in a tensor": (
         pa.record_batch({"x": [1, 2], "y": tensors([1, None, 3, None]), "t": ["a", "b"]}), "y",

@@ -80,7 +80,7 @@ def test_reading_draws_from_the_programs_own_generators_without_workers():
     (dict(shuffle_buffer=7), ValueError, "shuffle_buffer=7 rows cannot fill a batch of batch_size=8"),
     (dict(shuffle_buffer=-1), ValueError, "shuffle_buffer must be from 0"),
     (dict(columns="x"), TypeError, "not the one name 'x'"),
-    (dict(columns=["x", "x"]), ValueError, "each once"),
+    (dict(columns=["x", "x"]), ValueError, "each column once"),
     (dict(columns=[]), ValueError, "columns must be None"),
     (dict(num_workers=2), ValueError, "num_workers=2 for one list, which only one can read: give a function"),
     (dict(num_workers="auto"), TypeError, "num_workers must be an int"),
@@ -136,3 +136,31 @@ def test_a_flight_servers_streams_are_sources(what):
     command = [sys.executable, "-m", "tests.streams.flights", what]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "as it was sent\n"), done.stderr
+
+
+class Drawn:
+    """Blocks with what the worker that reads them draws and is told; a function of (worker, num_workers)."""
+
+    def __call__(self, worker, num_workers):
+        for k in range(4):
+            info = slipring.get_worker_info()
+            assert (info.id, info.num_workers) == (worker, num_workers)
+            yield {"x": slipring.rng().normal(size=5), "seed": np.full(5, info.seed), "k": np.full(5, k)}
+
+
+@pytest.mark.parametrize("shuffle_buffer", [0, 8])
+def test_a_streams_function_draws_without_workers_what_it_draws_in_one(shuffle_buffer):
+    found = []
+    for workers in (0, 1):
+        options = {"num_workers": workers, "seed": 3, "shuffle_buffer": shuffle_buffer}
+        with slipring.stream(Drawn(), 4, **options) as loader:
+            found.append([{name: column.tolist() for name, column in batch.items()} for batch in loader])
+    assert found[0] == found[1] and len(found[0]) == 5
+
+
+def test_between_two_batches_without_workers_the_caller_is_no_worker():
+    with slipring.stream(Drawn(), 4, num_workers=0) as loader:
+        for _ in loader:
+            assert slipring.get_worker_info() is None
+            with pytest.raises(RuntimeError, match="the batch being made"):
+                slipring.rng()

@@ -12,10 +12,6 @@ torch = pytest.importorskip("torch")
 from slipring.torch import DataLoader  # noqa: E402
 
 
-class Rows(Stream, torch.utils.data.IterableDataset):
-    """torch knows an iterable dataset by its class."""
-
-
 def blocks(worker, num_workers):
     for i in range(worker, 12, num_workers):
         yield {"x": np.arange(i * 5, i * 5 + 5), "y": np.full((5, 3), i, np.float32)}
@@ -25,7 +21,7 @@ def blocks(worker, num_workers):
 @pytest.mark.parametrize("shuffle_buffer", [0, 20])
 def test_batches_are_tensors_and_a_state_resumes(workers, shuffle_buffer):
     def loader():
-        data = Rows(blocks, 8, shuffle_buffer=shuffle_buffer)
+        data = Stream(blocks, 8, shuffle_buffer=shuffle_buffer)
         generator = torch.Generator().manual_seed(4)
         random.seed(4)  # of which a stream is seeded where torch's loader has no workers
         return DataLoader(data, batch_size=None, num_workers=workers, generator=generator)
@@ -43,5 +39,5 @@ def test_batches_are_tensors_and_a_state_resumes(workers, shuffle_buffer):
 
 
 def test_a_device_and_preload_are_torchs_loaders_own():
-    loader = DataLoader(Rows(blocks, 8), batch_size=None, num_workers=1, device="cpu", preload=2)
+    loader = DataLoader(Stream(blocks, 8), batch_size=None, num_workers=1, device="cpu", preload=2)
     assert [batch["x"].device.type for batch in loader] == ["cpu"] * 8

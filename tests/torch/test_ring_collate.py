@@ -254,7 +254,7 @@ def test_a_child_of_a_worker_takes_no_batches():
 
 @pytest.mark.parametrize("slots", [2, 0, -1, 2.5, True, None])
 def test_too_few_slots_are_refused(slots):
-    with pytest.raises(ValueError, match="slots must be an int of at least 3"):
+    with pytest.raises((TypeError, ValueError), match="slots must be"):
         RingCollate(slots=slots)
 
 

@@ -1,9 +1,12 @@
 """Odd samplers, as clients have them."""
 
+import pickle
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from slipring.ring._ring import pickled  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 
 
@@ -51,6 +54,46 @@ def test_a_sampler_that_is_its_own_iterator_is_begun_once_per_epoch(kind, num_wo
                 assert [torch.as_tensor(batch).tolist() for batch in loader] == got
 
 
+def test_a_part_of_a_permutation_is_sent_without_the_rest_of_it():
+    permutation = torch.randperm(100_000)
+    for part in (permutation[:4], list(permutation[:4]), permutation[:4].double().expand(3, 4)[0]):
+        assert len(pickled(part)) < 3000
+        assert [int(index) for index in pickle.loads(pickled(part))] == permutation[:4].tolist()
+
+
+class Asked:
+    """Its samples are the types of indices that it was asked for."""
+
+    def __getitems__(self, indices):
+        return [type(indices).__name__ for _ in indices]
+
+    def fetch_into(self, indices, empty):
+        assert type(indices) is list
+        return [type(index).__name__ for index in indices]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_that_were_drawn_ahead_are_resumed_as_the_sampler_gave_them(num_workers):
+    def loader():
+        sampler = Stateful(torch.arange(12).split(3))
+        return DataLoader(Asked(), batch_sampler=sampler, num_workers=num_workers, collate_fn=list)
+
+    with loader() as first:
+        iterator = iter(first)
+        next(iterator)
+        state = pickle.loads(pickle.dumps(first.state_dict()))
+        del iterator
+    with loader() as resumed:
+        resumed.load_state_dict(state)
+        assert list(resumed) == [["Tensor"] * 3] * 3
+
+
+def test_fetch_into_gets_a_list_of_indices():
+    batches = [torch.tensor([3, 1]), (2, 4)]
+    with DataLoader(Asked(), batch_sampler=batches, num_workers=1) as loader:
+        assert list(loader) == [["Tensor"] * 2, ["int"] * 2]
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_sampler_that_cannot_begin_is_asked_once(num_workers):
     class NoManifest:
@@ -70,3 +113,22 @@ def test_a_sampler_that_cannot_begin_is_asked_once(num_workers):
         assert loader.state_dict()["finished"]
         with pytest.raises(LookupError, match="the manifest is missing"):
             next(iter(loader))
+
+
+class Counts:
+    """Gives other batches in each of its passes."""
+
+    passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return iter([[self.passes], [0]])
+
+
+@pytest.mark.parametrize("persistent_workers", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_batch_sampler_begins_one_pass_per_epoch(num_workers, persistent_workers):
+    options = {"num_workers": num_workers, "persistent_workers": persistent_workers and num_workers > 0}
+    with DataLoader(range(9), batch_sampler=Counts(), **options) as loader:
+        for epoch in (1, 2, 3):
+            assert [batch.tolist() for batch in loader] == [[epoch], [0]]

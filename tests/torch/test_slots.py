@@ -266,3 +266,20 @@ def test_a_loader_that_is_dropped_takes_its_workers_with_it(persistent_workers):
     finally:
         gc.enable()
     assert batch.tolist() == [0, 1, 2, 3]
+
+
+class Arrays:
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return {"x": np.full(5, i), "more": (np.ones(2), [i])}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_tensors_of_what_a_cache_keeps_can_be_written_to(num_workers):
+    data = slipring.cached(Arrays(), "1MiB")
+    for _ in range(2):  # the second time from the cache, whose pages are not to be written to
+        with DataLoader(data, batch_size=None, num_workers=num_workers) as loader:
+            got = [(sample["x"].add_(1).tolist(), sample["more"][0].add_(1).tolist()) for sample in loader]
+        assert got == [([i + 1] * 5, [2.0, 2.0]) for i in range(4)]

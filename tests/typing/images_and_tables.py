@@ -37,7 +37,9 @@ images.decode_into("a.jpg", np.empty((2, 3, 3), np.uint8))  # type: ignore[arg-t
 floats: NDArray[np.float32] = np.empty((2, 3, 3), np.float32)
 images.decode_into(b"", floats)  # type: ignore[arg-type]
 
-rows = arrow.TableDataset([Path("a.parquet"), "b.arrow"], columns=["x"], returns="record_batch")
+rows = arrow.TableDataset(
+    [Path("a.parquet"), "b.arrow"], columns=["x"], returns="record_batch", fill_null={"x": 0}, null_mask=["x"]
+)
 assert_type(len(rows), int)
 assert_type(rows.paths, list[str])
 Loader(rows, 8, collate_fn=arrow.collate)
@@ -52,7 +54,9 @@ arrow.TableDataset("https://example.com/a.parquet", storage=storage)
 Storage(retries=3)  # type: ignore[call-arg]
 images.Parquet("a.parquet", storage={"key": "x"})  # type: ignore[arg-type]
 
-numbers = stream([{"x": np.arange(3)}], 2, shuffle_buffer=4, columns=("x",), slots=8)
+numbers = stream(
+    [{"x": np.arange(3)}], 2, shuffle_buffer=4, columns=("x",), slots=8, fill_null={"x": 0}, null_mask=["x"]
+)
 assert_type(numbers, StreamLoader)
 assert_type(next(iter(numbers)), dict[str, Any])
 numbers.load_state_dict(numbers.state_dict())

@@ -1,0 +1,92 @@
+"""Arrays of other libraries that follow the array API standard become numpy's in a batch."""
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring.collate._default import default_collate
+
+CPU, CUDA = 1, 2
+
+
+class Foreign:
+    """An array of another library."""
+
+    def __init__(self, array, device=CPU):
+        self.array, self.device = array, device
+
+    def __array_namespace__(self, *, api_version=None):
+        return np
+
+    def __dlpack_device__(self):
+        return self.device, 0
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __array__(self, dtype=None, copy=None):
+        assert self.device == CPU, "this memory cannot be read by the CPU"
+        return np.array(self.array, dtype, copy=copy)
+
+
+class Sharded(Foreign):
+    def __dlpack_device__(self):
+        raise BufferError("it lies on several devices")
+
+
+class Samples:
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, k):
+        return {"x": Foreign(np.full((2, 3), k, "f4").T), "n": Foreign(np.array(k)), "k": k}
+
+
+@pytest.mark.parametrize("options", [{}, {"chunk_size": 2}], ids=["whole", "chunks"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_gives_numpy_arrays_without_a_pickle(workers, options):
+    if not workers and options:
+        pytest.skip("chunks are of workers")
+    with slipring.Loader(Samples(), batch_size=4, num_workers=workers, **options) as loader:
+        for number, batch in enumerate(loader):
+            k = np.arange(4 * number, 4 * number + 4)
+            assert type(batch["x"]) is type(batch["n"]) is np.ndarray
+            assert batch["x"].dtype == np.float32 and np.array_equal(
+                batch["x"], np.full((3, 2, 4), k).T.swapaxes(1, 2)
+            )
+            assert np.array_equal(batch["n"], k) and np.array_equal(batch["k"], k)
+        assert loader.stats().pickled_leaves == 0
+
+
+def test_they_may_be_mixed_with_numpys():
+    got = default_collate([Foreign(np.ones(3)), np.zeros(3)])
+    assert got.tolist() == [[1, 1, 1], [0, 0, 0]]
+    got = default_collate([np.zeros(3), Foreign(np.ones(3))])
+    assert got.tolist() == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_other_shapes_are_refused_as_those_of_numpy():
+    with pytest.raises(ValueError, match=r"sample 0 has shape \(3,\), sample 1 has shape \(2,\)"):
+        default_collate([Foreign(np.ones(3)), Foreign(np.ones(2))])
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: Foreign(np.ones(2), CUDA), lambda: Sharded(np.ones(2))], ids=["CUDA", "sharded"]
+)
+def test_arrays_elsewhere_stay_as_they_are(made):
+    samples = [made(), made()]
+    assert default_collate(samples) == samples
+
+
+def test_objects_of_pandas_pyarrow_and_pillow_stay_as_they_are():
+    pa, image = pytest.importorskip("pyarrow"), pytest.importorskip("PIL.Image")
+    for sample in (pa.array([1, 2]), pa.table({"x": [1]}), image.new("RGB", (2, 2))):
+        assert default_collate([sample, sample]) == [sample, sample]
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"x": [1]})
+    assert all(each is frame for each in default_collate([frame, frame]))
+
+
+def test_subclasses_of_numpys_arrays_stay_as_they_are():
+    for sample in (np.ma.masked_array([1, 2], [True, False]), np.rec.array([(1, 2.0)])):
+        assert all(each is sample for each in default_collate([sample, sample]))

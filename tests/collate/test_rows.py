@@ -1,0 +1,226 @@
+"""Row by row a batch is the one, or the error, that collating the list of its samples makes."""
+
+import asyncio
+import collections
+import random
+import time
+import weakref
+
+import numpy as np
+import pytest
+
+from slipring.collate._default import default_collate
+from slipring.collate._rows import NUMPY, RowWriter
+from slipring.errors import BatchTooLarge
+from slipring.loader import Loader
+from tests.collate.drawn import LEAVES, ROWS, described, drawn_samples, outcome, row_by_row
+from tests.trip import Trip
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_samples_make_the_batch_or_the_error_that_their_list_makes(seed):
+    trip = Trip()
+    rng = random.Random(seed)
+    for _ in range(20):
+        samples = drawn_samples(rng, LEAVES)
+        order = [0, *rng.sample(range(1, ROWS), ROWS - 1)]
+        want = outcome(trip, lambda: default_collate(samples))  # noqa: B023
+        got = outcome(trip, lambda: row_by_row(samples, NUMPY, default_collate, order))  # noqa: B023
+        assert got == want, samples
+
+
+class Values(list):
+    """A dataset of samples that are there."""
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_samples_in_chunks_make_the_batch_or_the_error_that_their_list_makes(seed):
+    rng = random.Random(seed)
+    trip = Trip()
+    for _ in range(4):
+        samples = Values(drawn_samples(rng, LEAVES))
+        want = outcome(trip, lambda: default_collate(samples))  # noqa: B023
+        with Loader(samples, ROWS, num_workers=2, chunk_size=2) as loader:
+            try:
+                got = described(next(iter(loader)))
+            except Exception as error:
+                got = type(error), str(error).replace(" index ", " index 10")
+        assert got == want, samples
+
+
+class Reused:
+    """Gives one array for all samples, each time with other values."""
+
+    def __init__(self):
+        self.array = np.zeros(3)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        self.array[:] = i
+        return {"x": self.array} if i < 6 else [self.array]
+
+
+def test_of_an_array_that_is_used_again_each_sample_has_its_own_values():
+    with Loader(Reused(), 3, num_workers=1, sampler=range(6)) as loader:
+        assert [batch["x"][:, 0].tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5]]
+
+
+LIVE = weakref.WeakSet()
+
+
+class Memory(bytearray):
+    """The memory of one sample; `LIVE` has every instance that is alive."""
+
+    __hash__ = object.__hash__
+
+
+def counted(i):
+    """A sample with the number of samples that are alive, itself included."""
+    memory = Memory(np.full(1000, i).tobytes())
+    LIVE.add(memory)
+    return np.frombuffer(memory, np.int64), len(LIVE)
+
+
+class Map:
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        return counted(i)
+
+
+class Async(Map):
+    async def __getitem__(self, i):
+        await asyncio.sleep(0)
+        return counted(i)
+
+
+class Stream:
+    def __iter__(self):
+        return map(counted, range(64))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "most"),
+    [
+        (Map(), {"num_workers": 1}, 4),
+        (Map(), {"num_workers": 0}, 4),
+        (Map(), {"num_workers": 1, "start_method": "thread"}, 4),
+        (Map(), {"num_workers": 2, "chunk_size": 8}, 4),
+        (Map(), {"num_workers": 1, "fetch_threads": 6}, 6),
+        (Async(), {"num_workers": 1, "fetch_threads": 6}, 6),
+        (Stream(), {"num_workers": 1}, 4),
+        (Stream(), {"num_workers": 0}, 4),
+    ],
+    ids=["map", "inline", "thread", "chunks", "fetch threads", "async", "stream", "inline stream"],
+)
+def test_a_worker_has_few_samples_at_a_time(dataset, options, most):
+    with Loader(dataset, 32, **options) as loader:
+        for arrays, live in loader:
+            assert (arrays == arrays[:, :1]).all()
+            assert live.max() <= most, live
+
+
+class TooLargeFor:
+    """A stream of which one batch fits no slot."""
+
+    def __iter__(self):
+        for i in range(12):
+            yield np.full(1 << 20 if 4 <= i < 8 else 10, i)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_stream_goes_on_behind_a_batch_whose_rows_fit_no_slot(num_workers):
+    with Loader(TooLargeFor(), 4, num_workers=num_workers, slot_bytes=1 << 20) as loader:
+        it = iter(loader)
+        assert next(it)[:, 0].tolist() == [0, 1, 2, 3]
+        with pytest.raises(BatchTooLarge):
+            next(it)
+        assert next(it)[:, 0].tolist() == [8, 9, 10, 11]
+
+
+class Large:
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        return np.zeros(1 << 20, np.uint8)
+
+
+def test_copies_to_rows_count_as_collation():
+    with Loader(Large(), 16, num_workers=1) as loader:
+        assert len(list(loader)) == 4
+        assert loader.stats().collate_s > 0.001  # of 64 MB
+
+
+class Small:
+    def __len__(self):
+        return 64 * 4000
+
+    def __getitem__(self, i):
+        return SMALL
+
+
+SMALL = np.ones(32, np.float32)
+
+
+def test_copies_of_small_samples_never_count_longer_than_their_batch_took():
+    with Loader(Small(), 64, num_workers=1) as loader:
+        begun = time.monotonic()
+        assert sum(1 for _ in loader) == 4000
+        took = time.monotonic() - begun
+        assert loader.report().stages["fetch"].max_s < took
+        stats = loader.stats()
+        assert 0 < stats.fetch_s < took and 0 < stats.collate_s < took
+
+
+class Given(list):
+    """Its __getitems__ returns the result of a function of the indices."""
+
+    def __init__(self, give):
+        super().__init__(range(16))
+        self.give = give
+
+    def __getitems__(self, indices):
+        return self.give(indices)
+
+
+def test_none_in_place_of_a_list_of_samples_is_an_error_that_says_so():
+    with (
+        Loader(Given(lambda indices: None), 8, num_workers=1) as loader,
+        pytest.raises(TypeError, match="NoneType"),
+    ):
+        next(iter(loader))
+
+
+def test_a_collate_fn_gets_the_very_object_that_getitems_returned():
+    with Loader(Given(lambda indices: None), 8, num_workers=1, collate_fn=str) as loader:
+        assert list(loader) == ["None", "None"]
+
+
+def test_more_samples_than_indices_write_no_row_of_another_chunk():
+    rows = RowWriter(2, 4, NUMPY, lambda rows: pytest.fail("rows are laid out"))
+    rows.take([np.zeros(3)] * 5)
+    assert rows.count == 5 and not rows.in_place
+
+
+class Lazy(collections.UserDict):
+    """Counts how often a value is computed."""
+
+    computed = 0
+
+    def __getitem__(self, key):
+        self.computed += 1
+        return super().__getitem__(key)
+
+
+def test_each_value_of_a_lazy_mapping_is_computed_once():
+    samples = [Lazy(x=np.full(3, i), y=i) for i in range(4)]
+    rows = RowWriter(0, 4, NUMPY)
+    for row, sample in enumerate(samples):
+        sample.computed = 0
+        rows.put(row, sample)
+    assert [sample.computed for sample in samples] == [2] * 4
+    assert rows.batch(default_collate)["y"].tolist() == [0, 1, 2, 3]

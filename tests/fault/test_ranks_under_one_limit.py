@@ -1,0 +1,168 @@
+"""Processes with segments of their own under one memory cgroup: one is refused, and none is killed."""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.fault.cgroups import cgroup_v1, cgroup_v2, oom_kills
+from tests.fault.procs import LONG_S, ROOT, until
+from tests.leaks import read
+
+pytestmark = pytest.mark.fault
+
+MB = 1 << 20
+CLOCK_NANOSLEEP = (b"230", b"115")  # the call's number, by processor
+LIMIT, SIZE = 600 * MB, 320 * MB  # one fits, and two do not
+
+# Takes so many bytes after a line from stdin, says "took" or why not, and keeps them until stdin ends. Nothing else
+# grows: the array of a queue's message has one byte, the loader's lies in its slot, and the cache's is small.
+RANK = """
+import os, sys
+import numpy as np, slipring
+
+kind, size = sys.argv[1], int(sys.argv[2])
+large = np.broadcast_to(np.uint8(7), size)
+go, gone = os.pipe()
+
+class Large:
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, i):
+        os.read(go, 1)
+        return slipring.empty(size, np.uint8)
+
+def wait():
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+def queue():
+    queue = slipring.Queue(4)
+    wait()
+    queue.put(large, timeout=60)
+    return queue
+
+def cache():
+    cache = slipring.Cache("64MiB")
+    wait()
+    assert cache.put(0, large)
+    return cache
+
+def fork():
+    it = iter(slipring.Loader(Large(), None, num_workers=1, start_method="fork", copy="never"))
+    wait()
+    os.write(gone, b"g")
+    return it, next(it)
+
+try:
+    kept = globals()[kind]()
+except slipring.SegmentFull as error:
+    print(error, flush=True)
+else:
+    print("took", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextlib.contextmanager
+def ranks(procs, kinds, size=SIZE):
+    """Processes that run RANK in a cgroup; killed at the end."""
+    with contextlib.ExitStack() as stack:
+        started = []
+        for kind in kinds:
+            command = f'echo $$ > "{procs}"; exec "$@"'
+            started.append(
+                subprocess.Popen(
+                    ["sh", "-c", command, "sh", sys.executable, "-c", RANK, kind, str(size)],
+                    cwd=ROOT,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            stack.callback(end, started[-1])
+        for rank in started:
+            assert rank.stdout.readline() == "ready\n", rank.communicate()
+        yield started
+
+
+def end(rank):
+    """Kill a process if it lives; its workers end with it."""
+    rank.kill()
+    rank.communicate()
+
+
+def say_go(started):
+    """Have all grow, at once."""
+    for rank in started:
+        rank.stdin.write("\n")
+        rank.stdin.flush()
+
+
+def results(started):
+    """What each says, and its standard error and exit code; none ends before all have said something."""
+    said = [rank.stdout.readline() for rank in started]
+    return said, [(rank.communicate(timeout=LONG_S)[1], rank.returncode) for rank in started]
+
+
+@pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
+@pytest.mark.parametrize("nested", [False, True], ids=["its own limit", "an ancestor's limit"])
+@pytest.mark.parametrize("kinds", [("queue", "queue"), ("fork", "fork"), ("fork", "queue")], ids="-".join)
+def test_of_two_processes_that_grow_at_once_one_is_refused_and_none_is_killed(cgroup, nested, kinds):
+    with cgroup(LIMIT, nested) as (procs, limited):
+        for _ in range(3):
+            with ranks(procs, kinds) as started:
+                say_go(started)
+                said, ends = results(started)
+            assert oom_kills(limited) == 0, (said, ends)
+            assert ends == [("", 0)] * 2
+            said.remove("took\n")
+            assert "memory cgroup" in said[0]
+
+
+@contextlib.contextmanager
+def locked(limited):
+    """Hold the lock of a cgroup, as a process that is stopped before it has committed anything; yields its release."""
+    directory = os.open(limited, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield lambda: fcntl.flock(directory, fcntl.LOCK_UN)
+    finally:
+        os.close(directory)
+
+
+def pauses(pid):
+    """Whether a process's main thread sleeps for a time."""
+    return read(f"/proc/{pid}/syscall").split(b" ")[0] in CLOCK_NANOSLEEP
+
+
+@pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
+@pytest.mark.parametrize("nested", [False, True], ids=["its own limit", "an ancestor's limit"])
+@pytest.mark.parametrize(("kind", "size"), [("queue", SIZE), ("cache", MB)])
+def test_a_growth_waits_for_another_process_that_grows_under_the_limit(cgroup, nested, kind, size):
+    with (
+        cgroup(LIMIT, nested) as (procs, limited),
+        ranks(procs, [kind], size) as started,
+        locked(limited) as release,
+    ):
+        say_go(started)
+        until(lambda: pauses(started[0].pid), "the process waits for the lock")
+        release()
+        assert results(started) == (["took\n"], [("", 0)])
+
+
+@pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
+@pytest.mark.parametrize(("kind", "size"), [("queue", SIZE), ("fork", SIZE), ("cache", MB)])
+def test_a_process_that_is_stopped_while_it_grows_stops_no_other(cgroup, kind, size):
+    with (
+        cgroup(LIMIT, nested=False) as (procs, limited),
+        locked(limited),
+        ranks(procs, [kind], size) as started,
+    ):
+        say_go(started)
+        assert results(started) == (["took\n"], [("", 0)])

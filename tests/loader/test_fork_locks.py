@@ -1,0 +1,68 @@
+"""Workers that wait for a lock which a thread of the program holds: what the timeout and the report say of it."""
+
+import contextlib
+import os
+import re
+import threading
+
+import pytest
+
+from slipring import Loader, LoaderTimeout
+from slipring.monitor import stuck
+from tests.fault.procs import until
+
+CAUSE = "JAX and TensorFlow start threads.*'forkserver', or create the workers before"
+
+
+class Library:
+    """Samples that need a lock, as those of a library with threads of its own."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        with self.lock:
+            return i
+
+
+@contextlib.contextmanager
+def held(lock):
+    """Have another thread hold a lock."""
+    there, go = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            there.set()
+            go.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    there.wait()
+    try:
+        yield
+    finally:
+        go.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("method", ["fork", "thread"])
+def test_timeout_and_report_name_locks_of_the_parents_threads_if_workers_are_forked(monkeypatch, method):
+    monkeypatch.setattr(stuck, "HANGS", 0.01)
+    data = Library()
+    with contextlib.ExitStack() as stack:
+        hold = stack.enter_context(contextlib.ExitStack())
+        hold.enter_context(held(data.lock))
+        loader = stack.enter_context(Loader(data, 4, num_workers=1, start_method=method, timeout=0.5))
+        batches = iter(loader)
+        with pytest.raises(LoaderTimeout) as caught:
+            next(batches)
+        until(lambda: loader.report().verdict.cause == "hung", "the worker waits for the lock")
+        found = loader.report().verdict
+        hold.close()
+    said = str(caught.value)
+    assert f"start method {method!r}" in said and f"`slipring dump {os.getpid()}`" in said
+    assert [bool(re.search(CAUSE, text)) for text in (said, found.advice)] == [method == "fork"] * 2
+    assert "`slipring dump`" in found.advice

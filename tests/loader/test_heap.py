@@ -1,0 +1,157 @@
+"""Worker processes keep the heap that their batches need, and nobody else's heap is touched."""
+
+import ctypes
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from slipring.loader import Loader
+from slipring.workers import heap, memory, worker
+
+MB = 1 << 20
+BATCH = 8
+
+
+class New:
+    """Gives a new array for each sample: large ones first, then small ones."""
+
+    def __init__(self, n, large=MB, small=MB, large_until=0):
+        self.n, self.large, self.small, self.large_until = n, large, small, large_until
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return np.full(self.large if i < self.large_until else self.small, i % 100, np.uint8)
+
+
+def stack(samples):
+    return np.stack(samples)
+
+
+def stack_some(samples):
+    return np.concatenate([sample[:1000] for sample in samples])
+
+
+def give_all_back(number):
+    """Let glibc return all free memory. A worker inherits the thresholds that its parent happens to have."""
+    library = ctypes.CDLL(None)
+    library.mallopt(heap.M_TRIM_THRESHOLD, 128 << 10)
+    library.mallopt(heap.M_MMAP_THRESHOLD, 128 << 10)
+
+
+def faults_of(pid):
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+
+
+def anonymous_of(pid):
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    raise LookupError("RssAnon")
+
+
+def worker_of(loader):
+    ((_, pid, _),) = loader._engine.pool.pids()
+    return pid
+
+
+@pytest.mark.parametrize("options", [{}, {"collate_fn": stack}, {"collate_fn": stack_some}])
+def test_in_the_steady_state_a_batch_takes_no_page_faults(options):
+    with Loader(New(120 * BATCH), BATCH, num_workers=1, worker_init_fn=give_all_back, **options) as loader:
+        it = iter(loader)
+        for _ in range(60):  # every slot has been used, and the worker has seen what batches need
+            next(it)
+        pid, n = worker_of(loader), 0
+        before = faults_of(pid)
+        for _ in it:
+            n += 1
+        assert n == 60
+        assert (faults_of(pid) - before) / n < 50
+
+
+def test_what_is_kept_goes_back_when_batches_become_small():
+    data = New(100 * 32, MB, 1000, 50 * 32)
+    options = {"prefetch_factor": 1, "collate_fn": stack, "worker_init_fn": give_all_back}
+    # A forked worker could find much free memory in the heap that it inherits, which it cannot give back.
+    with Loader(data, 32, num_workers=1, start_method="spawn", **options) as loader:
+        it = iter(loader)
+        for _ in range(40):
+            next(it)
+        large = anonymous_of(worker_of(loader))
+        for _ in range(56):
+            next(it)
+        assert anonymous_of(worker_of(loader)) < large - 20 * MB
+
+
+def test_page_faults_are_counted_where_the_heap_is_not_to_be_kept(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    monkeypatch.setattr(memory, "LOOK_S", 0)
+    # A forked worker could find much free memory in the heap that it inherits.
+    options = {"num_workers": 1, "slots": 4, "collate_fn": stack, "start_method": "spawn"}
+    with Loader(New(200 * BATCH), BATCH, **options) as loader:
+        it, faults = iter(loader), None
+        while faults is None:
+            next(it)
+            engine = loader._engine
+            faults = engine.memory.faults_per_batch(engine.ring)
+        assert faults > 8 * MB / resource.getpagesize() / 2
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 1, "start_method": "thread"}])
+def test_the_programs_own_heap_is_left_alone(options, monkeypatch):
+    def refuse():
+        raise AssertionError("a heap is kept in the program's own process")
+
+    monkeypatch.setattr(worker, "Heap", refuse)
+    with Loader(New(32), BATCH, collate_fn=stack, **options) as loader:
+        assert len(list(loader)) == 4
+
+
+def found_with(**environment):
+    """Whether a program finds glibc's heap with those variables."""
+    program = "from slipring.workers import heap; print(heap.glibc() is not None)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout.strip() == "True"
+
+
+@pytest.mark.skipif(not heap.glibc(), reason="not glibc's allocator")
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"MALLOC_TRIM_THRESHOLD_": "131072"},
+        {"MALLOC_ARENA_MAX": "1"},
+        {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=0"},
+    ],
+    ids=lambda told: next(iter(told)),
+)
+def test_who_has_said_how_the_heap_is_to_be_is_obeyed(told):
+    assert found_with()
+    assert not found_with(**told)
+
+
+OTHER = """
+#include <stddef.h>
+extern void *__libc_malloc(size_t);
+void *malloc(size_t n) { return __libc_malloc(n); }
+"""
+
+
+@pytest.mark.skipif(not heap.glibc(), reason="not glibc's allocator")
+def test_another_allocator_is_left_alone(tmp_path):
+    (tmp_path / "other.c").write_text(OTHER)
+    library = tmp_path / "other.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "other.c"], check=True, timeout=60)
+    assert not found_with(LD_PRELOAD=str(library))

@@ -1,0 +1,329 @@
+"""Nonsense for every argument of what is public: refused at once, by an error that names argument and value."""
+
+import inspect
+import io
+import tarfile
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring.errors import shown
+from slipring.streams import ShardStream, Stream
+
+NAN, HUGE = float("nan"), 10**400
+
+
+class Unshowable:
+    def __repr__(self):
+        raise ZeroDivisionError
+
+
+NUMBERS = [1.5, NAN, float("inf"), 1j, np.float64(2), np.array([1, 2])]
+OTHERS = ["3", b"3", [], {}, object(), np.True_, Unshowable()]
+BLANK = [3, NAN, "x", object(), np.int64(3), True, Unshowable()]
+# What kind of argument it is -> what must be refused. A kind that ends in "?" takes None.
+NONSENSE = {
+    "count": [True, 0, -1, -HUGE, *NUMBERS, *OTHERS],
+    "natural": [True, -1, -HUGE, *NUMBERS, *OTHERS],
+    "bounded": [True, -1, HUGE, np.int64(-1), *NUMBERS, *OTHERS],
+    "integer": [True, *NUMBERS, *OTHERS],
+    "seconds": [True, -1, NAN, float("inf"), HUGE, 1j, np.float64("nan"), np.array([1, 2]), *OTHERS],
+    "at most forever": [True, NAN, 1j, np.array([1, 2]), *OTHERS],
+    "flag": [0, 1, -1, *NUMBERS, *OTHERS],
+    "word": [0, True, *NUMBERS, "\ud800", *OTHERS],
+    "callable": [0, True, *NUMBERS, *OTHERS],
+    "iterable": [3, NAN, True, object(), np.int64(3), np.array(2), int, Unshowable()],
+    "dataset": [3, NAN, True, object(), np.int64(3), np.array(2), int, Unshowable()],
+    "names": [3, NAN, True, "x", b"x", [], [1], [None], ["x", "x"], object(), np.int64(3), Unshowable()],
+    "words": [3, NAN, True, b"x", [1], [None], object(), np.int64(3), Unshowable()],
+    "path": [3, NAN, True, [3], "a\0b", "\ud800", object(), np.int64(3), np.array([1, 2]), Unshowable()],
+    "size": [True, 0, -1, HUGE, *NUMBERS, "much", *OTHERS[1:]],
+    "mapping": [3, NAN, True, "x", [1], object(), np.int64(3), Unshowable()],
+    "fill": [3, NAN, True, "x", [1], {1: 0}, {"x": None}, object(), np.int64(3), Unshowable()],
+    "text": [3, NAN, True, [], {}, object(), np.int64(3), Unshowable()],
+    "three numbers": ["x", NAN, [1, 2], [NAN] * 3, {}, object(), HUGE, Unshowable()],
+    "two numbers": [
+        "x",
+        NAN,
+        [1, 2, 3],
+        [NAN] * 2,
+        (0, 1),
+        (2, 1),
+        3,
+        {},
+        object(),
+        (HUGE, HUGE),
+        Unshowable(),
+    ],
+    "probability": [True, -1, 2, HUGE, *NUMBERS[1:4], *OTHERS],
+    "pixels": [True, 0, -1, HUGE, *NUMBERS, (1, 2, 3), (0, 0), (1.5, 2), *OTHERS],
+    "above 1": [True, 0, -1, 0.5, HUGE, *NUMBERS[1:4], *OTHERS],
+    "device": ["nonsense", -1, HUGE, NAN, [], {}, object(), Unshowable()],
+    "weights": ["x", NAN, [1], [1] * 20 + ["x"], [-1] * 20, [NAN] * 20, {}, object(), Unshowable()],
+    "bytes-like": [3, NAN, True, "x", [], object(), np.int64(3), Unshowable()],
+    "object": BLANK,
+    "source": [3, NAN, True, object(), np.int64(3), np.array(2), Unshowable()],
+    "how many": [True, -1, *NUMBERS[:5], {}, object(), np.True_, Unshowable()],
+    "shape": [True, -1, HUGE, 1.5, NAN, "x", object()],
+    "text or bytes": [3, NAN, True, [], object(), np.arange(3), Unshowable()],
+}
+NO_NONE = {"callable", "words", "mapping", "path", "flag"}  # of which some take None
+
+LOADER = {
+    "batch_size": "count?", "shuffle": "flag?", "sampler": "iterable?", "batch_sampler": "iterable?",
+    "num_workers": "bounded", "collate_fn": "callable?", "drop_last": "flag?", "timeout": "seconds",
+    "worker_init_fn": "callable?", "seed": "integer?", "prefetch_factor": "count", "persistent_workers": "flag?",
+    "in_order": "flag?", "start_method": "word?", "chunk_size": "count?", "dispatch": "word", "rng": "word",
+    "slots": "count?", "slot_bytes": "count?", "backing": "word", "copy": "word", "on_worker_death": "word",
+    "max_restarts": "natural", "snapshot_every_n_steps": "natural?", "min_workers": "count?",
+    "max_workers": "count?", "fetch_threads": "count?", "rank": "natural?",
+}  # fmt: skip
+OF_TORCH = (
+    "dataset", "batch_size", "shuffle", "num_workers", "pin_memory", "drop_last", "timeout", "generator",
+    "multiprocessing_context", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order", "seed",
+    "start_method",
+)  # fmt: skip
+TORCH = {
+    **{name: kind for name, kind in LOADER.items() if name not in OF_TORCH},
+    "device": "device?", "devices": "iterable?", "preload": "bounded?", "memory_format": "object?",
+    "transform_device": "callable?", "non_blocking": None, "num_workers": None,
+}  # fmt: skip
+STREAM = {
+    "batches": "source", "batch_size": "count", "columns": "names?", "drop_last": "flag?",
+    "shuffle_buffer": "natural", "fill_null": "fill?", "null_mask": "names?",
+}  # fmt: skip
+RANKED = {"rank": "natural", "world_size": "count"}
+IMAGES = {
+    "transform": "object?", "layout": "word", "dtype": "word", "mean": "three numbers?", "std": "three numbers?",
+    "reducing_gap": "above 1?", "exif": "flag?", "truncated": "word", "max_pixels": "count", "on_error": "word",
+    "side": "count?", "cache": "size?", "what": "word",
+}  # fmt: skip
+
+
+class Face:
+    """A public constructor or function: what it needs, and of which kind its arguments are."""
+
+    def __init__(self, module, name, base, kinds):
+        self.module, self.name, self.base, self.kinds = module, name, base, kinds
+
+    def __repr__(self):
+        return f"{self.module}.{self.name}".removeprefix("slipring.")
+
+    def given(self, folder):
+        """Return (what is called, the arguments that it needs)."""
+        called = getattr(pytest.importorskip(self.module), self.name)
+        return called, self.base(folder) if callable(self.base) else self.base
+
+
+def blocks(*_):
+    return [{"x": np.arange(6)}]
+
+
+DATA = {"dataset": [1, 2, 3] * 10}
+FACES = [
+    Face("slipring", "Loader", DATA, {"dataset": "dataset", **LOADER}),
+    Face("slipring.torch", "DataLoader", DATA, TORCH),
+    Face("slipring", "BatchSampler", {"indices": 20}, {
+        "indices": "how many", "batch_size": "count", "shuffle": "flag?", "drop_last": "flag?", "seed": "integer?",
+        "weights": "weights?", "num_samples": "count?", **RANKED,
+    }),
+    Face("slipring", "Queue", {"maxsize": 3}, {
+        "maxsize": "count", "slot_bytes": "count?", "copy": "word", "max_processes": "count", "backing": "word",
+    }),
+    Face("slipring", "StringList", {}, {"strings": "iterable"}),
+    Face("slipring", "empty", {"shape": 3}, {"shape": "shape", "dtype": None}),
+    Face("slipring", "stream", {"batches": blocks, "batch_size": 4}, {
+        **STREAM, "seed": "integer?", "num_workers": "bounded", "start_method": "word?", "timeout": "seconds",
+    }),
+    Face("slipring.streams", "Stream", {"batches": blocks, "batch_size": 4}, STREAM),
+    Face("slipring.streams", "ShardStream", {"shards": [0, 1], "read": blocks, "batch_size": 4}, {
+        "shards": "iterable", "read": "callable", **{k: v for k, v in STREAM.items() if k in (
+            "batch_size", "columns", "drop_last", "fill_null", "null_mask")}, "shuffle": "flag?", **RANKED,
+    }),
+    Face("slipring.images", "Folder", lambda at: {"root": at / "classes", "dtype": "float32"}, {
+        "root": "path", "extensions": "words", "is_valid_file": "callable?", "allow_empty": "flag?",
+        "storage": "object?", **IMAGES,
+    }),
+    Face("slipring.images", "Tar", lambda at: {"shards": at / "a.tar", "dtype": "float32"}, {
+        "shards": "path", "image": "text", "target": "text?", "index": "word", "storage": "object?", **IMAGES,
+    }),
+    Face("slipring.images", "TarStream", lambda at: {"shards": at / "a.tar", "dtype": "float32"}, {
+        "shards": "path", "image": "text", "target": "text?", "index": "word", "storage": "object?",
+        "shuffle": "flag?", **RANKED, **IMAGES, "cache": None,
+    }),
+    Face("slipring.images", "Parquet", lambda at: {"paths": at / "a.parquet", "dtype": "float32"}, {
+        "paths": "path", "image": None, "target": None, "storage": "object?", **IMAGES,
+    }),
+    Face("slipring.images", "Bytes", {"dataset": [(b"", 1)], "dtype": "float32"}, {
+        "dataset": "dataset", "image": None, "target": None, "fingerprint": None, **IMAGES,
+    }),
+    Face("slipring.images", "RandomResizedCrop", {"size": 8}, {
+        "size": "pixels", "scale": "two numbers", "ratio": "two numbers", "flip": "probability",
+        "interpolation": "word",
+    }),
+    Face("slipring.images", "Resize", {"size": 8}, {"size": "pixels", "interpolation": "word"}),
+    Face("slipring.images", "CenterCrop", {"size": 8}, {"size": "pixels"}),
+    Face("slipring.images", "RandomHorizontalFlip", {}, {"p": "probability"}),
+    Face("slipring.images", "decode_into", {"data": b"x", "out": np.zeros((2, 2, 3), np.uint8)}, {
+        "data": "bytes-like", "out": "object", "box": None, "flip": "flag?", "exif": "flag?",
+        "reducing_gap": "above 1?", "interpolation": "word", "truncated": "word", "max_pixels": "count",
+    }),
+    Face("slipring.images", "size", {"data": b"x"}, {"data": "bytes-like", "exif": "flag?"}),
+    Face("slipring.arrow", "TableDataset", lambda at: {"paths": at / "a.parquet"}, {
+        "paths": "path", "columns": "names?", "decode": "callable?", "decode_batch": "callable?", "returns": "word",
+        "cached_groups": "count", "storage": "object?", "fill_null": "fill?", "null_mask": "names?",
+    }),
+    Face("slipring", "Storage", {}, {
+        "filesystem": None, "storage_options": "mapping?", "attempts": "count", "timeout": "seconds",
+        "attempt_timeout": "seconds", "disk_cache": "path", "disk_cache_bytes": "size",
+    }),
+    Face("slipring", "Cache", {"budget": "1MiB"}, {"budget": "size", "name": None, "backing": "word"}),
+    Face("slipring", "cached", {"dataset": [1, 2], "cache": "1MiB"}, {
+        "dataset": "dataset", "cache": "size", "fingerprint": "text?", "copy": "flag?",
+    }),
+    Face("slipring", "progress", {"loader": [1], "file": io.StringIO()}, {
+        "loader": "iterable", "total": "natural?", "description": "text?", "style": "word", "file": "object?",
+    }),
+    Face("slipring", "replay", {"loader": [1]}, {"loader": "iterable", "n": "count?"}),
+    Face("slipring.torch", "RingCollate", {}, {
+        "collate_fn": "callable?", "slots": "count", "slot_bytes": "count?",
+    }),
+    Face("slipring.compat.di_engine", "AsyncDataLoader", {
+        "data_source": lambda n: [{}] * n, "batch_size": 4, "device": "cpu",
+    }, {
+        "data_source": "source", "batch_size": "count", "device": "device", "chunk_size": "integer?",
+        "collate_fn": "callable?", "num_workers": "natural",
+    }),
+    Face("slipring.compat.megengine", "DataLoader", DATA, {
+        "dataset": None, "sampler": None, "transform": "object?", "collator": "object?",
+        "num_workers": "natural", "timeout": "seconds", "preload": "flag?", "parallel_stream": "flag?",
+    }),
+    *[Face("slipring.compat.megengine", name, DATA, {
+        "dataset": "dataset", "batch_size": "count", "drop_last": "flag",
+        "world_size": "count?", "rank": "natural?", **more,
+    }) for name, more in (
+        ("SequentialSampler", {"indices": None}),
+        ("RandomSampler", {"indices": None, "seed": "natural?"}),
+        ("ReplacementSampler", {"num_samples": "count?", "weights": "weights?", "seed": "natural?"}),
+    )],
+    Face("slipring.compat.megengine", "StreamSampler", {}, {"batch_size": "count"}),
+    Face("slipring.compat.megengine", "Infinite", {}, {"sampler": "iterable"}),
+    Face("slipring.compat.megengine", "ConcatDataset", {}, {"datasets": "iterable"}),
+    Face("slipring.compat.megengine", "Compose", {}, {
+        "transforms": "iterable", "batch_compose": "flag?", "shuffle_indices": "iterable?", "order": None,
+    }),
+    Face("slipring.compat.paddle", "DataLoader", DATA, {
+        "dataset": "dataset", "feed_list": "object?", "places": None, "return_list": "flag?",
+        "batch_sampler": "iterable?", "batch_size": "count?", "shuffle": "flag?", "drop_last": "flag?",
+        "collate_fn": "callable?", "num_workers": "natural", "use_buffer_reader": "flag?",
+        "prefetch_factor": "count", "use_shared_memory": "flag?", "timeout": "seconds",
+        "worker_init_fn": "callable?", "persistent_workers": "flag?",
+    }),
+    Face("slipring.compat.paddle", "BatchSampler", DATA, {
+        "dataset": None, "sampler": None, "shuffle": "flag?", "batch_size": "count", "drop_last": "flag?",
+    }),
+    Face("slipring.compat.paddle", "set_autotune_config", {"use_autotune": False}, {
+        "use_autotune": "flag?", "tuning_steps": "count",
+    }),
+    Face("slipring.compat.webdataset", "MultiLoader", {"dataset": [1], "workers": 0}, {
+        "dataset": "iterable", "workers": "bounded", "verbose": "flag?", "nokill": "flag?", "prefix": None,
+    }),
+]  # fmt: skip
+EVERY = [(face, name, kind) for face in FACES for name, kind in face.kinds.items() if kind]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder of classes, a tar shard and a table, of images that nobody decodes."""
+    at = tmp_path_factory.mktemp("arguments")
+    (at / "classes" / "a").mkdir(parents=True)
+    (at / "classes" / "a" / "0.png").write_bytes(b"x")
+    with tarfile.open(at / "a.tar", "w") as shard:
+        for name in ("0.png", "0.cls"):
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            shard.addfile(member, io.BytesIO(b"1"))
+    try:
+        from pyarrow import parquet, table
+    except ImportError:
+        return at
+    parquet.write_table(table({"image": [b"x"], "label": [0]}), at / "a.parquet")
+    return at
+
+
+def refusal_of(called, arguments, name):
+    """Return what is wrong with how this is refused; None: nothing."""
+    value = arguments[name]
+    try:
+        made = called(**arguments)
+    except (TypeError, ValueError) as error:
+        text = str(error)
+        says = shown(value)[:8] in text or type(value).__name__ in text or "Unshowable" in text
+        if name in text and (says or hasattr(value, "__iter__")):
+            return None
+        return f"{name}={shown(value)} is refused by {type(error).__name__}: {text}"
+    except Exception as error:
+        return f"{name}={shown(value)} raises {type(error).__name__}: {error}"
+    end(made)
+    return f"{name}={shown(value)} is taken"
+
+
+def end(made):
+    for method in ("close", "kill"):
+        if hasattr(made, method):
+            getattr(made, method)()
+            return
+
+
+@pytest.mark.parametrize(("face", "name", "kind"), EVERY, ids=lambda part: str(part))
+def test_nonsense_is_refused_at_once_by_an_error_that_names_argument_and_value(folder, face, name, kind):
+    called, base = face.given(folder)
+    wrong = [*NONSENSE[kind.removesuffix("?")]]
+    if kind[-1] != "?" and kind not in NO_NONE:
+        wrong.append(None)
+    faults = [refusal_of(called, {**base, name: value}, name) for value in wrong]
+    assert [fault for fault in faults if fault] == []
+
+
+@pytest.mark.parametrize("face", FACES, ids=str)
+def test_every_argument_has_a_kind(folder, face):
+    called, _ = face.given(folder)
+    wanted = {
+        name
+        for name, parameter in inspect.signature(called).parameters.items()
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
+    if repr(face) == "torch.DataLoader":  # torch's own are refused by torch
+        wanted -= set(OF_TORCH)
+    assert wanted <= set(face.kinds)
+
+
+FIXED = {"min_workers", "max_workers", "chunk_size", "fetch_threads"}  # ask for other arguments, too
+INTEGERS = [
+    (face, name)
+    for face, name, kind in EVERY
+    if kind.removesuffix("?") in ("count", "natural", "bounded", "integer", "how many")
+    and name not in FIXED
+    and face.name != "decode_into"
+]
+
+
+@pytest.mark.parametrize(("face", "name"), INTEGERS, ids=lambda part: str(part))
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.array])
+def test_numpys_integers_are_taken_as_pythons(folder, face, name, kind):
+    called, base = face.given(folder)
+    parameter = inspect.signature(called).parameters.get(name)
+    number = base.get(name, None if parameter is None else parameter.default)
+    if not isinstance(number, int) or number > 255:
+        number = 0 if name == "rank" else 2
+    end(called(**{**base, name: kind(number)}))
+
+
+def test_small_integers_of_numpy_do_not_overflow():
+    kind = np.uint8
+    sampler = slipring.BatchSampler(1000, kind(200), world_size=kind(2), rank=kind(1))
+    assert list(sampler) == list(slipring.BatchSampler(1000, 200, world_size=2, rank=1))
+    assert [len(batch["x"]) for batch in Stream([{"x": np.arange(600)}], kind(250))] == [250, 250, 100]
+    shards = ShardStream(range(3), lambda _: [{"x": np.arange(100)}], kind(250), world_size=kind(1))
+    assert [len(batch["x"]) for batch in shards] == [250, 50]

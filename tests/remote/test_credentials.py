@@ -1,0 +1,139 @@
+"""Credentials of S3 that expire in mid-epoch: the error says so, and who can have new ones goes on."""
+
+import json
+import os
+import sys
+
+import pytest
+
+import slipring
+from slipring import images
+from slipring.errors import RemoteError
+from tests.images.shards import files, shard
+from tests.remote.sources import CROP, plain
+
+pytest.importorskip("s3fs")
+
+SHARDS = 8
+PROVIDER = """#!{python}
+import datetime, json
+key, seconds = json.load(open({file!r}))
+when = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
+print(json.dumps({{"Version": 1, "AccessKeyId": key, "SecretAccessKey": "secret", "SessionToken": "token",
+                  "Expiration": when.isoformat()}}))
+"""
+OWN = {"key": "first", "secret": "secret", "token": "token"}
+EARLY, LATE = (
+    60,
+    36_000,
+)  # seconds until credentials expire: botocore renews those that have less than 10 minutes
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory):
+    """A folder with the bucket "shards"."""
+    bucket = tmp_path_factory.mktemp("buckets")
+    (bucket / "shards").mkdir()
+    for number in range(SHARDS):
+        shard(bucket / "shards" / f"{number}.tar", files(4, first=4 * number))
+    return bucket
+
+
+@pytest.fixture
+def server(bucket, tmp_path, serve, monkeypatch):
+    """A server that takes the keys in the file "keys"; credentials are asked for in files below `tmp_path`."""
+    (tmp_path / "keys").write_text("first")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    return serve(bucket, keys=str(tmp_path / "keys"))
+
+
+def dataset(kind, root, storage=None):
+    return getattr(images, kind)([f"{root}/{number}.tar" for number in range(SHARDS)], CROP, storage=storage)
+
+
+def read(kind, storage, workers, change):
+    """Return the batches, with `change` called after the first one, and the error if there is one."""
+    got = []
+    data = dataset(kind, "s3://shards", storage)
+    with slipring.Loader(data, 4, num_workers=workers, prefetch_factor=1, timeout=100) as loader:
+        try:
+            for batch in loader:
+                got.append(plain(batch))
+                if len(got) == 1:
+                    change()
+        except RemoteError as error:
+            return got, error
+    return got, None
+
+
+def expected(kind, bucket):
+    with slipring.Loader(dataset(kind, bucket / "shards"), 4) as loader:
+        return [plain(batch) for batch in loader]
+
+
+def by_file(folder, key, seconds):
+    (folder / "credentials").write_text(
+        f"[default]\naws_access_key_id={key}\naws_secret_access_key=secret\naws_session_token=token\n"
+    )
+
+
+def by_process(folder, key, seconds):
+    """Credentials that tell when they expire."""
+    (folder / "key").write_text(json.dumps([key, seconds]))
+    (folder / "provide").write_text(PROVIDER.format(python=sys.executable, file=str(folder / "key")))
+    os.chmod(folder / "provide", 0o755)
+    (folder / "config").write_text(f"[default]\ncredential_process = {folder / 'provide'}\n")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", ["Tar", "TarStream"])
+def test_credentials_that_expire_in_mid_epoch_are_named_after_one_attempt(
+    bucket, server, tmp_path, kind, workers
+):
+    storage = slipring.Storage(storage_options={"endpoint_url": server.url, **OWN})
+    got, error = read(kind, storage, workers, lambda: (tmp_path / "keys").write_text("second"))
+    assert got and got == expected(kind, bucket)[: len(got)]
+    assert "may not be read" in str(error) and "The provided token has expired" in str(error)
+    assert error.attempts == 1 and not error.missing and error.url.startswith("s3://shards/")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("provide", "seconds"),
+    [(by_file, None), (by_process, EARLY), (by_process, LATE)],
+    ids=["file", "expires early", "expires late"],
+)
+def test_credentials_that_are_renewed_in_mid_epoch_lose_nothing(
+    bucket, server, tmp_path, provide, seconds, workers
+):
+    def renew():
+        provide(tmp_path, "second", seconds)
+        (tmp_path / "keys").write_text("second")
+
+    provide(tmp_path, "first", seconds)
+    storage = slipring.Storage(storage_options={"endpoint_url": server.url})
+    assert read("Tar", storage, workers, renew) == (expected("Tar", bucket), None)
+
+
+@pytest.mark.timeout(300)
+def test_threads_that_meet_renewed_credentials_at_the_same_time_lose_nothing(bucket, server, tmp_path):
+    def renew():
+        by_file(tmp_path, "second", None)
+        (tmp_path / "keys").write_text("second")
+
+    by_file(tmp_path, "first", None)
+    data = dataset("Tar", "s3://shards", slipring.Storage(storage_options={"endpoint_url": server.url}))
+    got, options = [], {"num_workers": 1, "prefetch_factor": 1, "fetch_threads": 8}
+    with slipring.Loader(data, 8, shuffle=True, seed=3, timeout=100, **options) as loader:
+        for batch in loader:
+            got.append(plain(batch))
+            if len(got) == 1:
+                renew()
+    with slipring.Loader(dataset("Tar", bucket / "shards"), 8, shuffle=True, seed=3) as loader:
+        assert got == [plain(batch) for batch in loader]

@@ -1,0 +1,60 @@
+"""By torch's rules, too, a batch that is made row by row is the one that collating the list makes."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from slipring.collate._rows import TORCH, RowWriter
+from slipring.torch.collate import default_collate
+from tests.collate.drawn import LEAVES, ROWS, drawn_samples, outcome, row_by_row
+from tests.trip import Trip
+
+LAYOUTS = [
+    lambda tensor: tensor,
+    lambda tensor: tensor.transpose(0, -1) if tensor.dim() else tensor,
+    lambda tensor: tensor.requires_grad_() if tensor.is_floating_point() else tensor,
+    lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
+    lambda tensor: tensor.to_sparse(),
+    lambda tensor: tensor[..., ::2] if tensor.dim() else tensor,
+]
+DTYPES = [torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.bool]
+
+
+def tensor(rng):
+    shape = [rng.randrange(4) for _ in range(rng.randrange(4))]
+    made = torch.ones(shape).mul(rng.randrange(3)).to(rng.choice(DTYPES))
+    if made.is_complex() and rng.random() < 0.5:
+        return made.conj()
+    return rng.choice(LAYOUTS)(made) if rng.random() < 0.6 else made
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(60))
+def test_any_samples_make_the_batch_or_the_error_that_their_list_makes(seed):
+    trip = Trip()
+    rng = random.Random(seed)
+    for _ in range(20):
+        samples = drawn_samples(rng, [*LEAVES[:10], *[tensor] * 6])
+        order = [0, *rng.sample(range(1, ROWS), ROWS - 1)]
+        want = outcome(trip, lambda: default_collate(samples))  # noqa: B023
+        got = outcome(trip, lambda: row_by_row(samples, TORCH, default_collate, order))  # noqa: B023
+        assert got == want, samples
+
+
+@pytest.mark.parametrize(
+    "number", [np.float64(1.5), np.complex128(1j), np.float32(2), np.int64(3), np.bool_(True)]
+)
+def test_numpys_numbers_leave_the_arrays_beside_them_in_their_rows(number):
+    trip = Trip()
+    fill = trip.claim(range(2))
+    with fill:
+        rows = RowWriter(0, 2, TORCH)
+        for row in range(2):
+            rows.put(row, (np.full(3, row), number))
+            assert rows.in_place
+        trip.encoder.publish(fill, [rows.batch(default_collate)])
+    del rows
+    got, want = trip.take(fill.slot), torch.utils.data.default_collate([(np.ones(3), number)] * 2)
+    assert got[1].dtype is want[1].dtype and got[1].tolist() == want[1].tolist()
