@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import zlib
 
 import numpy as np
@@ -53,17 +54,18 @@ def same_batches_from_any_worker():
 def respawn_after_a_kill():
     class Mortal(Rows):
         def __getitem__(self, i):
-            if i == 20 and slipring.get_worker_info().id == 0 and not os.path.exists("killed"):
-                open("killed", "w").close()
+            if i == 20 and slipring.get_worker_info().id == 0 and not os.path.exists(killed):
+                open(killed, "w").close()
                 os.kill(os.getpid(), 9)
             return i
 
-    # Addressed in turn, so that the third batch is the first worker's.
-    with slipring.Loader(
-        Mortal(), 8, num_workers=2, start_method="fork", dispatch="static", on_worker_death="respawn"
-    ) as loader:
-        assert [b.tolist() for b in loader] == [list(range(8 * n, 8 * n + 8)) for n in range(5)]
-        assert loader.stats().respawns == 1
+    options = {"num_workers": 2, "start_method": "fork", "on_worker_death": "respawn"}
+    with tempfile.TemporaryDirectory() as folder:
+        killed = os.path.join(folder, "killed")
+        # Addressed in turn, so that the third batch is the first worker's.
+        with slipring.Loader(Mortal(), 8, dispatch="static", **options) as loader:
+            assert [b.tolist() for b in loader] == [list(range(8 * n, 8 * n + 8)) for n in range(5)]
+            assert loader.stats().respawns == 1
 
 
 def put(queue):
