@@ -26,7 +26,8 @@ COVERAGE_STAMP := $(VENV)/.stamp-coverage
 BUILD_STAMPS := build/.stamp-$(subst /,_,$(VENV))
 BUILD_STAMP := $(BUILD_STAMPS)-$(SLIPRING_BUILD)
 
-BUILD_INPUTS := setup.py $(wildcard csrc/*.[ch] csrc/*/*.[ch] pkg/slipring/*.p[yx][xd] pkg/slipring/*/*.p[yx][xd])
+CYTHON := $(foreach kind,pyx pxd pxi,$(wildcard pkg/slipring/*/*.$(kind)))
+BUILD_INPUTS := setup.py $(wildcard csrc/*.[ch] csrc/*/*.[ch]) $(CYTHON)
 PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 
 .DEFAULT_GOAL := help
@@ -102,7 +103,7 @@ lint-format: $(DEPS_STAMP)
 	$(VENV)/bin/ruff format --check $(PY_DIRS)
 
 lint-cython: $(DEPS_STAMP)
-	PATH="$(abspath $(VENV))/bin:$$PATH" cython-lint --max-line-length 120 $(wildcard pkg/slipring/*.p[yx][xd] pkg/slipring/*/*.p[yx][xd])
+	PATH="$(abspath $(VENV))/bin:$$PATH" cython-lint --max-line-length 120 $(CYTHON)
 
 lint-c:
 	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -Icsrc $(wildcard csrc/*.c csrc/*/*.c)

@@ -38,35 +38,22 @@ if KIND not in FLAGS:
 # Add an extension by adding a line; if it calls csrc, add it to CALL_C too. It links the members of the C library that
 # it calls.
 EXTENSIONS = [
-    "ring._check",
-    "ring._segment",
-    "ring._descriptors",
-    "ring._slot",
-    "ring._ring",
-    "codec._decode",
-    "codec._encode",
-    "codec._ranges",
-    "collate._arrays",
-    "collate._default",
-    "collate._as_torch",
-    "collate._rows",
-    "streams._iterator",
-    "streams._rebatch",
-    "streams._shards",
-    "workers._aside",
-    "iterate._progress",
-    "iterate._iterator",
-    "queue._queue",
-    "cache._cache",
-    "monitor._watch",
+    "_core._ring",
+    "_core._codec",
+    "_core._collate",
+    "_core._rng_guard",
+    "_core._iteration",
+    "_core._rebatch",
+    "_core._queue",
+    "_core._cache",
     "images._decode",
 ]
-CALL_C = {"ring._segment", "cache._cache", "monitor._watch", "images._decode"}
+CALL_C = {"_core._ring", "_core._cache", "images._decode"}
 C_SOURCES = sorted(glob.glob("csrc/**/*.c", recursive=True))
 C_HEADERS = sorted(glob.glob("csrc/**/*.h", recursive=True))
 INCLUDES = ["csrc", "csrc/images"]
 if KIND == "steps":
-    EXTENSIONS = ["ring._segment"]
+    EXTENSIONS = ["_core._ring"]
     C_HEADERS.append("tests/steps/steps.h")
 
 CFLAGS = [
@@ -95,11 +82,11 @@ def c_library():
 def extension(name):
     """One extension module of the package, from its .pyx."""
     # Tests of "steps" call any function of the C ring in its one module.
-    c_sources = [*glob.glob("csrc/*.c"), "tests/steps/steps.c"] if KIND == "steps" else []
+    c_sources = [*sorted(glob.glob("csrc/*.c")), "tests/steps/steps.c"] if KIND == "steps" else []
     if KIND == "coverage" and name in CALL_C:
         c_sources = ["tools/line_coverage/counters.c"]
     linked = [flag for flag in FLAGS[KIND] if flag.startswith(("-fsanitize", "--coverage"))]
-    told = [("SR_BUILD", f'"{KIND}"')] if name == "ring._segment" else []  # by `python -m slipring`
+    told = [("SR_BUILD", f'"{KIND}"')] if name == "_core._ring" else []  # by `python -m slipring`
     return Extension(
         f"slipring.{name}",
         sources=[f"pkg/slipring/{name.replace('.', '/')}.pyx", *c_sources],

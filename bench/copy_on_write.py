@@ -59,7 +59,7 @@ def measure(names: Sequence[str], chunk: int) -> list[int]:
 
 def compare_meters(pid: int) -> None:
     """Print what `stats()` measures of a worker, what smaps_rollup says, and how long each takes."""
-    from slipring.workers import memory as growth
+    from slipring._core import memory as growth
 
     for title, meter in (
         ("stats()", lambda: (growth.private_bytes(pid) or 0) >> 20),

@@ -57,7 +57,7 @@ class Job:
         """How many batches it has recorded by now."""
         from slipring.monitor.jobs import attach
 
-        return int(attach(self.pid)[0].watch.outline()["recorded"])
+        return int(attach(self.pid)[0].watch.segment_info()["recorded"])
 
     def rate(self, seconds: float) -> float:
         """Batches each second, over so long."""

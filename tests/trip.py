@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from slipring.codec._decode import COPY_AUTO, receive
-from slipring.codec._encode import BATCH, Encoder
-from slipring.ring._ring import Pickled, Ring
+from slipring._core._codec import BATCH, COPY_AUTO, Encoder, receive
+from slipring._core._ring import Pickled, Ring
 
 NOT_INTS = 2**64 - 2  # what dispatch() says in place of a generation
 

@@ -16,8 +16,8 @@ from unittest import mock
 import numpy as np
 
 import slipring
+from slipring._core._ring import SERVING
 from slipring.cli.main import main as command
-from slipring.ring._ring import SERVING
 from tests import warm
 from tests.fault.procs import ROOT, until
 from tests.fault.scenes import Gate, Rows

@@ -36,10 +36,9 @@ TESTED_BY = {
     "docs": ("project",),
     "examples": ("project",),
     "pkg/slipring": ("loader",),
+    "pkg/slipring/_core": ("ring", "codec", "collate", "loader", "fault"),
     "pkg/slipring/files": ("remote",),
-    "pkg/slipring/iterate": ("loader",),
     "pkg/slipring/torch": ("torch", "parity"),
-    "pkg/slipring/workers": ("loader", "fault"),
     "tests": ("project",),
     "tools": ("project",),
 }
@@ -67,7 +66,7 @@ def linters(changed):
     if python := of(".py", ".pyi"):
         yield [BIN / "ruff", "check", *python]
         yield [BIN / "ruff", "format", "--check", *python]
-    if cython := of(".pyx", ".pxd"):
+    if cython := of(".pyx", ".pxd", ".pxi"):
         yield [BIN / "cython-lint", "--max-line-length", "120", *cython]
     if any(name.startswith("csrc/") for name in changed):
         yield ["make", "--no-print-directory", "lint-c"]

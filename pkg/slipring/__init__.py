@@ -7,18 +7,18 @@ from slipring import _platform
 _platform.check()
 
 from slipring import errors
+from slipring._core._codec import empty
+from slipring._core._collate import default_collate
+from slipring._core.seeding import rng
+from slipring._core.worker_info import WorkerInfo, get_worker_info
 from slipring._version import __version__
 from slipring.cache import Cache, CacheStats, cached
-from slipring.collate._arrays import empty
-from slipring.collate._default import default_collate
 from slipring.errors import LoaderTimeout, SegmentFull, SlipringError, WorkerDied, WorkerError
 from slipring.loader import Loader
 from slipring.queue import Queue, QueueStats
 from slipring.sampler import BatchSampler
 from slipring.stats import Stats
 from slipring.strings import StringList
-from slipring.workers.info import WorkerInfo, get_worker_info
-from slipring.workers.seeding import rng
 
 # What a program types daily. Other errors are in slipring.errors.
 __all__ = [

@@ -12,8 +12,8 @@ import time
 import numpy as np
 
 from slipring import Loader, SlipringError, __version__
+from slipring._core._ring import build, memory_available
 from slipring.options import MAX_SLOTS, MAX_WORKERS
-from slipring.ring._segment import build, room_left
 
 PACKAGES = ("numpy", "torch", "pyarrow", "pillow")
 SAMPLES, BATCH, WORKERS, PATIENCE_S = 64, 4, 2, 60
@@ -21,7 +21,7 @@ SAMPLES, BATCH, WORKERS, PATIENCE_S = 64, 4, 2, 60
 
 def describe():
     """Return a dict of plain values: versions, build, limits, memory, kernel."""
-    left = room_left()
+    left = memory_available()
     return {
         "slipring": __version__,
         "place": os.path.dirname(os.path.abspath(__file__)),

@@ -5,9 +5,15 @@ import os
 import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from slipring._core import error_record, fetch
+from slipring._core._iteration import LoaderIterator
+from slipring._core._ring import MAX_WORKERS, mix
+from slipring._core.engine_cache import EngineCache
+from slipring._core.seeding import MASK_63, Share
+from slipring._core.source import StreamPlan, map_plan
+from slipring._core.tuning import Tuner
+from slipring._core.worker import Job
 from slipring.errors import Closed
-from slipring.iterate._iterator import LoaderIterator
-from slipring.iterate.dispatch import StreamPlan, map_plan
 from slipring.monitor.registry import register
 from slipring.options import (
     Options,
@@ -17,13 +23,7 @@ from slipring.options import (
     suggesting,
     warn_of_many_workers,
 )
-from slipring.ring._ring import MAX_WORKERS, mix
 from slipring.sampler import place_of, rank_that_draws, read_in_order, share_of
-from slipring.workers import fetch, remote
-from slipring.workers.engine_cache import EngineCache
-from slipring.workers.seeding import MASK_63, Share
-from slipring.workers.tuning import Tuner
-from slipring.workers.worker import Job
 
 if TYPE_CHECKING:
     from slipring.monitor.report import Report
@@ -146,7 +146,7 @@ class Loader(Generic[_Batch]):
     """
 
     # An adapter's own worker, and what makes an exception of a worker's record: see `Job`, `LoaderIterator`.
-    _worker_class, _rebuild = None, staticmethod(remote.rebuild)
+    _worker_class, _rebuild = None, staticmethod(error_record.rebuild)
 
     @suggesting(multiprocessing_context="start_method", generator="seed", mp_context="start_method")
     def __init__(
@@ -388,7 +388,7 @@ class Loader(Generic[_Batch]):
         >>> report.dict()["batches"]
         100
         """
-        from slipring.workers.reporting import report
+        from slipring._core.reporting import report
 
         made = report(
             self._engines,

@@ -7,12 +7,12 @@ from typing import Any, Generic, Literal, SupportsIndex, overload
 
 from typing_extensions import Self, TypeVar
 
-from slipring.iterate._iterator import LoaderIterator
+from slipring._core._iteration import LoaderIterator
+from slipring._core.tuning import Tuning
 from slipring.monitor.report import Report
 from slipring.options import Options
 from slipring.stats import Stats
 from slipring.typing import BatchDataset, ListDataset, MapDataset
-from slipring.workers.tuning import Tuning
 
 MASK_62: int
 

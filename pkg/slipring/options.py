@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from slipring import _machine
+from slipring._core._ring import EPOCH_BITS, MAX_RANGES, MAX_SLOTS, MAX_WORKERS
 from slipring.errors import shown
-from slipring.ring._ring import EPOCH_BITS, MAX_RANGES, MAX_SLOTS, MAX_WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from slipring import _machine
+from slipring._core._ring import mix
+from slipring._core.seeding import MASK_63, Share
 from slipring.errors import shown
 from slipring.options import MAX_DRAWN, check_shuffled, epoch_number, flag, integer
-from slipring.ring._ring import mix
 from slipring.strings import StringList
-from slipring.workers.seeding import MASK_63, Share
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

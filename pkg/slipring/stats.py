@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import time
 
-from slipring.workers.memory import WorkerMemory
+from slipring._core.memory import WorkerMemory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +167,7 @@ _TIMES = {
 }
 
 
-class Tally:
+class Counters:
     """Adds up the meters of the segments that a loader has used, also of those that are gone."""
 
     def __init__(self):

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from slipring.monitor._watch import RECORD
+from slipring._core._cache import RECORD
 from slipring.monitor.jobs import attach
 from slipring.monitor.recording import Recording
 from tests import warm
@@ -189,7 +189,7 @@ class Ring:
     def __init__(self, push=False):
         self.recorded, self.missing, self.push = 0, set(), push
 
-    def outline(self):
+    def segment_info(self):
         return {"recorded": self.recorded, "push": self.push}
 
     def records(self, first):
@@ -252,8 +252,8 @@ def test_every_batch_of_a_fast_job_is_there_once_or_is_counted_as_lost():
     with watched("running", num_workers=1, batch_size=1) as program:
         (job,) = attach(program.pid)
         recording = Recording(job)
-        end = job.watch.outline()["recorded"] + 2000
-        while job.watch.outline()["recorded"] < end:
+        end = job.watch.segment_info()["recorded"] + 2000
+        while job.watch.segment_info()["recorded"] < end:
             signal.sigtimedwait([], recording.poll())
         recording.end()
     table = recording.table()

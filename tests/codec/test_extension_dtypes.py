@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring.codec.tree import BadDefinition, parse
-from slipring.collate._default import default_collate
+from slipring._core._collate import default_collate
+from slipring._core.pytree import BadDefinition, parse
 from tests.trip import same_array
 
 ml_dtypes = pytest.importorskip("ml_dtypes")

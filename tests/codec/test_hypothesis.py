@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from slipring.codec import tree
-from slipring.codec._decode import COPY_ALWAYS, COPY_AUTO
+from slipring._core import pytree
+from slipring._core._codec import COPY_ALWAYS, COPY_AUTO
 from tests.trip import Trip
 
 Pair = collections.namedtuple("Pair", "first second")
@@ -107,5 +107,5 @@ def test_any_window_of_an_array_arrives_as_it_is(long_trip, base, data):
 
 @given(st.binary(max_size=64))
 def test_bytes_that_are_no_definition_are_refused(data):
-    with contextlib.suppress(tree.BadDefinition):
-        tree.parse(data)
+    with contextlib.suppress(pytree.BadDefinition):
+        pytree.parse(data)

@@ -9,9 +9,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from slipring.codec._decode import COPY_ALWAYS, COPY_AUTO, probe
-from slipring.collate._arrays import empty
-from slipring.collate._default import default_collate
+from slipring._core._codec import COPY_ALWAYS, COPY_AUTO, empty, probe
+from slipring._core._collate import default_collate
 from slipring.errors import CorruptBatch
 
 Point = collections.namedtuple("Point", "x y")

@@ -8,8 +8,8 @@ import struct
 import numpy as np
 import pytest
 
-from slipring.codec import tree
-from slipring.codec._decode import COPY_ALWAYS, COPY_AUTO, probe, receive
+from slipring._core import pytree
+from slipring._core._codec import COPY_ALWAYS, COPY_AUTO, probe, receive
 from slipring.errors import CorruptBatch
 from tests.fuzz.case import LEAF, Case, Window
 from tests.trip import Trip
@@ -252,18 +252,19 @@ BAD_DEFINITIONS = {
 
 @pytest.mark.parametrize("definition", BAD_DEFINITIONS.values(), ids=BAD_DEFINITIONS)
 def test_a_definition_that_is_none_is_refused(definition):
-    with pytest.raises(tree.BadDefinition):
-        tree.parse(definition)
+    with pytest.raises(pytree.BadDefinition):
+        pytree.parse(definition)
     with pytest.raises(CorruptBatch, match="a tree that cannot be read"):
         decode(Case(0, 0, 0, len(definition), len(definition), None, bytearray(definition)))
 
 
 def test_dtypes_are_written_so_that_they_read_back():
     for dtype in (np.dtype("M8[25s]"), np.dtype("i4,f8"), np.dtype([("a", ">f4", (2, 3))]), np.dtype("V7")):
-        written = tree.write_dtype(dtype)
-        assert tree.read_dtype(written) == dtype and ast.literal_eval(written)
+        written = pytree.write_dtype(dtype)
+        assert pytree.read_dtype(written) == dtype and ast.literal_eval(written)
     assert (
-        tree.write_dtype(np.dtype({"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": [0, 2]})) is None
+        pytree.write_dtype(np.dtype({"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": [0, 2]}))
+        is None
     )
 
 

@@ -7,12 +7,9 @@ from collections import OrderedDict, UserDict
 import numpy as np
 import pytest
 
-from slipring.codec._encode import ERROR, Encoder
-from slipring.codec._ranges import layout, publish_range, range_done, view
-from slipring.collate._arrays import empty
-from slipring.collate._default import default_collate
-from slipring.collate._rows import NUMPY, RowWriter
-from slipring.ring._ring import DIRECT, FINISH, STAGED
+from slipring._core._codec import ERROR, Encoder, empty, layout, publish_range, range_done, view
+from slipring._core._collate import NUMPY, RowWriter, default_collate
+from slipring._core._ring import DIRECT, FINISH, STAGED
 from tests.trip import Trip, address
 
 RECORDS = 600  # bytes: what records and definition of a few leaves take at most

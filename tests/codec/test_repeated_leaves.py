@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring.codec import tree
-from slipring.codec._decode import COPY_ALWAYS
+from slipring._core import pytree
+from slipring._core._codec import COPY_ALWAYS
 from tests.trip import address
 
 
@@ -193,12 +193,12 @@ def test_tensors_that_differ_in_dtype_or_gradient_are_two(trip):
 @pytest.mark.parametrize("number", [1, 2, 2**31, 2**32 - 1])
 def test_a_leaf_that_names_itself_or_a_later_one_is_refused(number):
     names_first = b"t" + struct.pack("<I", 3) + b"L" + b"S" + struct.pack("<I", 0) + b"L"
-    root, leaves, repeats = tree.parse(names_first)
+    root, leaves, repeats = pytree.parse(names_first)
     assert leaves == 2 and repeats and [child[:2] for child in root[2]] == [(0, None), (8, 0), (0, None)]
-    with pytest.raises(tree.BadDefinition, match=f"leaf {number} is repeated, and only 1 came before"):
-        tree.parse(names_first[:7] + struct.pack("<I", number) + b"L")
+    with pytest.raises(pytree.BadDefinition, match=f"leaf {number} is repeated, and only 1 came before"):
+        pytree.parse(names_first[:7] + struct.pack("<I", number) + b"L")
 
 
 def test_a_repeated_leaf_without_its_number_is_refused():
-    with pytest.raises(tree.BadDefinition):
-        tree.parse(b"t" + struct.pack("<I", 2) + b"LS\\0")
+    with pytest.raises(pytree.BadDefinition):
+        pytree.parse(b"t" + struct.pack("<I", 2) + b"LS\\0")

@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from slipring.codec._decode import COPY_ALWAYS, COPY_AUTO
+from slipring._core._codec import COPY_ALWAYS, COPY_AUTO
 
 torch = pytest.importorskip("torch")
 

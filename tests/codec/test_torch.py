@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from slipring.collate._arrays import empty
-from slipring.collate._default import default_collate
+from slipring._core._codec import empty
+from slipring._core._collate import default_collate
 
 torch = pytest.importorskip("torch")
 
@@ -187,7 +187,7 @@ class OnDevice(torch.Tensor):
 
 
 def test_a_tensor_on_a_device_is_refused_in_the_worker():
-    from slipring.codec import tensors
+    from slipring._core import tensors
 
     sent = torch.ones(2).as_subclass(OnDevice)
     for refuse in (lambda: tensors.pack(sent), lambda: tensors.stack([sent], empty)):

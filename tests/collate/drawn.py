@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from slipring.collate._rows import RowWriter
+from slipring._core._collate import RowWriter
 
 ROWS = 5
 Pair = collections.namedtuple("Pair", "a b")

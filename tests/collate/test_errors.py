@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from slipring.collate._default import default_collate
+from slipring._core._collate import default_collate
 
 Point = collections.namedtuple("Point", "x y")
 

@@ -9,8 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
-from slipring.collate._default import default_collate
-from slipring.collate._rows import NUMPY, RowWriter
+from slipring._core._collate import NUMPY, RowWriter, default_collate
 from slipring.errors import BatchTooLarge
 from slipring.loader import Loader
 from tests.collate.drawn import LEAVES, ROWS, described, drawn_samples, outcome, row_by_row

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from slipring import LoaderTimeout, WorkerDied
+from slipring._core import memory as growth
 from slipring.compat import megengine as mge
 from slipring.compat import megengine_own
 from slipring.compat.megengine import (
@@ -21,7 +22,6 @@ from slipring.compat.megengine import (
     StreamSampler,
     Transform,
 )
-from slipring.workers import memory as growth
 from tests.compat.images import Images, Pair, die, fail, labels, leave
 from tests.compat.streams import Numbers
 from tests.datasets import flat
@@ -381,7 +381,9 @@ def test_times_are_printed_every_so_many_batches(monkeypatch, capfd):
 def test_too_many_workers_for_the_container_are_warned_of(monkeypatch, caplog):
     """Keep: memory warning when (workers + 1) × RSS exceeds the container's limit."""
     resident = 1 << 20  # at least
-    monkeypatch.setattr(growth, "room_left", lambda root: (0, 3 * resident, "a container", "memory.max"))
+    monkeypatch.setattr(
+        growth, "memory_available", lambda root: (0, 3 * resident, "a container", "memory.max")
+    )
     DataLoader(Images(), num_workers=0)
     assert not caplog.records
     DataLoader(Images(), num_workers=3)

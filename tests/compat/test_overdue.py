@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from slipring import Loader, LoaderTimeout
+from slipring._core import ahead, local_pool, process_pool
 from slipring.compat import megengine, paddle, paddle_own, webdataset
-from slipring.iterate import prefetch
-from slipring.workers import inside, pool
 from tests.datasets import patiently, wait_for_file
 
 pytestmark = pytest.mark.usefixtures("forked")  # workers share an event with the test
@@ -21,7 +20,7 @@ GRACE_S = 90.0  # so much, here
 
 @pytest.fixture(autouse=True)
 def long_grace(monkeypatch):
-    for module in (pool, inside, prefetch):
+    for module in (process_pool, local_pool, ahead):
         monkeypatch.setattr(module, "GRACE_S", GRACE_S)
 
 

@@ -20,7 +20,7 @@ from collections import Counter
 import numpy as np
 
 import slipring
-from slipring.cache.rendezvous import find, label_of
+from slipring._core.cache_names import find, label_of
 from tests.fault.kills import HANG_S, MODES
 from tests.fault.rounds import BY_SIGNAL, expect_deaths
 from tests.leaks import Snapshot

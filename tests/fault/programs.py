@@ -22,8 +22,8 @@ import numpy as np
 
 import slipring
 from slipring import Loader
+from slipring._core import memory as growth
 from slipring.errors import SlipringError, WorkerDied
-from slipring.workers import memory as growth
 from tests.fault.procs import LONG_S, worker_pids
 from tests.fault.scenes import AtPickling, Closing, Gate, Images, Rows, Sized, Stream, close_and_open
 from tests.leaks import name_semaphores

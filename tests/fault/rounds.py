@@ -23,7 +23,7 @@ from collections import Counter
 import numpy as np
 
 import slipring
-import slipring.workers.pool
+import slipring._core.process_pool
 from slipring.errors import LoaderTimeout
 from tests.fault import mortal
 from tests.fault.kills import HANG_S, MODES
@@ -290,7 +290,7 @@ def expect_deaths():
     """A crash is meant: no core, nothing said for each of thousands, and short waits for the stopped."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     logging.getLogger("slipring").setLevel(logging.ERROR)
-    slipring.workers.pool.GRACE_S = 0.5  # at the end of an epoch
+    slipring._core.process_pool.GRACE_S = 0.5  # at the end of an epoch
 
 
 def main():

@@ -13,9 +13,9 @@ from tests.fault.steps import MODES
 
 # isort: split
 # step_job has put the points into it by now.
-import slipring.workers.pool
+import slipring._core.process_pool
+from slipring._core.deaths import manner
 from slipring.errors import LoaderTimeout, WorkerDied
-from slipring.workers.restarts import manner
 from tests.fault import mortal
 from tests.fault.procs import state, until
 from tests.fault.rounds import Mode, compare, noted
@@ -188,7 +188,7 @@ class LoaderJob(Job):
 
 
 if __name__ == "__main__":
-    slipring.workers.pool.GRACE_S = slipring.workers.pool.TERM_S = (
+    slipring._core.process_pool.GRACE_S = slipring._core.process_pool.TERM_S = (
         0.5  # for those that stand still at the end
     )
     main(LoaderJob)

@@ -13,8 +13,7 @@ import time
 import pytest
 
 from slipring import DescriptorClosed, Loader, Queue, WorkerDied
-from slipring.ring._descriptors import Descriptor, Event, Poll
-from slipring.ring._ring import start_time
+from slipring._core._ring import Descriptor, Event, Poll, start_time
 from tests.fault.procs import ROOT, Program, alive, state, until, wait_dead, worker_pids
 from tests.fault.scenes import MARK, Closing, Rows, contents
 
@@ -110,7 +109,7 @@ def test_a_poll_needs_no_further_descriptor():
 def test_a_descriptor_of_which_nothing_could_be_asked_is_closed_all_the_same(monkeypatch):
     reader, writer = os.pipe()
     with monkeypatch.context() as patch:
-        patch.setattr("slipring.ring._descriptors.identity", lambda fd: None)  # fstat: no memory
+        patch.setattr("slipring._core._ring.identity", lambda fd: None)  # fstat: no memory
         held = Descriptor(reader)
     assert held.intact() and held.seems_intact()
     held.close()

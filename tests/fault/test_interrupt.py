@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from slipring import Loader
-from slipring.workers.deferred import no_interrupt
+from slipring._core.signals import no_interrupt
 from tests.fault.procs import LONG_S, Program, circulating, until, wait_dead, waits, worker_pids
 from tests.fault.scenes import Gate, Rows
 from tests.parts import slow
@@ -104,7 +104,7 @@ def test_ctrl_c_while_the_pool_is_imported_comes_behind_it():
         "try:\n"
         "    iter(Loader(range(8), 4, num_workers=1))\n"
         "except KeyboardInterrupt:\n"
-        "    print('raised', 'slipring.workers.pool' in sys.modules)\n"
+        "    print('raised', 'slipring._core.process_pool' in sys.modules)\n"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG_S)
     assert (ran.stdout, ran.stderr) == ("raised True\n", "")

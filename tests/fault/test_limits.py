@@ -10,10 +10,12 @@ import sys
 import pytest
 
 from tests.fault.cgroups import cgroup_v1, cgroup_v2, oom_kills
-from tests.fault.procs import LONG_S, ROOT, Program
+from tests.fault.procs import ROOT, Program
 from tests.parts import slow
 
-pytestmark = pytest.mark.fault
+SLOW_S = 240.0  # a program at its memory limit reads its own code from the disk again and again
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 METHODS = ["fork", "spawn", "forkserver"]
@@ -28,7 +30,7 @@ def fill_up(size, run=None, **options):
             code, out, err = program.end()
     else:
         command = [*run, sys.executable, "-m", "tests.fault.programs", *arguments]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG_S)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SLOW_S)
         code, out, err = done.returncode, done.stdout, done.stderr
     assert (code, err) == (0, ""), (code, out, err)
     return json.loads(out)
@@ -74,7 +76,7 @@ for size in [10, 1 << 20, 1 << 33, 0] * 3:
 @pytest.mark.parametrize(("limit", "value"), [("RLIMIT_FSIZE", 100 * MB), ("RLIMIT_AS", 5 * GB)])
 def test_a_queue_within_a_limit_takes_what_fits_and_goes_on_after_what_does_not(limit, value):
     command = [sys.executable, "-c", QUEUE, limit, str(value)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG_S)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SLOW_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["10", str(1 << 20), "refused", "0"] * 3
 
@@ -227,7 +229,7 @@ def test_workers_that_copy_nothing_are_not_warned_of(cgroup):
 def read_names(kind, run):
     """What tests.fault.programs.read_names tells, however it ends."""
     command = [*run, sys.executable, "-m", "tests.fault.programs", "read_names", kind, "/data/train/n0"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG_S)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SLOW_S)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -240,7 +242,7 @@ def in_own_mounts(script):
         pytest.skip("unshare is missing")
     mine = f"set -e; mount --make-rprivate /; {script}; exec {sys.executable} -m tests.fault.programs backing"
     command = ["unshare", "-m", "sh", "-c", mine]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG_S)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SLOW_S)
     if done.returncode and ("not permitted" in done.stderr or "denied" in done.stderr):
         pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
     assert (done.returncode, done.stderr) == (0, "")

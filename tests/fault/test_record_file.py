@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import slipring
+from slipring._core._cache import NoSegment, Watch
 from slipring.monitor import records
-from slipring.monitor._watch import NoSegment, Watch
 from tests.datasets import Squares, flat, numbers
 from tests.fault.procs import Program, wait_dead
 from tests.fault.scenes import Gate
@@ -129,4 +129,4 @@ def test_a_queue_is_recorded_across_a_fork(tmp_path, monkeypatch):
     assert queue.get(timeout=60).tolist() == list(range(7))
     os.waitpid(pid, 0)
     assert held.tolist() == list(range(5))
-    assert read(path).outline()["push"]
+    assert read(path).segment_info()["push"]

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from slipring import Loader
-from slipring.ring._segment import room_left
-from slipring.workers import memory as growth
+from slipring._core import memory as growth
+from slipring._core._ring import memory_available
 from tests.fault.procs import Program, until
 from tests.fault.scenes import Gate, Images
 from tests.leaks import open_fds, read
@@ -56,7 +56,7 @@ def steady(tmp_path, what, method, batches):
 def reads_of_looks(seconds):
     """What the consumer reads in that time to see how much memory is left."""
     before = counters(os.getpid())["reads"]
-    room_left()
+    memory_available()
     return (counters(os.getpid())["reads"] - before) * (seconds / growth.LOOK_S + 1)
 
 

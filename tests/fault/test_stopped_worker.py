@@ -8,7 +8,7 @@ from multiprocessing import forkserver
 import pytest
 
 from slipring import Loader, LoaderTimeout
-from slipring.workers import pool
+from slipring._core import process_pool
 from tests.datasets import patiently
 from tests.fault.procs import circulating, state, until, wait_dead, worker_pids
 from tests.fault.scenes import Gate, Rows, plain
@@ -48,8 +48,8 @@ def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method,
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_close_ends_also_what_is_stopped(tmp_path, monkeypatch, method):
-    monkeypatch.setattr(pool, "GRACE_S", 0.1)
-    monkeypatch.setattr(pool, "TERM_S", 0.1)
+    monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
+    monkeypatch.setattr(process_pool, "TERM_S", 0.1)
     loader = Loader(Rows(80), 8, num_workers=3, start_method=method)
     kept = next(iter(loader))
     pids = worker_pids(loader)
@@ -63,8 +63,8 @@ def test_close_ends_also_what_is_stopped(tmp_path, monkeypatch, method):
 
 def test_close_ends_what_is_stopped_also_when_the_forkserver_has_gone(monkeypatch):
     """multiprocessing takes its workers for dead then, and would not signal them."""
-    monkeypatch.setattr(pool, "GRACE_S", 0.1)
-    monkeypatch.setattr(pool, "TERM_S", 0.1)
+    monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
+    monkeypatch.setattr(process_pool, "TERM_S", 0.1)
     loader = Loader(Rows(80), 8, num_workers=2, start_method="forkserver")
     assert len(list(loader)) == 10
     pids = worker_pids(loader)
@@ -80,8 +80,8 @@ def test_close_ends_what_is_stopped_also_when_the_forkserver_has_gone(monkeypatc
 
 
 def test_a_worker_that_does_not_listen_to_sigterm_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "GRACE_S", 0.1)
-    monkeypatch.setattr(pool, "TERM_S", 0.1)
+    monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
+    monkeypatch.setattr(process_pool, "TERM_S", 0.1)
     with Gate(tmp_path / "gate") as gate:
         loader = Loader(Rows(80, on={0: Deaf(gate)}), 8, num_workers=1, start_method="fork", timeout=0.01)
         it = iter(loader)

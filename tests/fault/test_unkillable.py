@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from slipring import Loader
-from slipring.workers import pool
+from slipring._core import process_pool
 from tests.datasets import wait_for_file
 from tests.fault.procs import alive, until, wait_dead, worker_pids
 from tests.fault.scenes import Rows
@@ -65,14 +65,14 @@ class Spinning(Rows):
 
 def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(monkeypatch, caplog, tmp_path):
     for name in ("GRACE_S", "TERM_S", "KILL_S"):
-        monkeypatch.setattr(pool, name, 0.0)
+        monkeypatch.setattr(process_pool, name, 0.0)
     loader = Loader(Spinning(tmp_path / "begun"), 2, num_workers=1, start_method="fork")
     it = iter(loader)
     wait_for_file(tmp_path / "begun")
     pid = worker_pids(loader)[0]
     cpus = os.sched_getaffinity(0)
     cpu = min(cpus)
-    state_of = pool.state_of
+    state_of = process_pool.state_of
 
     def looked(pid):
         """Once it has been seen to want a processor, it may have one."""
@@ -83,7 +83,7 @@ def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(monkeypatch, 
                 os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
         return state
 
-    monkeypatch.setattr(pool, "state_of", looked)
+    monkeypatch.setattr(process_pool, "state_of", looked)
     with processor_hog(cpu):
         os.sched_setaffinity(pid, {cpu})
         os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
@@ -95,7 +95,7 @@ def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(monkeypatch, 
 @pytest.mark.parametrize("method", METHODS)
 def test_close_gives_up_on_a_frozen_worker_with_a_warning(frozen, monkeypatch, caplog, method):
     for name in ("GRACE_S", "TERM_S", "KILL_S"):
-        monkeypatch.setattr(pool, name, 0.2)
+        monkeypatch.setattr(process_pool, name, 0.2)
     loader = Loader(Rows(80), 8, num_workers=2, start_method=method, persistent_workers=False)
     it = iter(loader)
     assert len(next(it)[1]) == 8
@@ -131,7 +131,7 @@ class Parent(Rows):
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_worker_has_started_does_not_keep_its_end_from_being_seen(tmp_path, monkeypatch, method):
     for name in ("GRACE_S", "TERM_S", "KILL_S"):
-        monkeypatch.setattr(pool, name, 1e6)  # whoever waits for the wrong thing waits for ever
+        monkeypatch.setattr(process_pool, name, 1e6)  # whoever waits for the wrong thing waits for ever
     path = tmp_path / "pid"
     with Loader(Parent(os.fspath(path)), 8, num_workers=1, start_method=method) as loader:
         assert len(list(loader)) == 10

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from slipring import Loader
+from slipring._core import process_pool
 from slipring.errors import Closed, WorkerDied
-from slipring.workers import pool
 from tests.fault.procs import LONG_S, alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
 from tests.fault.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
 
@@ -87,8 +87,8 @@ def test_a_death_is_noticed_soon_while_the_consumer_waits(tmp_path, record_prope
         for _ in range(5):
             with Loader(Rows(8, on={0: gate}), 4, num_workers=1, start_method="fork") as loader:
                 it = iter(loader)
-                with ThreadPoolExecutor(1) as pool:
-                    waiting = pool.submit(next, it)
+                with ThreadPoolExecutor(1) as executor:
+                    waiting = executor.submit(next, it)
                     pid = gate.arrived()
                     killed_at = time.monotonic()
                     os.kill(pid, signal.SIGKILL)
@@ -140,8 +140,8 @@ def test_a_worker_killed_while_it_writes_its_batch_leaves_no_half_batch(tmp_path
             options["chunk_size"] = 2 if dataset == "chunks" else None
         with Loader(data, 8, **options) as loader:
             it = iter(loader)
-            with ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(list, it)
+            with ThreadPoolExecutor(1) as executor:
+                waiting = executor.submit(list, it)
                 os.kill(gate.arrived(), signal.SIGKILL)
                 got = [batch["i"] for batch in waiting.result()]
             del waiting
@@ -218,7 +218,7 @@ class DiesAtUnpickling(Rows):
 
 
 def test_a_worker_that_leaves_during_the_wait_for_init_stops_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "GRACE_S", 0.1)
+    monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     with Gate(tmp_path / "gate") as gate:
         loader = Loader(Rows(8), 4, num_workers=2, start_method="fork", worker_init_fn=FirstWaits(gate))
         with pytest.raises(WorkerDied) as caught:

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from slipring import Loader, WorkerDied
-from slipring.workers import startup as starts
+from slipring._core import startup
 from tests.datasets import Values
 from tests.fault.procs import until
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.fault
 @pytest.fixture
 def told(caplog, monkeypatch):
     """The texts of warnings, once one has come."""
-    monkeypatch.setattr(starts, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(startup, "PATIENCE_S", 0.3)
     caplog.set_level(logging.WARNING, logger="slipring")
     return lambda: until(lambda: [record.getMessage() for record in caplog.records], "a warning")
 
@@ -114,7 +114,7 @@ def test_a_worker_that_stays_in_its_worker_init_fn_is_told_of_once(told, tmp_pat
 
 
 def test_workers_that_begin_are_not_told_of(caplog, monkeypatch):
-    monkeypatch.setattr(starts, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(startup, "PATIENCE_S", 0.0)
     caplog.set_level(logging.WARNING, logger="slipring")
     options = {"num_workers": 2, "start_method": "fork", "worker_init_fn": print}  # it waits for their begin
     with Loader(Values(list(range(8))), 2, **options) as loader:
@@ -131,7 +131,7 @@ def test_workers_start_where_nobody_tells_of_threads(monkeypatch):
 
     with Loader(Values(list(range(8))), 2, num_workers=2) as loader:
         with monkeypatch.context() as patched:
-            patched.setattr(starts.os, "listdir", refused)
+            patched.setattr(startup.os, "listdir", refused)
             iterator = iter(loader)
         assert len(list(iterator)) == 4
 

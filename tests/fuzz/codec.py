@@ -28,9 +28,8 @@ os.environ["SLIPRING_DEBUG"] = "1"  # before anything of ours is imported
 
 import numpy as np
 
-from slipring.codec import _decode as _codec
-from slipring.codec import tree
-from slipring.codec._decode import COPY_ALWAYS, COPY_AUTO, probe, receive
+from slipring._core import _codec, pytree
+from slipring._core._codec import COPY_ALWAYS, COPY_AUTO, probe, receive
 from slipring.errors import CorruptBatch
 from tests.fuzz.case import Case, Window
 from tests.fuzz.edges import Edges
@@ -55,7 +54,7 @@ def import_nothing(name):
 def guard():
     """Put stand-ins where mutated bytes would otherwise run code."""
     _codec.pickle = types.SimpleNamespace(loads=pretend_to_unpickle)
-    tree.importlib = types.SimpleNamespace(import_module=import_nothing)
+    pytree.importlib = types.SimpleNamespace(import_module=import_nothing)
     importlib.import_module("tests.fuzz.values")
 
 
@@ -63,7 +62,7 @@ def refusals():
     """The exceptions that a malformed batch may raise, and the corpus files that cannot be read here."""
     allowed, unreadable = [CorruptBatch], []
     for name, corpus in (
-        ("slipring.codec.tensors", "tensors.bin"),
+        ("slipring._core.tensors", "tensors.bin"),
         ("slipring.arrow", "arrow.bin"),
         ("ml_dtypes", "extension_dtypes.bin"),
     ):

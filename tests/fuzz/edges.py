@@ -5,7 +5,7 @@ import ctypes
 import sys
 import zlib
 
-PYTHON = ("/slipring/codec/tree.py", "/slipring/codec/tensors.py", "/slipring/arrow/__init__.py")
+PYTHON = ("/slipring/_core/pytree.py", "/slipring/_core/tensors.py", "/slipring/arrow/__init__.py")
 
 
 class Edges:

@@ -20,7 +20,7 @@ SAMPLINGS = {
 
 
 def pixels(height, width, seed=0, noise=False):
-    """Return height × width × 3 levels: waves of all lengths with hard edges, or noise, which is worst for rounding."""
+    """Return height × width × 3 levels: waves of all lengths with hard edges; or noise, the worst for rounding."""
     draw = np.random.RandomState(seed)
     if noise:
         return draw.randint(0, 256, (height, width, 3), dtype=np.uint8)

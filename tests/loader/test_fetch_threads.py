@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring.workers import skipping
+from slipring._core import skipping
 from tests.datasets import Fetched, Into, Squares, flat, numbers, patiently
 from tests.leaks import Snapshot
 from tests.loader.kinds import KINDS, every_kind

@@ -256,7 +256,7 @@ print(os.waitpid(pid, 0)[1])
 """
 
 
-@pytest.mark.parametrize("module", ["slipring.workers.pool", "slipring.workers.main"])
+@pytest.mark.parametrize("module", ["slipring._core.process_pool", "slipring._core.worker_main"])
 def test_a_child_can_iterate_although_a_thread_of_its_parent_was_at_the_first_loader(module):
     # From Python 3.12 on a fork beside a thread is warned of.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGINNING, module]

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
+from slipring._core import heap, memory, worker
 from slipring.loader import Loader
-from slipring.workers import heap, memory, worker
 
 MB = 1 << 20
 BATCH = 8
@@ -115,7 +115,7 @@ def test_the_programs_own_heap_is_left_alone(options, monkeypatch):
 
 def found_with(**environment):
     """Whether a program finds glibc's heap with those variables."""
-    program = "from slipring.workers import heap; print(heap.glibc() is not None)"
+    program = "from slipring._core import heap; print(heap.glibc() is not None)"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, **environment},

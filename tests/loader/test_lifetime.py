@@ -12,7 +12,7 @@ import pytest
 
 import slipring
 from slipring import Closed, Loader
-from slipring.workers import inside
+from slipring._core import local_pool
 from tests.datasets import Shard, Squares, Stream, Waiting, Where, flat, leave_be, numbers, wait_for_file
 from tests.leaks import started_by_us
 
@@ -268,7 +268,7 @@ def test_close_ends_the_wait_of_another_thread(tmp_path, start_method, how):
 
 def test_a_thread_worker_that_does_not_end_is_left_alone(tmp_path, monkeypatch):
     """The next run has threads of its own: one that is stuck in the dataset does not come back to it."""
-    monkeypatch.setattr(inside, "GRACE_S", 0.05)
+    monkeypatch.setattr(local_pool, "GRACE_S", 0.05)
     gate = tmp_path / "gate"
     before = set(threading.enumerate())  # other tests may have left some
     kwargs = {"num_workers": 1, "start_method": "thread", "persistent_workers": False}

@@ -7,7 +7,7 @@ import pytest
 
 import slipring
 from slipring import Loader
-from slipring.workers.info import process_worker_info
+from slipring._core.worker_info import process_worker_info
 from tests.datasets import (
     Counting,
     Echo,

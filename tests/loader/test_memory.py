@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from slipring import Loader, WorkerMemoryWarning
-from slipring.ring._segment import room_left
-from slipring.workers import memory as growth
+from slipring._core import memory as growth
+from slipring._core._ring import memory_available
 from tests.fault.procs import state, until
 
 MB = 1 << 20
@@ -165,7 +165,7 @@ def test_workers_that_end_with_their_iteration_are_measured_before():
     with Loader(Hoard(8, 10), 1, **options) as loader:
         list(loader)
         assert min(loader.stats().worker_private_bytes) >= 40 * MB
-    assert loader._engines.tally.memory.pools == []  # those that have been ended are not kept
+    assert loader._engines.counters.memory.pools == []  # those that have been ended are not kept
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_copies_of_this_process_in_all_workers_that_would_not_fit_are_told_to_th
 def test_what_is_left_is_the_narrowest_groups(tree):
     tree.set(900 * MB, 300 * MB)
     tree.set(800 * MB, 300 * MB, "/job")
-    free, size, limit, file = room_left(str(tree.root))
+    free, size, limit, file = memory_available(str(tree.root))
     assert (free, size) == (484 * MB, 800 * MB)  # 16 MB are a margin
     assert (
         "cgroup" in limit
@@ -285,9 +285,13 @@ def test_what_is_left_is_the_narrowest_groups(tree):
 
 def test_without_a_group_what_is_left_is_the_machines(tmp_path):
     tree = Tree(tmp_path, 2)
-    assert room_left(tmp_path)[1:] == (102_400_000_000, "the machine's available memory", "/proc/meminfo")
+    assert memory_available(tmp_path)[1:] == (
+        102_400_000_000,
+        "the machine's available memory",
+        "/proc/meminfo",
+    )
     tree.write("/proc/meminfo", "")
-    assert room_left(tmp_path) is None
+    assert memory_available(tmp_path) is None
 
 
 @pytest.mark.parametrize("group", ["/job/worker", "/job"])

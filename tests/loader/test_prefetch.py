@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-import slipring.workers.engine
+import slipring._core.engine
 from slipring import Closed, Loader, LoaderTimeout
-from slipring.iterate.prefetch import Handed, Prefetcher, ReadHere
-from slipring.workers.fetch import Given
+from slipring._core.ahead import Handed, Prefetcher, ReadHere
+from slipring._core.fetch import Given
 from tests.datasets import Squares, numbers, patiently
 
 
@@ -163,7 +163,7 @@ def test_a_forked_child_ends_although_a_thread_was_at_work_when_it_was_forked():
     pid = os.fork()
     if pid == 0:
         try:
-            slipring.workers.engine._shut_down_all()
+            slipring._core.engine._shut_down_all()
         finally:
             os._exit(3)
     forked.set()

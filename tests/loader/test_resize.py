@@ -7,8 +7,8 @@ import pytest
 
 import slipring
 from slipring import Loader
+from slipring._core.worker_pool import ResizablePool
 from slipring.errors import Closed
-from slipring.workers.crew import Crew
 from tests.datasets import Squares, flat, numbers
 
 METHODS = ["fork", "thread"]
@@ -157,14 +157,14 @@ def test_more_than_the_segment_has_room_for_come_with_the_next_epoch():
 
 def test_a_second_number_that_comes_into_the_midst_of_the_first_is_not_lost(monkeypatch):
     """As from a signal's handler, or another thread."""
-    first = Crew.resize
+    first = ResizablePool.resize
 
     def interrupted(pool, num_workers):
         if num_workers == 3:
             loader.resize(4)
         first(pool, num_workers)
 
-    monkeypatch.setattr(Crew, "resize", interrupted)
+    monkeypatch.setattr(ResizablePool, "resize", interrupted)
     with Loader(Squares(60), 2, num_workers=1, start_method="thread") as loader:
         batches = iter(loader)
         next(batches)

@@ -9,7 +9,7 @@ import pytest
 
 import slipring
 from slipring import Loader
-from slipring.workers import seeding
+from slipring._core import seeding
 from tests.datasets import (
     Random,
     RandomStream,

@@ -15,7 +15,7 @@ import pytest
 
 import slipring
 from slipring import Loader, SegmentFull, StringList
-from slipring.workers import out_of_band
+from slipring._core import pickling
 from tests.fault.procs import kill_worker, until, wait_dead, worker_pids
 from tests.loader.spawned import Counting, Parts, address_of, as_it_is, is_shared, mapping_of
 
@@ -378,7 +378,7 @@ def test_an_array_over_a_file_that_has_no_name_any_more_is_sent(on_disk):
 
 def test_a_file_that_is_replaced_before_a_worker_has_mapped_it_is_an_error(on_disk, capfd):
     dataset = Parts({"kept": np.memmap(on_disk, np.int64, "r")}, over_file)
-    shared = out_of_band.SharedPickle(dataset.parts["kept"])
+    shared = pickling.SharedPickle(dataset.parts["kept"])
     with contextlib.closing(shared):
         replaced = on_disk.with_suffix(".new")
         np.zeros(10, np.int64).tofile(replaced)
@@ -419,7 +419,7 @@ def test_descriptors_in_a_dataset_go_to_every_worker_also_to_a_respawned_one(met
 
 def test_a_dataset_for_which_there_is_no_memory_is_refused_before_it_is_written(monkeypatch):
     monkeypatch.setattr(
-        out_of_band, "room_left", lambda: (10 << 20, 1 << 30, "the container's limit", "memory.max")
+        pickling, "memory_available", lambda: (10 << 20, 1 << 30, "the container's limit", "memory.max")
     )
     told = r"no memory to hand the dataset to workers: 6\d\.\d MB.*fork"
     with (
@@ -433,7 +433,7 @@ def test_a_dataset_for_which_there_is_no_memory_is_refused_before_it_is_written(
 
 def test_a_limit_on_file_sizes_is_told():
     program = (
-        "import resource\nfrom slipring.errors import SegmentFull\nfrom slipring.workers.out_of_band import *\n"
+        "import resource\nfrom slipring.errors import SegmentFull\nfrom slipring._core.pickling import *\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "try:\n    SharedPickle(np.zeros(4 << 20, np.uint8))\n"
         "except SegmentFull as error:\n    print(error)\n"
@@ -446,5 +446,5 @@ def test_a_pickle_that_fails_leaves_no_file_open():
     gc.collect()
     before = files_of_datasets()
     with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
-        out_of_band.SharedPickle((np.zeros(4096), lambda: None))
+        pickling.SharedPickle((np.zeros(4096), lambda: None))
     until(lambda: files_of_datasets() <= before, "the file is closed")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from slipring import Loader, Stats, stats
-from slipring.monitor._watch import Watch
+from slipring._core._cache import Watch
 from tests.datasets import Echo, Opaque, Squares, Values, as_list
 from tests.fault.procs import until
 

@@ -13,9 +13,9 @@ import weakref
 import pytest
 
 from slipring import Loader, _machine
+from slipring._core import tuning
+from slipring._core.tuning import BATCHES, NEVER, Tuner, Tuning
 from slipring.options import Options
-from slipring.workers import tuning
-from slipring.workers.tuning import BATCHES, NEVER, Tuner, Tuning
 from tests.datasets import Squares, numbers
 from tests.fault.procs import until
 from tests.leaks import Snapshot, read
@@ -214,7 +214,7 @@ def test_memory_that_is_not_there_begins_no_worker(monkeypatch, free, tried):
     def left(root):
         return (free + 60 - 30 * job.pool.wanted) << 20, 1 << 30, "this test", "/a/file"
 
-    monkeypatch.setattr(tuning, "room_left", left)
+    monkeypatch.setattr(tuning, "memory_available", left)
     monkeypatch.setattr(tuning, "private_bytes", lambda pid: 30 << 20)
     job.settle()
     assert job.tried == tried
@@ -223,7 +223,7 @@ def test_memory_that_is_not_there_begins_no_worker(monkeypatch, free, tried):
 
 
 def test_another_worker_would_take_what_those_that_there_are_have(monkeypatch):
-    monkeypatch.setattr(tuning, "room_left", lambda root: (20 << 20, 1 << 30, "this test", "/a/file"))
+    monkeypatch.setattr(tuning, "memory_available", lambda root: (20 << 20, 1 << 30, "this test", "/a/file"))
     with Loader(Held(), 1, num_workers="auto", max_workers=12, start_method="fork") as loader:
         next(iter(loader))
         fits, why = loader._tuner._fits(3)

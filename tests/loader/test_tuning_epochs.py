@@ -7,7 +7,7 @@ import pytest
 
 import slipring
 from slipring import Loader
-from slipring.workers.tuning import BATCHES, LONG_WINDOW, WINDOW, Tuner, Tuning
+from slipring._core.tuning import BATCHES, LONG_WINDOW, WINDOW, Tuner, Tuning
 from tests.datasets import Squares
 from tests.loader.tuned import ENDLESS, Tuned
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from slipring.codec._decode import COPY_AUTO, receive
-from slipring.codec._encode import BATCH, ERROR
-from slipring.workers.worker import Job
+from slipring._core._codec import BATCH, COPY_AUTO, ERROR, receive
+from slipring._core.worker import Job
 from tests.trip import Trip
 
 

@@ -6,8 +6,8 @@ A test says how long a batch and a step take, so what the `Tuner` measures depen
 import dataclasses
 from types import SimpleNamespace
 
-from slipring.workers import tuning
-from slipring.workers.tuning import Tuner
+from slipring._core import tuning
+from slipring._core.tuning import Tuner
 
 MS = 1_000_000  # ns
 LOOP_NS = 50_000  # between two batches, besides the step
@@ -48,7 +48,7 @@ class Tuned:
         self.each, self.step, self.on_cpu, self.begins, self.stream = each, step, on_cpu, begins, stream
         self.clock = 1
         self.monkeypatch = monkeypatch
-        monkeypatch.setattr(tuning, "room_left", lambda root: None)  # no limit
+        monkeypatch.setattr(tuning, "memory_available", lambda root: None)  # no limit
         self.tuner = Tuner(workers, least, most)
         self.cpus = self.tuner.cpus = cpus
         self.options = Options(workers, persistent_workers=persistent)

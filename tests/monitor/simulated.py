@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 
-from slipring.monitor._watch import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES, STATES
+from slipring._core._cache import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES, STATES
 from slipring.monitor.sight import RETIRED, Sight, bucket_of, durations
 from slipring.monitor.verdict import Known, verdict
 
@@ -251,7 +251,7 @@ class SimulatedWatch:
     def __init__(self, job, at_ns, waits):
         self.job, self.at_ns, self.waits = job, at_ns, waits
 
-    def outline(self):
+    def segment_info(self):
         job = self.job
         return {
             "label": "simulated", "push": False, "closed": False, "n_slots": job.n_slots,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from slipring.monitor._watch import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES
+from slipring._core._cache import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES
 from slipring.monitor.sight import stage_of
 from slipring.monitor.verdict import Known, verdict
 
@@ -37,13 +37,13 @@ def sight(
     lying["state"], lying["batch"]["run"] = states, 1
     loop_steps, loop_wait, loop_ns = loop or (0, 0, 0)
     there = np.arange(workers + 1) > 0
-    outline = {
+    segment_info = {
         "push": False, "pid_namespace": 1, "ready_waiters": waiters, "run": 1, "n_slots": slots,
         "loop_steps": loop_steps, "loop_wait_ns": loop_wait * MS, "loop_ns": loop_ns * MS,
     }  # fmt: skip
     return SimpleNamespace(
         table=table, taken=table, slots=lying, participants=participants, serving=of, workers=of, there=there,
-        told=there, outline=outline, inline=False, threads=threads, consumer_pid=int(participants["pid"][0]),
+        told=there, segment_info=segment_info, inline=False, threads=threads, consumer_pid=int(participants["pid"][0]),
         stages=dict.fromkeys(STAGES, stage_of(0, 0, np.zeros(1, np.int64))),
         at_ns=int(table["taken_at"][-1]) if at_ns is None else at_ns,
     )  # fmt: skip

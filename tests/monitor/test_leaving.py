@@ -6,12 +6,12 @@ import os
 import pytest
 
 from slipring import Loader
-from slipring.monitor._watch import NO_SLOT, Watch
+from slipring._core._cache import NO_SLOT, Watch
+from slipring._core._ring import now
+from slipring._core.reporting import look
 from slipring.monitor.pace import Figures
 from slipring.monitor.sight import Sight
 from slipring.monitor.verdict import verdict
-from slipring.ring._segment import now
-from slipring.workers.reporting import look
 from tests.datasets import Squares
 from tests.fault.procs import alive, kill_worker, state, until, wait_dead, worker_pids
 from tests.fault.scenes import Gate, Rows, respawning

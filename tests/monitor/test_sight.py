@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import slipring
+from slipring._core._ring import now
+from slipring._core.reporting import look
 from slipring.monitor import report as reporting
 from slipring.monitor.pace import Figures
-from slipring.ring._segment import now
-from slipring.workers.reporting import look
 from tests.monitor.simulated import Job
 
 MS = 1_000_000  # ns
@@ -208,7 +208,7 @@ def test_slots_that_the_program_keeps_are_leased_and_batches_beyond_them_are_cop
         kept = list(mine)
         sight, known = judged(mine)
         leased = sum(state in ("leased", "parked") for state in reporting.records.states(sight.slots))
-        assert 0 < leased < 6 and sight.outline["n_slots"] == 6
+        assert 0 < leased < 6 and sight.segment_info["n_slots"] == 6
         assert known.copied_share * 30 == pytest.approx(30 - leased)
         del kept
 
@@ -251,10 +251,10 @@ def test_copies_to_the_device_and_the_loop_behind_them_are_seen():
         sight = look(mine._engines.engine.ring)
     ended = now()
     assert len(sight.taken) == 20 and (sight.taken["copy_ns"] >= 4 * MS).all()
-    outline = sight.outline
-    assert outline["loop_steps"] == 20 and Figures(sight).has_loop
-    assert outline["loop_ns"] - outline["loop_wait_ns"] >= 19 * MS
-    assert 19 * 4 * MS <= outline["loop_ns"] <= ended - begun
+    segment_info = sight.segment_info
+    assert segment_info["loop_steps"] == 20 and Figures(sight).has_loop
+    assert segment_info["loop_ns"] - segment_info["loop_wait_ns"] >= 19 * MS
+    assert 19 * 4 * MS <= segment_info["loop_ns"] <= ended - begun
 
 
 TEXTS = []

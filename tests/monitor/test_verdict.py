@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import slipring
+from slipring._core import reporting
+from slipring._core._cache import Watch
+from slipring._core._ring import now
+from slipring._core.reporting import look
 from slipring.monitor import causes
 from slipring.monitor import verdict as verdict_module
-from slipring.monitor._watch import Watch
 from slipring.monitor.sight import NoSegment, Sight
 from slipring.monitor.stuck import at_work
 from slipring.monitor.verdict import verdict
-from slipring.ring._segment import now
-from slipring.workers import reporting
-from slipring.workers.reporting import look
 from tests.fault.procs import state, until, worker_pids
 from tests.monitor.simulated import Job
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import slipring
+from slipring._core._cache import NO_SLOT, PARTICIPANT, RECORD, SLOT, VERSION, NoSegment, Watch
 from slipring.monitor import records
-from slipring.monitor._watch import NO_SLOT, PARTICIPANT, RECORD, SLOT, VERSION, NoSegment, Watch
 from tests.datasets import Squares, flat, numbers
 from tests.fault.procs import until, worker_pids
 from tests.fault.scenes import Gate, Rows
@@ -72,9 +72,9 @@ def test_totals_and_records_say_the_same():
 
 def test_another_process_that_has_the_descriptor_sees_the_same():
     code = (
-        "import sys; from slipring.monitor._watch import Watch; from slipring.monitor import records;"
+        "import sys; from slipring._core._cache import Watch; from slipring.monitor import records;"
         "w = Watch(int(sys.argv[1]));"
-        "print(w.outline()['label'], sorted(records.taken(records.batches(w))['seq'].tolist()),"
+        "print(w.segment_info()['label'], sorted(records.taken(records.batches(w))['seq'].tolist()),"
         "[pid for pid in w.participants()['pid'].tolist() if pid])"
     )
     with slipring.Loader(Squares(12), 4, num_workers=1, persistent_workers=True) as loader:
@@ -83,7 +83,7 @@ def test_another_process_that_has_the_descriptor_sees_the_same():
         command = [sys.executable, "-c", code, str(ring.controls)]
         done = subprocess.run(command, pass_fds=[ring.controls], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        label = Watch(ring.controls).outline()["label"]
+        label = Watch(ring.controls).segment_info()["label"]
         pids = [os.getpid(), *worker_pids(loader).values()]
         assert done.stdout.strip() == f"{label} [0, 1, 2] {pids}"
 
@@ -119,7 +119,7 @@ def test_a_queues_messages_are_seen():
         queue.put(np.full(3, i))
         assert queue.get()[0] == i
     watch = Watch(queue._ring().controls)
-    assert watch.outline()["push"]
+    assert watch.segment_info()["push"]
     table = records.taken(records.batches(watch))
     assert sorted(table["seq"].tolist()) == list(range(40))
     assert (table["dispatched_at"] == 0).all()
@@ -141,7 +141,7 @@ def segment():
     with slipring.Loader(Squares(8), 4, num_workers=1, persistent_workers=True) as loader:
         list(loader)
         fd = loader._engine.ring.controls
-        yield bytearray(os.pread(fd, Watch(fd).outline()["data_off"], 0))
+        yield bytearray(os.pread(fd, Watch(fd).segment_info()["data_off"], 0))
 
 
 def test_a_copy_of_a_segment_is_read(segment):
@@ -197,6 +197,6 @@ def test_a_damaged_segment_is_read_without_harm(segment, seed):
         assert records.batches(watch).dtype == watch.slowest().dtype == RECORD
         assert watch.records((1 << 64) - 1).dtype == RECORD
         watch.totals()
-        watch.outline()
+        watch.segment_info()
     finally:
         os.close(fd)

@@ -68,5 +68,5 @@ def test_c_code_with_state_of_its_own_is_in_one_extension_module():
         having[module.parent.name + "." + module.name.split(".")[0]] = with_state & set(
             symbols.stdout.split()
         )
-    assert [module for module in having if having[module]] == ["ring._segment"]
-    assert {"sr_attach", "sr_after_fork", "sr_copy_rows"} <= having["ring._segment"]
+    assert [module for module in having if having[module]] == ["_core._ring"]
+    assert {"sr_attach", "sr_after_fork", "sr_copy_rows"} <= having["_core._ring"]

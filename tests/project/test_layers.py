@@ -1,7 +1,7 @@
-"""Who may use whom: bench, examples, tests -> compat -> torch -> loader -> iterate -> workers -> codec and collate
+"""Who may use whom: bench, examples, tests -> compat -> torch -> loader -> iteration -> workers -> codec and collate
 -> ring -> csrc. redaction and strings import nothing of ours, errors only redaction, options the ring's limits; only
-ring/_segment crosses into C (ring/_check knows its codes); only csrc touches control words. Each layer may use all
-layers below it. A new folder gets a place in LAYERS, or the first test fails.
+_core/_ring and _core/_cache call csrc; only csrc touches control words. Each layer may use all layers below it. A new
+module gets a place in LAYERS, or the first test fails.
 """
 
 import ast
@@ -19,30 +19,55 @@ PACKAGE = ROOT / "pkg" / "slipring"
 LAYERS = {
     "redaction": (("redaction",), ()),
     "ground": (
-        ("_machine", "_offered", "_platform", "_version", "errors", "strings", "typing", "codec.tree"),
+        ("_machine", "_offered", "_platform", "_version", "errors", "strings", "typing", "_core.pytree"),
         ("redaction",),
     ),
-    "cring": (("ring._cring",), ()),
-    "ring": (("ring.*",), ("ground", "cring")),
+    "c": (("_core._cring", "_core._ccache", "_core._cwatch"), ()),
+    "ring": (("_core", "_core._ring", "_core.text"), ("ground", "c")),
     "options": (("options",), ("ground", "ring")),
-    "monitor": (("monitor.*",), ("redaction", "ground", "ring", "options")),
     "files": (("files.*",), ("redaction", "ground", "ring", "options")),
-    "codec": (("arrow.*", "codec.*", "collate.*"), ("redaction", "ground", "ring", "options", "files")),
-    "ccache": (("cache._ccache",), ("cring",)),
-    "cache": (("cache.*",), ("ground", "ring", "options", "cring", "codec", "ccache")),
-    "workers": (("workers.*", "stats"), ("redaction", "ground", "ring", "monitor", "codec")),
-    "iterate": (("iterate.*",), ("ground", "ring", "codec", "workers")),
+    "codec": (
+        (
+            *("arrow.*", "_core._codec", "_core._collate", "_core._dlpack", "_core.tensors"),
+            "_core.tensor_objects",
+        ),
+        ("redaction", "ground", "ring", "options", "files"),
+    ),
+    "bindings": (("_core._cache",), ("ground", "c", "ring", "codec")),
+    "monitor": (("monitor.*",), ("redaction", "ground", "ring", "options", "bindings")),
+    "cache": (("cache.*", "_core.cache_names"), ("ground", "ring", "options", "codec", "bindings")),
+    "workers": (
+        (
+            *("_core._rng_guard", "_core.concurrency", "_core.deaths", "_core.engine", "_core.engine_cache"),
+            *("_core.error_record", "_core.event_loop", "_core.fetch", "_core.fetch_threads", "_core.heap"),
+            *(
+                "_core.weak_registry",
+                "_core.local_pool",
+                "_core.memory",
+                "_core.pickling",
+                "_core.process_pool",
+            ),
+            *("_core.reducers", "_core.reporting", "_core.seeding", "_core.shards", "_core.signals"),
+            *("_core.skipping", "_core.startup", "_core.tuning", "_core.tuning_window", "_core.worker"),
+            *("_core.worker_info", "_core.worker_main", "_core.worker_pool", "stats"),
+        ),
+        ("redaction", "ground", "ring", "bindings", "monitor", "codec"),
+    ),
+    "iteration": (
+        ("_core._iteration", "_core.ahead", "_core.source"),
+        ("ground", "ring", "codec", "workers"),
+    ),
     "streams": (
-        ("streams.*",),
-        ("ground", "ring", "options", "codec", "workers", "iterate", "loader"),
+        ("streams.*", "_core._rebatch"),
+        ("ground", "ring", "options", "codec", "workers", "iteration", "loader"),
     ),
     "loader": (
-        ("loader", "queue.*", "sampler"),
-        ("ground", "ring", "options", "monitor", "codec", "workers", "iterate"),
+        ("loader", "queue", "_core._queue", "sampler"),
+        ("ground", "ring", "options", "bindings", "monitor", "codec", "workers", "iteration"),
     ),
     "package": (
         ("__init__",),
-        ("ground", "ring", "monitor", "files", "codec", "cache", "workers", "iterate", "loader", "streams"),
+        ("ground", "ring", "monitor", "files", "codec", "cache", "workers", "iteration", "loader", "streams"),
     ),
     "cimages": (("images._cimages",), ()),
     "images": (
@@ -51,20 +76,23 @@ LAYERS = {
     ),
     "torch": (
         ("torch.*",),
-        ("ground", "ring", "options", "monitor", "codec", "workers", "iterate", "loader", "package"),
+        ("ground", "ring", "options", "monitor", "codec", "workers", "iteration", "loader", "package"),
     ),
     "command": (
         ("__main__", "_selfcheck", "cli.*"),
-        ("ground", "ring", "options", "monitor", "codec", "workers", "iterate", "loader", "package", "torch"),
+        (
+            *("ground", "ring", "options", "bindings", "monitor", "codec", "workers", "iteration", "loader"),
+            *("package", "torch"),
+        ),
     ),
     "compat": (
         ("compat.*",),
-        ("ground", "ring", "options", "codec", "workers", "iterate", "loader", "package", "torch"),
+        ("ground", "ring", "options", "codec", "workers", "iteration", "loader", "package", "torch"),
     ),
     "ray": (
         ("ray.*",),
         (
-            *("ground", "ring", "options", "monitor", "codec", "workers", "iterate", "loader", "streams"),
+            *("ground", "ring", "options", "monitor", "codec", "workers", "iteration", "loader", "streams"),
             *("images", "torch"),
         ),
     ),
@@ -74,8 +102,8 @@ HEAVY = {"torch", "pyarrow"}  # imported at module level only by...
 MAY_BE_HEAVY = {"torch", "compat", "ray"}
 # ... and by these, which are themselves imported only when a tensor, or Arrow data, is met.
 IMPORTED_LATE = {
-    "codec.tensors": "torch",
-    "codec.tensor_objects": "torch",
+    "_core.tensors": "torch",
+    "_core.tensor_objects": "torch",
     "arrow": "pyarrow",
     "arrow.blocks": "pyarrow",
     "arrow.files": "pyarrow",
@@ -84,16 +112,19 @@ IMPORTED_LATE = {
     "arrow.tables": "pyarrow",
 }
 
-MAY_CROSS = {"ring._check", "ring._segment", "ring._cring", "cache._ccache", "cache._cache"}
-
-
+MAY_CROSS = {"_core._ring", "_core._cring", "_core._ccache", "_core._cwatch", "_core._cache"}
 MIRRORS = {"_cring.pxd": {"ring.h", "layout.h"}, "_ccache.pxd": {"cache.h"}, "_cwatch.pxd": {"watch.h"}}
 
-SOURCES = sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyx", ".pxd"))
+SOURCES = sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyx", ".pxd", ".pxi"))
 
 
 def module_name(path):
-    """'torch.wrap' for pkg/slipring/torch/wrap.py; a folder's own __init__.py has the folder's name."""
+    """'torch.wrap' for pkg/slipring/torch/wrap.py; a folder's own __init__.py has the folder's name.
+
+    A .pxi is a part of the .pyx whose name it begins with.
+    """
+    if path.suffix == ".pxi":
+        path = path.with_name(f"_{path.stem.split('_')[1]}.pyx")
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
@@ -224,17 +255,17 @@ def test_no_module_needs_itself():
         walk(module, [])
 
 
-def test_only_segment_crosses_into_c():
+def test_only_two_modules_call_the_c_of_the_ring_and_the_cache():
     wrong = []
     c_headers = {path.name for path in (ROOT / "csrc").glob("*.h")}
     for path in SOURCES:
         for line, dots, module, names, _ in imports_of(path):
-            if "ring._cring" in ours(path, dots, module, names) and module_name(path) not in MAY_CROSS:
+            if "_core._cring" in ours(path, dots, module, names) and module_name(path) not in MAY_CROSS:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} uses _cring")
         headers = c_headers & set(re.findall(r'cdef extern from "([^"]+)"', path.read_text()))
         if headers - MIRRORS.get(path.name, set()):
             wrong.append(f"{path.relative_to(ROOT)} declares from {', '.join(sorted(headers))}")
-    assert not wrong, "only _segment uses the C ring, through _cring.pxd:\n" + "\n".join(wrong)
+    assert not wrong, "only _core/_ring and _core/_cache call csrc, through their .pxd:\n" + "\n".join(wrong)
 
 
 def control_structs():
@@ -259,11 +290,15 @@ def test_csrc_knows_nothing_of_python():
     assert not knowing, f"csrc/ never includes Python.h: {', '.join(knowing)}"
 
 
-def test_no_textual_includes_in_cython():
-    including = [
-        str(path.relative_to(ROOT)) for path in SOURCES if re.search(r"^include ", path.read_text(), re.M)
-    ]
-    assert not including, f"use a .pxd and cimport instead of include: {', '.join(including)}"
+def test_each_part_of_a_cython_module_is_included_once_by_the_module_it_is_named_after():
+    including = {
+        (str(path.relative_to(ROOT).with_name(name)), path.stem)
+        for path in SOURCES
+        for name in re.findall(r'^include "(.*)"$', path.read_text(), re.M)
+    }
+    parts = [path for path in SOURCES if path.suffix == ".pxi"]
+    named_after = {(str(path.relative_to(ROOT)), module_name(path).split(".")[-1]) for path in parts}
+    assert parts and including == named_after
 
 
 CONSTANT = re.compile(r"^(?: {4}|cdef [a-z0-9_]+ )?_?([A-Z][A-Z0-9_]+) = ([^#\n]+?) *(?:#.*)?$", re.MULTILINE)

@@ -40,7 +40,7 @@ NEEDED += (
     "CONTRIBUTING.md",
     "LICENSE",
 )
-SOURCE = {".c", ".h", ".py", ".pyi", ".pyx", ".pxd", ".md", ".txt", ".toml", ".typed", ".sh"}
+SOURCE = {".c", ".h", ".py", ".pyi", ".pyx", ".pxd", ".pxi", ".md", ".txt", ".toml", ".typed", ".sh"}
 
 
 def version():
@@ -88,8 +88,8 @@ def test_the_sdist_holds_every_source(sdist):
     assert not missing, f"add to MANIFEST.in: {', '.join(missing)}"
     assert {
         "csrc/ring.h",
-        "pkg/slipring/ring/_ring.pyx",
-        "pkg/slipring/ring/_cring.pxd",
+        "pkg/slipring/_core/_ring.pyx",
+        "pkg/slipring/_core/_cring.pxd",
         "pkg/slipring/py.typed",
     } <= packed
 

@@ -9,7 +9,7 @@ import pytest
 
 import slipring
 from slipring import errors
-from slipring.ring import refusals
+from slipring._core import text
 
 
 def test_the_public_names_are_these():
@@ -99,7 +99,7 @@ def test_both_ways_to_be_without_a_slot_are_caught_by_the_name_they_once_shared(
     assert not issubclass(errors.SlotLost, errors.SlotsHeld) and not issubclass(
         errors.SlotsHeld, errors.SlotLost
     )
-    held = pickle.loads(pickle.dumps(refusals.slots_held(18, 0)))
+    held = pickle.loads(pickle.dumps(text.slots_held(18, 0)))
     assert type(held) is errors.SlotsHeld and (held.slots, held.held) == (18, 18)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import slipring
 from slipring import images
-from slipring.codec import tree
+from slipring._core import pytree
 
 
 class Unshowable:
@@ -89,11 +89,11 @@ def test_an_element_that_is_no_string_is_named_by_its_type():
 
 
 def test_a_class_that_a_tree_cannot_name_is_a_bad_definition():
-    with pytest.raises(tree.BadDefinition, match=r"refusing\.x: a Unsaid, whose repr raises"):
-        tree.find_class(__name__, "refusing.x")
+    with pytest.raises(pytree.BadDefinition, match=r"refusing\.x: a Unsaid, whose repr raises"):
+        pytree.find_class(__name__, "refusing.x")
     names = [struct.pack("<I", len(text)) + text for text in (__name__.encode(), b"Other")]
-    with pytest.raises(tree.BadDefinition, match=r"test_reprs\.Other is not a namedtuple of 0 fields"):
-        tree.parse(b"n" + b"".join(names) + struct.pack("<I", 0))
+    with pytest.raises(pytree.BadDefinition, match=r"test_reprs\.Other is not a namedtuple of 0 fields"):
+        pytree.parse(b"n" + b"".join(names) + struct.pack("<I", 0))
 
 
 def test_samples_are_collated_though_a_keys_repr_raises():

@@ -9,10 +9,9 @@ import threading
 import numpy as np
 import pytest
 
-from slipring.codec._decode import COPY_ALWAYS, COPY_AUTO, COPY_NEVER, receive
-from slipring.codec._encode import ERROR
+from slipring._core._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER, ERROR, receive
+from slipring._core._ring import Lease
 from slipring.errors import Closed
-from slipring.ring._ring import Lease
 from tests.trip import address
 
 HOLDERS = {
@@ -229,7 +228,7 @@ POISONED = """
 import numpy as np
 from tests.trip import Trip, address
 import ctypes
-from slipring.collate._arrays import empty
+from slipring._core._codec import empty
 trip = Trip()
 array = trip(np.arange(100, dtype=np.uint8))
 where = address(array)

@@ -5,9 +5,9 @@ import errno
 import numpy as np
 import pytest
 
+from slipring._core import _ring
+from slipring._core._ring import FINISH, MAX_RANGES, Slices
 from slipring.errors import BatchTooLarge
-from slipring.ring import _ring
-from slipring.ring._ring import FINISH, MAX_RANGES, Slices
 
 
 def indices_of(trip, indices, chunk=0):

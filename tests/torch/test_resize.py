@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from slipring._core.tuning import BATCHES, LONG_WINDOW  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from slipring.workers.tuning import BATCHES, LONG_WINDOW  # noqa: E402
 from tests.loader.test_resize import plain, resized  # noqa: E402
 from tests.parts import slow  # noqa: E402
 

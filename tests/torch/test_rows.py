@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipring.collate._rows import TORCH, RowWriter
+from slipring._core._collate import TORCH, RowWriter
 from slipring.torch.collate import default_collate
 from tests.collate.drawn import LEAVES, ROWS, drawn_samples, outcome, row_by_row
 from tests.trip import Trip

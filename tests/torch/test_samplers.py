@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from slipring.ring._ring import pickled  # noqa: E402
+from slipring._core._ring import pickled  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, default_collate  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 
 import slipring.torch.collate  # noqa: E402
-from slipring.collate._as_torch import ODD, collate_plain  # noqa: E402
+from slipring._core._collate import ODD, collate_plain  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.datasets import Values  # noqa: E402
 from tests.leaks import started_by_us  # noqa: E402

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from typing_extensions import assert_type
 
 import slipring
-from slipring.iterate._iterator import LoaderIterator
+from slipring._core._iteration import LoaderIterator
 from slipring.typing import Empty
 
 Floats = NDArray[np.float32]

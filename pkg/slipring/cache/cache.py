@@ -7,10 +7,10 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from slipring.cache._cache import Core
+from slipring._core._cache import Core
+from slipring._core._ring import memory_available
 from slipring.errors import shown
 from slipring.options import integer, memory_place, size_in_bytes
-from slipring.ring._segment import room_left
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -137,7 +137,7 @@ class Cache(Core):
             self._create(nbytes, backing, "slipring-cache" if backing == "memfd" else None)
             self._say_what_fits(nbytes)
             return
-        from slipring.cache.rendezvous import label_of, open_named  # sockets: who has no name needs none
+        from slipring._core.cache_names import label_of, open_named  # sockets: who has no name needs none
 
         label = label_of(name)
         if open_named(name, self._attach, lambda: self._create(nbytes, "memfd", label)):
@@ -268,7 +268,7 @@ class Cache(Core):
     # ---- what is said, once in the life of a cache
 
     def _say_what_fits(self, asked):
-        free, size, limit, where = room_left()
+        free, size, limit, where = memory_available()
         keep = size // 16 + (64 << 20)
         if asked + keep > free:
             _log.warning(

@@ -7,10 +7,10 @@ import os
 
 import numpy as np
 
+from slipring._core._cache import KINDS, NO_INDEX, Watch
 from slipring.cli import shown
 from slipring.cli.failure import USAGE, Failure
 from slipring.monitor import processes, records
-from slipring.monitor._watch import KINDS, NO_INDEX, Watch
 from slipring.monitor.doing import doing
 from slipring.monitor.jobs import attach
 from slipring.monitor.sight import Sight
@@ -83,11 +83,13 @@ def of_file(path):
         os.close(fd)
     sight = Sight(watch)
     seen = doing(sight)
-    ended = not any(processes.lives(each.state) for each in (seen if sight.outline["push"] else seen[:1]))
+    ended = not any(
+        processes.lives(each.state) for each in (seen if sight.segment_info["push"] else seen[:1])
+    )
     if ended:  # its clock is of another boot, or another machine: the newest stamp is the end
         sight = Sight(watch, at_ns=newest(sight))
         seen = doing(sight)
-    label = processes.one_line(sight.outline["label"])
+    label = processes.one_line(sight.segment_info["label"])
     return f"file {path}{': ' + label if label else ''}", ended, sight, seen
 
 
@@ -108,16 +110,16 @@ def last(sight, n):
 
 def show(title, ended, sight, seen, n):
     """Print what is known of a segment."""
-    outline, sums = sight.outline, sight.sums
+    segment_info, sums = sight.segment_info, sight.sums
     counted = ", ".join(
         (
-            shown.count(outline["n_slots"], "slot", "slots"),
+            shown.count(segment_info["n_slots"], "slot", "slots"),
             shown.count(sums["batches"], "batch", "batches"),
             shown.count(sums["errors"], "error", "errors"),
         )
     )
     print(f"{title}; {counted}")
-    if outline["loop_steps"]:
+    if segment_info["loop_steps"]:
         print("a thread takes the batches, ahead of the loop: waits and steps below are that thread's")
     print("what they were doing at the end:" if ended else "what they do now:")
     for each in seen:
@@ -181,9 +183,9 @@ def as_dict(title, ended, sight, seen, n):
         for name in ("first_index", "slowest_index"):
             one[name] = None if one[name] < NO_INDEX + (1 << 33) else one[name]
         batches.append(one)
-    outline = {name: value for name, value in sight.outline.items() if name != "pid_namespace"}
+    segment_info = {name: value for name, value in sight.segment_info.items() if name != "pid_namespace"}
     doings = [{**each.dict(), "sentence": each.sentence(was=ended)} for each in seen]
     return {
-        "title": title, "ended": ended, "at_ns": sight.at_ns, "segment": outline, "sums": sight.sums,
+        "title": title, "ended": ended, "at_ns": sight.at_ns, "segment": segment_info, "sums": sight.sums,
         "participants": doings, "batches": batches,
     }  # fmt: skip

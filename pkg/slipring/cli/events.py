@@ -10,7 +10,7 @@ import json
 
 import numpy as np
 
-from slipring.monitor._watch import KINDS, NO_INDEX
+from slipring._core._cache import KINDS, NO_INDEX
 from slipring.monitor.doing import doing
 from slipring.monitor.sight import Sight
 

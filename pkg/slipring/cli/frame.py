@@ -104,7 +104,7 @@ class Frames:
     def _slots(self, sight, width, counts=True):
         """A letter for each slot, and how many there are of each state."""
         states = records.states(sight.slots)
-        states += ["free"] * (sight.outline["n_slots"] - len(states))
+        states += ["free"] * (sight.segment_info["n_slots"] - len(states))
         order = [
             state for state in ("leased", "ready", "claimed", "shared", "task", "parked", "trimmed", "free")
         ]

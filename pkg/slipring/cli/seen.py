@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from slipring._core._cache import STAGES, STATES
 from slipring.monitor import processes, records
-from slipring.monitor._watch import STAGES, STATES
 from slipring.monitor.doing import TICKS, Doing, Rates, doing, lately, rates
 from slipring.monitor.sight import Sight, durations
 from slipring.monitor.verdict import verdict
@@ -41,7 +41,7 @@ class Seen:
         states = records.states(self.sight.slots)
         return {
             "pid": self.job.pid, "name": self.job.name, "push": self.job.push, "verdict": self.verdict,
-            **self.rates.dict(), "total": self.sight.sums["batches"], "slots": self.sight.outline["n_slots"],
+            **self.rates.dict(), "total": self.sight.sums["batches"], "slots": self.sight.segment_info["n_slots"],
             "states": {state: states.count(state) for state in STATES if state in states}, "participants": participants,
             "stages": {
                 name: {"p50_s": p50, "p99_s": p99, "max_s": most} for name, (p50, p99, most) in self.stages.items()

@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 
+from slipring._core._cache import NoSegment
 from slipring.cli.failure import USAGE, Failure, Terminated
-from slipring.monitor._watch import NoSegment
 from slipring.monitor.jobs import NoJob, attach, jobs
 
 WIDE = 150  # columns of what is printed to no terminal

@@ -11,8 +11,8 @@ import time
 import numpy as np
 
 import slipring
+from slipring._core.memory import minor_faults
 from slipring.errors import BatchTooLarge, SegmentFull, WorkerDied, WorkerError
-from slipring.workers.memory import minor_faults
 
 PREFETCH = 2  # batches in flight per worker, as the loaders' default
 ENOUGH = 0.9  # of the best rate: who has it, has enough workers

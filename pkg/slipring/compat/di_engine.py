@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from slipring import Loader, empty
-from slipring.codec.tensors import stack
-from slipring.codec.tree import is_namedtuple
+from slipring._core.ahead import Handed, Prefetcher
+from slipring._core.pytree import is_namedtuple
+from slipring._core.tensors import stack
 from slipring.errors import Closed, shown
-from slipring.iterate.prefetch import Handed, Prefetcher
 from slipring.options import MAX_COUNT, MAX_RANGES, function, integer
 from slipring.torch.device.cuda import checked
 from slipring.torch.device.onto import OnDevice, as_tensors

@@ -7,6 +7,10 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from slipring import Loader
+from slipring._core import fetch
+from slipring._core import memory as growth
+from slipring._core._ring import current, now
+from slipring._core.ahead import Prefetcher, ReadHere
 from slipring.compat import megengine_own as own
 from slipring.compat.megengine_data import (
     ArrayDataset,
@@ -29,11 +33,7 @@ from slipring.compat.megengine_sampler import (
     StreamSampler,
 )
 from slipring.errors import LoaderTimeout, WorkerDied, shown
-from slipring.iterate.prefetch import Prefetcher, ReadHere
 from slipring.options import flag, integer, iterable, seconds
-from slipring.ring._ring import current, now
-from slipring.workers import fetch
-from slipring.workers import memory as growth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

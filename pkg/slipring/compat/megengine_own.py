@@ -9,11 +9,11 @@ import sys
 import numpy as np
 
 from slipring import Loader
-from slipring.codec.tree import map_leaves
+from slipring._core import error_record
+from slipring._core.pytree import map_leaves
+from slipring._core.worker import Worker
+from slipring._core.worker_info import process_worker_info
 from slipring.errors import WorkerError, shown
-from slipring.workers import remote
-from slipring.workers.info import process_worker_info
-from slipring.workers.worker import Worker
 
 _DATALOADER = "megengine.data.dataloader"
 
@@ -102,9 +102,9 @@ class StreamWorker(Worker):
 
 def rebuild(described, original=None):
     """Return a RuntimeError in MegEngine's words for a worker's exception, which is its cause."""
-    cause = remote.rebuild(described, original)
+    cause = error_record.rebuild(described, original)
     known = cause if isinstance(cause, WorkerError) else cause.__cause__
-    error = WorkerError(remote.caught(described), **vars(known))
+    error = WorkerError(error_record.caught(described), **vars(known))
     error.__cause__ = cause
     return error
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from slipring import BatchSampler
+from slipring._core.source import grouped
 from slipring.compat import megengine_own as own
 from slipring.compat.refusals import refusing_by
 from slipring.errors import shown
-from slipring.iterate.dispatch import grouped
 from slipring.options import MAX_COUNT, MAX_DRAWN, integer, is_scalar, iterable
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slipring._core import fetch
+from slipring._core.source import grouped
 from slipring.compat.refusals import refusing_by
-from slipring.iterate.dispatch import grouped
 from slipring.options import flag, integer
-from slipring.workers import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

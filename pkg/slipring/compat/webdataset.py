@@ -8,11 +8,11 @@ import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 from slipring import Loader
+from slipring._core._ring import MAX_WORKERS
+from slipring._core.fetch import is_iterator, is_stream
+from slipring._core.weak_registry import WeakRegistry
+from slipring._core.worker import Worker
 from slipring.options import flag, integer, iterable
-from slipring.ring._ring import MAX_WORKERS
-from slipring.workers.fetch import is_iterator, is_stream
-from slipring.workers.living import Living
-from slipring.workers.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -87,7 +87,7 @@ class MultiLoader:
         self.verbose = verbose
         self.nokill = nokill
         self.prefix = prefix
-        self._live = Living()
+        self._live = WeakRegistry()
         self._loader = _Core(
             _Iterated(dataset) if is_iterator(dataset) or not is_stream(dataset) else dataset,
             None,
@@ -100,7 +100,7 @@ class MultiLoader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._live = Living()
+        self._live = WeakRegistry()
         self._loader = copy.copy(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
@@ -125,7 +125,7 @@ class MultiLoader:
             samples.close()
             if self.verbose:
                 _log.info("the workers were ended")
-        self._live = Living()
+        self._live = WeakRegistry()
 
     def stats(self) -> Stats:
         """Return the `slipring.Stats` since the loader was made; its batches are samples."""

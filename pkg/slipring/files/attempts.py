@@ -7,9 +7,9 @@ import random
 import time
 import traceback
 
+from slipring._core._ring import in_a_handler
 from slipring.errors import RemoteError, told
 from slipring.redaction import redacted
-from slipring.ring._check import in_a_handler
 
 FIRST_S, LONGEST_S = 0.1, 5.0  # to wait before the second attempt, and before any later one
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)

@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
+from slipring._core import seeding, skipping
+from slipring._core._collate import default_collate
+from slipring._core._ring import DECODE, READ, RESIZE, at_row, in_a_handler, now, spent
 from slipring._offered import read_ahead
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
-from slipring.collate._default import default_collate
 from slipring.errors import ImageError, RemoteError, shown
 from slipring.images._backend import backend
 from slipring.images.decode import MAX_PIXELS, Reading, crop, look, render, too_large
 from slipring.images.transforms import Draws, View, chain, final_size
 from slipring.options import integer, one_of
 from slipring.redaction import redacted
-from slipring.ring._check import in_a_handler
-from slipring.ring._segment import now
-from slipring.ring._slot import DECODE, READ, RESIZE, at_row, spent
-from slipring.workers import seeding, skipping
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

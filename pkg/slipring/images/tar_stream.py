@@ -6,12 +6,11 @@ import os
 import random
 from typing import TYPE_CHECKING, Any, Literal
 
+from slipring._core._ring import in_a_handler, mix
+from slipring._core.shards import Sharded, ShardedPass, here
 from slipring.errors import ImageError, RemoteError
 from slipring.images.tar import Tar, paths_of
 from slipring.options import flag, integer
-from slipring.ring._check import in_a_handler
-from slipring.ring._ring import mix
-from slipring.workers.passes import Sharded, ShardedPass, here
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

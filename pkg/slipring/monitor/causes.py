@@ -63,7 +63,7 @@ def _copy(f, known):
     copied = f.table["copy_ns"].astype(np.float64)
     if not f.has_loop or not copied.any():
         return None
-    period = f.sight.outline["loop_ns"] / max(1, f.sight.outline["loop_steps"])
+    period = f.sight.segment_info["loop_ns"] / max(1, f.sight.segment_info["loop_steps"])
     ring_wait = f.waited[~f.first].sum() / max(1.0, (~f.first).sum())
     if copied.mean() < EXPLAINS * period or ring_wait > EXPLAINS * period:
         return None
@@ -154,7 +154,7 @@ def _held(f):
 
 
 def _kept(f, known):
-    held, n = _held(f), f.sight.outline["n_slots"]
+    held, n = _held(f), f.sight.segment_info["n_slots"]
     copied = known.copied_share or 0.0
     much = copied >= COPIED
     # Not where the workers have all they need.
@@ -173,7 +173,7 @@ def _kept(f, known):
 
 
 def _slots(f, known):
-    n = f.sight.outline["n_slots"]
+    n = f.sight.segment_info["n_slots"]
     if f.n_workers < 2 or n > f.n_workers + 1 or f.busy >= BUSY:
         return None
     return (

@@ -3,8 +3,8 @@
 import dataclasses
 import os
 
+from slipring._core._cache import NO_INDEX, NO_SLOT
 from slipring.monitor import processes, records
-from slipring.monitor._watch import NO_INDEX, NO_SLOT
 from slipring.monitor.records import state_name
 from slipring.monitor.words import seconds
 
@@ -106,7 +106,7 @@ def doing(sight, job=None):
     job : Job, optional
         By which samples are named. A file of a job that has ended has none: what lay in the slots has gone.
     """
-    push = sight.outline["push"]
+    push = sight.segment_info["push"]
     lying = {int(slot["batch"]["slot"]): slot for slot in sight.slots}
     claimed = {
         int(slot["batch"]["participant"]): slot
@@ -158,7 +158,7 @@ def _at_work(sight, job, number, participant, lying, claimed, by_rows):
         by_rows = (by_rows or read_at >= claimed_at) and int(slot["task_kind"]) == INDICES
         what, begun = ("collating", max(claimed_at, read_at)) if by_rows else ("making", claimed_at)
         return {"what": what, "since_s": _ago(sight, begun), **_batch(slot["batch"], slot["task_rows"])}
-    if not sight.outline["push"] and not sight.inline and int(participant["status"]) < SERVING:
+    if not sight.segment_info["push"] and not sight.inline and int(participant["status"]) < SERVING:
         return {"what": "not begun", "since_s": since}
     return {"what": "idle" if participant["waiting"] else "between tasks"}
 
@@ -195,20 +195,20 @@ def _consumer(sight, job, claimed):
     last = int(sight.table["taken_at"].max(initial=0))
     if last:
         told["since_s"] = _ago(sight, last)
-    slots = sight.slots[sight.slots["batch"]["run"] == sight.outline["run"]]
+    slots = sight.slots[sight.slots["batch"]["run"] == sight.segment_info["run"]]
     late = sight.participants[sight.there & (sight.participants["status"] < SERVING)]
     if sight.inline and claimed:  # it makes the batch that it has asked for
         slot = next(iter(claimed.values()))
         its = _batch(slot["batch"], slot["task_rows"])
         told["since_s"] = _ago(sight, slot["batch"]["claimed_at"])
         told.update(what="waiting for a batch", **{name: its[name] for name in ("seq", "epoch", "rows")})
-    elif sight.outline["ready_waiters"]:
+    elif sight.segment_info["ready_waiters"]:
         told["what"] = "waiting for a batch"
         due = [slot["batch"] for slot in slots if state_name(slot["state"]) in DUE]
         if due:
             told["seq"] = min(int(batch["seq"]) for batch in due)
             told.update(epoch=int(due[0]["epoch"]), rows=int(due[0]["rows"]))
-    elif len(late) and not len(slots) and not (sight.table["run"] == sight.outline["run"]).any():
+    elif len(late) and not len(slots) and not (sight.table["run"] == sight.segment_info["run"]).any():
         # It asks for nothing before all have begun.
         told = {"what": "waiting for workers", "since_s": _ago(sight, late["at_since"].min())}
     return Doing("consumer", here or pid, state, **told)
@@ -253,12 +253,12 @@ def rates(sight, before=None, window_s=WINDOW_S):
     lately = got[got["taken_at"] > begin]
     lasted = max(1e-9, (sight.at_ns - begin) / 1e9)
     waiting = _of_loop(sight, before)
-    if waiting is None and not sight.outline["push"]:
+    if waiting is None and not sight.segment_info["push"]:
         waited, all_of_it = (
             int(lately["waited_ns"].sum()),
             int((lately["waited_ns"] + lately["step_ns"]).sum()),
         )
-        if sight.outline["ready_waiters"]:  # it waits just now
+        if sight.segment_info["ready_waiters"]:  # it waits just now
             since = sight.at_ns - max(begin, int(got["taken_at"][-1]))
             waited, all_of_it = waited + since, all_of_it + since
         waiting = waited / all_of_it if all_of_it > 0 else None
@@ -267,7 +267,10 @@ def rates(sight, before=None, window_s=WINDOW_S):
 
 def _of_loop(sight, before):
     """The share of waiting of the loop behind a thread; None where there is no such thread."""
-    now, then = sight.outline, before.outline if before is not None else {"loop_ns": 0, "loop_wait_ns": 0}
+    now, then = (
+        sight.segment_info,
+        before.segment_info if before is not None else {"loop_ns": 0, "loop_wait_ns": 0},
+    )
     if not now["loop_steps"]:
         return None
     if now["loop_ns"] <= then["loop_ns"]:

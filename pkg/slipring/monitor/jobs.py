@@ -8,8 +8,8 @@ import os
 import stat
 import struct
 
+from slipring._core._cache import InRecordFile, NoSegment, Watch
 from slipring.monitor import processes
-from slipring.monitor._watch import InRecordFile, NoSegment, Watch
 
 MAGIC = b"SLIPRING"
 
@@ -40,11 +40,11 @@ class Job:
     @property
     def push(self):
         """bool: a queue's segment, in which no participant is the consumer."""
-        return self.watch.outline()["push"]
+        return self.watch.segment_info()["push"]
 
     def number(self, pid):
         """Return the number that a participant's process has here; 0: it has none here, or it has ended."""
-        its = self.watch.outline()["pid_namespace"]
+        its = self.watch.segment_info()["pid_namespace"]
         if not pid or its in (0, processes.namespace()):
             return int(pid)
         if self._there is None or pid not in self._there:
@@ -58,7 +58,7 @@ class Job:
     @property
     def elsewhere(self):
         """bool: its processes are in another PID namespace than this one."""
-        return self.watch.outline()["pid_namespace"] not in (0, processes.namespace())
+        return self.watch.segment_info()["pid_namespace"] not in (0, processes.namespace())
 
     @property
     def pid(self):
@@ -76,7 +76,7 @@ class Job:
 
     def named(self, arguments=False):
         """Return the name, with the script's arguments if asked for."""
-        label = processes.one_line(self.watch.outline()["label"])
+        label = processes.one_line(self.watch.segment_info()["label"])
         said = filter(None, (label, processes.command(self.pid, arguments)))
         return " · ".join(said) or self.path
 
@@ -100,11 +100,11 @@ class Job:
 
         It is that of the slot's task only if the slot is still the same before and after: its owner's word counts.
         """
-        outline = self.watch.outline()
-        place = outline["data_off"] + slot * outline["stride"] + 8 * row
+        segment_info = self.watch.segment_info()
+        place = segment_info["data_off"] + slot * segment_info["stride"] + 8 * row
         for pid, descriptor in self.holders.items():
             try:
-                held = self._memory(pid, descriptor, outline["data_off"])
+                held = self._memory(pid, descriptor, segment_info["data_off"])
                 if held is None:
                     continue
                 file = os.open(held, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

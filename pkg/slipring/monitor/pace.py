@@ -25,9 +25,9 @@ class Figures:
         self.wait_now, self.step_now = self._under_way()
         self.all_wait = self.waited.sum() + self.wait_now
         self.all = self.all_wait + self.step.sum() + self.step_now
-        outline = sight.outline
-        self.has_loop = outline["loop_steps"] > 0
-        self.loop_share = outline["loop_wait_ns"] / max(1, outline["loop_ns"])
+        segment_info = sight.segment_info
+        self.has_loop = segment_info["loop_steps"] > 0
+        self.loop_share = segment_info["loop_wait_ns"] / max(1, segment_info["loop_ns"])
         serving = sight.serving
         self.n_workers = max(1, len(serving))
         self.busy = min(1.0, self.made_in[steady].sum() / max(1.0, self._capacity(steady)))
@@ -40,12 +40,12 @@ class Figures:
     def _under_way(self):
         """ns of the wait, and of the step, that have not ended: one of them is 0, or both where no loop runs."""
         sight, table = self.sight, self.table
-        if not len(table) or sight.inline or sight.outline["push"]:
+        if not len(table) or sight.inline or sight.segment_info["push"]:
             return 0.0, 0.0
         since = float(max(0, sight.at_ns - int(table["taken_at"][-1])))
-        if sight.outline["ready_waiters"]:  # behind a step, of whose end nothing is known
+        if sight.segment_info["ready_waiters"]:  # behind a step, of whose end nothing is known
             return max(0.0, since - float(np.median(self.step))), 0.0
-        lying = sight.slots[sight.slots["batch"]["run"] == sight.outline["run"]]
+        lying = sight.slots[sight.slots["batch"]["run"] == sight.segment_info["run"]]
         ahead = {"task", "claimed", "shared", "ready"} & set(records.states(lying))
         return 0.0, since if ahead else 0.0
 
@@ -92,9 +92,11 @@ class Figures:
     @property
     def loop_step_ns(self):
         """float: of a step on average, also behind a thread that takes the batches; 0 where none is known."""
-        outline = self.sight.outline
+        segment_info = self.sight.segment_info
         if self.has_loop:
-            return max(0.0, (outline["loop_ns"] - outline["loop_wait_ns"]) / outline["loop_steps"])
+            return max(
+                0.0, (segment_info["loop_ns"] - segment_info["loop_wait_ns"]) / segment_info["loop_steps"]
+            )
         steady = ~self.first
         return float(self.step[steady].mean()) if steady.any() else 0.0
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from slipring._core._ring import now
 from slipring.monitor import records
-from slipring.ring._segment import now
 
 LEAST_S, MOST_S = 0.001, 0.01  # between two looks: the recorder of a job that is idle may be full 20 ms later
 FEW, MANY = (
@@ -34,7 +34,7 @@ class Recording:
         self.begun_at = self.ended_at = now()
         self.lost = 0
         self.open = records.empty()
-        self._next = self.watch.outline()["recorded"] + 1
+        self._next = self.watch.segment_info()["recorded"] + 1
         self._kept = []
         self._pause = LEAST_S
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from slipring.monitor._watch import NO_INDEX, RECORD, STATES
+from slipring._core._cache import NO_INDEX, RECORD, STATES
 
 STATE_MASK = np.uint64(0xF)
 ENDED = 3  # `kind` of a stream's end, which is no batch

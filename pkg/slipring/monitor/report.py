@@ -111,7 +111,7 @@ class Report:
         self.verdict: Verdict = verdict(sight, known)
         self.stages: dict[str, Stage] = sight.stages
         self.sums: dict[str, int] = dict(sight.sums)
-        self.push: bool = sight.outline["push"]
+        self.push: bool = sight.segment_info["push"]
         self.shares: dict[str, float] = _shares(self.sums, self.stages)
         self.workers: list[Row] = [] if self.push else _rows(sight, known)
         self.slowest_batches: list[dict[str, Any]] = (
@@ -125,7 +125,10 @@ class Report:
             "workers": [b for b in known.private_bytes if b is not None],
             "cache": None if cache is None else cache.bytes,
         }
-        self.slots: dict[str, int] = {"all": sight.outline["n_slots"], "used": sight.outline["used_slots"]}
+        self.slots: dict[str, int] = {
+            "all": sight.segment_info["n_slots"],
+            "used": sight.segment_info["used_slots"],
+        }
         self.backing: str | None = stats.backing
         self.tuning: str = tuning
         self.headroom: dict[str, Any] | None = _headroom(headroom, sight)
@@ -310,10 +313,10 @@ def _shares(sums, stages):
 
 def _rates(sight):
     """Of the batches that are remembered; without what is between two runs."""
-    table = sight.table[sight.table["kind"] == 1] if sight.outline["push"] else sight.taken
+    table = sight.table[sight.table["kind"] == 1] if sight.segment_info["push"] else sight.taken
     times = np.sort(table["taken_at"][table["taken_at"] > 0]).astype(np.float64)
     spent = float((table["waited_ns"] + table["step_ns"]).sum()) / 1e9
-    if sight.outline["push"]:
+    if sight.segment_info["push"]:
         spent = (times[-1] - times[0]) / 1e9 if len(times) > 1 else 0.0
     per = 1 / spent if spent > 0 else 0.0
     return {"batches_per_s": len(table) * per, "mb_per_s": float(table["bytes"].sum()) / 1e6 * per}
@@ -385,7 +388,7 @@ def _headroom(alone, sight):
     found = Figures(sight)
     n, spent = int((~found.first).sum()), found.all
     if found.has_loop:
-        n, spent = sight.outline["loop_steps"], sight.outline["loop_ns"]
+        n, spent = sight.segment_info["loop_steps"], sight.segment_info["loop_ns"]
     if n < FEW:
         text = f"The step alone takes {seconds(alone)}. Too early to tell what it takes with data: {n} steps so far."
         return {"step_alone_s": alone, "step_s": None, "gain": None, "sentence": text}

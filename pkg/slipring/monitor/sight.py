@@ -7,9 +7,9 @@ import os
 
 import numpy as np
 
+from slipring._core._cache import PARTICIPANT, SLOT, STAGES
+from slipring._core._ring import now
 from slipring.monitor import records
-from slipring.monitor._watch import PARTICIPANT, SLOT, STAGES
-from slipring.ring._segment import now
 
 RETIRED = 2  # a participant's `retiring`: it claims nothing more
 FIRST_NS, PER_OCTAVE = 256, 8  # buckets of the segment's histograms, as csrc/record.c has them
@@ -110,7 +110,7 @@ class Sight:
 
     Attributes
     ----------
-    outline : dict
+    segment_info : dict
     slots, participants, table, slowest, slowest_samples : numpy.ndarray
         Of `SLOT`, `PARTICIPANT`, and three of `RECORD`; the table has all batches that are remembered, by dispatch.
     sums : dict
@@ -122,7 +122,7 @@ class Sight:
         self.slots = watch.slots()
         self.table = records.batches(watch)
         self.sums, self._stages = watch.totals()
-        self.outline = watch.outline()
+        self.segment_info = watch.segment_info()
         self.slowest, self.slowest_samples = watch.slowest(), watch.slowest(True)
         self._add_what_is_new()
 
@@ -187,12 +187,12 @@ class Sight:
     @property
     def consumer_pid(self):
         """int: the process that takes the batches; 0 in a queue's segment, where any does."""
-        return 0 if self.outline["push"] else int(self.participants[0]["pid"])
+        return 0 if self.segment_info["push"] else int(self.participants[0]["pid"])
 
     @property
     def inline(self):
         """bool: whether the consumer makes the batches itself, when it asks for them."""
-        return not self.outline["push"] and not (self.workers["pid"] > 0).any()
+        return not self.segment_info["push"] and not (self.workers["pid"] > 0).any()
 
     @property
     def threads(self):
@@ -221,7 +221,7 @@ class NoSegment:
         spent = meter.spent_ns
         names = ("bytes", "rows", "errors", "read_ns", "decode_ns", "resize_ns", "hits", "misses")
         self.sums = {"batches": meter.batches, **dict.fromkeys(names, 0)}
-        self.outline = {
+        self.segment_info = {
             **dict.fromkeys(("n_slots", "used_slots", "recorded", "run"), 0),
             **{
                 "push": False,

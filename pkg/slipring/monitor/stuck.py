@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from slipring._core._cache import NO_SLOT
+from slipring._core.text import FORKED
 from slipring.monitor import processes, records
-from slipring.monitor._watch import NO_SLOT
 from slipring.monitor.words import seconds
-from slipring.ring.refusals import FORKED
 
 HANGS = 10.0  # seconds for one sample or batch at least: a worker that hangs
 TIMES = 10  # as long as any before
@@ -42,7 +42,7 @@ class AtWork:
 
 def at_work(sight):
     """Return what the workers are at, an `AtWork` each, the longest first; who has died is at nothing."""
-    here = sight.outline.get("pid_namespace") in (0, processes.namespace())
+    here = sight.segment_info.get("pid_namespace") in (0, processes.namespace())
     by_rows = bool((sight.table["slowest_ns"] > 0).any())
     lying = {int(slot["batch"]["slot"]): slot for slot in sight.slots}
     claimed = {
@@ -104,7 +104,7 @@ def hung(sight, forked=False):
 
 def stopped(sight):
     """Return (text, advice) where processes of the job are stopped, by a signal or a debugger; else None."""
-    if sight.outline.get("pid_namespace") not in (0, processes.namespace()):
+    if sight.segment_info.get("pid_namespace") not in (0, processes.namespace()):
         return None
     found = []
     if len(sight.participants) and sight.consumer_pid:

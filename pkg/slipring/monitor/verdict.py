@@ -108,7 +108,7 @@ class Known:
 
 def verdict(sight, known=None):
     """Return the `Verdict` on what can be seen of a loader."""
-    if sight.outline["push"]:
+    if sight.segment_info["push"]:
         return _of_queue(sight)
     known = known or Known()
     f = Figures(sight)
@@ -118,7 +118,7 @@ def verdict(sight, known=None):
     stuck = hung(sight, known.forked)
     if stuck is not None:
         return Verdict("hung", *stuck, 1.0, True)
-    if not len(sight.participants) and sight.outline["loop_steps"] >= FEW:
+    if not len(sight.participants) and sight.segment_info["loop_steps"] >= FEW:
         return _without_segment(f)
     if len(f.table) < FEW:
         return Verdict(
@@ -154,7 +154,7 @@ def _without_segment(f):
 def _of_queue(sight):
     lie, held = sight.stages["ready"], sight.stages["lease"]
     waiting = records.states(sight.slots).count("ready")
-    if waiting >= sight.outline["n_slots"] - 1:
+    if waiting >= sight.segment_info["n_slots"] - 1:
         lies = (
             f" A message lies {seconds(lie.p50_s)} until it is got." if lie.count else " Nobody has got any."
         )
@@ -163,6 +163,6 @@ def _of_queue(sight):
         return Verdict("unknown", f"Too early to tell: {lie.count} messages so far.")
     return Verdict(
         "ok",
-        f"{waiting} of {sight.outline['n_slots']} slots hold messages. One lies {seconds(lie.p50_s)} until it is got, "
-        f"and is kept for {seconds(held.p50_s)} (medians).",
+        f"{waiting} of {sight.segment_info['n_slots']} slots hold messages. One lies {seconds(lie.p50_s)} until "
+        f"it is got, and is kept for {seconds(held.p50_s)} (medians).",
     )

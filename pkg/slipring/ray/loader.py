@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from slipring._core._rebatch import StreamIterator
+from slipring._core._ring import MAX_WORKERS
 from slipring.errors import LoaderTimeout, shown
 from slipring.loader import Loader as CoreLoader
 from slipring.options import MAX_COUNT, flag, function, integer, suggesting
 from slipring.ray import cluster
 from slipring.ray.source import BlockStream, BlockWorker, join
-from slipring.ring._ring import MAX_WORKERS
-from slipring.streams._iterator import StreamIterator
 from slipring.streams.loader import StreamLoader, pass_seed
 
 if TYPE_CHECKING:

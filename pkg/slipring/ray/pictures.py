@@ -4,13 +4,13 @@ import copy
 import logging
 import zlib
 
+from slipring._core._ring import mix
+from slipring._core.skipping import skipped
 from slipring.errors import ImageError
 from slipring.images.dataset import ImageDataset
 from slipring.images.transforms import Draws
 from slipring.ray.columns import bytes_of
-from slipring.ring._ring import mix
 from slipring.streams.blocks import Written
-from slipring.workers.skipping import skipped
 
 _log = logging.getLogger("slipring")
 

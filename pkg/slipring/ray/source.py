@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from slipring._core._rebatch import Rebatcher, Shuffler
+from slipring._core._ring import mix
 from slipring.errors import BlockError, ImageError
 from slipring.ray import cluster
-from slipring.ring._ring import mix
-from slipring.streams._rebatch import Rebatcher, Shuffler
 from slipring.streams.blocks import Feed
 from slipring.streams.source import Pass, Stream
 from slipring.streams.worker import StreamWorker

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from slipring._core._rebatch import Block
 from slipring.errors import BlockError, shown
 from slipring.options import mask_name
-from slipring.streams._rebatch import Block
 
 _OBJECTS = "OUST"  # kinds of dtypes without numbers: text, bytes, Python's objects
 

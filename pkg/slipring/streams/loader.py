@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from slipring._core._rebatch import Place, StreamIterator
+from slipring._core._ring import MAX_WORKERS, mix
+from slipring._core.source import StreamPlan
 from slipring.errors import shown
-from slipring.iterate.dispatch import StreamPlan
 from slipring.loader import MASK_62, Loader
 from slipring.options import advice, integer, seconds
-from slipring.ring._ring import MAX_WORKERS, mix
-from slipring.streams._iterator import Place, StreamIterator
 from slipring.streams.source import Stream, check_shuffle
 from slipring.streams.worker import StreamWorker
 
@@ -297,5 +297,5 @@ class StreamLoader(Loader[dict[str, Any]]):
 
 
 def pass_seed(seed, epoch):
-    """Return a pass's seed as a worker finds it: see `slipring.workers.worker.Worker._enter_run`."""
+    """Return a pass's seed as a worker finds it: see `slipring._core.worker.Worker._enter_run`."""
     return mix(mix(seed, epoch) & MASK_62, epoch)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from slipring._core._rebatch import ShardRebatcher
+from slipring._core.shards import Sharded, ShardedPass
 from slipring.errors import shown
 from slipring.options import flag, integer, iterable
-from slipring.streams._shards import ShardRebatcher
 from slipring.streams.blocks import Feed
 from slipring.streams.source import Pass, Stream, _blocks_of, _check_source
-from slipring.workers.passes import Sharded, ShardedPass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slipring._core._rebatch import Reading, Rebatcher, Shuffler
+from slipring._core._ring import mix
+from slipring._core.shards import IterableSource, here
 from slipring.errors import BlockError, shown
 from slipring.options import MAX_COUNT, flag, integer, is_scalar, names, null_options
-from slipring.ring._ring import mix
-from slipring.streams._rebatch import Reading, Rebatcher, Shuffler
 from slipring.streams.blocks import Feed
-from slipring.workers.passes import IterableSource, here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

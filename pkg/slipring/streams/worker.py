@@ -2,12 +2,11 @@
 
 import itertools
 
-from slipring.codec._encode import BATCH, END
-from slipring.ring._check import in_a_handler
-from slipring.ring._ring import now
-from slipring.workers._aside import AsWorker
-from slipring.workers.info import WorkerInfo
-from slipring.workers.worker import Worker
+from slipring._core._codec import BATCH, END
+from slipring._core._ring import in_a_handler, now
+from slipring._core._rng_guard import AsWorker
+from slipring._core.worker import Worker
+from slipring._core.worker_info import WorkerInfo
 
 
 class StreamWorker(Worker):

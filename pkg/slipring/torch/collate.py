@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from torch.utils.data import default_convert
 
-from slipring.codec.tensors import stack_alike
-from slipring.codec.tree import is_namedtuple
-from slipring.collate._arrays import empty
-from slipring.collate._as_torch import ODD, collate_plain, is_stock
-from slipring.ring._ring import current
+from slipring._core._codec import empty
+from slipring._core._collate import ODD, collate_plain, is_stock
+from slipring._core._ring import current
+from slipring._core.pytree import is_namedtuple
+from slipring._core.tensors import stack_alike
 from slipring.torch.private import collate as _theirs
 
 # What torch itself has registered; with other entries types may mean something else.

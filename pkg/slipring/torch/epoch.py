@@ -5,6 +5,8 @@ import threading
 
 import torch
 
+from slipring._core.engine import exiting
+from slipring._core.fetch import shorter
 from slipring.errors import reentered
 from slipring.sampler import rank_that_draws
 from slipring.torch import private
@@ -12,8 +14,6 @@ from slipring.torch.preload import FAILED
 from slipring.torch.private import profiler_enabled
 from slipring.torch.state import iteration as state
 from slipring.torch.state.order import generator_of, state_of
-from slipring.workers.engine import exiting
-from slipring.workers.fetch import shorter
 
 
 class _SamplerUntouched:

@@ -6,19 +6,10 @@ import time
 from torch.utils.data import IterDataPipe, MapDataPipe, default_convert
 from torch.utils.data.graph_settings import apply_sharding
 
-from slipring.ring._check import in_a_handler
-from slipring.ring._segment import now
-from slipring.torch import private
-from slipring.torch.collate import convert
-from slipring.torch.epoch import Epoch
-from slipring.torch.preload import FAILED
-from slipring.torch.state import iteration as state
-from slipring.torch.state.asking import Making, copied
-from slipring.torch.state.elastic import share
-from slipring.torch.state.order import Order, generator_of
-from slipring.workers import seeding, skipping
-from slipring.workers._aside import Aside
-from slipring.workers.fetch import (
+from slipring._core import seeding, skipping
+from slipring._core._ring import in_a_handler, now
+from slipring._core._rng_guard import RngGuard
+from slipring._core.fetch import (
     MapFetcher,
     cut_off,
     generator_ended,
@@ -30,6 +21,14 @@ from slipring.workers.fetch import (
     states_of,
     was_last,
 )
+from slipring.torch import private
+from slipring.torch.collate import convert
+from slipring.torch.epoch import Epoch
+from slipring.torch.preload import FAILED
+from slipring.torch.state import iteration as state
+from slipring.torch.state.asking import Making, copied
+from slipring.torch.state.elastic import share
+from slipring.torch.state.order import Order, generator_of
 
 
 class Timed:
@@ -290,7 +289,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
 
     def _with_seed(self):
         """The batch, the generators seeded for it and put back: as with any number of workers."""
-        with Aside():
+        with RngGuard():
             index = self._next_index()
             share, seq = self._share, self._order.seq - 1
             epoch = 0 if share is None else share.epoch(0, self._order.origin or 0)

@@ -6,9 +6,10 @@ import threading
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
+from slipring._core._iteration import LoaderIterator
+from slipring._core._ring import in_a_handler
+from slipring._core.seeding import Share
 from slipring.errors import Closed, LoaderTimeout, WorkerDied, WorkerError
-from slipring.iterate._iterator import LoaderIterator
-from slipring.ring._check import in_a_handler
 from slipring.torch import private, remote
 from slipring.torch.epoch import Epoch
 from slipring.torch.preload import Feed, Preload, Steps
@@ -17,7 +18,6 @@ from slipring.torch.state import iteration as state
 from slipring.torch.state.elastic import share
 from slipring.torch.state.order import Order, generator_of
 from slipring.torch.worker import TorchJob, TorchWorker, init_thread
-from slipring.workers.seeding import Share
 
 
 class WorkersIterator(Epoch, private.BaseIterator):

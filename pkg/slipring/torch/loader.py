@@ -7,6 +7,12 @@ from typing import TypeVar
 import torch
 import torch.utils.data
 
+from slipring._core import process_pool as _process_pool  # noqa: F401 - torch has imported its slow parts
+from slipring._core._ring import MAX_WORKERS
+from slipring._core.concurrency import Concurrency
+from slipring._core.engine_cache import EngineCache
+from slipring._core.shards import IterableSource
+from slipring._core.tuning import Tuner
 from slipring.monitor.registry import register
 from slipring.options import (
     Options,
@@ -17,7 +23,6 @@ from slipring.options import (
     iterable,
     suggesting,
 )
-from slipring.ring._ring import MAX_WORKERS
 from slipring.torch import private
 from slipring.torch.collate import convert, default_collate
 from slipring.torch.contexts import start_of
@@ -30,11 +35,6 @@ from slipring.torch.inline import InlineIterator
 from slipring.torch.iterators import WorkersIterator
 from slipring.torch.state.elastic import share
 from slipring.torch.state.iteration import checked, initial, workers_of
-from slipring.workers import pool as _pool  # noqa: F401 - now: torch has brought what it takes long to import
-from slipring.workers.concurrency import Concurrency
-from slipring.workers.engine_cache import EngineCache
-from slipring.workers.passes import IterableSource
-from slipring.workers.tuning import Tuner
 
 OF_THE_CORE = (
     "chunk_size", "dispatch", "rng", "copy", "slots", "slot_bytes", "backing", "on_worker_death",
@@ -462,7 +462,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
 
     def report(self, *, headroom=None, ranks=False):
         """Return the `slipring.monitor.report.Report`; see `slipring.Loader.report`."""
-        from slipring.workers.reporting import report
+        from slipring._core.reporting import report
 
         name = f"{type(self).__name__}({type(self.dataset).__name__})"
         made = report(

@@ -11,11 +11,11 @@ import torch.utils.data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from typing_extensions import Self, TypeVar
 
+from slipring._core.tuning import Tuning
 from slipring.monitor.report import Report
 from slipring.stats import Stats
 from slipring.torch.drop_in.standin import StandIn
 from slipring.typing import ListDataset, MapDataset
-from slipring.workers.tuning import Tuning
 
 OF_THE_CORE: tuple[str, ...]
 

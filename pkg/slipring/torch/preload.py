@@ -13,10 +13,9 @@ import sys
 import threading
 import traceback
 
+from slipring._core._ring import in_a_handler, now
+from slipring._core.engine import exiting, stay_if_exiting, stop_at_exit
 from slipring.errors import Closed, WorkerDied
-from slipring.ring._check import in_a_handler
-from slipring.ring._segment import now
-from slipring.workers.engine import exiting, stay_if_exiting, stop_at_exit
 
 log = logging.getLogger("slipring")
 

@@ -3,9 +3,9 @@
 import pickle
 import signal
 
+from slipring._core.error_record import SIGNALS, caught, where, worker_error
 from slipring.errors import LoaderTimeout, SlipringError, WorkerDied
 from slipring.torch.private import KeyErrorMessage
-from slipring.workers.remote import SIGNALS, caught, where, worker_error
 
 
 def rebuild(described, original=None):

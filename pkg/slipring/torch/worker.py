@@ -13,13 +13,11 @@ import torch
 from torch.utils.data import IterDataPipe, default_convert
 from torch.utils.data.graph_settings import apply_random_seed
 
-from slipring.collate._arrays import empty
-from slipring.collate._rows import LIST, TORCH, RowWriter
-from slipring.ring._ring import mix
-from slipring.torch import private
-from slipring.torch.collate import collate_in_slot, default_collate, has_stock_rules
-from slipring.workers import seeding
-from slipring.workers.fetch import (
+from slipring._core import seeding
+from slipring._core._codec import empty
+from slipring._core._collate import LIST, TORCH, RowWriter
+from slipring._core._ring import mix
+from slipring._core.fetch import (
     Every,
     StreamFetcher,
     listed,
@@ -27,8 +25,10 @@ from slipring.workers.fetch import (
     pickled_states,
     whole_batches,
 )
-from slipring.workers.info import get_worker_info
-from slipring.workers.worker import Job, Worker
+from slipring._core.worker import Job, Worker
+from slipring._core.worker_info import get_worker_info
+from slipring.torch import private
+from slipring.torch.collate import collate_in_slot, default_collate, has_stock_rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ def init_thread(worker_init_fn, number):
 
 
 class TorchWorker(Worker):
-    """See `slipring.workers.worker.Worker`."""
+    """See `slipring._core.worker.Worker`."""
 
     loaded = False  # its map dataset has loaded the state that it goes on from
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from slipring.codec.tree import is_namedtuple
+from slipring._core.pytree import is_namedtuple
 
 _PLAIN = {str, bytes, int, float, bool, complex, type(None)}
 # Batches handed out that the caller's stream may not be done with. Their memory is free only then, and a

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
+from slipring._core.engine_cache import Moves
 from slipring.torch.device import cuda as _device
 from slipring.torch.device.mover import Mover, each_leaf
 from slipring.torch.device.registered import RegisteredSlots
 from slipring.torch.preload import Feed, Preload, Steps
-from slipring.workers.engine_cache import Moves
 
 
 def as_tensors(batch):

@@ -61,13 +61,13 @@ class RegisteredSlots:
         with self.lock:
             self.in_flight.append((event, value))
             if self.closed:
-                self.let_go(0)
+                self.release(0)
 
     def make_room(self, devices):
         """Before a batch is taken: give up what has been copied, and wait where slots would become few."""
-        self.let_go(min(COPIES * devices - 1, max(0, self.ring.n_slots - 3)))
+        self.release(min(COPIES * devices - 1, max(0, self.ring.n_slots - 3)))
 
-    def let_go(self, keep):
+    def release(self, keep):
         """Give up what has been copied; wait until no more than `keep` batches are in flight."""
         with self.lock:
             while self.in_flight and (len(self.in_flight) > keep or self.in_flight[0][0].query()):
@@ -77,7 +77,7 @@ class RegisteredSlots:
     def finish(self):
         """Wait for all copies, and give up what they read. In any thread: captures of graphs stand."""
         with self.host.thread():
-            self.let_go(0)
+            self.release(0)
 
     def close(self):
         """Wait for the copies, and take all registrations back: the segment may go."""

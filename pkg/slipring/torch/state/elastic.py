@@ -69,7 +69,7 @@ def _by(source):
 
 
 def share(loader):
-    """Return this rank's `slipring.workers.seeding.Share` of each step, with ``rng="sample"``; else None.
+    """Return this rank's `slipring._core.seeding.Share` of each step, with ``rng="sample"``; else None.
 
     Raises
     ------

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 import torch
 
+from slipring._core._ring import in_a_handler
+from slipring._core.fetch import Unsaid, is_stateful
+from slipring._core.source import StreamPlan
 from slipring.errors import shown
-from slipring.iterate.dispatch import StreamPlan
-from slipring.ring._check import in_a_handler
 from slipring.torch.state import elastic, foreign
 from slipring.torch.state.asking import copied
 from slipring.torch.state.elastic import in_turn, places_of
@@ -26,7 +27,6 @@ from slipring.torch.state.order import (
     source_of,
     state_of,
 )
-from slipring.workers.fetch import Unsaid, is_stateful
 
 FORMAT = 2
 
@@ -57,7 +57,7 @@ _NOTHING = {
 
 
 class TrackedPlan(StreamPlan):
-    """A `slipring.iterate.dispatch.StreamPlan` that keeps what the workers' streams say at their end.
+    """A `slipring._core.source.StreamPlan` that keeps what the workers' streams say at their end.
 
     Attributes
     ----------

@@ -10,12 +10,11 @@ import pickle
 import torch
 from torch.utils.data import BatchSampler
 
-from slipring.ring._check import in_a_handler
-from slipring.ring._ring import reductions
+from slipring._core._ring import in_a_handler, reductions
+from slipring._core.fetch import cut_off, generator_ended, is_stateful, shorter
 from slipring.sampler import read_in_order
 from slipring.torch.state.asking import Making, copied
 from slipring.torch.state.rest import source_behind
-from slipring.workers.fetch import cut_off, generator_ended, is_stateful, shorter
 
 SAID = ("sampler", "sampler_iterator")  # in a tuple each: see `slipring.torch.state.iteration`
 _END = object()

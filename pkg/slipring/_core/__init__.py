@@ -1,0 +1,1 @@
+"""What all loaders share. Nothing here is public."""

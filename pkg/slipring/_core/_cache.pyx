@@ -1,0 +1,389 @@
+"""The cache, and a segment as any process sees it: the bindings of csrc/cache.c and csrc/watch.c."""
+
+import operator
+import os
+
+cimport cython
+from libc.errno cimport EACCES, EAGAIN, EBADF, ECHILD, EEXIST, EINTR, ENOENT, ENOSPC, EPROTO, ERANGE, EXDEV
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memset, strncpy
+
+from slipring._core cimport _ccache as c
+from slipring._core._codec cimport Packed, decode, pack
+from slipring._core._ring cimport check, forget_handlers, looked_up, raised_by_a_handler
+from slipring._core._cring cimport SR_BACKING_DIR, SR_LIMIT_NONE, sr_result, sr_alloc_error
+
+cdef extern from "<errno.h>" nogil:
+    enum:
+        EMEDIUMTYPE
+        EUSERS
+
+from slipring.errors import CacheMismatch, Closed, CorruptBatch, shown
+from slipring._core._ring import BACKINGS, LIMITS
+from slipring._core.text import cache_refused, not_in_memory
+
+# How long another's making of an entry is waited for. One that takes longer may be stopped.
+cdef uint64_t PATIENCE = 1_000_000_000
+REASONS = {
+    EBADF: "other code has closed its file descriptor in this process",
+    EUSERS: "1024 entries are being made at this moment",
+    EXDEV: "it was made in another PID namespace, where nobody can tell from here who lives",
+}
+cnp.import_array()
+
+NAMES = ("hits", "misses", "stored", "stored_bytes", "refused_budget", "refused_memory", "refused_other", "waits")
+
+
+@cython.final
+@cython.no_gc
+@cython.auto_pickle(False)
+@cython.internal
+cdef class Mapping:
+    """The cache's memory in this process: whoever has a view on an entry keeps it."""
+
+    cdef c.sr_cache *ptr
+
+    def __dealloc__(self):
+        if self.ptr != NULL:
+            c.sr_cache_destroy(self.ptr)
+
+
+@cython.final
+@cython.no_gc
+@cython.auto_pickle(False)
+@cython.internal
+cdef class Claim:
+    """An entry that the calling thread makes; without a store nobody has made it."""
+
+    cdef Mapping mapping
+    cdef c.sr_fill fill
+    cdef bint is_open
+
+    def __dealloc__(self):
+        self.abandon()
+
+    cdef void abandon(self) noexcept:
+        if self.is_open:
+            self.is_open = False
+            c.sr_cache_abandon(self.mapping.ptr, &self.fill)  # refused where it is the parent's
+
+
+cdef class Core:
+    """A cache; `slipring.Cache` is its public form."""
+
+    cdef Mapping mapping
+    cdef uint64_t typical  # bytes of an entry: a running mean, so that one that is huge does not decide
+
+    def _create(self, uint64_t budget, backing, label):
+        cdef sr_alloc_error why
+        cdef Mapping mapping = Mapping.__new__(Mapping)
+        directory = None if backing in BACKINGS else os.fsencode(backing)
+        where = directory if label is None else label.encode()
+        memset(&why, 0, sizeof(why))
+        cdef int rc = c.sr_cache_create(budget, BACKINGS.get(backing, SR_BACKING_DIR),
+                                        <const char *> where if where is not None else NULL, &mapping.ptr, &why)
+        if rc == -EMEDIUMTYPE:
+            raise not_in_memory("/dev/shm" if directory is None else os.fsdecode(directory))
+        if rc < 0 and why.limit != SR_LIMIT_NONE:
+            raise cache_refused(why.needed, why.free, LIMITS[why.limit])
+        check(rc)
+        self.mapping = mapping
+
+    def _attach(self, int fd):
+        cdef Mapping mapping = Mapping.__new__(Mapping)
+        cdef int rc = c.sr_cache_attach(fd, &mapping.ptr)
+        if rc == -EPROTO:
+            raise CorruptBatch("the file descriptor is not a slipring cache of this version")
+        if rc == -EACCES:
+            raise PermissionError(f"the cache is another user's (uid {os.fstat(fd).st_uid}); this is uid "
+                                  f"{os.geteuid()}: caches are not shared between users")
+        check(rc)
+        self.mapping = mapping
+
+    cdef Mapping opened(self):
+        if self.mapping is None:
+            raise Closed("the cache has been closed")
+        return self.mapping
+
+    @property
+    def _fd(self):
+        cdef int fd = c.sr_cache_fd(self.opened().ptr)
+        if fd == -EBADF:
+            raise OSError(EBADF, "other code has closed the cache's file descriptor")
+        return fd
+
+    def _info(self):
+        """Return a dict of what the cache says of itself."""
+        cdef c.sr_cache_info info
+        c.sr_cache_describe(self.opened().ptr, &info)
+        counts = {}
+        for i in range(len(NAMES)):
+            counts[NAMES[i]] = info.counters[i]
+        return {
+            **counts, "budget": info.budget, "wanted": info.wanted, "keys": info.n_keys, "used": info.used,
+            "committed": info.committed, "entries": info.entries, "samples": info.samples,
+            "recovered": info.recovered, "lost": info.lost, "full": info.full,
+        }
+
+    def _bind(self, uint64_t fingerprint, uint64_t samples, text):
+        """Say what is cached; raises CacheMismatch where it is something else."""
+        cdef char label[448]
+        cdef bytes words = text.encode(errors="replace")[:447]
+        memset(label, 0, sizeof(label))
+        strncpy(label, words, sizeof(label) - 1)
+        if c.sr_cache_bind(self.opened().ptr, fingerprint, samples, label) == -EEXIST:
+            there = (<bytes> label).decode(errors="replace") or "something else"
+            raise CacheMismatch(f"the cache holds {there}; this is {text}. Give each dataset a cache (and a name) of "
+                                f"its own")
+
+    def close(self):
+        """Let go of the cache. Views on entries stay good; the memory is free when the last process has gone."""
+        self.mapping = None
+
+    @property
+    def closed(self):
+        """bool: whether `close` has been called."""
+        return self.mapping is None
+
+    # ---- finding
+
+    cdef object found(self, Mapping mapping, uint64_t key, int *rc):
+        cdef const char *payload = NULL
+        cdef uint64_t nbytes = 0
+        cdef sr_result result
+        rc[0] = c.sr_cache_lookup(mapping.ptr, key, &payload, &nbytes, &result)
+        if rc[0] == 0:
+            return decode(<char *> payload, nbytes, &result, mapping, True)
+        if rc[0] == -EPROTO:
+            raise CorruptBatch(f"what lies at key {key} of the cache is not its entry")
+        return None
+
+    def get(self, key, default=None):
+        """Return what is kept under a key, as views for reading alone; `default` where there is nothing.
+
+        Parameters
+        ----------
+        key : int
+        default : object
+        """
+        cdef int rc = 0
+        cdef Mapping mapping = self.opened()
+        value = self.found(mapping, number_of(key), &rc)
+        c.sr_cache_count(mapping.ptr, c.SR_HITS if rc == 0 else c.SR_MISSES, 1)
+        looked_up(rc == 0)
+        return value if rc == 0 else default
+
+    def _peek(self, key, default):
+        """As `get`, but only a hit is counted: who misses goes on to `get_or_make`, or to `_missed`."""
+        cdef int rc = 0
+        cdef Mapping mapping = self.opened()
+        try:
+            value = self.found(mapping, number_of(key), &rc)
+        except CorruptBatch:  # as `get_or_make` finds, too
+            return default
+        if rc:
+            return default
+        c.sr_cache_count(mapping.ptr, c.SR_HITS, 1)
+        looked_up(True)
+        return value
+
+    def _missed(self):
+        """Count a miss whose value is made without the cache, unless there is room for it; whether there was none."""
+        cdef Mapping mapping = self.opened()
+        cdef int rc = c.sr_cache_memory_available(mapping.ptr, self.typical)
+        if rc == 0:
+            return False
+        c.sr_cache_count(mapping.ptr, c.SR_MISSES, 1)
+        looked_up(False)
+        c.sr_cache_count(mapping.ptr, c.SR_REFUSED_BUDGET if rc == -ENOSPC else c.SR_REFUSED_MEMORY, 1)
+        return True
+
+    def __contains__(self, key):
+        cdef int rc = 0
+        cdef const char *payload = NULL
+        cdef uint64_t nbytes = 0
+        cdef sr_result result
+        try:
+            number = number_of(key)
+        except (TypeError, ValueError):  # there is nothing under what is no key
+            return False
+        rc = c.sr_cache_lookup(self.opened().ptr, number, &payload, &nbytes, &result)
+        return rc == 0
+
+    def __bool__(self):
+        """Whether it is open: an empty cache is one, too."""
+        return self.mapping is not None
+
+    def __len__(self):
+        """int: entries."""
+        cdef c.sr_cache_info info
+        c.sr_cache_describe(self.opened().ptr, &info)
+        return info.entries
+
+    # ---- making
+
+    def get_or_make(self, key, make):
+        """Return what is kept under a key; where there is nothing, ``make()``, which then is kept.
+
+        One process makes it. Others that ask meanwhile wait for it: that takes no longer than making it a second time,
+        and leaves the processor to others. Who has waited a second makes a value of its own, and does not keep it: the
+        one who makes it may be stopped. An exception of `make` is raised, and nothing is kept.
+
+        Parameters
+        ----------
+        key : int
+        make : callable
+            Takes nothing. It may ask the cache for other keys.
+
+        Returns
+        -------
+        object
+            Arrays in it are for reading alone, also where the cache had no room. Tensors are copies: torch knows none
+            that cannot be written to.
+        """
+        cdef Mapping mapping = self.opened()
+        cdef uint64_t number = number_of(key), deadline = 0
+        cdef int rc = 0
+        cdef Claim claim = None
+        while True:
+            forget_handlers()
+            try:
+                value = self.found(mapping, number, &rc)
+            except CorruptBatch as error:  # of a class, mostly, that this program does not have
+                if raised_by_a_handler(error):
+                    raise
+                self._say_unfit(shown(error))
+                c.sr_cache_count(mapping.ptr, c.SR_MISSES, 1)
+                looked_up(False)
+                c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
+                return make()
+            if rc == -ERANGE:  # limits have left the index no room for such a key
+                c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
+                break
+            if rc == 0:
+                c.sr_cache_count(mapping.ptr, c.SR_HITS, 1)
+                looked_up(True)
+                return value
+            if rc == -ENOENT:
+                if c.sr_cache_memory_available(mapping.ptr, self.typical) != 0:
+                    break  # nobody is to wait for what will hardly be kept
+                claim = self.claimed(mapping, number, &rc)
+                if rc == 0:
+                    break
+            if rc != -EAGAIN and rc != -EEXIST:
+                break
+            if rc == -EAGAIN:
+                if deadline == 0:
+                    deadline = c.sr_now() + PATIENCE
+                    c.sr_cache_count(mapping.ptr, c.SR_WAITS, 1)
+                with nogil:
+                    rc = c.sr_cache_wait(mapping.ptr, number, deadline)
+                if rc == -EINTR:
+                    check(rc)
+                elif rc != 0:
+                    c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
+                    break
+        c.sr_cache_count(mapping.ptr, c.SR_MISSES, 1)
+        looked_up(False)
+        try:
+            value = make()
+            return self.kept(mapping, number, value, claim, rc == -ENOENT)
+        finally:
+            if claim is not None:
+                claim.abandon()  # unless it has been stored
+
+    def put(self, key, value):
+        """Keep a value under a key. Nothing happens where one is kept already.
+
+        Parameters
+        ----------
+        key : int
+        value : object
+            Whatever a batch may consist of: arrays, tensors, numbers, strings, and containers of these; other objects
+            are pickled.
+
+        Returns
+        -------
+        bool
+            Whether there is an entry now. False: the budget or the memory does not suffice, or another process has been
+            at it for a second.
+        """
+        self.get_or_make(key, lambda: value)
+        return key in self
+
+    cdef Claim claimed(self, Mapping mapping, uint64_t key, int *rc):
+        cdef sr_alloc_error why
+        cdef Claim claim = Claim.__new__(Claim)
+        memset(&why, 0, sizeof(why))
+        claim.mapping = mapping
+        rc[0] = c.sr_cache_claim(mapping.ptr, key, &claim.fill, &why)
+        claim.is_open = rc[0] == 0
+        if rc[0] != 0 and rc[0] != -EAGAIN and rc[0] != -EEXIST:
+            self.refused(mapping, rc[0], &why)
+        return claim
+
+    cdef object kept(self, Mapping mapping, uint64_t key, value, Claim claim, bint may_claim):
+        """What has been made, as it is given out: from its entry, or else packed alike."""
+        cdef sr_alloc_error why
+        cdef Packed packed
+        cdef int rc = 0
+        forget_handlers()
+        try:
+            packed = pack(value)
+            if packed.result.pickled:
+                packed.value()  # what does not come back from its pickle is not kept
+        except Exception as error:
+            if raised_by_a_handler(error):
+                raise
+            c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
+            self._say_unfit(shown(error))
+            return value
+        self.typical += (<int64_t> packed.used - <int64_t> self.typical) // 16
+        if claim is None and may_claim:  # there was no room for one like the last; this one may be smaller
+            rc = c.sr_cache_memory_available(mapping.ptr, packed.used)
+            if rc == 0:
+                claim = self.claimed(mapping, key, &rc)
+            elif rc == -ENOSPC:
+                memset(&why, 0, sizeof(why))
+                self.refused(mapping, rc, &why)
+            else:  # it has been told, and is not asked for again so soon
+                c.sr_cache_count(mapping.ptr, c.SR_REFUSED_MEMORY, 1)
+        if claim is None or not claim.is_open:
+            return packed.value()
+        memset(&why, 0, sizeof(why))
+        with nogil:
+            rc = c.sr_cache_store(mapping.ptr, &claim.fill, &packed.result, packed.payload, packed.used, &why)
+        claim.is_open = False
+        if rc != 0:
+            if rc != -ECHILD:  # a fork amidst `make`: the entry is the parent's to make
+                self.refused(mapping, rc, &why)
+            return packed.value()
+        value = self.found(mapping, key, &rc)
+        return value if rc == 0 else packed.value()
+
+    cdef int refused(self, Mapping mapping, int rc, sr_alloc_error *why) except -1:
+        """Count a refusal, and have one process say so once."""
+        cdef bint budget = rc == -ENOSPC and why.limit not in LIMITS
+        if rc == -ENOSPC:
+            c.sr_cache_count(mapping.ptr, c.SR_REFUSED_BUDGET if budget else c.SR_REFUSED_MEMORY, 1)
+        else:
+            c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
+        if budget and why.needed > self._info()["budget"]:
+            self._say_too_large(why.needed)
+        elif c.sr_cache_may_report(mapping.ptr):
+            self._say_refused(None if rc == -ENOSPC else REASONS.get(-rc) or os.strerror(-rc),
+                              None if budget else LIMITS.get(why.limit), why.needed, why.free)
+        return 0
+
+
+cdef uint64_t number_of(key) except? 0xFFFFFFFFFFFFFFFE:
+    """A key as the index has it; TypeError or ValueError for what is none."""
+    if isinstance(key, bool):
+        raise TypeError(f"key must be an int, not {shown(key)}")
+    value = operator.index(key)
+    if value < 0 or value >= 1 << 30:
+        raise ValueError(f"key must be from 0 to {(1 << 30) - 1}, not {value}")
+    return value
+
+
+include "_cache_watch.pxi"

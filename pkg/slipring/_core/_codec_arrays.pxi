@@ -1,0 +1,303 @@
+"""Arrays inside the slot that is being filled, and the order of an array's dimensions in memory."""
+
+import sys
+
+cimport cython
+cimport numpy as cnp
+from cpython.number cimport PyNumber_AsSsize_t
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
+
+from slipring._core._dlpack cimport DL_CPU
+from slipring._core._ring cimport SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE, Fill, copy_large, current_fill
+
+import numpy as np
+
+from slipring.errors import shown, told
+
+cdef extern from "numpy/arrayobject.h":
+    # numpy's own .pxd cannot say that the last argument may be NULL.
+    object PyArray_NewFromDescr(PyTypeObject *subtype, cnp.dtype descr, int nd, cnp.npy_intp *dims,
+                                cnp.npy_intp *strides, void *data, int flags, PyObject *obj)
+    enum:
+        NPY_ITEM_REFCOUNT
+        NPY_LIST_PICKLE
+        NPY_ITEM_IS_POINTER
+
+cdef extern from "Python.h":
+    ctypedef struct PyInterpreterState:
+        pass
+    ctypedef struct PyThreadState:
+        pass
+    PyInterpreterState *PyInterpreterState_Get() noexcept
+    PyThreadState *PyInterpreterState_ThreadHead(PyInterpreterState *interpreter) noexcept
+    PyThreadState *PyThreadState_Next(PyThreadState *thread) noexcept
+
+cdef uint64_t BIG_COPY = 1 << 16   # from here on other threads may run during a copy
+cdef uint64_t STREAMING = 4 << 20  # from here on bytes leave the caches before anybody reads them
+
+
+# torch's names of dtypes; numpy's own `name` is computed anew each time.
+cdef dict _NAMES = {
+    np.dtype(kind).num: np.dtype(kind).name for kind in "?bBhHiIlLqQefdFD"
+}
+
+
+@cython.final
+cdef class AsTensor:
+    """An array that the consumer is to see as a torch tensor."""
+
+    cdef str name(self):
+        return <str> _NAMES[cnp.PyArray_TYPE(self.array)]
+
+
+cdef object tensor_class():
+    """torch.Tensor, without importing torch: where there is a tensor, torch is there."""
+    return getattr(sys.modules.get("torch"), "Tensor", None)
+
+
+cdef bint is_tensor(value):
+    """Whether it is a torch tensor."""
+    kind = tensor_class()
+    return kind is not None and isinstance(value, kind)
+
+
+cdef bint is_foreign_array(value) except -1:
+    """Return whether it is another library's array in CPU memory, by the array API standard: JAX's, for example."""
+    kind = type(value)
+    if not hasattr(kind, "__array_namespace__") or not hasattr(kind, "__dlpack_device__"):
+        return False
+    if isinstance(value, (np.ndarray, np.generic)) or is_tensor(value):
+        return False
+    try:
+        return value.__dlpack_device__()[0] == DL_CPU
+    except (BufferError, ValueError):  # it lies on several devices
+        return False
+
+
+def empty(shape, dtype=float):
+    """Return a new array, inside the slot being filled if the calling thread fills one.
+
+    In a worker's `collate_fn`, or where samples are not put together (``batch_size=None``), the array already
+    lies where the consumer will read it, so a batch made of it is not copied; so it does in ``__getitem__``,
+    ``__getitems__`` or a transform, if there is a `collate_fn`. Elsewhere it is ``numpy.empty(shape, dtype)``:
+    with the default collation, and where several workers share a batch (`chunk_size`), each sample is copied to
+    its row.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+    dtype : dtype
+        Any fixed-size dtype; object dtypes get ordinary memory.
+
+    Returns
+    -------
+    numpy.ndarray
+        C-contiguous, not initialised. It may be kept past the batch, and is then the keeper's alone: the
+        batch is copied once more, and its slot does not circulate until the array has gone.
+
+    Raises
+    ------
+    SegmentFull, BatchTooLarge
+        The slot cannot take it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import slipring
+    >>> def collate(samples):
+    ...     batch = slipring.empty((len(samples), 2), np.float32)
+    ...     for row, sample in enumerate(samples):
+    ...         batch[row] = sample, sample ** 2
+    ...     return batch
+    >>> with slipring.Loader(range(4), batch_size=4, collate_fn=collate) as loader:
+    ...     print(next(iter(loader)).tolist())
+    [[0.0, 0.0], [1.0, 1.0], [2.0, 4.0], [3.0, 9.0]]
+    """
+    cdef Fill fill = current_fill()
+    # A slot that several workers fill can be held by only one of them: the one that publishes it. And that
+    # one writes the batch over what the others have staged, so that a slot never has to hold both.
+    if fill is None or fill.range != SR_WHOLE or fill.by_rows:
+        return made(shape, dtype)
+    return reserve(shape, dtype)
+
+
+cdef object made(shape, dtype):
+    """An array of numpy's; its errors name neither argument."""
+    try:
+        return np.empty(shape, dtype)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"empty(shape={shown(shape)}, dtype={shown(dtype)}): {told(error)}") from error
+
+
+def reserve(shape, dtype):
+    """As `empty`, also in a range of a batch that several workers share: for arrays that nobody keeps."""
+    cdef Fill fill = current_fill()
+    cdef cnp.dtype descr = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
+    if fill is None or descr.subdtype is not None or not is_fixed(descr):
+        return np.empty(shape, dtype)
+    if type(shape) is not tuple:
+        shape = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
+    return in_slot(fill, shape, descr)
+
+
+cdef int is_fixed(cnp.dtype descr) except -1:
+    """Return whether every element has its bytes in the array itself."""
+    cdef int num = descr.type_num
+    if descr.itemsize == 0:
+        return False
+    if cnp.PyTypeNum_ISUSERDEF(num):
+        return descr.flags & (NPY_ITEM_REFCOUNT | NPY_LIST_PICKLE | NPY_ITEM_IS_POINTER) == 0
+    if num < 0 or num > NPY_HALF or num == cnp.NPY_OBJECT:
+        return False
+    return num != cnp.NPY_VOID or not descr.hasobject
+
+
+cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr):
+    """A new array in the fill's slot."""
+    cdef cnp.npy_intp dims[64]
+    cdef uint64_t nbytes = descr.itemsize
+    cdef int i, n = <int> len(shape)
+    if n > 64:
+        raise ValueError(f"an array has at most 64 dimensions, not {n}")
+    for i in range(n):
+        dims[i] = PyNumber_AsSsize_t(shape[i], OverflowError)
+        if dims[i] < 0:
+            raise ValueError(f"negative dimensions are not allowed: {shape}")
+        if dims[i] and nbytes > (<uint64_t> 1 << 62) // <uint64_t> dims[i]:
+            raise ValueError(f"an array of shape {shape} is too large")
+        nbytes *= <uint64_t> dims[i]
+    return array_over(fill.alloc(nbytes, SR_LEAF_ALIGN), n, dims, NULL, descr, fill.holder())
+
+
+cdef object array_over(char *at, int ndim, cnp.npy_intp *shape, cnp.npy_intp *strides, cnp.dtype descr,
+                       object base):
+    """An array over memory that `base` (None: the caller) keeps alive; `strides` NULL: C's."""
+    Py_INCREF(descr)  # the call takes it, also when it fails
+    array = <cnp.ndarray> PyArray_NewFromDescr(
+        <PyTypeObject *> cnp.ndarray, descr, ndim, shape, strides, at,
+        cnp.NPY_ARRAY_WRITEABLE | cnp.NPY_ARRAY_ALIGNED, NULL)
+    if <uint64_t> at % SR_LEAF_ALIGN:
+        cnp.PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
+    if base is not None:
+        Py_INCREF(base)  # likewise
+        cnp.PyArray_SetBaseObject(array, base)
+    return array
+
+
+cdef void copy_in(char *to, const char *source, uint64_t nbytes) noexcept:
+    """memcpy, without the GIL when it takes long."""
+    copy_rows(to, &source, 1, nbytes)
+
+
+cdef void copy_row(char *to, const char *source, uint64_t nbytes, bint large) noexcept:
+    """Copy one row of a batch; `large`: the batch leaves the caches before the consumer reads it."""
+    # Releasing the GIL for each row slows down a worker without other threads by some percent.
+    if nbytes < BIG_COPY or PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) == NULL:
+        if large:
+            copy_large(to, &source, 1, nbytes)
+        else:
+            memcpy(to, source, nbytes)
+        return
+    with nogil:
+        if large:
+            copy_large(to, &source, 1, nbytes)
+        else:
+            memcpy(to, source, nbytes)
+
+
+cdef void copy_rows(char *to, const char **sources, uint64_t n, uint64_t nbytes) noexcept:
+    """Copy `n` pieces of `nbytes` each, one behind the other."""
+    cdef uint64_t i
+    if n * nbytes < BIG_COPY:
+        for i in range(n):
+            memcpy(to + i * nbytes, sources[i], nbytes)
+        return
+    with nogil:
+        if n * nbytes < STREAMING:
+            for i in range(n):
+                memcpy(to + i * nbytes, sources[i], nbytes)
+        else:
+            copy_large(to, sources, n, nbytes)
+
+
+# ---- the order of dimensions in memory, as one number; docs/codec.md has its form
+#
+# A channels_last batch, an image whose channels come first in its shape and last in memory, a Fortran array:
+# their bytes lie without gaps, only in another order than C's. They are sent as they lie.
+
+
+cdef bint order_of(cnp.ndarray value, cnp.npy_intp *strides, uint64_t *order) noexcept:
+    """Say how an array of at most SR_MAX_DIMS dimensions is to lie; whether its bytes lie so already.
+
+    *order is 0 for C's order. An array with gaps is to lie as torch's ``clone`` puts it: without them, in the
+    order of its strides.
+    """
+    cdef int n = cnp.PyArray_NDIM(value), d, i
+    cdef int outwards[SR_MAX_DIMS]
+    cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(value)
+    cdef cnp.npy_intp *actual = cnp.PyArray_STRIDES(value)
+    cdef cnp.npy_intp step = cnp.PyArray_ITEMSIZE(value)
+    cdef bint same = True
+    order[0] = 0
+    for d in range(n - 1, -1, -1):
+        strides[d] = step
+        same = same and actual[d] == step
+        step *= shape[d]
+    if same or step == 0:
+        return True
+    sort(n, shape, actual, outwards)
+    same = True
+    step = cnp.PyArray_ITEMSIZE(value)
+    for i in range(n):
+        d = outwards[i]
+        strides[d] = step
+        step *= shape[d]
+        order[0] |= <uint64_t> d << 4 * (n - 1 - i)
+        same = same and d == n - 1 - i
+    if same:
+        order[0] = 0
+    for d in range(n):
+        if shape[d] != 1 and actual[d] != strides[d]:
+            return False
+    return True
+
+
+cdef void sort(int n, const cnp.npy_intp *shape, const cnp.npy_intp *strides, int *outwards) noexcept:
+    """Dimensions from the innermost to the outermost, in the very order of torch's infer_dense_strides."""
+    cdef int i, inner, outer
+    cdef cnp.npy_intp a, b
+    for i in range(n):
+        outwards[i] = n - 1 - i
+    for i in range(1, n):
+        outer = i
+        for inner in range(i - 1, -1, -1):
+            a, b = abs(strides[outwards[inner]]), abs(strides[outwards[outer]])
+            if a == 0 or b == 0:
+                continue  # this pair says nothing
+            if a > b or (a == b and shape[outwards[inner]] > shape[outwards[outer]]):
+                outwards[inner], outwards[outer] = outwards[outer], outwards[inner]
+                outer = inner
+            elif a < b:
+                break
+
+
+cdef bint strides_in(uint64_t order, int ndim, const cnp.npy_intp *shape, cnp.npy_intp itemsize,
+                     cnp.npy_intp *strides) noexcept:
+    """Whether `order` is one of so many dimensions; *strides are those of an array that lies in it."""
+    cdef int i, d
+    cdef unsigned int seen = 0
+    cdef cnp.npy_intp step = itemsize
+    if order >> 4 * ndim:
+        return False
+    for i in range(ndim - 1, -1, -1):
+        d = <int> (order >> 4 * i & 15)
+        if d >= ndim or seen >> d & 1:
+            return False
+        seen |= 1u << d
+        strides[d] = step
+        step *= shape[d]
+    return True

@@ -1,0 +1,607 @@
+"""One pass over a loader: dispatch ahead, deliver in order.
+
+Compiled, because all of it runs once per batch in the training process: after a sleep the caches are cold,
+and what the interpreter has to look at costs several times as much as in a tight loop.
+"""
+
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from slipring._core._ring cimport (
+    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_ERROR, SR_FOREVER, Lease, Pickled, Ring, Slices, clock,
+    forget_handlers, raised_by_a_handler, take,
+)
+from slipring._core._codec cimport unpack
+
+from slipring._core import error_record
+from slipring._core._codec import COPY
+from slipring._core.engine import exiting, stay_if_exiting
+from slipring.errors import Closed, LoaderTimeout, SlotsHeld, reentered
+from slipring._core.text import slots_held, timed_out
+
+include "_iteration_progress.pxi"
+
+# ns; how often a waiting consumer looks after its workers, and where the wait ends with a worker (`watched`).
+cdef uint64_t IDLE = 100_000_000, SELDOM = 500_000_000
+cdef double SECOND = 1e9  # ns
+cdef object _exiting = exiting  # see there
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class LoaderIterator:
+    """What ``iter(loader)`` returns; the first tasks are in flight with it.
+
+    Several threads may call next(): each batch goes to one of them. Not for use in a forked child.
+
+    Parameters
+    ----------
+    options : Options
+    engine : Engine
+    seed : int
+        The run's base seed, of 64 bits: what workers add their number to.
+    epoch : int
+        Of 64 bits; with `seed` and a sequence number it seeds a batch.
+    plan : iterator or Slices
+        What `slipring._core.source` makes: of indices, or whose turn it is.
+    on_end : callable
+        Called with the engine when the iteration is over.
+    rebuild : callable
+        Makes an exception of an error record: `slipring._core.error_record.rebuild`, or one of its signature.
+    first_seq : int
+        The number of the first batch that `plan` gives.
+    done : iterable of int
+        Sequence numbers that are not to be delivered: their indices are skipped.
+    patient : bool
+        Wait for a batch without a limit: somebody else sees to `timeout`.
+    eager : bool
+        Dispatch the next task before a batch is handed out, instead of when the one after it is asked for:
+        who leaves the iteration then has had as many made as with torch.
+    tuner : Tuner, optional
+        Changes the number of workers as the iteration goes on.
+    """
+
+    cdef object __weakref__
+    cdef readonly object _engine  # None: the iteration is over
+    cdef object ending        # the engine, while close() takes leave of it
+    cdef object options, on_end, rebuild, error
+    cdef ReentrantLock lock  # of who is in next(); close() does not ask, to end a wait
+    cdef object memory  # what the workers' growth is watched by; None: it is not
+    cdef object tuner   # what finds out how many workers are best; None: that is given
+    cdef object resized  # the options that ask for another number of workers, until that is seen to
+    cdef uint64_t look_next, memory_at  # when to look, between two batches, after any of these; after memory
+    cdef set done
+    cdef readonly Ring ring
+    cdef Snapshots snapshots  # None: batches come without
+    cdef InFlight tasks
+    cdef list broken_off  # (task, lease, value, made) of deliveries that a handler's exception came into, newest last
+    cdef object draw    # where the next task comes from
+    cdef StreamPlan streams  # the same, if it says whose turn it is
+    cdef Slices slices         # the same as `draw`, where slipring itself sets the order
+    cdef object would_wait     # asks whether the next one must be waited for; None: it never must
+    cdef object due     # what the plan gave, and no slot was free for
+    cdef object plan_error   # is raised in its turn: behind what has been dispatched
+    cdef object last_error   # is raised at the end
+    cdef bint exhausted, in_order, inline, single, eager
+    cdef bint planning  # users' code may run that says what comes next, until that is in a slot
+    cdef bint stopped  # next() is to give up: another thread wants to end the iteration
+    cdef int copy
+    cdef uint32_t chunk, n_static
+    cdef uint64_t run, epoch, seed, next_seq, look_ahead, timeout, look_at, idle
+    cdef int watched   # a descriptor that is readable when a worker has died, or -1
+    cdef readonly int64_t last_seq  # of the batch or error that was delivered last; -1 before
+    cdef int64_t late                  # what that was when a wait took `timeout` seconds; -2: none has
+    cdef readonly int last_slot        # where that one lay
+    cdef readonly object last_worker   # whom it was addressed to, or None
+
+    def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=error_record.rebuild, first_seq=0,
+                 done=(), eager=False, patient=False, tuner=None):
+        self.options, self.on_end, self.rebuild = options, on_end, rebuild
+        self.lock = ReentrantLock()
+        self.ring = engine.ring
+        self.tasks = InFlight(self.ring.n_slots)
+        self.broken_off = []
+        self.seed, self.epoch = seed, epoch
+        self.next_seq, self.done, self.last_seq, self.late = first_seq, set(done), -1, -2
+        self.copy = COPY[options.copy]
+        self.in_order, self.inline = bool(options.in_order), engine.inline
+        self.watched = engine.pool.watched
+        self.idle = IDLE if self.watched < 0 else SELDOM
+        limited = options.timeout and not patient
+        self.timeout = <uint64_t> (min(options.timeout, 1e9) * SECOND) if limited else SR_FOREVER
+        self.look_ahead = 1 if self.inline else options.look_ahead
+        self.chunk = options.chunk_size or 0
+        self.single = options.batch_size is None
+        self.eager = eager
+        self.memory, self.memory_at = engine.memory, 0
+        self.tuner = tuner
+        self.look_next = SR_FOREVER if self.memory is None and tuner is None else 0
+        self.draw, self.would_wait = plan, getattr(plan, "would_wait", None)
+        self.streams = plan if isinstance(plan, StreamPlan) else None
+        self.slices = plan if isinstance(plan, Slices) else None
+        self._engine = engine  # last: who has an engine is complete, and ends the run when it goes
+        cdef uint64_t began = clock()
+        try:
+            self.run = engine.begin_run(seed)
+            self.ring.meter.wait_ns += clock() - began  # for workers to begin: the first batch's
+            self.n_static = options.num_workers if engine.static else 0
+            if tuner is not None:
+                tuner.begin(engine)
+            if self.streams is not None and options.respawns and not self.inline:
+                self.snapshots = Snapshots(engine, self.run, self.streams)
+            if not self.inline:  # workers begin now: the caller may have much to do before the first next()
+                self.dispatch(False)
+        except BaseException:
+            self.close()  # now: later, this object's end would end the run of another
+            raise
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._engine is None:
+            self.raise_end()
+        self.ring.usable()  # first: in a forked child another thread would hold the lock for ever
+        if self.lock.is_mine():
+            raise reentered()
+        cdef unsigned long before = self.lock.acquire()
+        try:
+            return self.next_batch()
+        finally:
+            self.lock.release(before)
+
+    cdef int raise_end(self) except -1:
+        error, self.last_error = self.last_error, None
+        if error is not None:
+            raise error
+        if self.error is not None:
+            raise Closed(f"the iteration ended with an error: {self.error}")
+        raise StopIteration
+
+    cdef object next_batch(self):
+        cdef Task task = None
+        cdef Lease lease = None
+        cdef bint made = False
+        engine = self._engine
+        if engine is None:
+            self.raise_end()
+        if self.ring.meter.taken_at >= self.look_next:
+            self.look(engine)
+        forget_handlers()
+        value = None
+        try:
+            while True:
+                if not self.broken_off:
+                    task = self.due_task(engine)
+                    if task is None:
+                        break
+                    lease = take(self.ring, SR_CONSUMER, task.slot)
+                else:
+                    task, lease, value, made = self.broken_off.pop()
+                if not made:
+                    value = unpack(lease, self.copy)
+                    if lease.result.kind != SR_BATCH or self.snapshots is not None:
+                        value = self.make(engine, task, lease, value)
+                    made = True
+                if self.eager:
+                    self.dispatch(False)
+                # The last place where a signal's handler can raise: from here on nothing of Python's runs until
+                # the batch is with who has asked for it.
+                PyErr_CheckSignals()
+                if lease.result.kind == SR_BATCH and self.streams is None:
+                    self.last_seq, self.last_slot = <int64_t> task.seq, task.slot
+                    self.last_worker = task.worker
+                    return value
+                self.delivered(engine, task, lease)
+                if lease.result.kind == SR_BATCH:
+                    return value
+                if lease.result.kind == SR_ERROR:
+                    break
+                task = lease = value = None
+                made = False
+        except BaseException as error:
+            self.interrupted(engine, error, task, lease, value, made)
+            raise
+        if task is None:
+            self.finish()
+        raise value
+
+    cdef object make(self, engine, Task task, Lease lease, value):
+        """Make what is to be delivered of what was sent. It can be done again."""
+        if lease.result.kind == SR_ERROR:
+            return self.rebuild(value, engine.pool.error_of(task.seq) if self.inline else None)
+        if self.snapshots is not None:
+            value = self.snapshots.keep(task.worker, task.sequence, value)
+        if lease.result.kind != SR_BATCH:
+            self.streams.ended(task.worker, value)
+        return value
+
+    cdef int delivered(self, engine, Task task, Lease lease) except -1:
+        """A batch, or an exception in its place, goes to who has asked."""
+        self.last_seq, self.last_slot = <int64_t> task.seq, task.slot
+        self.last_worker = task.worker
+        if self.streams is not None:
+            self.streams.came(task.worker)
+        if self.inline and lease.result.kind == SR_ERROR:
+            engine.pool.worker.errors.pop(task.seq, None)
+        return 0
+
+    cdef int interrupted(self, engine, error, Task task, Lease lease, value, bint made) except -1:
+        """An exception has come in next(): see to it that no batch is lost by it, nor comes twice."""
+        cdef bint outside
+        mine = None
+        if lease is not None and self._engine is not None:  # before all else, which a handler may interrupt
+            mine = task, lease, value, made
+            self.broken_off.append(mine)
+        outside = not isinstance(error, Exception) or raised_by_a_handler(error)
+        if lease is not None:
+            if not (made or outside) and mine in self.broken_off:
+                self.broken_off.remove(mine)
+                self.delivered(engine, task, lease)  # this comes in place of what cannot be made
+        elif not (outside or self.stopped or self.planning or isinstance(error, (LoaderTimeout, SlotsHeld))):
+            stay_if_exiting()
+            if self._engine is None:  # another thread has ended the iteration meanwhile
+                raise Closed("the loader was closed while a batch was waited for") from error
+            self.fail(error)
+        return 0
+
+    cdef int look(self, engine) except -1:
+        """Between two batches: a warning that is an error to the user costs none of them."""
+        cdef uint64_t then = SR_FOREVER
+        self.look_next = 0  # again, if something raises
+        if self.resized is not None:
+            self.change_workers(engine)
+        if self.tuner is not None:
+            options = self.tuner.look(engine, self.options, self.exhausted)
+            if options is not None:
+                self.resized = options
+                self.change_workers(engine)
+            then = self.tuner.look_next
+        if self.memory is not None:
+            if clock() >= self.memory_at:
+                self.memory_at = clock() + <uint64_t> (min(self.memory.look(self.ring), 1e9) * SECOND)
+            then = min(then, self.memory_at)
+        if engine.pool.changing:
+            engine.pool.tend()
+            then = min(then, clock() + IDLE)
+        self.look_next = then if self.resized is None else 0
+        return 0
+
+    cdef int change_workers(self, engine) except -1:
+        """Have as many workers as `resized` says, and as many tasks in flight; or leave it to the next run."""
+        options = self.resized
+        if not engine.fixed and options.num_workers <= engine.room:
+            self.look_ahead = options.look_ahead
+            if self.resized is options:  # another thread may have asked for another number since
+                self.resized = None  # what is interrupted from here on, the pool itself goes on with
+            engine.resize(options.num_workers)
+        if self.resized is options:
+            self.resized = None
+        return 0
+
+    def resize(self, options):
+        """Go on with the number of workers of these options, if what is made does not depend on it.
+
+        Any thread may call. Where another one is in next(), that sees to it, within half a second.
+        """
+        cdef unsigned long before
+        self.resized, self.look_next = options, 0
+        if self._engine is None or self._engine.foreign or self.lock.holder != 0:
+            return
+        before = self.lock.acquire()
+        try:
+            if self._engine is not None and self.resized is not None:
+                self.change_workers(self._engine)
+        finally:
+            self.lock.release(before)
+
+    @property
+    def is_live(self):
+        """bool: whether the iteration goes on."""
+        return self._engine is not None
+
+    cdef Task due_task(self, engine):
+        """Dispatch and wait; the task whose batch is to be delivered, None at the end."""
+        cdef int slot
+        cdef Task task
+        while True:
+            self.dispatch(True)
+            if self.tasks.n == 0:
+                return None
+            # Sequence numbers come in turn, but for those delivered before a resume.
+            slot = self.tasks.first if self.in_order else -1
+            if self.inline:
+                self.make_here(engine)
+            slot = self.wait(slot)
+            if self._engine is None:
+                raise Closed("the loader was closed while a batch was waited for")
+            task = self.tasks.remove(slot)
+            if task is not None:
+                return task
+
+    cdef int make_here(self, engine) except -1:
+        """Without workers a batch is waited for while it is made."""
+        cdef uint64_t began = clock()
+        try:
+            engine.pool.advance()
+        finally:
+            self.ring.meter.wait_ns += clock() - began
+        return 0
+
+    def finish(self):
+        """Everything has been delivered: end, with the sampler's exception if it raised one."""
+        self.last_error, self.plan_error = self.plan_error, None
+        if self.tuner is not None:
+            self.tuner.end(clock())
+        self.close()
+        self.raise_end()
+
+    # ---- ahead
+
+    cdef int dispatch(self, bint patient) except -1:
+        """Fill the look-ahead with tasks; `patient`: wait for a slot where there is no task to wait for."""
+        if self.planning or self.exhausted or self.tasks.n >= self.look_ahead:
+            return 0
+        self.planning = True
+        try:
+            self.plan_ahead(patient)
+        finally:
+            self.planning = False
+        return 0
+
+    cdef int plan_ahead(self, bint patient) except -1:
+        cdef int slot
+        while not self.exhausted and self.tasks.n < self.look_ahead:
+            if self.due is None:
+                if self.would_wait is not None and (self.tasks.n or not patient) and self.would_wait():
+                    return 0
+                if not self.plan_next():
+                    self.look_next = 0  # who looks has to know
+                    return 0
+            if self._engine is None:
+                raise Closed("the loader was closed while indices were asked for")
+            slot = self.ring.pick_free()
+            if slot < 0:
+                if self.tasks.n or not patient:
+                    return 0
+                slot = self.wait_for_slot()
+            try:
+                if not self.put(slot):
+                    continue
+            except Exception as error:
+                if raised_by_a_handler(error):
+                    raise
+                self.due = None
+                self.end_with(error)
+        return 0
+
+    cdef int plan_next(self) except -1:
+        """Find out what is to be dispatched next; False if that was all."""
+        if self.slices is not None and not self.done:  # nothing of it can raise: most of what follows is spared
+            self.exhausted = not self.slices.advance()
+            self.due = None if self.exhausted else self.slices
+            return not self.exhausted
+        try:
+            self.due = self.drawn()
+            while self.done and self.next_seq in self.done and self.due is not None:
+                self.done.discard(self.next_seq)
+                self.next_seq += 1
+                self.due = None
+                self.due = self.drawn()
+        except LoaderTimeout as error:
+            if self.would_wait is not None:
+                raise  # it can be asked again
+            self.end_with(error)
+        except Exception as error:
+            if raised_by_a_handler(error):
+                raise
+            self.end_with(error)
+        if self.due is None:
+            self.exhausted = True
+        return not self.exhausted
+
+    cdef object drawn(self):
+        """What the plan gives next; None if that was all. The time that a sampler of the user's takes is waited for."""
+        cdef uint64_t began
+        if self.slices is not None:
+            return self.slices if self.slices.advance() else None
+        if self.streams is not None:
+            return next(self.draw, None)
+        began = clock()
+        try:
+            return next(self.draw, None)
+        finally:
+            self.ring.meter.wait_ns += clock() - began
+
+    cdef void end_with(self, error):
+        """Dispatch no more; the error is raised at its turn, after the batches before it."""
+        self.plan_error = error
+        self.exhausted = True
+
+    cdef int put(self, uint32_t slot) except -1:
+        """Put what is due into a slot; 0 if it is to be tried again, the slot may have been taken meanwhile."""
+        cdef Task task = Task.__new__(Task)
+        cdef uint64_t sequence = 0
+        cdef uint32_t addressee = 0
+        indices = self.due
+        if self.streams is not None:
+            task.worker, sequence = indices
+            indices = None
+        elif self.n_static:
+            task.worker = self.next_seq % self.n_static if self.in_order else self.least_busy()
+        if task.worker is not None:
+            addressee = <uint32_t> task.worker + 2
+        task.slot, task.seq, task.sequence = slot, self.next_seq, sequence
+        task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.seq, self.seed, sequence,
+                                      addressee, self.chunk, self.single)
+        if task.gen == NOT_FREE:  # a worker that is short of memory has taken it meanwhile
+            return 0
+        if task.gen == NOT_INTS:
+            self.due = Pickled(indices)
+            return 0
+        # From here on nothing of Python's runs, so that Ctrl-C cannot come between.
+        self.due = None
+        self.next_seq += 1
+        self.tasks.add(task)
+        return 1
+
+    cdef int least_busy(self) except -1:
+        """Who has least to do: in turn, a worker held up by a slow sample would end up with all tasks."""
+        cdef list busy = [0] * self.n_static
+        cdef Task task
+        for task in self.tasks.all():
+            busy[task.worker] += 1
+        return busy.index(min(busy))
+
+    cdef int wait_for_slot(self) except -1:
+        """Wait for a free slot: workers may still be at what an iteration has left behind when it ended."""
+        cdef uint64_t began = clock(), give_up = self.give_up(began)
+        cdef int slot
+        try:
+            while True:
+                slot = self.ring.pick_free()
+                if slot >= 0:
+                    return slot
+                engine = self._engine
+                if self.inline or self.ring.in_circulation() == 0:
+                    raise slots_held(self.ring.n_slots, self.ring.in_circulation())
+                # What is published into the slot wakes this wait, although nobody wants it any more.
+                self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up), self.watched)
+                self.go_on()
+                self.check(engine)
+                if clock() >= give_up:
+                    raise self.timed_out()
+        finally:
+            self.ring.meter.wait_ns += clock() - began
+
+    # ---- delivery
+
+    cdef uint64_t give_up(self, uint64_t began) noexcept:
+        return SR_FOREVER if self.timeout > SR_FOREVER - began else began + self.timeout
+
+    cdef int wait(self, int wanted) except -1:
+        """Wait for the batch that is due (-1: any); returns its slot."""
+        cdef int slot = self.ring.await_ready(wanted, 0, -1)
+        cdef uint64_t began, give_up
+        if slot >= 0:
+            return slot
+        began = clock()
+        give_up = self.give_up(began)
+        try:
+            if began >= self.look_at:  # waits that are short each must not hide a death for ever
+                self.look_at = began + self.idle
+                self.check(self._engine)
+            while True:
+                slot = self.ring.await_ready(wanted, min(self.look_at, give_up), self.watched)
+                if slot >= 0:
+                    return slot
+                self.look_at = clock() + self.idle
+                self.go_on()
+                self.check(self._engine)
+                if clock() >= give_up:
+                    raise self.timed_out()
+        finally:
+            self.ring.meter.wait_ns += clock() - began
+
+    cdef int go_on(self) except -1:
+        if self.stopped:
+            raise Closed("another thread has ended the iteration")
+        return 0
+
+    def hand_over_timeout(self):
+        """Wait without a limit from now on, as if made `patient`; return that in seconds, 0 for none."""
+        self.timeout = SR_FOREVER
+        return self.options.timeout
+
+    def timed_out(self):
+        """Return the exception for a wait that has taken `timeout` seconds."""
+        self.late = self.last_seq
+        seq = self.tasks.oldest().seq if self.tasks.n else self.next_seq
+        return timed_out(self.options.timeout, seq, self.options.num_workers, self.options.method)
+
+    # ---- deaths
+
+    cdef int check(self, engine) except -1:
+        """See whether all workers live, and are as many as they are to be."""
+        if self.resized is not None:
+            self.change_workers(engine)
+        engine.pool.check(None if self.snapshots is None else self.snapshot_of)
+        self.watched = engine.pool.watched  # another one, if code of the program has closed it
+        return 0
+
+    @cython.nonecheck(True)
+    def snapshot_of(self, number):
+        """Return the snapshot that a dead worker's successor goes on from."""
+        return self.snapshots.of(number, self.tasks.all())
+
+    # ---- the end
+
+    def fail(self, error):
+        """The engine cannot go on."""
+        self.error = error
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.overdue = self.late == self.last_seq
+            engine.shut_down()
+            self.on_end(engine)
+            if self.would_wait is not None:
+                self.draw.close()
+
+    @cython.nonecheck(True)
+    def interrupt(self, bint on=True):
+        """Have a next() that waits in another thread raise `Closed`, and those to come; or take that back."""
+        self.stopped = on
+        self.ring.interrupt(on)
+
+    def drain(self, int64_t upto=0):
+        """Have the workers make everything that is in flight, and all batches below `upto`; throw it away."""
+        cdef Task task
+        if self._engine is None:
+            return
+        cdef unsigned long before
+        self.interrupt()  # another thread's next() gives up its turn
+        try:
+            before = self.lock.acquire()
+        finally:
+            self.interrupt(False)
+        try:
+            while True:
+                if <int64_t> self.next_seq < upto:
+                    self.look_ahead = self.tasks.n + <uint64_t> (upto - <int64_t> self.next_seq)
+                    self.dispatch(True)
+                task = self.tasks.oldest()
+                if task is None:
+                    return
+                self.wait(task.slot)
+                self.ring.discard(task.slot)
+                self.tasks.remove(task.slot)
+        except Exception as error:
+            self.fail(error)
+            raise
+        finally:
+            self.lock.release(before)
+
+    def close(self):
+        """End the iteration; what is in flight is thrown away. Safe to call twice, and again after Ctrl-C."""
+        if self._engine is not None:
+            self.ending, self._engine = self._engine, None
+        engine = self.ending
+        if engine is None:
+            return
+        if not engine.foreign:
+            self.interrupt(False)
+            self.broken_off.clear()
+            if self.tuner is not None:
+                self.tuner.end(self.ring.meter.taken_at)  # what the program did since is not known
+            engine.overdue = self.late == self.last_seq
+            engine.end_run(self.run, self.tasks.all())
+            self.on_end(engine)
+            if self.would_wait is not None:
+                self.draw.close()
+        self.tasks = InFlight(self.ring.n_slots)
+        self.ending = None
+
+    def __del__(self):
+        if (self._engine is not None or self.ending is not None) and not _exiting():
+            self.close()

@@ -1,0 +1,388 @@
+"""How far a pass is: what comes next, what is in flight, from where streams could go on, which thread may go on."""
+
+import queue
+import types
+
+cimport cython
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stdint cimport uint32_t, uint64_t
+
+from slipring._core._codec cimport decode
+from slipring._core._ring cimport SR_ERROR, SR_WHOLE, sr_result
+
+from slipring.errors import CorruptBatch
+from slipring._core.deaths import log_replay
+
+cdef object END = object()
+
+
+# ---- what comes next
+#
+# Plans lose nothing to an exception from outside: what has been drawn stays until it is given. A signal's handler
+# runs between two instructions of Python code and may raise there; in compiled code there is no such place. What
+# the user's own sampler loses nobody can bring back: that is said.
+
+
+cdef int ended_by(iterator, error) except -1:
+    """Whether an exception from outside has ended a generator, so that nothing more comes of it."""
+    return type(iterator) is types.GeneratorType and iterator.gi_frame is None
+
+
+cdef object broken_off(iterator, error):
+    """The exception for whoever asks on."""
+    return RuntimeError(
+        f"the generator {iterator.__qualname__} was ended by the {type(error).__name__} that came while it "
+        "was asked, and gives nothing more: begin a new iteration; an iterator that is an object with "
+        "__next__ can go on"
+    )
+
+
+cdef class Drawn:
+    """An iterator of the user's that is asked on after an exception, as far as it can be."""
+
+    cdef object iterator, broken
+
+    def __init__(self, iterator):
+        self.iterator = iterator
+
+    cdef object draw(self):
+        """Return the next item, `END` at the end."""
+        if self.broken is not None:
+            error, self.broken, self.iterator = self.broken, None, iter(())
+            raise error
+        try:
+            return next(self.iterator, END)
+        except BaseException as error:
+            if ended_by(self.iterator, error):
+                self.broken = broken_off(self.iterator, error)
+            raise
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Grouped(Drawn):
+    """Lists of `size` items, at last of those that are left.
+
+    Parameters
+    ----------
+    items : iterable
+    size : int
+    drop_last : bool
+        Not those that are left.
+    """
+
+    cdef list group
+    cdef Py_ssize_t size
+    cdef bint drop_last
+
+    def __init__(self, items, size, drop_last=False):
+        Drawn.__init__(self, iter(items))
+        self.group, self.size, self.drop_last = [], min(size, 1 << 62), bool(drop_last)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef list group
+        while len(self.group) < self.size:
+            item = self.draw()
+            if item is END:
+                if not self.group or self.drop_last:
+                    self.group = []
+                    raise StopIteration
+                break
+            self.group.append(item)
+        group, self.group = self.group, []
+        return group
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Listed(Drawn):
+    """The batches of a sampler, each as a list.
+
+    Parameters
+    ----------
+    batches : iterator
+    check : callable
+        Called with the length of each.
+
+    Attributes
+    ----------
+    would_wait : callable or None
+        Whether the next one would have to be waited for; None: it never must, or does not say so.
+    """
+
+    cdef object check, batch
+    cdef readonly object would_wait
+
+    def __init__(self, batches, check):
+        Drawn.__init__(self, batches)
+        self.check = check
+        self.would_wait = getattr(batches, "would_wait", None)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef list indices
+        if self.batch is None:
+            self.batch = self.draw()
+        if self.batch is END:
+            self.batch = None
+            raise StopIteration
+        indices = list(self.batch)
+        if indices is not self.batch:
+            self.batch = indices  # what gives its indices once has been asked for them
+        try:
+            self.check(len(indices))
+        except ValueError:
+            self.batch = None
+            raise
+        self.batch = None
+        return indices
+
+    def close(self):
+        """Nobody asks any more: they may be made in a thread."""
+        end = getattr(self.iterator, "close", None)
+        if end is not None:
+            end()
+
+
+cdef class StreamPlan:
+    """Whose turn it is: each worker makes its own batches of an iterable dataset.
+
+    Parameters
+    ----------
+    num_workers : int
+    in_order : bool
+        In turn; else whoever has least to do, so that a slow worker does not end up with all tasks.
+    first : int
+        Whose turn is the first.
+    """
+
+    def __cinit__(self, *_, **__):
+        self.turn, self.sequence, self.pending = [], [], []
+
+    def __init__(self, num_workers, in_order, first=0):
+        self.turn = [(first + k) % num_workers for k in range(num_workers)]
+        self.sequence = [0] * num_workers
+        self.pending = [0] * num_workers
+        self.in_order = bool(in_order)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self.turn:
+            raise StopIteration
+        worker = self.turn[0]
+        if not self.in_order:
+            for other in self.turn:
+                if self.pending[other] < self.pending[worker]:
+                    worker = other
+        self.turn.remove(worker)
+        self.turn.append(worker)
+        self.sequence[worker] += 1
+        self.pending[worker] += 1
+        return worker, self.sequence[worker] - 1
+
+    cdef int came(self, worker) except -1:
+        """A batch (or an error, or the end) has come from the worker."""
+        self.pending[worker] -= 1
+        return 0
+
+    def ended(self, worker, last):
+        """The worker's stream is at its end; `last`: what `StreamFetcher.last` has sent with it."""
+        if worker in self.turn:
+            self.turn.remove(worker)
+
+
+# ---- what has been dispatched and not yet delivered
+#
+# A chain through the slots: a dict by sequence number costs a batch some forty lines of code that nobody else has in
+# the caches.
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(16)
+@cython.auto_pickle(False)
+cdef class Task:
+    """One dispatched task."""
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class InFlight:
+    """Tasks, in the order in which they were dispatched; `n` of them.
+
+    Parameters
+    ----------
+    slots : int
+        Of the segment.
+    """
+
+    def __init__(self, slots):
+        self.by_slot = [None] * slots
+        self.first = self.last = -1
+
+    cdef int add(self, Task task) except -1:
+        """Add what has just been dispatched."""
+        task.before, task.behind = self.last, -1
+        if self.last < 0:
+            self.first = <int> task.slot
+        else:
+            (<Task> self.by_slot[self.last]).behind = <int> task.slot
+        self.last = <int> task.slot
+        self.by_slot[task.slot] = task
+        self.n += 1
+        return 0
+
+    cdef Task remove(self, uint32_t slot):
+        """Take out, and return, the task that lies in a slot; None: there is none."""
+        cdef Task task = <Task> self.by_slot[slot]
+        if task is None:
+            return None
+        if task.before < 0:
+            self.first = task.behind
+        else:
+            (<Task> self.by_slot[task.before]).behind = task.behind
+        if task.behind < 0:
+            self.last = task.before
+        else:
+            (<Task> self.by_slot[task.behind]).before = task.before
+        self.by_slot[slot] = None
+        self.n -= 1
+        return task
+
+    cdef Task oldest(self):
+        """The one that was dispatched first; None if there is none."""
+        return None if self.first < 0 else <Task> self.by_slot[self.first]
+
+    cdef list all(self):
+        """All of them; a list of its own."""
+        cdef list found = []
+        cdef int slot = self.first
+        while slot >= 0:
+            found.append(self.by_slot[slot])
+            slot = (<Task> self.by_slot[slot]).behind
+        return found
+
+
+# ---- snapshots: with each batch of a stream its worker publishes from where another worker could go on
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Snapshots:
+    """Those of one run.
+
+    Parameters
+    ----------
+    engine : Engine
+        Keeps the last snapshot of each worker from run to run.
+    run : int
+    streams : StreamPlan
+    """
+
+    def __init__(self, engine, run, streams):
+        self.ring, self.run, self.streams = engine.ring, run, streams
+        self.kept, self.counters = engine.snapshots, engine.counters
+
+    cdef object keep(self, worker, uint64_t sequence, value):
+        """Keep the snapshot that came with a worker's batch, or with its end; return the batch."""
+        if type(value) is not list or len(value) != 2:  # of a worker that could not begin
+            return value
+        snapshot = (<list> value)[1]
+        if snapshot is not None:
+            self.kept[worker] = self.run, sequence + 1, snapshot
+        return (<list> value)[0]
+
+    def of(self, number, tasks):
+        """Return the last snapshot that a dead worker has published, delivered or not; empty: it had none.
+
+        The worker that takes its place goes on there, and reads again what was published behind it.
+
+        Parameters
+        ----------
+        number : int
+        tasks : iterable of Task
+            What is in flight, of all workers; each one's in the order of their sequence.
+        """
+        run, position, snapshot = self.kept.get(number, (self.run, 0, None))
+        if run != self.run:
+            position = 0
+        due = self.streams.sequence[number] if number in self.streams.turn else None
+        for task in tasks:
+            if task.worker != number:
+                continue
+            if self.ring.await_ready(task.slot, 0, -1) < 0:
+                due = task.sequence
+                break
+            later = self.peek(task.slot)
+            if later is not None:
+                run, position, snapshot = self.run, task.sequence + 1, later
+        if due:
+            by_state = snapshot is not None and run == self.run
+            self.counters.goes_on(by_state, due - position)
+            log_replay(number, due - position, by_state)
+        return snapshot or b""
+
+    cdef object peek(self, uint32_t slot):
+        """The snapshot in a slot that is READY; it stays there."""
+        cdef sr_result result = self.ring.result_of(slot, SR_WHOLE)[0]
+        if result.kind == SR_ERROR:
+            return None
+        try:
+            value = decode(self.ring.payload(slot), self.ring.committed(slot), &result, self.ring, False)
+        except CorruptBatch:
+            return None  # raised when it is this batch's turn
+        return value[1] if type(value) is list and len(value) == 2 else None
+
+
+# ---- which thread may go on, of those that ask one iterator
+#
+# A reentrant lock, but not the system's: the thread that holds it already (a signal's handler asks in the midst) goes
+# on, and where nobody else asks, which is nearly always, it costs two words.
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class ReentrantLock:
+    """One thread at a time; under the GIL nobody comes between a look at the holder and taking its place."""
+
+    def __init__(self):
+        self.queue = queue.SimpleQueue()  # in C: nothing comes between its steps
+
+    cdef unsigned long acquire(self) except? 1:
+        """Wait until no other thread holds it; returns what `release` is to be called with."""
+        cdef unsigned long before = self.holder, me = PyThread_get_thread_ident()
+        if before != 0 and before != me:
+            self.wait()
+            before = 0
+        self.holder = me
+        return before
+
+    cdef bint is_mine(self) noexcept:
+        """Return whether the calling thread holds the lock."""
+        return self.holder == PyThread_get_thread_ident()
+
+    cdef int release(self, unsigned long before) except -1:
+        """Let another have it."""
+        self.holder = before
+        if before == 0 and self.waiting > 0:
+            self.queue.put(None)
+        return 0
+
+    cdef int wait(self) except -1:
+        self.waiting += 1
+        try:
+            while self.holder != 0:
+                self.queue.get()
+        except BaseException:  # Ctrl-C may have come with a wake-up that is another's now
+            self.queue.put(None)
+            raise
+        finally:
+            self.waiting -= 1
+        return 0

@@ -1,0 +1,441 @@
+"""Blocks of any number of rows in, batches of an exact size out, written where `slipring.empty` puts them.
+
+A block is let go of as soon as its last row has been copied. Compiled, because a batch of a few KiB costs no more
+than what is done for it besides the copy; and because no signal's handler can then come between a row and its count.
+"""
+
+cimport cython
+cimport numpy as cnp
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
+
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.ref cimport Py_INCREF
+from slipring._core._codec cimport copy_in, copy_rows
+from slipring._core._ring cimport current_fill
+
+import numpy as np
+
+from slipring._core._codec import empty
+from slipring._core._ring import in_a_handler
+
+cdef extern from "numpy/arrayobject.h":
+    # numpy's own .pxd has it not.
+    object PyArray_Empty(int nd, cnp.npy_intp *dims, cnp.dtype descr, int fortran)
+
+cnp.import_array()
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Block:
+    """Rows that have all columns: arrays, and a record batch of what has no rows of a fixed size.
+
+    Parameters
+    ----------
+    arrays : list of numpy.ndarray
+        Of `rows` rows each, in the columns' order.
+    rest
+        What has ``slice(at, n)`` and `rows` rows, or None.
+    rows : int
+    writes : bool
+        Some of the arrays are `slipring.streams.blocks.Written`.
+    """
+
+    def __init__(self, list arrays not None, rest, Py_ssize_t rows, bint writes=False):
+        self.arrays, self.rest, self.rows, self.writes = arrays, rest, rows, writes
+
+
+cdef class Rebatcher:
+    """Batches of an exact size from blocks of any.
+
+    An exception ends nothing: rows that were copied already are kept in memory of their own, and begin the batch that
+    is asked for next.
+
+    Parameters
+    ----------
+    source : iterator
+        Of what `feed` reads.
+    feed
+        ``read(given, number, batch)`` returns a `Block`, None for one without rows, or a list of what is to be read
+        in its place; what raises (but in a signal's handler) is passed over. `batch` is the number of the batch that
+        wants it. ``own(rest)`` copies what lies in a block, ``joined(list of rests)`` makes one of several, and
+        ``named(arrays, rest)`` a batch.
+    batch_size : int
+        Rows.
+    drop_last : bool
+        Drop a last batch that is not full.
+
+    Attributes
+    ----------
+    made : int
+        Rows that were given out, or skipped, or passed over because they could not be made.
+    batches : int
+        The same in batches.
+    """
+
+    def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last=False):
+        self.source, self.feed, self.batch_size, self.drop_last = iter(source), feed, batch_size, drop_last
+        self.ahead, self.parts = [], []
+
+    def __iter__(self):
+        return self
+
+    cdef Block drawn_block(self):
+        """The source's next block with rows in it; None at the end.
+
+        No line of Python comes between the source and `given`: a signal's handler costs no block.
+        """
+        while True:
+            if self.given is None:
+                self.given = self.parts.pop() if self.parts else next(self.source, None)
+                if self.given is None:
+                    return None
+            try:
+                block = self.feed.read(self.given, self.number, self.batches)
+            except Exception as error:
+                if not in_a_handler(error):
+                    self.given = None
+                    self.number += 1
+                raise
+            self.given = None
+            if isinstance(block, list):
+                block.reverse()
+                self.parts = <list> block
+                continue
+            self.number += 1
+            if block is not None:
+                return <Block?> block
+
+    cdef bint advance(self) except -1:
+        """Have a block with unused rows; False at the end."""
+        if self.block is not None:
+            return True
+        self.block = <Block> self.ahead.pop() if self.ahead else self.drawn_block()
+        return self.block is not None
+
+    cdef int used(self, Py_ssize_t n) except -1:
+        self.block.at += n
+        if self.block.at >= self.block.rows:
+            self.block = None  # before the next one is asked for
+        return 0
+
+    def skip(self, int64_t rows):
+        """Have `catch_up` pass over so many rows."""
+        self.behind += rows
+
+    def catch_up(self):
+        """Pass over what is to be skipped, and return how many rows the stream has too few for that.
+
+        An exception of the feed costs no row: call it again.
+        """
+        cdef Py_ssize_t n
+        while self.behind > 0:
+            if not self.advance():
+                return self.behind
+            n = min(self.behind, self.block.rows - self.block.at)
+            self.used(n)
+            self.behind -= n
+            self.made += n
+        self.batches = self.made // self.batch_size
+        return 0
+
+    def __next__(self):
+        cdef list out = None, rests = []
+        cdef Py_ssize_t filled = 0, n, wanted
+        cdef Block block
+        try:
+            while filled < self.batch_size:
+                if not self.advance():
+                    break
+                block = self.block
+                if out is None:
+                    out = room_for(block.arrays, self.batch_size)
+                n = wanted = min(self.batch_size - filled, block.rows - block.at)
+                error = None
+                if block.writes:
+                    n, error = written(out, filled, block.arrays, block.at, n)
+                put(out, filled, block.arrays, block.at, n)
+                if n and block.rest is not None:
+                    rest = block.rest.slice(block.at, n)
+                    # A block that ends within a batch is to go now, not with the batch.
+                    rests.append(rest if filled + n == self.batch_size else self.feed.own(rest))
+                    rest = None
+                filled += n
+                self.used(n if n == wanted else n + 1)
+                block = None
+                if n < wanted:
+                    self.passed += 1
+                    if error is not None:
+                        raise error
+            if filled == 0 or (filled < self.batch_size and self.drop_last):
+                raise StopIteration
+            batch = self.feed.named(
+                out if filled == self.batch_size else [array[:filled] for array in out],
+                self.feed.joined(rests) if rests else None,
+            )
+        except StopIteration:
+            raise
+        except BaseException:
+            if filled:
+                self.put_ahead([np.array(array[:filled]) for array in out],
+                               self.feed.joined([self.feed.own(rest) for rest in rests]) if rests else None, filled)
+            raise
+        self.made += filled + self.passed
+        self.passed = 0
+        self.batches += 1
+        return batch
+
+    cdef int put_ahead(self, list arrays, rest, Py_ssize_t rows) except -1:
+        if self.block is not None:
+            self.ahead.append(self.block)
+        self.block = Block(arrays, rest, rows)
+        return 0
+
+    def take_back(self, list arrays not None, rest, Py_ssize_t rows):
+        """Have rows that were given out last come once more: nobody has got them.
+
+        Parameters
+        ----------
+        arrays, rest, rows
+            As `Block` has them. They are copied.
+        """
+        self.put_ahead([np.array(array) for array in arrays], None if rest is None else self.feed.own(rest), rows)
+        self.made -= rows
+        self.batches -= 1
+
+
+cdef class Shuffler(Rebatcher):
+    """The same in a random order, drawn from a buffer of rows.
+
+    Each batch is drawn without replacement from `size` rows (at the end: from what is left), whose places the next
+    rows take. Blocks are copied into the buffer as they come.
+
+    Parameters
+    ----------
+    source, feed, batch_size, drop_last
+        As `Rebatcher` has them; besides, ``pool(size)`` makes what keeps rests by their place in the buffer.
+    size : int
+        Rows of the buffer, at least `batch_size`.
+    rng : numpy.random.Generator
+    """
+
+    cdef Py_ssize_t size, count
+    cdef Py_ssize_t drawn  # of the last of these, for a batch that could not be given out
+    cdef object rng, pool
+    cdef list room      # an array of `size` rows for each column; None before the first row
+    cdef object order   # which places of the buffer are taken: the first `count`
+    cdef int64_t[::1] places
+
+    def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last, Py_ssize_t size, rng):
+        Rebatcher.__init__(self, source, feed, batch_size, drop_last)
+        self.size, self.rng = size, rng
+        self.order = np.arange(size, dtype=np.int64)
+        self.places = self.order
+
+    cdef int fill(self) except -1:
+        """Have the buffer full, or all that is left in it."""
+        cdef Py_ssize_t n, i, wanted
+        cdef Block block
+        while self.drawn == 0 and self.count < self.size and self.advance():
+            block = self.block
+            if self.room is None:
+                # Ordinary memory: the buffer outlives the slot.
+                self.room = [np.empty((self.size, *array.shape[1:]), array.dtype) for array in block.arrays]
+                self.pool = None if block.rest is None else self.feed.pool(self.size)
+            n = wanted = min(self.size - self.count, block.rows - block.at)
+            error, arrays, first = None, block.arrays, block.at
+            if block.writes:
+                arrays, first = [room_for_one(array, n) for array in arrays], 0
+                n, error = written(arrays, 0, block.arrays, block.at, n)
+                put(arrays, 0, block.arrays, block.at, n)
+            if n and block.rest is not None:
+                self.pool.put(self.order[self.count:self.count + n], block.rest.slice(block.at, n),
+                              self.order[:self.count])
+            for i in range(len(arrays)):
+                scatter(self.room[i], &self.places[self.count], arrays[i], first, n)
+            self.count += n
+            self.used(n if n == wanted else n + 1)
+            block = arrays = None
+            if error is not None:
+                raise error
+        return 0
+
+    cdef int draw(self, Py_ssize_t n) except -1:
+        """Have `n` places, drawn at random, as the last of those that are taken: Fisher's and Yates' shuffle."""
+        cdef Py_ssize_t i, last
+        cdef const int64_t[::1] drawn = self.rng.integers(0, np.arange(self.count, self.count - n, -1))
+        for i in range(n):
+            last = self.count - 1 - i
+            self.places[drawn[i]], self.places[last] = self.places[last], self.places[drawn[i]]
+        return 0
+
+    def catch_up(self):
+        cdef Py_ssize_t n
+        while self.behind > 0:
+            self.fill()
+            n = min(self.batch_size, self.count)
+            if n == 0:
+                return self.behind
+            self.draw(n)
+            self.count -= n
+            self.behind -= n
+            self.made += n
+            self.batches += 1
+        return 0
+
+    def __next__(self):
+        cdef list out
+        cdef Py_ssize_t n, i
+        if self.ahead:  # taken back: already drawn
+            block = <Block> self.ahead[len(self.ahead) - 1]
+            out = room_for(block.arrays, block.rows)
+            put(out, 0, block.arrays, 0, block.rows)
+            n, rest = block.rows, block.rest
+        else:
+            self.fill()
+            n = min(self.batch_size, self.count)
+            if n == 0 or (n < self.batch_size and self.drop_last):
+                raise StopIteration
+            out = room_for(self.room, n)
+            if self.drawn == 0:
+                self.draw(n)
+                self.drawn = n
+            for i in range(len(out)):
+                gather(out[i], self.room[i], &self.places[self.count - n], n)
+            rest = None if self.pool is None else self.pool.take(self.order[self.count - n:self.count])
+        batch = self.feed.named(out, rest)
+        if self.drawn:
+            self.count -= self.drawn
+            self.drawn = 0
+        else:
+            self.ahead.pop()
+        self.made += n
+        self.batches += 1
+        return batch
+
+    cdef int put_ahead(self, list arrays, rest, Py_ssize_t rows) except -1:
+        self.ahead.append(Block(arrays, rest, rows))
+        return 0
+
+    cdef bint advance(self) except -1:
+        if self.block is None:
+            self.block = self.drawn_block()
+        return self.block is not None
+
+
+cdef class Reading:
+    """An iterator over the batches of a `Rebatcher` that a subclass makes when the first one is asked for.
+
+    Attributes
+    ----------
+    made : Rebatcher or None
+        ``open()`` of the subclass sets it.
+    behind : int
+        Rows that are to be passed over first; ``catch_up()`` of the subclass does so, and sets it to 0.
+    """
+
+    cdef public object made
+    cdef public int64_t behind
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.made is None:
+            self.open()
+        if self.behind:
+            self.catch_up()
+        return next(self.made)
+
+
+cdef list room_for(list arrays, Py_ssize_t rows):
+    """Arrays for so many rows, in the slot that is being filled."""
+    if current_fill() is None:
+        return [room_for_one(array, rows) for array in arrays]
+    return [empty((rows, *(<object> array).shape[1:]), (<object> array).dtype) for array in arrays]
+
+
+cdef object room_for_one(array, Py_ssize_t rows):
+    """An array for so many rows of a column, in ordinary memory."""
+    cdef cnp.npy_intp dims[64]  # as many as numpy has
+    cdef cnp.ndarray like
+    if not isinstance(array, np.ndarray):
+        return np.empty((rows, *array.shape[1:]), array.dtype)
+    like = array
+    dims[0] = rows
+    memcpy(dims + 1, cnp.PyArray_DIMS(like) + 1, (cnp.PyArray_NDIM(like) - 1) * sizeof(cnp.npy_intp))
+    Py_INCREF(like.descr)  # the call takes it
+    return PyArray_Empty(cnp.PyArray_NDIM(like), dims, like.descr, 0)
+
+
+cdef tuple written(list to, Py_ssize_t at, list source, Py_ssize_t first, Py_ssize_t n):
+    """Have columns write their rows to ``to[...][at:at + n]``; returns how many all could, and what kept the next."""
+    cdef Py_ssize_t i
+    error = None
+    for i in range(len(to)):
+        if not isinstance(source[i], np.ndarray):
+            made, why = source[i].write((<object> to[i])[at:at + n], first)
+            if made < n:
+                n, error = made, why
+    return n, error
+
+
+cdef cnp.npy_intp row_size(cnp.ndarray array) noexcept:
+    """Bytes of a row."""
+    cdef cnp.npy_intp size = cnp.PyArray_ITEMSIZE(array)
+    cdef int d
+    for d in range(1, cnp.PyArray_NDIM(array)):
+        size *= cnp.PyArray_DIM(array, d)
+    return size
+
+
+cdef int put(list to, Py_ssize_t at, list source, Py_ssize_t first, Py_ssize_t n) except -1:
+    """Copy rows of each column to ``to[...][at:at + n]``."""
+    cdef Py_ssize_t i
+    cdef cnp.npy_intp row
+    cdef cnp.ndarray there, here
+    for i in range(len(to)):
+        if not isinstance(source[i], np.ndarray):
+            continue  # it has been written
+        there, here = to[i], source[i]
+        if cnp.PyArray_IS_C_CONTIGUOUS(here):
+            row = row_size(there)
+            copy_in(<char *> cnp.PyArray_DATA(there) + at * row, <char *> cnp.PyArray_DATA(here) + first * row, n * row)
+        else:
+            (<object> there)[at:at + n] = (<object> here)[first:first + n]
+    return 0
+
+
+cdef int scatter(cnp.ndarray to, const int64_t *places, cnp.ndarray source, Py_ssize_t first, Py_ssize_t n) except -1:
+    """Copy rows to the places that are numbered."""
+    cdef Py_ssize_t i
+    cdef cnp.npy_intp row = row_size(to)
+    cdef char *there = <char *> cnp.PyArray_DATA(to)
+    cdef const char *here
+    if not cnp.PyArray_IS_C_CONTIGUOUS(source):
+        source = np.ascontiguousarray((<object> source)[first:first + n])
+        first = 0
+    here = <const char *> cnp.PyArray_DATA(source) + first * row
+    with nogil:
+        for i in range(n):
+            memcpy(there + places[i] * row, here + i * row, row)
+    return 0
+
+
+cdef int gather(cnp.ndarray to, cnp.ndarray source, const int64_t *places, Py_ssize_t n) except -1:
+    """Copy the rows that are numbered, one behind the other."""
+    cdef Py_ssize_t i
+    cdef cnp.npy_intp row = row_size(to)
+    cdef const char **rows = <const char **> PyMem_Malloc(n * sizeof(char *))
+    if rows == NULL:
+        raise MemoryError()
+    for i in range(n):
+        rows[i] = <const char *> cnp.PyArray_DATA(source) + places[i] * row
+    copy_rows(<char *> cnp.PyArray_DATA(to), rows, n, row)
+    PyMem_Free(rows)
+    return 0
+
+
+include "_rebatch_shards.pxi"
+include "_rebatch_iterator.pxi"

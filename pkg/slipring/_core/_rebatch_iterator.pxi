@@ -1,0 +1,113 @@
+"""One pass over a stream's loader, and how far it is.
+
+Compiled: between the batch and its count, and between that and who has asked, no signal's handler can raise.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t
+
+from slipring._core.engine import exiting
+
+cdef object _exiting = exiting  # no global of the module: those may have gone when an iterator is dropped at exit
+
+
+@cython.final
+cdef class Place:
+    """How far a pass is.
+
+    Parameters
+    ----------
+    epoch : int
+    rows : list of int
+        That each worker has given.
+    turn : int
+        Whose batch comes next.
+
+    Attributes
+    ----------
+    ended : bool
+    begun : bool
+        A pass goes on from here, or has.
+    notes : list
+        What came last with a batch of each worker, where batches come with notes.
+    """
+
+    cdef readonly object epoch
+    cdef readonly list rows
+    cdef readonly object turn
+    cdef readonly bint ended
+    cdef public bint begun
+    cdef readonly list notes
+
+    def __init__(self, epoch, rows, turn=0):
+        self.epoch, self.rows, self.turn = epoch, list(rows), turn
+        self.notes = [None] * len(self.rows)
+
+    def __reduce__(self):
+        return Place, (self.epoch, self.rows, self.turn)
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class StreamIterator:
+    """What ``iter`` of a `StreamLoader` returns. One thread at a time may ask it.
+
+    Parameters
+    ----------
+    batches : LoaderIterator
+    place : Place
+        Is moved along.
+    noted : bool
+        What comes is a list of a note and the batch; a note begins with the worker's number and the rows that it is
+        behind. Else these are looked up.
+    on_end : callable, optional
+        Called when the iteration is at its end, closed or dropped.
+    """
+
+    cdef object batches, on_end
+    cdef Place place
+    cdef bint noted
+
+    def __init__(self, batches, Place place not None, bint noted=False, on_end=None):
+        self.batches, self.place, self.noted, self.on_end = batches, place, noted, on_end
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Place place = self.place
+        cdef Py_ssize_t worker
+        try:
+            batch = next(self.batches)
+        except StopIteration:
+            place.ended = True
+            self.end()
+            raise
+        if self.noted:
+            note, batch = <list?> batch
+            worker = (<list?> note)[0]
+            place.rows[worker] = (<list> note)[1]
+            place.notes[worker] = note
+            place.turn = (worker + 1) % len(place.rows)
+            return batch
+        worker = self.batches.last_worker
+        for column in (<dict?> batch).values():
+            place.rows[worker] = <int64_t> place.rows[worker] + len(column)
+            break
+        place.turn = (worker + 1) % len(place.rows)
+        return batch
+
+    def close(self):
+        """End the iteration; batches that are held stay valid."""
+        self.batches.close()
+        self.end()
+
+    cdef int end(self) except -1:
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end()
+        return 0
+
+    def __del__(self):
+        if self.on_end is not None and not _exiting():
+            self.end()

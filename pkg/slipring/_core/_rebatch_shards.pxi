@@ -1,0 +1,107 @@
+"""Batches of an exact size from shards, which can say where in a shard the rows given out end."""
+
+import bisect
+
+cimport cython
+from libc.stdint cimport int64_t
+
+
+from slipring.errors import BlockError
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Opened:
+    """The blocks of a shard, and whether its source has failed: a generator that has raised is at its end."""
+
+    cdef object blocks
+    cdef bint failed
+
+    def __init__(self, blocks):
+        self.blocks = iter(blocks)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return next(self.blocks)
+        except StopIteration:
+            raise
+        except BaseException:
+            self.failed = True
+            raise
+
+
+cdef class ShardRebatcher(Rebatcher):
+    """A `Rebatcher` of pieces of shards, one after the other: it can say where in a shard the rows given out end.
+
+    A shard whose source has raised is opened again when the next batch is asked for, and goes on at the row that it
+    had come to.
+
+    Parameters
+    ----------
+    open
+        Called with a shard's number: returns an iterable of what `feed` reads.
+    feed, batch_size, drop_last
+        As `Rebatcher` has them.
+    pieces : list of list
+        Of each the shard's number, and its first row that is to be given out.
+    """
+
+    cdef object open
+    cdef list pieces
+    cdef list ends  # of the pieces that are at their end: how many rows had been drawn by then
+    cdef int64_t drawn
+    cdef int64_t before  # rows of the open shard that come before those to be given out
+
+    def __init__(self, open, feed, Py_ssize_t batch_size, bint drop_last, list pieces not None):
+        Rebatcher.__init__(self, (), feed, batch_size, drop_last)
+        self.source = None
+        self.open, self.pieces, self.ends = open, pieces, []
+
+    cdef int64_t begun(self, Py_ssize_t piece) except -1:
+        """How many rows had been drawn when a piece began."""
+        return <int64_t> self.ends[piece - 1] if piece else 0
+
+    cdef Block drawn_block(self):
+        cdef Block block
+        cdef Py_ssize_t n, at
+        while True:
+            if self.source is not None and (<Opened?> self.source).failed:
+                self.source = None
+            if self.source is None:
+                at = len(self.ends)
+                if at == len(self.pieces):
+                    return None
+                number, first = self.pieces[at]
+                self.before = <int64_t> first + self.drawn - self.begun(at)
+                self.source = Opened(self.open(number))
+            try:
+                block = Rebatcher.drawn_block(self)
+            except BlockError:
+                if self.before and self.given is None and not (<Opened?> self.source).failed:
+                    continue  # it was raised when these rows were given out
+                raise
+            if block is None:
+                if self.before:
+                    self.source = None
+                    number, first = self.pieces[len(self.ends)]
+                    raise ValueError(
+                        f"shard {number} is read from row {first} on, but has {self.before} rows too few for that: "
+                        "resume with the shards that the states were taken of"
+                    )
+                self.ends.append(self.drawn)
+                self.source = None
+                continue
+            n = min(self.before, block.rows)
+            block.at = n
+            self.before -= n
+            self.drawn += block.rows - n
+            if n < block.rows:
+                return block
+
+    def place(self):
+        """Return how many pieces were given out, and the row of the next one's shard that comes next."""
+        at = bisect.bisect_right(self.ends, self.made)
+        return (at, self.pieces[at][1] + self.made - self.begun(at)) if at < len(self.pieces) else (at, 0)

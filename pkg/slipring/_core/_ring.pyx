@@ -1,0 +1,340 @@
+"""The whole handle on a segment, and this layer's interface: Python modules import from here."""
+
+import copyreg
+import io
+import os
+import pickle
+
+cimport cython
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+
+from slipring.errors import shown, told
+from slipring._core.text import task_too_large
+
+include "_ring_check.pxi"
+include "_ring_segment.pxi"
+include "_ring_slot.pxi"
+include "_ring_descriptors.pxi"
+
+cnp.import_array()
+
+__all__ = [
+    "DIRECT", "EPOCH_BITS", "FINISH", "JOINED", "MAX_RANGES", "MAX_SLOTS", "MAX_WORKERS", "POISON", "SERVING",
+    "STAGED", "TASK_NEXT", "USER_SEEDED", "WHOLE", "Lease", "Meter", "Own", "Pickled", "Ring", "copy_bytes",
+    "copy_ways", "current", "forking_worker", "mix", "now", "reductions", "start_time",
+]
+
+# Type -> function, as in `copyreg.dispatch_table`: how values of another library are pickled among indices.
+reductions = {}
+
+USER_SEEDED = 1  # sr_participant.flags: worker_init_fn seeded a generator itself
+FINISH = SR_FINISH
+WHOLE = SR_WHOLE
+DIRECT = SR_LAYOUT_DIRECT
+STAGED = SR_LAYOUT_STAGED
+JOINED, SERVING = SR_PARTICIPANT_JOINED, SR_PARTICIPANT_SERVING
+MAX_RANGES = SR_MAX_RANGES  # of a cooperative batch
+MAX_SLOTS = SR_MAX_SLOTS
+MAX_WORKERS = SR_MAX_PARTICIPANTS - 1
+TASK_NEXT = SR_TASK_NEXT
+EPOCH_BITS = 32  # of a task's epoch are its number; those above may tell a position, see `workers.seeding.Share`
+
+
+def copy_ways():
+    """Return the names of the ways that this processor has of copying large batches; `copy_bytes` takes one."""
+    return COPY_WAYS[1 : copy_widest() + 1]
+
+
+def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, way):
+    """Copy as collation does; the benchmark and the tests of the ways call it."""
+    cdef uint64_t n = min(to.shape[0], source.shape[0])
+    if way not in copy_ways():
+        raise ValueError(f"this processor copies by {', '.join(copy_ways())}, not {way!r}")
+    cdef uint32_t number = COPY_WAYS.index(way)
+    with nogil:
+        copy_by(number, &to[0], &source[0], n)
+
+
+def mix(*words):
+    """Return a 64-bit hash of integers: the seed of a range of rows.
+
+    Steps of splitmix64, chained (G. L. Steele, D. Lea and C. H. Flood, Fast splittable pseudorandom number generators,
+    OOPSLA 2014).
+
+    Same words, same seed, on every machine and in every process.
+    """
+    cdef uint64_t h = 0x9E3779B97F4A7C15, z
+    for word in words:
+        z = (<uint64_t> (word & 0xFFFFFFFFFFFFFFFF)) + h
+        z = (z ^ (z >> 30)) * <uint64_t> 0xBF58476D1CE4E5B9
+        z = (z ^ (z >> 27)) * <uint64_t> 0x94D049BB133111EB
+        h = (z ^ (z >> 31)) + <uint64_t> 0x9E3779B97F4A7C15
+    return h
+
+
+def pickled(value):
+    """Return the pickle of indices, or of one of them."""
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL)
+    if reductions:
+        pickler.dispatch_table = {**copyreg.dispatch_table, **reductions}
+    pickler.dump(value)
+    return stream.getvalue()
+
+
+def unpicklable(indices, error):
+    """Return the exception for indices of a batch that cannot be pickled, as what is no int must be."""
+    which = "what a sampler gave"
+    for index in indices:
+        try:
+            pickled(index)
+        except Exception as own:
+            which, error = shown(index), own
+            break
+    kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
+    return kind(
+        f"{which} cannot be pickled, which it must be to reach a worker: {told(error)}. Define functions and "
+        "classes at the top level of a module; what a closure would hold, functools.partial can"
+    )
+
+
+@cython.final
+@cython.no_gc
+@cython.auto_pickle(False)
+cdef class Slices:
+    """Consecutive slices of the indices below `length`, or of a permutation of them; before the first.
+
+    The order that slipring itself sets, batch by batch: compiled, and without an object per batch, because all of it
+    runs where the training process has cold caches.
+
+    Parameters
+    ----------
+    length : int
+    size : int
+        Indices per slice; the last may have fewer.
+    drop_last : bool
+        Not then.
+    order : numpy.ndarray of int64, optional
+        Shape (length,), contiguous. Default: as they come; a dataset may be longer than memory.
+    """
+
+    def __init__(self, uint64_t length, uint64_t size, bint drop_last=False, order=None):
+        if order is not None:
+            # By numpy's own interface: a memoryview would have the format described in text.
+            if not (cnp.PyArray_Check(order) and cnp.PyArray_TYPE(order) == cnp.NPY_INT64
+                    and cnp.PyArray_NDIM(order) == 1 and cnp.PyArray_IS_C_CONTIGUOUS(order)
+                    and <uint64_t> cnp.PyArray_DIM(order, 0) == length):
+                raise TypeError(f"order must be a contiguous array of {length} int64, not {order!r}")
+            self.data = <const int64_t *> cnp.PyArray_DATA(order)
+        self.order = order
+        self.size = size
+        self.end = length - length % size if drop_last else length
+
+    cpdef bint advance(self) noexcept:
+        """Go on to the next slice; False if there is none."""
+        self.first += self.n
+        self.n = min(self.size, self.end - self.first)
+        return self.n > 0
+
+    cdef void write(self, int64_t *out) noexcept:
+        """Write the present slice's `n` indices."""
+        cdef uint64_t i
+        if self.data != NULL:
+            memcpy(out, self.data + self.first, self.n * 8)
+        else:
+            for i in range(self.n):
+                out[i] = <int64_t> (self.first + i)
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Pickled:
+    """Indices that are not all ints of 64 bits, so that they arrive as the very types they were.
+
+    A pickle is made before a slot is picked for it: that runs users' code, in which another task may take the slot.
+
+    Parameters
+    ----------
+    indices : sized iterable
+    """
+
+    def __init__(self, indices):
+        self.rows = len(indices)
+        forget_handlers()
+        try:
+            self.data = pickled(indices)
+        except Exception as error:
+            if raised_by_a_handler(error):
+                raise
+            raise unpicklable(indices, error) from error
+
+
+cdef class Ring(Segment):
+    """A segment with its tasks; see `Segment` for the parameters."""
+
+    @property
+    def circulating(self):
+        """int: slots neither leased nor kept by worker code."""
+        self.made()
+        return self.in_circulation()
+
+    def slot_memory(self, uint32_t slot):
+        """Return (address, bytes): the part of a slot's payload that has memory."""
+        self.made()
+        return <uint64_t> self.payload(slot), self.committed(slot)
+
+    cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t run, uint64_t epoch, uint64_t seq,
+                            uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
+                            bint single) except? 0:
+        """Put a task into a free slot and wake a worker.
+
+        Nothing of Python's runs in it, so a slot that was free is free still when it gets the task.
+
+        Parameters
+        ----------
+        indices : list of int, Pickled, Slices or None
+            Slices that stand at the batch; None: 'your next'.
+
+        Returns
+        -------
+        int
+            The slot's generation; `NOT_FREE` where its memory is being given back; `NOT_INTS` for anything but a list
+            of ints of 64 bits: make it `Pickled`.
+        """
+        cdef sr_task task
+        self.usable()
+        memset(&task, 0, sizeof(task))
+        task.iteration, task.epoch, task.seq, task.seed = run, epoch, seq, seed
+        task.sequence, task.addressee, task.flags = sequence, addressee, SINGLE if single else 0
+        if indices is None:
+            task.kind = SR_TASK_NEXT
+        elif type(indices) is Slices:
+            self.write_slice(slot, <Slices> indices, &task)
+        elif type(indices) is Pickled:
+            self.write_pickle(slot, <Pickled> indices, &task)
+        elif type(indices) is not list or not self.write_ints(slot, <list> indices, &task):
+            return NOT_INTS
+        if 0 < chunk < task.rows:
+            task.chunk = chunk
+            task.n_ranges = (task.rows + chunk - 1) // chunk
+        return self.put_task(slot, &task)
+
+    cdef int write_slice(self, uint32_t slot, Slices indices, sr_task *task) except -1:
+        if indices.n > UINT32_MAX:  # a task has 32 bits for its rows
+            raise task_too_large(8 * int(indices.n), 8 * int(UINT32_MAX), self.capacity, None)
+        task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> indices.n, indices.n * 8
+        indices.write(<int64_t *> self.task_room(slot, task.bytes))
+        return 0
+
+    cdef int write_ints(self, uint32_t slot, list indices, sr_task *task) except -1:
+        """0 if there is anything but ints of 64 bits."""
+        cdef Py_ssize_t i, n = len(indices)
+        cdef int64_t *out = <int64_t *> self.task_room(slot, n * 8)
+        cdef int overflow = 0
+        for i in range(n):
+            if not PyLong_CheckExact(indices[i]):
+                return 0
+            out[i] = PyLong_AsLongLongAndOverflow(indices[i], &overflow)
+            if overflow:
+                return 0
+        task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> n, n * 8
+        return 1
+
+    cdef int write_pickle(self, uint32_t slot, Pickled indices, sr_task *task) except -1:
+        task.kind, task.rows, task.bytes = SR_TASK_OBJECT, <uint32_t> indices.rows, len(indices.data)
+        memcpy(self.task_room(slot, task.bytes), PyBytes_AS_STRING(indices.data), task.bytes)
+        self.meter.pickled_tasks += 1
+        return 0
+
+    def in_flight(self, uint32_t participant):
+        """Return the indices of the tasks that a worker has claimed or that are addressed to it, by sequence number.
+
+        Returns
+        -------
+        list of (int, list or None)
+            Sequence number and indices (None for a stream), lowest sequence number first.
+        """
+        cdef uint32_t slot = 0
+        cdef list found = []
+        self.made()
+        while self.find_owned(participant, &slot):
+            fill = make_fill(self, participant, slot, SR_WHOLE, 0)
+            found.append((fill.seq, None if fill.kind == SR_TASK_NEXT else list(fill.indices())))
+            slot += 1
+        return sorted(found, key=lambda pair: pair[0])
+
+    def claim(self, uint32_t participant, double seconds):
+        """Wait for a task and claim it; a negative number waits for ever.
+
+        Returns
+        -------
+        Fill or None
+            None when the time is up or the segment is closed.
+        """
+        cdef uint32_t slot = 0, which = 0
+        cdef uint64_t gen = 0
+        if self.ptr == NULL:
+            self.made()
+        if not self.claim_task(participant, seconds, &slot, &which, &gen):
+            return None
+        return make_fill(self, participant, slot, which, gen)
+
+    def claim_free(self, uint32_t participant, double seconds):
+        """Queue mode: wait for a free slot and claim it; None when the time is up."""
+        cdef uint32_t slot = 0
+        cdef uint64_t gen = 0
+        cdef uint64_t deadline = clock() + <uint64_t> (seconds * 1e9) if 0 <= seconds < 1e9 else <uint64_t> -1
+        self.made()
+        if not self.claim_slot(participant, deadline, &slot, &gen):
+            return None
+        return make_fill(self, participant, slot, SR_WHOLE, gen)
+
+
+cdef class Own:
+    """What a consumer without workers makes itself: one fill, kept until it is published.
+
+    What a signal's handler raises may come between any two steps of Python code, but not amidst `next`.
+
+    Parameters
+    ----------
+    ring : Ring
+    """
+
+    cdef Ring ring
+    cdef Fill fill
+
+    def __init__(self, Ring ring not None):
+        self.ring = ring
+
+    def next(self):
+        """Return the fill to be worked on, the one that was interrupted or another; None: nothing is to do."""
+        if self.fill is not None and self.fill.done:
+            self.fill = None
+        if self.fill is None and self.ring is not None:
+            self.fill = self.ring.claim(1, 0)
+        return self.fill
+
+    def unfinished(self):
+        """Return the fill that was interrupted; None: there is none."""
+        return None if self.fill is None or self.fill.done else self.fill
+
+
+def attach(cls, duplicate, record, limited_by):
+    """Make a handle of the descriptors that came with a new process."""
+    cdef Segment segment
+    fd = duplicate.detach()
+    also = -1
+    try:
+        also = -1 if record is None else record.detach()
+        segment = cls(fd=fd, record=also)
+    finally:
+        os.close(fd)
+        if also >= 0:
+            os.close(also)
+    segment.limited_by = limited_by
+    return segment

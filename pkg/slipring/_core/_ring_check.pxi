@@ -1,0 +1,169 @@
+"""What the C ring answers, as exceptions."""
+
+import _signal
+import os
+import signal
+from functools import partial
+from types import FunctionType, MethodType
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EBADF, EFBIG, EINTR, ENOMEM, ENOSPC, ESHUTDOWN, ESTALE, EXDEV
+from libc.stdint cimport uint64_t
+
+from posix cimport signal as c_signal
+
+from slipring._core cimport _cring as c
+from slipring.errors import Closed, SlotLost
+from slipring._core.text import segment_closed, segment_full, segment_refused
+
+BACKINGS = {"auto": c.SR_BACKING_AUTO, "shm": c.SR_BACKING_SHM, "memfd": c.SR_BACKING_MEMFD}
+COPY_WAYS = (None, "memcpy", "stores of 16 bytes", "stores of 64 bytes")  # enum sr_copy
+BACKING_NAMES = {
+    c.SR_BACKING_AUTO: "attached",
+    c.SR_BACKING_SHM: "shm",
+    c.SR_BACKING_MEMFD: "memfd",
+    c.SR_BACKING_DIR: "dir",
+}
+LIMITS = {
+    c.SR_LIMIT_FILESYSTEM: "the file system that holds the segment",
+    c.SR_LIMIT_CGROUP: "the memory cgroup (the container's limit)",
+    c.SR_LIMIT_MEMORY: "the machine's available memory",
+    c.SR_LIMIT_ADDRESS: "the limit on address space (RLIMIT_AS, ulimit -v)",
+    c.SR_LIMIT_FILESIZE: "the limit on file size (RLIMIT_FSIZE, ulimit -f)",
+    c.SR_LIMIT_MAPPED: "the address space that the process has left",
+    c.SR_LIMIT_MAPPINGS: "the number of mappings (vm.max_map_count)",
+    c.SR_LIMIT_LOCKED: "the limit on locked memory (RLIMIT_MEMLOCK, ulimit -l)",
+}
+# What a segment takes when it is made; all others are met when a batch needs memory.
+RESERVED = (c.SR_LIMIT_ADDRESS, c.SR_LIMIT_MAPPED, c.SR_LIMIT_MAPPINGS, c.SR_LIMIT_LOCKED)
+
+
+# What a signal's handler has raised last, as an address: it must not be kept alive.
+cdef void *_raised = NULL
+
+
+cdef int refused(int rc) except -1:
+    """`check`, for a code that is an error's."""
+    global _raised
+    if rc == -EINTR:
+        try:
+            PyErr_CheckSignals()
+        except BaseException as error:
+            _raised = <void *> error
+            raise
+        return 0
+    if rc == -ESHUTDOWN:
+        raise Closed("the segment has been closed; make a new loader, or a new iterator of it")
+    if rc == -ESTALE:
+        raise SlotLost("the slot has gone on to another batch: it was taken from a worker thought dead")
+    if rc == -EXDEV:
+        raise OSError(EXDEV, "made in another PID namespace, where nobody can tell from here who lives: run "
+                      "all its processes in one container")
+    raise OSError(-rc, os.strerror(-rc))
+
+
+cdef int refuse(int rc, c.sr_alloc_error *why, uint64_t slots) except -1:
+    """Turn a refusal of memory into SegmentFull, with the numbers and the remedy."""
+    if why.limit in RESERVED:
+        raise segment_refused(why.needed, why.free, LIMITS[why.limit], slots)
+    if rc == -ENOSPC or rc == -EFBIG or rc == -ENOMEM:
+        raise segment_full(why.needed, why.free, LIMITS.get(why.limit, "the system"), slots)
+    if rc == -EBADF:
+        raise segment_closed()
+    return check(rc)
+
+
+cdef void forget_handlers() noexcept:
+    """Nothing that is raised from now on is what a signal's handler has raised so far.
+
+    Call it before code whose exceptions `raised_by_a_handler` is asked of: another exception may get the address of one
+    that was freed.
+    """
+    global _raised
+    _raised = NULL
+
+
+cdef bint raised_by_a_handler(error) except -1:
+    """Whether a signal's handler has raised an exception: in `check`, or amidst the Python code it came from."""
+    return <void *> error == _raised or in_a_handler(error)
+
+
+def in_a_handler(error):
+    """Whether an exception's traceback leads through a signal's handler of this program.
+
+    It runs no Python code, in which another handler could raise: not even that of module signal.
+    """
+    traceback = error.__traceback__
+    codes = set()
+    for number in _signal.valid_signals():
+        handler = _signal.getsignal(number)
+        if callable(handler):
+            codes.add(code_of(handler))
+    while traceback is not None and codes:
+        if traceback.tb_frame.f_code in codes:
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+cdef object code_of(called):
+    """The code that runs first when something is called; None: it is none of Python's."""
+    while type(called) is not FunctionType:
+        if isinstance(called, partial):
+            called = called.func
+        elif type(called) is MethodType:
+            called = called.__func__
+        else:
+            called = type(called).__call__
+            if type(called) is not FunctionType:
+                return None
+    return called.__code__
+
+
+def put_handlers(dict handlers):
+    """Install signals' handlers: all of them, also where one that comes meanwhile raises; that is raised at the end.
+
+    Compiled, because no handler runs here but in `signal.signal` itself, before it has done anything.
+    """
+    raised = None
+    for number, handler in handlers.items():
+        restarts = _restarts_calls(number)
+        for _ in range(100):  # as often as another comes, and raises
+            try:
+                signal.signal(number, handler)
+                break
+            except BaseException as error:
+                raised = error if raised is None else raised
+        if restarts:
+            signal.siginterrupt(number, False)  # signal.signal has undone it
+    if raised is not None:
+        raise raised
+
+
+def hand_back(dict handlers, mask, list came):
+    """Install handlers again, go back to a signal mask, and call the handlers of what came meanwhile.
+
+    All of it, whatever they raise; the first of that is raised at the end.
+    """
+    raised = None
+    try:
+        put_handlers(handlers)
+    except BaseException as error:
+        raised = error
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # then looks for what was pending
+    except BaseException as error:
+        raised = error if raised is None else raised
+    for what in came:
+        try:
+            handlers[what[0]](*what)
+        except BaseException as error:
+            raised = error if raised is None else raised
+    if raised is not None:
+        raise raised
+
+
+cdef bint _restarts_calls(int number) except -1:
+    """Whether system calls go on behind a signal (`signal.siginterrupt`)."""
+    cdef c_signal.sigaction_t now
+    return c_signal.sigaction(number, NULL, &now) == 0 and (now.sa_flags & c_signal.SA_RESTART) != 0

@@ -1,0 +1,549 @@
+"""The two ways to hold a slot: a consumer's lease, and a worker's fill."""
+
+import pickle
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.object cimport PyTypeObject, newfunc
+from cpython.ref cimport PyObject, Py_REFCNT
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+
+cdef extern from *:
+    """
+    /* The fill that the calling thread works on: what slipring.empty() allocates from. Borrowed. */
+    static __thread PyObject *slipring_current_fill = NULL;
+    /* What a sample of the thread's last batch took. Fast ones are timed by the coarse clock. */
+    static __thread uint64_t slipring_sample_ns = UINT64_MAX;
+    /* The sample that the calling thread reads for a batch that another thread makes. Borrowed. */
+    static __thread PyObject *slipring_current_reading = NULL;
+    """
+    PyObject *slipring_current_fill
+    PyObject *slipring_current_reading
+    uint64_t slipring_sample_ns
+
+cdef extern from *:
+    const uint64_t NO_INDEX "(UINT64_C(1) << 63)"  # in the place of an index: the row
+
+POISON = 0xDB
+cdef uint64_t PRECISE_NS = 2000  # who reads samples faster than that is not to pay for the precise clock
+READ, DECODE, RESIZE = range(3)  # stages of `spent`
+
+
+# ---- leases: the consumer's hold on a slot ----------------------------------------------------------------
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(16)
+cdef class Lease:
+    """The base object of every view on a slot; its end is the slot's release."""
+
+    cdef void release(self) noexcept:
+        # A forked child holds a copy of this object, but the lease is its parent's.
+        if self.active and self.fork_generation == forks():
+            # Arrays that worker code keeps are not poisoned: they are its own.
+            if self.ring.poison and not self.result.flags & HELD:
+                memset(self.payload, POISON, min(self.result.bytes, self.limit))
+            self.ring.release(self.slot, self.gen)
+        self.active = False
+
+    def __dealloc__(self):
+        self.release()
+
+
+cdef Lease take(Segment ring, uint32_t participant, uint32_t slot):
+    """READY -> LEASED; None if another consumer was faster (queue mode)."""
+    cdef Lease lease = Lease.__new__(Lease)
+    lease.ring, lease.slot = ring, slot
+    if not ring.take(participant, slot, &lease.gen, &lease.result):
+        return None
+    lease.fork_generation = ring.fork_generation  # this process's, or it could not have taken
+    lease.active = True
+    lease.payload = ring.payload(slot)
+    lease.limit = ring.committed(slot)
+    return lease
+
+
+# ---- fills: a worker's hold on a slot ---------------------------------------------------------------------
+
+
+@cython.final
+@cython.no_gc
+cdef class Hold:
+    """The base object of arrays that worker code got inside a slot.
+
+    If one of them outlives the publish, the slot does not circulate until the last has gone.
+    """
+
+    def __dealloc__(self):
+        if self.fork_generation == forks() and self.ring.unuse(self.slot) and self.published:
+            self.ring.unpin(self.participant, self.slot, self.gen)
+
+
+cdef Fill make_fill(Segment ring, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen):
+    cdef Fill fill = Fill.__new__(Fill)
+    fill.ring, fill.participant, fill.slot, fill.range, fill.gen = ring, participant, slot, which, gen
+    fill.fork_generation = forks()
+    fill.task = ring.task_of(slot)
+    fill.payload = ring.payload(slot)
+    return fill
+
+
+cdef object part_of(rows, uint32_t first, uint32_t end):
+    """Return a range of what a sampler gave for a batch; of a set, which has no slices, a list."""
+    try:
+        return rows[first:end]
+    except (TypeError, KeyError):
+        return list(rows)[first:end]
+
+
+@cython.auto_pickle(False)
+cdef class Room:
+    """Memory that a value is written to, piece by piece."""
+
+    cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL:
+        """Return `nbytes` of it; they stay where they are until the next call."""
+        raise TypeError("a Room is what has memory")
+
+    cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept:
+        """Where `data` lies in it; UINT64_MAX if it does not lie there wholly."""
+        return <uint64_t> -1
+
+
+@cython.final
+cdef class Fill(Room):
+    """A claimed slot, or a claimed range of its rows."""
+
+    def __enter__(self):
+        global slipring_current_fill
+        # A dataset may iterate a loader without workers: then one fill is made inside another.
+        self.outer = current_fill()
+        slipring_current_fill = <PyObject *> self
+        return self
+
+    def __exit__(self, *exc):
+        global slipring_current_fill
+        slipring_current_fill = <PyObject *> self.outer if self.outer is not None else NULL
+        self.outer = None
+
+    @property
+    def range(self):
+        """int or None: the claimed range; None for a whole slot, FINISH when all ranges are done."""
+        return None if self.range == SR_WHOLE else self.range
+
+    cdef bint whole(self) noexcept:
+        """Whether this worker alone has the slot: not one of its ranges."""
+        return self.range == SR_WHOLE or self.range == SR_FINISH
+
+    @property
+    def run(self):
+        return self.task.iteration
+
+    @property
+    def epoch(self):
+        return self.task.epoch
+
+    @property
+    def seq(self):
+        return self.task.seq
+
+    @property
+    def seed(self):
+        return self.task.seed
+
+    @property
+    def sequence(self):
+        return self.task.sequence
+
+    @property
+    def kind(self):
+        return self.task.kind
+
+    @property
+    def claimed_at(self):
+        """int: when the slot, or the first of its ranges, was claimed; ns of `now`."""
+        return self.ring.claimed_at(self.slot)
+
+    @property
+    def single(self):
+        return bool(self.task.flags & SINGLE)
+
+    @property
+    def n_rows(self):
+        """int: rows of the whole batch."""
+        return self.task.rows
+
+    @property
+    def used(self):
+        """int: bytes of the slot that this worker has taken."""
+        return self.end
+
+    @property
+    def n_ranges(self):
+        return self.task.n_ranges
+
+    def rows_of(self, uint32_t which):
+        """Return (first, end): the rows of a range."""
+        first = which * self.task.chunk
+        return first, min(first + self.task.chunk, self.task.rows)
+
+    def indices(self):
+        """Return the indices of this slot or range: what the sampler gave, or that part of it."""
+        cdef const int64_t *at = <const int64_t *> self.ring.task_area(self.slot)
+        cdef uint32_t i, first = 0, end = self.task.rows
+        if self.range < SR_MAX_RANGES:
+            first, end = self.rows_of(self.range)
+        if self.task.kind == SR_TASK_OBJECT:
+            rows = pickle.loads(PyBytes_FromStringAndSize(<char *> at, self.task.bytes))
+            self.rows = rows if self.range >= SR_MAX_RANGES else part_of(rows, first, end)
+        else:
+            self.rows = [None] * (end - first)
+            for i in range(first, end):
+                self.rows[i - first] = at[i]
+        return self.rows
+
+    @property
+    def asked_for(self):
+        """list or None: the indices, once they have been read."""
+        return None if self.rows is None else list(self.rows)
+
+    cdef int check(self) except -1:
+        """Refuse what a forked child would do to its parent's slot."""
+        if self.fork_generation != forks():
+            raise RuntimeError(
+                "this process has been forked while its parent was making a batch or putting a message, "
+                "which is the parent's alone: end such a child with os._exit()"
+            )
+        return 0
+
+    # ---- memory
+
+    cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL:
+        """Return `nbytes` of this slot's payload, committed."""
+        self.check()
+        cdef uint64_t offset = self.ring.alloc(self.participant, self.slot, nbytes, align)
+        self.end = max(self.end, offset + nbytes)
+        return self.payload + offset
+
+    cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept:
+        cdef uint64_t at = <uint64_t> data, base = <uint64_t> self.payload
+        if at < base or at + nbytes > base + self.limit():
+            return <uint64_t> -1
+        return at - base
+
+    cdef bint is_kept(self) noexcept:
+        """Whether anybody has an array of this slot, or a view of one."""
+        cdef Hold hold = self.hold
+        return hold is not None and Py_REFCNT(hold) > 2  # this function and this fill have one each
+
+    cdef uint64_t limit(self) noexcept:
+        return self.ring.committed(self.slot)
+
+    cdef Hold holder(self):
+        cdef Hold hold = self.hold
+        if hold is None:
+            hold = Hold.__new__(Hold)
+            hold.ring, hold.participant, hold.slot, hold.gen = self.ring, self.participant, self.slot, self.gen
+            hold.fork_generation = forks()
+            self.ring.use(self.slot)
+            self.hold = hold
+        return hold
+
+    def rewind(self, bint hard=False, uint64_t keep=0):
+        """Forget what was allocated, to write an error in place of a batch.
+
+        Arrays that worker code keeps stay as they are, unless `hard`: then they must not be used any more,
+        and the error has a place even where no memory is left. The first `keep` bytes stay in any case.
+        """
+        self.check()
+        cdef Hold hold = self.hold
+        # Two references are this function's and this fill's own.
+        cdef bint kept = not hard and hold is not None and Py_REFCNT(hold) > 2
+        cdef uint32_t which
+        cdef uint64_t limit = self.limit()
+        if kept and self.range == SR_FINISH:
+            # What is kept may be what another worker has staged.
+            for which in range(self.task.n_ranges):
+                self.end = max(self.end, min(self.result_of(which).bytes, limit))
+        self.ring.rewind(self.participant, self.slot, self.gen)
+        self.end = max(self.end, keep) if kept else keep
+        if self.end:
+            self.ring.alloc(self.participant, self.slot, self.end, 1)
+
+    cdef void note(self, uint64_t begun, uint64_t fetched) noexcept:
+        """Add the times of fetching and collating, up to now, and the skipped samples to the slot's."""
+        global slipring_sample_ns
+        slipring_sample_ns = (fetched - begun) // max(<uint64_t> 1, <uint64_t> self.task.rows)
+        self.ring.note(self.slot, begun, fetched, self.skipped)
+        self.ring.note_parts(self.slot, &self.parts)
+
+    cdef void begin_row(self, uint32_t row, object index) noexcept:
+        """The sample of a row, of the slot or the range, is read from now on."""
+        cdef uint64_t now = tick()
+        self.end_row(now)
+        row = self.of_batch(row)
+        self.row_since, self.row_index = now, self.shown_index(row, index)
+        self.ring.note_row(self.participant, self.slot, row, now)
+
+    cdef uint32_t of_batch(self, uint32_t row) noexcept:
+        """The row of the whole batch."""
+        return row + self.range * self.task.chunk if self.range < SR_MAX_RANGES else row
+
+    cdef int64_t shown_index(self, uint32_t row, object index) noexcept:
+        """An index as it is recorded; the row of the batch in the place of what is no such number."""
+        cdef int64_t shown = <int64_t> (NO_INDEX | row)
+        if PyLong_CheckExact(index):
+            shown = PyLong_AsLongLongAndOverflow(index, &self.overflow)
+            if self.overflow:
+                shown = <int64_t> (NO_INDEX | row)
+        return shown
+
+    cdef void end_row(self, uint64_t now) noexcept:
+        if self.row_since != 0 and now - self.row_since > self.parts.slowest_ns:
+            self.parts.slowest_ns, self.parts.slowest_index = now - self.row_since, self.row_index
+
+    cdef void end_rows(self) noexcept:
+        """All samples have been read."""
+        cdef uint64_t now
+        if self.row_since != 0:
+            now = tick()
+            self.end_row(now)
+            self.row_since = 0
+            self.ring.note_row(self.participant, self.slot, SR_WHOLE, now)
+
+    # ---- the end of a fill
+
+    cdef int publish(self, sr_result *result) except -1:
+        self.check()
+        # Whoever still refers to the hold, besides this fill, is an array that worker code kept.
+        cdef Hold hold = self.hold
+        self.hold = None
+        cdef bint held = hold is not None and (Py_REFCNT(hold) > 1 or self.ring.stays(self.slot))
+        result.flags = (result.flags & SET_APART) | (HELD if held else 0)
+        self.ring.publish(self.participant, self.slot, self.gen, result, held)
+        self.done = True
+        # Only now: a slot that was not published is not to be given back by this hold.
+        if held:
+            hold.published = True
+        return 0
+
+    def __dealloc__(self):
+        global slipring_current_fill
+        if slipring_current_fill == <PyObject *> self:  # its block was never left
+            slipring_current_fill = NULL
+
+    def abort(self):
+        """Give the slot back; nothing is published, and arrays in it must not be used any more."""
+        self.check()
+        self.ring.abort(self.participant, self.slot, self.gen)
+        self.done = True
+
+    cdef int give_back(self) except -1:
+        """As `abort`, but arrays in it that code has kept stay good as long as they live (queue mode).
+
+        In a forked child nothing: the slot is its parent's.
+        """
+        cdef Hold hold = self.hold
+        self.hold = None
+        if self.fork_generation != forks():
+            return 0
+        if hold is None or (Py_REFCNT(hold) == 1 and not self.ring.stays(self.slot)):
+            return self.ring.abort(self.participant, self.slot, self.gen)
+        self.ring.park(self.participant, self.slot, self.gen)
+        hold.published = True
+        return 0
+
+    # ---- cooperative slots
+
+    cdef const sr_result *result_of(self, uint32_t which) except NULL:
+        """What a range staged; SR_WHOLE: the settled layout."""
+        if which != SR_WHOLE and which >= self.task.n_ranges:
+            raise IndexError(f"range {which} of {self.task.n_ranges}")
+        return self.ring.result_of(self.slot, which)
+
+    cdef int settle(self, int layout, const sr_result *result) except -1:
+        self.check()
+        return self.ring.settle(self.participant, self.slot, self.gen, layout, result)
+
+    cdef int range_done(self, const sr_result *result) except -1:
+        """End this range; 1 if this worker must now finish the whole slot."""
+        self.check()
+        cdef int rc = self.ring.range_done(self.participant, self.slot, self.range, self.gen, result)
+        if rc == 1:
+            self.range = SR_FINISH
+        else:
+            self.done = True
+        return rc
+
+    def propose_layout(self):
+        """Return 0 if this worker decides how the rows lie, else DIRECT or STAGED."""
+        self.check()
+        return self.ring.propose(self.participant, self.slot, self.gen)
+
+
+cdef Fill current_fill():
+    """The fill that this thread works on, or None. One that was inherited by a fork is the parent's."""
+    cdef Fill fill
+    if slipring_current_fill == NULL:
+        return None
+    fill = <Fill> slipring_current_fill
+    return fill if fill.fork_generation == forks() else None
+
+
+cdef bint has_slow_samples() noexcept:
+    """Return whether a sample of this thread's last batch took so long that the precise clock costs little."""
+    return slipring_sample_ns > PRECISE_NS
+
+
+cdef uint64_t tick() noexcept:
+    """Return the time, from the coarse clock if samples are fast."""
+    return clock() if has_slow_samples() else coarse_clock()
+
+
+cdef sr_parts *current_parts() noexcept:
+    """Where the calling thread notes what its sample takes; NULL where it reads for no batch."""
+    cdef Fill fill = current_fill()
+    if fill is not None:
+        return &fill.parts
+    return NULL if slipring_current_reading == NULL else &(<Reading> slipring_current_reading).parts
+
+
+def skip():
+    """Count a sample that the dataset passes over, for the batch that this thread makes; False where it makes none."""
+    cdef Fill fill = current_fill()
+    cdef Reading reading
+    if fill is not None:
+        fill.skipped += 1
+        return True
+    if slipring_current_reading == NULL:
+        return False
+    reading = <Reading> slipring_current_reading
+    reading.skipped += 1
+    return True
+
+
+# ---- samples that are read beside one another, by other threads than the one that makes the batch
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Reading:
+    """What reading one sample takes. A context: inside it the calling thread reads that sample.
+
+    It may be entered several times, one after the other: a coroutine's turns.
+    """
+
+    def __enter__(self):
+        global slipring_current_reading
+        if self.begun == 0:
+            self.begun = clock()
+        slipring_current_reading = <PyObject *> self
+        return self
+
+    def __exit__(self, *exc):
+        global slipring_current_reading
+        slipring_current_reading = NULL
+        self.ended = clock()
+
+
+def wait_for_row(uint32_t row, index):
+    """Have it known from outside that this is the first sample of the batch which is not there yet."""
+    cdef Fill fill = current_fill()
+    if fill is not None:
+        fill.row_since = 0  # what it takes, its `Reading` knows
+        fill.begin_row(row, index)
+
+
+def end_reading(list asked, list readings, uint64_t since):
+    """Note for the batch that this thread makes what reading its samples has taken, from `since` to now.
+
+    Stages that ran beside one another are noted as their parts of that time. Returns how many samples were
+    skipped, where no batch is made in a slot.
+    """
+    cdef Fill fill = current_fill()
+    cdef Reading reading
+    cdef uint64_t took, total = 0, skipped = 0
+    cdef uint64_t spent[3]
+    cdef uint32_t row = 0
+    cdef double part
+    memset(spent, 0, sizeof(spent))
+    for row in range(<uint32_t> len(readings)):
+        reading = readings[row]
+        skipped += reading.skipped
+        if fill is None or reading.ended == 0:
+            continue
+        took = reading.ended - reading.begun
+        total += took
+        if took > fill.parts.slowest_ns:
+            fill.parts.slowest_ns = took
+            fill.parts.slowest_index = fill.shown_index(fill.of_batch(row), asked[row])
+        spent[0] += reading.parts.read_ns
+        spent[1] += reading.parts.decode_ns
+        spent[2] += reading.parts.resize_ns
+        fill.parts.hits += reading.parts.hits
+        fill.parts.misses += reading.parts.misses
+    if fill is None:
+        return skipped
+    fill.skipped += skipped
+    part = min(1.0, <double> (clock() - since) / total) if total else 0.0
+    fill.parts.read_ns += <uint64_t> (part * spent[0])
+    fill.parts.decode_ns += <uint64_t> (part * spent[1])
+    fill.parts.resize_ns += <uint64_t> (part * spent[2])
+    fill.row_since = 0
+    fill.ring.note_row(fill.participant, fill.slot, SR_WHOLE, clock())
+    return 0
+
+
+def at_row(uint32_t row, index):
+    """A dataset that makes its batches itself is at that row; None as index: at none any more."""
+    cdef Fill fill = current_fill()
+    if fill is None:
+        return
+    if index is None:
+        fill.end_rows()
+    else:
+        fill.begin_row(row, index)
+
+
+def spent(int stage, uint64_t since):
+    """The time since then was of a stage of fetching: READ, DECODE or RESIZE. Returns the time now."""
+    cdef uint64_t now = clock()
+    cdef sr_parts *parts = current_parts()
+    if parts == NULL:
+        return now
+    if stage == 0:
+        parts.read_ns += now - since
+    elif stage == 1:
+        parts.decode_ns += now - since
+    else:
+        parts.resize_ns += now - since
+    return now
+
+
+cdef int looked_up(bint hit) noexcept:
+    """A sample was, or was not, in a cache; for the batch that this thread makes."""
+    cdef sr_parts *parts = current_parts()
+    if parts != NULL:
+        parts.hits += hit
+        parts.misses += not hit
+    return 0
+
+
+def current():
+    """Return the fill that this thread works on, or None."""
+    return current_fill()
+
+
+# ---- nobody else makes them: without their slot, each method would need a check
+
+
+cdef object refuse_to_make(type kind, PyObject *arguments, PyObject *named):
+    raise TypeError(f"a {kind.__name__} is made by what takes or claims a slot")
+
+
+(<PyTypeObject *> Lease).tp_new = <newfunc> refuse_to_make
+(<PyTypeObject *> Hold).tp_new = <newfunc> refuse_to_make
+(<PyTypeObject *> Fill).tp_new = <newfunc> refuse_to_make

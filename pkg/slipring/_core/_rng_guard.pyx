@@ -1,0 +1,104 @@
+"""The generators of a batch that the caller's own thread makes: taken and given back whole, whatever comes between.
+
+Compiled, because in Python a signal's handler may raise between any two steps, and the caller would be left with a
+batch's generators.
+"""
+
+cimport cython
+
+from slipring._core._ring import in_a_handler
+from slipring._core import seeding
+from slipring._core.worker_info import get_worker_info, swap_thread_info
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class RngGuard:
+    """A context in which the caller's generators are put aside.
+
+    Parameters
+    ----------
+    owner : object, optional
+        Has the generators that are used meanwhile, and gets them again: as ``states``, what
+        `save_globals` returned (None: it has none), and as ``place``. None: the block sets its own.
+    """
+
+    cdef object owner, saved, place
+
+    def __init__(self, owner=None):
+        self.owner = owner
+
+    def __enter__(self):
+        self.saved = seeding.save_globals()
+        self.place = seeding.swap_place(seeding.NOWHERE if self.owner is None else self.owner.place)
+        if self.owner is not None and self.owner.states is not None:
+            try:
+                seeding.restore_globals(self.owner.states)
+            except BaseException:
+                self.put_back()
+                raise
+
+    def __exit__(self, kind, error, traceback):
+        raised = None
+        if self.owner is not None and self.owner.states is not None:
+            self.owner.states, raised = surely(seeding.save_globals, (), raised)
+        raised = self.put_back(raised)
+        if raised is not None:
+            raise raised
+
+    cdef object put_back(self, raised=None):
+        """Give the caller's back; returns what has been raised meanwhile, the first."""
+        place, raised = surely(seeding.swap_place, (self.place,), raised)
+        if self.owner is not None:
+            self.owner.place = place
+        return surely(seeding.restore_globals, (self.saved,), raised)[1]
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class AsWorker:
+    """A context in which `slipring.rng` and `get_worker_info` answer as in a worker.
+
+    Global generators stay the caller's.
+
+    Parameters
+    ----------
+    owner : object
+        Has as ``place`` what `slipring.rng` goes on with, and gets it again.
+    info : WorkerInfo
+        The answer, if the calling thread or process is no worker already.
+    """
+
+    cdef object owner, info, place
+
+    def __init__(self, owner, info):
+        self.owner, self.info = owner, info
+
+    def __enter__(self):
+        info = get_worker_info() or self.info
+        self.place = seeding.swap_place(self.owner.place)  # if a handler raises in it, nothing has been swapped
+        self.info, raised = surely(swap_thread_info, (info,), None)
+        if raised is not None:
+            raise self.put_back(raised)
+
+    def __exit__(self, kind, error, traceback):
+        raised = self.put_back(None)
+        if raised is not None:
+            raise raised
+
+    cdef object put_back(self, raised):
+        self.info, raised = surely(swap_thread_info, (self.info,), raised)
+        self.owner.place, raised = surely(seeding.swap_place, (self.place,), raised)
+        return raised
+
+
+cdef tuple surely(function, tuple arguments, raised):
+    """Call a function until no handler raises in it; it can be called again. Returns (what it did, `raised` or that).
+    """
+    while True:
+        try:
+            return function(*arguments), raised
+        except BaseException as error:
+            if isinstance(error, Exception) and not in_a_handler(error):
+                raise
+            raised = error if raised is None else raised

@@ -1,0 +1,289 @@
+"""Samples of a batch that are read beside one another: by threads of the worker, or in its event loop.
+
+For datasets that wait: for a disk, a network, a service. A worker has the threads and the loop to itself, they begin
+with the first batch that wants them, and end with the worker. They are daemons: a read that never returns keeps
+neither a worker's process nor the program from ending.
+"""
+
+import collections
+import inspect
+import itertools
+import os
+import queue
+import signal
+import threading
+import time
+import weakref
+from functools import partial
+
+from slipring._core import seeding, skipping
+from slipring._core._collate import LIST, RowWriter
+from slipring._core._ring import Reading, end_reading, now, wait_for_row
+from slipring._core.signals import no_interrupt
+from slipring._core.worker_info import swap_thread_info
+from slipring._offered import offered
+from slipring.errors import RemoteError
+
+END_S = 1.0  # to wait for threads at the worker's end; one that is in a read by then is left to its fate
+
+
+def is_awaitable(thing):
+    """Whether it is to be awaited: what an ``async def`` has returned."""
+    return hasattr(type(thing), "__await__")
+
+
+def is_async(dataset):
+    """Whether its ``__getitem__`` is an ``async def``."""
+    return inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
+
+
+def reads_in_one_call(dataset):
+    """Whether its ``__getitems__`` does more than to ask another dataset sample by sample, as torch's Subset does."""
+    kind = type(dataset)
+    if (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "Subset"):
+        inner = dataset.dataset
+        return callable(getattr(inner, "__getitems__", None)) and reads_in_one_call(inner)
+    return True
+
+
+class Concurrency:
+    """Reads samples beside one another, for one worker.
+
+    Parameters
+    ----------
+    most : int or None
+        The loader's `fetch_threads`: so many threads, and so many coroutines at once; None: no thread, and all
+        coroutines of a batch.
+    """
+
+    def __init__(self, most):
+        self.most = most
+        self.readers, self.ends = {}, {}  # by kind: what has the threads or the loop, and what ends it
+        self.pid = None
+
+    @property
+    def has_threads(self):
+        """bool: whether samples are read by threads."""
+        return self.most is not None and self.most > 1
+
+    def _part(self, kind):
+        """Return the threads or the loop; another process's, from before a fork, are none here."""
+        if self.pid != os.getpid():
+            self.readers, self.ends, self.pid = {}, {}, os.getpid()
+        if kind not in self.readers:
+            # A handler that raised here would leave threads and descriptors behind.
+            with no_interrupt() as mask:
+                # Threads inherit the mask, and so do processes that a dataset starts.
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                self._start(kind)
+        return self.readers[kind]
+
+    def _start(self, kind):
+        if kind == "loop":
+            from slipring._core.event_loop import EventLoop
+
+            part = EventLoop()
+        else:
+            from slipring._core.fetch_threads import FetchThreads
+
+            part = FetchThreads(self.most)
+        self.readers[kind] = part
+        end = self.ends[kind] = weakref.finalize(self, part.end)
+        end.atexit = False  # they are daemons
+
+    def by_threads(self, read, asked, fetcher, rows):
+        """Write ``[read(one) for one in asked]`` to `rows`, read by the threads; see `_put_all`.
+
+        Returns
+        -------
+        list or None
+            Awaitables, if `read` returns awaitables. None of them is in a row.
+        """
+        threads = self._part("threads")
+        samples = _samples(len(asked))
+
+        def submit(row):
+            return threads.submit(samples[row], read, asked[row])
+
+        return _put_all(submit, self.most, samples, asked, fetcher, rows)
+
+    def tried(self, read, asked):
+        """The same, with None in place of what has failed; no random numbers are drawn there.
+
+        Where one is a `RemoteError` that will be raised, those behind it are not waited for: None.
+        """
+        threads = self._part("threads")
+        samples = [_Sample(seeding.NOWHERE, None) for _ in asked]
+        futures = [threads.submit(s, read, one) for s, one in zip(samples, asked)]
+        found = [None] * len(futures)
+        try:
+            for n, future in enumerate(futures):
+                found[n] = None if future.exception() is not None else future.result()
+                if isinstance(found[n], RemoteError) and not found[n].missing:
+                    break
+            return found
+        finally:
+            for future in futures:
+                future.cancel()
+            futures.clear()
+
+    def in_turn(self, read, asked):
+        """Yield the same, as many at a time as there are threads; none is begun before the first is asked for."""
+        threads, asked, futures = self._part("threads"), iter(asked), collections.deque()
+        try:
+            while True:
+                for one in itertools.islice(asked, self.most - len(futures)):
+                    futures.append(threads.submit(_Sample(seeding.NOWHERE, None), read, one))
+                if not futures:
+                    return
+                future = futures.popleft()
+                yield None if future.exception() is not None else future.result()
+                del future
+        finally:
+            for future in futures:
+                future.cancel()
+            futures.clear()
+
+    def offered(self):
+        """Return a context in which a dataset that makes a whole batch finds the threads; see `_offered`."""
+        return offered(self)
+
+    def by_loop(self, read, asked, fetcher, rows):
+        """The same of an async function `read`."""
+        self._gather([lambda one=one: read(one) for one in asked], asked, fetcher, rows)
+
+    def awaited(self, awaitables, asked, fetcher, rows):
+        """Await them in the worker's event loop, and write their results to `rows`."""
+        try:
+            self._gather([lambda made=made: made for made in awaitables], asked, fetcher, rows)
+        except BaseException:
+            self._part("loop").forget(awaitables)
+            raise
+
+    def _gather(self, makers, asked, fetcher, rows):
+        loop = self._part("loop")
+        samples = _samples(len(makers))
+
+        def submit(row):
+            return loop.submit(samples[row], makers[row])
+
+        _put_all(submit, len(makers) if self.most is None else self.most, samples, asked, fetcher, rows)
+
+    def one(self, awaitable):
+        """Return what it gives: a batch's worth in one call, with the numbers of the whole batch."""
+        sample = _Sample(seeding.swap_place(seeding.NOWHERE), _thread_info())
+        future = self._part("loop").submit(sample, lambda: awaitable)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+            seeding.swap_place(sample.place)
+
+    def close(self):
+        """End threads and loop; nobody waits long for one that is amidst of a read."""
+        if self.pid != os.getpid():
+            return
+        ends, self.ends, parts, self.readers = list(self.ends.values()), {}, list(self.readers.values()), {}
+        for end in ends:
+            end()
+        deadline = time.monotonic() + END_S
+        for part in parts:
+            for thread in part.threads:
+                if thread is not threading.current_thread():
+                    thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _put_all(submit, most, samples, asked, fetcher, rows):
+    """Read samples concurrently, and write each to its row when it is read; see `Concurrency.by_threads`.
+
+    If reads fail, the exception of the first sample in order is raised here and stored in ``fetcher.failed``. Reads
+    that have not started are cancelled.
+
+    Parameters
+    ----------
+    submit : callable
+        Called with a row. It starts to read the sample and returns the future.
+    most : int
+        The largest number of samples that are being read or wait for their rows. All wait for the first one, which
+        determines the layout.
+    samples : list of _Sample
+    """
+    done, futures, early = queue.SimpleQueue(), {}, []
+    begun, end, since = 0, len(asked), now()
+    failed = awaitables = None
+    try:
+        while True:
+            while begun < end and len(futures) < most:
+                futures[begun] = future = submit(begun)
+                future.add_done_callback(partial(_done, done, begun))
+                begun += 1
+            row = next(iter(futures), end)
+            if row >= end:  # all samples before the failed one have been read
+                break
+            if done.empty():
+                wait_for_row(row, asked[row])
+            row = done.get()
+            if _has_failed(futures[row]):
+                if row < end:
+                    failed, end = row, row
+                continue
+            if row and rows.count == 0:
+                early.append(row)
+                continue
+            if row == 0:
+                if is_awaitable(futures[0].result()):
+                    rows = awaitables = RowWriter(0, end, LIST)
+                early.sort()
+            for ready in (row, *early):
+                rows.put(ready, futures.pop(ready).result())
+            early.clear()
+        if failed is not None:
+            try:
+                futures[failed].result()
+            except Exception as error:
+                fetcher.failed = error, failed
+                raise
+        return None if awaitables is None else awaitables.read_back()
+    finally:
+        for future in futures.values():
+            future.cancel()
+        futures.clear()  # they refer to exceptions, and those to this frame
+        skipping.apart.skipped += end_reading(asked, [sample.reading for sample in samples], since)
+
+
+def _done(done, row, future):
+    done.put(row)
+
+
+def _has_failed(future):
+    return future.cancelled() or future.exception() is not None
+
+
+class _Sample:
+    """A context in which the calling thread reads one sample: its random numbers, who it is, what it takes."""
+
+    __slots__ = ("info", "place", "reading")
+
+    def __init__(self, place, info):
+        self.place, self.info, self.reading = place, info, Reading()
+
+    def __enter__(self):
+        self.place = seeding.swap_place(self.place)
+        self.info = swap_thread_info(self.info)
+        self.reading.__enter__()
+
+    def __exit__(self, *exc):
+        self.reading.__exit__(*exc)
+        self.info = swap_thread_info(self.info)
+        self.place = seeding.swap_place(self.place)
+
+
+def _samples(n):
+    info = _thread_info()
+    return [_Sample(place, info) for place in seeding.sample_places(n)]
+
+
+def _thread_info():
+    info = swap_thread_info(None)
+    swap_thread_info(info)
+    return info

@@ -1,0 +1,300 @@
+"""A segment and its workers: what iterations run on, and what outlives them."""
+
+import atexit
+import dataclasses
+import logging  # noqa: F401 - its hook at a fork takes its lock behind `_importing`, as the import of the pool does
+import multiprocessing.util  # its end terminates workers; what is registered behind it is called before
+import os
+import threading
+import time
+
+from slipring._core._ring import USER_SEEDED, Ring
+from slipring._core.deaths import Restarts
+from slipring._core.signals import no_interrupt
+from slipring._core.weak_registry import WeakRegistry
+from slipring.errors import Closed, DescriptorClosed
+
+SPARE_SLOTS = (
+    8  # that a segment has at least beside what is in flight, where more workers come than it began with
+)
+
+_live = WeakRegistry()
+_importing = threading.RLock()  # a child forked meanwhile would wait for ever for what is half imported
+
+
+class Engine:
+    """Makes the segment at once, the workers when a run begins.
+
+    Parameters
+    ----------
+    options : Options
+    job : Job
+    counters : Counters
+    """
+
+    def __init__(self, options, job, counters):
+        self.options = options
+        self.counters = counters
+        self.inline = options.num_workers == 0
+        self.room = options.room
+        self.ring = Ring(
+            options.n_slots,
+            self.room + 1,
+            os.fspath(options.backing),
+            options.slot_bytes or 0,
+            label=f"{type(job.dataset).__name__}, batch_size={job.batch_size}",
+        )
+        counters.add(self.ring.meter)
+        self.memory = None  # of worker processes
+        self.pool = self._pool(job)
+        self.started = False
+        self.snapshots = {}  # of streams that are resumed: worker -> (run, batches, where it was then as bytes)
+        self.running = 0  # the current run's number
+        self.unfinished = None  # the same, until that run has ended
+        self.static = options.dispatch == "static" or options.rng == "worker"
+        self.left_behind = -1  # a slot that a worker was at, when the last run ended
+        self.idle = False  # no run lives or begins: whoever comes by may see to the workers
+        self.overdue = False  # the last run was left because its batch had not come in time
+        self.attachment = None  # what a layer above keeps as long as the segment; closed before that goes
+        self.owner = os.getpid()
+        self.lock = threading.RLock()  # a signal's handler may close the loader amidst of what holds it
+        self.alive = True
+        _live.add(self)
+        _end_before_join()
+
+    def _pool(self, job):
+        # Half of the time to import slipring, so not before it is needed. What registers a class in an ABC at its
+        # import, as compiled modules of numpy do, swallows what a signal's handler raises: Ctrl-C comes behind it.
+        with _importing, no_interrupt():
+            from slipring._core.local_pool import InlinePool, ThreadPool
+            from slipring._core.process_pool import ProcessPool
+            from slipring._core.reporting import look
+
+        self.look = look
+
+        options = self.options
+        if self.inline:
+            return InlinePool(self.ring, job)
+        # Nothing of the engine itself: a cycle would keep the workers of a dropped loader.
+        restarts = Restarts(options.max_restarts if options.respawns else None, self.counters.respawned)
+        if options.method == "thread":
+            return ThreadPool(self.ring, job, restarts)
+        pool = ProcessPool(self.ring, job, options.method, restarts, options.context)
+        self.memory = self.counters.memory
+        self.memory.watch(pool)
+        return pool
+
+    @property
+    def foreign(self):
+        """Whether this process has inherited the engine by a fork."""
+        return self.owner != os.getpid()
+
+    def serves(self, options):
+        """Whether an iteration with these options can have this engine: another number of workers, if they fit."""
+        if not self.alive or self.options == options:
+            return self.alive
+        if self.inline or not 0 < options.num_workers <= self.room:
+            return False
+        if options.look_ahead + options.ahead + SPARE_SLOTS > self.ring.n_slots and options.slots is None:
+            return False
+        return dataclasses.replace(self.options, num_workers=options.num_workers) == options
+
+    @property
+    def fixed(self):
+        """bool: what is made depends on who makes it, so that the workers stay as they are during a run."""
+        return self.inline or self.static or self.pool.job.by_worker
+
+    def resize(self, num_workers):
+        """Have so many workers, in the middle of a run; False: not before the next one.
+
+        Those that are too many leave after their batch, and nobody waits for them.
+        """
+        with self.lock:
+            if self.fixed or not self.started or self.ring.closed or num_workers > self.room:
+                return False
+            self.pool.resize(num_workers)
+            return True
+
+    def _has(self, num_workers):
+        return self.inline or self.pool.wanted == num_workers or self.resize(num_workers)
+
+    def begin_run(self, base_seed):
+        """Start workers if need be; tasks of earlier runs are stale from now on. Returns the run's number."""
+        with self.lock:
+            self.idle = False
+        self.running += 1
+        self.overdue = False
+        self.ring.begin_run(self.running)
+        self.pool.begin_run()
+        if self.pool.changing and not self.ring.closed:
+            self.pool.see_leavers()
+        if self.started and (self.ring.closed or not self._has(self.options.num_workers)):
+            self.stop_workers()  # it was interrupted; or the next ones are to know how many they are
+            if self.pool.stuck:
+                self.shut_down()
+                raise Closed("workers of the iteration before could not be ended: iterate again for new ones")
+        if not self.started:
+            if self.ring.closed:
+                self.ring.reopen()
+            self.snapshots.clear()
+            try:
+                self.started = True  # from here on: what is interrupted is ended again
+                self.pool.start(base_seed)
+                if self.options.worker_init_fn is not None and not self.inline:
+                    self._wait_for_init()
+            except BaseException:
+                self.stop_workers()  # all or none: the next run starts them anew
+                if self.pool.stuck:
+                    self.shut_down()
+                raise
+        self.unfinished = self.running
+        return self.running
+
+    def _wait_for_init(self):
+        """See whether worker_init_fn seeded generators: then who makes a batch matters, and is fixed.
+
+        Who does not begin within `timeout` (it may be stopped) is taken to have done so; next() waits for it.
+        """
+        end = time.monotonic() + (self.options.timeout or float("inf"))
+        for number in range(self.options.num_workers):
+            while not self.ring.wait_serving(number + 1, 0.1):
+                self.pool.check()
+                if time.monotonic() >= end:
+                    self.static = True
+                    return
+            self.static = self.static or bool(self.ring.participant(number + 1)[2] & USER_SEEDED)
+
+    def end_run(self, run, tasks):
+        """Take back what is in flight; workers stay if they are persistent.
+
+        It can be done again when it was interrupted; not when another run has begun.
+        """
+        if self.ring.closed or self.unfinished != run:
+            return
+        self.running += 1
+        self.ring.begin_run(self.running)
+        for task in tasks:
+            if not self.ring.cancel(task.slot, task.gen):
+                self.left_behind = task.slot
+        if self.inline:
+            self.pool.end_run()
+        elif not self.options.persistent_workers:
+            if self.memory is not None:
+                self.memory.measure()
+            self.stop_workers()
+            if self.pool.stuck:
+                self.shut_down()  # they would serve the next run as well, beside its own
+        self.unfinished = None
+        self.idle = True
+        self.see_leavers()
+
+    def see_leavers(self):
+        """Between two runs: see who has left that was told to. It waits for nobody, and any thread may call."""
+        if self.foreign or not (self.idle and self.pool.changing) or not self.lock.acquire(blocking=False):
+            return
+        try:
+            if self.idle and not self.ring.closed:
+                self.pool.see_leavers()
+        finally:
+            self.lock.release()
+
+    def stop_workers(self):
+        """End the workers; the segment stays for the next ones."""
+        with self.lock:
+            self.ring.close()
+            if self.started:
+                self.pool.stop(self.overdue)
+                self.started = False  # after it: what Ctrl-C interrupts can be done again
+
+    def shut_down(self):
+        """End the workers and the segment; leases that are still held keep the memory mapped."""
+        if self.foreign or not self.alive:
+            return
+        self.stop_workers()
+        with self.lock:
+            if self.alive:
+                self.alive = False
+                self.counters.fold(self.ring.meter, self.ring.info, self._last_look())
+                if self.memory is not None:
+                    self.memory.forget(self.pool)
+                _live.discard(self)
+                if self.attachment is not None:
+                    self.attachment.close()
+                self.ring.release_free()
+
+    def _last_look(self):
+        """What can be seen of the segment, for a report that is asked for later."""
+        if self.ring.meter.batches == 0 or exiting():
+            return None
+        try:
+            return self.look(self.ring)
+        except (DescriptorClosed, OSError):  # code of the program has closed it: the report knows less
+            return None
+
+    def __del__(self):
+        # Half-made engines (the segment could not be created) have nothing to end, nor what exit has ended.
+        if getattr(self, "alive", False):
+            self.shut_down()
+
+
+_exit_begun = threading.Event()
+_with_threads = WeakRegistry()  # what has a thread that asks an engine, and ends it by `stop`
+
+# Whether all has been ended. A __del__ has it as a default argument: the modules may have gone by then.
+exiting = _exit_begun.is_set
+
+
+def stop_at_exit(thing):
+    """Have its `stop` called at the interpreter's exit, before all engines are shut down."""
+    _with_threads.add(thing)
+
+
+@atexit.register
+def _shut_down_all():
+    _exit_begun.set()
+    for thing in _with_threads:
+        thing.stop()
+    for engine in _live:
+        engine.shut_down()
+
+
+_finalizer = None  # of this process
+
+
+def _end_before_join():
+    """Register the end of worker processes with multiprocessing.
+
+    A process that multiprocessing started calls no `atexit`: it sends SIGTERM to its daemons and joins them without a
+    limit. Workers ignore that signal if the program handles it. A finalizer with a priority of 0 or more runs earlier.
+    """
+    global _finalizer
+    if _finalizer is None or not _finalizer.still_active():  # a process forgets its parent's as it begins
+        _finalizer = multiprocessing.util.Finalize(None, _end_processes, exitpriority=0)
+
+
+def _end_processes():
+    """Shut down engines with worker processes; threads may still iterate over the others."""
+    _exit_begun.set()
+    for engine in _live:
+        if engine.memory is not None:
+            engine.shut_down()
+
+
+def stay_if_exiting():
+    """Keep a daemon thread, whose loader has ended under it, from saying so: it ends with the interpreter."""
+    if _exit_begun.is_set() and threading.current_thread().daemon:
+        threading.Event().wait()
+
+
+def _abandon_all():
+    global _with_threads, _finalizer
+    _finalizer = None
+    _with_threads = WeakRegistry()  # those were the parent's
+    for engine in _live:
+        engine.pool.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+os.register_at_fork(
+    before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
+)

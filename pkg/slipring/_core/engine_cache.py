@@ -1,0 +1,129 @@
+"""What a loader keeps from epoch to epoch: the segment, and persistent workers."""
+
+import dataclasses
+import os
+import threading
+import weakref
+
+from slipring._core._ring import Meter
+from slipring._core.engine import Engine
+from slipring._core.weak_registry import WeakRegistry
+from slipring.stats import Counters
+
+
+class Moves:
+    """Counts batches on their way to devices."""
+
+    moved_batches = staged_batches = 0
+
+
+class EngineLease:
+    """Takes the kept engine back at an iteration's end; where it has gone with an iteration, nothing is lent."""
+
+    def __init__(self, engines):
+        self.engines = engines
+
+    def __call__(self, engine):
+        self.engines.take_back(engine)
+
+
+class EngineCache:
+    """Lends out one engine that is kept from epoch to epoch, and temporary ones beside it.
+
+    A segment has one run at a time: who iterates while another iterator lives gets an engine of its own, which
+    ends with that iteration.
+
+    Attributes
+    ----------
+    engine : Engine or None
+        The one that is kept.
+    iterators : WeakRegistry
+        Those that `close` is to close; whoever borrows an engine adds itself.
+    """
+
+    def __init__(self):
+        self.counters = Counters()
+        self.moves = Moves()
+        self.inline = Meter()  # batches that were made without workers
+        self.counters.add(self.inline)
+        self.lock, self.pid = threading.RLock(), os.getpid()
+        self.engine = None
+        self._loan = None  # weak reference to what an iteration has
+        self.iterators = WeakRegistry()
+
+    @property
+    def lent(self):
+        """bool: whether an iteration has the kept engine."""
+        return self._loan is not None and self._loan() is not None
+
+    def lend(self, options, job, live_on=False):
+        """Return (engine, on_end) for one iteration; `on_end` takes the engine back.
+
+        Workers that persist have begun with another job: `live_on` says that they know what it resumes. Who
+        replaces one of them begins with this one.
+        """
+        if self.pid != os.getpid():
+            # In a forked child: another thread of the parent may have held the lock.
+            self.lock, self.pid = threading.RLock(), os.getpid()
+        with self.lock:
+            kept = self.engine
+            if kept is not None and kept.foreign:
+                kept, self.engine, self._loan = None, None, None  # the parent's: this process has its own
+            if self.lent:
+                return Engine(options, job, self.counters), _shut_down
+            if kept is not None and not kept.serves(options):
+                kept.shut_down()
+                kept = None
+            if kept is None:
+                kept = self.engine = Engine(options, job, self.counters)
+            elif kept.started and job.resume is not None and not live_on:
+                kept.stop_workers()  # they persist, and do not know where to go on
+            kept.options = options
+            kept.pool.job = job.begun_in(kept.running + 1)
+            loan = EngineLease(self)
+            self._loan = weakref.ref(loan)
+            return kept, loan
+
+    def forget_workers(self):
+        """End workers that persist: the next iteration's begin anew, with seeds of its own."""
+        with self.lock:
+            if self.engine is not None and not self.lent and not self.engine.foreign:
+                self.engine.stop_workers()
+
+    def take_back(self, engine):
+        """An iteration has ended; an engine that failed is not kept."""
+        if engine is self.engine:
+            self._loan = None
+            if not engine.alive:
+                self.engine = None
+
+    def stats(self, slots):
+        """Return the `Stats` of all iterations so far."""
+        engine = self.engine
+        alive = engine is not None and engine.alive
+        if alive:
+            engine.see_leavers()
+        stats = self.counters.stats(
+            engine.ring.info if alive else None, engine.ring.n_slots if alive else slots
+        )
+        pins = engine.attachment if alive else None
+        return dataclasses.replace(
+            stats,
+            moved_batches=self.moves.moved_batches,
+            staged_batches=self.moves.staged_batches,
+            registered_bytes=0 if pins is None else pins.registered_bytes,
+            registration_refused=None if pins is None else pins.refused,
+        )
+
+    def close(self):
+        """End iterations and workers."""
+        for iterator in self.iterators:
+            iterator.close()
+        with self.lock:
+            if self.engine is not None:
+                self.engine.shut_down()
+            self.engine = self._loan = None  # behind it: what Ctrl-C interrupts can be done again
+
+
+def _shut_down(engine):
+    engine.shut_down()

@@ -1,0 +1,225 @@
+"""How an exception gets from a worker to the consumer: as a record in the slot, raised in its batch's place."""
+
+import array
+import contextlib
+import os
+import pickle
+import traceback
+
+from slipring._core._ring import LIMITS
+from slipring._core.text import batch_too_large, segment_full
+from slipring.errors import BatchTooLarge, SegmentFull, WorkerError, brief, shown
+from slipring.redaction import redacted
+
+_TOO_LARGE, _UNKNOWN = 1000, 1001  # besides the ring's own kinds of limits
+# Exceptions that mean something to whoever calls next(): raising them there would end the loop silently.
+SIGNALS = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
+
+
+def record(error, worker, seq, indices, clear=True, culprit=(None, None)):
+    """Describe an exception in values that any slot can carry.
+
+    `culprit`: index and row of the sample that raised it, if it was one.
+
+    Returns
+    -------
+    dict
+        worker, pid, seq, indices, index, row, type, text, traceback, class (bytes, or None if it cannot be
+        found by its name), pickle (bytes, or None if it cannot be rebuilt).
+    """
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    if clear:  # local variables of the failed frames may be arrays inside the slot
+        traceback.clear_frames(error.__traceback__)
+    return {
+        "worker": worker,
+        "pid": os.getpid(),
+        "seq": seq,
+        "indices": _plain(indices),
+        "index": None if culprit[1] is None else _plain(culprit[:1])[0],
+        "row": culprit[1],
+        "type": f"{type(error).__module__}.{type(error).__qualname__}",
+        "text": redacted(_text_of(error)),
+        "traceback": redacted(text),
+        "class": _class(error),
+        "pickle": _pickle(error),
+    }
+
+
+def shortened(described):
+    """The same record within what is always committed (8 KiB): the traceback's end, only a small pickle."""
+    indices, data = described["indices"], described["pickle"]
+    if indices and all(type(i) is int and -(1 << 63) <= i < 1 << 63 for i in indices[:128]):
+        indices = array.array("q", indices[:128]).tobytes()  # one leaf: as a list, each is one
+    elif indices:
+        indices = [_cut(i, 0, 48) if type(i) is str else i for i in indices[:8]]
+    return {
+        **described,
+        "indices": indices,
+        "index": _cut(described["index"], 0, 200) if type(described["index"]) is str else described["index"],
+        "type": _cut(described["type"], 0, 200),
+        "text": _cut(described["text"], 0, 800),
+        "traceback": _cut(described["traceback"], -1500, None),
+        "class": described["class"] if len(described["class"] or b"") <= 400 else None,
+        "pickle": data if data is not None and len(data) <= 1600 else None,
+    }
+
+
+def allocation_error(error):
+    """Three numbers that say what was short, for where not even a shortened record has a place."""
+    if isinstance(error, SegmentFull):
+        kinds = [kind for kind, text in LIMITS.items() if text == error.limit]
+        return kinds[0] if kinds else 0, error.needed, error.free
+    if isinstance(error, BatchTooLarge):
+        return _TOO_LARGE, error.needed, error.limit
+    return _UNKNOWN, 0, 0
+
+
+def from_allocation_error(kind, needed, free, rows, ring):
+    """Return the exception behind the numbers of `allocation_error`; `rows` is (first, end) of the range."""
+    if kind == _TOO_LARGE:
+        return batch_too_large(needed, free, ring.info["limited_by"])
+    if kind == _UNKNOWN:
+        return WorkerError(
+            f"a worker failed over rows {rows[0]} to {rows[1] - 1} of a batch, and its slot had no room left "
+            "to say why: raise slot_bytes=, or see that there is memory"
+        )
+    return segment_full(needed, free, LIMITS.get(kind, "the system"), ring.n_slots)
+
+
+def _cut(text, first, end):
+    """Those bytes of a text."""
+    return text.encode("utf-8", "surrogatepass")[first:end].decode("utf-8", "ignore")
+
+
+def _text_of(error):
+    try:
+        return str(error)
+    except Exception as second:
+        return f"<its text cannot be had: {shown(second)}>"
+
+
+def _plain(indices):
+    """Indices as a slot can surely carry them."""
+    if indices is None:
+        return None
+    return [i if type(i) in (int, str, float, bool) else shown(i) for i in indices]
+
+
+def _pickle(error):
+    """The exception as bytes, if what comes out again is of the same type; else None."""
+    found = None
+    for form in (lambda e: e, _Bare):
+        with contextlib.suppress(Exception):
+            data = pickle.dumps(form(error), pickle.HIGHEST_PROTOCOL)
+            made = pickle.loads(data)
+            if type(made) is type(error):
+                if _text_of(made) == _text_of(error):
+                    return data
+                # Its constructor has made the text of a text.
+                found = found or data
+    return found
+
+
+class _Bare:
+    """Pickles an exception so that its class's own constructor is not called again."""
+
+    def __init__(self, error):
+        kind, args, *state = error.__reduce__()
+        if kind is not type(error) or len(state) > 1:
+            raise TypeError(f"{kind} has its own way to be pickled")
+        self.parts = kind, args, *state
+
+    def __reduce__(self):
+        return _without_constructor, self.parts
+
+
+def _without_constructor(kind, args, state=None):
+    """Make an exception as Python itself would, had its class no constructor of its own."""
+    python_made = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+    builtin = next(c for c in kind.__mro__ if not c.__flags__ & python_made)
+    made = builtin.__new__(kind, *args)
+    builtin.__init__(made, *args)
+    if state:
+        made.__setstate__(state)
+    return made
+
+
+def _class(error):
+    """The exception's class as bytes."""
+    try:
+        return pickle.dumps(type(error), pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        return None
+
+
+def caught(described):
+    """Return what other loaders' users have learned to look for: who caught what, with its traceback."""
+    kind = described["type"].rpartition(".")[2]
+    who = f"DataLoader worker process {described['worker']}"
+    return f"Caught {kind} in {who}.\nOriginal {described['traceback']}"
+
+
+def where(described, who):
+    """Say of an error's record who met it, and what had been asked for."""
+    indices = described["indices"]
+    asked = "a stream" if indices is None else f"indices {brief(_integers(indices))}"
+    return f"{who}, batch {described['seq']}, {asked}{at_fault(described)}"
+
+
+def worker_error(text, described):
+    """Return a `WorkerError` with this text and what an error's record has."""
+    return WorkerError(
+        text,
+        worker=described["worker"],
+        seq=described["seq"],
+        indices=_integers(described["indices"]),
+        index=described["index"],
+        row=described["row"],
+        traceback=described["traceback"],
+    )
+
+
+def _integers(indices):
+    return memoryview(indices).cast("q").tolist() if isinstance(indices, bytes) else indices
+
+
+def rebuild(described, original=None):
+    """Return the exception to raise in the consumer.
+
+    The original where it can be rebuilt, with a `WorkerError` as its cause that has the worker's traceback;
+    the `WorkerError` itself where it cannot.
+
+    Parameters
+    ----------
+    described : dict
+        What `record` has returned.
+    original : BaseException, optional
+        The exception itself, where it was raised in this process.
+    """
+    if original is None:
+        who = f"worker {described['worker']} (pid {described['pid']})"
+        cause = worker_error(f"in {where(described, who)}\n\n{described['traceback'].rstrip()}", described)
+    else:
+        cause = worker_error(f"in {where(described, 'this process')}", described)
+        # Where it came from itself stays in the chain.
+        cause.__context__ = original.__context__
+        if original.__suppress_context__:
+            cause.__cause__ = original.__cause__
+    if original is None and described["pickle"] is not None:
+        try:
+            original = pickle.loads(described["pickle"])
+        except Exception as error:
+            cause.args = (f"{cause.args[0]}\n(it cannot be rebuilt in this process: {shown(error)})",)
+    if not isinstance(original, BaseException) or isinstance(original, SIGNALS):
+        cause.args = (f"{described['type']}: {described['text']}\n{cause.args[0]}",)
+        cause.__cause__ = original
+        return cause
+    original.__cause__ = cause
+    return original
+
+
+def at_fault(described):
+    """Say of an error's record which sample it was, to be put behind what was asked for."""
+    if described["row"] is None:
+        return ""
+    return f": index {described['index']!r} (row {described['row']} of batch {described['seq']})"

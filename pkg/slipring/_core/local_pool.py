@@ -1,0 +1,166 @@
+"""Workers inside the consumer's process: the consumer itself, or threads."""
+
+import os
+import threading
+import time
+
+from slipring._core._ring import SERVING, Own
+from slipring._core.deaths import task_text
+from slipring._core.signals import no_interrupt
+from slipring._core.worker_main import run
+from slipring._core.worker_pool import GRACE_S, ResizablePool, WorkerPool, is_busy, processor_ns_of
+from slipring.errors import WorkerDied
+
+
+class InlinePool(WorkerPool):
+    """No workers: the consumer fills the slots itself when it needs one."""
+
+    def __init__(self, ring, job):
+        self.ring = ring
+        self.job = job
+        self.worker = None
+        self.own = Own(ring)  # what is being made, or was when Ctrl-C came
+        self.thread = None  # that makes it
+
+    def start(self, base_seed):
+        """Make the worker that lives in the consumer."""
+        self.worker = self.job.worker(self.ring, 0, "inline")
+
+    def advance(self):
+        """Do what is dispatched. Whoever catches Ctrl-C and goes on gets the interrupted batch next."""
+        self.thread = threading.get_ident()
+        try:
+            while (fill := self.own.next()) is not None:
+                if fill.range is None:
+                    fill.rewind(keep=self.worker.kept_in(fill))
+                self.worker.work(fill)
+        finally:
+            self.thread = None
+
+    def error_of(self, seq):
+        """Return the exception behind the error record of a task."""
+        return self.worker.errors.get(seq)
+
+    def begin_run(self):
+        """What was interrupted in the last run's end goes back now."""
+        self.end_run()
+
+    def stop(self, overdue=False):
+        """Nobody to stop but who reads samples for the consumer."""
+        self.end_run()
+        if self.worker is not None and self.thread in (None, threading.get_ident()):
+            self.worker.close()
+
+    def end_run(self):
+        """What was interrupted goes back, and the dataset's iterator may go."""
+        if self.thread not in (None, threading.get_ident()):
+            return  # what another thread is making, it ends itself
+        while (fill := self.own.unfinished()) is not None:
+            self.worker.give_up(fill)
+        if self.worker is not None:
+            self.worker.forget_run()
+
+
+class ThreadPool(ResizablePool):
+    """Workers as threads of the consumer's process, for datasets whose work releases the GIL.
+
+    Parameters
+    ----------
+    ring : Ring
+    job : Job
+    restarts : Restarts
+    """
+
+    def _begin(self, number):
+        self.workers[number] = self._started(number)
+
+    def _started(self, number, snapshot=None):
+        thread = threading.Thread(
+            target=_thread_main,
+            args=(self.ring, number, self.job, self.base_seed, snapshot),
+            name=f"slipring-worker-{number}",
+            daemon=True,
+        )
+        thread.start()
+        return thread
+
+    @property
+    def stuck(self):
+        """bool: whether threads are left that did not end when they were told to."""
+        return bool(self.workers) and self.ring.closed
+
+    def check(self, snapshot_of=None):
+        """Look for threads that have ended although nobody told them to; see `WorkerPool.check`."""
+        for number, thread in list(self.workers.items()):
+            if not thread.is_alive() and not self.ring.closed:
+                self._ended(number, snapshot_of)
+        if not self.ring.closed and self.changing:
+            self._match()
+
+    def see_leavers(self):
+        """See `WorkerPool`."""
+        for number in list(self.leaving):
+            if (
+                not self.workers[number].is_alive()
+                and not self.ring.closed
+                and not self.ring.in_flight(number + 1)
+            ):
+                self._ended(number, None)
+
+    def pids(self):
+        """Return [(worker, its process, whether it has begun to take tasks)]; threads have none."""
+        return []
+
+    def processor_ns(self):
+        """Return the nanoseconds of processors that the workers have used, or were kept waiting for by others."""
+        return sum(
+            processor_ns_of(thread.native_id, of_thread=True) for thread in list(self.workers.values())
+        )
+
+    def _ended(self, number, snapshot_of):
+        participant = number + 1
+        serving, in_flight = (
+            self.ring.participant(participant)[1] == SERVING,
+            self.ring.in_flight(participant),
+        )
+        if number in self.leaving and not in_flight:
+            self._gone(number)
+            return
+        had, asked = task_text(in_flight)
+        error = WorkerDied(
+            f"thread worker {number} has ended while it had {had} (its worker_init_fn called sys.exit, or "
+            "slipring itself raised: the traceback is on stderr)",
+            worker=number,
+            pid=os.getpid(),
+            exitcode=None,
+            indices=asked,
+        )
+        self.restarts.allow(number, serving, in_flight, error, number not in self.leaving)
+        if number in self.leaving:
+            self._gone(number)
+            return
+        self.ring.recover(participant, thread=True)
+        self.workers[number] = self._started(number, None if snapshot_of is None else snapshot_of(number))
+
+    def _gone(self, number):
+        """A thread has left, as it was told: the next one with its number stays."""
+        with no_interrupt():
+            self.workers.pop(number, None)
+            self.ring.recover(number + 1, thread=True)
+            self.leaving.discard(number)
+
+    def stop(self, overdue=False):
+        """Wait for all threads to end their batch; see `WorkerPool.stop`."""
+        deadline = time.monotonic() + GRACE_S
+        for number, thread in self.workers.items():
+            if thread is not threading.current_thread() and not (overdue and is_busy(self.ring, number)):
+                thread.join(max(0.0, deadline - time.monotonic()))
+        # A thread stuck in the dataset keeps the segment mapped, by its own reference.
+        self.workers = {number: thread for number, thread in self.workers.items() if thread.is_alive()}
+        for number in self.leaving.difference(self.workers):
+            self._gone(number)
+
+
+def _thread_main(ring, number, job, base_seed, snapshot):
+    ring.join(number + 1)
+    run(job.worker(ring, number, "thread", snapshot), base_seed)

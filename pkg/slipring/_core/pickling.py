@@ -1,0 +1,225 @@
+"""What all workers are given, pickled once: the pickle and its buffers lie in one sealed file, which each worker maps.
+
+For processes that begin without their parent's memory (spawn, forkserver). Buffers are kept out of the pickle as
+PEP 574 (pickle's protocol 5) has it. A worker maps the file privately: what it writes is its own, page by page.
+"""
+
+import array
+import contextlib
+import errno
+import fcntl
+import io
+import mmap
+import os
+import pickle
+import threading
+from multiprocessing import context
+from multiprocessing.reduction import DupFd, ForkingPickler
+
+import numpy as np
+
+from slipring._core import reducers
+from slipring._core._ring import Descriptor, identity, memory_available
+from slipring._core.text import dataset_refused
+
+ALIGNMENT = 64  # bytes: a cache line, and what Arrow asks of its buffers
+CHECKED = 32 << 20  # bytes that are written between two looks at how much memory is left
+NOEXEC_SEAL = 8  # MFD_NOEXEC_SEAL, which os has not
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+
+_arriving = threading.local()  # .given: what came beside the pickle that this thread is reading
+
+
+class SharedPickle:
+    """An object that is pickled once, for any number of processes that are started.
+
+    It is sent as an argument of a process, and arrives there as the object itself.
+
+    Parameters
+    ----------
+    value : object
+
+    Raises
+    ------
+    SegmentFull
+        There is no memory for the file.
+    Exception
+        Whatever pickling raises.
+    """
+
+    def __init__(self, value):
+        self.value = value  # so that what `given` refers to lives
+        self.file = _File()
+        try:
+            pickler = _Pickler(self.file)
+            with _starting(pickler):
+                pickler.dump(value)
+            self.pickle = self.file.put(pickler.stream.getbuffer())
+            self.table = self.file.put(memoryview(pickler.buffers.tobytes()))
+            self.file.seal()
+        except BaseException:
+            self.close()
+            raise
+        self.given = pickler.given
+        self.known = [identity(each.fd) if isinstance(each, _Fd) else None for each in self.given]
+
+    def is_of(self, value):
+        """Whether it can be sent for these objects: nobody has closed its file, or a descriptor that goes with it."""
+        return (
+            all(mine is theirs for mine, theirs in zip(self.value, value, strict=True))
+            and self.file.descriptor.intact()
+            and all(
+                identity(each.fd) == known
+                for each, known in zip(self.given, self.known, strict=True)
+                if isinstance(each, _Fd)
+            )
+        )
+
+    def close(self):
+        """Let go of the file; processes that have mapped it keep it."""
+        self.file.descriptor.close()
+
+    def __reduce__(self):
+        given = [DupFd(each.fd) if isinstance(each, _Fd) else each for each in self.given]
+        return _load, (DupFd(self.file.descriptor.fd), self.pickle, self.table, given)
+
+
+def _load(file, place, table, given):
+    """Return the object, in the process that has been started."""
+    fd = file.detach()
+    try:
+        memory = memoryview(mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE))
+    finally:
+        os.close(fd)
+    parts = iter(array.array("Q", memory[slice(*table)].tobytes()))
+    buffers = (memory[first:end] for first, end in zip(parts, parts, strict=True))
+    _arriving.given = given
+    try:
+        return pickle.loads(memory[slice(*place)], buffers=buffers)
+    finally:
+        del _arriving.given
+
+
+def received(number):
+    """Return what came beside the pickle, under that number."""
+    return _arriving.given[number]
+
+
+class _File:
+    """A file in memory that grows until it is sealed; /dev/shm's size does not limit it."""
+
+    def __init__(self):
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        try:
+            fd = os.memfd_create("slipring-dataset", flags | NOEXEC_SEAL)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            fd = os.memfd_create("slipring-dataset", flags)  # a kernel before 6.3
+        self.descriptor = Descriptor(fd)
+        os.fchmod(self.descriptor.fd, 0o600)  # it begins open to all who find it in /proc
+        self.end = 0
+        self.unchecked = CHECKED
+
+    def put(self, data):
+        """Write a memoryview of bytes; return (first, end) of its place."""
+        first = at = -(-self.end // ALIGNMENT) * ALIGNMENT
+        while len(data):
+            piece = data[:CHECKED]
+            self._check(len(data), len(piece))
+            try:
+                n = os.pwrite(self.descriptor.fd, piece, at)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                    raise
+                allowed = f"what the system allows ({error.strerror})"
+                raise dataset_refused(at + len(data), len(data), 0, allowed) from error
+            at, data = at + n, data[n:]
+        self.end = at
+        return first, at
+
+    def _check(self, needed, now):
+        """Refuse what the kernel would kill a process for."""
+        self.unchecked += now
+        if self.unchecked > CHECKED:
+            self.unchecked = now
+            room = memory_available()
+            if room is not None and room[0] < needed:
+                raise dataset_refused(self.end + needed, needed, room[0], room[2])
+
+    def seal(self):
+        """Nobody writes to it from now on, nor changes its size."""
+        fcntl.fcntl(self.descriptor.fd, fcntl.F_ADD_SEALS, SEALS)
+
+
+class _Pickler(ForkingPickler):
+    """Writes buffers to a file, and notes what each process has to be given anew."""
+
+    def __init__(self, file):
+        self.stream = io.BytesIO()
+        super().__init__(self.stream, 5, True, self._keep_out)
+        self.file = file
+        self.buffers = array.array("Q")  # first, end, first, end, ...: in the pickle's order
+        self.given = []
+        self.places = {}
+        self.held = []  # as long as it pickles no other buffer has the address of one of these
+
+    def _keep_out(self, buffer):
+        """Called by pickle for each buffer; true: leave it in the pickle."""
+        data = buffer.raw()
+        if data.nbytes < reducers.SMALL:
+            return True
+        key = np.frombuffer(data, np.uint8).__array_interface__["data"][0], data.nbytes
+        if key not in self.places:
+            self.places[key] = self.file.put(data)
+            self.held.append(data)
+        self.buffers.extend(self.places[key])
+        return False
+
+    def reducer_override(self, value):
+        """Called by pickle for whatever is of no built-in type."""
+        return reducers.reduce(self, value)
+
+    def give(self, value):
+        """Return how something is reduced that each process is given beside the pickle."""
+        self.given.append(value)
+        return received, (len(self.given) - 1,)
+
+
+# ---- descriptors: multiprocessing asks for them while it starts a process, and nobody is started yet
+
+
+class _Fd:
+    """A descriptor that each process has to be given."""
+
+    def __init__(self, fd):
+        self.fd = fd
+
+
+class _Starting:
+    """Stands for the process that is being started: notes which descriptors it has to have."""
+
+    def __init__(self, pickler):
+        self.pickler = pickler
+
+    def duplicate_for_child(self, fd):
+        return self.pickler.give(_Fd(fd))
+
+    class DupFd:
+        """What stands for a descriptor in the pickle; in the process multiprocessing's own comes out of it."""
+
+        def __init__(self, reduced):
+            self.reduced = reduced
+
+        def __reduce__(self):
+            return self.reduced
+
+
+@contextlib.contextmanager
+def _starting(pickler):
+    before = context.get_spawning_popen()
+    context.set_spawning_popen(_Starting(pickler))
+    try:
+        yield
+    finally:
+        context.set_spawning_popen(before)

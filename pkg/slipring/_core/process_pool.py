@@ -1,0 +1,425 @@
+"""Workers as processes: started, watched, replaced, stopped."""
+
+import contextlib
+import gc
+import logging
+import multiprocessing
+import multiprocessing.connection  # by joins, too late if modules are being imported
+import multiprocessing.process
+import os
+import pickle
+import signal
+import threading
+import time
+
+# Now, not in the first start of a process: who forks while a thread imports leaves the child with a lock
+# that nobody opens.
+from multiprocessing import (  # noqa: F401
+    forkserver,
+    popen_fork,
+    popen_forkserver,
+    popen_spawn_posix,
+    resource_tracker,
+)
+from multiprocessing.reduction import ForkingPickler
+
+import numpy.random  # noqa: F401  by numpy at its first use: a fork in that instant would hang the worker
+
+from slipring._core._ring import SERVING, Descriptor, Poll, forking_worker, standard_taken, start_time
+from slipring._core.deaths import left_behind, likely, manner, state_of, task_text
+from slipring._core.pickling import SharedPickle
+from slipring._core.signals import no_collection, no_interrupt
+from slipring._core.startup import StartupWatchdog
+from slipring._core.worker_main import PARTS, SentJob, parts_of, process_main
+from slipring._core.worker_pool import GRACE_S, ResizablePool, is_busy, processor_ns_of
+from slipring.errors import SlipringError, WorkerDied, shown
+
+TERM_S = 2.0  # for a worker to end after SIGTERM, before it is killed
+KILL_S = 3.0  # and after SIGKILL, before it is left behind: it is frozen, or its system call does not return
+LACK_S = 60.0  # if it only lacks a processor
+
+log = logging.getLogger("slipring")
+
+_starting = threading.local()  # has `by`, the process, while this thread starts a worker; the worker sees it
+
+
+class ProcessPool(ResizablePool):
+    """Workers as processes, each watched by a pidfd.
+
+    Parameters
+    ----------
+    ring : Ring
+    job : Job
+    method : {'fork', 'forkserver', 'spawn'}
+    restarts : Restarts
+    context : multiprocessing.context.BaseContext, optional
+        Its ``Process`` is started by `method`. Default: multiprocessing's own of that method.
+    """
+
+    def __init__(self, ring, job, method, restarts, context=None):
+        super().__init__(ring, job, restarts)
+        self.method = method
+        self.context = context or multiprocessing.get_context(method)
+        self.starts = StartupWatchdog(ring, method, job.method_argument)
+        self.processes = self.workers
+        self.pidfds = {}
+        self.begun = {}  # when each process has: a number may be another process's by now
+        self.poll = Poll()  # can be polled itself, from C
+        self.shared = None  # what all workers get of the job, where they do not inherit it
+        self.stuck = False
+
+    @property
+    def watched(self):
+        """int: see `WorkerPool`."""
+        return self.poll.fd
+
+    def start(self, base_seed):
+        """Start all processes."""
+        if self.method != "fork":
+            # Now, because its own start ends with SIGINT unblocked, whatever it was before.
+            with standard_taken():
+                resource_tracker.ensure_running()
+        super().start(base_seed)
+
+    def _begin(self, number):
+        self.job.check_start()
+        with no_interrupt(self.forks) as mask:
+            self._start_one(number, mask)
+
+    def _start_one(self, number, mask, snapshot_of=None):
+        snapshot = None if snapshot_of is None else snapshot_of(number)
+        # With SIGINT blocked: between fork and the worker's handler it would print a second traceback.
+        collects = gc.isenabled()
+        _starting.by = os.getpid()
+        try:
+            with no_collection(), forking_worker(), standard_taken(), _environment(self.job.environment()):
+                process = self.context.Process(
+                    target=process_main,
+                    args=(self.ring, number, self._to_send(), self.base_seed, mask, snapshot, collects),
+                    name=f"slipring-worker-{number}",
+                    daemon=True,
+                )
+                process.start()
+        except Exception as error:
+            self.job.not_sent(error)
+            explained = self._explain(error, number)
+            if explained is None:
+                raise
+            raise explained from error
+        finally:
+            _starting.by = None
+        self._watch(number, process, mask, snapshot_of)
+
+    def _to_send(self):
+        """The job, as a worker's process is given it."""
+        if self.forks:
+            return self.job
+        parts = parts_of(self.job)
+        if self.shared is not None and not self.shared.is_of(parts):
+            self._forget_shared()
+        if self.shared is None:
+            self.shared = SharedPickle(parts)
+        return SentJob(self.job, self.shared)
+
+    def _forget_shared(self):
+        with no_interrupt():
+            if self.shared is not None:
+                self.shared.close()
+                self.shared = None
+
+    def _watch(self, number, process, mask, snapshot_of):
+        try:
+            fd = Descriptor(os.pidfd_open(process.pid))
+            try:
+                self.poll.add(fd.fd)
+            except OSError:
+                fd.close()
+                raise
+        except ProcessLookupError:  # it has died already, and somebody (the forkserver) has waited for it
+            self.processes[number] = process
+            self._died(number, mask, snapshot_of)
+            return
+        except OSError:  # no descriptor left, or no place in the epoll: what cannot be watched is not kept
+            process.kill()
+            process.join()
+            _close(process)
+            raise
+        self.processes[number] = process
+        self.pidfds[number] = fd
+        self.begun[number] = start_time(process.pid)
+        self.starts.started(number, process.pid)
+
+    def _explain(self, error, number):
+        """A better text where a process could not be started: what could not be sent to it, or who has ended."""
+        if self.forks or isinstance(error, SlipringError):
+            return None
+        argument = self.job.method_argument
+        for name, part in zip(PARTS, parts_of(self.job), strict=True):
+            culprit = _unpicklable(part, name)
+            if culprit:
+                kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
+                return kind(
+                    f"{culprit} cannot be pickled, which {argument}={self.method!r} "
+                    f"needs: {error}. Define functions and classes at the top level of a module, and open "
+                    "files, connections and locks in the worker, where they are first used; or use "
+                    f"{argument}='fork'"
+                )
+        # Newer Pythons' fork server runs the script itself, and ends where that has no guard.
+        if self.method == "forkserver" and isinstance(error, (EOFError, ConnectionError)):
+            return WorkerDied(
+                f"worker {number} did not begin: the fork server has ended while it was asked for it. "
+                f"{likely(1, False, False, argument)}",
+                worker=number,
+                pid=0,
+                exitcode=None,
+                indices=[],
+            )
+        return None
+
+    # ---- death
+
+    def check(self, snapshot_of=None):
+        """Look for dead workers; see `WorkerPool.check`."""
+        if not self.pidfds:
+            return  # they are about to be started, or have been ended
+        if not all(fd.seems_intact() for fd in (self.poll, *self.pidfds.values())):
+            with no_interrupt():
+                self._reopen()
+        ready = self.poll.ready()
+        for number in [n for n, fd in self.pidfds.items() if fd.fd in ready or fd.fd < 0]:
+            # A worker that is neither here nor replaced would be waited for.
+            with no_interrupt(self.forks) as mask:
+                self._died(number, mask, snapshot_of)
+        if self.changing:
+            self._match()
+        self.starts.look()
+
+    def _reopen(self):
+        """Code of the program has closed our descriptors: open others; what has their numbers stays."""
+        self.poll.close()
+        self.poll = Poll()
+        for number, old in list(self.pidfds.items()):
+            old.close()
+            try:
+                self.pidfds[number] = new = Descriptor(os.pidfd_open(self.processes[number].pid))
+            except ProcessLookupError:
+                continue  # it has died, and somebody has waited for it
+            # In this order: who still has the number has had it when the descriptor was opened.
+            if start_time(self.processes[number].pid) != self.begun[number]:
+                new.close()
+                continue
+            try:
+                self.poll.add(new.fd)
+            except OSError:
+                new.close()  # seen at the next look, which tries again
+                raise
+
+    def _died(self, number, mask, snapshot_of):
+        process = self.processes.pop(number)
+        self._forget(number)
+        self._join(process, GRACE_S)
+        participant = number + 1
+        serving = self.ring.participant(participant)[1] == SERVING
+        in_flight = self.ring.in_flight(participant)
+        self.ring.recover(participant)
+        left = number in self.leaving
+        self.leaving.discard(number)
+        error = None if left and not in_flight else self._error(number, process, in_flight, serving)
+        _close(process)
+        if error is not None:
+            if self.restarts.limit is not None:
+                self._check_start(error)
+            self.restarts.allow(number, serving, in_flight, error, not left)
+        if not left:
+            self._start_one(number, mask, snapshot_of)
+
+    def _check_start(self, error):
+        try:
+            self.job.check_start()
+        except Exception as reason:
+            raise reason from error
+
+    def processor_ns(self):
+        """Return the nanoseconds of processors that the workers have used, or were kept waiting for by others."""
+        return sum(processor_ns_of(pid) for _, pid, _ in self.pids())
+
+    def see_leavers(self):
+        """See `WorkerPool`."""
+        if not self.leaving:
+            return
+        ready = self.poll.ready()
+        for number in list(self.leaving):
+            if self.pidfds[number].fd in ready and not self.ring.in_flight(number + 1):
+                with no_interrupt(self.forks) as mask:
+                    self._died(number, mask, None)
+
+    def pids(self):
+        """Return [(worker, its process, whether it has begun to take tasks)]."""
+        found = []
+        for number, process in sorted(self.processes.items()):
+            with contextlib.suppress(ValueError):  # another thread has just closed it
+                found.append((number, process.pid, self.ring.participant(number + 1)[1] == SERVING))
+        return found
+
+    @property
+    def forks(self):
+        """bool: whether workers begin with their parent's memory."""
+        return self.method == "fork"
+
+    def _forget(self, number):
+        self.starts.forget(number)
+        fd = self.pidfds.pop(number, None)
+        if fd is not None and fd.fd >= 0:
+            try:
+                self.poll.remove(fd.fd)
+            finally:
+                fd.close()
+
+    def _join(self, process, seconds):
+        """Have a process that has ended waited for, by whoever started it."""
+        # A time would be spent on multiprocessing's pipe, which the worker's own children may keep open. The
+        # fork server's has its exit code, but may be stopped itself.
+        process.join(seconds if self.method == "forkserver" else None)
+
+    def _error(self, number, process, in_flight, serving):
+        code = process.exitcode
+        had, asked = task_text(in_flight)
+        return WorkerDied(
+            f"worker {number} (pid {process.pid}) {manner(code)} while it had {had}. "
+            f"{likely(code, serving, self.forks, self.job.method_argument)}",
+            worker=number,
+            pid=process.pid,
+            exitcode=code,
+            indices=asked,
+        )
+
+    # ---- the end
+
+    def stop(self, overdue=False):
+        """End all processes; see `WorkerPool.stop`. Who cannot be killed is left behind: then the pool is `stuck`."""
+        self._forget_shared()  # the next workers get what the dataset is by then
+        stuck = [number for number in self.processes if overdue and is_busy(self.ring, number)]
+        if stuck:
+            self._send(signal.SIGTERM, stuck)
+            self._reap(TERM_S)
+            self._send(signal.SIGKILL, stuck)
+        for number, seconds in ((None, GRACE_S), (signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
+            self._send(number, self.processes)
+            self._reap(seconds)
+            if not self.processes:
+                return
+        # On a loaded machine who has been killed may wait that long for a processor to end on. A zombie whose pidfd
+        # is not readable has threads that do.
+        deadline = time.monotonic() + LACK_S
+        while time.monotonic() < deadline and any(
+            state_of(process.pid) in ("R", "Z") for process in self.processes.values()
+        ):
+            self._reap(KILL_S)
+        self._reap(0.0)  # who has ended between the two
+        if not self.processes:
+            return
+        self.stuck = True
+        for number, process in list(self.processes.items()):
+            log.warning("%s", left_behind(number, process.pid, KILL_S))
+            with no_interrupt():
+                self._forget(number)
+                # Or the interpreter's exit would wait for it.
+                multiprocessing.process._children.discard(self.processes.pop(number))
+
+    def _send(self, number, workers):
+        """Send a signal (None: none) to those of the workers that there are."""
+        if not all(fd.intact() for fd in (self.poll, *self.pidfds.values())):
+            with no_interrupt():
+                self._reopen()
+        for fd in [self.pidfds[worker] for worker in workers if number and worker in self.pidfds]:
+            # Not through multiprocessing: it thinks a worker dead when the forkserver is.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(fd.fd, number)
+
+    def _reap(self, seconds):
+        deadline = time.monotonic() + seconds
+        while self.processes:
+            left = max(0.0, deadline - time.monotonic())
+            ended = self.poll.ready(left)
+            gone = [n for n, fd in self.pidfds.items() if fd.fd in ended or fd.fd < 0]
+            for number in gone:
+                self._join(self.processes[number], left)
+            with no_interrupt():  # once for all that have ended: it takes as long as to see to one of them
+                for number in gone:
+                    self._forget(number)
+                    _close(self.processes.pop(number))
+                    self.ring.recover(number + 1)
+                    self.leaving.discard(number)
+            if left == 0.0 and self.processes:
+                return
+
+    def abandon(self):
+        """In a forked child: the workers are the parent's, and must not be ended by this process's exit."""
+        for process in self.processes.values():
+            multiprocessing.process._children.discard(process)
+        # Our own workers keep what they inherit of others' until they end: to close one takes ten system calls
+        # (see `Descriptor.close`), and all together would take time by the square of how many workers there are.
+        if getattr(_starting, "by", None) != os.getppid():
+            for fd in self.pidfds.values():
+                fd.close()
+        self.pidfds.clear()
+        if self.shared is not None:
+            self.shared.close()
+        self.poll.close()  # this process's; nothing is taken out, for that would be the parent's too
+
+
+@contextlib.contextmanager
+def _environment(variables):
+    """Set environment variables until the end of the block: a process that starts in it inherits them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _close(process):
+    """Let go of a process that has ended."""
+    try:
+        process.close()
+    except ValueError:  # somebody else waited for it, so that multiprocessing believes it alive for ever
+        multiprocessing.process._children.discard(process)
+
+
+def _unpicklable(value, name, above=()):
+    """The dotted name of what cannot be pickled in `value`; None if it can, or is among those `above`."""
+    try:
+        ForkingPickler.dumps(value)
+        return None
+    except Exception:
+        if any(value is a for a in above):
+            return None
+        named = {f".{attribute}": inner for attribute, inner in getattr(value, "__dict__", {}).items()}
+        if isinstance(value, dict):
+            named |= {f"[{shown(key)}]": inner for key, inner in value.items()}
+        elif isinstance(value, (list, tuple)):
+            named |= {f"[{i}]": inner for i, inner in enumerate(value)}
+        for part, inner in named.items():
+            found = _unpicklable(inner, f"{name}{part}", (*above, value))
+            if found:
+                return found
+        return f"{name} ({type(value).__name__})"
+
+
+def _leave_server():
+    """In a forked child: the fork server is another process's child, and multiprocessing would wait for it."""
+    server = forkserver._forkserver
+    server._lock = threading.Lock()  # a thread that is not here may have had it
+    if server._forkserver_pid is not None:
+        with contextlib.suppress(OSError):  # code of the program has closed it
+            os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = server._forkserver_pid = server._forkserver_address = None
+        server._forkserver_authkey = None
+
+
+os.register_at_fork(after_in_child=_leave_server)

@@ -1,0 +1,89 @@
+"""A loader's report: what its segment shows, and what only its own process knows."""
+
+import os
+
+from slipring._core._cache import Watch
+from slipring._core._ring import memory_available
+from slipring._core.memory import ROOT, copied_bytes, private_bytes
+from slipring.errors import Closed
+from slipring.monitor.report import Report
+from slipring.monitor.sight import NoSegment, Sight
+from slipring.monitor.verdict import Known
+
+
+def look(ring):
+    """Return the `Sight` of a segment."""
+    return Sight(Watch(ring.controls))
+
+
+def report(engines, name, slots, dataset, *, headroom=None, tuning=None):
+    """Return the `Report` of a loader.
+
+    Parameters
+    ----------
+    engines : EngineCache
+    name : str
+    slots : int
+        Of its segment.
+    dataset
+        Whose attribute ``cache``, if it has one, is a `Cache`.
+    headroom : float, optional
+        Seconds of a step alone.
+    tuning : Tuning, optional
+        How the number of workers was found.
+    """
+    engine, stats = engines.engine, engines.stats(slots)
+    alive = engine is not None and engine.alive
+    sight = look(engine.ring) if alive else engines.counters.seen or NoSegment(engines.inline)
+    cache = _cache_of(dataset)
+    pool, options = (engine.pool, engine.options) if alive else (None, None)
+    forks = bool(getattr(pool, "forks", False))
+    known = Known(
+        copied_share=stats.copied_batches / max(1, stats.batches),
+        pickled=stats.pickled_leaves / max(1, stats.batches),
+        unpickle_ns=engine.ring.meter.unpickle_ns / max(1, engine.ring.meter.batches) if alive else None,
+        private_bytes=stats.worker_private_bytes,
+        free_bytes=(memory_available(ROOT) or (None,))[0],
+        copied_bytes=_copied(pool) if forks else (),
+        parent_bytes=private_bytes(os.getpid()) if forks else None,
+        cache_full=_why_full(cache),
+        cache_bytes=None if cache is None else cache.bytes_for_all,
+        forked=forks,
+        faults=None if not alive or engine.memory is None else engine.memory.faults_per_batch(engine.ring),
+        own_collate=_own_collate(pool.job.collate_fn) if alive else None,
+        persistent=options.persistent_workers if alive else None,
+        in_order=options.in_order if alive else None,
+    )
+    said = "" if tuning is None else f"{tuning.workers}: {tuning.reason}."
+    return Report(name, sight, stats, known, cache=cache, tuning=said, headroom=headroom)
+
+
+def _copied(pool):
+    """What each worker has copied of this process's memory, where /proc tells."""
+    found = [copied_bytes(pid, os.getpid()) for _, pid, _ in pool.pids()]
+    return tuple(copied for copied in found if copied is not None)
+
+
+def _own_collate(function):
+    """Whether a `collate_fn` is the user's own."""
+    return function is not None and not str(getattr(function, "__module__", "")).startswith("slipring.")
+
+
+def _cache_of(dataset):
+    """The `CacheStats` of a dataset's cache; None: it has none, or it is closed."""
+    cache = getattr(dataset, "cache", None)
+    ask = getattr(cache, "stats", None)
+    if ask is None or not type(cache).__module__.startswith("slipring."):
+        return None
+    try:
+        return ask()
+    except Closed:
+        return None
+
+
+def _why_full(cache):
+    if cache is None or not cache.refused:
+        return ""
+    if cache.refused_budget:
+        return f"its budget of {cache.budget / 1e6:,.0f} MB is used up"
+    return "the machine has too little memory left" if cache.refused_memory else "entries were refused"

@@ -1,0 +1,203 @@
+"""Which part of a stream is to be read where the caller runs, and what is left of one that is read by shards.
+
+A pass over shards reads pieces: [number of the shard, its first sample (or row), the seed of what is drawn for it;
+None: the pass's own]. Its iterator's state has "seed", "shard" (how many pieces it has read), "sample" (which one comes
+next of the shard that it is at), "divided" ([worker, workers, rank, ranks, shards]), "shuffled" (whether the order was
+drawn), and "pieces" if they were divided anew. `division` is the latter three of "divided".
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+from slipring._core import seeding
+from slipring._core._ring import mix
+from slipring._core.worker_info import get_worker_info
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class IterableSource:
+    """The base of the package's iterable datasets: `slipring.torch` registers it as a torch IterableDataset."""
+
+
+class Sharded(IterableSource):
+    """A stream that is read by shards, so that other ranks and workers can go on with it."""
+
+    shuffle: bool
+    rank: int
+    world_size: int
+    _division: list[int]
+
+    def _divide(self, shards: int, shuffle: bool, rank: int, world_size: int) -> None:
+        """Have this rank's part of so many shards."""
+        self.shuffle, self.rank, self.world_size = bool(shuffle), rank, world_size
+        self._division = [rank, world_size, shards]
+
+    def rest_of(
+        self, states: Sequence[Sequence[Mapping[str, Any] | None]], num_workers: int
+    ) -> list[dict[str, Any]]:
+        """Return where this rank's workers begin to read what other ranks, or workers, have not read.
+
+        Shards that nobody has begun are divided anew, and those that were being read go on where they were: no row,
+        or sample, comes twice, none is lost. `slipring.torch.DataLoader.load_state_dict` asks for it.
+
+        Parameters
+        ----------
+        states : list of list of dict or None
+            Of each rank of then, of each of its workers: ``{"iterator": state}``, or None where it had begun nothing.
+        num_workers : int
+            Of this rank now; at least 1.
+
+        Returns
+        -------
+        list of dict
+            One for each worker.
+
+        Raises
+        ------
+        ValueError
+            The states are of other shards, or of another ``shuffle``.
+        """
+        rank, ranks, shards = self._division
+        own = _left(states, shards, self.shuffle)[rank::ranks]
+        beginning = {"seed": None, "shard": 0, "sample": 0, "shuffled": self.shuffle}
+        return [
+            {
+                "iterator": {
+                    **beginning,
+                    "divided": [n, num_workers, *self._division],
+                    "pieces": own[n::num_workers],
+                }
+            }
+            for n in range(num_workers)
+        ]
+
+
+class ShardedPass:
+    """One pass of a worker over its part of a `Sharded` stream: which pieces it reads, and how far it is."""
+
+    _stream: Any
+    _worker: int
+    _workers: int
+    _seed: int
+    _pieces: list[list[Any]]
+    _divided_anew: bool
+    _place: tuple[int, int]  # how many pieces were read, and what comes next of the one behind them
+
+    def _begin(self, seed, pieces=None):
+        stream = self._stream
+        self._seed, self._divided_anew = seed, pieces is not None
+        if pieces is None:
+            pieces = turns(seed, stream._division, stream.shuffle, self._worker, self._workers)
+        self._pieces = pieces
+        self._place = 0, pieces[0][1] if pieces else 0
+
+    def _reached(self):
+        """Return the place behind what was given out."""
+        return self._place
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place behind what was given out last."""
+        shard, sample = self._reached()
+        return {
+            "seed": self._seed,
+            "shard": shard,
+            "sample": sample,
+            "divided": [self._worker, self._workers, *self._stream._division],
+            "shuffled": self._stream.shuffle,
+            **({"pieces": self._pieces} if self._divided_anew else {}),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there; the shard must give the same again. (Batches of rows may be of another size.)
+
+        Raises
+        ------
+        ValueError
+            It is the place of another worker, of other numbers of workers, ranks or shards, or of another ``shuffle``.
+        """
+        _check_division(state, self.state_dict())
+        self._begin(self._seed if state["seed"] is None else state["seed"], pieces=state.get("pieces"))
+        if state["seed"] is not None:
+            self._place = state["shard"], state["sample"]
+
+
+def here(passes):
+    """Return (worker, workers, the pass's seed) where this runs: in slipring's workers, torch's, or none.
+
+    Parameters
+    ----------
+    passes : int
+        That have begun in this process.
+    """
+    seed, info = seeding.stream_seed(), get_worker_info()
+    if seed is None and info is None and (torch := sys.modules.get("torch.utils.data")) is not None:
+        info = torch.get_worker_info()
+    if seed is None:
+        # torch's persistent workers have one seed for all passes, which they begin together.
+        seed = random.getrandbits(64) if info is None else mix(info.seed - info.id, passes)
+    return (0, 1, seed) if info is None else (info.id, info.num_workers, seed)
+
+
+def turns(seed, division, shuffle, worker, workers):
+    """Return the pieces of a worker that begins: whole shards of those of its rank, in turn."""
+    rank, ranks, shards = division
+    numbers = list(range(shards)[rank::ranks])
+    if shuffle:
+        random.Random(seed).shuffle(numbers)
+    return [[number, 0, None] for number in numbers[worker::workers]]
+
+
+def _check_division(state, here):
+    """Raise ValueError where a state is of another part of the shards, or of another order; `here`: this one's."""
+    had, has = state["divided"], here["divided"]
+    if list(had) != list(has):
+        words = "worker {} of {}, rank {} of {}, {} shards"
+        raise ValueError(
+            f"the state is of {words.format(*had)}; this is {words.format(*has)}: "
+            "resume with as many workers, ranks and shards, or with a list of all ranks' states"
+        )
+    _check_order(state, here["shuffled"])
+
+
+def _check_order(state, shuffle):
+    had = state["shuffled"]
+    if had != shuffle:
+        raise ValueError(
+            f"the state is of shuffle={had}, this is shuffle={shuffle}: the order is another one, so what was read "
+            f"would come again, and other rows not at all. Resume with shuffle={had}"
+        )
+
+
+def _left(states, shards, shuffle):
+    """Return the pieces that nobody has read, of all ranks' workers' states; those that were begun come first."""
+    begun, whole = [], []
+    for rank, of_rank in enumerate(states):
+        division = [rank, len(states), shards]
+        iterators = [None if state is None else state["iterator"] for state in of_rank]
+        seed = next((one["seed"] for one in iterators if one is not None and one["seed"] is not None), None)
+        for worker, state in enumerate(iterators):
+            if state is None:
+                whole += turns(seed, division, shuffle and seed is not None, worker, len(of_rank))
+                continue
+            if state["divided"] != [worker, len(of_rank), *division]:
+                raise ValueError(
+                    f"the state of rank {rank}'s worker {worker} is of {state['divided'][4]} shards, divided among "
+                    f"{state['divided'][3]} ranks; here are {shards} shards and {len(states)} states: resume "
+                    "with the shards that the states are of"
+                )
+            _check_order(state, shuffle)
+            pieces = state.get("pieces")
+            if pieces is None:
+                pieces = turns(state["seed"], division, shuffle, worker, len(of_rank))
+            left = [[number, first, state["seed"] if own is None else own] for number, first, own in pieces]
+            left = left[state["shard"] :]
+            if left and state["sample"]:
+                begun.append([left[0][0], state["sample"], left[0][2]])
+                del left[0]
+            whole += left
+    return begun + whole

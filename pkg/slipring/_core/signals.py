@@ -1,0 +1,45 @@
+"""What is put off while workers are started or imported: Ctrl-C, other signals' handlers, the garbage collector."""
+
+import contextlib
+import gc
+import signal
+import threading
+
+from slipring._core._ring import hand_back, put_handlers
+
+
+@contextlib.contextmanager
+def no_collection():
+    """Let nothing be collected between a fork and the worker's `gc.freeze`; see `slipring._core.worker_main`."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def no_interrupt(handled=False):
+    """Put the program's signal handlers, Ctrl-C's too, off until the end of the block; gives the mask of before.
+
+    Parameters
+    ----------
+    handled : bool
+        Block them all, not only Ctrl-C: a forked worker is not to run them in its first instants. Not where
+        a fork server may be started, for that would keep the mask.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # asked first: blocking may raise what was pending
+    handlers = {n: handler for n in signal.valid_signals() if callable(handler := signal.getsignal(n))}
+    blocked = {signal.SIGINT, *(handlers if handled else ())}
+    came = []
+    # The mask is for what is started here. It is not enough: a native thread may take the signal, and then
+    # Python's handler runs in the main thread all the same.
+    deferred = handlers if threading.current_thread() is threading.main_thread() else {}
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        put_handlers(dict.fromkeys(deferred, lambda *what: came.append(what)))
+        yield before
+    finally:
+        hand_back(deferred, before, came)

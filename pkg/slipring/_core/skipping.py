@@ -1,0 +1,18 @@
+"""Samples that a dataset passes over, for `stats()`."""
+
+import threading
+
+from slipring._core._ring import skip
+
+
+class _Apart(threading.local):
+    skipped = 0  # by this thread, where no batch is made in a slot
+
+
+apart = _Apart()
+
+
+def skipped():
+    """Count a sample that the dataset passes over; it is told with the batch that this thread makes."""
+    if not skip():
+        apart.skipped += 1

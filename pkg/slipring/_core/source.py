@@ -1,0 +1,31 @@
+"""What is to be done, in which order: tasks and their sequence numbers."""
+
+import numpy as np
+
+from slipring._core._iteration import Grouped as grouped
+from slipring._core._iteration import Listed, StreamPlan
+from slipring._core._ring import Slices, mix
+
+__all__ = ["StreamPlan", "grouped", "map_plan"]
+
+_SHUFFLE = 0x5348554646  # keeps the order's seed apart from the batches'
+
+
+def map_plan(options, dataset, seed):
+    """Return the batches of one epoch of a map dataset.
+
+    An iterator that gives, per task, a list of indices as the sampler gave them; `Slices` where slipring
+    itself sets the order.
+    """
+    if options.batch_sampler is not None:
+        return Listed(iter(options.batch_sampler), options.check_ranges)
+    if options.sampler is not None:
+        return grouped(options.sampler, options.batch_size or 1, options.drop_last)
+    return _sliced(len(dataset), options, seed)
+
+
+def _sliced(length, options, seed):
+    order = None
+    if options.shuffle:
+        order = np.random.Generator(np.random.Philox(key=mix(seed, _SHUFFLE))).permutation(length)
+    return Slices(length, min(options.batch_size or 1, 1 << 62), options.drop_last or False, order)

@@ -1,0 +1,71 @@
+"""Workers that do not begin: told once, with what usually keeps them."""
+
+import logging
+import os
+import threading
+import time
+
+from slipring._core._ring import JOINED, SERVING
+
+log = logging.getLogger("slipring")
+
+PATIENCE_S = 30.0
+
+
+class StartupWatchdog:
+    """The worker processes of a segment that have not begun to take tasks yet.
+
+    Parameters
+    ----------
+    ring : Ring
+    method : {'fork', 'forkserver', 'spawn'}
+    argument : str
+        What the loader calls it.
+    """
+
+    def __init__(self, ring, method, argument="start_method"):
+        self.ring, self.method, self.argument = ring, method, argument
+        self.waiting = {}  # worker -> (its process, since when, how many threads this one had then)
+
+    def started(self, number, pid):
+        """Watch a worker from now on."""
+        self.waiting[number] = pid, time.monotonic(), _threads()
+
+    def forget(self, number):
+        """It has died."""
+        self.waiting.pop(number, None)
+
+    def look(self):
+        """Forget who has begun; tell of who should have."""
+        for number, (pid, since, threads) in list(self.waiting.items()):
+            status = self.ring.participant(number + 1)[1]
+            seconds = time.monotonic() - since
+            if status != SERVING and seconds < PATIENCE_S:
+                continue
+            self.forget(number)
+            if status != SERVING:
+                why = "it is in its worker_init_fn" if status == JOINED else self._before_joining(threads)
+                log.warning(
+                    "worker %d (pid %d) has not begun %.0f s after its start: %s. "
+                    "`py-spy dump --pid %d` shows where it is.",
+                    *(number, pid, seconds, why, pid),
+                )
+
+    def _before_joining(self, threads):
+        if self.method != "fork":
+            return "it imports modules, or unpickles the dataset"
+        if threads == 1:
+            return "what runs after a fork (os.register_at_fork) takes that long"
+        return (
+            f"likely it waits for a lock that one of this process's {threads} threads held when it was "
+            "forked, and that nobody opens in it. Start the loader before the threads, or use "
+            f"{self.argument}='forkserver'"
+        )
+
+
+def _threads():
+    """How many this process has; only Python's where the kernel does not tell (no /proc, no descriptor)."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return threading.active_count()

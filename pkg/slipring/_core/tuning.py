@@ -1,0 +1,431 @@
+"""How many workers: found out while batches flow.
+
+The consumer looks between two batches, now and then. What it sees are windows of some batches, with a fixed number of
+workers: how fast batches came, how much of the time it waited, how long workers were busy with each, and how much of
+that was a processor's time. From that follows how many workers are needed so that it need not wait. They are started
+if the processors, the memory and `max_workers` allow it, and kept if the next window says that they were worth it.
+"""
+
+import dataclasses
+import logging
+import math
+import weakref
+
+from slipring import _machine
+from slipring._core._ring import memory_available, now
+from slipring._core.memory import ROOT, private_bytes
+from slipring._core.text import megabytes
+from slipring._core.tuning_window import Window
+
+log = logging.getLogger("slipring")
+
+BATCHES = 200  # by then it is settled; those that come while workers start do not count
+SKIP = 8  # batches that are made before something is measured, at least
+WINDOW, LONG_WINDOW = 16, 48  # batches of a window; of one that is over sooner than that:
+WINDOW_NS = 100_000_000
+WAITS = 0.05  # share of the time; a consumer that waits no more has nothing to gain
+WORTH = 1.05  # more workers stay if batches come faster by this factor
+DOUBTFUL = 1.15  # and are measured once more, if by less than this
+COSTS = 0.95  # fewer workers stay if batches do not come slower than by this factor
+SPARE = 1.1  # workers are not all equally fast
+MOSTLY_WAITING = 0.3  # share of a worker's busy time on a processor, below which it waits for something else
+MEMORY_SHARE = 0.8  # of the memory that is left may go to new workers
+AGAIN_NS = 5_000_000_000  # how often a settled number is looked at
+LOOK_NS = 50_000_000  # and whether an iteration is longer than the last one
+NEVER = (1 << 63) - 1
+# What is summed: ns, batches, ns of waiting, working and on processors, iterations from their begin.
+NOTHING = (0, 0, 0, 0, 0, 0)
+CHANGED = (
+    2.0  # by this factor the workers' work for each of the consumer's seconds has changed: all begins anew
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How ``num_workers="auto"`` has come to its number.
+
+    Attributes
+    ----------
+    workers : int
+        The number at present.
+    history : tuple of (int, float, float)
+        What was measured: workers, batches per second, share of the time that the consumer waited.
+    settled : bool
+        Nothing is tried any more, unless the work changes.
+    reason : str
+        Why it stopped there, or what it waits for, in a sentence.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> with slipring.Loader(range(100), batch_size=10, num_workers="auto", max_workers=1) as loader:
+    ...     batches = list(loader)
+    ...     loader.tuning.workers
+    1
+    """
+
+    workers: int
+    history: tuple[tuple[int, float, float], ...] = ()
+    settled: bool = False
+    reason: str = "too few batches have come, since its workers began, to say anything"
+
+
+class Tuner:
+    """Finds the number of workers of one loader.
+
+    Where an epoch has enough batches, its windows lie between its first ones and its tail, in which not all workers
+    have something to do. Shorter ones are measured from end to end, as many as make a window, without what lies
+    between them; of their waiting that does not count which nobody can help: until their first batch is made.
+
+    Parameters
+    ----------
+    workers, least, most : int
+        How many to begin with; their bounds.
+
+    Attributes
+    ----------
+    look_next : int
+        When to look, on the ring's clock.
+    """
+
+    def __init__(self, workers, least, most):
+        self.least, self.most = least, most
+        self._workers, self._given = workers, None
+        self.look_next = 0
+        self.history = []
+        self.cpus = _machine.cpus()
+        self.meter = self._pool = None
+        self.prefetch, self.slots, self.served = 1, None, most
+        self.begun_at = None  # the number of batches before this iteration; None: there is none
+        self.anew = False  # workers begin with each iteration
+        self.whole = False  # iterations are measured from end to end
+        self.last = 0  # batches of the last iteration
+        self.stretched = False  # something of this iteration is measured
+        self.counted = None  # the number of batches up to which `spent` has them; None: they do not count now
+        self._found, self._reason = False, Tuning.reason
+        self._begin_anew()
+
+    def _begin_anew(self):
+        self._found = False
+        self.spent = 0  # batches so far
+        self.before = self.doubt = None  # the window before the last change; one that said too little
+        self.found = None  # the window of the number that was settled on
+        self._warm_up()
+
+    @property
+    def workers(self):
+        """int: how many there are to be."""
+        return self._workers if self._given is None else self._given[0]
+
+    @property
+    def settled(self):
+        """bool: nothing is tried any more."""
+        return self._found or self._given is not None
+
+    @property
+    def tuning(self):
+        """Tuning: what is known."""
+        given = self._given
+        if given is not None:
+            return Tuning(given[0], tuple(self.history), True, _told(*given))
+        return Tuning(self._workers, tuple(self.history), self._found, self._reason)
+
+    def stop(self, workers, reason):
+        """Somebody else has set the number; also amidst a look, which then changes nothing any more."""
+        self._given = workers, reason
+        log.info("num_workers='auto' ends at %s", _told(workers, reason))
+
+    def begin_with(self, workers, reason):
+        """Go on from a number that somebody needs; where it was set by hand, with that."""
+        if self._given is not None:
+            self.stop(workers, reason)
+        elif workers != self._workers:
+            self._workers, self._reason = workers, Tuning.reason
+            self._begin_anew()
+
+    # ---- iterations
+
+    @property
+    def pool(self):
+        """Pool or None: the workers of the newest iteration. A closed loader's go, with their segment."""
+        return None if self._pool is None else self._pool()
+
+    def begin(self, engine):
+        """An iteration begins."""
+        options = engine.options
+        self.anew = not options.persistent_workers
+        goes_on = self.anew or (engine.pool is self.pool and engine.pool.steady)
+        self.meter, self.prefetch = engine.ring.meter, options.prefetch_factor
+        self._pool = weakref.ref(engine.pool)
+        # Each worker has one, and so has who takes them: more workers would wait for slots.
+        self.slots = engine.ring.n_slots
+        self.served = max(self.least, self.slots - 1 - options.ahead)
+        if not goes_on:
+            self._drop()
+        self.since = self.skip_to = self.counted = None
+        self.begun_at, self.stretched = self.meter.batches, False
+        if self.whole and goes_on and self._has_them:
+            self.counted = self.begun_at
+            self._open()
+        self.look_next = 0
+
+    def end(self, at):
+        """The iteration ends, and with it, at that time, the step of its last batch. Twice is once."""
+        begun_at, self.begun_at = self.begun_at, None
+        if begun_at is None or self._given is not None:
+            return
+        self.last = self.meter.batches - begun_at
+        if self.last:
+            self._close(at)
+        if self.sums[1] and self._has_them and (window := self._window()) is not None:
+            self._judge(window)
+        self._count()
+        whole = self.last < self._shortest or (self.anew and (self.whole or not self.stretched))
+        if whole != self.whole:
+            self.whole = whole
+            self._drop()
+
+    @property
+    def _has_them(self):
+        return self.pool.wanted == self.workers
+
+    @property
+    def _ahead(self):
+        return self.prefetch * self.workers
+
+    @property
+    def _shortest(self):
+        """Batches of an iteration in which there is something between its first ones and its tail."""
+        return max(SKIP, self._ahead) + self._ahead + WINDOW
+
+    # ---- windows
+
+    def _warm_up(self):
+        """Measure from when as many workers as wanted have taken tasks for a while."""
+        self._drop()
+        self.counted = None
+        self.look_next = 0
+
+    def _drop(self):
+        self.sums, self.since, self.skip_to = NOTHING, None, None
+
+    def _counts(self, at=None):
+        m = self.meter
+        cpu = 0 if self._found else self.pool.processor_ns()  # a file is read for each worker
+        return now() if at is None else at, m.batches, m.wait_ns, m.fetch_ns + m.collate_ns, cpu
+
+    def _open(self):
+        self.since, self.stretched = self._counts(), True
+
+    def _measured(self, at=None):
+        """The sums, with what has come since."""
+        if self.since is None:
+            return self.sums
+        counts = self._counts(at)
+        new = (*(b - a for a, b in zip(self.since, counts, strict=True)), int(self.whole))
+        return tuple(a + b for a, b in zip(self.sums, new, strict=True))
+
+    def _close(self, at=None):
+        self.sums, self.since, self.skip_to = self._measured(at), None, None
+
+    def _count(self):
+        if self.counted is not None:
+            self.spent += self.meter.batches - self.counted
+            self.counted = self.meter.batches
+
+    def look(self, engine, options, exhausted):
+        """Look how it goes; called between two batches.
+
+        Returns
+        -------
+        Options or None
+            Those with the number of workers to go on with, if it is another.
+        """
+        before = self._workers
+        self._look(exhausted)
+        changed = None
+        if self._workers != before:
+            changed = dataclasses.replace(options, num_workers=self._workers)
+        return changed if self._given is None else None  # no call behind this: nobody comes between
+
+    def _look(self, exhausted):
+        if self._given is not None or exhausted or not self._has_them:
+            # The tail of an iteration tells nothing; what its run cannot have, the next one begins with.
+            if not self.whole:
+                self._close()
+            self.look_next = NEVER
+            return
+        if self.whole:
+            if self.meter.batches - self.begun_at < self._shortest:
+                return self._again_in(LOOK_NS)
+            self.whole = False  # it is longer than the last one
+            self._drop()
+        done = self.meter.batches
+        if self.since is None:
+            if not self.pool.steady:
+                return self._again_in(5_000_000)
+            if self.counted is None:
+                self.counted = done
+            if self.skip_to is None:  # what is in flight was made by the workers of before
+                self.skip_to = done + (max(SKIP, self._ahead) if self.spent else SKIP)
+            if done < self.skip_to:
+                return self._again_in(0)
+            self._open()
+            return self._again_in(1_000_000)
+        window = self._window()
+        if window is not None:
+            self._judge(window)
+
+    def _again_in(self, ns):
+        self.look_next = now() + ns
+
+    def _window(self):
+        """Return what was measured, if it has enough batches; else look again when it should."""
+        took, batches, waited, busy, cpu, starts = self._measured()
+        least_ns = AGAIN_NS if self._found else WINDOW_NS
+        full = max(WINDOW if took >= WINDOW_NS and not self._found else LONG_WINDOW, 3 * self.workers)
+        if batches < full or (self._found and took < least_ns):
+            each = took / max(1, batches)
+            missing = min(max(1, full - batches) * each, max(least_ns - took, each))
+            self._again_in(int(missing * 0.8))
+            return None
+        scale = 1e-9 / batches
+        first = min(waited, starts * busy / batches)
+        return Window(
+            self.workers, batches, *(ns * scale for ns in (max(1, took), waited, busy, max(0, cpu), first))
+        )
+
+    def _judge(self, window):
+        self._drop()
+        if self._found:
+            return self._watch(window)
+        self._count()
+        self.history.append((window.workers, window.rate, window.wait_share))
+        self._go_on(window)
+
+    # ---- the rule
+
+    def _go_on(self, window):
+        """Decide what the window means."""
+        before = self.before
+        if self.doubt is not None:
+            window, self.doubt = self.doubt.with_(window), None
+        elif before is not None and self._is_doubtful(before, window) and self._affords(self.workers):
+            self.doubt = window
+            self._reason = f"{self.workers} workers are measured once more"
+            return self._again_in(0)
+        self.before = None
+        if before is not None and window.workers > before.workers and window.rate < before.rate * WORTH:
+            return self._settle_on(
+                before,
+                f"{window.workers} workers were no faster than {before.workers} "
+                f"({window.rate:.3g} against {before.rate:.3g} batches/s): {self._limit(before)}",
+            )
+        if before is not None and window.workers < before.workers and self._is_slower(before, window):
+            return self._settle_on(before, f"with {window.workers} workers the consumer waited more")
+        target, why = self._target(window)
+        if target == self.workers:
+            return self._settle_on(window, why)
+        if not self._affords(target):
+            return self._settle_on(window, f"{self.spent} batches have been measured")
+        self.before = window
+        self._change(target)
+
+    @staticmethod
+    def _is_doubtful(before, window):
+        if window.workers > before.workers:
+            return COSTS <= window.rate / before.rate < DOUBTFUL
+        return window.rate < before.rate * COSTS or window.wait_share > before.wait_share + WAITS
+
+    @staticmethod
+    def _is_slower(before, window):
+        return window.rate < before.rate * COSTS and window.wait_share > before.wait_share
+
+    def _affords(self, workers):
+        window = max(WINDOW, 3 * workers, self.last if self.whole else 0)
+        return self.spent + (0 if self.whole else max(SKIP, self._ahead)) + window <= BATCHES
+
+    def _target(self, window):
+        """How many workers there should be, as that window says, and if they are as many, why."""
+        n, enough = self.workers, math.ceil(window.needed * SPARE)
+        given = (
+            (self.most, f"max_workers={self.most} allows no more"),
+            (self.served, f"its {self.slots} slots serve no more"),
+        )
+        for limit, why in given:
+            if n > limit:
+                return limit, why
+        by_cpu = max(self.least, math.ceil(self.cpus / max(window.on_cpu, 0.01) - 0.1))
+        if window.wait_share < WAITS:
+            fewer = max(self.least, min(enough, n))
+            waits = f"the consumer waits for {window.wait_share:.0%} of its time"
+            return fewer, waits + (", and fewer workers would hardly be enough" if n > 1 else "")
+        if n > by_cpu and window.on_cpu >= MOSTLY_WAITING:
+            return by_cpu, self._limit(window)
+        # As many as are missing, if they wait for something else most of the time; else twice as many at most.
+        more = max(enough, n + max(1, n // 4))
+        if window.on_cpu >= MOSTLY_WAITING:
+            more = min(more, 2 * n)
+        for limit, why in (*given, (by_cpu, self._limit(window))):
+            if limit <= n:
+                return n, f"the consumer waits for {window.wait_share:.0%} of its time, but {why}"
+            more = min(more, limit)
+        fits, why = self._fits(more - n)
+        if fits == 0:
+            return n, f"the consumer waits for {window.wait_share:.0%} of its time, but {why}"
+        return n + fits, ""
+
+    def _limit(self, window):
+        if window.on_cpu < MOSTLY_WAITING:
+            return "what the workers wait for gives no more"
+        return (
+            f"each keeps {window.on_cpu:.0%} of a processor busy, and {self.cpus} "
+            f"{'is' if self.cpus == 1 else 'are'} there for this process"
+        )
+
+    def _fits(self, more):
+        """How many of so many new workers the memory has room for, and if none, why."""
+        room = memory_available(ROOT)
+        if room is None:
+            return more, ""
+        free, _, limit, file = room
+        sizes = [private_bytes(pid) or 0 for _, pid, _ in self.pool.pids()]
+        ring = self.pool.ring
+        slots = ring.info["committed"] / ring.n_slots  # at least: slots that were never used take nothing
+        each = max(sizes, default=0) + 2 * slots
+        left = MEMORY_SHARE * free / _machine.ranks()
+        fits = more if each <= 0 else min(more, int(left // each))
+        return fits, (
+            f"another one would take about {megabytes(int(each))}, and {megabytes(int(left))} may be taken of what is "
+            f"left of {limit} ({file})"
+        )
+
+    # ---- what comes of it
+
+    def _change(self, workers):
+        log.debug("num_workers='auto': %d workers in place of %d", workers, self._workers)
+        self._reason = f"{workers} are tried in place of {self._workers}"
+        self._workers = workers
+        self._warm_up()
+
+    def _settle_on(self, window, reason):
+        if window.workers != self._workers:
+            self._change(window.workers)
+        self._found, self.found = True, window
+        self._reason = _told(self._workers, reason)
+        log.info("num_workers='auto' settles at %s", self._reason)
+        self.look_next = now() + AGAIN_NS
+
+    def _watch(self, window):
+        """Seldom: has the work changed, so that another number may be best?"""
+        self._again_in(AGAIN_NS)
+        waits_more = window.wait_share > self.found.wait_share + 2 * WAITS
+        factor = window.needed / max(self.found.needed, 1e-9)
+        if (factor > CHANGED and waits_more) or (factor < 1 / CHANGED and self._workers > self.least):
+            log.info("num_workers='auto': the work has changed, and is measured anew")
+            self._reason = "the work has changed, and is measured anew"
+            self._begin_anew()
+
+
+def _told(workers, reason):
+    return f"{workers} worker{'s' if workers > 1 else ''}: {reason}"

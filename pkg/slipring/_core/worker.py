@@ -1,0 +1,512 @@
+"""What a worker does: claim a task, fetch, collate into the slot, publish."""
+
+import contextlib
+import dataclasses
+import pickle
+
+from slipring._core import error_record, seeding
+from slipring._core._codec import (
+    BATCH,
+    END,
+    ERROR,
+    Encoder,
+    layout,
+    lost,
+    publish_range,
+    range_done,
+    range_lost,
+    view,
+)
+from slipring._core._collate import DROP, LIST, NUMPY, RowWriter
+from slipring._core._ring import DIRECT, FINISH, STAGED, TASK_NEXT, USER_SEEDED, in_a_handler, mix, now
+from slipring._core._rng_guard import RngGuard
+from slipring._core.concurrency import Concurrency
+from slipring._core.fetch import MapFetcher, StreamFetcher, load_stream, shorter
+from slipring._core.heap import Heap
+from slipring._core.worker_info import WorkerInfo, set_worker_info
+from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
+
+NO_MEMORY = (SegmentFull, BatchTooLarge, DescriptorClosed)  # not even for what is said of an error
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What every worker of a loader has to know; it travels to them as they are started."""
+
+    dataset: object
+    is_stream: bool
+    collate_fn: object
+    worker_init_fn: object
+    num_workers: int
+    batch_size: int | None
+    drop_last: bool
+    rng: str
+    rank: int = 0
+    fetch_threads: int | None = None
+    worker_class: type = None  # `Worker`, or an adapter's own
+    snapshots: bool = False  # streams: batches go with snapshots, from which another worker could go on
+    every: int = 1  # which of them, see `slipring._core.fetch.Every`
+    share: seeding.Share | None = None  # with rng="sample"; the run's epoch is then `Share.epoch`
+    epoch_seeds: bool = True  # random numbers are made of a task's epoch too, and not of its seed alone
+
+    method_argument = "start_method"  # what the adapter calls it
+
+    resume = None  # a place to go on from, of jobs that have one
+
+    @property
+    def by_worker(self):
+        """bool: which worker makes a batch matters to what is made."""
+        return self.is_stream
+
+    def begun_in(self, run):
+        """Return the same job for workers that begin in that run."""
+        return self
+
+    def not_sent(self, error):
+        """Called before the exception is raised that has kept a worker from being started."""
+
+    def check_start(self):
+        """See `Worker.check_start`."""
+        (self.worker_class or Worker).check_start(self)
+
+    def environment(self):
+        """See `Worker.environment`."""
+        return (self.worker_class or Worker).environment(self)
+
+    def worker(self, ring, number, kind, snapshot=None):
+        """Return the worker of that number; for the parameters see `Worker`."""
+        made = (self.worker_class or Worker)(ring, number, self, kind)
+        made.snapshot = snapshot
+        return made
+
+
+class Worker:
+    """Fills slots, in a process of its own, in a thread, or in the consumer itself.
+
+    Parameters
+    ----------
+    ring : Ring
+    number : int
+        From 0; the worker is participant ``number + 1`` of the segment.
+    job : Job
+    kind : {'process', 'thread', 'inline'}
+
+    Attributes
+    ----------
+    snapshot : bytes or None
+        The last one that a worker has published which died, and whose stream this one goes on with; empty:
+        it left none. None: nobody had this number before.
+    """
+
+    snapshot = None
+    keeps_globals = True  # a snapshot has the process's own generators too, which takes 0.3 ms
+    turn = 0  # the batch of its stream that comes next, in this run
+
+    @classmethod
+    def check_start(cls, job):
+        """Raise an exception if a worker process that starts now could not work."""
+
+    @classmethod
+    def environment(cls, job):
+        """Return environment variables that a worker process starts with, besides those of the program."""
+        return {}
+
+    def __init__(self, ring, number, job, kind):
+        self.ring = ring
+        self.number = number
+        self.participant = number + 1
+        self.job = job
+        self.kind = kind
+        self.encoder = Encoder()
+        self.concurrency = Concurrency(job.fetch_threads)
+        self.fetcher = MapFetcher(job.dataset, job.collate_fn, self.concurrency, job.share is not None)
+        self.stream = None
+        self.run = None
+        self.epoch = 0  # of the current run, as random numbers are made of it
+        self.base_seed = 0
+        self.left_alone = frozenset()
+        self.states = None  # inline: the generators' states between two batches of a stream
+        self.place = seeding.NOWHERE  # inline: what slipring.rng() goes on with
+        self.errors = {}  # inline: sequence number -> the very exception that its error record stands for
+
+    # ---- life
+
+    def begin(self, base_seed):
+        """Introduce the worker to itself, run `worker_init_fn`, and tell the consumer."""
+        flags = 0
+        self._introduce(base_seed)
+        if self.kind == "process":
+            self._seed_process(base_seed)
+        if self.job.worker_init_fn is not None:
+            before = seeding.save_globals()
+            self.job.worker_init_fn(self.number)
+            if self.kind == "process":
+                self.left_alone = frozenset(seeding.changed_since(before))
+                flags = USER_SEEDED if self.left_alone else 0
+        if self.job.share is not None:
+            self.fetcher.dataset.left_alone = None if self.kind == "thread" else self.left_alone
+        self.ring.serve(self.participant, flags)
+
+    def _seed_process(self, base_seed):
+        seeding.seed_globals(base_seed + self.number)
+
+    def _introduce(self, base_seed):
+        self.base_seed = base_seed
+        if self.kind != "inline":
+            info = WorkerInfo(self.number, self.job.num_workers, base_seed + self.number, self.job.dataset)
+            set_worker_info(info, whole_process=self.kind == "process")
+
+    def serve(self):
+        """Work until the segment is closed."""
+        heap = Heap() if self.kind == "process" else None
+        while (fill := self.ring.claim(self.participant, -1)) is not None:
+            self.work(fill)
+            if heap is not None:
+                heap.note_batch(fill.used)
+
+    def close(self):
+        """End what the worker has for itself: its threads, its event loop."""
+        self.concurrency.close()
+
+    # ---- one task
+
+    def work(self, fill):
+        """Do one claimed task and publish what came of it."""
+        begun = now()
+        with fill:
+            try:
+                self._enter_run(fill)
+                if fill.range is not None:
+                    self._cooperate(fill, begun)
+                elif fill.kind == TASK_NEXT:
+                    self._stream(fill, begun)
+                else:
+                    self._map(fill, begun)
+            except Exception as error:
+                if self.kind == "inline" and in_a_handler(error):
+                    self.fetcher.failed = None  # whose traceback would be kept
+                    raise  # not the dataset's: the batch is made again, when it is asked for again
+                self._fail(fill, error)
+            except BaseException as error:
+                if self.kind != "thread":
+                    raise  # SystemExit ends a worker's process, Ctrl-C the consumer's loop
+                self._fail(fill, error)
+
+    def give_up(self, fill):
+        """Give back a fill of a run that is over. (Not by an abort: worker code may keep arrays in it.)"""
+        if fill.range in (None, FINISH):
+            fill.rewind()
+            self.encoder.publish(fill, [None], END)
+        else:
+            self.encoder.stage(fill, [None], END)
+
+    def forget_run(self):
+        """Let go of what belongs to the current run."""
+        self.run = self.stream = self.states = None
+        self.turn = 0
+        self.errors = {}
+
+    def _enter_run(self, fill):
+        if fill.run == self.run:
+            return
+        self.forget_run()
+        self._introduce(fill.seed)
+        self.epoch = self._epoch_of(fill)
+        if self.job.rng == "worker" or self.job.is_stream:
+            # Once per worker and run.
+            seed = fill.seed + self.number
+            with self._guard():
+                seeding.set_batch_seed(seed, stream=mix(fill.seed, self.epoch))
+                if self.kind != "thread":
+                    seeding.seed_globals(seed, self.left_alone)
+                if self.kind == "inline":
+                    self.states = seeding.save_globals()
+        self.run = fill.run  # at last: a handler that raises meanwhile has all of it done again
+
+    def _epoch_of(self, fill):
+        return fill.epoch if self.job.epoch_seeds else 0
+
+    def _seed(self, fill, first_row):
+        """Seed what is seeded per range of rows."""
+        if self.job.rng != "worker" and not self.job.is_stream:
+            self._seed_rows(fill, fill.seq, first_row)
+
+    def _seed_rows(self, fill, seq, first_row):
+        batch = seed = seeding.batch_seed(fill.seed, self.epoch, seq, 0, self.job.rank)
+        if first_row:
+            seed = seeding.batch_seed(fill.seed, self.epoch, seq, first_row, self.job.rank)
+        seeding.set_batch_seed(seed, batch, first_row)
+        if self.kind != "thread":
+            seeding.seed_globals(seed, self.left_alone)
+        if self.job.share is not None:
+            self.job.share.begin(fill.seed, fill.epoch, seq, first_row)
+
+    def _guard(self):
+        """In the consumer's own process: use its global generators, and put them back."""
+        return RngGuard(self) if self.kind == "inline" else contextlib.nullcontext()
+
+    def _map(self, fill, begun):
+        indices = fill.indices()
+        if self.kind == "inline":
+            with self._guard():
+                box, fetched = self._make(fill, indices, begun)
+        else:
+            box, fetched = self._make(fill, indices, begun)
+        self.encoder.publish(fill, box, BATCH, begun, fetched)
+
+    def _make(self, fill, indices, begun):
+        self._seed(fill, 0)
+        fetcher = self.fetcher
+        if fill.single:
+            batch = fetcher.one(indices[0])
+            return [batch], now()
+        if fetcher.into is not None:
+            batch = fetcher.whole(indices)
+            return [batch], now()
+        rows = RowWriter(0, len(indices), self.rules())
+        fetcher.read(indices, rows)
+        fetched = rows.fetched_at(begun)
+        return [fetcher.collate(rows)], fetched
+
+    def rules(self):
+        """Return how samples become a batch; see `RowWriter`."""
+        return NUMPY if self.job.collate_fn is None else LIST
+
+    def _stream(self, fill, begun):
+        self._turn_to(fill)
+        with self._guard():
+            if self.stream is None:
+                self.stream = self._begin_stream(fill)
+            # What was read behind the states that it goes on from; who took over from a dead worker goes
+            # through what that one has published.
+            behind = -self.stream.position
+            while not self.stream.ended and self.stream.position < fill.sequence:
+                self._repeat(fill)
+            if self.stream.position < 0:
+                raise shorter(behind, behind + self.stream.position)
+            self.stream.seq = fill.seq
+            # Made already, in the consumer's process: a handler has raised, and it is asked for again.
+            rules = LIST if self.job.batch_size is None else self.rules()
+            more = self.stream.read(rules, again=self.stream.position > fill.sequence)
+            fetched = self.stream.rows.fetched_at(begun)
+            box = [self.stream.collate() if more else self.stream.last()]
+            if self.kind != "inline":
+                self.stream.rows = None  # nobody else keeps samples when the batch is published
+            if self.job.snapshots:
+                box = [[box.pop(), self._snapshot(fill, not more)]]
+        if more:
+            self.encoder.publish(fill, box, BATCH, begun, fetched)
+        else:
+            self.encoder.publish(fill, box, END)
+
+    def kept_in(self, fill):
+        """Return how many bytes of a slot have samples of a stream's interrupted batch, which continues with them."""
+        rows = self.stream.rows if self.stream is not None else None
+        return 0 if rows is None else rows.bytes_in(fill)
+
+    def _turn_to(self, fill):
+        """Refuse to pass over a batch of which nobody has died: it would be lost without a word."""
+        heir = self.turn == 0 and self.snapshot is not None
+        if fill.sequence > self.turn and not heir:
+            raise SlipringError(
+                f"worker {self.number} got the task for batch {fill.sequence} of its stream where batch "
+                f"{self.turn} comes next: a fault of slipring, please report it"
+            )
+        self.turn = fill.sequence + 1
+
+    def _begin_stream(self, fill):
+        snapshot, self.snapshot = self.snapshot, None
+        if not snapshot:
+            return self._open_stream(fill, None)
+        run, batches, ended, states, generators = pickle.loads(snapshot)
+        place = {"batches": batches, "states": pickle.loads(states)}
+        if run != fill.run:  # the dataset is as an earlier run has left it, if that came to its end
+            return self._open_stream(fill, {**place, "ended": True} if ended else None)
+        if ended:
+            load_stream(self.job.dataset, place)
+            stream = _ended()
+        else:
+            stream = self._open_stream(fill, place)
+        stream.position = batches
+        seeding.go_on(generators)
+        return stream
+
+    def _open_stream(self, fill, place):
+        """Return the fetcher of this run; `place`: where it goes on, None at its beginning."""
+        job = self.job
+        return StreamFetcher(
+            *(job.dataset, job.collate_fn, job.batch_size, job.drop_last),
+            *(place, self.kind == "thread", job.every),
+        )
+
+    def _repeat(self, fill):
+        """Read and drop a batch that was published; its errors too, and its draws in collate_fn."""
+        with contextlib.suppress(Exception):
+            collates = self.job.collate_fn is not None
+            if self.stream.read(LIST if collates else DROP) and collates:
+                StreamFetcher.collate(self.stream)
+        fill.rewind()
+
+    def _snapshot(self, fill, last):
+        """What a worker needs to go on behind this batch; None: it goes on from an earlier snapshot, if any."""
+        stream = self.stream
+        states = stream.snapshot(last)
+        if states is None:
+            return None
+        generators = seeding.position(self.kind == "process" and self.keeps_globals)
+        return pickle.dumps((fill.run, stream.position, stream.ended, states, generators))
+
+    # ---- cooperative batches
+
+    def _cooperate(self, fill, begun):
+        if fill.range == FINISH:
+            return self._finish(fill, begun)
+        first, end = fill.rows_of(fill.range)
+        rows = RowWriter(first, end, self.rules(), self._share_rows)
+        try:
+            with self._guard():
+                self._seed(fill, first)
+                self.fetcher.read(fill.indices(), rows)
+            if rows.count != end - first:
+                name = type(self.job.dataset).__name__
+                raise ValueError(
+                    f"{name}.__getitems__ returned {rows.count} samples for {end - first} indices"
+                )
+            fetched = rows.fetched_at(begun)
+            kept = rows.kept() if rows.in_place else None
+            if kept == []:
+                rows = None
+                last = range_done(fill, begun, fetched)
+            else:
+                box = [rows.read_back() if kept is None else {"kept": kept}]
+                rows = kept = None
+                last = self.encoder.stage(fill, box, BATCH, begun, fetched)
+        except Exception as error:
+            if self.kind == "inline" and in_a_handler(error):
+                self.fetcher.failed = None
+                raise
+            described, allocation_error = self._describe(fill, error), error_record.allocation_error(error)
+            del error, rows
+            last = self._stage_error(fill, described, allocation_error)
+        if last:
+            self._finish(fill, now())
+
+    def _share_rows(self, rows):
+        """Lay out the rows of a batch that several workers make, or use the layout that another worker settled."""
+        fill = rows.fill
+        how = fill.propose_layout()
+        if how == DIRECT:
+            rows.adopt(*layout(fill))
+            return
+        settled = how == STAGED
+        in_place = False
+        try:
+            if not settled and (laid_out := rows.reserve(fill.n_rows)) is not None:
+                settled = in_place = self.encoder.settle_direct(fill, *laid_out)
+        finally:
+            if not settled:  # others wait for it
+                self.encoder.settle_staged(fill)
+        if not in_place:
+            rows.give_up()
+
+    def _stage_error(self, fill, described, allocation_error):
+        for value in (described, error_record.shortened(described)):
+            with contextlib.suppress(*NO_MEMORY):
+                return self.encoder.stage(fill, [value], ERROR)
+        # The other ranges have taken even what an error can count on elsewhere.
+        return range_lost(fill, *allocation_error)
+
+    def _finish(self, fill, begun):
+        """Put the ranges together: this worker did the last one."""
+        parts = []
+        value = None
+        for which in range(fill.n_ranges):
+            if (allocation_error := lost(fill, which)) is not None:
+                del value, parts
+                fill.indices()
+                raise error_record.from_allocation_error(*allocation_error, fill.rows_of(which), fill.ring)
+            kind, value = view(fill, which)
+            if kind == ERROR:
+                del value, parts
+                publish_range(fill, which)
+                return
+            parts.append(value)
+        if all(part is None for part in parts):
+            publish_range(fill)
+            return
+        fill.indices()  # from now on messages are about all rows
+        some_staged = any(type(part) is list for part in parts)
+        rows = self._list_of(fill, parts) if some_staged else self._whole_of(fill, parts)
+        del parts, value
+        with self._guard():
+            self._seed(fill, fill.n_rows)
+            box = [self.fetcher.collate(rows)]
+        in_place = rows.in_place
+        del rows
+        if not in_place:
+            fill.rewind()  # the batch overwrites the rows and the staged samples, unless it refers to them
+        self.encoder.publish(fill, box, BATCH, begun, begun)
+
+    def _whole_of(self, fill, parts):
+        """Return a `RowWriter` with all rows of a batch in place, and with the leaves that have no rows."""
+        rows = RowWriter(0, fill.n_rows, self.rules(), self._share_rows)
+        rows.adopt(*layout(fill))
+        self._keep(fill, rows, range(len(parts)), parts)
+        return rows
+
+    def _list_of(self, fill, parts):
+        """Return a `RowWriter` with all samples in a list: some chunks are staged."""
+        samples = []
+        for which, part in enumerate(parts):
+            if type(part) is not list:
+                first, end = fill.rows_of(which)
+                rows = RowWriter(first, end, self.rules(), self._share_rows)
+                rows.adopt(*layout(fill))
+                self._keep(fill, rows, [which], parts)
+                part = rows.read_back()
+            samples.extend(part)
+        rows = RowWriter(0, len(samples), LIST)
+        rows.take(samples)
+        return rows
+
+    def _keep(self, fill, rows, ranges, parts):
+        for which in ranges:
+            first, end = fill.rows_of(which)
+            rows.keep([] if parts[which] is None else parts[which]["kept"], end - first)
+
+    # ---- errors
+
+    def _culprit(self, fill, error):
+        """Index and row of the sample that raised an exception; (None, None): it was no single one."""
+        failed, self.fetcher.failed = self.fetcher.failed, None
+        asked = fill.asked_for
+        if failed is None or failed[0] is not error or asked is None or failed[1] >= len(asked):
+            return None, None
+        first = 0 if fill.range in (None, FINISH) else fill.rows_of(fill.range)[0]
+        return asked[failed[1]], first + failed[1]
+
+    def _describe(self, fill, error):
+        culprit = self._culprit(fill, error)
+        if self.kind != "inline":
+            return error_record.record(error, self.number, fill.seq, fill.asked_for, culprit=culprit)
+        # Of several ranges' errors the first rows' counts; a debugger wants the frames as they were.
+        self.errors.setdefault(fill.seq, error)
+        return error_record.record(error, self.number, fill.seq, fill.asked_for, clear=False, culprit=culprit)
+
+    def _fail(self, fill, error):
+        if fill.kind == TASK_NEXT and self.stream is None:
+            self.stream = _ended()  # it could not begin
+        described = self._describe(fill, error)
+        fill.rewind()
+        try:
+            self.encoder.publish(fill, [described], ERROR)
+        except NO_MEMORY:
+            fill.rewind(hard=True)
+            self.encoder.publish(fill, [error_record.shortened(described)], ERROR)
+
+
+def _ended():
+    """A stream that is at its end."""
+    stream = StreamFetcher((), None, None, False)
+    stream.ended = True
+    return stream

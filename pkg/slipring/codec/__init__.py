@@ -1,1 +1,0 @@
-"""A batch to leaf records in a slot, and back."""

@@ -1,1 +1,0 @@
-"""Samples to a batch, stacked straight into the slot."""

@@ -1,0 +1,239 @@
+"""multiprocessing.Queue's interface over the ring: a message is written once, where it will be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+from slipring._core._queue import Core, Slot, how_to_copy
+from slipring._core._ring import MAX_WORKERS, Event, Segment
+from slipring._core.text import message_refused
+from slipring.errors import SegmentFull
+from slipring.options import MAX_SLOTS, integer, memory_place
+
+if TYPE_CHECKING:
+    from slipring.monitor.report import Report
+
+MAX_PROCESSES = MAX_WORKERS + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueStats:
+    """What this process has got from a queue, and what the queue takes.
+
+    Attributes
+    ----------
+    got, got_bytes : int
+        Messages, and the payload bytes that they took in their slots.
+    copied, copied_bytes : int
+        Those of them that were copied out of their slots.
+    kept : int
+        Those that were copied once more, by who put them and had their arrays still (see `slipring.queue.Slot.put`).
+    pickled_leaves : int
+        Values in them that came by pickle.
+    slots, slot_bytes, bytes_committed : int
+        Slots; bytes reserved for each; bytes of memory that the whole segment takes.
+    backing : str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import slipring
+    >>> queue = slipring.Queue(4)
+    >>> queue.put(np.zeros(1000))
+    >>> zeros = queue.get()
+    >>> queue.stats().got, queue.stats().pickled_leaves
+    (1, 0)
+    >>> queue.close()
+    """
+
+    got: int
+    got_bytes: int
+    copied: int
+    copied_bytes: int
+    kept: int
+    pickled_leaves: int
+    slots: int
+    slot_bytes: int
+    bytes_committed: int
+    backing: str
+
+
+class Queue(Core):
+    """A queue between processes and threads; arrays come without pickle, and as views on where they were put.
+
+    Any number of processes put, any number get, by fork, forkserver and spawn: hand it to
+    `multiprocessing.Process` as an argument. Messages of one producer (a thread) come in the order in which
+    they were put. A process that is killed leaves nothing locked: what it had put is got, what it was putting
+    is not, and what it had got is gone with it.
+
+    Parameters
+    ----------
+    maxsize : int
+        Slots, at least 1: what can be put before something is got. Views that a consumer keeps occupy theirs.
+        Each takes 20 KiB from the beginning. A put and a get look at all slots that were ever used at once:
+        with a thousand they take several times as long as with a few.
+    slot_bytes : int or None
+        Bytes to reserve per slot: the largest message. None: as much as fits, at most 16 GiB. Memory is taken
+        as messages need it.
+    copy : {'auto', 'always', 'never'}
+        Whether what is got are views or copies; see `get`.
+    max_processes : int
+        WeakRegistry processes that may use the queue at a time.
+    backing : {'auto', 'shm', 'memfd'} or str
+        Where the memory comes from; an absolute path names a directory on a tmpfs.
+
+    Raises
+    ------
+    SegmentFull
+        No memory for the slots' first pages.
+
+    Examples
+    --------
+    >>> import multiprocessing
+    >>> import numpy as np
+    >>> import slipring
+    >>> def produce(queue):
+    ...     for label in range(3):
+    ...         queue.put({"image": np.full((224, 224, 3), label, np.uint8), "label": label})
+    >>> queue = slipring.Queue(8)
+    >>> producer = multiprocessing.get_context("fork").Process(target=produce, args=(queue,))
+    >>> producer.start()
+    >>> [queue.get()["label"] for _ in range(3)]
+    [0, 1, 2]
+    >>> producer.join()
+    >>> queue.close()
+    """
+
+    def __init__(
+        self,
+        maxsize: int,
+        slot_bytes: int | None = None,
+        *,
+        copy: Literal["auto", "always", "never"] = "auto",
+        max_processes: int = 256,
+        backing: str = "auto",
+    ) -> None:
+        unbounded = " (a queue without bound, multiprocessing's 0, there is not)"
+        maxsize = integer("maxsize", maxsize, 1, MAX_SLOTS, hint=unbounded)
+        max_processes = integer("max_processes", max_processes, 2, MAX_PROCESSES)
+        slot_bytes = integer("slot_bytes", slot_bytes, 1, 1 << 46, optional=True)
+        how_to_copy(copy)
+        memory_place(backing)
+        try:
+            ring = Segment(maxsize, max_processes, backing, slot_bytes or 0, push=True)
+        except SegmentFull as refused:
+            raise message_refused(refused, maxsize) from None
+        self._copy = copy
+        self._open(ring, copy, Event())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from multiprocessing.context import assert_spawning
+        from multiprocessing.reduction import DupFd
+
+        assert_spawning(self)
+        return _attach, (type(self), self._ring(), DupFd(self.event.to_send()), self._copy)
+
+    def __repr__(self) -> str:
+        ring = self.ring  # another thread may close the queue meanwhile
+        if self.closed or ring is None:
+            return f"<{type(self).__name__} closed at {id(self):#x}>"
+        state = "shut down" if ring.closed else f"maxsize={ring.n_slots}"
+        return f"<{type(self).__name__} {state} at {id(self):#x}>"
+
+    @property
+    def maxsize(self) -> int:
+        """int: slots."""
+        return self._ring().n_slots
+
+    def put_nowait(self, obj: object) -> None:
+        """``put(obj, block=False)``."""
+        self.put(obj, False)
+
+    def get_nowait(self, *, copy: Literal["auto", "always", "never"] | None = None) -> Any:
+        """``get(block=False)``."""
+        return self.get(False, copy=copy)
+
+    def slot(self, block: bool = True, timeout: float | None = None) -> Slot:
+        """Claim a free slot to build a message in, so that not even the producer copies it.
+
+        Use it as a context manager. What is not put by the end of the block, also for an exception, was never
+        there.
+
+        Parameters
+        ----------
+        block, timeout
+            As in `put`.
+
+        Returns
+        -------
+        Slot
+            With ``empty(shape, dtype)`` and ``put(obj, move=False)``.
+
+        Examples
+        --------
+        >>> import slipring
+        >>> queue = slipring.Queue(8)
+        >>> with queue.slot() as slot:
+        ...     image = slot.empty((224, 224, 3), "uint8")
+        ...     image.fill(255)  # or a decoder writes there
+        ...     slot.put({"image": image, "label": 3}, move=True)
+        ...     del image
+        >>> queue.get()["label"]
+        3
+        >>> queue.close()
+        """
+        return Slot(self, block, timeout)
+
+    def join_thread(self) -> None:
+        """Return at once: there is no thread. What `put` has returned from can be got."""
+
+    def cancel_join_thread(self) -> None:
+        """Do nothing, as there is no thread to be waited for."""
+
+    def shutdown(self, immediate: bool = False) -> None:
+        """End the queue for everybody: put raises `~slipring.errors.ShutDown`, and so does get when nothing is left.
+
+        Who waits is woken. What is being put at that moment may still come.
+
+        Parameters
+        ----------
+        immediate : bool
+            Throw away what can be got.
+        """
+        self._shut_down(immediate)
+
+    def report(self) -> Report:
+        """Return the `slipring.monitor.report.Report` of all that has gone through the queue, in all processes."""
+        from slipring._core._cache import Watch
+        from slipring.monitor.report import Report
+        from slipring.monitor.sight import Sight
+
+        return Report("Queue", Sight(Watch(self._ring().controls)), self.stats())
+
+    def stats(self) -> QueueStats:
+        """Return `QueueStats` of this process."""
+        ring = self._ring()  # another thread may close the queue meanwhile
+        info, meter = ring.info, ring.meter
+        return QueueStats(
+            got=meter.batches,
+            got_bytes=meter.bytes,
+            copied=meter.copied_batches,
+            copied_bytes=meter.copied_bytes,
+            kept=meter.kept_batches,
+            pickled_leaves=meter.pickled_leaves,
+            slots=ring.n_slots,
+            slot_bytes=info["capacity"],
+            bytes_committed=info["committed"],
+            backing=info["backing"],
+        )
+
+
+def _attach(cls, ring, event, copy):
+    queue = cls.__new__(cls)
+    queue._copy = copy
+    fd = event.detach()
+    os.set_inheritable(fd, False)  # it came open to what this process executes
+    queue._open(ring, copy, Event(fd))
+    return queue

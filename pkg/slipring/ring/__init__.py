@@ -1,1 +1,0 @@
-"""The binding of the C ring: the only folder that calls `csrc/`."""

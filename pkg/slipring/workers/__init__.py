@@ -1,1 +1,0 @@
-"""Worker processes and threads: started, fed, watched, replaced and stopped."""
