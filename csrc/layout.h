@@ -235,8 +235,7 @@ typedef struct sr_participant {
     _Atomic uint64_t started;          /* start time of the process in clock ticks; with pid, its identity */
     /* low half, a futex word: pages that it is committing right now; high half: number of such announcements */
     _Atomic uint64_t growing;
-    _Atomic uint32_t flags;            /* the worker's report (bit 0: worker_init_fn seeded generators) */
-    uint32_t pad1;
+    uint64_t pad1;
     _Atomic uint64_t incarnation;      /* the process with this number: pid | start time << 32; 0: none */
     /* hash of the incarnation << 32 | hash of its stack's start: identifies the program that it runs; 0: unknown */
     _Atomic uint64_t program;

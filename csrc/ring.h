@@ -142,9 +142,9 @@ int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes);
 
 /* Register the calling process as `participant`. Its pid and start time identify it. */
 int sr_join(sr_ring *ring, uint32_t participant);
-/* Announce that the worker is ready to claim, and wake the consumer; `flags` is the worker's report to it. */
-int sr_serve(sr_ring *ring, uint32_t participant, uint32_t flags);
-int sr_participant_info(const sr_ring *ring, uint32_t participant, int *pid, uint32_t *status, uint32_t *flags);
+/* Announce that the worker is ready to claim, and wake the consumer. */
+int sr_serve(sr_ring *ring, uint32_t participant);
+int sr_participant_info(const sr_ring *ring, uint32_t participant, int *pid, uint32_t *status);
 /* Wait until `participant` serves. -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
 int sr_wait_serving(sr_ring *ring, uint32_t participant, uint64_t deadline);
 

@@ -151,7 +151,6 @@ int sr_join(sr_ring *ring, uint32_t participant)
     sr_store_relaxed(&p->started, sr_start_time(pid));
     sr_store_relaxed(&p->program, sr_program_of(sr_incarnation_of(pid)));
     sr_store_relaxed(&p->growing, 0);
-    sr_store_relaxed(&p->flags, 0);
     sr_store_relaxed(&p->waiting, 0);
     sr_store_relaxed(&p->needs_memory_for, 0);
     sr_reset_stats(p);
@@ -160,26 +159,24 @@ int sr_join(sr_ring *ring, uint32_t participant)
     return 0;
 }
 
-int sr_serve(sr_ring *ring, uint32_t participant, uint32_t flags)
+int sr_serve(sr_ring *ring, uint32_t participant)
 {
     if (participant >= ring->n_participants)
         return -EINVAL;
     sr_participant *p = &ring->participants[participant];
-    sr_store_relaxed(&p->flags, flags);
     sr_start_cpu_clock(ring, participant);
     sr_store_release(&p->status, SR_PARTICIPANT_SERVING); /* [S1] partner: [S2] in sr_wait_serving */
     sr_futex_wake(&p->status, INT_MAX); /* once in a worker's life: waiters are not counted */
     return 0;
 }
 
-int sr_participant_info(const sr_ring *ring, uint32_t participant, int *pid, uint32_t *status, uint32_t *flags)
+int sr_participant_info(const sr_ring *ring, uint32_t participant, int *pid, uint32_t *status)
 {
     if (participant >= ring->n_participants)
         return -EINVAL;
     const sr_participant *p = &ring->participants[participant];
     *status = sr_load_acquire(&p->status);
     *pid = sr_load_relaxed(&p->pid);
-    *flags = sr_load_relaxed(&p->flags);
     return 0;
 }
 

@@ -62,7 +62,7 @@ class Loader(Generic[_Batch]):
     timeout : float
         Seconds to wait for a batch; 0 waits for ever.
     worker_init_fn : callable, optional
-        Called with the worker's number in each worker. Generators that it seeds are left alone from then on.
+        Called with the worker's number in each worker. Seeds that it sets stay in effect with ``rng="worker"`` only.
     seed : int, optional
         The same seed gives the same epochs. None: a new one, from the system. Each `rank` draws random numbers
         of its own.
@@ -320,11 +320,10 @@ class Loader(Generic[_Batch]):
 
         New ones begin at once; those that are too many leave after their batch. No batch is lost, and with
         ``rng="batch"`` and a map dataset every byte stays the same. What depends on which worker makes it
-        changes with the next iteration: iterable datasets, ``rng="worker"``, ``dispatch="static"``, a
-        `worker_init_fn` that seeds generators. The same holds for more workers than the segment has room for:
-        4 for each processor, `max_workers`, or as many as the loader began with. Slots are added with the next
-        iteration, too: many more workers than there were have to share those that there are until then. With
-        ``num_workers="auto"`` nothing is tried any more.
+        changes with the next iteration: iterable datasets, ``rng="worker"``, ``dispatch="static"``. The same
+        holds for more workers than the segment has room for: 4 for each processor, `max_workers`, or as many as
+        the loader began with. Slots are added with the next iteration, too: many more workers than there were have
+        to share those that there are until then. With ``num_workers="auto"`` nothing is tried any more.
 
         Parameters
         ----------

@@ -15,6 +15,8 @@ from slipring.options import MAX_SLOTS, integer, memory_place
 if TYPE_CHECKING:
     from slipring.monitor.report import Report
 
+__all__ = ["Queue", "QueueStats", "Slot"]
+
 MAX_PROCESSES = MAX_WORKERS + 1
 
 

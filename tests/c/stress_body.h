@@ -214,7 +214,7 @@ static void loader_worker(uint32_t participant)
     uint32_t slot, range;
     uint64_t gen;
     CHECK_OK(sr_join(ring, participant));
-    CHECK_OK(sr_serve(ring, participant, 0));
+    CHECK_OK(sr_serve(ring, participant));
     for (;;) {
         int rc = sr_claim(ring, participant, SR_FOREVER, &slot, &range, &gen);
         if (rc == -ESHUTDOWN)

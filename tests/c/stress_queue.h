@@ -81,7 +81,7 @@ static void queue_worker(uint32_t participant)
 {
     struct chance c = {mix(participant) ^ sr_now()};
     CHECK_OK(sr_join(ring, participant));
-    CHECK_OK(sr_serve(ring, participant, 0));
+    CHECK_OK(sr_serve(ring, participant));
     if (produces(participant))
         producer(participant, &c);
     else

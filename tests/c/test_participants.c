@@ -38,39 +38,39 @@ static void the_creator_is_the_consumer(void)
 {
     sr_ring *ring = make_ring(1, 3, 0);
     int pid;
-    uint32_t status, flags;
-    CHECK_OK(sr_participant_info(ring, SR_CONSUMER, &pid, &status, &flags));
+    uint32_t status;
+    CHECK_OK(sr_participant_info(ring, SR_CONSUMER, &pid, &status));
     CHECK_EQ(pid, getpid());
     CHECK_EQ(status, SR_PARTICIPANT_JOINED);
     CHECK_EQ(sr_load_relaxed(&ring->participants[0].started), sr_start_time((int)getpid()));
-    CHECK_OK(sr_participant_info(ring, 1, &pid, &status, &flags));
+    CHECK_OK(sr_participant_info(ring, 1, &pid, &status));
     CHECK_EQ(status, SR_PARTICIPANT_NONE);
-    CHECK_EQ(sr_participant_info(ring, 3, &pid, &status, &flags), -EINVAL);
+    CHECK_EQ(sr_participant_info(ring, 3, &pid, &status), -EINVAL);
     CHECK_EQ(sr_join(ring, 3), -EINVAL);
-    CHECK_EQ(sr_serve(ring, 3, 0), -EINVAL);
+    CHECK_EQ(sr_serve(ring, 3), -EINVAL);
     CHECK_EQ(sr_wait_serving(ring, 3, 0), -EINVAL);
     sr_destroy(ring);
 }
 
-static void serve(sr_ring *ring, void *flags)
+static void serve(sr_ring *ring, void *arg)
 {
+    (void)arg;
     sleep_ms(30);
     CHECK_OK(sr_join(ring, 2));
-    CHECK_OK(sr_serve(ring, 2, (uint32_t)(uintptr_t)flags));
+    CHECK_OK(sr_serve(ring, 2));
 }
 
-static void a_worker_that_serves_is_reported_with_its_flags(void)
+static void a_worker_that_serves_is_reported(void)
 {
     sr_ring *ring = make_ring(1, 3, 0);
     int pid;
-    uint32_t status, flags;
-    pid_t child = in_child(serve, ring, (void *)5);
+    uint32_t status;
+    pid_t child = in_child(serve, ring, NULL);
     CHECK_EQ(sr_wait_serving(ring, 1, in_ms(10)), -ETIMEDOUT);
     CHECK_OK(sr_wait_serving(ring, 2, SR_FOREVER));
-    CHECK_OK(sr_participant_info(ring, 2, &pid, &status, &flags));
+    CHECK_OK(sr_participant_info(ring, 2, &pid, &status));
     CHECK_EQ(pid, child);
     CHECK_EQ(status, SR_PARTICIPANT_SERVING);
-    CHECK_EQ(flags, 5);
     CHECK_EQ(wait_for(child), 0);
     CHECK_OK(sr_recover(ring, 2));
     CHECK_EQ(sr_wait_serving(ring, 2, in_ms(10)), -ETIMEDOUT); /* its replacement does not yet */
@@ -109,7 +109,7 @@ static void who_waits_for_a_worker_takes_no_batchs_wake_up(void)
     CHECK_OK(publish(shared, 2, 0, gen, false));
     pthread_join(b, NULL);
     CHECK_OK(sr_join(shared, 1));
-    CHECK_OK(sr_serve(shared, 1, 0));
+    CHECK_OK(sr_serve(shared, 1));
     pthread_join(a, NULL);
     sr_destroy(shared);
 }
@@ -123,7 +123,7 @@ static void watched_worker(sr_ring *ring)
     uint64_t gen;
     CHECK_OK(sr_join(ring, 1));
     CHECK_OK(sr_watch_consumer(ring));
-    CHECK_OK(sr_serve(ring, 1, 0));
+    CHECK_OK(sr_serve(ring, 1));
     while (sr_claim(ring, 1, SR_FOREVER, &slot, &range, &gen) != 0)
         ;
     pause();
@@ -215,7 +215,7 @@ static const struct test tests[] = {
     T(odd_process_names_do_not_confuse_the_start_time),
     T(a_dead_process_has_no_start_time),
     T(the_creator_is_the_consumer),
-    T(a_worker_that_serves_is_reported_with_its_flags),
+    T(a_worker_that_serves_is_reported),
     T(who_waits_for_a_worker_takes_no_batchs_wake_up),
     T(a_worker_ends_when_the_consumer_is_killed),
     T(a_worker_outlives_the_thread_that_forked_it),

@@ -340,7 +340,7 @@ static void a_participant_tells_what_it_does_and_has_done(void)
     sr_participant_view participant;
     uint64_t gen;
     CHECK_OK(sr_join(ring, 1));
-    CHECK_OK(sr_serve(ring, 1, 0));
+    CHECK_OK(sr_serve(ring, 1));
     dispatch(ring, 1, 0, 0, 0);
     claim(ring, 1, NULL, &gen);
     CHECK_OK(sr_watch_participant(watch, 1, &participant));
@@ -395,7 +395,7 @@ static void a_participant_without_descriptors_tells_no_wrong_time(void)
     sr_participant_view participant;
     struct rlimit limit, none;
     CHECK_OK(sr_join(ring, 1));
-    CHECK_OK(sr_serve(ring, 1, 0));
+    CHECK_OK(sr_serve(ring, 1));
     make_batches_for(ring, 50000000); /* it asks after 20 ms of them, then after twice that */
     CHECK_OK(getrlimit(RLIMIT_NOFILE, &limit));
     none = (struct rlimit){0, limit.rlim_max};

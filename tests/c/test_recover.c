@@ -4,7 +4,7 @@
 static void joined(sr_ring *ring, uint32_t participant)
 {
     CHECK_OK(sr_join(ring, participant));
-    CHECK_OK(sr_serve(ring, participant, 0));
+    CHECK_OK(sr_serve(ring, participant));
 }
 
 static void a_dead_workers_claim_becomes_a_task_again(void)
@@ -143,12 +143,12 @@ static void the_dead_participants_own_words_are_cleared(void)
 {
     sr_ring *ring = make_ring(1, 3, 0);
     int pid;
-    uint32_t status, flags;
+    uint32_t status;
     joined(ring, 1);
     sr_store_relaxed(&ring->participants[1].growing, 12345);
     sr_store_relaxed(&ring->participants[1].waiting, 1);
     CHECK_OK(sr_recover(ring, 1));
-    CHECK_OK(sr_participant_info(ring, 1, &pid, &status, &flags));
+    CHECK_OK(sr_participant_info(ring, 1, &pid, &status));
     CHECK_EQ(status, SR_PARTICIPANT_NONE);
     CHECK_EQ(sr_pages_of(sr_load_relaxed(&ring->participants[1].growing)), 0);
     CHECK_EQ(sr_load_relaxed(&ring->participants[1].waiting), 0);

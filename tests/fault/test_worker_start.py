@@ -12,7 +12,7 @@ import pytest
 from slipring import Loader, WorkerDied
 from slipring._core import startup
 from tests.datasets import Values
-from tests.fault.procs import until
+from tests.fault.procs import LONG_S, until
 
 pytestmark = pytest.mark.fault
 
@@ -99,9 +99,10 @@ class Init:
             waiting(self.path)
 
 
+# In turn, because otherwise the other worker makes all batches and nobody waits for this one.
 def test_a_worker_that_stays_in_its_worker_init_fn_is_told_of_once(told, tmp_path):
     path = str(tmp_path / "go on")
-    options = {"num_workers": 2, "start_method": "fork", "worker_init_fn": Init(path)}
+    options = {"num_workers": 2, "start_method": "fork", "worker_init_fn": Init(path), "dispatch": "static"}
     with Loader(Values(list(range(8))), 2, **options) as loader:
         thread, came = next_in_a_thread(loader)
         told()
@@ -116,9 +117,10 @@ def test_a_worker_that_stays_in_its_worker_init_fn_is_told_of_once(told, tmp_pat
 def test_workers_that_begin_are_not_told_of(caplog, monkeypatch):
     monkeypatch.setattr(startup, "PATIENCE_S", 0.0)
     caplog.set_level(logging.WARNING, logger="slipring")
-    options = {"num_workers": 2, "start_method": "fork", "worker_init_fn": print}  # it waits for their begin
-    with Loader(Values(list(range(8))), 2, **options) as loader:
+    with Loader(Values(list(range(8))), 2, num_workers=2, start_method="fork") as loader:
         iterator = iter(loader)
+        for participant in (1, 2):
+            assert loader._engine.ring.wait_serving(participant, LONG_S)
         loader._engine.pool.starts.look()
         assert len(list(iterator)) == 4
         assert not loader._engine.pool.starts.waiting
@@ -159,7 +161,7 @@ def leave(worker):
 def test_a_worker_that_leaves_in_its_worker_init_fn_is_told_of_it(capfd):
     loader = Loader(range(4), 2, num_workers=1, worker_init_fn=leave, start_method="fork")
     with loader, pytest.raises(WorkerDied, match=r"worker_init_fn called sys\.exit"):
-        iter(loader)
+        next(iter(loader))
 
 
 class Panics:

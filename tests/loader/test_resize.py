@@ -121,8 +121,8 @@ def test_those_that_are_too_many_end_with_their_batch(method):
 
 @pytest.mark.parametrize(
     "how",
-    [{"rng": "worker"}, {"dispatch": "static"}, {"worker_init_fn": np.random.seed}],
-    ids=["random numbers", "turns", "a seed of its own"],
+    [{"rng": "worker"}, {"dispatch": "static"}],
+    ids=["random numbers", "turns"],
 )
 def test_what_depends_on_the_workers_changes_with_the_next_epoch(how):
     with Loader(Said(), 4, num_workers=2, start_method="fork", **how) as loader:

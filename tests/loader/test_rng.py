@@ -20,6 +20,7 @@ from tests.datasets import (
     seed_numpy,
     seed_random,
 )
+from tests.fault.scenes import Gate, Rows
 
 
 def draws(dataset=None, batch_size=4, epochs=2, **kwargs):
@@ -185,25 +186,22 @@ def test_streams_draw_on_per_worker_and_epoch():
 # ---- worker_init_fn ----
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_a_generator_that_worker_init_fn_seeds_is_left_alone(start_method):
-    kwargs = {"num_workers": 2, "start_method": start_method}
-    seeded = draws(Random(24), worker_init_fn=seed_random, **kwargs)
-    plain = draws(Random(24), **kwargs)
-    expected = [random.Random(1000 + w) for w in range(2)]
-    for epoch, batches in enumerate(seeded):
-        for k, batch in enumerate(batches):
-            assert [x[0] for x in batch[2]] == [expected[k % 2].random() for _ in range(4)]
-            assert [x[1] for x in batch[2]] == [x[1] for x in plain[epoch][k][2]], "numpy is seeded as ever"
-            assert batch[1] == plain[epoch][k][1]
+@pytest.mark.parametrize("rng", ["batch", "sample"])
+def test_the_loader_seeds_again_what_worker_init_fn_has_seeded(rng):
+    kwargs = {"num_workers": 2, "start_method": "fork", "rng": rng}
+    assert draws(Random(24), worker_init_fn=seed_random, **kwargs) == draws(Random(24), **kwargs)
 
 
-def test_with_a_generator_of_the_users_dispatch_is_static():
-    def workers(init):
-        with Loader(Where(24), 2, num_workers=2, worker_init_fn=init, start_method="fork") as loader:
-            return [[set(b[1].tolist()) for b in loader] for _ in range(2)]
-
-    assert workers(seed_numpy) == [[{0}, {1}] * 6] * 2
+def test_a_worker_init_fn_that_seeds_does_not_decide_who_makes_which_batch(tmp_path):
+    with Gate(tmp_path / "gate") as gate:
+        data = Rows(24, on={0: gate})
+        options = {"num_workers": 2, "worker_init_fn": seed_numpy, "start_method": "fork", "in_order": False}
+        with Loader(data, 2, **options) as loader:
+            batches = iter(loader)
+            gate.arrived()
+            others = [next(batches)[1].tolist() for _ in range(11)]  # all by the other worker
+            gate.open()
+            assert sorted([*others, next(batches)[1].tolist()]) == [[i, i + 1] for i in range(0, 24, 2)]
 
 
 @pytest.mark.parametrize("start_method", ["fork", "thread"])

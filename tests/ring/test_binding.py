@@ -254,7 +254,7 @@ def child_answers(ring):
 
     ring.in_child()
     ring.join(1)
-    ring.serve(1, 6)
+    ring.serve(1)
     encoder = Encoder()
     fill = ring.claim(1, 60)
     with fill:
@@ -268,7 +268,7 @@ def test_a_worker_process_answers_whichever_way_it_was_started(trip, method):
     process = multiprocessing.get_context(method).Process(target=child_answers, args=(trip.ring,))
     process.start()
     assert trip.ring.wait_serving(1, LONG_S)
-    assert trip.ring.participant(1) == (process.pid, _ring.SERVING, 6)
+    assert trip.ring.participant(1) == (process.pid, _ring.SERVING)
     slot = trip.ring.pick_free()
     trip.ring.dispatch(slot, [3, 4], 0, 0, 0, 0, 0, 0, 0, False)
     assert trip.ring.wait_ready(slot, LONG_S) == slot

@@ -14,7 +14,7 @@ from slipring.torch import private  # noqa: E402
 
 PACKAGE = Path(private.__file__).resolve().parents[1]
 # Who else may touch one: below the layer of torch.
-ELSEWHERE = {"codec/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"]}
+ELSEWHERE = {"_core/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"]}
 
 
 def parameters(function):

@@ -25,14 +25,13 @@ cnp.import_array()
 
 __all__ = [
     "DIRECT", "EPOCH_BITS", "FINISH", "JOINED", "MAX_RANGES", "MAX_SLOTS", "MAX_WORKERS", "POISON", "SERVING",
-    "STAGED", "TASK_NEXT", "USER_SEEDED", "WHOLE", "Lease", "Meter", "Own", "Pickled", "Ring", "copy_bytes",
+    "STAGED", "TASK_NEXT", "WHOLE", "Lease", "Meter", "Own", "Pickled", "Ring", "copy_bytes",
     "copy_ways", "current", "forking_worker", "mix", "now", "reductions", "start_time",
 ]
 
 # Type -> function, as in `copyreg.dispatch_table`: how values of another library are pickled among indices.
 reductions = {}
 
-USER_SEEDED = 1  # sr_participant.flags: worker_init_fn seeded a generator itself
 FINISH = SR_FINISH
 WHOLE = SR_WHOLE
 DIRECT = SR_LAYOUT_DIRECT

@@ -290,9 +290,9 @@ cdef class Segment:
         self.made()
         check(c.sr_join(self.ptr, participant))
 
-    def serve(self, uint32_t participant, uint32_t flags=0):
+    def serve(self, uint32_t participant):
         self.made()
-        check(c.sr_serve(self.ptr, participant, flags))
+        check(c.sr_serve(self.ptr, participant))
 
     def watch_consumer(self):
         self.made()
@@ -307,12 +307,12 @@ cdef class Segment:
         return info.record_number
 
     def participant(self, uint32_t participant):
-        """Return (pid, status, flags) of a participant."""
+        """Return (pid, status) of a participant."""
         self.made()
         cdef int pid = 0
-        cdef uint32_t status = 0, flags = 0
-        check(c.sr_participant_info(self.ptr, participant, &pid, &status, &flags))
-        return pid, status, flags
+        cdef uint32_t status = 0
+        check(c.sr_participant_info(self.ptr, participant, &pid, &status))
+        return pid, status
 
     def wait_serving(self, uint32_t participant, double seconds):
         """Wait until a worker is ready to claim; False when the time is up."""

@@ -6,9 +6,8 @@ import logging  # noqa: F401 - its hook at a fork takes its lock behind `_import
 import multiprocessing.util  # its end terminates workers; what is registered behind it is called before
 import os
 import threading
-import time
 
-from slipring._core._ring import USER_SEEDED, Ring
+from slipring._core._ring import Ring
 from slipring._core.deaths import Restarts
 from slipring._core.signals import no_interrupt
 from slipring._core.weak_registry import WeakRegistry
@@ -140,8 +139,6 @@ class Engine:
             try:
                 self.started = True  # from here on: what is interrupted is ended again
                 self.pool.start(base_seed)
-                if self.options.worker_init_fn is not None and not self.inline:
-                    self._wait_for_init()
             except BaseException:
                 self.stop_workers()  # all or none: the next run starts them anew
                 if self.pool.stuck:
@@ -149,20 +146,6 @@ class Engine:
                 raise
         self.unfinished = self.running
         return self.running
-
-    def _wait_for_init(self):
-        """See whether worker_init_fn seeded generators: then who makes a batch matters, and is fixed.
-
-        Who does not begin within `timeout` (it may be stopped) is taken to have done so; next() waits for it.
-        """
-        end = time.monotonic() + (self.options.timeout or float("inf"))
-        for number in range(self.options.num_workers):
-            while not self.ring.wait_serving(number + 1, 0.1):
-                self.pool.check()
-                if time.monotonic() >= end:
-                    self.static = True
-                    return
-            self.static = self.static or bool(self.ring.participant(number + 1)[2] & USER_SEEDED)
 
     def end_run(self, run, tasks):
         """Take back what is in flight; workers stay if they are persistent.

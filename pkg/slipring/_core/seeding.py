@@ -105,19 +105,19 @@ class BySample:
     ----------
     dataset
         What has ``__getitem__``.
-    left_alone : set of str or None
-        Global generators that belong to the user; None: all of them do.
+    seeds_globals : bool
+        Whether the process's global generators are seeded too. Threads share them, so they leave them alone.
     """
 
-    def __init__(self, dataset, left_alone=frozenset()):
-        self.dataset, self.left_alone = dataset, left_alone
+    def __init__(self, dataset, seeds_globals=True):
+        self.dataset, self.seeds_globals = dataset, seeds_globals
 
     def __getitem__(self, index):
         seed = _next_sample(_thread)
         batch = swap_place((seed, None, seed, 0, None, None))
         try:
-            if self.left_alone is not None:
-                seed_globals(seed, self.left_alone)
+            if self.seeds_globals:
+                seed_globals(seed)
             return self.dataset[index]
         finally:
             swap_place(batch)
@@ -235,21 +235,12 @@ def _torch():
     return torch if hasattr(torch, "default_generator") else None
 
 
-def seed_globals(seed, left_alone=frozenset()):
-    """Seed `random`, numpy and, if it is imported, torch from 64 bits.
-
-    Parameters
-    ----------
-    seed : int
-    left_alone : set of str
-        Generators ("random", "numpy", "torch") that belong to the user: `worker_init_fn` seeded them.
-    """
-    if "random" not in left_alone:
-        random.seed(seed)
-    if "numpy" not in left_alone:
-        np.random.seed(seed & 0xFFFFFFFF)
+def seed_globals(seed):
+    """Seed `random`, numpy and, if it is imported, torch from 64 bits."""
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
     torch = _torch()
-    if torch is not None and "torch" not in left_alone:
+    if torch is not None:
         _seed_torch(torch.default_generator, seed & MASK_63)
 
 
@@ -304,16 +295,3 @@ def go_on(saved_state):
         if state is not None and torch is not None:
             state = torch.frombuffer(bytearray(state), dtype=torch.uint8)
         restore_globals((python, legacy, None if torch is None else state))
-
-
-def changed_since(states):
-    """Return the names of the generators whose state is not what `save_globals` returned."""
-    now = save_globals()
-    changed = set()
-    if now[0] != states[0]:
-        changed.add("random")
-    if now[1][2:] != states[1][2:] or not np.array_equal(now[1][1], states[1][1]):
-        changed.add("numpy")
-    if now[2] is not None and (states[2] is None or not bool((now[2] == states[2]).all())):
-        changed.add("torch")
-    return changed

@@ -18,7 +18,7 @@ from slipring._core._codec import (
     view,
 )
 from slipring._core._collate import DROP, LIST, NUMPY, RowWriter
-from slipring._core._ring import DIRECT, FINISH, STAGED, TASK_NEXT, USER_SEEDED, in_a_handler, mix, now
+from slipring._core._ring import DIRECT, FINISH, STAGED, TASK_NEXT, in_a_handler, mix, now
 from slipring._core._rng_guard import RngGuard
 from slipring._core.concurrency import Concurrency
 from slipring._core.fetch import MapFetcher, StreamFetcher, load_stream, shorter
@@ -124,7 +124,6 @@ class Worker:
         self.run = None
         self.epoch = 0  # of the current run, as random numbers are made of it
         self.base_seed = 0
-        self.left_alone = frozenset()
         self.states = None  # inline: the generators' states between two batches of a stream
         self.place = seeding.NOWHERE  # inline: what slipring.rng() goes on with
         self.errors = {}  # inline: sequence number -> the very exception that its error record stands for
@@ -133,19 +132,14 @@ class Worker:
 
     def begin(self, base_seed):
         """Introduce the worker to itself, run `worker_init_fn`, and tell the consumer."""
-        flags = 0
         self._introduce(base_seed)
         if self.kind == "process":
             self._seed_process(base_seed)
         if self.job.worker_init_fn is not None:
-            before = seeding.save_globals()
             self.job.worker_init_fn(self.number)
-            if self.kind == "process":
-                self.left_alone = frozenset(seeding.changed_since(before))
-                flags = USER_SEEDED if self.left_alone else 0
         if self.job.share is not None:
-            self.fetcher.dataset.left_alone = None if self.kind == "thread" else self.left_alone
-        self.ring.serve(self.participant, flags)
+            self.fetcher.dataset.seeds_globals = self.kind != "thread"
+        self.ring.serve(self.participant)
 
     def _seed_process(self, base_seed):
         seeding.seed_globals(base_seed + self.number)
@@ -218,7 +212,7 @@ class Worker:
             with self._guard():
                 seeding.set_batch_seed(seed, stream=mix(fill.seed, self.epoch))
                 if self.kind != "thread":
-                    seeding.seed_globals(seed, self.left_alone)
+                    seeding.seed_globals(seed)
                 if self.kind == "inline":
                     self.states = seeding.save_globals()
         self.run = fill.run  # at last: a handler that raises meanwhile has all of it done again
@@ -237,7 +231,7 @@ class Worker:
             seed = seeding.batch_seed(fill.seed, self.epoch, seq, first_row, self.job.rank)
         seeding.set_batch_seed(seed, batch, first_row)
         if self.kind != "thread":
-            seeding.seed_globals(seed, self.left_alone)
+            seeding.seed_globals(seed)
         if self.job.share is not None:
             self.job.share.begin(fill.seed, fill.epoch, seq, first_row)
 

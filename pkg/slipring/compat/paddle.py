@@ -167,6 +167,8 @@ class DataLoader:
             workers, kind["prefetch_factor"] = "auto", self.prefetch_factor * len(self.places)
         else:
             kind["prefetch_factor"] = max(1, ahead // max(1, workers))
+            if self.worker_init_fn is not None:
+                kind["rng"] = "worker"  # it may seed generators, and Paddle does not seed them again
         if workers:
             kind["worker_init_fn"] = functools.partial(own.begin, self.worker_init_fn)
         elif self.use_buffer_reader:
