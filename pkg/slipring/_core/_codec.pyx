@@ -540,5 +540,6 @@ def probe(data, uint64_t table_off, uint32_t n_leaves, uint64_t def_off, uint32_
     return decode(payload, n, &result, data, False)
 
 
+include "_codec_sources.pxi"
 include "_codec_encode.pxi"
 include "_codec_ranges.pxi"

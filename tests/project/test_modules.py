@@ -1,0 +1,55 @@
+"""A module can be read in one sitting, and the name of a class says which class it is."""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "pkg" / "slipring"
+MOST_LINES = {".py": 480, ".pyx": 1000, ".pxi": 1000}
+SOURCES = [path for path in PACKAGE.rglob("*") if path.suffix in MOST_LINES]
+# Longer modules. Only ever shorten this list.
+LONGER = {"_core/worker.py", "images/dataset.py", "options.py", "sampler.py", "torch/loader.py"}
+# Public classes that have the names of the libraries that they replace, or of one idea in several frontends.
+OF_FRONTENDS = {
+    "BatchSampler",
+    "DataLoader",
+    "DataMonitor",
+    "Loader",
+    "Parquet",
+    "RandomSampler",
+    "Transform",
+    "WorkerInfo",
+}
+# Names that several private classes have. Only ever shorten this list.
+SHARED = {
+    *(
+        "Core",
+        "Decoder",
+        "Feed",
+        "Job",
+        "NoSegment",
+        "Opened",
+        "Pass",
+        "Place",
+        "Reading",
+        "Row",
+        "StreamWorker",
+    ),
+    *("Verdict", "Window"),
+}
+
+
+def test_a_module_can_be_read_in_one_sitting():
+    lines = {path: len(path.read_text().splitlines()) for path in SOURCES}
+    longer = {str(path.relative_to(PACKAGE)) for path, n in lines.items() if n > MOST_LINES[path.suffix]}
+    assert longer == LONGER
+
+
+def test_no_two_classes_have_one_name():
+    files = defaultdict(set)
+    for path in SOURCES:
+        for name in re.findall(r"^(?:cdef )?class ([A-Z]\w*)", path.read_text(), re.M):
+            files[name].add(str(path.relative_to(PACKAGE)))
+    assert {
+        name: sorted(found) for name, found in files.items() if len(found) > 1
+    }.keys() == OF_FRONTENDS | SHARED
