@@ -15,7 +15,7 @@ from tests.leaks import parent, pids, read
 ROOT = pathlib.Path(__file__).parents[2]
 FUTEX = (b"202", b"98")  # the call's number, by processor
 FUTEX_PRIVATE_FLAG = 128
-LONG_S = 60.0  # what surely suffices on a loaded machine
+LONG_S = 120.0  # what surely suffices on a loaded machine
 
 
 def until(condition, what, seconds=LONG_S):
