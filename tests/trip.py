@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from slipring._core._codec import BATCH, COPY_AUTO, Encoder, receive
-from slipring._core._ring import Pickled, Ring
+from tests.support.inside import BATCH, COPY_AUTO, Encoder, Pickled, Ring, receive
 
 NOT_INTS = 2**64 - 2  # what dispatch() says in place of a generation
 

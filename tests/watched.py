@@ -16,11 +16,11 @@ from unittest import mock
 import numpy as np
 
 import slipring
-from slipring._core._ring import SERVING
 from slipring.cli.main import main as command
 from tests import warm
 from tests.fault.procs import ROOT, until
 from tests.fault.scenes import Gate, Rows
+from tests.support.inside import SERVING, engine_of
 
 # ---- the program
 
@@ -41,7 +41,7 @@ def loader_of(n=1 << 20, gate=None, index=None, batch_size=4, **options):
 
 def workers(loader):
     """Return the pids of all workers, once the last has begun; none without workers."""
-    ring = loader._engine.ring
+    ring = engine_of(loader).ring
 
     def begun(number):
         pid, status, _ = ring.participant(
@@ -116,7 +116,7 @@ def running(copies=False, **options):
     with loader_of(**options) as loader:
         for number, _ in enumerate(loader):
             if copies:
-                loader._engine.ring.note_copy(0, 1e-4)
+                engine_of(loader).ring.note_copy(0, 1e-4)
             if number == 20:
                 say(workers=workers(loader))
             if select.select([sys.stdin], [], [], 0)[0]:
@@ -134,7 +134,7 @@ def asked(copies=False, **options):
             for _ in range(int(more)):
                 next(batches)
                 if copies:
-                    loader._engine.ring.note_copy(0, 1e-4)
+                    engine_of(loader).ring.note_copy(0, 1e-4)
             say(took=more)
 
 

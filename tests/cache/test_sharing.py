@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring._core.cache_names import find, label_of
 from slipring.errors import CacheMismatch
 from tests.fault.procs import ROOT, state, until, wait_dead
 from tests.leaks import read
+from tests.support import inside
+from tests.support.inside import find, label_of
 
 fork = multiprocessing.get_context("fork")
 
@@ -199,7 +200,7 @@ def test_a_cache_whose_holder_is_stopped_is_found(name, program):
 def test_who_dies_while_it_opens_a_cache_keeps_nobody_out(name, program):
     dying = program("""
         import time
-        from slipring._core import cache_names
+        from tests.support.inside import cache_names
         with cache_names._turn({name!r}):
             print("in turn")
             time.sleep(1000)
@@ -214,14 +215,14 @@ def test_who_dies_while_it_opens_a_cache_keeps_nobody_out(name, program):
 def test_who_is_stopped_while_it_opens_a_cache_is_named(name, program, monkeypatch):
     stopped = program("""
         import os, signal
-        from slipring._core import cache_names
+        from tests.support.inside import cache_names
         with cache_names._turn({name!r}):
             print("in turn")
             os.kill(os.getpid(), signal.SIGSTOP)
     """)
     assert stopped.hear() == "in turn"
     until(lambda: state(stopped.pid) == "T", "it stops")
-    monkeypatch.setattr("slipring._core.cache_names._PATIENCE", 0.2)
+    monkeypatch.setattr(inside.cache_names, "_PATIENCE", 0.2)
     with pytest.raises(TimeoutError, match=f"opening the cache '{name}'"):
         slipring.Cache("1MiB", name=name)
 
@@ -229,7 +230,7 @@ def test_who_is_stopped_while_it_opens_a_cache_is_named(name, program, monkeypat
 def test_a_fork_while_a_cache_is_opened_does_not_keep_the_name(name, program):
     opener = program("""
         import os, sys, time
-        from slipring._core import cache_names
+        from tests.support.inside import cache_names
         with cache_names._turn({name!r}):
             if os.fork() == 0:
                 sys.stdin.read()

@@ -15,6 +15,7 @@ import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster_of_one  # noqa: E402
 from tests.datasets import wait_for_file  # noqa: E402
+from tests.support.inside import ledger_of  # noqa: E402
 
 pytestmark = MARKS
 
@@ -117,7 +118,7 @@ def test_the_workers_of_an_actor_that_is_killed_end_with_it():
 
         def first(self):
             assert len(next(self.batches)["id"]) == 16
-            ledger = ray.get(self.loader._ledger.__ray_call__.remote(lambda _: os.getpid()))
+            ledger = ray.get(ledger_of(self.loader).__ray_call__.remote(lambda _: os.getpid()))
             return self.loader.report().workers[0].pid, ledger
 
     with cluster_of_one():
@@ -138,7 +139,7 @@ def read_and_tell(made, file):
         with slipring.ray.Loader(made, 16, timeout=120) as loader:
             for _ in loader:
                 if not os.path.exists(file):
-                    ledger = ray.get(loader._ledger.__ray_call__.remote(lambda _: os.getpid()))
+                    ledger = ray.get(ledger_of(loader).__ray_call__.remote(lambda _: os.getpid()))
                     with open(file + ".new", "w") as told:
                         told.write(f"{loader.report().workers[0].pid} {ledger}")
                     os.rename(file + ".new", file)

@@ -15,6 +15,7 @@ data = pytest.importorskip("ray.data")
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
 from tests.clients.rays import MARKS, cluster_of_one  # noqa: E402
+from tests.support.inside import ledger_of  # noqa: E402
 
 pytestmark = MARKS
 WAIT = 180
@@ -133,7 +134,7 @@ def test_a_loader_that_is_closed_ends_its_worker_and_its_actor():
         with slipring.ray.Loader(data.range(100), 16, timeout=WAIT) as loader:
             list(loader)
             worker = loader.report().workers[0].pid
-            ledger = psutil.Process(ray.get(loader._ledger.__ray_call__.remote(lambda _: os.getpid())))
+            ledger = psutil.Process(ray.get(ledger_of(loader).__ray_call__.remote(lambda _: os.getpid())))
         assert not psutil.pid_exists(worker)
         assert not psutil.wait_procs([ledger], timeout=WAIT)[1]
 
@@ -147,7 +148,9 @@ def test_a_loader_on_another_node_than_the_drivers_reads_there(nodes):
 
             with slipring.ray.Loader(part, 16, timeout=120) as loader:
                 ids = [i for batch in loader for i in batch["id"].tolist()]
-                ledger = loader._ledger.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+                ledger = ledger_of(loader).__ray_call__.remote(
+                    lambda _: ray.get_runtime_context().get_node_id()
+                )
                 return ids, ray.get(ledger), ray.get_runtime_context().get_node_id()
 
     _, second = nodes

@@ -16,6 +16,7 @@ from slipring import images  # noqa: E402
 from slipring.errors import BlockError, ImageError  # noqa: E402
 from slipring.ray.ledger import Ledger  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
+from tests.support.inside import ledger_of  # noqa: E402
 
 pytestmark = MARKS
 
@@ -175,7 +176,7 @@ def test_a_dead_ledger_is_an_error_of_rays():
     with slipring.ray.Loader(data.range(1000, override_num_blocks=50), 10, slots=4, timeout=WAIT) as loader:
         batches = iter(loader)
         next(batches)
-        ray.kill(loader._ledger)
+        ray.kill(ledger_of(loader))
         with pytest.raises((slipring.WorkerError, ray.exceptions.RayError), match=r"(?i)actor|owner"):
             list(batches)
 

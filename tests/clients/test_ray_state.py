@@ -25,6 +25,7 @@ from slipring.ray import cluster as cluster_of  # noqa: E402
 from slipring.ray.source import Coming  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
 from tests.fault.procs import until  # noqa: E402
+from tests.support.inside import ledger_of  # noqa: E402
 
 pytestmark = MARKS
 
@@ -176,7 +177,7 @@ def test_a_state_that_cannot_be_loaded_in_time_changes_nothing(tmp_path):
 
 def test_no_more_blocks_are_kept_than_are_read_from_and_asked_for():
     with slipring.ray.Loader(numbers(800, 80), 16, num_workers=2, timeout=WAIT) as loader:
-        most = max(ray.get(loader._ledger.kept.remote()) for _ in loader)
+        most = max(ray.get(ledger_of(loader).kept.remote()) for _ in loader)
     # Of 10 rows each: 2 that are asked for, and those of the batches that are not out yet.
     assert 0 < most <= 2 * (2 + 4)
 
@@ -187,12 +188,12 @@ def test_when_an_iteration_is_over_no_block_is_kept_for_it(how):
         batches = iter(loader)
         for _ in batches if how == "read" else [next(batches)]:
             pass
-        assert ray.get(loader._ledger.kept.remote()) or how == "read"
+        assert ray.get(ledger_of(loader).kept.remote()) or how == "read"
         if how == "closed":
             batches.close()
         elif how == "dropped":
             del batches
-        while ray.get(loader._ledger.kept.remote()):  # it is told, and not waited for
+        while ray.get(ledger_of(loader).kept.remote()):  # it is told, and not waited for
             pass
         assert sorted(chain(*ids(loader))) == list(range(200))
 

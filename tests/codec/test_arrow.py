@@ -94,7 +94,7 @@ def test_other_values_of_pyarrow_are_pickled(trip):
 
 
 def test_arrow_data_with_copy_leaves_the_slot(trip):
-    from slipring._core._codec import COPY_ALWAYS
+    from tests.support.inside import COPY_ALWAYS
 
     got = trip(pa.array(["a", "b"]), COPY_ALWAYS)
     assert trip.free == 4 and got.to_pylist() == ["a", "b"]

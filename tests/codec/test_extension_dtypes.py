@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring._core._collate import default_collate
-from slipring._core.pytree import BadDefinition, parse
+from tests.support.inside import BadDefinition, default_collate, parse
 from tests.trip import same_array
 
 ml_dtypes = pytest.importorskip("ml_dtypes")

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from slipring._core import pytree
-from slipring._core._codec import COPY_ALWAYS, COPY_AUTO
+from tests.support.inside import COPY_ALWAYS, COPY_AUTO, pytree
 from tests.trip import Trip
 
 Pair = collections.namedtuple("Pair", "first second")

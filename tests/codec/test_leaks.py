@@ -9,9 +9,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from slipring._core._codec import COPY_ALWAYS, COPY_AUTO, empty, probe
-from slipring._core._collate import default_collate
 from slipring.errors import CorruptBatch
+from tests.support.inside import COPY_ALWAYS, COPY_AUTO, default_collate, empty, probe
 
 Point = collections.namedtuple("Point", "x y")
 

@@ -8,10 +8,9 @@ import struct
 import numpy as np
 import pytest
 
-from slipring._core import pytree
-from slipring._core._codec import COPY_ALWAYS, COPY_AUTO, probe, receive
 from slipring.errors import CorruptBatch
 from tests.fuzz.case import LEAF, Case, Window
+from tests.support.inside import COPY_ALWAYS, COPY_AUTO, probe, pytree, receive
 from tests.trip import Trip
 
 Point = collections.namedtuple("Point", "x y")

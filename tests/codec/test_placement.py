@@ -7,9 +7,21 @@ from collections import OrderedDict, UserDict
 import numpy as np
 import pytest
 
-from slipring._core._codec import ERROR, Encoder, empty, layout, publish_range, range_done, view
-from slipring._core._collate import NUMPY, RowWriter, default_collate
-from slipring._core._ring import DIRECT, FINISH, STAGED
+from tests.support.inside import (
+    DIRECT,
+    ERROR,
+    FINISH,
+    NUMPY,
+    STAGED,
+    Encoder,
+    RowWriter,
+    default_collate,
+    empty,
+    layout,
+    publish_range,
+    range_done,
+    view,
+)
 from tests.trip import Trip, address
 
 RECORDS = 600  # bytes: what records and definition of a few leaves take at most

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring._core import pytree
-from slipring._core._codec import COPY_ALWAYS
+from tests.support.inside import COPY_ALWAYS, pytree
 from tests.trip import address
 
 

@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from slipring._core._codec import COPY_ALWAYS, COPY_AUTO
+from tests.support.inside import COPY_ALWAYS, COPY_AUTO
 
 torch = pytest.importorskip("torch")
 

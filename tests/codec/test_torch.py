@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from slipring._core._codec import empty
-from slipring._core._collate import default_collate
+from tests.support.inside import default_collate, empty
 
 torch = pytest.importorskip("torch")
 
@@ -187,7 +186,7 @@ class OnDevice(torch.Tensor):
 
 
 def test_a_tensor_on_a_device_is_refused_in_the_worker():
-    from slipring._core import tensors
+    from tests.support.inside import tensors
 
     sent = torch.ones(2).as_subclass(OnDevice)
     for refuse in (lambda: tensors.pack(sent), lambda: tensors.stack([sent], empty)):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring._core._codec import Encoder
+from tests.support.inside import Encoder
 from tests.trip import same_array
 
 Point = collections.namedtuple("Point", "x y")

@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from slipring._core._collate import RowWriter
+from tests.support.inside import RowWriter
 
 ROWS = 5
 Pair = collections.namedtuple("Pair", "a b")

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from slipring._core._ring import copy_bytes, copy_ways
+from tests.support.inside import copy_bytes, copy_ways
 
 SHAPE = (3, 300, 300)  # 16 of them are 4.3 MB
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from slipring._core._collate import default_collate
+from tests.support.inside import default_collate
 
 Point = collections.namedtuple("Point", "x y")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring._core._collate import default_collate
+from tests.support.inside import default_collate
 
 CPU, CUDA = 1, 2
 

@@ -9,10 +9,10 @@ import weakref
 import numpy as np
 import pytest
 
-from slipring._core._collate import NUMPY, RowWriter, default_collate
 from slipring.errors import BatchTooLarge
 from slipring.loader import Loader
 from tests.collate.drawn import LEAVES, ROWS, described, drawn_samples, outcome, row_by_row
+from tests.support.inside import NUMPY, RowWriter, default_collate
 from tests.trip import Trip
 
 

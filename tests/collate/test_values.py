@@ -9,7 +9,7 @@ import typing
 import numpy as np
 import pytest
 
-from slipring._core._collate import default_collate
+from tests.support.inside import default_collate
 from tests.trip import Trip
 
 Point = collections.namedtuple("Point", "x y")

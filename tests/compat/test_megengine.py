@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from slipring import LoaderTimeout, WorkerDied
-from slipring._core import memory as growth
 from slipring.compat import megengine as mge
 from slipring.compat import megengine_own
 from slipring.compat.megengine import (
@@ -25,6 +24,7 @@ from slipring.compat.megengine import (
 from tests.compat.images import Images, Pair, die, fail, labels, leave
 from tests.compat.streams import Numbers
 from tests.datasets import flat
+from tests.support.inside import memory as growth
 
 WORKERS = [0, 2]
 TIMES = re.compile(r"idx: (\d+), dataset_time: ([0-9.]+),")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from slipring import Loader, LoaderTimeout
-from slipring._core import ahead, local_pool, process_pool
 from slipring.compat import megengine, paddle, paddle_own, webdataset
 from tests.datasets import patiently, wait_for_file
+from tests.support.inside import ahead, local_pool, process_pool
 
 pytestmark = pytest.mark.usefixtures("forked")  # workers share an event with the test
 

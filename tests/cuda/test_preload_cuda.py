@@ -21,6 +21,7 @@ from slipring.torch import DataLoader  # noqa: E402
 from slipring.torch.device import cuda as devices  # noqa: E402
 from tests.datasets import Values  # noqa: E402
 from tests.parity.common import Made  # noqa: E402
+from tests.support.inside import engines_of  # noqa: E402
 
 
 def image(i, size=150_528):
@@ -230,7 +231,7 @@ def test_registered_memory_is_given_back(monkeypatch):
     loader = DataLoader(Made(image, 320), 32, num_workers=2, device="cuda")
     batches = iter(loader)
     kept = next(batches)
-    ring = loader._engines.engine.ring  # keeps the memory mapped
+    ring = engines_of(loader).engine.ring  # keeps the memory mapped
     views = [as_tensor(ring, slot) for slot in range(ring.n_slots)]
     assert any(view.is_pinned() for view in views)
     del batches, kept

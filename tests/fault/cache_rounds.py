@@ -20,10 +20,10 @@ from collections import Counter
 import numpy as np
 
 import slipring
-from slipring._core.cache_names import find, label_of
 from tests.fault.kills import HANG_S, MODES
 from tests.fault.rounds import BY_SIGNAL, expect_deaths
 from tests.leaks import Snapshot
+from tests.support.inside import find, label_of
 
 KEYS = 200
 PROCESSES = 4

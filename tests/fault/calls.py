@@ -28,6 +28,8 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+from tests.support.inside import engine_of
+
 SOURCE = Path(__file__).with_suffix(".c")
 WATCHDOG_S = 30
 LEAK_GRACE_S = 3.0
@@ -164,7 +166,7 @@ class OfLoader:
     def respawn(self, armed):
         it = iter(self.loader)
         got = [indices(next(it))]
-        engine = self.loader._engine
+        engine = engine_of(self.loader)
         number, process = next(iter(engine.pool.processes.items()))
         signal.pidfd_send_signal(engine.pool.pidfds[number].fd, signal.SIGKILL)
         while state(process.pid) not in "ZX":

@@ -11,6 +11,7 @@ import time
 
 from tests import warm
 from tests.leaks import parent, pids, read
+from tests.support.inside import engine_of
 
 ROOT = pathlib.Path(__file__).parents[2]
 FUTEX = (b"202", b"98")  # the call's number, by processor
@@ -69,7 +70,7 @@ def descendants(pid):
 
 def worker_pids(loader):
     """{worker: pid} of a loader's live workers."""
-    return {n: p.pid for n, p in loader._engine.pool.processes.items()}
+    return {n: p.pid for n, p in engine_of(loader).pool.processes.items()}
 
 
 def kill_worker(loader, number):
@@ -78,7 +79,7 @@ def kill_worker(loader, number):
     Whoever starts a process in between waits for all that have died, and their pids may be anybody's then.
     """
     with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(loader._engine.pool.pidfds[number].fd, signal.SIGKILL)
+        signal.pidfd_send_signal(engine_of(loader).pool.pidfds[number].fd, signal.SIGKILL)
 
 
 def circulating(ring):

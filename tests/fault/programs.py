@@ -22,11 +22,12 @@ import numpy as np
 
 import slipring
 from slipring import Loader
-from slipring._core import memory as growth
 from slipring.errors import SlipringError, WorkerDied
 from tests.fault.procs import LONG_S, worker_pids
 from tests.fault.scenes import AtPickling, Closing, Gate, Images, Rows, Sized, Stream, close_and_open
 from tests.leaks import name_semaphores
+from tests.support.inside import engine_of
+from tests.support.inside import memory as growth
 
 
 def say(what, **more):
@@ -112,7 +113,7 @@ def leave(method, how, dataset):
     first, second = iter(loader), iter(loader)
     global kept
     kept = [next(first) for _ in range(5)] + [next(second) for _ in range(5)] + [first, second, loader]
-    pids = [p.pid for it in (first, second) for p in it._engine.pool.processes.values()]
+    pids = [p.pid for it in (first, second) for p in engine_of(it).pool.processes.values()]
     say("workers", pids=pids)
     if how == "exception":
         raise LookupError("meant")
@@ -159,7 +160,7 @@ def resized(method, workers):
         batches = iter(loader)
         next(batches)
         loader.resize(int(workers))
-        while not loader._engine.pool.steady:
+        while not engine_of(loader).pool.steady:
             next(batches)
         print(*worker_pids(loader).values(), flush=True)
         threading.Event().wait()
@@ -307,7 +308,7 @@ def few_descriptors(method):
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             # Where only the descriptors for the pidfds were missing, no worker may be left over.
-            engine = loader._engine
+            engine = engine_of(loader)
             known = engine.pool.processes.values() if engine else ()
             assert {p.pid for p in multiprocessing.active_children()} <= {p.pid for p in known}
         say("works", spare=spare, refused=refused, rows=rows)
@@ -435,7 +436,7 @@ def steady(what, method, batches, path):
     with Loader(data, size, num_workers=2, start_method=method) as loader:
         it = iter(loader)
         for number in range(2):  # else one worker might do it all while the other still imports
-            assert loader._engine.ring.wait_serving(number + 1, LONG_S)
+            assert engine_of(loader).ring.wait_serving(number + 1, LONG_S)
         for _ in range(warm):
             batch = next(it)
         pids = {"consumer": os.getpid()}
@@ -485,7 +486,9 @@ def daemon(method, directory):
     with Loader(Rows(64), 4, dispatch="static", **options) as loader:
         it = iter(loader)
         rows += len(next(it)[1])
-        pipes = {fd for each in loader._engine.pool.processes.values() for fd in each._popen.finalizer._args}
+        pipes = {
+            fd for each in engine_of(loader).pool.processes.values() for fd in each._popen.finalizer._args
+        }
         files = close_and_open(directory)
         if method == "fork":  # others cannot be started without what multiprocessing has open
             os.kill(worker_pids(loader)[1], signal.SIGKILL)

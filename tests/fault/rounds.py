@@ -23,12 +23,12 @@ from collections import Counter
 import numpy as np
 
 import slipring
-import slipring._core.process_pool
 from slipring.errors import LoaderTimeout
 from tests.fault import mortal
 from tests.fault.kills import HANG_S, MODES
 from tests.fault.procs import alive
 from tests.leaks import Snapshot
+from tests.support.inside import engine_of, engines_of, process_pool
 
 BY_SIGNAL = ("SIGKILL", "SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT")
 BY_HANDLER = ("SIGUSR1", "SIGUSR2")  # os._exit, out of memory: see `mortal.Mortal`
@@ -95,14 +95,14 @@ def noted(batch):
     return ids.tobytes(), zlib.crc32(values.tobytes())
 
 
-def engine_of(loader):
+def kept_engine(loader):
     """What a loader of either adapter keeps from epoch to epoch; None before it has any."""
-    return loader._engine if hasattr(loader, "_engine") else loader._engines.engine
+    return engine_of(loader) if hasattr(loader, "_engine") else engines_of(loader).engine
 
 
 def pool_of(loader):
     """The processes of a loader of either adapter; None before it has any."""
-    engine = engine_of(loader)
+    engine = kept_engine(loader)
     return None if engine is None else engine.pool
 
 
@@ -290,7 +290,7 @@ def expect_deaths():
     """A crash is meant: no core, nothing said for each of thousands, and short waits for the stopped."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     logging.getLogger("slipring").setLevel(logging.ERROR)
-    slipring._core.process_pool.GRACE_S = 0.5  # at the end of an epoch
+    process_pool.GRACE_S = 0.5  # at the end of an epoch
 
 
 def main():

@@ -35,6 +35,7 @@ from tests.fault.step_parts import (
 # isort: split
 # step_job has put the points into it by now.
 from slipring import Queue, ShutDown
+from tests.support.inside import count_of
 
 VICTIM, FORERUNNER = 1, 2  # as whom processes are struck
 SLOTS = 4  # too few for what two producers put
@@ -181,8 +182,8 @@ class QueueJob(Job):
         for child in dead:
             if child.wait() != -signal.SIGKILL:
                 raise RuntimeError(f"one that was to die by SIGKILL ended with {child.code}")
-        if q._count() != (1, 0):
-            raise RuntimeError(f"{q._count()} messages and free slots, not (1, 0)")
+        if count_of(q)() != (1, 0):
+            raise RuntimeError(f"{count_of(q)()} messages and free slots, not (1, 0)")
         there.close()
         taken.close()
         return q, held, leased
@@ -235,9 +236,9 @@ class QueueJob(Job):
                 self.wrong(f"after {self.orders} {got} is left")
         for number in range(q.maxsize):
             q.put(number)
-        full, back = q._count(), [q.get() for _ in range(q.maxsize)]
-        if (full, back, q._count()) != ((q.maxsize, 0), list(range(q.maxsize)), (0, q.maxsize)):
-            self.wrong(f"after {self.orders} the queue has {full}, {back}, {q._count()}")
+        full, back = count_of(q)(), [q.get() for _ in range(q.maxsize)]
+        if (full, back, count_of(q)()) != ((q.maxsize, 0), list(range(q.maxsize)), (0, q.maxsize)):
+            self.wrong(f"after {self.orders} the queue has {full}, {back}, {count_of(q)()}")
 
     def numbers(self, q, most):
         """So many processes can use the queue at once, besides those that do."""

@@ -13,12 +13,11 @@ from tests.fault.steps import MODES
 
 # isort: split
 # step_job has put the points into it by now.
-import slipring._core.process_pool
-from slipring._core.deaths import manner
 from slipring.errors import LoaderTimeout, WorkerDied
 from tests.fault import mortal
 from tests.fault.procs import state, until
 from tests.fault.rounds import Mode, compare, noted
+from tests.support.inside import engine_of, manner, process_pool
 
 TIMEOUT_S = 0.1  # of the loader: how long a stopped worker is waited for
 SEED = 7  # of every loader
@@ -106,7 +105,7 @@ class LoaderJob(Job):
                 self.epoch(loader, got)
                 self.compare(epoch, got, self.want[epoch], orders)
             self.go_on()
-            ring = loader._engine.ring
+            ring = engine_of(loader).ring
             at_work = [ring.in_flight(participant) for participant in range(1, self.mode.workers + 1)]
             if any(at_work) and not self.mode.early:
                 self.wrong(f"after {orders} somebody still has {at_work}")
@@ -188,7 +187,5 @@ class LoaderJob(Job):
 
 
 if __name__ == "__main__":
-    slipring._core.process_pool.GRACE_S = slipring._core.process_pool.TERM_S = (
-        0.5  # for those that stand still at the end
-    )
+    process_pool.GRACE_S = process_pool.TERM_S = 0.5  # for those that stand still at the end
     main(LoaderJob)

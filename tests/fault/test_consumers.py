@@ -13,6 +13,7 @@ from slipring.errors import WorkerDied
 from tests.fault.procs import Program, alive, circulating, wait_dead, worker_pids
 from tests.fault.scenes import Death, Once, Rows, plain
 from tests.fault.scenes import respawning as options
+from tests.support.inside import engine_of
 
 pytestmark = pytest.mark.fault
 
@@ -91,7 +92,7 @@ def test_a_fork_of_the_users_with_leases_held_is_not_disturbed_by_deaths(tmp_pat
         assert [plain(batch) for batch in held] == want
         assert want + rest == undisturbed(Rows(160))
         assert loader.stats().respawns >= len(pids)
-        ring = loader._engine.ring
+        ring = engine_of(loader).ring
         del held
         assert circulating(ring) == (ring.n_slots, ring.n_slots)
 

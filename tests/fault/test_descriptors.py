@@ -13,9 +13,10 @@ import time
 import pytest
 
 from slipring import DescriptorClosed, Loader, Queue, WorkerDied
-from slipring._core._ring import Descriptor, Event, Poll, start_time
 from tests.fault.procs import ROOT, Program, alive, state, until, wait_dead, worker_pids
 from tests.fault.scenes import MARK, Closing, Rows, contents
+from tests.support import inside
+from tests.support.inside import Descriptor, Event, Poll, engine_of, start_time
 
 pytestmark = pytest.mark.fault
 
@@ -109,7 +110,7 @@ def test_a_poll_needs_no_further_descriptor():
 def test_a_descriptor_of_which_nothing_could_be_asked_is_closed_all_the_same(monkeypatch):
     reader, writer = os.pipe()
     with monkeypatch.context() as patch:
-        patch.setattr("slipring._core._ring.identity", lambda fd: None)  # fstat: no memory
+        patch.setattr(inside._ring, "identity", lambda fd: None)  # fstat: no memory
         held = Descriptor(reader)
     assert held.intact() and held.seems_intact()
     held.close()
@@ -143,7 +144,7 @@ def test_a_stranger_with_a_dead_workers_number_is_not_taken_for_it():
         with Loader(Rows(80), 8, num_workers=1, start_method="fork", prefetch_factor=1) as loader:
             it = iter(loader)
             next(it)
-            pool = loader._engine.pool
+            pool = engine_of(loader).pool
             process = pool.processes[0]
             os.kill(process.pid, signal.SIGKILL)
             os.waitpid(process.pid, 0)

@@ -42,7 +42,7 @@ def test_whoever_comes_by_after_the_given_number_of_hits_dies_as_ordered(build, 
     code, said, _ = in_a_build_with_points(
         build,
         "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
-        "from slipring._core._ring import Ring",
+        "from tests.support.inside import Ring",
         "ring = Ring(2, 2)",
         f"P.order('sr_begin_iteration: before store &ring->header->iteration', {int(how)}, skip=2, participant=0)",
         "for run in range(9):",

@@ -8,6 +8,7 @@ import pytest
 from slipring import BatchTooLarge, Loader, SegmentFull, WorkerError
 from tests.fault.procs import circulating
 from tests.fault.scenes import Named, Sized
+from tests.support.inside import engine_of
 
 pytestmark = pytest.mark.fault
 
@@ -47,7 +48,7 @@ def test_a_batch_beyond_the_file_system_is_an_error_at_its_turn(small, workers):
         if workers["num_workers"]:
             assert error.__cause__.indices == [4, 5]
         assert [b[1].tolist() for b in it] == [[6, 7], [8, 9]]
-        assert circulating(loader._engine.ring)[0] == 8
+        assert circulating(engine_of(loader).ring)[0] == 8
         assert goes_on(workers)
 
 
@@ -71,7 +72,7 @@ def test_a_large_batch_of_many_rows_says_so_too(small, changed, size):
             assert caught.value.needed > 0 and "file system" in caught.value.limit
         assert list(it) == []
         assert loader.stats().respawns == 0
-        assert circulating(loader._engine.ring)[0] == 4
+        assert circulating(engine_of(loader).ring)[0] == 4
 
 
 @pytest.mark.parametrize("chunk_size", [None, 4])
@@ -151,7 +152,7 @@ def test_two_workers_that_grow_at_once_share_what_is_left(small):
                 full += 1
                 kept.clear()
         assert full > 0
-        assert circulating(loader._engine.ring)[0] >= 8 - len(kept)
+        assert circulating(engine_of(loader).ring)[0] >= 8 - len(kept)
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=str)

@@ -12,10 +12,10 @@ import threading
 import pytest
 
 from slipring import Loader
-from slipring._core.signals import no_interrupt
 from tests.fault.procs import LONG_S, Program, circulating, until, wait_dead, waits, worker_pids
 from tests.fault.scenes import Gate, Rows
 from tests.parts import slow
+from tests.support.inside import engine_of, no_interrupt
 
 pytestmark = pytest.mark.fault
 
@@ -68,7 +68,7 @@ def test_an_iteration_can_go_on_after_ctrl_c_in_next(tmp_path, method):
             interrupter.join()
             gate.open()
             assert [b[1][0] for b in it] == [8, 16, 24, 32]
-            assert circulating(loader._engine.ring)[0] == loader.stats().slots
+            assert circulating(engine_of(loader).ring)[0] == loader.stats().slots
 
 
 @pytest.mark.parametrize("method", ["fork", "thread"])
@@ -200,7 +200,7 @@ def test_a_close_that_ctrl_c_interrupted_can_be_done_again(tmp_path):
         it = iter(loader)
         next(it)
         pids = [gate.arrived(), gate.arrived()]
-        engine = loader._engine
+        engine = engine_of(loader)
         interrupter = threading.Thread(target=interrupt_when_waiting, args=([],))
         interrupter.start()
         with pytest.raises(KeyboardInterrupt):

@@ -16,6 +16,7 @@ from slipring.errors import WorkerDied
 from tests.fault.procs import LONG_S, worker_pids
 from tests.fault.scenes import Death, Sized
 from tests.leaks import read
+from tests.support.inside import engine_of
 
 pytestmark = pytest.mark.fault
 
@@ -25,7 +26,7 @@ METHODS = ["fork", "spawn", "forkserver"]
 
 def segment_of(loader):
     """(st_dev, st_ino) of the segment's file: what /proc shows in every process."""
-    return os.fstat(loader._engine.ring.fd)
+    return os.fstat(engine_of(loader).ring.fd)
 
 
 def mappings(pid, inode):
@@ -58,7 +59,7 @@ def descriptors(pid, inode):
 def test_the_segment_is_private_to_its_processes_and_not_dumped(method, backing):
     with Loader(Sized([KB] * 64), 4, num_workers=2, start_method=method, backing=backing) as loader:
         assert len(list(loader)) == 16
-        assert all(loader._engine.ring.wait_serving(number + 1, LONG_S) for number in range(2))
+        assert all(engine_of(loader).ring.wait_serving(number + 1, LONG_S) for number in range(2))
         segment = segment_of(loader)
         assert stat.S_IMODE(segment.st_mode) == 0o600
         assert segment.st_nlink == 0 or backing == "memfd"  # nameless
@@ -69,7 +70,7 @@ def test_the_segment_is_private_to_its_processes_and_not_dumped(method, backing)
             fds = descriptors(pid, segment.st_ino)
             assert len(fds) == 1
             assert all(flags & os.O_CLOEXEC for flags in fds.values())
-        assert fcntl.fcntl(loader._engine.ring.fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+        assert fcntl.fcntl(engine_of(loader).ring.fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 
 def collate(samples):

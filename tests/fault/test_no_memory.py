@@ -10,6 +10,7 @@ from slipring import Loader
 from slipring.errors import SlipringError
 from tests.datasets import Squares
 from tests.fault.scenes import Once
+from tests.support.inside import engine_of
 
 _testcapi = pytest.importorskip("_testcapi", reason="this interpreter is without its test modules")
 
@@ -64,7 +65,7 @@ def test_a_consumer_without_memory_says_so_and_the_next_epoch_is_whole():
             assert got == WHOLE[: len(got)] and (len(got) == len(WHOLE) or not quiet), at
             del came, iterator
             assert labels(loader) == WHOLE, at
-            ring = loader._engine.ring
+            ring = engine_of(loader).ring
             assert ring.circulating == ring.n_slots, at
             at += 1
     assert at > QUIET, "an allocation of next() is reached"
@@ -106,7 +107,7 @@ def test_a_worker_without_memory_costs_no_batch_but_its_own(tmp_path, chunk_size
         with Loader(Starving(Once(tmp_path / str(at), Starve(at))), BATCH, **options) as loader:
             got = list(outcomes(iter(loader)))
             quiet = quiet + 1 if got == WHOLE and not loader.stats().respawns else 0
-            ring = loader._engine.ring
+            ring = engine_of(loader).ring
             assert ring.circulating == ring.n_slots, at
         wrong = [batch for batch, right in zip(got, WHOLE, strict=True) if batch != right]
         assert wrong in ([], [MemoryError]), (at, got)

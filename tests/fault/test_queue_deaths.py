@@ -15,6 +15,7 @@ import pytest
 from slipring import Queue, ShutDown
 from tests.fault.procs import sleeps_in_futex, until, wait_dead
 from tests.parts import slow
+from tests.support.inside import count_of
 
 fork = multiprocessing.get_context("fork")
 MOST = 1 << 22  # messages per producer: more than it can put while the others are killed
@@ -225,7 +226,7 @@ def test_what_a_dead_process_held_is_free_for_who_waits(holder, how):
     q = Queue(1)
     process = start(holder, q)
     process.join()
-    assert process.exitcode == -signal.SIGKILL and q._count() == (0, 0)
+    assert process.exitcode == -signal.SIGKILL and count_of(q)() == (0, 0)
     if how == "put":
         q.put("on")
     elif how == "slot":
@@ -233,7 +234,7 @@ def test_what_a_dead_process_held_is_free_for_who_waits(holder, how):
             s.put("on")
     else:
         until(lambda: put_soon(q, how), "the dead process's slot is free again")
-    assert q.get() == "on" and q._count() == (0, 1)
+    assert q.get() == "on" and count_of(q)() == (0, 1)
 
 
 def put_soon(q, how):

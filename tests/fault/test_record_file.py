@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring._core._cache import NoSegment, Watch
 from slipring.monitor import records
 from tests.datasets import Squares, flat, numbers
 from tests.fault.procs import Program, wait_dead
 from tests.fault.scenes import Gate
+from tests.support.inside import NoSegment, Watch, engine_of
 
 pytestmark = pytest.mark.fault
 
@@ -71,14 +71,14 @@ def test_a_second_loader_has_a_file_of_its_own(tmp_path, monkeypatch):
         assert flat(numbers(first)) == list(range(8))
         assert flat(numbers(second)) == list(range(12))
         assert sorted(os.listdir(tmp_path)) == ["record", "record.2"]
-        assert [loader._engine.ring.record_number for loader in (first, second)] == [1, 2]
+        assert [engine_of(loader).ring.record_number for loader in (first, second)] == [1, 2]
         for name, n in (("record", 2), ("record.2", 3)):
             assert len(records.taken(records.batches(read(tmp_path / name)))) == n
         with pytest.raises(NoSegment, match="SLIPRING_RECORD"):
-            Watch(first._engine.ring.fd)
+            Watch(engine_of(first).ring.fd)
     with slipring.Loader(Squares(4), 4, num_workers=1, persistent_workers=True) as third:
         assert flat(numbers(third)) == list(range(4))
-        assert third._engine.ring.record_number == 1  # nobody has it any more
+        assert engine_of(third).ring.record_number == 1  # nobody has it any more
     assert len(records.taken(records.batches(read(path)))) == 1
 
 

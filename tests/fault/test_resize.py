@@ -14,6 +14,7 @@ from tests.fault.procs import Program, alive, circulating, kill_worker, until, w
 from tests.fault.scenes import Gate, Rows, plain
 from tests.fault.scenes import respawning as options
 from tests.parts import slow
+from tests.support.inside import engine_of
 
 pytestmark = pytest.mark.fault
 
@@ -39,9 +40,9 @@ def test_workers_killed_at_random_while_their_number_changes_lose_nothing(method
                 got.append(plain(batch))
                 if k % 7 == 0:
                     loader.resize(rng.randrange(1, 7))
-                if k % 11 == 0 and (pool := loader._engine.pool).pidfds:
+                if k % 11 == 0 and (pool := engine_of(loader).pool).pidfds:
                     kill_worker(loader, rng.choice(list(pool.pidfds)))
-            ring, batch = loader._engine.ring, None
+            ring, batch = engine_of(loader).ring, None
             assert circulating(ring) == (ring.n_slots, ring.n_slots)
         assert got == undisturbed(data, chunk_size=chunk_size), f"seed {SEED}"
 
@@ -53,7 +54,7 @@ def test_a_worker_killed_before_it_has_left_has_its_batch_made_by_another(tmp_pa
             batches = iter(loader)
             got = [plain(next(batches))]
             gate.arrived()
-            ring = loader._engine.ring
+            ring = engine_of(loader).ring
             (busy,) = [n for n in range(2) if any(9 in rows for _, rows in ring.in_flight(n + 1))]
             loader.resize(1)
             if busy == 0:  # the other one leaves
@@ -63,7 +64,7 @@ def test_a_worker_killed_before_it_has_left_has_its_batch_made_by_another(tmp_pa
                 gate.open()
             got += [plain(batch) for batch in batches]
             assert loader.stats().respawns == 0
-            until(lambda: loader._engine.pool.tend() or not loader._engine.pool.leaving, "it has left")
+            until(lambda: engine_of(loader).pool.tend() or not engine_of(loader).pool.leaving, "it has left")
             assert list(worker_pids(loader)) == [0]
     assert got == undisturbed(Rows(80))
 
@@ -103,7 +104,7 @@ def test_a_loader_closed_by_another_thread_while_it_is_resized_ends_all_workers(
         loader = Loader(Rows(4000), 8, num_workers=2, start_method=method)
         batches = iter(loader)
         next(batches)
-        pool = loader._engine.pool
+        pool = engine_of(loader).pool
         closer = threading.Thread(target=loader.close)
         closer.start()
         for n in itertools.cycle((5, 1)):
@@ -159,7 +160,7 @@ def test_ctrl_c_while_a_thread_that_has_left_is_seen_to_leaves_nothing_half_done
     with Loader(range(400), 4, num_workers=2, start_method="thread") as loader:
         iterator, got = iter(loader), []
         got += next(iterator).tolist()
-        pool = loader._engine.pool
+        pool = engine_of(loader).pool
         pool.ring = Interrupted(pool.ring)
         loader.resize(1)
         with pytest.raises(KeyboardInterrupt):
@@ -175,7 +176,7 @@ def test_a_resize_of_threads_that_was_interrupted_is_completed_at_the_next_check
     with Loader(range(400), 4, num_workers=1, start_method="thread") as loader:
         iterator = iter(loader)
         got = next(iterator).tolist()
-        pool = loader._engine.pool
+        pool = engine_of(loader).pool
         pool.wanted = 2  # as `resize` sets it before it starts anybody
         assert pool.changing
         pool.check()

@@ -12,6 +12,7 @@ from tests.fault.procs import circulating, kill_worker, wait_dead, worker_pids
 from tests.fault.scenes import Death, Once, Rows, Stream, plain
 from tests.fault.scenes import respawning as options
 from tests.parts import slow
+from tests.support.inside import engine_of
 
 pytestmark = pytest.mark.fault
 
@@ -40,7 +41,7 @@ def test_a_death_at_a_sample_changes_nothing_but_the_worker(tmp_path, mode, how)
     with Loader(data, **options(**MODES[mode])) as loader:
         got = [plain(batch) for batch in loader]
         assert loader.stats().respawns == 4
-        assert circulating(loader._engine.ring)[0] == loader.stats().slots
+        assert circulating(engine_of(loader).ring)[0] == loader.stats().slots
     want = undisturbed(Rows(200), **MODES[mode])
     if mode == "rng per worker":
         # A worker's generators began again with it: the indices are the same, the draws are not.
@@ -123,7 +124,7 @@ def test_a_batch_that_kills_every_worker_is_named_in_the_end(tmp_path):
     data = Rows(80, on={21: Death("SIGSEGV")})
     with Loader(data, **options(max_restarts=2, dispatch="static", prefetch_factor=3)) as loader:
         it = iter(loader)
-        ring, taken = loader._engine.ring, [next(it)[1][0], next(it)[1][0]]
+        ring, taken = engine_of(loader).ring, [next(it)[1][0], next(it)[1][0]]
         assert taken == [0, 8]
         with pytest.raises(
             WorkerDied, match=r"3 times over batch 2, indices \[16, 17.*max_restarts=2"
@@ -192,7 +193,7 @@ def test_random_kills_lose_nothing_and_repeat_nothing(mode):
     rng = random.Random(f"{mode} {os.environ.get('SLIPRING_TEST_SEED', '1')}")
     with Loader(data, **options(max_restarts=10 * kills, **changed)) as loader:
         it = iter(loader)
-        ring = loader._engine.ring
+        ring = engine_of(loader).ring
         killer = Killer(loader, kills, rng)
         got = [plain(batch) for batch in killer.beside(it, n // 8)]
         assert circulating(ring) == (ring.n_slots, ring.n_slots)

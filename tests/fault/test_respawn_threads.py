@@ -12,6 +12,7 @@ from slipring import Loader
 from slipring.errors import WorkerDied
 from tests.fault.procs import circulating
 from tests.fault.scenes import Death, Once, Raise, ResumableByIterator, Rows, Stream
+from tests.support.inside import engine_of
 
 pytestmark = [pytest.mark.fault, pytest.mark.filterwarnings("ignore:Exception in thread slipring-worker")]
 
@@ -48,7 +49,7 @@ def test_a_thread_that_ends_over_a_batch_is_replaced_and_the_batch_made(tmp_path
         got = labels(loader, 1)
         assert [i for batch in got for i in batch] == list(range(80))
         assert loader.stats().respawns == 3
-        ring = loader._engine.ring
+        ring = engine_of(loader).ring
         assert circulating(ring) == (ring.n_slots, ring.n_slots)
         assert labels(loader, 1) == got
 
@@ -144,7 +145,7 @@ def test_what_a_threads_code_keeps_is_its_own_after_its_end(tmp_path):
             assert [int(i) for batch in loader for i in batch[:, 0]] == list(range(40))
         assert loader.stats().respawns == 1
         assert (data.kept == np.arange(8)[:, None]).all()
-        ring = loader._engine.ring
+        ring = engine_of(loader).ring
         assert circulating(ring) == (ring.n_slots - 1, ring.n_slots)
         data.kept = None
         assert circulating(ring) == (ring.n_slots, ring.n_slots)

@@ -13,6 +13,7 @@ from slipring.torch import DataLoader  # noqa: E402
 from tests.fault.procs import sleeps_in_futex, until, wait_dead  # noqa: E402
 from tests.fault.scenes import Death, Nth, Once  # noqa: E402
 from tests.parts import slow  # noqa: E402
+from tests.support.inside import engines_of  # noqa: E402
 
 pytestmark = pytest.mark.fault
 
@@ -172,7 +173,7 @@ def resumed_in_the_first_epoch(data):
 
 
 def kill_workers(loader):
-    for process in list(loader._engines.engine.pool.processes.values()):
+    for process in list(engines_of(loader).engine.pool.processes.values()):
         os.kill(process.pid, signal.SIGKILL)
         wait_dead(process.pid)
 
@@ -208,7 +209,7 @@ def test_who_replaces_a_worker_behind_an_epoch_that_was_left_is_as_the_loader_ha
     with loader:
         assert len(list(loader)) == 7
         next(iter(loader))
-        for process in loader._engines.engine.pool.processes.values():
+        for process in engines_of(loader).engine.pool.processes.values():
             # Before, its death would be one in the epoch that is left.
             until(lambda pid=process.pid: sleeps_in_futex(pid), "the worker has nothing to do")
         kill_workers(loader)

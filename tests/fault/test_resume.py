@@ -15,6 +15,7 @@ from tests.fault.procs import circulating, sleeps_in_futex, until, wait_dead, wo
 from tests.fault.scenes import Death, Nth, Once, Raise, Resumable, ResumableByIterator, Stream, plain
 from tests.fault.scenes import respawning as options
 from tests.parts import slow
+from tests.support.inside import engine_of
 
 pytestmark = pytest.mark.fault
 
@@ -187,7 +188,7 @@ def test_a_stream_that_dies_at_the_same_sample_again_and_again_is_named(tmp_path
     with Loader(data, **options(max_restarts=2)) as loader:
         it = iter(loader)
         assert [int(next(it)[0][0]) for _ in range(5)] == [0, 1, 0, 1, 0]
-        ring = loader._engine.ring
+        ring = engine_of(loader).ring
         with pytest.raises(WorkerDied, match="3 times over batch 5: more than max_restarts=2"):
             next(it)
         assert circulating(ring) == (ring.n_slots, ring.n_slots)

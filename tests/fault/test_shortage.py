@@ -10,6 +10,7 @@ import pytest
 from slipring import Loader, SegmentFull
 from tests.fault.procs import kill_worker, until
 from tests.fault.scenes import Sized
+from tests.support.inside import engine_of
 
 pytestmark = pytest.mark.fault
 
@@ -67,7 +68,7 @@ def test_a_batch_waits_until_others_are_let_go(small):
     with Loader(Sized(sizes), 1, backing=small(56 * MB), **options) as loader:
         it = iter(loader)
         kept = [next(it) for _ in range(5)]
-        until(lambda: loader._engine.ring.is_short(1), "the worker waits for memory")
+        until(lambda: engine_of(loader).ring.is_short(1), "the worker waits for memory")
         kept.clear()
         assert next(it)[0].nbytes == 20 * MB
 
@@ -102,7 +103,7 @@ def test_a_pinned_slot_keeps_its_memory(small):
     with Loader(Sized([4 * MB] * 4 + [24 * MB] * 4), 1, backing=small(40 * MB), num_workers=0) as loader:
         it = iter(loader)
         next(it)
-        ring = loader._engine.ring
+        ring = engine_of(loader).ring
         for slot in range(ring.n_slots):
             ring.pin(slot)
         before = [ring.slot_memory(slot) for slot in range(ring.n_slots)]

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from slipring import Loader
-from slipring._core import memory as growth
-from slipring._core._ring import memory_available
 from tests.fault.procs import Program, until
 from tests.fault.scenes import Gate, Images
 from tests.leaks import open_fds, read
+from tests.support.inside import engine_of, memory_available
+from tests.support.inside import memory as growth
 
 # Alone: per batch is counted what watches do once a second, too, and on a loaded machine a batch takes long.
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
@@ -159,5 +159,5 @@ def test_descriptors_and_mappings_do_not_grow_with_the_batches_that_are_kept(wha
 
 
 def mappings_of_segment(loader):
-    inode = os.fstat(loader._engine.ring.fd).st_ino
+    inode = os.fstat(engine_of(loader).ring.fd).st_ino
     return sum(line.split()[4] == str(inode).encode() for line in read("/proc/self/maps").splitlines())

@@ -8,10 +8,10 @@ from multiprocessing import forkserver
 import pytest
 
 from slipring import Loader, LoaderTimeout
-from slipring._core import process_pool
 from tests.datasets import patiently
 from tests.fault.procs import circulating, state, until, wait_dead, worker_pids
 from tests.fault.scenes import Gate, Rows, plain
+from tests.support.inside import engine_of, process_pool
 
 pytestmark = pytest.mark.fault
 
@@ -39,7 +39,7 @@ def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method,
             os.kill(pid, signal.SIGCONT)
             got += [plain(patiently(it)) for _ in range(8)]
             assert next(it, None) is None
-            assert circulating(loader._engine.ring)[0] == loader.stats().slots
+            assert circulating(engine_of(loader).ring)[0] == loader.stats().slots
             assert loader.stats().respawns == 0
             assert pid in worker_pids(loader).values()
     with Loader(Rows(80), 8, **options) as loader:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from slipring import Loader
-from slipring._core import process_pool
 from tests.datasets import wait_for_file
 from tests.fault.procs import alive, until, wait_dead, worker_pids
 from tests.fault.scenes import Rows
 from tests.monitor.hogs import processor_hog
+from tests.support.inside import engine_of, process_pool
 
 pytestmark = pytest.mark.fault
 
@@ -157,8 +157,8 @@ def test_what_a_worker_has_started_does_not_keep_the_segments_memory(tmp_path, m
     until(path.exists, "the child lives")
     held, gone = batches[0], batches.pop()
     expected = [np.array(part) for part in held]
-    fd = os.dup(loader._engine.ring.fd)
-    controls = 4 * loader._engine.ring.n_slots * 4160 + RECORDER
+    fd = os.dup(engine_of(loader).ring.fd)
+    controls = 4 * engine_of(loader).ring.n_slots * 4160 + RECORDER
     try:
         before = in_memory(fd)
         loader.close()

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from slipring import Loader
-from slipring._core import process_pool
 from slipring.errors import Closed, WorkerDied
 from tests.fault.procs import LONG_S, alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
 from tests.fault.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
+from tests.support.inside import engine_of, process_pool
 
 pytestmark = pytest.mark.fault
 
@@ -36,7 +36,7 @@ def test_a_death_is_raised_with_all_that_is_known_after_what_was_ready(tmp_path,
     data = Rows(400, on={4 * 8 + 3: Once(tmp_path / "died", Death(how))})
     with Loader(data, 8, num_workers=2, prefetch_factor=4, start_method=method, seed=1) as loader:
         it = iter(loader)
-        ring, pids = loader._engine.ring, worker_pids(loader)
+        ring, pids = engine_of(loader).ring, worker_pids(loader)
         for batch in range(4):
             assert next(it)[1].tolist() == list(range(8 * batch, 8 * batch + 8))
             until(lambda: any(not alive(pid) for pid in pids.values()), "a worker dies")
@@ -104,7 +104,7 @@ def test_a_forked_child_takes_nothing_out_of_what_the_consumer_watches():
     with Loader(Rows(800), 8, num_workers=2, start_method="fork", dispatch="static") as loader:
         it = iter(loader)
         next(it)
-        watched = loader._engine.pool.watched
+        watched = engine_of(loader).pool.watched
         assert select.select([watched], [], [], 0)[0] == []
         if (child := os.fork()) == 0:
             os._exit(0)  # what is done in a child has been done

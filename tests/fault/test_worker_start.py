@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from slipring import Loader, WorkerDied
-from slipring._core import startup
 from tests.datasets import Values
 from tests.fault.procs import LONG_S, until
+from tests.support.inside import engine_of, startup
 
 pytestmark = pytest.mark.fault
 
@@ -120,10 +120,10 @@ def test_workers_that_begin_are_not_told_of(caplog, monkeypatch):
     with Loader(Values(list(range(8))), 2, num_workers=2, start_method="fork") as loader:
         iterator = iter(loader)
         for participant in (1, 2):
-            assert loader._engine.ring.wait_serving(participant, LONG_S)
-        loader._engine.pool.starts.look()
+            assert engine_of(loader).ring.wait_serving(participant, LONG_S)
+        engine_of(loader).pool.starts.look()
         assert len(list(iterator)) == 4
-        assert not loader._engine.pool.starts.waiting
+        assert not engine_of(loader).pool.starts.waiting
     assert not caplog.records
 
 

@@ -28,13 +28,12 @@ os.environ["SLIPRING_DEBUG"] = "1"  # before anything of ours is imported
 
 import numpy as np
 
-from slipring._core import _codec, pytree
-from slipring._core._codec import COPY_ALWAYS, COPY_AUTO, probe, receive
 from slipring.errors import CorruptBatch
 from tests.fuzz.case import Case, Window
 from tests.fuzz.edges import Edges
 from tests.fuzz.mutate import mutated
 from tests.fuzz.values import CORPUS
+from tests.support.inside import COPY_ALWAYS, COPY_AUTO, _codec, probe, pytree, receive
 from tests.trip import Trip
 
 LAST = Path("build/fuzz/last.bin")

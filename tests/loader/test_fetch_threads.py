@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring._core import skipping
 from tests.datasets import Fetched, Into, Squares, flat, numbers, patiently
 from tests.leaks import Snapshot
 from tests.loader.kinds import KINDS, every_kind
+from tests.support.inside import skipping
 
 
 class Together:

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from slipring._core import heap, memory, worker
 from slipring.loader import Loader
+from tests.support.inside import engine_of, heap, memory, worker
 
 MB = 1 << 20
 BATCH = 8
@@ -57,7 +57,7 @@ def anonymous_of(pid):
 
 
 def worker_of(loader):
-    ((_, pid, _),) = loader._engine.pool.pids()
+    ((_, pid, _),) = engine_of(loader).pool.pids()
     return pid
 
 
@@ -98,7 +98,7 @@ def test_page_faults_are_counted_where_the_heap_is_not_to_be_kept(monkeypatch):
         it, faults = iter(loader), None
         while faults is None:
             next(it)
-            engine = loader._engine
+            engine = engine_of(loader)
             faults = engine.memory.faults_per_batch(engine.ring)
         assert faults > 8 * MB / resource.getpagesize() / 2
 
@@ -115,7 +115,7 @@ def test_the_programs_own_heap_is_left_alone(options, monkeypatch):
 
 def found_with(**environment):
     """Whether a program finds glibc's heap with those variables."""
-    program = "from slipring._core import heap; print(heap.glibc() is not None)"
+    program = "from tests.support.inside import heap; print(heap.glibc() is not None)"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, **environment},

@@ -12,9 +12,9 @@ import pytest
 
 import slipring
 from slipring import Closed, Loader
-from slipring._core import local_pool
 from tests.datasets import Shard, Squares, Stream, Waiting, Where, flat, leave_be, numbers, wait_for_file
 from tests.leaks import started_by_us
+from tests.support.inside import local_pool
 
 WORKERS = [(0, None), (2, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "spawn")]

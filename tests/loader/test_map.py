@@ -7,7 +7,6 @@ import pytest
 
 import slipring
 from slipring import Loader
-from slipring._core.worker_info import process_worker_info
 from tests.datasets import (
     Counting,
     Echo,
@@ -25,6 +24,7 @@ from tests.datasets import (
     ids,
     numbers,
 )
+from tests.support.inside import process_worker_info
 
 WORKERS = [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "forkserver"), (2, "spawn")]

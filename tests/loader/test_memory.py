@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from slipring import Loader, WorkerMemoryWarning
-from slipring._core import memory as growth
-from slipring._core._ring import memory_available
 from tests.fault.procs import state, until
+from tests.support.inside import engine_of, engines_of, memory_available
+from tests.support.inside import memory as growth
 
 MB = 1 << 20
 
@@ -165,7 +165,7 @@ def test_workers_that_end_with_their_iteration_are_measured_before():
     with Loader(Hoard(8, 10), 1, **options) as loader:
         list(loader)
         assert min(loader.stats().worker_private_bytes) >= 40 * MB
-    assert loader._engines.counters.memory.pools == []  # those that have been ended are not kept
+    assert engines_of(loader).counters.memory.pools == []  # those that have been ended are not kept
 
 
 @pytest.mark.parametrize(
@@ -348,10 +348,12 @@ def test_what_spawned_workers_begin_with_is_not_growth(tree):
     ):
         warnings.simplefilter("error")
         first = next(it)
-        until(lambda: all(serving for _, _, serving in loader._engine.pool.pids()), "all workers have begun")
+        until(
+            lambda: all(serving for _, _, serving in engine_of(loader).pool.pids()), "all workers have begun"
+        )
         next(it)
-        memory = loader._engine.memory
-        assert set(memory._begun) == {pid for _, pid, _ in loader._engine.pool.pids()}
+        memory = engine_of(loader).memory
+        assert set(memory._begun) == {pid for _, pid, _ in engine_of(loader).pool.pids()}
         assert min(memory._begun.values()) > 5 * MB  # at least numpy and the interpreter
         assert first.item() == 0
 

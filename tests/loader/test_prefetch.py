@@ -7,11 +7,9 @@ import threading
 
 import pytest
 
-import slipring._core.engine
 from slipring import Closed, Loader, LoaderTimeout
-from slipring._core.ahead import Handed, Prefetcher, ReadHere
-from slipring._core.fetch import Given
 from tests.datasets import Squares, numbers, patiently
+from tests.support.inside import Given, Handed, Prefetcher, ReadHere, engine
 
 
 class Stream:
@@ -163,7 +161,7 @@ def test_a_forked_child_ends_although_a_thread_was_at_work_when_it_was_forked():
     pid = os.fork()
     if pid == 0:
         try:
-            slipring._core.engine._shut_down_all()
+            engine._shut_down_all()
         finally:
             os._exit(3)
     forked.set()

@@ -7,9 +7,9 @@ import pytest
 
 import slipring
 from slipring import Loader
-from slipring._core.worker_pool import ResizablePool
 from slipring.errors import Closed
 from tests.datasets import Squares, flat, numbers
+from tests.support.inside import ResizablePool, engine_of
 
 METHODS = ["fork", "thread"]
 EVERY_METHOD = [*METHODS, "forkserver", "spawn"]
@@ -61,7 +61,7 @@ def resized(loader, changes=CHANGES):
 
 def at_work(loader):
     """Workers that are there and stay."""
-    pool = loader._engine.pool
+    pool = engine_of(loader).pool
     return len(pool.workers) - len(pool.leaving)
 
 
@@ -97,7 +97,7 @@ def test_as_many_tasks_are_in_flight_as_the_workers_want():
         loader.resize(6)
         for _ in range(10):
             next(batches)
-        ring = loader._engine.ring
+        ring = engine_of(loader).ring
         assert ring.n_slots - ring.circulating == 0
         assert sum(len(ring.in_flight(n + 1)) for n in range(6)) <= 12
         gate.set()
@@ -109,7 +109,7 @@ def test_those_that_are_too_many_end_with_their_batch(method):
     with Loader(Squares(2000), 1, num_workers=5, start_method=method) as loader:
         batches = iter(loader)
         next(batches)
-        pool = loader._engine.pool
+        pool = engine_of(loader).pool
         loader.resize(2)
         assert pool.wanted == 2 and len(pool.leaving) == 3 - (5 - len(pool.workers))
         rest = flat(numbers(batches))
@@ -147,9 +147,9 @@ def test_more_than_the_segment_has_room_for_come_with_the_next_epoch():
     with Loader(Squares(40), 2, num_workers=1, start_method="thread") as loader:
         batches = iter(loader)
         next(batches)
-        room = loader._engine.room
+        room = engine_of(loader).room
         loader.resize(room + 1)
-        assert loader._engine.pool.wanted == 1
+        assert engine_of(loader).pool.wanted == 1
         assert flat(numbers(batches)) == list(range(2, 40))
         assert flat(numbers(loader)) == list(range(40))
         assert at_work(loader) == room + 1
@@ -170,18 +170,18 @@ def test_a_second_number_that_comes_into_the_midst_of_the_first_is_not_lost(monk
         next(batches)
         loader.resize(3)
         assert flat(numbers(batches)) == list(range(2, 60))
-        assert loader._engine.pool.wanted == loader.options.num_workers == 4
+        assert engine_of(loader).pool.wanted == loader.options.num_workers == 4
 
 
 def test_between_epochs_workers_stay_as_far_as_they_can():
     with Loader(Squares(40), 2, num_workers=2, start_method="fork") as loader:
         list(loader)
-        pool = loader._engine.pool
+        pool = engine_of(loader).pool
         before = {n: p.pid for n, p in pool.workers.items()}
         loader.resize(3)
         assert flat(numbers(loader)) == list(range(40))
         assert (
-            pool is loader._engine.pool
+            pool is engine_of(loader).pool
             and before.items() < {n: p.pid for n, p in pool.workers.items()}.items()
         )
 
@@ -244,5 +244,5 @@ def test_each_of_several_iterations_is_resized():
         a, b = iter(loader), iter(loader)
         next(a), next(b)
         loader.resize(3)
-        assert a._engine.pool.wanted == b._engine.pool.wanted == 3
+        assert engine_of(a).pool.wanted == engine_of(b).pool.wanted == 3
         assert flat(numbers(a)) == flat(numbers(b)) == list(range(2, 60))

@@ -9,7 +9,6 @@ import pytest
 
 import slipring
 from slipring import Loader
-from slipring._core import seeding
 from tests.datasets import (
     Random,
     RandomStream,
@@ -21,6 +20,7 @@ from tests.datasets import (
     seed_random,
 )
 from tests.fault.scenes import Gate, Rows
+from tests.support.inside import seeding
 
 
 def draws(dataset=None, batch_size=4, epochs=2, **kwargs):

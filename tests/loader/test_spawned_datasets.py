@@ -15,9 +15,9 @@ import pytest
 
 import slipring
 from slipring import Loader, SegmentFull, StringList
-from slipring._core import pickling
 from tests.fault.procs import kill_worker, until, wait_dead, worker_pids
 from tests.loader.spawned import Counting, Parts, address_of, as_it_is, is_shared, mapping_of
+from tests.support.inside import engine_of, pickling
 
 STARTED = ["spawn", "forkserver"]
 
@@ -93,7 +93,7 @@ def own_after_reading(array):
 def test_the_file_can_be_changed_by_nobody():
     with Loader(Counting(), 1, num_workers=1, start_method="spawn") as loader:
         next(iter(loader))
-        fd = loader._engine.pool.shared.file.descriptor.fd
+        fd = engine_of(loader).pool.shared.file.descriptor.fd
         size = os.fstat(fd).st_size
         for change in (
             lambda: os.pwrite(fd, b"x", 0),
@@ -128,7 +128,7 @@ def test_the_file_goes_with_the_workers_of_an_epoch_and_with_the_loader():
             assert any(pid == os.getpid() for pid, _ in files_of_datasets())
             for _ in batches:
                 pass
-            assert (loader._engine.pool.shared is not None) == persistent
+            assert (engine_of(loader).pool.shared is not None) == persistent
         assert not any(pid == os.getpid() for pid, _ in files_of_datasets())
 
 
@@ -170,7 +170,7 @@ def test_a_file_that_other_code_has_closed_is_made_again_for_the_next_worker():
     ) as loader:
         batches = iter(loader)
         seen = [tuple(int(column[0]) for column in next(batches)) for _ in range(4)]
-        os.close(loader._engine.pool.shared.file.descriptor.fd)
+        os.close(engine_of(loader).pool.shared.file.descriptor.fd)
         with open(os.devnull) as other:  # it has the number by now
             kill_worker(loader, 0)
             seen += [tuple(int(column[0]) for column in batch) for batch in batches]
@@ -433,7 +433,8 @@ def test_a_dataset_for_which_there_is_no_memory_is_refused_before_it_is_written(
 
 def test_a_limit_on_file_sizes_is_told():
     program = (
-        "import resource\nfrom slipring.errors import SegmentFull\nfrom slipring._core.pickling import *\n"
+        "import resource\nimport numpy as np\nfrom slipring.errors import SegmentFull\n"
+        "from tests.support.inside import SharedPickle\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "try:\n    SharedPickle(np.zeros(4 << 20, np.uint8))\n"
         "except SegmentFull as error:\n    print(error)\n"

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from slipring import Loader, Stats, stats
-from slipring._core._cache import Watch
 from tests.datasets import Echo, Opaque, Squares, Values, as_list
 from tests.fault.procs import until
+from tests.support.inside import Watch, engine_of
 
 NAMES = {
     "batches",
@@ -131,7 +131,7 @@ def test_times_are_summed_where_they_were_spent(num_workers, chunk_size):
 def test_a_slow_consumer_makes_workers_wait():
     with Loader(Squares(6), 1, num_workers=1, prefetch_factor=1) as loader:
         batches = iter(loader)
-        watch = Watch(loader._engine.ring.controls)
+        watch = Watch(engine_of(loader).ring.controls)
         for _ in range(6):
             next(batches)
             until(lambda: watch.participants()[1]["waiting"], "the worker waits for its next task")

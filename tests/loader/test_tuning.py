@@ -12,15 +12,14 @@ import weakref
 
 import pytest
 
-from slipring import Loader, _machine
-from slipring._core import tuning
-from slipring._core.tuning import BATCHES, NEVER, Tuner, Tuning
+from slipring import Loader
 from slipring.options import Options
 from tests.datasets import Squares, numbers
 from tests.fault.procs import until
 from tests.leaks import Snapshot, read
 from tests.loader.test_resize import Numbered, plain
 from tests.loader.tuned import Tuned
+from tests.support.inside import BATCHES, NEVER, Tuner, Tuning, _machine, engine_of, tuner_of, tuning
 
 
 class Slow:
@@ -140,7 +139,7 @@ def test_the_next_epoch_begins_with_what_was_found(monkeypatch):
             settle(loader)
         found = loader.tuning.workers
         batches = iter(loader)
-        pool = loader._engine.pool
+        pool = engine_of(loader).pool
         assert pool.wanted == loader.options.num_workers == found
         until(lambda: loader.stats() and len(pool.workers) == found, "those that were too many have left")
         assert sum(1 for _ in batches) == 600 and loader.tuning.settled and loader.tuning.workers == found
@@ -191,9 +190,9 @@ def test_a_number_that_the_rule_decides_on_comes_to_work(monkeypatch):
     monkeypatch.setattr(Tuner, "_go_on", decide)
     with Loader(Slow(), 2, num_workers="auto", max_workers=6, start_method="thread") as loader:
         for _ in loader:
-            if len(loader._engine.pool.workers) == 5:
+            if len(engine_of(loader).pool.workers) == 5:
                 break
-        assert loader._engine.pool.wanted == loader.tuning.workers == 5
+        assert engine_of(loader).pool.wanted == loader.tuning.workers == 5
 
 
 def test_resize_ends_it():
@@ -204,7 +203,7 @@ def test_resize_ends_it():
             if count == 100:
                 break
         assert loader.tuning.settled and "resize()" in loader.tuning.reason
-        assert loader._engine.pool.wanted == loader.tuning.workers == 3
+        assert engine_of(loader).pool.wanted == loader.tuning.workers == 3
 
 
 @pytest.mark.parametrize(("free", "tried"), [(30, [2]), (50, [2, 3]), (1000, [2, 12])])
@@ -226,7 +225,7 @@ def test_another_worker_would_take_what_those_that_there_are_have(monkeypatch):
     monkeypatch.setattr(tuning, "memory_available", lambda root: (20 << 20, 1 << 30, "this test", "/a/file"))
     with Loader(Held(), 1, num_workers="auto", max_workers=12, start_method="fork") as loader:
         next(iter(loader))
-        fits, why = loader._tuner._fits(3)
+        fits, why = tuner_of(loader)._fits(3)
     assert fits == 0 and "and 16.8 MB may be taken of what is left of this test (/a/file)" in why
 
 

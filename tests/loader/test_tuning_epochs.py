@@ -7,9 +7,9 @@ import pytest
 
 import slipring
 from slipring import Loader
-from slipring._core.tuning import BATCHES, LONG_WINDOW, WINDOW, Tuner, Tuning
 from tests.datasets import Squares
 from tests.loader.tuned import ENDLESS, Tuned
+from tests.support.inside import BATCHES, LONG_WINDOW, WINDOW, Tuner, Tuning, engine_of, tuner_of
 
 
 class Slow:
@@ -87,11 +87,11 @@ def test_epochs_that_are_broken_off_settle_too():
 def test_a_look_at_one_batch_is_a_short_epoch_and_the_next_one_settles():
     with auto(Slow(1 << 40), start_method="thread") as loader:
         next(iter(loader))
-        assert loader._tuner.whole
+        assert tuner_of(loader).whole
         for _ in loader:
             if loader.tuning.settled:
                 break
-        assert loader.tuning.settled and not loader._tuner.whole
+        assert loader.tuning.settled and not tuner_of(loader).whole
 
 
 # ---- measurements, on a simulated clock
@@ -226,12 +226,12 @@ def test_a_resize_amidst_a_look_is_not_lost(monkeypatch):
             next(batches)
         for _ in range(20):
             next(batches)
-        assert loader._engine.pool.wanted == 3
+        assert engine_of(loader).pool.wanted == 3
         assert (loader.tuning.workers, loader.tuning.settled) == (3, True)
         assert "resize()" in loader.tuning.reason
         batches.close()
         next(iter(loader))
-        assert loader.options.num_workers == loader._engine.pool.wanted == 3
+        assert loader.options.num_workers == engine_of(loader).pool.wanted == 3
 
 
 # ---- slots
@@ -246,7 +246,7 @@ def test_no_more_workers_than_the_slots_serve(monkeypatch):
 def test_a_loader_never_has_more_workers_than_its_slots_serve():
     with auto(Slow(1 << 40), most=12, slots=6, start_method="thread") as loader:
         for _ in loader:
-            assert loader._engine.pool.wanted <= 5
+            assert engine_of(loader).pool.wanted <= 5
             if loader.tuning.settled:
                 break
         found = loader.tuning
@@ -263,9 +263,9 @@ def test_the_slots_are_enough_for_all_workers_from_the_beginning():
     with auto(Slow(4000), most=12, start_method="thread") as loader:
         batches = iter(loader)
         next(batches)
-        ring = loader._engine.ring
+        ring = engine_of(loader).ring
         assert ring.n_slots >= loader.options.prefetch_factor * 12 + 2
         loader.resize(12)
         batches.close()
         next(iter(loader))
-        assert loader._engine.ring is ring
+        assert engine_of(loader).ring is ring

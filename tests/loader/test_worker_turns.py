@@ -2,8 +2,7 @@
 
 import pytest
 
-from slipring._core._codec import BATCH, COPY_AUTO, ERROR, receive
-from slipring._core.worker import Job
+from tests.support.inside import BATCH, COPY_AUTO, ERROR, Job, receive
 from tests.trip import Trip
 
 

@@ -6,8 +6,7 @@ A test says how long a batch and a step take, so what the `Tuner` measures depen
 import dataclasses
 from types import SimpleNamespace
 
-from slipring._core import tuning
-from slipring._core.tuning import Tuner
+from tests.support.inside import Tuner, tuning
 
 MS = 1_000_000  # ns
 LOOP_NS = 50_000  # between two batches, besides the step

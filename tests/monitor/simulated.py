@@ -9,9 +9,9 @@ import os
 
 import numpy as np
 
-from slipring._core._cache import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES, STATES
 from slipring.monitor.sight import RETIRED, Sight, bucket_of, durations
 from slipring.monitor.verdict import Known, verdict
+from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES, STATES
 
 MS = 1_000_000  # ns
 BEGIN = 1_000 * MS  # what the clock shows at first: 0 is no stamp

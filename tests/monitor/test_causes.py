@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from slipring._core._cache import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES
 from slipring.monitor.sight import stage_of
 from slipring.monitor.verdict import Known, verdict
+from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES
 
 MS = 1_000_000  # ns
 TASK, READY, LEASED = 1, 3, 4  # states of a slot

@@ -6,9 +6,6 @@ import os
 import pytest
 
 from slipring import Loader
-from slipring._core._cache import NO_SLOT, Watch
-from slipring._core._ring import now
-from slipring._core.reporting import look
 from slipring.monitor.pace import Figures
 from slipring.monitor.sight import Sight
 from slipring.monitor.verdict import verdict
@@ -16,13 +13,14 @@ from tests.datasets import Squares
 from tests.fault.procs import alive, kill_worker, state, until, wait_dead, worker_pids
 from tests.fault.scenes import Gate, Rows, respawning
 from tests.monitor.simulated import Job
+from tests.support.inside import NO_SLOT, Watch, engine_of, look, now
 from tests.watched import run, watched
 
 LATER = 60_000_000_000  # ns: by then whoever reads the same sample is said to hang
 
 
 def seen_later(loader):
-    return verdict(Sight(Watch(loader._engine.ring.controls), at_ns=now() + LATER))
+    return verdict(Sight(Watch(engine_of(loader).ring.controls), at_ns=now() + LATER))
 
 
 # ---- who has left
@@ -40,7 +38,7 @@ def test_those_that_leave_behind_an_epochs_end_are_waited_for_by_the_next_call(t
             batches.close()
             gate.open()
             leaver = busy if worker_pids(loader).get(1) == busy else other
-            until(lambda: loader._engine.pool.poll.ready(), "it has ended")
+            until(lambda: engine_of(loader).pool.poll.ready(), "it has ended")
             loader.stats()
             assert not os.path.exists(f"/proc/{leaver}")
             assert list(worker_pids(loader)) == [0]
@@ -52,7 +50,7 @@ def test_those_that_have_left_are_waited_for_when_the_epoch_ends():
         next(batches)
         pids = worker_pids(loader)
         loader.resize(1)
-        until(lambda: len(loader._engine.pool.poll.ready()) == 2, "two have ended")
+        until(lambda: len(engine_of(loader).pool.poll.ready()) == 2, "two have ended")
         batches.close()
         assert [state(pids[number]) for number in (1, 2)] == ["", ""]
         assert alive(pids[0])
@@ -64,15 +62,15 @@ def test_those_that_have_left_are_in_no_figures(method):
         batches = iter(loader)
         for _ in range(40):
             next(batches)
-        until(lambda: loader._engine.pool.steady, "all four have begun")
+        until(lambda: engine_of(loader).pool.steady, "all four have begun")
         assert [row.worker for row in loader.report().workers] == [0, 1, 2, 3]
         asked = now()
         loader.resize(2)
         # Also before anybody has seen to them.
-        until(lambda: int(look(loader._engine.ring).there.sum()) == 2, "two have left")
-        assert (look(loader._engine.ring).participants["at_since"][3:5] >= asked).all()  # when they left
+        until(lambda: int(look(engine_of(loader).ring).there.sum()) == 2, "two have left")
+        assert (look(engine_of(loader).ring).participants["at_since"][3:5] >= asked).all()  # when they left
         assert [row.worker for row in loader.report().workers] == [0, 1]
-        assert Figures(look(loader._engine.ring)).n_workers == 2
+        assert Figures(look(engine_of(loader).ring)).n_workers == 2
         for _ in range(40):
             next(batches)
         assert [row.worker for row in loader.report().workers] == [0, 1]
@@ -103,7 +101,7 @@ def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path)
             batches = iter(loader)
             for gate in (first, second):
                 gate.arrived()
-            watch, dead = Watch(loader._engine.ring.controls), worker_pids(loader)[1]
+            watch, dead = Watch(engine_of(loader).ring.controls), worker_pids(loader)[1]
             assert seen_later(loader).cause == "hung"
             loader.resize(1)
             kill_worker(loader, 1)
@@ -119,7 +117,7 @@ def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path)
                 next(batches)
             assert list(worker_pids(loader)) == [0]
             loader.resize(2)  # there is nothing left to do for it
-            until(lambda: loader._engine.pool.steady, "the new one has begun")
+            until(lambda: engine_of(loader).pool.steady, "the new one has begun")
             assert worker_pids(loader)[1] != dead and seen_later(loader).cause != "hung"
             assert loader.report().workers[1].batches == 0
             assert len(list(batches)) == 1

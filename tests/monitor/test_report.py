@@ -9,12 +9,13 @@ import pytest
 
 import slipring
 from tests.fault.procs import until
+from tests.support.inside import engine_of
 
 
 def iterated(**options):
     loader = slipring.Loader(range(200), **{"batch_size": 5, "num_workers": 2, **options})
     for _ in loader:
-        until(lambda: loader._engine.pool.steady, "all workers have begun")
+        until(lambda: engine_of(loader).pool.steady, "all workers have begun")
     return loader
 
 

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring._core._ring import now
-from slipring._core.reporting import look
 from slipring.monitor import report as reporting
 from slipring.monitor.pace import Figures
 from tests.monitor.simulated import Job
+from tests.support.inside import engine_of, engines_of, look, now
 
 MS = 1_000_000  # ns
 MIB = 1 << 20
@@ -73,7 +72,7 @@ def test_what_batches_take_arrives_with_their_indices_and_workers():
     with loader(Data(40, read), collate_fn=collate) as mine:
         for _ in mine:
             time.sleep(0.001)
-        sight = look(mine._engine.ring)
+        sight = look(engine_of(mine).ring)
     ended = now()
     table = sight.taken
     assert table["seq"].tolist() == list(range(10)) and (table["rows"] == 4).all()
@@ -108,7 +107,7 @@ def test_what_batches_take_arrives_with_their_indices_and_workers():
 def test_each_batch_is_summed_once_whether_its_record_is_in_the_totals_or_not():
     with loader(Data(600, lambda i: None)) as mine:
         assert sum(1 for _ in mine) == 150
-        real = look(mine._engine.ring)
+        real = look(engine_of(mine).ring)
     for sight in (real, Job(batches=150).sight()):
         table = sight.taken
         assert len(table) == 150 and 0 < sight.sums["folded"] < 150 and sight.sums["batches"] == 150
@@ -137,7 +136,7 @@ def counted(sight, number=1):
 def test_a_worker_that_computes_has_had_a_processor_for_so_long(method):
     with loader(Data(40, compute), num_workers=1, start_method=method) as mine:
         assert sum(1 for _ in mine) == 10
-        sight = look(mine._engine.ring)
+        sight = look(engine_of(mine).ring)
     participant = sight.participants[1]
     assert participant["reported_ns"] > 0 and counted(sight) > 1
     assert participant["cpu_ns"] >= counted(sight) * 4 * 3 * MS
@@ -148,7 +147,7 @@ def test_a_worker_that_sleeps_has_had_a_processor_for_no_longer_than_the_rest():
     begun = now()
     with loader(Data(40, lambda i: time.sleep(0.003)), num_workers=1) as mine:
         assert sum(1 for _ in mine) == 10
-        sight = look(mine._engine.ring)
+        sight = look(engine_of(mine).ring)
     participant = sight.participants[1]
     asleep = counted(sight) * 4 * 3 * MS
     assert participant["reported_ns"] >= asleep > 0
@@ -163,7 +162,7 @@ def test_workers_that_share_a_processor_wait_for_it():
     # Each has its own batches, so that both are ready to run, and one processor serves one of them at a time.
     with loader(Data(40, compute), worker_init_fn=begin, dispatch="static") as mine:
         assert sum(1 for _ in mine) == 10
-        sight = look(mine._engine.ring)
+        sight = look(engine_of(mine).ring)
     assert sight.participants["queued_ns"].sum() > 0
 
 
@@ -171,7 +170,7 @@ def test_a_worker_that_begins_late_is_waited_for():
     with loader(Data(80, lambda i: None), num_workers=1, worker_init_fn=lambda n: time.sleep(0.05)) as mine:
         batches = iter(mine)
         next(batches)
-        sight = look(mine._engine.ring)
+        sight = look(engine_of(mine).ring)
         assert sight.taken["waited_ns"][0] >= 50 * MS
         assert Figures(sight).first.tolist() == [True]
         batches.close()
@@ -181,7 +180,7 @@ def test_a_loop_that_makes_its_batches_itself_waits_for_all_of_them():
     with loader(Data(40, lambda i: time.sleep(0.001)), num_workers=0) as mine:
         for _ in mine:
             time.sleep(0.001)
-        sight = look(mine._engine.ring)
+        sight = look(engine_of(mine).ring)
     table = sight.taken
     assert sight.inline and len(table) == 10
     assert (table["fetch_ns"] >= 4 * MS).all() and (table["waited_ns"] >= table["fetch_ns"]).all()
@@ -248,7 +247,7 @@ def test_copies_to_the_device_and_the_loop_behind_them_are_seen():
     ) as mine:
         for _ in mine:
             time.sleep(0.001)
-        sight = look(mine._engines.engine.ring)
+        sight = look(engines_of(mine).engine.ring)
     ended = now()
     assert len(sight.taken) == 20 and (sight.taken["copy_ns"] >= 4 * MS).all()
     segment_info = sight.segment_info

@@ -12,10 +12,6 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring._core import reporting
-from slipring._core._cache import Watch
-from slipring._core._ring import now
-from slipring._core.reporting import look
 from slipring.monitor import causes
 from slipring.monitor import verdict as verdict_module
 from slipring.monitor.sight import NoSegment, Sight
@@ -23,6 +19,7 @@ from slipring.monitor.stuck import at_work
 from slipring.monitor.verdict import verdict
 from tests.fault.procs import state, until, worker_pids
 from tests.monitor.simulated import Job
+from tests.support.inside import Watch, engine_of, look, now, reporting
 
 WAITS = 0.02  # share of a worker's time on a processor, where it waits for something else
 
@@ -493,9 +490,9 @@ def test_a_worker_that_hangs_at_a_whole_batch_is_named(how):
         batches = iter(hanging)
         for _ in range(11):  # the next one never comes
             next(batches)
-        until(lambda: at_work(look(hanging._engine.ring)), "a worker is at it")
-        until(lambda: not (look(hanging._engine.ring).table["published_at"] == 0).sum() > 1, "no other")
-        found = verdict(Sight(Watch(hanging._engine.ring.controls), at_ns=now() + 60_000_000_000))
+        until(lambda: at_work(look(engine_of(hanging).ring)), "a worker is at it")
+        until(lambda: not (look(engine_of(hanging).ring).table["published_at"] == 0).sum() > 1, "no other")
+        found = verdict(Sight(Watch(engine_of(hanging).ring.controls), at_ns=now() + 60_000_000_000))
         os.write(told, b"x")
     os.close(goes_on)
     os.close(told)
@@ -506,7 +503,7 @@ def test_a_worker_that_hangs_at_a_whole_batch_is_named(how):
 def test_a_worker_that_is_stopped_does_not_hang():
     with loader(Data(80, lambda i: None)) as halted:
         next(iter(halted))
-        until(lambda: look(halted._engine.ring).there.sum() == 2, "both have begun")
+        until(lambda: look(engine_of(halted).ring).there.sum() == 2, "both have begun")
         pid = worker_pids(halted)[1]
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -529,7 +526,7 @@ def test_a_worker_that_hangs_is_named():
         batches = iter(hanging)
         for _ in range(11):  # the next one never comes
             next(batches)
-        ring = hanging._engine.ring
+        ring = engine_of(hanging).ring
         while not (Watch(ring.controls).participants()["at_row"] == 1).any():
             time.sleep(0.01)
         found = verdict(Sight(Watch(ring.controls), at_ns=now() + 60_000_000_000))

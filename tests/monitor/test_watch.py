@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring._core._cache import NO_SLOT, PARTICIPANT, RECORD, SLOT, VERSION, NoSegment, Watch
 from slipring.monitor import records
 from tests.datasets import Squares, flat, numbers
 from tests.fault.procs import until, worker_pids
 from tests.fault.scenes import Gate, Rows
+from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, VERSION, NoSegment, Watch, engine_of
 
 # ---- what is seen ----
 
@@ -23,7 +23,7 @@ def test_every_batch_that_was_taken_is_seen_with_its_times():
     with slipring.Loader(Squares(60), 4, num_workers=2) as loader:
         for _ in range(2):
             assert flat(numbers(loader)) == list(range(60))
-            seen = loader._engine and Watch(loader._engine.ring.controls)
+            seen = engine_of(loader) and Watch(engine_of(loader).ring.controls)
         if seen is None:
             pytest.skip("the engine has ended with its epoch")
         table = records.batches(seen)
@@ -42,7 +42,7 @@ def test_a_batch_is_in_the_table_once_whether_its_slot_was_used_again_or_not():
         watch = None
         for batch in loader:
             del batch
-            watch = watch or Watch(loader._engine.ring.controls)
+            watch = watch or Watch(engine_of(loader).ring.controls)
             table = records.batches(watch)
             keys = list(zip(table["run"].tolist(), table["seq"].tolist()))
             assert len(keys) == len(set(keys))
@@ -56,7 +56,7 @@ def test_a_batch_is_in_the_table_once_whether_its_slot_was_used_again_or_not():
 def test_totals_and_records_say_the_same():
     with slipring.Loader(Squares(800), 4, num_workers=1, persistent_workers=True) as loader:
         list(numbers(loader))
-        watch = Watch(loader._engine.ring.controls)
+        watch = Watch(engine_of(loader).ring.controls)
         sums, stages = watch.totals()
         table = watch.records()
         folded = table[table["number"] <= sums["folded"]]
@@ -72,14 +72,14 @@ def test_totals_and_records_say_the_same():
 
 def test_another_process_that_has_the_descriptor_sees_the_same():
     code = (
-        "import sys; from slipring._core._cache import Watch; from slipring.monitor import records;"
+        "import sys; from tests.support.inside import Watch; from slipring.monitor import records;"
         "w = Watch(int(sys.argv[1]));"
         "print(w.segment_info()['label'], sorted(records.taken(records.batches(w))['seq'].tolist()),"
         "[pid for pid in w.participants()['pid'].tolist() if pid])"
     )
     with slipring.Loader(Squares(12), 4, num_workers=1, persistent_workers=True) as loader:
         list(numbers(loader))
-        ring = loader._engine.ring
+        ring = engine_of(loader).ring
         command = [sys.executable, "-c", code, str(ring.controls)]
         done = subprocess.run(command, pass_fds=[ring.controls], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -99,7 +99,7 @@ def test_the_row_at_which_a_worker_hangs_is_seen(tmp_path, stopped):
             pid = worker_pids(loader)[0]
             if stopped:
                 os.kill(pid, signal.SIGSTOP)
-            watch = Watch(loader._engine.ring.controls)
+            watch = Watch(engine_of(loader).ring.controls)
             me = watch.participants()[1]
             slots = watch.slots()
             at = slots[slots["batch"]["slot"] == me["at_slot"]][0]
@@ -140,7 +140,7 @@ def segment():
     """The bytes of a small segment, as far as they are watched."""
     with slipring.Loader(Squares(8), 4, num_workers=1, persistent_workers=True) as loader:
         list(loader)
-        fd = loader._engine.ring.controls
+        fd = engine_of(loader).ring.controls
         yield bytearray(os.pread(fd, Watch(fd).segment_info()["data_off"], 0))
 
 

@@ -15,6 +15,7 @@ from slipring.errors import Closed, LoaderTimeout, SlotsHeld  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.datasets import patiently  # noqa: E402
 from tests.parity.common import Made, Stream  # noqa: E402
+from tests.support.inside import engines_of  # noqa: E402
 
 DEVICES = ["cpu", "privateuseone"]
 
@@ -187,7 +188,7 @@ def test_who_keeps_an_exception_keeps_no_slot(lab, device):
             del caught
         with pytest.raises(StopIteration):
             next(batches)
-        ring = loader._engines.engine.ring
+        ring = engines_of(loader).engine.ring
         assert ring.circulating == ring.n_slots
         lab.users.clear()
 

@@ -17,6 +17,7 @@ from slipring.errors import Closed  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.parity.common import Made  # noqa: E402
 from tests.parts import one_fast  # noqa: E402
+from tests.support.inside import engines_of  # noqa: E402
 
 DEVICE = "privateuseone"
 
@@ -30,7 +31,7 @@ def threads():
 
 
 def all_slots_free(loader):
-    ring = loader._engines.engine.ring
+    ring = engines_of(loader).engine.ring
     return ring.circulating == ring.n_slots
 
 
@@ -104,7 +105,7 @@ def test_a_thread_that_waits_for_a_stuck_worker_ends_with_the_iteration(lab):
 def test_the_thread_keeps_no_batch_but_what_is_ready():
     with DataLoader(Made(image, 50), 2, num_workers=1, device="cpu") as loader:
         batches = iter(loader)
-        ring, line = loader._engines.engine.ring, batches._preload.line
+        ring, line = engines_of(loader).engine.ring, batches._preload.line
         for _ in range(5):
             batch = next(batches)
             while not line.ready:

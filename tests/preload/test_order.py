@@ -17,6 +17,7 @@ from slipring.torch.device.registered import COPIES  # noqa: E402
 from tests.datasets import Values  # noqa: E402
 from tests.parity.common import Made  # noqa: E402
 from tests.preload.double import RUBBISH  # noqa: E402
+from tests.support.inside import engines_of  # noqa: E402
 
 DEVICE = "privateuseone"
 
@@ -62,7 +63,7 @@ def test_a_slot_is_not_given_back_before_its_copy_is_done(lab):
         for step in range(1, LAG + 1):
             batch = next(batches)
             lab.await_copies(2 * (step + 1))  # the one ahead is queued too: two leaves each
-            ring = loader._engines.engine.ring
+            ring = engines_of(loader).engine.ring
             assert (
                 lab.synchronized == step - 1 and lab.queries
             )  # it was looked at, and only the older awaited
@@ -280,7 +281,7 @@ def test_a_copy_in_flight_is_waited_for_although_the_next_of_its_batch_has_faile
                 images, labels = next(batches)
                 firsts.append((lab.read(images)[:, 0] == lab.read(labels) % 251).all().item())
             except MemoryError:
-                assert len(loader._engines.engine.attachment.in_flight) >= 1
+                assert len(engines_of(loader).engine.attachment.in_flight) >= 1
             except StopIteration:
                 break
         assert firsts == [True] * 9
@@ -293,7 +294,7 @@ def test_all_slots_are_given_back_when_the_epoch_is_over(lab, preload):
     ) as loader:
         for _ in range(2):
             list(loader)
-            ring = loader._engines.engine.ring
+            ring = engines_of(loader).engine.ring
             assert ring.circulating == ring.n_slots
             batches = iter(loader)
             next(batches)

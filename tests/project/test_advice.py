@@ -10,6 +10,7 @@ import pytest
 
 import slipring
 from slipring import Loader
+from tests.support.inside import engines_of
 
 
 def test_far_more_workers_than_processors_are_warned_of():
@@ -161,5 +162,5 @@ def test_what_is_said_of_deaths_and_starts_names_torchs_argument(adapter):
     assert "start_method" not in str(raised.value)
     with adapter.DataLoader(range(9), num_workers=1, multiprocessing_context="fork") as loader:
         next(iter(loader))
-        starts = loader._engines.engine.pool.starts
+        starts = engines_of(loader).engine.pool.starts
         assert starts._before_joining(threads=3).endswith("or use multiprocessing_context='forkserver'")

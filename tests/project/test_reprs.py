@@ -7,7 +7,7 @@ import pytest
 
 import slipring
 from slipring import images
-from slipring._core import pytree
+from tests.support.inside import pytree
 
 
 class Unshowable:

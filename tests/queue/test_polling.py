@@ -16,6 +16,7 @@ import pytest
 
 from slipring import Queue, ShutDown
 from tests.loader.test_forks import in_child
+from tests.support.inside import count_of
 
 
 def readable(q, seconds=0.0):
@@ -175,11 +176,11 @@ def test_who_polls_frees_what_the_dead_held():
         with q.slot():
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
-    while q._count() == (0, 0):
+    while count_of(q)() == (0, 0):
         assert readable(q, 60)
         with pytest.raises(queue.Empty):
             q.get_nowait()
-    assert q._count() == (0, 1)
+    assert count_of(q)() == (0, 1)
 
 
 def test_no_put_is_missed_between_a_look_and_a_sleep():

@@ -12,6 +12,7 @@ import pytest
 
 from slipring import Queue, ShutDown, TooManyProcesses
 from tests.loader.test_forks import in_child
+from tests.support.inside import count_of
 
 # ---- the end
 
@@ -133,11 +134,11 @@ def test_a_forked_child_has_a_number_of_its_own_and_leaves_its_parents_views_alo
         value = kept.tolist()
         kept = None
         gc.collect()
-        return value, q._count()
+        return value, count_of(q)()
 
     assert in_child(child) == ([0, 1, 2], (1, 2))
     assert q.get() == "from the child" and kept.tolist() == [0, 1, 2]
-    assert q._count() == (0, 3)
+    assert count_of(q)() == (0, 3)
 
 
 def test_a_child_forked_inside_a_slots_block_leaves_it_to_its_parent():
@@ -149,7 +150,7 @@ def test_a_child_forked_inside_a_slots_block_leaves_it_to_its_parent():
             with pytest.raises(RuntimeError, match="has forked"):
                 s.put(1)
             s.__exit__(None, None, None)
-            return q._count()
+            return count_of(q)()
 
         assert in_child(child) == (0, 1)
         a[:] = 4
@@ -199,7 +200,7 @@ def test_a_child_forked_while_a_message_is_pickled_leaves_it_to_its_parent(way, 
     assert error is None
     got = [q.get(), q.get()]
     got.remove("from the child")
-    assert q._count()[0] == 0 and got[0]["value"] == "pickled"
+    assert count_of(q)()[0] == 0 and got[0]["value"] == "pickled"
 
 
 def test_more_processes_than_numbers_are_told_so_and_the_dead_make_room():
@@ -266,7 +267,7 @@ def test_a_process_that_holds_something_keeps_its_number():
     kept = q.get()
     q.disconnect_client()
     in_child(lambda: q.put("child"))
-    assert q.get() == "child" and kept.tolist() == [0, 1, 2] and q._count() == (0, 3)
+    assert q.get() == "child" and kept.tolist() == [0, 1, 2] and count_of(q)() == (0, 3)
 
 
 @pytest.mark.parametrize("waits", ["get", "put"])
@@ -281,7 +282,7 @@ def test_ctrl_c_ends_a_wait_with_one_clean_exception(waits):
             q.get() if waits == "get" else q.put(1)
         timer.join()
         assert caught.value.__context__ is None
-    assert q._count() == ((0, 1) if waits == "get" else (1, 0))
+    assert count_of(q)() == ((0, 1) if waits == "get" else (1, 0))
 
 
 def test_threads_share_one_end():

@@ -9,6 +9,7 @@ import pytest
 
 import slipring
 from slipring import BatchTooLarge, Closed, Queue, SegmentFull, ShutDown
+from tests.support.inside import count_of
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_a_timeout_that_is_no_number_is_refused():
             wait(float("nan"))
         with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not '1'"):
             wait("1")
-    assert q._count() == (0, 1)
+    assert count_of(q)() == (0, 1)
 
 
 def test_the_names_of_errors_are_those_that_the_standard_library_has():
@@ -81,11 +82,11 @@ def test_what_is_got_is_a_view_whose_end_frees_its_slot():
     q.put({"a": np.arange(5), "b": np.ones(3)})
     got = q.get()
     a = got["a"][1:]
-    assert q._count() == (0, 3) and type(got["a"].base).__name__ == "Lease" and q.stats().copied == 0
+    assert count_of(q)() == (0, 3) and type(got["a"].base).__name__ == "Lease" and q.stats().copied == 0
     del got
-    assert q._count() == (0, 3)
+    assert count_of(q)() == (0, 3)
     del a
-    assert q._count() == (0, 4)
+    assert count_of(q)() == (0, 4)
 
 
 def test_results_that_are_kept_do_not_lock_the_queue():
@@ -104,7 +105,7 @@ def test_copies_can_be_had_always_or_never(per):
         q = Queue(4, copy=copy if per == "queue" else "auto")
         q.put(np.arange(3))
         kept = q.get() if per == "queue" else q.get(copy=copy)
-        assert q._count() == (0, free) and kept.tolist() == [0, 1, 2]
+        assert count_of(q)() == (0, free) and kept.tolist() == [0, 1, 2]
         assert kept.flags.writeable
 
 
@@ -150,7 +151,7 @@ def test_a_message_larger_than_a_slot_is_refused_with_the_numbers():
     ) as caught:
         q.put(np.zeros(1_000_000, np.uint8))
     assert caught.value.needed >= 1_000_000
-    assert q._count() == (0, 2)
+    assert count_of(q)() == (0, 2)
     q.put(np.zeros(60_000, np.uint8))
 
 
@@ -162,7 +163,7 @@ def test_no_memory_for_a_message_is_said_with_the_numbers():
     ) as caught:
         q.put(np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (1 << 41,), (0,)))
     assert caught.value.needed > caught.value.free
-    assert q._count() == (0, 7)
+    assert count_of(q)() == (0, 7)
     q.put(1)
     assert q.get() == 1
 
@@ -182,7 +183,7 @@ def test_what_cannot_be_encoded_is_not_put():
     for _ in range(5):
         with pytest.raises(ZeroDivisionError):
             q.put([np.zeros(10), Bomb()])
-    assert q._count() == (0, 2)
+    assert count_of(q)() == (0, 2)
     q.put("fine")
     assert q.get() == "fine"
 
@@ -193,7 +194,7 @@ def test_what_cannot_be_rebuilt_is_lost_and_said():
     q.put("fine")
     with pytest.raises(slipring.CorruptBatch, match="cannot be unpickled here: ValueError"):
         q.get()
-    assert q.get() == "fine" and q._count() == (0, 2)
+    assert q.get() == "fine" and count_of(q)() == (0, 2)
 
 
 def test_what_a_handler_raised_in_an_earlier_call_is_not_taken_for_what_unpickling_raises():
@@ -246,7 +247,7 @@ def test_tensors_and_arrow_data_arrive_without_pickle():
     got = q.get()
     assert got["t"].dtype == torch.bfloat16 and got["t"].tolist() == list(range(6))
     assert got["a"].to_pylist() == ["x", None, "z"]
-    assert q.stats().pickled_leaves == 0 and q._count() == (0, 7)
+    assert q.stats().pickled_leaves == 0 and count_of(q)() == (0, 7)
 
 
 # ---- slots
@@ -287,13 +288,13 @@ def test_a_slot_does_not_circulate_while_its_maker_keeps_the_array():
         kept[:] = 5
         s.put(kept, move=True)
     q.get()
-    assert q._count() == (0, 1)
+    assert count_of(q)() == (0, 1)
     for i in range(5):
         q.put(np.full(4, i))
         assert q.get()[0] == i
     assert kept.tolist() == [5] * 4
     del kept
-    assert q._count() == (0, 2)
+    assert count_of(q)() == (0, 2)
 
 
 @pytest.mark.parametrize("how", ["exception", "nothing put"])
@@ -308,10 +309,10 @@ def test_a_slot_that_is_not_put_was_never_there(how):
                     raise ZeroDivisionError
         except ZeroDivisionError:
             pass
-        assert q._count() == (0, 0)  # its maker still has the array
+        assert count_of(q)() == (0, 0)  # its maker still has the array
         assert kept.tolist() == [1] * 10
         del kept
-        assert q._count() == (0, 1)
+        assert count_of(q)() == (0, 1)
 
 
 def test_a_slot_is_put_once_and_only_inside_its_block():
@@ -334,7 +335,7 @@ def test_a_message_too_large_for_its_slot_can_be_replaced_by_nothing():
         s.empty(1 << 20, np.uint8)
     with pytest.raises(BatchTooLarge), q.slot() as s:
         s.put(np.zeros(1 << 20, np.uint8))
-    assert q._count() == (0, 1)
+    assert count_of(q)() == (0, 1)
 
 
 def test_a_slot_waits_and_gives_up_as_put_does():

@@ -11,6 +11,7 @@ from slipring.errors import RemoteError
 from slipring.files.answers import check
 from slipring.files.attempts import Damaged
 from tests.remote.sources import plain, source
+from tests.support.inside import info_of, read_of
 
 DATA = b"the bytes of a file"
 HASTY = {"attempts": 3, "timeout": 30.0, "attempt_timeout": 5.0}
@@ -79,7 +80,7 @@ def rows(data):
 def test_wrong_bytes_of_the_right_length_are_asked_for_again(folder, serve, fault):
     server = serve(folder, digests=True, **{fault: 2})
     storage = slipring.Storage(**HASTY)
-    assert storage._read(f"{server.url}/0.tar", 100, 2000) == (folder / "0.tar").read_bytes()[100:2000]
+    assert read_of(storage)(f"{server.url}/0.tar", 100, 2000) == (folder / "0.tar").read_bytes()[100:2000]
     assert server.tells("requests")["requests"] == 3
 
 
@@ -100,9 +101,9 @@ def test_a_file_that_changes_between_two_reads_is_noticed(tmp_path, serve):
     (tmp_path / "file").write_bytes(os.urandom(1000))
     url = f"{serve(tmp_path).url}/file"
     storage = slipring.Storage(**HASTY)
-    size, tag = storage._info(url)
-    assert storage._read(url, 0, size, tag) == (tmp_path / "file").read_bytes()
+    size, tag = info_of(storage)(url)
+    assert read_of(storage)(url, 0, size, tag) == (tmp_path / "file").read_bytes()
     os.utime(tmp_path / "file", (1, 1))
     with pytest.raises(RemoteError, match="has changed") as caught:
-        storage._read(url, 100, 200, tag)
+        read_of(storage)(url, 100, 200, tag)
     assert caught.value.attempts == 1

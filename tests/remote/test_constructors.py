@@ -8,6 +8,7 @@ import pytest
 import slipring
 from slipring.errors import LoaderTimeout, RemoteError
 from tests.remote.sources import plain, source
+from tests.support.inside import read_of
 
 local = pytest.importorskip("fsspec.implementations.local")
 
@@ -153,7 +154,7 @@ def test_what_a_signals_handler_raises_in_a_constructor_is_no_failure_of_it(fold
     try:
         Flaky.errors = Interrupted()
         with pytest.raises(Stops):
-            slipring.Storage(**QUICK)._read(f"flaky://{folder}/0.tar", 0, 10)  # in this thread
+            read_of(slipring.Storage(**QUICK))(f"flaky://{folder}/0.tar", 0, 10)  # in this thread
     finally:
         signal.signal(signal.SIGUSR1, before)
 

@@ -13,6 +13,7 @@ from tests.images.pictures import encoded, pixels
 from tests.images.shards import files, shard
 from tests.remote.server import Running
 from tests.remote.sources import CROP, MAPS, plain, source
+from tests.support.inside import read_of
 
 SEED = int(os.environ.get("SLIPRING_TEST_SEED", "5"))
 PATIENT = {"attempts": 12, "attempt_timeout": 1.0}
@@ -113,7 +114,7 @@ def test_what_a_signals_handler_raises_is_no_failure_of_the_server(folder, serve
     try:
         with pytest.raises(TimeoutError, match="the program's own") as caught:
             signal.setitimer(signal.ITIMER_REAL, 0.3)
-            storage._read(f"{server.url}/0.tar", 0, 1000)
+            read_of(storage)(f"{server.url}/0.tar", 0, 1000)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

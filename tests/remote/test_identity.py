@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import slipring
+from tests.support.inside import token_of
 
 try:
     from fsspec import AbstractFileSystem
@@ -60,8 +61,8 @@ def test_names_of_what_is_kept_depend_on_the_place_and_on_no_secret():
 def token(filesystem=None, **options):
     """What a storage with a disk cache calls the place, once it has travelled."""
     storage = slipring.Storage(filesystem, storage_options=options or None, disk_cache="kept")
-    assert pickle.loads(pickle.dumps(storage))._token == storage._token
-    return storage._token
+    assert token_of(pickle.loads(pickle.dumps(storage))) == token_of(storage)
+    return token_of(storage)
 
 
 SECRETS = [
@@ -99,7 +100,7 @@ def test_what_is_no_option_but_a_value_is_part_of_a_name_as_a_whole():
     assert token(store=made[0]) == token(store=made[1]) != token(store=made[2])
     assert token(store=object) != token(store=dict)
     tokens = [
-        slipring.Storage(storage_options={"store": lambda: 0}, disk_cache="kept")._token for _ in range(2)
+        token_of(slipring.Storage(storage_options={"store": lambda: 0}, disk_cache="kept")) for _ in range(2)
     ]
     assert tokens[0] != tokens[1]  # there is no telling: what one has kept, the other does not find
 
@@ -152,7 +153,7 @@ def test_an_option_named_fs_need_not_be_a_file_system():
 
 
 def test_a_place_has_a_name_only_where_something_is_kept():
-    assert slipring.Storage()._token is None
+    assert token_of(slipring.Storage()) is None
 
 
 class Shelf(Handler):

@@ -15,6 +15,7 @@ from slipring.errors import RemoteError
 from slipring.images import Folder
 from tests.remote.s3_server import KEYS
 from tests.remote.sources import plain, source
+from tests.support.inside import info_of, read_of
 
 for needed in ("moto", "boto3", "flask", "flask_cors", "s3fs"):
     pytest.importorskip(needed)
@@ -242,10 +243,10 @@ def test_an_object_that_is_replaced_between_two_reads_is_noticed(port):
     client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys)
     client.put_object(Bucket="shards", Key="replaced", Body=b"a" * 100)
     storage = by_s3fs(port)
-    _, tag = storage._info("s3://shards/replaced")
-    assert storage._read("s3://shards/replaced", 10, 20, tag) == b"a" * 10
+    _, tag = info_of(storage)("s3://shards/replaced")
+    assert read_of(storage)("s3://shards/replaced", 10, 20, tag) == b"a" * 10
     client.put_object(Bucket="shards", Key="replaced", Body=b"b" * 100)
     client.close()
     with pytest.raises(RemoteError, match="has changed") as caught:
-        storage._read("s3://shards/replaced", 10, 20, tag)
+        read_of(storage)("s3://shards/replaced", 10, 20, tag)
     assert (caught.value.attempts, caught.value.missing) == (1, False)

@@ -12,6 +12,7 @@ from slipring.errors import ImageError, RemoteError, shown
 from slipring.redaction import redacted
 from tests.images.shards import files, shard
 from tests.remote.sources import source
+from tests.support.inside import read_of
 
 SIGNED = (
     "?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=hidden&X-Amz-Security-Token=hidden%2Fhidden"
@@ -81,7 +82,7 @@ class Signed(images.Tar):
     url = ""
 
     def read(self, index):
-        return self._remote._read(self.url, 0, 10), 0
+        return read_of(self._remote)(self.url, 0, 10), 0
 
 
 @pytest.mark.parametrize("workers", [0, 1])

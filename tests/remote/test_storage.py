@@ -18,6 +18,7 @@ from slipring import images
 from slipring.errors import RemoteError
 from slipring.files.attempts import is_transient
 from tests.remote.sources import MAPS, plain, source
+from tests.support.inside import info_of, read_of
 
 
 def test_local_files_are_read_without_fsspec(folder):
@@ -189,7 +190,7 @@ def test_what_is_kept_says_no_password_and_who_has_another_one_finds_it(tmp_path
         headers = {"Cookie": secret}
         before = server.tells("requests")["bytes"]
         storage = slipring.Storage(storage_options={"headers": headers}, disk_cache=disk)
-        assert storage._read(url, 0, 5000) == data
+        assert read_of(storage)(url, 0, 5000) == data
         assert server.tells("requests")["bytes"] - before == (5000 if secret == "first-one" else 0)
     written = b"".join(path.read_bytes() for path in disk.rglob("*") if path.is_file())
     assert data in written and b"-one" not in written
@@ -233,7 +234,7 @@ class Ranges:
         return 40
 
     def __getitem__(self, i):
-        return np.frombuffer(self.storage._read(self.url, 20_000 * i, 20_000 * (i + 1)), np.uint8)
+        return np.frombuffer(read_of(self.storage)(self.url, 20_000 * i, 20_000 * (i + 1)), np.uint8)
 
 
 def test_several_processes_keep_together_to_the_budget_of_a_disk_cache(tmp_path, serve, disk):
@@ -255,11 +256,11 @@ def test_an_entry_that_is_damaged_is_read_from_afar_again(tmp_path, serve, disk,
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "bytes").write_bytes(data)
     url = f"{serve(tmp_path / 'served').url}/bytes"
-    assert slipring.Storage(disk_cache=disk)._read(url, 0, 100_000) == data
+    assert read_of(slipring.Storage(disk_cache=disk))(url, 0, 100_000) == data
     (entry,) = disk.rglob("*.val")
     entry.write_bytes(damage)
     for _ in range(2):
-        assert slipring.Storage(disk_cache=disk)._read(url, 0, 100_000) == data
+        assert read_of(slipring.Storage(disk_cache=disk))(url, 0, 100_000) == data
     assert entry.exists() is False  # another one has taken its place
 
 
@@ -396,7 +397,7 @@ def test_a_file_that_has_grown_is_read_anew_where_the_server_tells_no_tag(tmp_pa
     for size in (400_000, 1_000_000):
         (tmp_path / "served" / "bytes").write_bytes(data[:size])
         storage = slipring.Storage(disk_cache=disk)
-        told, tag = storage._info(url)
+        told, tag = info_of(storage)(url)
         assert (told, storage._open(url, told, tag).read()) == (size, data[:size])
 
 

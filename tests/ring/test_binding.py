@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from slipring import Queue
-from slipring._core import _ring
-from slipring._core._ring import Pickled, Ring, mix
 from slipring.errors import BatchTooLarge, Closed, CorruptBatch, SegmentFull, SlotLost
+from tests.support.inside import Pickled, Ring, _ring, mix
 from tests.trip import Trip
 
 LONG_S = 600  # the watchdog is there before
@@ -54,7 +53,7 @@ def test_indices_larger_than_the_task_area_say_so():
 
 
 def test_the_largest_possible_request_is_refused_in_numbers(trip):
-    from slipring._core._codec import empty
+    from tests.support.inside import empty
 
     fill = trip.claim()
     with fill, pytest.raises(BatchTooLarge) as caught:
@@ -250,7 +249,7 @@ def test_a_slot_that_was_taken_away_says_so(trip):
 
 
 def child_answers(ring):
-    from slipring._core._codec import Encoder
+    from tests.support.inside import Encoder
 
     ring.in_child()
     ring.join(1)

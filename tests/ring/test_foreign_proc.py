@@ -8,7 +8,7 @@ import traceback
 
 import pytest
 
-from slipring._core import memory as growth
+from tests.support.inside import memory as growth
 
 CLONE_NEWPID, SYS_CLONE3, SIGCHLD = 0x20000000, 435, 17
 SKIPPED = 77

@@ -16,6 +16,7 @@ import slipring
 from slipring import Loader, Queue
 from tests.datasets import Squares, numbers
 from tests.loader.test_forks import in_child
+from tests.support.inside import count_of, engine_of
 from tests.trip import address
 
 fork = multiprocessing.get_context("fork")
@@ -68,7 +69,7 @@ def test_a_batch_that_its_parent_drops_stays_what_it_was(num_workers, start_meth
         del batch
         assert len(numbers(iterator)) == 91
         assert numbers(loader) == [list(range(k, k + 4)) for k in range(0, 400, 4)]  # and no slot is lost
-        assert loader._engine.ring.circulating == loader.stats().slots
+        assert engine_of(loader).ring.circulating == loader.stats().slots
         assert all([child.ends_well() for child in children])
 
 
@@ -230,7 +231,7 @@ def test_where_there_is_no_memory_for_a_copy_the_slot_stays_as_it_is(num_workers
         kept.clear()
         assert [int(batch[0]) for batch in iterator] == list(range(1, 20))
         in_flight = 2 if start_method == "thread" else 0  # what the threads were filling stays too, perhaps
-        assert 4 - in_flight <= loader._engine.ring.circulating <= 4
+        assert 4 - in_flight <= engine_of(loader).ring.circulating <= 4
         assert child.ends_well()
 
 
@@ -242,7 +243,7 @@ def test_so_does_a_slot_that_a_worker_was_filling(num_workers, start_method):
     with Loader(dataset, None, num_workers=num_workers, start_method=start_method, slots=5) as loader:
         assert [int(batch[0]) for batch in loader] == list(range(12))
         # Without workers it is this process that is forked, which has batch 2 still.
-        assert loader._engine.ring.circulating == (3 if num_workers == 0 else 4)
+        assert engine_of(loader).ring.circulating == (3 if num_workers == 0 else 4)
 
 
 # ---- at no cost where it is not needed
@@ -316,7 +317,7 @@ def test_what_was_got_from_a_queue_too_and_the_child_can_use_the_queue():
     q.put(np.full(5000, 8))
     assert child_in.ends_well()
     assert (q.get() == 5).all()
-    assert q._count() == (0, 3)
+    assert count_of(q)() == (0, 3)
 
 
 def test_what_a_slot_of_a_queue_has_before_and_after_it_is_put():

@@ -9,9 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from slipring._core._codec import COPY_ALWAYS, COPY_AUTO, COPY_NEVER, ERROR, receive
-from slipring._core._ring import Lease
 from slipring.errors import Closed
+from tests.support.inside import COPY_ALWAYS, COPY_AUTO, COPY_NEVER, ERROR, Lease, receive
 from tests.trip import address
 
 HOLDERS = {
@@ -228,7 +227,7 @@ POISONED = """
 import numpy as np
 from tests.trip import Trip, address
 import ctypes
-from slipring._core._codec import empty
+from tests.support.inside import empty
 trip = Trip()
 array = trip(np.arange(100, dtype=np.uint8))
 where = address(array)

@@ -5,9 +5,8 @@ import errno
 import numpy as np
 import pytest
 
-from slipring._core import _ring
-from slipring._core._ring import FINISH, MAX_RANGES, Slices
 from slipring.errors import BatchTooLarge
+from tests.support.inside import FINISH, MAX_RANGES, Slices, _ring
 
 
 def indices_of(trip, indices, chunk=0):

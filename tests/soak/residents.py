@@ -4,7 +4,7 @@ import random
 import time
 
 import slipring
-from tests.fault.rounds import compare, engine_of, pool_of, send
+from tests.fault.rounds import compare, kept_engine, pool_of, send
 from tests.soak import samples
 from tests.soak.lives import default_collate_of
 from tests.soak.samples import Map, Sizes, digest, made, numbers, of_streams
@@ -91,7 +91,7 @@ class Resident:
 
     def slots_out(self):
         """Slots that have not come back although no epoch is under way."""
-        engine = engine_of(self.loader)
+        engine = kept_engine(self.loader)
         if engine is None:
             return 0
         end = time.monotonic() + BACK_S

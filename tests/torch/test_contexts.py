@@ -15,6 +15,7 @@ from torch.utils import data  # noqa: E402
 import slipring  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.parity.common import Stream  # noqa: E402
+from tests.support.inside import core_options_of  # noqa: E402
 
 
 class Named(data.Dataset):
@@ -127,4 +128,4 @@ def test_multiprocessings_own_contexts_are_start_methods(method):
     loader = DataLoader(
         Named(), 2, num_workers=1, multiprocessing_context=multiprocessing.get_context(method)
     )
-    assert loader._core_options().start_method == method and loader._core_options().context is None
+    assert core_options_of(loader)().start_method == method and core_options_of(loader)().context is None

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from slipring import Loader  # noqa: E402
 from slipring.torch import DataLoader, iterators  # noqa: E402
+from tests.support.inside import engine_of, engines_of  # noqa: E402
 
 
 class Raised(Exception):
@@ -180,7 +181,7 @@ def test_a_range_of_rows_that_a_handler_has_interrupted_is_made_again(interrupt)
         assert next(it).tolist() == [0, 1, 2, 3]
         with pytest.raises(Raised):
             next(it)
-        assert loader._engine.pool.worker.fetcher.failed is None  # it would keep the frames
+        assert engine_of(loader).pool.worker.fetcher.failed is None  # it would keep the frames
         assert rest(it) == [[4, 5, 6, 7], [8, 9, 10, 11]]
         del it
 
@@ -219,7 +220,7 @@ def test_the_kept_workers_are_lent_again_where_an_iteration_did_not_begin(monkey
             with pytest.raises(KeyboardInterrupt):
                 iter(loader)
         it = iter(loader)
-        assert it._core._engine is loader._engines.engine
+        assert engine_of(it._core) is engines_of(loader).engine
         assert len(rest(it)) == 3
         del it
 

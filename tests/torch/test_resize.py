@@ -7,10 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from slipring._core.tuning import BATCHES, LONG_WINDOW  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.loader.test_resize import plain, resized  # noqa: E402
 from tests.parts import slow  # noqa: E402
+from tests.support.inside import BATCHES, LONG_WINDOW, engines_of, tuner_of  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -93,7 +93,7 @@ def test_with_torchs_seeds_it_changes_with_the_next_epoch():
         batches = iter(loader)
         next(batches)
         loader.resize(3)
-        assert loader._engines.engine.pool.wanted == 2
+        assert engines_of(loader).engine.pool.wanted == 2
         assert sum(1 for _ in batches) == 19
         assert sum(1 for _ in loader) == 20
 
@@ -138,7 +138,7 @@ def test_a_map_datasets_state_sets_no_number_of_workers():
     with DataLoader(Drawn(80), 4, num_workers="auto", max_workers=2) as loader:
         loader.load_state_dict(state)
         batches = iter(loader)
-        assert loader.num_workers == loader._engines.engine.pool.wanted <= 2 and loader.tuning.workers <= 2
+        assert loader.num_workers == engines_of(loader).engine.pool.wanted <= 2 and loader.tuning.workers <= 2
         got += [plain(batch) for batch in batches]
         assert loader.tuning.workers <= 2
     assert [i for batch in got for i in batch[0]] == list(range(80))
@@ -166,7 +166,7 @@ def test_epochs_of_ten_batches_settle_as_long_ones_do():
         while not loader.tuning.settled:
             count += sum(1 for _ in loader)
             assert count < 1000, loader.tuning
-        assert loader._tuner.spent <= BATCHES + LONG_WINDOW and loader.tuning.history
+        assert tuner_of(loader).spent <= BATCHES + LONG_WINDOW and loader.tuning.history
 
 
 def test_a_loader_without_workers_gets_some_with_its_next_epoch_only():

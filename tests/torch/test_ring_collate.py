@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from slipring.torch import RingCollate, ring_collate  # noqa: E402
 from tests.parity.common import assert_same  # noqa: E402
+from tests.support.inside import queue_of  # noqa: E402
 
 
 class Pictures(Dataset):
@@ -83,7 +84,7 @@ def test_tensors_lie_in_the_slots_and_nothing_is_pickled():
         int(first, 16) <= address < int(last, 16) for first, last in (span[0].split("-") for span in spans)
     )
     list(batches)
-    assert collate._queue.stats().got == 10 and collate._queue.stats().pickled_leaves == 0
+    assert queue_of(collate).stats().got == 10 and queue_of(collate).stats().pickled_leaves == 0
 
 
 def test_a_loader_of_a_spawned_worker():
@@ -96,7 +97,7 @@ def test_every_batch_may_be_kept():
     batches = list(of_torch(Pictures(), collate))
     assert [batch["label"].tolist() for batch in batches] == WHOLE
     assert all((batch["image"][:, 0, 0, 0] == batch["label"]).all() for batch in batches)
-    assert collate._queue.stats().copied > 0
+    assert queue_of(collate).stats().copied > 0
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -148,7 +149,7 @@ def test_two_loops_at_once_are_whole_with_too_few_slots_and_the_log_names_the_ar
 
 def wait_until_full(collate):
     deadline = time.monotonic() + 60
-    while not collate._queue.full() and time.monotonic() < deadline:
+    while not queue_of(collate).full() and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -158,7 +159,7 @@ def begins_and_leaves(loader):
         wait_until_full(loader.collate_fn)
         del batches
     assert labels(loader) == WHOLE
-    assert loader.collate_fn._queue.stats().got >= 3 * 4  # those that nobody asked for among them
+    assert queue_of(loader.collate_fn).stats().got >= 3 * 4  # those that nobody asked for among them
 
 
 def test_a_forked_child_whose_loops_ask_for_no_batch_gets_its_slots_back():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from slipring._core._collate import TORCH, RowWriter
 from slipring.torch.collate import default_collate
 from tests.collate.drawn import LEAVES, ROWS, drawn_samples, outcome, row_by_row
+from tests.support.inside import TORCH, RowWriter
 from tests.trip import Trip
 
 LAYOUTS = [

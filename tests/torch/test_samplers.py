@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from slipring._core._ring import pickled  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
+from tests.support.inside import pickled  # noqa: E402
 
 
 class BeginsAnew:

@@ -13,10 +13,10 @@ from torch.utils.data import Dataset, default_collate  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 
 import slipring.torch.collate  # noqa: E402
-from slipring._core._collate import ODD, collate_plain  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.datasets import Values  # noqa: E402
 from tests.leaks import started_by_us  # noqa: E402
+from tests.support.inside import ODD, collate_plain  # noqa: E402
 
 Point = collections.namedtuple("Point", "x y")
 

@@ -1,0 +1,94 @@
+"""Tests reach into private parts of slipring by way of tests/support/inside.py alone."""
+
+import ast
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+INSIDE = TESTS / "support" / "inside.py"
+PACKAGE = TESTS.parent / "pkg" / "slipring"
+# Programs that say which file is a module's, and tests of the modules' order and names.
+NAME_MODULES = {"fault/points.py", "fault/test_interrupt.py", "fuzz/codec.py", "loader/test_forks.py"}
+# Private attributes that single tests still use themselves. Only ever shorten this list.
+STILL_USED = {
+    *("_attach", "_begun", "_change", "_choose", "_digests", "_division", "_draw", "_early", "_end"),
+    *(
+        "_fits",
+        "_go_on",
+        "_kept",
+        "_line",
+        "_loader",
+        "_mine",
+        "_open",
+        "_open_here",
+        "_order",
+        "_pool",
+        "_preload",
+    ),
+    *(
+        "_processor_time",
+        "_reset",
+        "_ring",
+        "_sample",
+        "_samples",
+        "_shut_down_all",
+        "_steps",
+        "_died",
+        "_workers",
+    ),
+}
+# Attributes of torch's, Python's and pytest's objects that slipring's have too.
+OF_OTHERS = {
+    *("_array", "_core", "_exit", "_indices", "_next_data", "_next_index", "_prefetch_factor", "_repr_html_"),
+    *("_shutdown_workers", "_values"),
+}
+
+
+def sources():
+    """Yield (its name, the text) of each test file but inside.py and the tests of the project itself."""
+    for path in TESTS.rglob("*.py"):
+        if path != INSIDE and path.parent != Path(__file__).parent:
+            yield str(path.relative_to(TESTS)), path.read_text()
+
+
+def private_modules(text):
+    """Return the private modules of slipring that a source names, in programs in strings too."""
+    return re.findall(r"slipring\._core\b\S*|from slipring import .*\b_\w+", text)
+
+
+def private_attributes(text):
+    """Return the names with a leading underscore that a source asks objects for, but those of `self`."""
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute)
+        and re.match(r"_[a-z]", node.attr)
+        and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+    }
+
+
+def own_attributes():
+    """Return the private attributes, methods and functions that slipring defines."""
+    kinds = (".py", ".pyx", ".pxi", ".pxd")
+    texts = [path.read_text() for path in PACKAGE.rglob("*") if path.suffix in kinds]
+    return {
+        name for text in texts for name in re.findall(r"(?:self\.|def |cdef \w+ )(_[a-z]\w*)", text, re.M)
+    }
+
+
+def test_tests_import_no_private_module():
+    found = {name for name, text in sources() if private_modules(text)}
+    assert found == NAME_MODULES
+
+
+def test_tests_use_no_private_attribute():
+    own = own_attributes() - OF_OTHERS
+    used = {name: private_attributes(text) & own for name, text in sources()}
+    assert {name: found - STILL_USED for name, found in used.items() if found - STILL_USED} == {}
+    assert set().union(*used.values()) == STILL_USED
+    assert {"_engine", "_engines"} <= own & private_attributes(INSIDE.read_text())
+
+
+def test_what_is_private_is_found():
+    assert private_modules("'from slipring._core._ring import now'") == ["slipring._core._ring"]
+    assert private_attributes("self._a, b._c.d, e.__f__, g()._h") == {"_c", "_h"}

@@ -1,0 +1,100 @@
+"""The only place where tests reach into private names of slipring.
+
+A test imports a private class, function or module from here, and asks a loader for its parts with the functions below.
+So a change of the private modules changes this file and no test.
+"""
+
+import importlib
+
+# Module -> the names that tests use. The import happens when a test asks for a name: torch may be missing, and
+# tests/fault/points.py replaces a module before anything imports it.
+_NAMES = {
+    "slipring": "_machine",
+    "slipring._core": (
+        "_codec _ring ahead cache_names engine heap local_pool memory pickling process_pool pytree "
+        "reporting seeding skipping startup tensors text tuning worker worker_main"
+    ),
+    "slipring._core._cache": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES VERSION NoSegment Watch",
+    "slipring._core._codec": (
+        "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe publish_range range_done "
+        "receive view"
+    ),
+    "slipring._core._collate": "NUMPY ODD TORCH RowWriter collate_plain default_collate",
+    "slipring._core._iteration": "LoaderIterator",
+    "slipring._core._ring": (
+        "DIRECT FINISH MAX_RANGES SERVING STAGED Descriptor Event Lease Pickled Poll Ring Slices "
+        "copy_bytes copy_ways identity memory_available mix now pickled start_time"
+    ),
+    "slipring._core.ahead": "Handed Prefetcher ReadHere",
+    "slipring._core.cache_names": "find label_of",
+    "slipring._core.deaths": "manner",
+    "slipring._core.fetch": "Given",
+    "slipring._core.pickling": "SharedPickle",
+    "slipring._core.pytree": "BadDefinition parse",
+    "slipring._core.reporting": "look",
+    "slipring._core.signals": "no_interrupt",
+    "slipring._core.tuning": "BATCHES LONG_WINDOW NEVER WINDOW Tuner Tuning",
+    "slipring._core.worker": "Job",
+    "slipring._core.worker_info": "process_worker_info",
+    "slipring._core.worker_pool": "ResizablePool",
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"{__name__} has no {name!r}: add it to _NAMES")
+    home = _HOME[name]
+    if home in ("slipring", "slipring._core"):
+        return importlib.import_module(f"{home}.{name}")
+    return getattr(importlib.import_module(home), name)
+
+
+def engine_of(loader):
+    """Return the segment and the workers that a loader keeps, or that an iterator has borrowed."""
+    return loader._engine
+
+
+def engines_of(loader):
+    """Return what a loader keeps from epoch to epoch: its engine, its counters."""
+    return loader._engines
+
+
+def tuner_of(loader):
+    """Return what finds the number of workers of a loader with ``num_workers="auto"``."""
+    return loader._tuner
+
+
+def core_options_of(loader):
+    """Return the options that slipring.torch.DataLoader hands to the core."""
+    return loader._core_options
+
+
+def ledger_of(loader):
+    """Return the actor that hands out blocks to the workers of a slipring.ray.Loader."""
+    return loader._ledger
+
+
+def count_of(queue):
+    """Return the method of a slipring.Queue that counts its slots: (READY, FREE)."""
+    return queue._count
+
+
+def queue_of(collate_fn):
+    """Return the queue through which torch's own workers send batches (slipring.torch.RingCollate)."""
+    return collate_fn._queue
+
+
+def read_of(storage):
+    """Return the method of a slipring.Storage that reads bytes of a file."""
+    return storage._read
+
+
+def info_of(storage):
+    """Return the method of a slipring.Storage that asks for a file's size and identity."""
+    return storage._info
+
+
+def token_of(storage):
+    """Return what makes two storages of the same options one in a cache."""
+    return storage._token
