@@ -1,1 +1,1 @@
-"""What all loaders share. Nothing here is public."""
+"""The private modules that all loaders and queues share: the ring, the codec, collation, workers and iteration."""

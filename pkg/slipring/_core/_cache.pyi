@@ -1,4 +1,4 @@
-"""Two bindings: the cache, and a segment as any process sees it."""
+"""The bindings of the cache, and of a segment as any process sees it."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, final

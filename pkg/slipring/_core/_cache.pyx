@@ -1,4 +1,4 @@
-"""The cache, and a segment as any process sees it: the bindings of csrc/cache.c and csrc/watch.c."""
+"""The bindings of the cache (csrc/cache.c) and of a segment as any process sees it (csrc/watch.c)."""
 
 import operator
 import os

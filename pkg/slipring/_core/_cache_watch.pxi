@@ -1,4 +1,4 @@
-"""The binding of csrc/watch.c: a segment as it is seen from any process, copied into arrays."""
+# Part of _cache.pyx: the binding of csrc/watch.c. It copies a segment, as any process sees it, into arrays.
 
 import os
 

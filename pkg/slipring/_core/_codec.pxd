@@ -60,7 +60,7 @@ cdef enum:
 cdef enum:
     REQUIRES_GRAD = 1  # LEAF_TENSOR
 
-# Kinds of nodes: as tree.py has them.
+# Kinds of nodes: as pytree.py has them.
 cdef enum:
     NODE_LEAF = 0
     NODE_NONE = 1
@@ -76,7 +76,7 @@ cdef enum:
 cdef class Node:
     cdef int kind
     cdef int carrier     # of a tensor: number of the numpy dtype that alone says torch's; -1: none, UNKNOWN
-    cdef object data     # see tree.py
+    cdef object data     # see pytree.py
     cdef tuple children  # nodes; None: a leaf
 
 

@@ -1,4 +1,4 @@
-"""Arrays made in the slot that is being filled."""
+"""The codec, as far as Python modules need its types: the arrays that are made in a slot."""
 
 from collections.abc import Iterable
 from typing import Any, SupportsIndex, TypeVar, final, overload

@@ -1,7 +1,8 @@
-"""From a slot back to a batch: checks every record, and hands out views.
+"""The codec: encode a batch into a slot, and decode a slot into a batch of views.
 
-Decoding trusts nothing: a worker that has gone mad may have written anything, and may still be writing.
-Each record is copied first and checked against the slot's committed bytes before it is used.
+The decoder trusts nothing: a faulty worker may have written anything, and may still be writing. It copies each record
+first, and checks the copy against the slot's committed bytes before it uses it. The encoder, and the arrays that
+`slipring.empty` makes in a slot, are in included files.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Arrays inside the slot that is being filled, and the order of an array's dimensions in memory."""
+# Part of _codec.pyx: arrays in the slot that a worker fills, and the order of an array's dimensions in memory.
 
 import sys
 

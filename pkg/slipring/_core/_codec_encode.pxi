@@ -1,4 +1,5 @@
-"""From a batch to a slot: flattens a tree to leaf records, and copies what does not lie in the slot yet."""
+# Part of _codec.pyx: the encoder. It flattens a pytree into leaf records, and copies the leaves that are not in the
+# slot yet.
 
 import dataclasses
 import pickle
@@ -34,7 +35,7 @@ BATCH, ERROR, END = SR_BATCH, SR_ERROR, SR_END
 
 
 cdef class Definition:
-    """The definition of a batch's tree, which tree.py reads; docs/codec.md has the format.
+    """The definition of a batch's tree, which pytree.py reads; docs/codec.md has the format.
 
     Bytes that grow node by node; the buffer is kept from one definition to the next.
     """
@@ -549,7 +550,7 @@ cdef class Encoder(Definition):
         return fill.range_done(&result) == 1
 
     def settle_direct(self, Fill fill not None, skeleton, bytes codes):
-        """Record the layout of a cooperative batch, for `_ranges.layout`; False if other workers cannot decode it.
+        """Record the layout of a cooperative batch, for `layout`; return False if other workers cannot decode it.
 
         `skeleton` has an array in the slot for each leaf with rows; `codes` are the columns' codes.
         """

@@ -1,4 +1,5 @@
-"""The ranges of a batch that several workers make: how one ends, and what it leaves for who finishes the slot."""
+# Part of _codec.pyx: batches that several workers make, one range of rows each. It ends a range, and records the errors
+# for the worker that publishes the slot.
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset

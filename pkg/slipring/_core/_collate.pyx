@@ -1,4 +1,4 @@
-"""Collation: many samples become one batch, stacked straight into the slot."""
+"""Collation: stack samples in the slot, from a list or row by row as they are read."""
 
 import copy
 import dataclasses

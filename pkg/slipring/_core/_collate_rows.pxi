@@ -1,12 +1,6 @@
-"""Row by row: copy each sample into its row of the batch as soon as it is read.
-
-A list of all samples takes as much memory as the batch. The allocator returns that memory to the kernel after every
-batch, and the next batch takes page faults to get it again. A sample that is copied at once is still in the CPU's
-cache, and the next sample reuses its memory.
-
-The first sample determines the layout. The result is always that of collating the list: if a sample does not match the
-first one, the writer reads the copied samples back from their rows and collates the list.
-"""
+# Part of _collate.pyx: copies each sample into its row of the batch as soon as it is read. The first sample determines
+# the layout. If a later sample does not match it, the writer reads the copied samples back from their rows and collates
+# the list. docs/architecture.md says why.
 
 import copy
 import dataclasses
@@ -320,7 +314,7 @@ cdef bint write_tensor(Column column, value, Py_ssize_t at) except -1:
     cdef DLTensor tensor
     cdef int d
     if column.api == NULL or not describe(column.api, value, &tensor) or value.requires_grad or (
-            single_float(&tensor) and value.is_neg()):  # see _as_torch.stack_tensors
+            single_float(&tensor) and value.is_neg()):  # see stack_tensors in _collate_torch.pxi
         return _codec.foreign_module("tensor").write_row(column.row_array(at), value, column.dtype)
     if tensor.dtype.code != column.type_code or tensor.dtype.bits != column.type_bits or tensor.ndim != column.ndim:
         return False

@@ -1,8 +1,6 @@
-"""torch's default collation of plain samples, in C and straight into the slot.
-
-Its results are those of ``torch.utils.data.default_collate``. Whatever is not plain (other types, samples
-that do not fit together) is torch's own to collate, or to refuse in its own words.
-"""
+# Part of _collate.pyx: torch's default collation of plain samples, in C and straight into the slot. The results are
+# those of torch.utils.data.default_collate. torch itself collates all other types, and samples that do not fit
+# together, or raises its own errors.
 
 cimport numpy as cnp
 from cpython.mem cimport PyMem_Free, PyMem_Malloc

@@ -1,4 +1,4 @@
-"""DLPack: where a tensor's memory lies and how, without a call into torch's operators."""
+"""DLPack: the address and layout of a tensor's memory, without a call of torch's operators."""
 
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer

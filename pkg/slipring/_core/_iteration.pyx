@@ -1,7 +1,7 @@
-"""One pass over a loader: dispatch ahead, deliver in order.
+"""One pass over a loader: dispatch tasks in advance, deliver batches in order.
 
-Compiled, because all of it runs once per batch in the training process: after a sleep the caches are cold,
-and what the interpreter has to look at costs several times as much as in a tight loop.
+This module is compiled because all of it runs once per batch in the training process. After a sleep the CPU's caches
+are cold, so interpreted code costs several times as much here as in a tight loop.
 """
 
 cimport cython

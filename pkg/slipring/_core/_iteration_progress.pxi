@@ -1,4 +1,5 @@
-"""How far a pass is: what comes next, what is in flight, from where streams could go on, which thread may go on."""
+# Part of _iteration.pyx: the progress of a pass. It knows the next task, the tasks in flight, where a stream's new
+# worker continues, and which thread may continue.
 
 import queue
 import types

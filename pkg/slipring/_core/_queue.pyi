@@ -1,4 +1,4 @@
-"""The two ways through a queue, put and get."""
+"""Put and get over a queue segment."""
 
 from collections.abc import Iterable
 from types import TracebackType

@@ -1,4 +1,4 @@
-"""The two ways through a queue, put and get, over a queue segment; `queue` has the rest of its interface."""
+"""Put and get over a queue segment. The module `slipring.queue` has the rest of the queue's interface."""
 
 import queue
 
@@ -54,7 +54,7 @@ cdef class Core:
     cdef readonly Segment ring
     cdef list encoders       # those at rest: an encoder makes one message at a time
     cdef int copy
-    cdef readonly object event  # ring._descriptors.Event
+    cdef readonly object event  # Event of _ring_descriptors.pxi
     cdef int inside          # calls that wait or hold a slot
     cdef readonly bint closed
     cdef uint64_t generation, looked_at  # of forks; when this process has last looked for the dead

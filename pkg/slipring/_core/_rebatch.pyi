@@ -1,4 +1,4 @@
-"""Blocks of any number of rows in, batches of an exact size out."""
+"""Rebatching: blocks of any number of rows in, batches of an exact size out."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, final

@@ -1,7 +1,7 @@
-"""Blocks of any number of rows in, batches of an exact size out, written where `slipring.empty` puts them.
+"""Rebatching: take blocks of any number of rows, make batches of an exact size in a slot.
 
-A block is let go of as soon as its last row has been copied. Compiled, because a batch of a few KiB costs no more
-than what is done for it besides the copy; and because no signal's handler can then come between a row and its count.
+A block is released as soon as its last row is copied. This module is compiled for two reasons: for a small batch, the
+steps around the copy cost as much as the copy; and no signal handler can run between a row and its count.
 """
 
 cimport cython

@@ -1,7 +1,5 @@
-"""One pass over a stream's loader, and how far it is.
-
-Compiled: between the batch and its count, and between that and who has asked, no signal's handler can raise.
-"""
+# Part of _rebatch.pyx: one pass over a stream's loader, and its position. It is compiled so that no signal handler can
+# raise between a batch and its count, or before the caller has the batch.
 
 cimport cython
 from libc.stdint cimport int64_t

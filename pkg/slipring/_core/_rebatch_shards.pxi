@@ -1,4 +1,4 @@
-"""Batches of an exact size from shards, which can say where in a shard the rows given out end."""
+# Part of _rebatch.pyx: batches of an exact size from shards. It can tell where in a shard the delivered rows end.
 
 import bisect
 

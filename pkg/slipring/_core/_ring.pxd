@@ -62,7 +62,7 @@ cdef class Segment:
     cdef int await_ready(self, int slot, uint64_t deadline, int watched) except -2
     cdef int interrupt(self, bint on) except -1
 
-    # What Ring (_ring), leases and fills (_slot) ask of the C ring.
+    # The calls of the C ring that Ring (_ring.pyx) and leases and fills (_ring_slot.pxi) need.
     cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL
     cdef uint64_t put_task(self, uint32_t slot, const sr_task *task) except? 0
     cdef const sr_task *task_of(self, uint32_t slot) noexcept

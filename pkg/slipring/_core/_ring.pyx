@@ -1,4 +1,8 @@
-"""The whole handle on a segment, and this layer's interface: Python modules import from here."""
+"""The binding of the C ring. Python modules import everything about segments and slots from here.
+
+`Ring` is the whole handle on a segment. The included files have the parts: error codes as exceptions, the calls of the
+C ring, leases and slot writers, and file descriptors.
+"""
 
 import copyreg
 import io
@@ -41,7 +45,7 @@ MAX_RANGES = SR_MAX_RANGES  # of a cooperative batch
 MAX_SLOTS = SR_MAX_SLOTS
 MAX_WORKERS = SR_MAX_PARTICIPANTS - 1
 TASK_NEXT = SR_TASK_NEXT
-EPOCH_BITS = 32  # of a task's epoch are its number; those above may tell a position, see `workers.seeding.Share`
+EPOCH_BITS = 32  # of a task's epoch are its number; those above may tell a position, see `seeding.Share`
 
 
 def copy_ways():

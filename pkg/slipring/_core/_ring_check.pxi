@@ -1,4 +1,5 @@
-"""What the C ring answers, as exceptions."""
+# Part of _ring.pyx: turns the return codes of the C ring into exceptions, and tells which exceptions signal handlers
+# raised.
 
 import _signal
 import os

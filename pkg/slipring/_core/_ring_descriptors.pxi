@@ -1,9 +1,5 @@
-"""Descriptors of slipring's: never a standard stream's number, and never somebody else's file.
-
-Where a program was started without a standard stream, the first file that is opened gets its number, and what
-C code prints goes there. And code may close descriptors that it did not open (os.closerange): then the next
-file that is opened has a number that we remember.
-"""
+# Part of _ring.pyx: slipring's file descriptors. They never take the number of a closed standard stream, where C code
+# would print. They also notice if other code (os.closerange) closed one and another file now has its number.
 
 import contextlib
 import os

@@ -1,8 +1,6 @@
-"""A process's handle on a segment: the only place where Python calls the C ring.
-
-`Segment` has what participants and the consumer do, and what leases and fills (_slot) ask of the C ring; `Ring`
-(_ring) is the whole handle.
-"""
+# Part of _ring.pyx: a process's handle on a segment. Only this file calls the C ring. `Segment` has the calls of
+# participants and the consumer, and those that leases and slot writers (_ring_slot.pxi) need. `Ring` (_ring.pyx) is the
+# whole handle.
 
 import contextlib
 import os
@@ -334,7 +332,7 @@ cdef class Segment:
         check(c.sr_retire(self.ptr, participant))
 
     def keep(self, uint32_t participant):
-        """Take a dismissal back; False: the worker has followed it already."""
+        """Cancel the retirement of a worker; return False if it has left already."""
         self.made()
         return c.sr_cancel_retirement(self.ptr, participant) == 0
 

@@ -1,4 +1,4 @@
-"""The two ways to hold a slot: a consumer's lease, and a worker's fill."""
+# Part of _ring.pyx: the two ways to own a slot: a consumer's lease, and a worker's slot writer (`Fill`).
 
 import pickle
 

@@ -1,7 +1,7 @@
-"""The generators of a batch that the caller's own thread makes: taken and given back whole, whatever comes between.
+"""Keep the caller's random generators while its own thread makes a batch, and restore them afterwards.
 
-Compiled, because in Python a signal's handler may raise between any two steps, and the caller would be left with a
-batch's generators.
+This module is compiled because in Python a signal handler may raise between any two steps. The caller would then be
+left with the generators of the batch.
 """
 
 cimport cython

@@ -1,4 +1,4 @@
-"""A thread that takes from an iterator before somebody asks."""
+"""A thread that reads batches from an iterator before the consumer asks for them."""
 
 import collections
 import os

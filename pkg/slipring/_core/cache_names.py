@@ -1,9 +1,10 @@
-"""How processes of one user find a cache by its name, of which nothing is left when the last of them has gone.
+"""Find a cache by its name, among the processes of the same user.
 
-The memory has no name: a memfd's label is no more than a text that /proc shows beside the descriptor. Who looks for
-a cache looks there, among the processes of the same user. That works on stopped ones too, and no server has to answer.
-Two that look at once would both find nothing. So they take turns, by binding an abstract socket, which ends with its
-process as well.
+A cache's memory has no name in the file system: it is a memfd, and /proc shows the label of each open memfd. A process
+that looks for a cache therefore reads /proc. This also finds caches of stopped processes, and needs no server. When the
+last process that uses a cache ends, nothing of the cache is left. Two processes that look at the same time would both
+find nothing and both make a cache. So they take turns: each binds an abstract socket, which the kernel closes when the
+process ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Samples of a batch that are read beside one another: by threads of the worker, or in its event loop.
+"""Read the samples of a batch concurrently: in threads of the worker, or as coroutines in its event loop.
 
-For datasets that wait: for a disk, a network, a service. A worker has the threads and the loop to itself, they begin
-with the first batch that wants them, and end with the worker. They are daemons: a read that never returns keeps
-neither a worker's process nor the program from ending.
+This is for datasets that wait for a disk, a network or a service. Each worker has its own threads and its own loop.
+They start with the first batch that needs them and end with the worker. They are daemon threads: a read that never
+returns prevents neither the worker nor the program from ending.
 """
 
 import collections

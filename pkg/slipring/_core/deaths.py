@@ -1,4 +1,4 @@
-"""What is said of dead workers, and how often they are replaced."""
+"""Describe dead workers in error messages, and decide whether a dead worker is replaced."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""A segment and its workers: what iterations run on, and what outlives them."""
+"""The engine: it owns a segment and its workers, and iterations run on it."""
 
 import atexit
 import dataclasses

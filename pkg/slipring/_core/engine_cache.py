@@ -1,4 +1,4 @@
-"""What a loader keeps from epoch to epoch: the segment, and persistent workers."""
+"""The engine that a loader keeps from epoch to epoch: its segment, and its persistent workers."""
 
 import dataclasses
 import os

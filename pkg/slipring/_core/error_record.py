@@ -1,4 +1,4 @@
-"""How an exception gets from a worker to the consumer: as a record in the slot, raised in its batch's place."""
+"""Carry an exception from a worker to the consumer: as a record in the slot of its batch."""
 
 import array
 import contextlib

@@ -1,4 +1,4 @@
-"""The event loop of a worker, in which an async dataset reads samples."""
+"""The event loop in which a worker reads samples of an async dataset."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""From a dataset to samples."""
+"""Read samples from a dataset, for the tasks of a worker."""
 
 import inspect
 import operator

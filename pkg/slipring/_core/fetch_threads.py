@@ -1,4 +1,4 @@
-"""Threads of a worker that read samples."""
+"""The threads of a worker that read samples concurrently."""
 
 import os
 import queue

@@ -1,4 +1,4 @@
-"""Workers inside the consumer's process: the consumer itself, or threads."""
+"""Worker pools inside the consumer's process: `ThreadPool`, and `InlinePool` for `num_workers=0`."""
 
 import os
 import threading

@@ -1,9 +1,9 @@
-"""How much memory workers have of their own, and a warning before it is too much.
+"""Measure the private memory of worker processes, and warn before the machine's memory is used up.
 
-A forked worker shares its parent's pages until one of the two writes; reading a Python object writes its
-reference count. Whether a page belongs to one process alone, the kernel tells in /proc/<pid>/pagemap, for the
-pages that it is asked for. Some thousands, evenly spread, are enough. (smaps_rollup
-looks at all of them: docs/architecture.md has the figures.)
+A forked worker shares its parent's pages until one of the two writes to them, and reading a Python object writes its
+reference count. For each page, /proc/<pid>/pagemap tells whether only one process maps it. This module asks for some
+thousand evenly spread pages, because smaps_rollup, which walks all of them, is slow (docs/architecture.md has the
+figures).
 """
 
 import os

@@ -1,7 +1,7 @@
-"""What all workers are given, pickled once: the pickle and its buffers lie in one sealed file, which each worker maps.
+"""Pickle the arguments of all workers once, into one sealed file that each worker maps.
 
-For processes that begin without their parent's memory (spawn, forkserver). Buffers are kept out of the pickle as
-PEP 574 (pickle's protocol 5) has it. A worker maps the file privately: what it writes is its own, page by page.
+This is for processes that start without their parent's memory (spawn, forkserver). The buffers are kept out of the
+pickle, by pickle's protocol 5 (PEP 574). A worker maps the file privately, so it can write to its copy of each page.
 """
 
 import array

@@ -1,4 +1,4 @@
-"""Workers as processes: started, watched, replaced, stopped."""
+"""The pool of worker processes: it starts, watches, replaces and stops them."""
 
 import contextlib
 import gc

@@ -1,7 +1,7 @@
-"""The definition of a batch's tree: its containers, in bytes that any process can read back.
+"""The treedef of a batch: its pytree's containers, in bytes that any process can read.
 
-The encoder (_encode.pyx) writes definitions, this module reads them; docs/codec.md has the format. A
-definition is read once and then found by its hash, so this is off the path of a batch.
+The encoder (_codec_encode.pxi) writes treedefs, and this module reads them; docs/codec.md has the format. A process
+reads each treedef once and then finds it by its hash, so this module is seldom called.
 
 A node is a tuple ``(kind, data, children)``:
 

@@ -1,4 +1,4 @@
-"""How arrays, tensors' storages and mapped files are reduced, so that a worker need not copy their memory."""
+"""Reduce arrays, tensor storages and mapped files for pickling, so that a worker need not copy their memory."""
 
 import mmap
 import os

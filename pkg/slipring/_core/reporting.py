@@ -1,4 +1,4 @@
-"""A loader's report: what its segment shows, and what only its own process knows."""
+"""Make a loader's report, from its segment and from what only its own process knows."""
 
 import os
 

@@ -1,8 +1,9 @@
-"""Random numbers that do not depend on who makes a batch.
+"""Random numbers that do not depend on which worker makes a batch.
 
-With ``rng="batch"`` the generators are seeded before each range of rows from (seed, epoch, seq, first row,
-rank), so the number of workers, their speed and a resume do not matter. With ``rng="sample"`` they are seeded before
-each sample too, from (seed, its position in the order of all ranks): then neither ranks nor batch size matter to it.
+With ``rng="batch"``, the generators are seeded before each range of rows from (seed, epoch, seq, first row, rank). The
+number of workers, their speed and a resume then do not change the results. With ``rng="sample"``, they are also seeded
+before each sample, from (seed, the sample's position in the order of all ranks). The results then depend on neither the
+number of ranks nor the batch size.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which part of a stream is to be read where the caller runs, and what is left of one that is read by shards.
+"""Which part of a stream the calling worker reads, and which part of a stream of shards is still unread.
 
-A pass over shards reads pieces: [number of the shard, its first sample (or row), the seed of what is drawn for it;
-None: the pass's own]. Its iterator's state has "seed", "shard" (how many pieces it has read), "sample" (which one comes
-next of the shard that it is at), "divided" ([worker, workers, rank, ranks, shards]), "shuffled" (whether the order was
-drawn), and "pieces" if they were divided anew. `division` is the latter three of "divided".
+A pass over shards reads pieces: [number of the shard, its first sample (or row), the seed for random values; None
+stands for the pass's own seed]. The state of a pass has "seed", "shard" (how many pieces are read), "sample" (the next
+one of the current shard), "divided" ([worker, workers, rank, ranks, shards]), "shuffled" (whether the order is random),
+and "pieces" if they were divided again. `division` is the last three numbers of "divided".
 """
 
 from __future__ import annotations

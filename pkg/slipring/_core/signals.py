@@ -1,4 +1,4 @@
-"""What is put off while workers are started or imported: Ctrl-C, other signals' handlers, the garbage collector."""
+"""Delay Ctrl-C, signal handlers and the garbage collector while workers start or are imported."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""Samples that a dataset passes over, for `stats()`."""
+"""Count the samples that a dataset skips, for `stats()`."""
 
 import threading
 

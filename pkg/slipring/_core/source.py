@@ -1,4 +1,4 @@
-"""What is to be done, in which order: tasks and their sequence numbers."""
+"""Plan the tasks of a pass: which indices, or which worker's next batch, belong to each sequence number."""
 
 import numpy as np
 

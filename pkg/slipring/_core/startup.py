@@ -1,4 +1,4 @@
-"""Workers that do not begin: told once, with what usually keeps them."""
+"""Report workers that do not start, once, with the usual causes."""
 
 import logging
 import os

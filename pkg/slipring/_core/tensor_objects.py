@@ -1,8 +1,8 @@
-"""Pickles that have the bytes of every tensor in them beside them, in the slot, wherever the tensor is.
+"""Pickle objects that contain tensors, with the bytes of every tensor in the slot and not in the pickle.
 
-For what goes through pickle as a whole: subclasses of Tensor with what they know besides (torchvision's
-tv_tensors), sparse and nested tensors, objects and odd containers that hold tensors. torch's own reduction
-puts a tensor's bytes into the pickle, as a file of its own. Imported only where torch is.
+This is for objects that are pickled as a whole: subclasses of Tensor with attributes (torchvision's tv_tensors), sparse
+and nested tensors, and objects and unusual containers that hold tensors. torch's own reduction would write a tensor's
+bytes into the pickle, as a file of its own. This module is imported only after torch.
 """
 
 import copyreg

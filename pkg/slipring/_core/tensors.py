@@ -1,6 +1,6 @@
-"""Torch tensors as leaves: their bytes travel as an array's, their dtype by name.
+"""Torch tensors as leaves of a batch: their bytes as an array's, their dtype by its name.
 
-Imported only when a tensor is met, so that slipring itself never imports torch.
+This module is imported when the first tensor is encoded or decoded, so that slipring itself never imports torch.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The texts of refusals, where the C ring only has numbers: each gives the number, the limit and the remedy."""
+"""The messages of errors for which the C ring returns only numbers: each gives the number, the limit and the remedy."""
 
 from __future__ import annotations
 

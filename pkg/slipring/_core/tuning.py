@@ -1,9 +1,10 @@
-"""How many workers: found out while batches flow.
+"""Find the best number of workers while the loader runs (`num_workers="auto"`).
 
-The consumer looks between two batches, now and then. What it sees are windows of some batches, with a fixed number of
-workers: how fast batches came, how much of the time it waited, how long workers were busy with each, and how much of
-that was a processor's time. From that follows how many workers are needed so that it need not wait. They are started
-if the processors, the memory and `max_workers` allow it, and kept if the next window says that they were worth it.
+The consumer looks now and then, between two batches. It sees windows: some batches that came with a fixed number of
+workers. A window has the rate of batches, the share of the time that the consumer waited, how long workers were busy
+with each batch, and how much of that was processor time. From these follows how many workers are needed so that the
+consumer need not wait. They are started if processors, memory and `max_workers` allow it. They are kept if the next
+window shows that they made the loader faster.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What was measured of a loader while some batches came, with a fixed number of workers."""
+"""The measurements of a loader over some batches, with a fixed number of workers."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What lives, to be ended: loaders' iterations, engines, threads."""
+"""A registry of living objects that must be ended at exit: iterations, engines and threads."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""What a worker does: claim a task, fetch, collate into the slot, publish."""
+"""The loop of a worker: claim a task, fetch its samples, collate them into the slot, publish the slot."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a worker knows about itself."""
+"""What a worker knows about itself: `get_worker_info`."""
 
 import dataclasses
 import threading

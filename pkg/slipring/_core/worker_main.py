@@ -1,4 +1,4 @@
-"""A worker's life: its process or thread from the first instruction to the last."""
+"""The main function of a worker's process or thread, from its start to its end."""
 
 import dataclasses
 import gc

@@ -1,4 +1,4 @@
-"""The workers of one segment, of any kind; and what those have in common that come and go."""
+"""The interface of all worker pools, and the base class of pools that can be resized."""
 
 import abc
 import dataclasses

@@ -1,7 +1,7 @@
 """What slipring uses of torch without torch's promise to keep it, each name once.
 
 A release of torch that changes one of these breaks `tests/torch/test_private_names.py` first, which says what slipring
-needs of it. (`codec/tensor_objects`, which is below this layer, needs two more:
+needs of it. (`_core/tensor_objects`, which is below this layer, needs two more:
 ``torch._C.DisableTorchFunctionSubclass`` and ``torch._nested_view_from_buffer``.)
 """
 
