@@ -44,9 +44,7 @@ def workers(loader):
     ring = engine_of(loader).ring
 
     def begun(number):
-        pid, status, _ = ring.participant(
-            number
-        )  # the pid is told first: of who has only that, nobody is told
+        pid, status = ring.participant(number)  # a worker that has only written its pid has not begun
         return pid if status == SERVING else None
 
     numbers = range(1, loader.options.num_workers + 1)  # a segment has room for more

@@ -202,15 +202,14 @@ def _consumer(sight, job, claimed):
         its = _batch(slot["batch"], slot["task_rows"])
         told["since_s"] = _ago(sight, slot["batch"]["claimed_at"])
         told.update(what="waiting for a batch", **{name: its[name] for name in ("seq", "epoch", "rows")})
+    elif sight.segment_info["ready_waiters"] and len(late) and len(late) == sight.there.sum():
+        told = {"what": "waiting for workers", "since_s": _ago(sight, late["at_since"].min())}
     elif sight.segment_info["ready_waiters"]:
         told["what"] = "waiting for a batch"
         due = [slot["batch"] for slot in slots if state_name(slot["state"]) in DUE]
         if due:
             told["seq"] = min(int(batch["seq"]) for batch in due)
             told.update(epoch=int(due[0]["epoch"]), rows=int(due[0]["rows"]))
-    elif len(late) and not len(slots) and not (sight.table["run"] == sight.segment_info["run"]).any():
-        # It asks for nothing before all have begun.
-        told = {"what": "waiting for workers", "since_s": _ago(sight, late["at_since"].min())}
     return Doing("consumer", here or pid, state, **told)
 
 
