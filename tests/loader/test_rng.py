@@ -192,6 +192,15 @@ def test_the_loader_seeds_again_what_worker_init_fn_has_seeded(rng):
     assert draws(Random(24), worker_init_fn=seed_random, **kwargs) == draws(Random(24), **kwargs)
 
 
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_with_rng_worker_generators_stay_as_worker_init_fn_has_seeded_them(start_method):
+    kwargs = {"num_workers": 2, "start_method": start_method, "rng": "worker"}
+    expected = [random.Random(1000 + worker) for worker in range(2)]
+    for batches in draws(Random(24), worker_init_fn=seed_random, persistent_workers=True, **kwargs):
+        for k, batch in enumerate(batches):
+            assert [x[0] for x in batch[2]] == [expected[k % 2].random() for _ in range(4)]
+
+
 def test_a_worker_init_fn_that_seeds_does_not_decide_who_makes_which_batch(tmp_path):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(24, on={0: gate})

@@ -211,7 +211,13 @@ class Worker:
             seed = fill.seed + self.number
             with self._guard():
                 seeding.set_batch_seed(seed, stream=mix(fill.seed, self.epoch))
-                if self.kind != "thread":
+                # With rng="worker" generators stay as worker_init_fn has left them.
+                own = (
+                    self.kind == "process"
+                    and self.job.rng == "worker"
+                    and self.job.worker_init_fn is not None
+                )
+                if self.kind != "thread" and not own:
                     seeding.seed_globals(seed)
                 if self.kind == "inline":
                     self.states = seeding.save_globals()
