@@ -30,7 +30,7 @@ class Scene(Mode):
     workers: int = 2
     batches: int = 10
     epochs: int = 2
-    init: bool = False  # with a worker_init_fn: the consumer waits for it
+    init: bool = False  # with a worker_init_fn
     early: bool = False  # before each epoch another one is begun, and left
 
     def loader(self, seed, **more):

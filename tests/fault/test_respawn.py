@@ -95,7 +95,7 @@ def test_a_stream_goes_on_behind_what_was_published(tmp_path, method, drop_last)
 def test_a_new_worker_calls_worker_init_fn_before_it_takes_over(tmp_path, kind, where):
     data = kind(50, on={where: Once(tmp_path / "died", Death("SIGKILL"))})
     begun = tmp_path / "begun"
-    with Loader(data, **options(worker_init_fn=Note(begun))) as loader:
+    with Loader(data, **options(worker_init_fn=Note(begun), dispatch="static")) as loader:
         list(loader)
         assert loader.stats().respawns == 1
     assert sorted(begun.read_text()) in (list("001"), list("011"))

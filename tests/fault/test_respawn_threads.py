@@ -72,7 +72,8 @@ def test_a_threads_stream_goes_on(tmp_path, kind):
 
 def test_a_thread_that_ends_before_it_serves_is_replaced(tmp_path):
     init = Leave(Once(tmp_path / "died", leave))
-    with Loader(Rows(40), **THREADS, on_worker_death="respawn", worker_init_fn=init) as loader:
+    options = {**THREADS, "dispatch": "static", "on_worker_death": "respawn"}
+    with Loader(Rows(40), **options, worker_init_fn=init) as loader:
         assert [i for batch in labels(loader, 1) for i in batch] == list(range(40))
         assert loader.stats().respawns == 1
 
@@ -88,7 +89,7 @@ def test_threads_are_not_replaced_for_ever():
     options = {**THREADS, "on_worker_death": "respawn", "max_restarts": 2}
     loader = Loader(Rows(80), **options, worker_init_fn=Leave(leave))
     with loader, pytest.raises(WorkerDied, match="3 times before it could serve"):
-        iter(loader)
+        next(iter(loader))
 
 
 class Noted(Rows):

@@ -217,15 +217,17 @@ class DiesAtUnpickling(Rows):
         self.action()
 
 
-def test_a_worker_that_leaves_during_the_wait_for_init_stops_the_others(tmp_path, monkeypatch):
+def test_after_a_death_in_worker_init_fn_close_stops_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     with Gate(tmp_path / "gate") as gate:
         loader = Loader(Rows(8), 4, num_workers=2, start_method="fork", worker_init_fn=FirstWaits(gate))
+        batches = iter(loader)
+        other = gate.arrived()
         with pytest.raises(WorkerDied) as caught:
-            iter(loader)
+            next(batches)
         assert caught.value.worker == 1
-        wait_dead(gate.arrived())
         loader.close()
+        assert not alive(other)
 
 
 class FirstWaits:

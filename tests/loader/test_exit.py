@@ -150,7 +150,8 @@ def begin(worker):  # what terminates a worker leaves its finalizers out
     multiprocessing.util.Finalize(None, print, args=("ended",), kwargs={"flush": True}, exitpriority=0)
 
 if __name__ == "__main__":
-    iterator = iter(Loader(range(1000), 4, num_workers=2, start_method="fork", worker_init_fn=begin))
+    iterator = iter(Loader(range(1000), 4, num_workers=2, start_method="fork", worker_init_fn=begin,
+                           dispatch="static"))
     next(iterator), next(iterator)
 """
     )
