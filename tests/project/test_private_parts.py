@@ -7,8 +7,16 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 INSIDE = TESTS / "support" / "inside.py"
 PACKAGE = TESTS.parent / "pkg" / "slipring"
-# Programs that say which file is a module's, and tests of the modules' order and names.
-NAME_MODULES = {"fault/points.py", "fault/test_interrupt.py", "fuzz/codec.py", "loader/test_forks.py"}
+# Programs that need a module's own name, and one that type checkers read.
+NAME_MODULES = {
+    *(
+        "fault/points.py",
+        "fault/test_interrupt.py",
+        "fuzz/codec.py",
+        "loader/test_forks.py",
+        "typing/loader.py",
+    ),
+}
 # Private attributes that single tests still use themselves. Only ever shorten this list.
 STILL_USED = {
     *("_attach", "_begun", "_change", "_choose", "_digests", "_division", "_draw", "_early", "_end"),

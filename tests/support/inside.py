@@ -20,7 +20,6 @@ _NAMES = {
         "receive view"
     ),
     "slipring._core._collate": "NUMPY ODD TORCH RowWriter collate_plain default_collate",
-    "slipring._core._iteration": "LoaderIterator",
     "slipring._core._ring": (
         "DIRECT FINISH MAX_RANGES SERVING STAGED Descriptor Event Lease Pickled Poll Ring Slices "
         "copy_bytes copy_ways identity memory_available mix now pickled start_time"

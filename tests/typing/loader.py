@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from typing_extensions import assert_type
 
 import slipring
+from slipring._core._iteration import LoaderIterator
 from slipring.typing import Empty
-from tests.support.inside import LoaderIterator
 
 Floats = NDArray[np.float32]
 
