@@ -104,7 +104,7 @@ def told(module, *args):
     return run.returncode, json.loads(said.splitlines()[-1])
 
 
-def run(module, *args, seconds=100):
+def run(module, *args, seconds=220):
     """Run `python -m tests.fault.module args`; fails the test with what it says. Returns its standard output."""
     command = [sys.executable, "-m", f"tests.fault.{module}", *map(str, args)]
     try:
