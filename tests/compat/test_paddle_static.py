@@ -69,7 +69,7 @@ print("held")
 def test_in_static_mode_a_step_is_what_an_executor_is_fed_with(num_workers):
     import_paddle()
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(num_workers)], capture_output=True, text=True, timeout=110
+        [sys.executable, "-c", PROGRAM, str(num_workers)], capture_output=True, text=True, timeout=220
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip().endswith("held")

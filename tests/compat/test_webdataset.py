@@ -344,7 +344,7 @@ def test_a_program_ends_after_a_break():
         "print('done')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=220, check=True
     )
     assert (done.stdout, done.stderr) == ("done\n", "")
 

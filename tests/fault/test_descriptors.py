@@ -260,7 +260,7 @@ def test_workers_start_without_standard_streams_and_without_dev_null(tmp_path, m
     if null == "missing":
         (tmp_path / "dev").mkdir()
         shell = ["unshare", "-m", "sh", "-c", WITHOUT_NULL.format(tmp_path / "dev") + command]
-    run = subprocess.run(shell, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, timeout=110)
+    run = subprocess.run(shell, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, timeout=220)
     assert run.returncode == 0
     assert (tmp_path / "out").read_text() == "4"
 

@@ -146,5 +146,5 @@ with Loader(range(100), 1, backing=sys.argv[1], **options) as loader:
 
 def test_a_list_that_becomes_shorter_while_its_batch_waits_for_memory_is_read_as_it_was(small):
     command = [sys.executable, "-X", "faulthandler", "-c", SHRINKS, small(16 * MB)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=220)
     assert (done.returncode, done.stderr) == (0, "")

@@ -155,7 +155,7 @@ if __name__ == "__main__":
     next(iterator), next(iterator)
 """
     )
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=220)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\nended\n", "")
 
 
@@ -175,7 +175,7 @@ if __name__ == "__main__":
     next(iter(loader))
 """
     )
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=220)
     assert (done.returncode, done.stdout, done.stderr) == (0, "66\n", "")
 
 
@@ -211,7 +211,7 @@ if __name__ == "__main__":
 def outcome_of_rank(path, method, workers):
     path.write_text(RANK)
     done = subprocess.run(
-        [sys.executable, str(path), method, workers], capture_output=True, text=True, timeout=100
+        [sys.executable, str(path), method, workers], capture_output=True, text=True, timeout=220
     )
     return done.returncode, done.stdout.split(), done.stderr
 

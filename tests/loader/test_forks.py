@@ -260,7 +260,7 @@ print(os.waitpid(pid, 0)[1])
 def test_a_child_can_iterate_although_a_thread_of_its_parent_was_at_the_first_loader(module):
     # From Python 3.12 on a fork beside a thread is warned of.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGINNING, module]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=220)
     assert (run.stdout, run.stderr) == ("0\n", "")
 
 

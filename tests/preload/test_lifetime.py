@@ -268,5 +268,5 @@ def test_the_interpreter_exits_without_a_word(how, persistent):
     batches = iter(loader)
     """
     code = textwrap.dedent(program) + EXITS[how]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=220)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
