@@ -19,7 +19,7 @@ from slipring._core.text import message_refused
 
 cnp.import_array()
 
-cdef uint64_t LOOK = 100_000_000  # ns: whoever waits looks this often for processes that have died, and anew
+cdef uint64_t LOOK = 100_000_000  # ns: how often a waiting process checks for deaths, and checks its slots again
 
 
 cdef uint64_t deadline_of(bint block, timeout) except? 1:

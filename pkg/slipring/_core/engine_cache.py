@@ -11,7 +11,7 @@ from slipring._core.weak_registry import WeakRegistry
 from slipring.stats import Counters
 
 
-class Moves:
+class DeviceCounters:
     """Counts batches on their way to devices."""
 
     moved_batches = staged_batches = 0
@@ -43,7 +43,7 @@ class EngineCache:
 
     def __init__(self):
         self.counters = Counters()
-        self.moves = Moves()
+        self.moves = DeviceCounters()
         self.inline = Meter()  # batches that were made without workers
         self.counters.add(self.inline)
         self.lock, self.pid = threading.RLock(), os.getpid()

@@ -52,7 +52,7 @@ class Mover:
         Of the batch on the device.
     non_blocking : bool
         Hand a batch out once the caller's stream is ordered after the copy; else when the copy is done.
-    count : Moves
+    count : DeviceCounters
 
     Attributes
     ----------

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from slipring._core.engine_cache import Moves
+from slipring._core.engine_cache import DeviceCounters
 from slipring.torch.device import cuda as _device
 from slipring.torch.device.mover import Mover, each_leaf
 from slipring.torch.device.registered import RegisteredSlots
@@ -55,7 +55,7 @@ class OnDevice:
 
     def __init__(self, device, feed, ahead=1):
         place = _device.open_device(_device.checked("device", device))
-        mover = Mover([place], None, None, True, Moves())
+        mover = Mover([place], None, None, True, DeviceCounters())
         engine = feed.core._engine
         if mover.host is not None and engine is not None:
             mover.pins = engine.attachment = engine.attachment or RegisteredSlots(engine.ring, mover.host)
