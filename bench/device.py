@@ -239,6 +239,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--json", help="where to write all figures")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     inner = parser.add_argument_group("one measurement, in this process")
     inner.add_argument("--what", choices=["copy", "loop"])
     inner.add_argument("--rival")
@@ -264,9 +265,9 @@ def main() -> None:
         console.print("torch finds no device here: only what preload costs on the CPU is measured.")
     else:
         console.print(f"device: {results['device']}")
-        results["copies"] = _copies(console, options, str(here))
-        results["loops"] = _loops(console, options, str(here))
-    results["cpu"] = _cpu(console, options)
+    for part in options.parts:
+        if here is not None or part == "cpu":
+            results[part] = PARTS[part](console, options, str(here))
     for name, value in machine.items():
         console.print(f"{name}: {value}", style="dim", highlight=False)
     if options.json:
@@ -319,7 +320,7 @@ def _loops(console: Console, options: argparse.Namespace, device: str) -> list[d
     return rows
 
 
-def _cpu(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
+def _cpu(console: Console, options: argparse.Namespace, _: str) -> list[dict[str, Any]]:
     """What preload costs where nothing has to be copied: batches as fast as they come, and with a step."""
     columns = ("", "µs per batch", "with preload", "it costs", "CPU µs", "with preload", "the thread's")
     table = Table(*columns, title="on the CPU")
@@ -345,6 +346,9 @@ def _cpu(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
         )
     console.print(table)
     return rows
+
+
+PARTS = {"copies": _copies, "loops": _loops, "cpu": _cpu}
 
 
 def spread(figures: tuple[float, float, float], digits: int = 1) -> str:
