@@ -6,6 +6,8 @@ import tempfile
 import pytest
 import torch.utils.data
 
+from tests.support import inside
+
 MARKS = [
     pytest.mark.alone,  # a cluster wants all processors to start within its own limits of time
     pytest.mark.timeout(400),
@@ -20,6 +22,8 @@ def cluster_of_one(**options):
     import ray
     import ray.data
 
+    # Ray's workers cannot import the tests. Tests of Ray send functions of this module to them.
+    ray.cloudpickle.register_pickle_by_value(inside)
     with tempfile.TemporaryDirectory(prefix="ray") as short:  # for sockets: 107 characters at most
         context = ray.init(
             num_cpus=2,

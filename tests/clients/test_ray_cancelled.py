@@ -14,7 +14,6 @@ psutil = pytest.importorskip("psutil")
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster_of_one  # noqa: E402
-from tests.datasets import wait_for_file  # noqa: E402
 from tests.support.inside import ledger_of  # noqa: E402
 
 pytestmark = MARKS
@@ -147,12 +146,20 @@ def read_and_tell(made, file):
     return ray.remote(read).options(num_cpus=0).remote(made)
 
 
+def wait_for_file_of(task, file):
+    """Return once the task has written the file; if it ends before, raise why."""
+    while not file.exists():
+        if ray.wait([task], timeout=0.1)[0]:
+            ray.get(task)
+            assert file.exists(), "the task has ended without the file"
+
+
 @pytest.mark.parametrize("force", [False, True], ids=["interrupted", "killed"])
 def test_a_task_that_is_cancelled_ends_its_loader(force, tmp_path):
     with cluster_of_one():
         file = tmp_path / "processes"
         task = read_and_tell(never_ends(), str(file))
-        wait_for_file(file)
+        wait_for_file_of(task, file)
         processes = [psutil.Process(int(pid)) for pid in file.read_text().split()]
         ray.cancel(task, force=force)
         with pytest.raises((ray.exceptions.TaskCancelledError, ray.exceptions.WorkerCrashedError)):
