@@ -12,8 +12,7 @@ import time
 import numpy as np
 
 from slipring import Loader, SlipringError, __version__
-from slipring._core._ring import build, memory_available
-from slipring.options import MAX_SLOTS, MAX_WORKERS
+from slipring._core._ring import MAX_SLOTS, MAX_WORKERS, build, memory_available
 
 PACKAGES = ("numpy", "torch", "pyarrow", "pillow")
 SAMPLES, BATCH, WORKERS, PATIENCE_S = 64, 4, 2, 60

@@ -1,38 +1,49 @@
 """The loader."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import threading
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from slipring._core import error_record, fetch
 from slipring._core._iteration import LoaderIterator
 from slipring._core._ring import MAX_WORKERS, mix
+from slipring._core.arguments import check_shuffled, epoch_number, integer
 from slipring._core.engine_cache import EngineCache
 from slipring._core.seeding import MASK_63, Share
 from slipring._core.source import StreamPlan, map_plan
 from slipring._core.tuning import Tuner
 from slipring._core.worker import Job
+from slipring._core.worker_count import warn_of_many_workers
 from slipring.errors import Closed
 from slipring.monitor.registry import register
-from slipring.options import (
-    Options,
-    check_shuffled,
-    epoch_number,
-    integer,
-    suggesting,
-    warn_of_many_workers,
-)
+from slipring.options import LoaderOptions, Options, declares
 from slipring.sampler import place_of, rank_that_draws, read_in_order, share_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import SupportsIndex, TypeAlias
+
+    from typing_extensions import Self, TypeVar, Unpack
+
+    from slipring._core.tuning import Tuning
     from slipring.monitor.report import Report
+    from slipring.stats import Stats
+    from slipring.typing import BatchDataset, ListDataset, MapDataset
+
+    _Batch = TypeVar("_Batch", covariant=True, default=Any)
+    _Made = TypeVar("_Made")
+    _Sample = TypeVar("_Sample")
+    Samples: TypeAlias = MapDataset[_Sample] | Iterable[_Sample] | ListDataset[_Sample]
+else:
+    _Batch = TypeVar("_Batch", covariant=True)
 
 MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 
-_Batch = TypeVar("_Batch", covariant=True)
 
-
+@declares(LoaderOptions, multiprocessing_context="start_method", generator="seed", mp_context="start_method")
 class Loader(Generic[_Batch]):
     """Batches of a dataset, made by workers and handed out as numpy views on shared memory.
 
@@ -44,80 +55,9 @@ class Loader(Generic[_Batch]):
         ``empty(shape, dtype)``), or an iterable one (``__iter__``; each worker iterates its own copy).
     batch_size : int or None
         Samples per batch; None: no batching, each sample is delivered as it is.
-    shuffle : bool
-        A new order in every epoch.
-    sampler, batch_sampler : iterable, optional
-        Of indices, or of lists of indices. Indices reach the dataset as the very type they are. The iterator
-        of a `batch_sampler` that must wait for its batches may say so by a method ``would_wait()``: it is
-        then asked for more only when it has some, or when there is nothing else to wait for. Its method
-        ``close()``, if it has one, is called at the iteration's end.
-    num_workers : int or 'auto'
-        0: batches are made by this process, when they are asked for. 'auto': as many as make the loop fastest,
-        found out while batches flow; see `tuning`. With random numbers or streams that depend on the workers
-        (``rng='worker'``, ``dispatch='static'``, iterable datasets) it changes between epochs only.
     collate_fn : callable, optional
         Samples to batch; default `slipring.default_collate`.
-    drop_last : bool
-        Drop a last batch that is not full.
-    timeout : float
-        Seconds to wait for a batch; 0 waits for ever.
-    worker_init_fn : callable, optional
-        Called with the worker's number in each worker. Seeds that it sets stay in effect with ``rng="worker"`` only.
-    seed : int, optional
-        The same seed gives the same epochs. None: a new one, from the system. Each `rank` draws random numbers
-        of its own.
-    prefetch_factor : int
-        Batches in flight per worker.
-    persistent_workers : bool
-        Keep the workers between epochs.
-    in_order : bool
-        Deliver by sequence number; False: as they are completed.
-    start_method : {None, 'fork', 'forkserver', 'spawn', 'thread'}
-        None: multiprocessing's default. 'thread': for datasets whose work releases the GIL.
-    chunk_size : int, optional
-        Rows per range: several workers fill one batch together, so the first is there sooner.
-    dispatch : {'dynamic', 'static'}
-        Any free worker takes the next batch, or each its turn (always so for iterable datasets); with
-        ``in_order=False`` the turn is of who has least to do.
-    rng : {'batch', 'worker', 'sample'}
-        When generators are seeded, that of `slipring.rng` among them: per batch (results do not depend on the
-        workers), once per worker and epoch, or before each sample too, from its position in the order of all
-        ranks: then they depend neither on `batch_size` and `chunk_size` nor on how many ranks there are.
-        'sample' gives other numbers than 'batch', reads samples by ``__getitem__``, costs microseconds for each,
-        and needs the same `seed` in all ranks. What ``collate_fn`` draws is the batch's. What they give is set
-        by `seed`.
-    slots : int, optional
-        Slots of the segment; default ``prefetch_factor * num_workers + 16``. So many batches, less two, may
-        be held without a copy.
-    slot_bytes : int, optional
-        Payload bytes to reserve per slot: the largest batch. Memory is committed as needed. Default 16 GiB,
-        or what fits.
-    backing : {'auto', 'shm', 'memfd'} or str
-        Where the memory comes from; an absolute path names a directory on a tmpfs.
-    copy : {'auto', 'always', 'never'}
-        Copy batches out of their slots: when fewer than two slots would be left, always, or never.
-    on_worker_death : {'raise', 'respawn'}
-        'respawn': another worker takes a dead one's place and does again what it had in flight. A stream goes
-        on by its ``state_dict``, if the dataset or its iterator has one, else what was read is read again.
-    max_restarts : int
-        With 'respawn': how often the same batch may kill its worker.
-    snapshot_every_n_steps : int
-        With 'respawn' and an iterable dataset: with how many batches of the loader each worker calls
-        ``state_dict()`` once, and pickles what it returns; what came behind that, a new worker reads again.
-        0: with its first batch and at the end of its stream only.
-    min_workers, max_workers : int, optional
-        Bounds of ``num_workers='auto'``. Default: 1, and 4 for each processor, but 16 to 64, or as many as
-        processors if those are more.
-    fetch_threads : int, optional
-        Threads in each worker that read samples of a batch beside one another, for datasets that wait for a disk
-        or a network; of a dataset with ``async def __getitem__``, how many are read at once in the worker's event
-        loop. Default: no thread, and all coroutines of a batch. What makes a batch in one call (``__getitems__``,
-        ``fetch_into``) stays one call. `slipring.rng` begins anew with each sample then.
-    rank : int, optional
-        The rank whose random numbers are drawn. Default: the sampler's `rank` (`BatchSampler`, torch's
-        DistributedSampler), else torch.distributed's, else 0. Ranks that load the same samples, as in a
-        tensor-parallel group, need the same. Not for iterable datasets, whose random numbers depend on `seed` and
-        worker: give each rank another `seed`.
+    {options}
 
     Attributes
     ----------
@@ -148,63 +88,85 @@ class Loader(Generic[_Batch]):
     # An adapter's own worker, and what makes an exception of a worker's record: see `Job`, `LoaderIterator`.
     _worker_class, _rebuild = None, staticmethod(error_record.rebuild)
 
-    @suggesting(multiprocessing_context="start_method", generator="seed", mp_context="start_method")
+    # What `collate_fn` returns is the batch. Without batching it is given a sample.
+    @overload
+    def __init__(
+        self: Loader[_Made],
+        dataset: Samples[_Sample],
+        batch_size: None,
+        *,
+        collate_fn: Callable[[_Sample], _Made],
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[_Sample],
+        dataset: Samples[_Sample],
+        batch_size: None,
+        *,
+        collate_fn: None = None,
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[_Made],
+        dataset: Samples[_Sample],
+        batch_size: int = 1,
+        *,
+        collate_fn: Callable[[list[_Sample]], _Made],
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+    # The dataset makes its batches.
+    @overload
+    def __init__(
+        self: Loader[_Made],
+        dataset: BatchDataset[_Made],
+        batch_size: int = 1,
+        *,
+        collate_fn: None = None,
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+    # `default_collate` makes the batch: say what it is by Loader[...](...).
+    @overload
     def __init__(
         self,
-        dataset,
-        batch_size=1,
-        shuffle=False,
-        sampler=None,
-        batch_sampler=None,
-        num_workers=0,
-        collate_fn=None,
-        drop_last=False,
-        timeout=0,
-        worker_init_fn=None,
-        seed=None,
+        dataset: Samples[Any],
+        batch_size: int | None = 1,
         *,
-        prefetch_factor=2,
-        persistent_workers=True,
-        in_order=True,
-        start_method=None,
-        chunk_size=None,
-        dispatch="dynamic",
-        rng="batch",
-        slots=None,
-        slot_bytes=None,
-        backing="auto",
-        copy="auto",
-        on_worker_death="raise",
-        max_restarts=3,
-        snapshot_every_n_steps=1,
-        min_workers=None,
-        max_workers=None,
-        fetch_threads=None,
-        rank=None,
-    ):
-        given = {k: v for k, v in locals().items() if k not in ("self", "dataset")}
-        self.options = Options(**given)
+        collate_fn: None = None,
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        *,
+        collate_fn: Callable[[Any], Any] | None = None,
+        **options: Unpack[LoaderOptions],
+    ) -> None:
+        self.options = Options(batch_size=batch_size, collate_fn=collate_fn, **options)
         if not self.options.auto:
-            warn_of_many_workers(num_workers)
+            warn_of_many_workers(self.options.num_workers)
         self.dataset = dataset
         self.is_stream = fetch.is_stream(dataset)
         self.options.check_dataset(self.is_stream, dataset)
-        if not self.is_stream and sampler is None and batch_sampler is None:
+        o = self.options
+        if not self.is_stream and o.sampler is None and o.batch_sampler is None:
             length = self._dataset_length()
-            if shuffle:
+            if o.shuffle:
                 check_shuffled(length)
         _ = self._share  # what is wrong with it is wrong now
-        self.seed = int.from_bytes(os.urandom(8), "little") & MASK_63 if seed is None else int(seed) & MASK_63
+        self.seed = (int.from_bytes(os.urandom(8), "little") if o.seed is None else o.seed) & MASK_63
         self.epoch = 0
         self._prepare()
 
     @property
-    def epoch(self):
+    def epoch(self) -> int:
         """int: the number of the next pass."""
         return self.__dict__["epoch"]
 
     @epoch.setter
-    def epoch(self, value):
+    def epoch(self, value: SupportsIndex) -> None:
         self.__dict__["epoch"] = epoch_number(value)
 
     def _prepare(self):
@@ -216,17 +178,17 @@ class Loader(Generic[_Batch]):
         self._pid = os.getpid()
         register(self)
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         # A copy, here or in another process, has workers and figures of its own.
         return {name: getattr(self, name) for name in ("options", "dataset", "is_stream", "seed", "epoch")}
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._prepare()
 
     # ---- iteration
 
-    def __iter__(self):
+    def __iter__(self) -> LoaderIterator[_Batch]:
         if self._pid != os.getpid():
             # In a forked child: another thread of the parent may have held the lock.
             self._lock, self._pid = threading.RLock(), os.getpid()
@@ -297,7 +259,7 @@ class Loader(Generic[_Batch]):
                 "give a sampler or batch_sampler that says which indices to read"
             ) from error
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Batches per epoch.
 
         Raises
@@ -315,7 +277,7 @@ class Loader(Generic[_Batch]):
 
     # ---- how many workers
 
-    def resize(self, num_workers):
+    def resize(self, num_workers: int) -> None:
         """Have so many workers from now on, also in the middle of an iteration.
 
         New ones begin at once; those that are too many leave after their batch. No batch is lost, and with
@@ -356,17 +318,17 @@ class Loader(Generic[_Batch]):
                 iterator.resize(self.options)
 
     @property
-    def tuning(self):
+    def tuning(self) -> Tuning | None:
         """Tuning or None: how ``num_workers="auto"`` goes; None where the number was given."""
         return None if self._tuner is None else self._tuner.tuning
 
     # ---- figures, end
 
-    def stats(self):
+    def stats(self) -> Stats:
         """Return the `Stats` since the loader was made."""
         return self._engines.stats(self.options.n_slots)
 
-    def report(self, *, headroom: object = None, ranks: bool = False) -> "Report":
+    def report(self, *, headroom: object = None, ranks: bool = False) -> Report:
         """Return the `slipring.monitor.report.Report`: is the loop waiting for data, by what, and what would help.
 
         Nothing of it is measured before it is asked for but what the slots remember anyway.
@@ -403,7 +365,7 @@ class Loader(Generic[_Batch]):
     def _name(self):
         return f"{type(self).__name__}({type(self.dataset).__name__})"
 
-    def close(self):
+    def close(self) -> None:
         """End workers and iterations. Batches that are still held stay valid. Safe to call twice."""
         with self._lock:
             self._closed = True
@@ -414,13 +376,13 @@ class Loader(Generic[_Batch]):
         with self._lock:
             self._engines.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         changed = [
             f"{name}={getattr(self.options, name)!r}"
             for name, field in type(self.options).__dataclass_fields__.items()

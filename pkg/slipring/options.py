@@ -1,378 +1,334 @@
-"""The loader's arguments, validated once, at construction."""
+"""Every option of the loaders, declared once: its type, its default, its check and its documentation.
 
-from __future__ import annotations
+A new option that all loaders have is one field of `CommonOptions`. It reaches their signatures, ``help()``, type
+checkers, documentation and `Options`, which carries the values to where they act.
+"""
 
 import dataclasses
-import difflib
-import functools
-import inspect
-import math
-import numbers
-import operator
 import os
-import re
 import warnings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from os import PathLike
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar
 
-from slipring import _machine
-from slipring._core._ring import EPOCH_BITS, MAX_RANGES, MAX_SLOTS, MAX_WORKERS
+from slipring._core import declare
+from slipring._core._ring import MAX_RANGES, MAX_SLOTS, MAX_WORKERS
+from slipring._core.arguments import MAX_COUNT, function, integer, iterable, memory_place, seconds
+from slipring._core.declare import Rule
+from slipring._core.worker_count import WORKERS_PER_CPU, bounds, check_bounds, default_start_method
 from slipring.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    import torch
 
-_Init = TypeVar("_Init", bound="Callable[..., None]")
+_Made = TypeVar("_Made", bound=Callable[..., Any])
 
-START_METHODS = ("fork", "forkserver", "spawn", "thread")
 MAX_FETCH_THREADS = (
     1024  # of one worker: more wait for their turn on a processor, not for a disk or a network
 )
-MAX_EPOCH = (1 << EPOCH_BITS) - 1
-MAX_DRAWN = (1 << 60) - 1  # indices in one order, which is an array of 8 bytes for each
-MAX_COUNT = (1 << 32) - 1  # of rows in a batch, and whatever else is counted: as csrc/layout.h
-
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
-_MOST_BYTES = 1 << 46
 
 
-# ---- single arguments: what does not fit is refused with name, value and rule; TypeError or ValueError
+# ---- the declarations
 
 
-def integer(
-    name: str,
-    value: Any,
-    least: int | None = None,
-    most: int | None = None,
-    *,
-    optional: bool = False,
-    hint: str = "",
-) -> Any:
-    """Return an int from `least` to `most` as Python's; `hint` follows the text for what is below `least`."""
-    if value is None and optional:
-        return None
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:  # arrays have an __index__ that fails
-        number = None
-    if number is None:
-        raise TypeError(f"{name} must be an int{' or None' if optional else ''}, not {shown(value)}")
-    below = least is not None and number < least
-    if below or (most is not None and number > most):
-        rule = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name} must be {rule}, not {shown(value)}{hint if below else ''}")
-    return number
+def _indices(name, value):
+    if value is not None:
+        iterable(name, value, "an iterable of indices")
 
 
-# name -> the least, the most, whether None is allowed, what follows the text for less
-_INTEGERS = {
-    "num_workers": (0, MAX_WORKERS, False, "; 0 loads in this process"),
-    "min_workers": (1, MAX_WORKERS, True, ""),
-    "max_workers": (1, MAX_WORKERS, True, ""),
-    "prefetch_factor": (1, MAX_COUNT, False, ""),
-    "max_restarts": (0, MAX_COUNT, False, ""),
-    "batch_size": (1, (1 << 63) - 1, True, ""),
-    "chunk_size": (1, MAX_COUNT, True, ""),
-    "slots": (2, MAX_SLOTS, True, ""),
-    "slot_bytes": (1, 1 << 46, True, ""),
-    "seed": (None, None, True, ""),
-    "fetch_threads": (1, MAX_FETCH_THREADS, True, ""),
-    "snapshot_every_n_steps": (0, MAX_COUNT, True, ""),
-    "rank": (0, MAX_COUNT, True, ""),
-}
+def _count(least=1, most=MAX_COUNT, optional=False, hint=""):
+    return partial(integer, least=least, most=most, optional=optional, hint=hint)
 
 
-def epoch_number(value: SupportsIndex) -> int:
-    """Return the number of an epoch, whatever kind of integer it is."""
-    return integer("epoch", value, 0, MAX_EPOCH)
+class CommonOptions(TypedDict, total=False):
+    """What all loaders have."""
+
+    rng: Annotated[
+        Literal["batch", "worker", "sample"],
+        Rule(
+            "batch",
+            """When generators are seeded, that of `slipring.rng` among them. 'batch': per batch, so that results do not
+            depend on the workers. 'worker': once per worker and epoch; for torch's loader with torch's seeds, one per
+            worker's life, so that the same script gives the same bytes as with torch's. 'sample': before each sample
+            too, from its position in the order of all ranks: then random numbers depend neither on `batch_size` and
+            `chunk_size` nor on how many ranks there are. 'sample' gives other numbers than 'batch', reads samples by
+            ``__getitem__``, costs microseconds for each, and needs the same `seed` in all ranks. What ``collate_fn``
+            draws is the batch's.""",
+            hint="; it says when generators are seeded: seed= sets what they give, and slipring.rng() is the one of a "
+            "batch",
+        ),
+    ]
+    dispatch: Annotated[
+        Literal["dynamic", "static"],
+        Rule(
+            "dynamic",
+            """Any free worker takes the next batch, or each its turn (always so for iterable datasets); with
+            ``in_order=False`` the turn is of who has least to do. With torch's loader 'dynamic' needs
+            ``rng='batch'``.""",
+        ),
+    ]
+    chunk_size: Annotated[
+        int | None,
+        Rule(
+            None,
+            "Rows per range: several workers fill one batch together, so the first is there sooner.",
+            _count(optional=True),
+        ),
+    ]
+    fetch_threads: Annotated[
+        int | None,
+        Rule(
+            None,
+            """Threads in each worker that read samples of a batch beside one another, for datasets that wait for a disk
+            or a network; of a dataset with ``async def __getitem__``, how many are read at once in the worker's event
+            loop. Default: no thread, and all coroutines of a batch. What makes a batch in one call (``__getitems__``,
+            ``fetch_into``) stays one call. `slipring.rng` begins anew with each sample then.""",
+            _count(most=MAX_FETCH_THREADS, optional=True),
+        ),
+    ]
+    on_worker_death: Annotated[
+        Literal["raise", "respawn"],
+        Rule(
+            "raise",
+            """'respawn': another worker takes a dead one's place and does again what it had in flight. A stream goes
+            on by its ``state_dict``, if the dataset or its iterator has one, else what was read is read again.""",
+        ),
+    ]
+    max_restarts: Annotated[
+        int, Rule(3, "With 'respawn': how often the same batch may kill its worker.", _count(0))
+    ]
+    snapshot_every_n_steps: Annotated[
+        int | None,
+        Rule(
+            1,
+            """What is Stateful among the dataset and its iterator is asked for its state by each worker once in so many
+            of the loader's batches, and the state is pickled to come along; what came behind it is read again by a new
+            worker (with 'respawn') or after a resume (torch's loader). 0: with a worker's first batch and at its
+            stream's end only.""",
+            _count(0, optional=True),
+        ),
+    ]
+    slots: Annotated[
+        int | None,
+        Rule(
+            None,
+            """Slots of the segment; default ``prefetch_factor * num_workers + 16``. So many batches, less two, may be
+            held without a copy.""",
+            _count(2, MAX_SLOTS, optional=True),
+        ),
+    ]
+    slot_bytes: Annotated[
+        int | None,
+        Rule(
+            None,
+            """Payload bytes to reserve per slot: the largest batch. Memory is committed as needed. Default 16 GiB, or
+            what fits.""",
+            _count(1, 1 << 46, optional=True),
+        ),
+    ]
+    backing: Annotated[
+        str | PathLike[str],
+        Rule(
+            "auto",
+            "Where the memory comes from: 'auto', 'shm', 'memfd', or the absolute path of a directory on a tmpfs.",
+            lambda name, value: memory_place(value),
+        ),
+    ]
+    copy: Annotated[
+        Literal["auto", "always", "never"],
+        Rule(
+            "auto",
+            "Copy batches out of their slots: when fewer than two slots would be left, always, or never.",
+        ),
+    ]
 
 
-def default_start_method() -> str:
-    """Return multiprocessing's start method, or the platform's default if a library installed its own (loky)."""
-    import multiprocessing
+class FlowOptions(CommonOptions, total=False):
+    """What all loaders have but torch's, whose own parameters these are."""
 
-    method = multiprocessing.get_start_method()
-    return method if method in START_METHODS else multiprocessing.get_all_start_methods()[0]
-
-
-def size_in_bytes(name: str, value: int | str) -> int:
-    """Return a size given as a number of bytes, or in words such as "32GiB"."""
-    if isinstance(value, str):
-        found = _SIZE.fullmatch(value)
-        if found is None:
-            raise ValueError(
-                f"{name} must be a size such as '32GiB', '500 MB' or a number of bytes, not {shown(value)}"
-            )
-        power = "kmgt".index(found[2].lower()) + 1 if found[2] else 0
-        nbytes = int(float(found[1]) * (1024 if found[3] else 1000) ** power)
-    else:
-        try:
-            nbytes = integer(name, value)
-        except TypeError:
-            raise TypeError(
-                f"{name} must be a size such as '32GiB' or a number of bytes, not {shown(value)}"
-            ) from None
-    if not 1 <= nbytes <= _MOST_BYTES:
-        raise ValueError(f"{name} must be from 1 byte to 64 TiB, not {shown(value)}")
-    return nbytes
-
-
-def real(name: str, value: Any, what: str = "a number") -> float:
-    """Return a number of any kind, numpy's too, as a float. NaN and infinity are some: they fail the caller's rule."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be {what}, not {shown(value)}")
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def check_shuffled(number: int) -> None:
-    """Check how many samples are shuffled."""
-    if number > MAX_DRAWN:
-        raise ValueError(
-            f"shuffle=True makes an order of all {number} samples; {MAX_DRAWN} are the most: give a sampler that "
-            "draws indices"
-        )
+    num_workers: Annotated[
+        int | Literal["auto"],
+        Rule(
+            0,
+            """0: batches are made by this process, when they are asked for. 'auto': as many as make the loop fastest,
+            found out while batches flow; see `tuning`. With random numbers or streams that depend on the workers
+            (``rng='worker'``, ``dispatch='static'``, iterable datasets) it changes between epochs only.""",
+            _count(0, MAX_WORKERS, hint="; 0 loads in this process"),
+        ),
+    ]
+    drop_last: Annotated[bool, Rule(False, "Drop a last batch that is not full; of a stream each worker's.")]
+    timeout: Annotated[float, Rule(0, "Seconds to wait for a batch; 0 waits for ever.", seconds)]
+    worker_init_fn: Annotated[
+        Callable[[int], object] | None,
+        Rule(
+            None,
+            """Called with the worker's number in each worker. Seeds that it sets stay in effect with ``rng="worker"``
+            only.""",
+            function,
+        ),
+    ]
+    seed: Annotated[
+        int | None,
+        Rule(
+            None,
+            """The same seed gives the same epochs. None: a new one, from the system. Each `rank` draws random numbers
+            of its own.""",
+            partial(integer, optional=True),
+        ),
+    ]
+    prefetch_factor: Annotated[int, Rule(2, "Batches in flight per worker.", _count())]
+    persistent_workers: Annotated[bool, Rule(True, "Keep the workers between epochs.")]
+    in_order: Annotated[bool, Rule(True, "Deliver by sequence number; False: as they are completed.")]
+    start_method: Annotated[
+        Literal["fork", "forkserver", "spawn", "thread"] | None,
+        Rule(
+            None,
+            "None: multiprocessing's default. 'thread': for datasets whose work releases the GIL.",
+        ),
+    ]
 
 
-def seconds(name: str, value: Any) -> None:
-    """Check a time to wait."""
-    if not 0 <= real(name, value, "a number of seconds") < math.inf:
-        raise ValueError(f"{name} must be 0 (wait for ever) or seconds, not {shown(value)}")
-
-
-def flag(name: str, value: Any) -> None:
-    """Check a bool; None counts as False."""
-    if not isinstance(value, (bool, type(None))):
-        raise TypeError(f"{name} must be True or False, not {shown(value)}")
-
-
-def one_of(name: str, value: Any, allowed: Iterable[str | None], hint: str = "") -> None:
-    """Check a word; `hint` follows the text."""
-    if not isinstance(value, (str, type(None))) or value not in allowed:
-        listed = ", ".join(map(repr, allowed))
-        raise ValueError(f"{name} must be one of {listed}, not {shown(value)}{hint}")
-
-
-def function(name: str, value: Any) -> None:
-    """Check what is called, if it is given."""
-    if value is not None and not callable(value):
-        raise TypeError(f"{name} must be callable or None, not {shown(value)}")
-
-
-def iterable(name: str, value: Any, what: str) -> None:
-    """Check what is iterated. Numpy's scalars, and arrays without a dimension, have its methods and are not."""
-    iterates = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
-    if not iterates or isinstance(value, type) or is_scalar(value):
-        raise TypeError(f"{name} must be {what}, not {shown(value)}")
-
-
-def map_dataset(name: str, value: Any) -> None:
-    """Check what has samples by number, and a length."""
-    if not hasattr(value, "__getitem__") or not hasattr(value, "__len__") or is_scalar(value):
-        raise TypeError(f"{name} must have __getitem__ and __len__; {type(value).__name__} has not")
-
-
-def is_scalar(value: Any) -> bool:
-    """Return whether it is one of numpy's scalars, or an array or tensor without a dimension."""
-    return getattr(value, "ndim", 1) == 0
-
-
-def names(name: str, value: Any, what: str = "column", none: str = "all of them") -> list[str] | None:
-    """Return a sequence of names, each once, as a list; None, which means `none`, stays None."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        raise TypeError(f"{name} must be a sequence of names, not the one name {shown(value)}")
-    iterable(name, value, "a sequence of names or None")
-    listed = list(value)
-    if not listed:
-        raise ValueError(f"{name} must be None ({none}) or name at least one, not {shown(value)}")
-    for one in listed:
-        if not isinstance(one, str):
-            raise TypeError(f"{name} must be names, and {shown(one)} is none")
-        if (times := listed.count(one)) > 1:
-            raise ValueError(f"{name} must name each {what} once, and {shown(one)} is there {times} times")
-    return listed
-
-
-def mask_name(column: str) -> str:
-    """Return the name of the column that says which values of another one were null."""
-    return f"{column}_mask"
-
-
-def null_options(
-    columns: Sequence[str] | None, fill_null: Mapping[str, Any] | None, null_mask: Sequence[str] | None
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the values for nulls and the columns that get a mask, of which `columns` has all if it is given."""
-    if fill_null is not None and not isinstance(fill_null, Mapping):
-        raise TypeError(f"fill_null must be a dict of column to value, or None, not {shown(fill_null)}")
-    fill = dict(fill_null or {})
-    for name, value in fill.items():
-        if not isinstance(name, str):
-            raise TypeError(f"fill_null must have names of columns, and {shown(name)} is none")
-        if value is None:
-            raise ValueError(f"fill_null has None for column {name!r}: give a value that is no null")
-    masked = names("null_mask", null_mask, none="no masks") or []
-    for option, named in (("fill_null", fill), ("null_mask", masked)):
-        missing = next((name for name in named if columns is not None and name not in columns), None)
-        if missing is not None:
-            raise ValueError(f"{option} has column {missing!r}, which columns={shown(columns)} leaves out")
-    for name in masked:
-        if mask_name(name) in (columns or ()):
-            raise ValueError(
-                f"null_mask has column {name!r}, whose mask is {mask_name(name)!r}, but columns={shown(columns)} has "
-                "a column of that name: leave it out"
-            )
-    return fill, masked
-
-
-def file_path(name: str, value: Any) -> str:
-    """Return a path or URL as a str."""
-    try:
-        text = os.fsdecode(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a path, not {shown(value)}") from None
-    try:
-        if b"\0" not in os.fsencode(text):
-            return text
-    except UnicodeEncodeError:
-        pass
-    raise ValueError(f"{name} must be a path that a file system can have, not {shown(value)}")
-
-
-def memory_place(value: Any, kinds: Sequence[str] = ("auto", "shm", "memfd")) -> str | os.PathLike[str]:
-    """Return `backing`: where the memory comes from."""
-    if isinstance(value, str) and value in kinds:
-        return value
-    if not isinstance(value, (str, os.PathLike)) or not os.path.isabs(value):
-        listed = ", ".join(map(repr, kinds))
-        raise ValueError(
-            f"backing must be {listed} or the absolute path of a directory on a tmpfs, not {shown(value)}"
-        )
-    if not os.path.isdir(value):
-        raise ValueError(f"backing names {shown(value)}, which is not a directory")
-    return value
-
-
-# The names of tf.data, Keras and Grain -> ours, or what to do in their place.
-_ELSEWHERE = {
-    "worker_count": "num_workers",
-    "workers": "num_workers",
-    "num_parallel_calls": "num_workers",
-    "use_multiprocessing": "start_method",
-    "num_threads": "fetch_threads",
-    "drop_remainder": "drop_last",
-    "max_queue_size": "prefetch_factor",
-    "worker_buffer_size": "prefetch_factor",
-    "buffer_size": "shuffle_buffer",
-    "shuffle": "shuffle_buffer",
-    "deterministic": "in_order",
-    "num_epochs": "Iterate the loader once for each epoch",
-    "repeat": "Iterate the loader once for each epoch",
-    "transforms": "Transform samples in the dataset, or batches in collate_fn",
-    "operations": "Transform samples in the dataset, or batches in collate_fn",
-    "shard_options": "Give batch_sampler=slipring.BatchSampler(..., rank=, world_size=)",
-}
-
-
-def advice(name: str, names: Iterable[str], known: Mapping[str, str]) -> str:
-    """Return what to say of an argument that is none of `names`; `known` tells of the names of other loaders."""
-    for meant in (known.get(name, ""), _ELSEWHERE.get(name, "")):
-        if meant in names:
-            return f". Did you mean {meant!r}?"
-        if " " in meant:
-            return f". {meant}"
-    near = difflib.get_close_matches(name, names, 1)
-    return f". Did you mean {near[0]!r}?" if near else ""
-
-
-def suggesting(**known: str) -> Callable[[_Init], _Init]:
-    """Have a constructor name the argument that was meant by one that it does not have.
-
-    Parameters
-    ----------
-    known : str
-        Other loaders' name for an argument -> ours.
-    """
-
-    def decorate(init):
-        names = inspect.signature(init).parameters
-
-        @functools.wraps(init)
-        def checked(*args, **kwargs):
-            for name in kwargs:
-                if name not in names:
-                    raise TypeError(
-                        f"{init.__qualname__}() got an unexpected keyword argument {name!r}"
-                        f"{advice(name, names, known)}"
-                    )
-            init(*args, **kwargs)
-
-        return checked
-
-    return decorate
-
-
-BEGIN_WITH = (
-    4  # workers, where "auto" finds out how many are best; or as many as processors, if those are fewer
+_RANK = Rule(
+    None,
+    """The rank whose random numbers are drawn. Default: the sampler's `rank` (`BatchSampler`, torch's
+    DistributedSampler), else torch.distributed's, else 0. Ranks that load the same samples, as in a tensor-parallel
+    group, need the same. Random numbers of iterable datasets depend on `seed` and worker: give each rank another
+    `seed`.""",
+    _count(0, optional=True),
 )
-MOST_UNASKED = 64  # of such workers, if nobody says and there are not more processors
-WORKERS_PER_CPU = 4  # more may wait for disks and networks, but hardly for processors
+_MIN_WORKERS = Rule(
+    None, "Lower bound of ``num_workers='auto'``. Default: 1.", _count(1, MAX_WORKERS, optional=True)
+)
+_MAX_WORKERS = Rule(
+    None,
+    """Upper bound of ``num_workers='auto'``. Default: 4 for each processor, but 16 to 64, or as many as processors if
+    those are more.""",
+    _count(1, MAX_WORKERS, optional=True),
+)
 
 
-def warn_of_many_workers(num_workers: int) -> None:
-    """Warn where a loader will have far more workers than there are processors for it."""
-    cpus = len(os.sched_getaffinity(0))
-    if num_workers > WORKERS_PER_CPU * cpus:
-        warnings.warn(
-            f"num_workers={num_workers} for {cpus} processors, which this process may use: more than "
-            f"{WORKERS_PER_CPU} workers for each seldom make a loader faster, and each costs memory. Use "
-            f"about {cpus}",
-            stacklevel=4,
-        )
+class LoaderOptions(FlowOptions, total=False):
+    """What `slipring.Loader` has besides ``dataset``, ``batch_size`` and ``collate_fn``."""
+
+    shuffle: Annotated[bool, Rule(False, "A new order in every epoch.")]
+    sampler: Annotated[
+        Iterable[Any] | None,
+        Rule(None, "Of indices, which reach the dataset as the very type they are.", _indices),
+    ]
+    batch_sampler: Annotated[
+        Iterable[Sequence[Any]] | None,
+        Rule(
+            None,
+            """Of lists of indices. The iterator of one that must wait for its batches may say so by a method
+            ``would_wait()``: it is then asked for more only when it has some, or when there is nothing else to wait
+            for. Its method ``close()``, if it has one, is called at the iteration's end.""",
+            _indices,
+        ),
+    ]
+    rank: Annotated[int | None, _RANK]
+    min_workers: Annotated[int | None, _MIN_WORKERS]
+    max_workers: Annotated[int | None, _MAX_WORKERS]
 
 
-def bounds(
-    num_workers: Any, least: int | None, most: int | None, slots: int | None = None
-) -> tuple[int, int, int]:
-    """Return (workers to begin with, the fewest, the most) of a loader that finds out how many are best.
-
-    It begins with no more than its slots serve, of which the consumer has one.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming `num_workers`, `min_workers`, `max_workers` or `slots`, its value and the rule.
-    """
-    if num_workers != "auto":
-        raise TypeError(f"num_workers must be an int or 'auto', not {shown(num_workers)}")
-    for name, value in (("min_workers", least), ("max_workers", most)):
-        integer(name, value, 1, MAX_WORKERS, optional=True)
-    if least is not None and most is not None and most < least:
-        raise ValueError(f"max_workers must be at least min_workers={least}, not {most}")
-    integer("slots", slots, 2, MAX_SLOTS, optional=True)
-    cpus = _machine.cpus()
-    least = 1 if least is None else least
-    if most is None:
-        most = min(MAX_WORKERS, max(least, cpus, min(MOST_UNASKED, max(16, WORKERS_PER_CPU * cpus))))
-    begin = min(cpus, BEGIN_WITH) if slots is None else min(cpus, BEGIN_WITH, slots - 1)
-    return min(most, max(least, begin)), least, most
+class StreamOptions(FlowOptions, total=False):
+    """What `slipring.stream` has besides what it says of blocks."""
 
 
-def check_bounds(num_workers: Any, **given: int | None) -> None:
-    """Refuse `min_workers` and `max_workers` where the number of workers is fixed."""
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(
-                f"{name}={shown(value)} bounds num_workers='auto'; num_workers={shown(num_workers)} is fixed"
-            )
+class RayOptions(FlowOptions, total=False):
+    """What `slipring.ray.Loader` has besides what it says of blocks and pictures."""
 
 
-@dataclasses.dataclass(frozen=True)
+class OneDeviceOptions(CommonOptions, total=False):
+    """What `slipring.torch.DataLoader` has besides torch's parameters, and what does not change a batch's type."""
+
+    rank: Annotated[int | None, _RANK]
+    min_workers: Annotated[int | None, _MIN_WORKERS]
+    max_workers: Annotated[int | None, _MAX_WORKERS]
+    device: Annotated[
+        "torch.device | str | int | None",
+        Rule(
+            None,
+            """Where batches' tensors are to be: copied from the slots themselves, which are pinned, on a stream of the
+            loader's. ``pin_memory`` adds nothing to it. Strings and other objects pass through.""",
+        ),
+    ]
+    preload: Annotated[
+        int | None,
+        Rule(
+            None,
+            """How many steps a thread has ready before they are asked for. Default: 1 with a device, else 0. Without
+            workers batches are made and copied when they are asked for.""",
+            _count(0, 64, optional=True),
+        ),
+    ]
+    non_blocking: Annotated[
+        bool,
+        Rule(
+            True,
+            """A batch is handed out when the caller's current stream is ordered after the copy. False: when the copy is
+            done.""",
+        ),
+    ]
+    memory_format: Annotated[
+        "torch.memory_format | None",
+        Rule(
+            None,
+            """Of leaves with 4 dimensions (``torch.channels_last``) or 5 (``channels_last_3d``), on the device.""",
+        ),
+    ]
+
+
+class TorchOptions(OneDeviceOptions, total=False):
+    """What `slipring.torch.DataLoader` has besides torch's parameters."""
+
+    devices: Annotated[
+        "Sequence[torch.device | str | int] | None",
+        Rule(
+            None,
+            "In place of `device`: a step is a list of batches, one for each. Too few at the end are dropped.",
+        ),
+    ]
+    transform_device: Annotated[
+        Callable[[Any], Any] | None,
+        Rule(
+            None,
+            """Of a batch on the device; works on the loader's stream, in the thread that preloads, and returns what is
+            handed out. Slots can so carry uint8 and training see bfloat16.""",
+            function,
+        ),
+    ]
+
+
+def declares(
+    declared: type, *, defaults: Mapping[str, Any] | None = None, **known: str
+) -> Callable[[_Made], _Made]:
+    """Give a loader the options of a TypedDict above: see `slipring._core.declare.declares`."""
+    last = (FlowOptions, CommonOptions)
+    return declare.declares(declare.rules(declared, last), defaults=defaults, **known)
+
+
+class _Explicit(TypedDict, total=False):
+    """What loaders spell out in their signatures, because the type of a batch depends on it."""
+
+    batch_size: Annotated[int | None, Rule(1, "", _count(1, (1 << 63) - 1, optional=True))]
+    collate_fn: Annotated[Callable[[Any], Any] | None, Rule(None, "", function)]
+
+
+_ALL = {**declare.rules(_Explicit), **declare.rules(LoaderOptions, (FlowOptions, CommonOptions))}
+
+
+def _with_fields(made):
+    """A frozen dataclass with a field for each option."""
+    for name, (kind, rule) in _ALL.items():
+        made.__annotations__[name] = kind
+        setattr(made, name, rule.default)
+    return dataclasses.dataclass(frozen=True)(made)
+
+
+@_with_fields
 class Options:
-    """What `slipring.Loader` was asked for. See there for the meaning.
+    """What a loader was asked for: an attribute for each option of `LoaderOptions`, ``batch_size`` and ``collate_fn``.
 
     Raises
     ------
@@ -380,37 +336,14 @@ class Options:
         Naming the argument, its value and the rule.
     """
 
-    batch_size: int | None = 1
-    shuffle: bool = False
-    sampler: object = None
-    batch_sampler: object = None
-    num_workers: int = 0
-    collate_fn: object = None
-    drop_last: bool = False
-    timeout: float = 0
-    worker_init_fn: object = None
-    seed: int | None = None
-    prefetch_factor: int = 2
-    persistent_workers: bool = True
-    in_order: bool = True
-    start_method: str | None = None
     context: object = None  # of multiprocessing; its Process starts workers by `start_method`
-    chunk_size: int | None = None
-    dispatch: str = "dynamic"
-    rng: str = "batch"
-    slots: int | None = None
-    slot_bytes: int | None = None
-    backing: str = "auto"
-    copy: str = "auto"
-    on_worker_death: str = "raise"
-    max_restarts: int = 3
-    snapshot_every_n_steps: int | None = 1
-    min_workers: int | None = None
-    max_workers: int | None = None
-    fetch_threads: int | None = None
-    rank: int | None = None
     auto: bool = False  # the number of workers is the one to begin with, or what was found since
     ahead: int = 0  # batches that an adapter has ready before they are asked for, each in a slot of its own
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **given: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
 
     def __post_init__(self) -> None:
         if isinstance(self.num_workers, str):
@@ -421,41 +354,9 @@ class Options:
                 object.__setattr__(self, name, value)
         elif not self.auto:
             check_bounds(self.num_workers, min_workers=self.min_workers, max_workers=self.max_workers)
-        self._numbers()
-        self._choices()
-        self._callables()
+        for name, (kind, rule) in _ALL.items():
+            object.__setattr__(self, name, declare.check(name, kind, rule, getattr(self, name)))
         self._exclusions()
-
-    def _numbers(self):
-        checked = {
-            name: integer(name, getattr(self, name), least, most, optional=optional, hint=hint)
-            for name, (least, most, optional, hint) in _INTEGERS.items()
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)  # numpy's become Python's
-        seconds("timeout", self.timeout)
-        for name in ("shuffle", "drop_last", "persistent_workers", "in_order"):
-            flag(name, getattr(self, name))
-
-    def _choices(self):
-        one_of("start_method", self.start_method, (None, *START_METHODS))
-        one_of("dispatch", self.dispatch, ("dynamic", "static"))
-        one_of(
-            "rng",
-            self.rng,
-            ("batch", "worker", "sample"),
-            "; it says when generators are seeded: seed= sets what they give, and slipring.rng() is the one of a batch",
-        )
-        one_of("copy", self.copy, ("auto", "always", "never"))
-        one_of("on_worker_death", self.on_worker_death, ("raise", "respawn"))
-        memory_place(self.backing)
-
-    def _callables(self):
-        for name in ("collate_fn", "worker_init_fn"):
-            function(name, getattr(self, name))
-        for name in ("sampler", "batch_sampler"):
-            if (value := getattr(self, name)) is not None:
-                iterable(name, value, "an iterable of indices")
 
     # ---- what excludes what
 

@@ -7,10 +7,10 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from slipring._core._queue import Core, Slot, how_to_copy
-from slipring._core._ring import MAX_WORKERS, Event, Segment
+from slipring._core._ring import MAX_SLOTS, MAX_WORKERS, Event, Segment
+from slipring._core.arguments import integer, memory_place
 from slipring._core.text import message_refused
 from slipring.errors import SegmentFull
-from slipring.options import MAX_SLOTS, integer, memory_place
 
 if TYPE_CHECKING:
     from slipring.monitor.report import Report

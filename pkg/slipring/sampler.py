@@ -14,9 +14,9 @@ import numpy as np
 
 from slipring import _machine
 from slipring._core._ring import mix
+from slipring._core.arguments import MAX_DRAWN, check_shuffled, epoch_number, flag, integer
 from slipring._core.seeding import MASK_63, Share
 from slipring.errors import shown
-from slipring.options import MAX_DRAWN, check_shuffled, epoch_number, flag, integer
 from slipring.strings import StringList
 
 if TYPE_CHECKING:

@@ -90,21 +90,18 @@ def test_every_argument_has_a_case_above():
 def test_the_signature_is_the_documented_one():
     parameters = inspect.signature(Loader).parameters
     positional = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert positional == [
-        "dataset",
-        "batch_size",
-        "shuffle",
-        "sampler",
-        "batch_sampler",
-        "num_workers",
-        "collate_fn",
-        "drop_last",
-        "timeout",
-        "worker_init_fn",
-        "seed",
-    ]
+    assert positional == ["dataset", "batch_size"]
     keyword_only = {p.name: p.default for p in parameters.values() if p.kind is p.KEYWORD_ONLY}
     assert keyword_only == {
+        "collate_fn": None,
+        "shuffle": False,
+        "sampler": None,
+        "batch_sampler": None,
+        "num_workers": 0,
+        "drop_last": False,
+        "timeout": 0,
+        "worker_init_fn": None,
+        "seed": None,
         "prefetch_factor": 2,
         "persistent_workers": True,
         "in_order": True,

@@ -9,6 +9,7 @@ import pytest
 
 import slipring
 from slipring.errors import shown
+from slipring.options import FlowOptions
 from slipring.streams import ShardStream, Stream
 
 NAN, HUGE = float("nan"), 10**400
@@ -134,7 +135,7 @@ FACES = [
     Face("slipring", "StringList", {}, {"strings": "iterable"}),
     Face("slipring", "empty", {"shape": 3}, {"shape": "shape", "dtype": None}),
     Face("slipring", "stream", {"batches": blocks, "batch_size": 4}, {
-        **STREAM, "seed": "integer?", "num_workers": "bounded", "start_method": "word?", "timeout": "seconds",
+        **{name: kind for name, kind in LOADER.items() if name in FlowOptions.__annotations__}, **STREAM,
     }),
     Face("slipring.streams", "Stream", {"batches": blocks, "batch_size": 4}, STREAM),
     Face("slipring.streams", "ShardStream", {"shards": [0, 1], "read": blocks, "batch_size": 4}, {

@@ -24,7 +24,10 @@ LAYERS = {
     ),
     "c": (("_core._cring", "_core._ccache", "_core._cwatch"), ()),
     "ring": (("_core", "_core._ring", "_core.text"), ("ground", "c")),
-    "options": (("options",), ("ground", "ring")),
+    "options": (
+        ("options", "_core.arguments", "_core.declare", "_core.worker_count"),
+        ("ground", "ring"),
+    ),
     "files": (("files.*",), ("redaction", "ground", "ring", "options")),
     "codec": (
         (

@@ -14,7 +14,7 @@ cimport numpy as cnp
 
 from slipring._core._codec import COPY, Encoder
 from slipring.errors import Closed, SegmentFull, ShutDown
-from slipring.options import one_of, real
+from slipring._core.arguments import one_of, real
 from slipring._core.text import message_refused
 
 cnp.import_array()

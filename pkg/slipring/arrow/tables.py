@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 import pyarrow as pa
 
+from slipring._core.arguments import function, integer, mask_name, names, null_options, one_of
 from slipring._offered import read_in_turn, threads
 from slipring.arrow.files import Opened, digest, open_table, stamp_afar
 from slipring.arrow.nulls import fill, value_for
 from slipring.arrow.rows import Rows, empty, one_batch, take
 from slipring.errors import RemoteError
 from slipring.files.storage import locate
-from slipring.options import function, integer, mask_name, names, null_options, one_of
 from slipring.redaction import redacted
 
 if TYPE_CHECKING:

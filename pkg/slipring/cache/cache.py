@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from slipring._core._cache import Core
 from slipring._core._ring import memory_available
+from slipring._core.arguments import integer, memory_place, size_in_bytes
 from slipring.errors import shown
-from slipring.options import integer, memory_place, size_in_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Self

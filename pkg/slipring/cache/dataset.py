@@ -7,9 +7,9 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from slipring._core.arguments import flag, map_dataset
 from slipring.cache.cache import Cache, as_cache
 from slipring.errors import CacheMismatch, shown
-from slipring.options import flag, map_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,10 +13,11 @@ import os
 import sys
 import textwrap
 
+from slipring._core._ring import MAX_WORKERS
+from slipring._core.worker_count import START_METHODS
 from slipring.cli import shown
 from slipring.cli.failure import USAGE, Failure
 from slipring.errors import WorkerError
-from slipring.options import MAX_WORKERS, START_METHODS
 
 
 def add_arguments(parser):

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from slipring import Loader, empty
+from slipring._core._ring import MAX_RANGES
 from slipring._core.ahead import Handed, Prefetcher
+from slipring._core.arguments import MAX_COUNT, function, integer
 from slipring._core.pytree import is_namedtuple
 from slipring._core.tensors import stack
 from slipring.errors import Closed, shown
-from slipring.options import MAX_COUNT, MAX_RANGES, function, integer
 from slipring.torch.device.cuda import checked
 from slipring.torch.device.onto import OnDevice, as_tensors
 from slipring.torch.preload import Feed

@@ -11,6 +11,7 @@ from slipring._core import fetch
 from slipring._core import memory as growth
 from slipring._core._ring import current, now
 from slipring._core.ahead import Prefetcher, ReadHere
+from slipring._core.arguments import flag, integer, iterable, seconds
 from slipring.compat import megengine_own as own
 from slipring.compat.megengine_data import (
     ArrayDataset,
@@ -33,7 +34,6 @@ from slipring.compat.megengine_sampler import (
     StreamSampler,
 )
 from slipring.errors import LoaderTimeout, WorkerDied, shown
-from slipring.options import flag, integer, iterable, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

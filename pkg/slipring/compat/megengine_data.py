@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from slipring import default_collate
+from slipring._core.arguments import flag, iterable
 from slipring.errors import shown
-from slipring.options import flag, iterable
 
 # What a transform can be told of the parts of a sample; besides names that end with "category" or "info".
 _PARTS = {"image", "coords", "boxes", "mask", "keypoints", "polygons"}

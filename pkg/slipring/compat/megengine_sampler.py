@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from slipring import BatchSampler
+from slipring._core.arguments import MAX_COUNT, MAX_DRAWN, integer, is_scalar, iterable
 from slipring._core.source import grouped
 from slipring.compat import megengine_own as own
 from slipring.compat.refusals import refusing_by
 from slipring.errors import shown
-from slipring.options import MAX_COUNT, MAX_DRAWN, integer, is_scalar, iterable
 
 
 class Sampler(ABC):

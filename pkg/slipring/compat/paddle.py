@@ -10,13 +10,13 @@ import numpy as np
 
 from slipring import Loader
 from slipring._core import fetch
+from slipring._core.arguments import flag, function, integer, iterable
 from slipring._core.pytree import leaves_of, map_leaves
 from slipring._core.worker_info import process_worker_info as get_worker_info
 from slipring.compat import paddle_own as own
 from slipring.compat.paddle_sampler import BatchSampler, EndlessSampler, NoLength
 from slipring.compat.refusals import refusing_by
 from slipring.errors import WorkerDied, shown
-from slipring.options import flag, function, integer, iterable
 from slipring.stats import Pace
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring._core import fetch
+from slipring._core.arguments import flag, integer
 from slipring._core.source import grouped
 from slipring.compat.refusals import refusing_by
-from slipring.options import flag, integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,8 +1,10 @@
 """torchdata.stateful_dataloader's names: ``from slipring.compat.torchdata import StatefulDataLoader``."""
 
+from __future__ import annotations
+
 import inspect
 import itertools
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch.utils.data import IterableDataset
@@ -13,7 +15,16 @@ from slipring.torch.state.foreign import in_their_form
 
 __all__ = ["RandomSampler", "Stateful", "StatefulDataLoader", "StatefulDistributedSampler", "torchdata_state"]
 
-T_co = TypeVar("T_co", covariant=True)
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sized
+
+    from typing_extensions import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
 
 
 @runtime_checkable
@@ -64,13 +75,19 @@ class RandomSampler(torch.utils.data.RandomSampler):
     [0, 1, 2, 3, 4]
     """
 
-    def __init__(self, data_source, replacement=False, num_samples=None, generator=None):
+    def __init__(
+        self,
+        data_source: Sized,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
         if generator is None:
             seed = int(torch.empty((), dtype=torch.int64).random_())
             generator = torch.Generator().manual_seed(seed)
         super().__init__(data_source, replacement, num_samples, generator)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[int]:
         left, n = self.num_samples, len(self.data_source)
         while left > 0:
             if self.replacement:
@@ -84,7 +101,7 @@ class RandomSampler(torch.utils.data.RandomSampler):
 _AT_ONCE = 32  # indices with replacement are drawn so many at a time, as torchdata draws them
 
 
-class StatefulDistributedSampler(torch.utils.data.distributed.DistributedSampler):
+class StatefulDistributedSampler(torch.utils.data.distributed.DistributedSampler[Any]):
     """torch's DistributedSampler, which can say how many indices it has given, and goes on behind those.
 
     Parameters
@@ -101,22 +118,31 @@ class StatefulDistributedSampler(torch.utils.data.distributed.DistributedSampler
     (1, {'yielded': 1})
     """
 
-    def __init__(self, dataset, num_replicas=None, rank=None, shuffle=True, seed=0, drop_last=False):
+    def __init__(
+        self,
+        dataset: Any,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
-        self.yielded, self.next_yielded = 0, None
+        self.yielded: int = 0
+        self.next_yielded: int | None = None
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         skipped, self.next_yielded = self.next_yielded or 0, None
         self.yielded = skipped
         for index in itertools.islice(super().__iter__(), skipped, None):
             self.yielded += 1
             yield index
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, int]:
         """Return how many indices of this pass have been given."""
         return {"yielded": self.yielded}
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Have the next pass begin behind so many indices.
 
         Raises
@@ -170,23 +196,25 @@ class StatefulDataLoader(DataLoader[T_co]):
     tensor([2, 3])
     """
 
-    def __init__(self, *args, **kwargs):
-        try:
-            bound = _SIGNATURE.bind(self, *args, **kwargs)
-        except TypeError:
-            super().__init__(*args, **kwargs)  # says what is wrong with them
-            raise
-        given = bound.arguments
-        ordered = any(given.get(name) is not None for name in ("sampler", "batch_sampler", "generator"))
-        if given.get("shuffle") and not ordered and not isinstance(given["dataset"], IterableDataset):
-            given.update(shuffle=None, sampler=RandomSampler(given["dataset"]))
-        super().__init__(*bound.args[1:], **bound.kwargs)
+    if not TYPE_CHECKING:  # its arguments are those of slipring.torch.DataLoader
 
-    # Clients that make a loader anew from its attributes (Lightning) look here for their names.
-    __init__.__signature__ = _SIGNATURE
+        def __init__(self, *args, **kwargs):
+            try:
+                bound = _SIGNATURE.bind(self, *args, **kwargs)
+            except TypeError:
+                super().__init__(*args, **kwargs)  # says what is wrong with them
+                raise
+            given = bound.arguments
+            ordered = any(given.get(name) is not None for name in ("sampler", "batch_sampler", "generator"))
+            if given.get("shuffle") and not ordered and not isinstance(given["dataset"], IterableDataset):
+                given.update(shuffle=None, sampler=RandomSampler(given["dataset"]))
+            super().__init__(*bound.args[1:], **bound.kwargs)
+
+        # Clients that make a loader anew from its attributes (Lightning) look here for their names.
+        __init__.__signature__ = _SIGNATURE
 
 
-def torchdata_state(loader):
+def torchdata_state(loader: DataLoader[Any]) -> dict[str, Any]:
     """Return where a loader is in the form of torchdata 0.11, so that torchdata's own loader continues from there.
 
     Parameters

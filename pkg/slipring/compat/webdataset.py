@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from slipring import Loader
 from slipring._core._ring import MAX_WORKERS
+from slipring._core.arguments import flag, integer, iterable
 from slipring._core.fetch import is_iterator, is_stream
 from slipring._core.weak_registry import WeakRegistry
 from slipring._core.worker import Worker
-from slipring.options import flag, integer, iterable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

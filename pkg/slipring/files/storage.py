@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from slipring._core._ring import in_a_handler
+from slipring._core.arguments import file_path, integer, iterable, seconds, size_in_bytes
 from slipring.errors import RemoteError, shown, told
 from slipring.files.attempts import Short, is_refused, persist
 from slipring.files.identity import name_of, token_of
 from slipring.files.ranged import BLOCK, RangedFile, joined
-from slipring.options import file_path, integer, iterable, seconds, size_in_bytes
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 # Bytes of one request: a larger range is asked for in pieces, each of which has the time of an attempt.

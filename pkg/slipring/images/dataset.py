@@ -15,6 +15,7 @@ import numpy as np
 from slipring._core import seeding, skipping
 from slipring._core._collate import default_collate
 from slipring._core._ring import DECODE, READ, RESIZE, at_row, in_a_handler, now, spent
+from slipring._core.arguments import integer, one_of
 from slipring._offered import read_ahead
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
@@ -22,7 +23,6 @@ from slipring.errors import ImageError, RemoteError, shown
 from slipring.images._backend import backend
 from slipring.images.decode import MAX_PIXELS, Reading, crop, look, render, too_large
 from slipring.images.transforms import Draws, View, chain, final_size
-from slipring.options import integer, one_of
 from slipring.redaction import redacted
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from slipring._core._ring import in_a_handler
+from slipring._core.arguments import flag, integer, one_of, real
 from slipring.errors import ImageError, shown
 from slipring.images import _decode
 from slipring.images._backend import backend, pillow
 from slipring.images.transforms import INTERPOLATIONS
-from slipring.options import flag, integer, one_of, real
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

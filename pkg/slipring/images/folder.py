@@ -9,10 +9,10 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from slipring._core.arguments import file_path, flag, function, names
 from slipring.errors import shown
 from slipring.files.storage import locate
 from slipring.images.dataset import ImageDataset
-from slipring.options import file_path, flag, function, names
 from slipring.redaction import redacted
 from slipring.strings import StringList
 

@@ -7,10 +7,10 @@ import random
 from typing import TYPE_CHECKING, Any, Literal
 
 from slipring._core._ring import in_a_handler, mix
+from slipring._core.arguments import flag, integer
 from slipring._core.shards import Sharded, ShardedPass, here
 from slipring.errors import ImageError, RemoteError
 from slipring.images.tar import Tar, paths_of
-from slipring.options import flag, integer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Literal
 
+from slipring._core.arguments import integer, one_of, real
 from slipring.errors import shown
-from slipring.options import integer, one_of, real
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from slipring._core.arguments import map_dataset
 from slipring.cache.dataset import known_fingerprint
 from slipring.errors import shown
 from slipring.images.dataset import ImageDataset
-from slipring.options import map_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from slipring._core.arguments import integer
 from slipring.monitor.extra import need
 from slipring.monitor.registry import living, named
-from slipring.options import integer
 
 if TYPE_CHECKING:
     import threading

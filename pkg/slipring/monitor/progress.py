@@ -8,9 +8,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from slipring._core.arguments import MAX_COUNT, integer, iterable, one_of
 from slipring.errors import shown
 from slipring.monitor.extra import need
-from slipring.options import MAX_COUNT, integer, iterable, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

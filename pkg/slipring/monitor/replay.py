@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from slipring.options import integer, iterable
+from slipring._core.arguments import integer, iterable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from slipring._core.arguments import integer
 from slipring.monitor.figures import Window
-from slipring.options import integer
 
 # What wrappers of loaders call what they wrap: Accelerate's, Lightning's, Ray's and others.
 WRAPPED = ("base_dataloader", "iterables", "dataloader", "loader")

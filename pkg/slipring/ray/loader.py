@@ -7,22 +7,24 @@ import os
 import weakref
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from slipring._core._rebatch import StreamIterator
 from slipring._core._ring import MAX_WORKERS
+from slipring._core.arguments import MAX_COUNT, flag, function, integer
+from slipring._core.declare import refuse
 from slipring.errors import LoaderTimeout, shown
 from slipring.loader import Loader as CoreLoader
-from slipring.options import MAX_COUNT, flag, function, integer, suggesting
+from slipring.options import RayOptions, declares
 from slipring.ray import cluster
 from slipring.ray.source import BlockStream, BlockWorker, join
-from slipring.streams.loader import StreamLoader, pass_seed
+from slipring.streams.loader import REFUSED, StreamLoader, pass_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from os import PathLike
 
     import ray.data
+    from typing_extensions import Unpack
 
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
@@ -34,6 +36,19 @@ TIMES = ("In get RefBundles", "In ray.get()", "In batch creation", "In collate_f
 END_S = 5  # for an execution to be ended in good order, at the most
 
 
+# Options that it cannot have, and why.
+REFUSED_WITH_RAY = {
+    **REFUSED,
+    "worker_init_fn": "a worker joins the cluster when it starts. Give collate_fn what it needs",
+    "start_method": "workers are spawned, because Ray does not survive a fork",
+    "persistent_workers": "workers persist, because each has to join the cluster",
+}
+
+
+@declares(
+    RayOptions, defaults={"num_workers": 1, "on_worker_death": None},
+    prefetch_batches="prefetch_blocks", local_shuffle_buffer_size="local_shuffle",
+)  # fmt: skip
 class Loader(StreamLoader):
     """Batches of an exact size from a ``ray.data.DataIterator``, made in processes of their own.
 
@@ -58,17 +73,11 @@ class Loader(StreamLoader):
     image_options : dict, optional
         For all of them: layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side; see
         `slipring.images.ImageDataset`.
-    drop_last : bool
-        Drop a last batch that is not full: each worker's.
     local_shuffle : int
         Draw the rows of a batch at random from a buffer of so many, at least `batch_size`, in each worker's own
         memory. 0: rows come in the blocks' order.
     fill_null, null_mask
         As `slipring.stream` has them; not for columns of Ray's tensor types or of pictures.
-    seed : int, optional
-        The same seed draws the same rows and crops, if Ray gives the same blocks. None: a new one, from the system.
-    num_workers : int
-        Processes of the last mile.
     prefetch_blocks : int
         Blocks that each worker asks for ahead, and has brought to this node.
     device : torch.device, str or int, optional
@@ -76,17 +85,7 @@ class Loader(StreamLoader):
     preload : int, optional
         With a device: how many batches a thread has ready there before they are asked for. Default 1, on the CPU 0:
         they lie in slots already.
-    timeout : float
-        Seconds to wait for a batch; 0 waits for ever. The first one waits for Ray's tasks to be started, too.
-    in_order : bool
-        Workers' batches come in turn, and block i is worker ``i % num_workers``'s. False: by completion, and a worker
-        takes the next block when it has need of one.
-    on_worker_death : {'raise', 'respawn'}, optional
-        'respawn': another process takes a dead worker's place, and no row is lost or comes twice. A block is kept
-        for that until the batch with its last row is published. Default, but with `local_shuffle`, whose buffer dies
-        with its worker.
-    prefetch_factor, slots, slot_bytes, backing, copy, max_restarts
-        As `slipring.Loader` has them.
+    {options}
 
     Raises
     ------
@@ -103,12 +102,20 @@ class Loader(StreamLoader):
     >>> with slipring.ray.Loader(data, batch_size=256) as loader:  # doctest: +SKIP
     ...     print([len(batch["id"]) for batch in loader])
     [256, 256, 256, 232]
+
+    Notes
+    -----
+    Workers are processes of the last mile: they are spawned, persist and join the cluster when they start. With
+    ``in_order=True`` their batches come in turn, and block i is worker ``i % num_workers``'s; else a worker takes the
+    next block when it has need of one. With ``on_worker_death='respawn'``, the default without `local_shuffle`, no row
+    is lost or comes twice: a block is kept until the batch with its last row is published. A shuffle buffer dies with
+    its worker. The `timeout` of the first batch waits for Ray's tasks to be started, too. The same `seed` draws the
+    same rows and crops, if Ray gives the same blocks.
     """
 
     options: Options
     _worker_class = BlockWorker
 
-    @suggesting(prefetch_batches="prefetch_blocks", local_shuffle_buffer_size="local_shuffle")
     def __init__(
         self,
         iterator: ray.data.DataIterator | ray.data.Dataset,
@@ -118,24 +125,13 @@ class Loader(StreamLoader):
         collate_fn: Callable[[dict[str, Any]], Any] | None = None,
         images: Mapping[str, Transform | Sequence[Transform]] | None = None,
         image_options: ImageOptions | None = None,
-        drop_last: bool = False,
         local_shuffle: int = 0,
         fill_null: Mapping[str, Any] | None = None,
         null_mask: Sequence[str] | None = None,
-        seed: int | None = None,
-        num_workers: int = 1,
         prefetch_blocks: int = 2,
         device: Any = None,
         preload: int | None = None,
-        timeout: float = 0,
-        in_order: bool = True,
-        on_worker_death: Literal["raise", "respawn"] | None = None,
-        prefetch_factor: int = 2,
-        slots: int | None = None,
-        slot_bytes: int | None = None,
-        backing: str | PathLike[str] = "auto",
-        copy: Literal["auto", "always", "never"] = "auto",
-        max_restarts: int = 3,
+        **options: Unpack[RayOptions],
     ) -> None:
         self._ledger = self._end = None
         self._past = [0] * len(TIMES)  # ns, of passes that are over
@@ -143,10 +139,13 @@ class Loader(StreamLoader):
         self._generation = 0  # number of its last reset
         self._owner = os.getpid()  # Ray has no connection in a forked child
         given = cluster.iterator_of(iterator)
-        num_workers = integer("num_workers", num_workers, 1, MAX_WORKERS)
+        refuse(options, REFUSED_WITH_RAY, "slipring.ray.Loader")
+        num_workers = integer("num_workers", options.pop("num_workers", 1), 1, MAX_WORKERS)
         prefetch_blocks = integer("prefetch_blocks", prefetch_blocks, 0, MAX_COUNT)
         local_shuffle = integer("local_shuffle", local_shuffle, 0, MAX_COUNT)
+        in_order = options.get("in_order", True)
         flag("in_order", in_order)
+        on_worker_death = options.pop("on_worker_death", None)
         preload = integer("preload", preload, 0, MAX_COUNT, optional=True)
         if preload is not None and device is None:
             raise ValueError(
@@ -164,16 +163,20 @@ class Loader(StreamLoader):
         turns = num_workers if in_order else 0
         address, namespace = cluster.place()
         data = BlockStream(
-            address, b"", batch_size, columns=columns, drop_last=drop_last, shuffle_buffer=local_shuffle,
-            fill_null=fill_null, null_mask=null_mask, collate_fn=collate_fn,
+            address, b"", batch_size, columns=columns, drop_last=options.pop("drop_last", False),
+            shuffle_buffer=local_shuffle, fill_null=fill_null, null_mask=null_mask, collate_fn=collate_fn,
             pictures=_pictures(images, image_options), prefetch=prefetch_blocks, keep=keep,
         )  # fmt: skip
         super().__init__(
-            data, num_workers=num_workers, timeout=timeout, seed=seed, in_order=in_order,
-            prefetch_factor=prefetch_factor, slots=slots, slot_bytes=slot_bytes, backing=backing, copy=copy,
-            on_worker_death=on_worker_death, max_restarts=max_restarts, start_method="spawn",
-            persistent_workers=True, worker_init_fn=partial(join, address, namespace),
-        )  # fmt: skip
+            data,
+            **{
+                **options,
+                "num_workers": num_workers,
+                "on_worker_death": on_worker_death,
+                "start_method": "spawn",
+            },
+            worker_init_fn=partial(join, address, namespace),
+        )
         self._device = device
         self._preload = int(not _on_cpu(device)) if preload is None else int(preload)
         if self._preload:

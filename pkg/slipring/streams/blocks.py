@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from slipring._core._rebatch import Block
+from slipring._core.arguments import mask_name
 from slipring.errors import BlockError, shown
-from slipring.options import mask_name
 
 _OBJECTS = "OUST"  # kinds of dtypes without numbers: text, bytes, Python's objects
 

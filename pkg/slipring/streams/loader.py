@@ -2,58 +2,43 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from slipring._core._rebatch import Place, StreamIterator
 from slipring._core._ring import MAX_WORKERS, mix
+from slipring._core.arguments import integer, seconds
+from slipring._core.declare import refuse
 from slipring._core.source import StreamPlan
 from slipring.errors import shown
 from slipring.loader import MASK_62, Loader
-from slipring.options import advice, integer, seconds
+from slipring.options import StreamOptions, declares
 from slipring.streams.source import Stream, check_shuffle
 from slipring.streams.worker import StreamWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from os import PathLike
 
     from typing_extensions import Unpack
 
 STATE_FORMAT = 1  # of a state
+# Options that a stream cannot have, and why.
+REFUSED = {
+    "chunk_size": "blocks of rows are copied whole. Give a smaller batch_size",
+    "fetch_threads": "it reads one block after the other. Read concurrently in the source",
+}
 
 
-class LoaderOptions(TypedDict, total=False):
-    """What `slipring.stream` hands on to its loader; see `slipring.Loader`."""
-
-    worker_init_fn: Callable[[int], object] | None
-    prefetch_factor: int
-    persistent_workers: bool
-    in_order: bool
-    slots: int | None
-    slot_bytes: int | None
-    backing: str | PathLike[str]
-    copy: Literal["auto", "always", "never"]
-    on_worker_death: Literal["raise", "respawn"]
-    max_restarts: int
-    snapshot_every_n_steps: int | None
-
-
+@declares(StreamOptions)
 def stream(
     batches: Iterable[Any] | Callable[[int, int], Iterable[Any]],
     batch_size: int,
     *,
     columns: Sequence[str] | None = None,
-    drop_last: bool = False,
     shuffle_buffer: int = 0,
     fill_null: Mapping[str, Any] | None = None,
     null_mask: Sequence[str] | None = None,
-    seed: int | None = None,
-    num_workers: int = 0,
-    start_method: Literal["fork", "forkserver", "spawn", "thread"] | None = None,
-    timeout: float = 0,
-    **options: Unpack[LoaderOptions],
+    **options: Unpack[StreamOptions],
 ) -> StreamLoader:
     """Return a loader of batches of an exact size from blocks of any: record batches, tables or dicts of arrays.
 
@@ -71,8 +56,6 @@ def stream(
         Rows per batch. With several workers each fills batches from its own part, and each one's last may have fewer.
     columns : sequence of str, optional
         Only these columns, in this order; default all of the first block's, which all blocks then must have.
-    drop_last : bool
-        Drop a last batch that is not full: each worker's.
     shuffle_buffer : int
         Draw the rows of a batch at random from a buffer of so many, at least `batch_size`, in each worker's own
         memory. 0: rows come in the source's order. Columns without a fixed size per row are slower to draw.
@@ -84,18 +67,7 @@ def stream(
         Columns of which the batch has the mask too: another column, ``"<name>_mask"``, of bools that are true where a
         value was null, in the shape of the values. Numbers, bools and times that `fill_null` does not name are 0,
         False and the epoch there; other nulls stay. Needs pyarrow.
-    seed : int, optional
-        The same seed draws the same rows, if the source gives the same. None: a new one, from the system.
-    num_workers : int
-        0: this process makes a batch when it is asked for. Else `batches` must be a function, whose parts are read in
-        so many workers; only with 1 may it be an iterable, which a thread of this process reads ahead.
-    start_method : {None, 'fork', 'forkserver', 'spawn', 'thread'}
-        How workers are started, as for `slipring.Loader`; always 'thread' for an iterable.
-    timeout : float
-        Seconds to wait for a batch; 0 waits for ever. It takes a worker: what is read in this thread, nobody ends.
-    **options
-        worker_init_fn, prefetch_factor, persistent_workers, in_order, slots, slot_bytes, backing, copy,
-        on_worker_death, max_restarts, snapshot_every_n_steps: as `slipring.Loader` has them.
+    {options}
 
     Returns
     -------
@@ -112,6 +84,11 @@ def stream(
 
     Notes
     -----
+    With ``num_workers=0`` this process makes a batch when it is asked for. Else `batches` must be a function, whose
+    parts are read in so many workers; only with 1 may it be an iterable, which a thread of this process reads ahead
+    (``start_method='thread'``). A `timeout` takes a worker: nobody ends what is read in this thread. The same `seed`
+    draws the same rows, if the source gives the same.
+
     The iterator raises `slipring.errors.BlockError` for a block with other columns, or with nulls in a column that
     becomes an array and that neither `fill_null` nor `null_mask` names. That names the column and the batch, and costs
     the block alone: ask for the next batch, or go on with ``for``, on the same iterator. An exception of the source
@@ -129,17 +106,15 @@ def stream(
     [4 5 6 7] (4, 2)
     [8] (1, 2)
     """
-    unknown = sorted(set(options) - set(LoaderOptions.__annotations__))
-    if unknown:
-        known = (*inspect.signature(stream).parameters, *LoaderOptions.__annotations__)
-        raise TypeError(
-            f"stream() got an unexpected keyword argument {unknown[0]!r}{advice(unknown[0], known, {})}"
-        )
+    refuse(options, REFUSED, "slipring.stream")
     data = Stream(
-        batches, batch_size, columns=columns, drop_last=drop_last, shuffle_buffer=shuffle_buffer, fill_null=fill_null,
-        null_mask=null_mask,
+        batches, batch_size, columns=columns, drop_last=options.pop("drop_last", False), shuffle_buffer=shuffle_buffer,
+        fill_null=fill_null, null_mask=null_mask,
     )  # fmt: skip
-    num_workers = integer("num_workers", num_workers, 0, MAX_WORKERS, hint="; 0 reads in this process")
+    num_workers = integer(
+        "num_workers", options.get("num_workers", 0), 0, MAX_WORKERS, hint="; 0 reads in this process"
+    )
+    timeout, start_method = options.get("timeout", 0), options.get("start_method")
     seconds("timeout", timeout)
     if not data.per_worker and num_workers:
         if num_workers > 1:
@@ -152,14 +127,12 @@ def stream(
                 f"start_method={start_method!r} for a {type(batches).__name__} of this process, which a thread of it "
                 "reads: give a function of (worker, num_workers), which the worker calls, or start_method='thread'"
             )
-        start_method = "thread"
+        options["start_method"] = "thread"
     if timeout and not num_workers:
         raise ValueError(
             f"timeout={timeout!r} with num_workers=0: nobody is there to end a read in this thread. Give num_workers=1"
         )
-    return StreamLoader(
-        data, num_workers=num_workers, start_method=start_method, timeout=timeout, seed=seed, **options
-    )
+    return StreamLoader(data, **options)
 
 
 class StreamLoader(Loader[dict[str, Any]]):

@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slipring._core._rebatch import ShardRebatcher
+from slipring._core.arguments import flag, integer, iterable
 from slipring._core.shards import Sharded, ShardedPass
 from slipring.errors import shown
-from slipring.options import flag, integer, iterable
 from slipring.streams.blocks import Feed
 from slipring.streams.source import Pass, Stream, _blocks_of, _check_source
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from slipring._core._rebatch import Reading, Rebatcher, Shuffler
 from slipring._core._ring import mix
+from slipring._core.arguments import MAX_COUNT, flag, integer, is_scalar, names, null_options
 from slipring._core.shards import IterableSource, here
 from slipring.errors import BlockError, shown
-from slipring.options import MAX_COUNT, flag, integer, is_scalar, names, null_options
 from slipring.streams.blocks import Feed
 
 if TYPE_CHECKING:

@@ -1,28 +1,25 @@
 """torch's DataLoader over slipring's ring."""
 
+from __future__ import annotations
+
 import warnings
 import weakref
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 import torch
 import torch.utils.data
 
 from slipring._core import process_pool as _process_pool  # noqa: F401 - torch has imported its slow parts
 from slipring._core._ring import MAX_WORKERS
+from slipring._core.arguments import flag, function, integer, iterable
 from slipring._core.concurrency import Concurrency
+from slipring._core.declare import rules
 from slipring._core.engine_cache import EngineCache
 from slipring._core.shards import IterableSource
 from slipring._core.tuning import Tuner
+from slipring._core.worker_count import bounds, check_bounds
 from slipring.monitor.registry import register
-from slipring.options import (
-    Options,
-    bounds,
-    check_bounds,
-    function,
-    integer,
-    iterable,
-    suggesting,
-)
+from slipring.options import LoaderOptions, Options, TorchOptions, declares
 from slipring.torch import private
 from slipring.torch.collate import convert, default_collate
 from slipring.torch.contexts import start_of
@@ -36,24 +33,52 @@ from slipring.torch.iterators import WorkersIterator
 from slipring.torch.state.elastic import share
 from slipring.torch.state.iteration import checked, initial, workers_of
 
-OF_THE_CORE = (
-    "chunk_size", "dispatch", "rng", "copy", "slots", "slot_bytes", "backing", "on_worker_death",
-    "max_restarts", "snapshot_every_n_steps", "min_workers", "max_workers", "fetch_threads", "rank",
-)  # fmt: skip
+DEFAULTS = {"rng": "worker", "dispatch": "static"}  # as torch's loader does it
+OF_THE_CORE = [name for name in TorchOptions.__annotations__ if name in LoaderOptions.__annotations__]
 
 # torch's kind of loader knows an iterable dataset by its class.
 torch.utils.data.IterableDataset.register(IterableSource)
 
-T_co = TypeVar("T_co", covariant=True)
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from multiprocessing.context import BaseContext
+    from typing import Literal
+
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+    from typing_extensions import Self, TypeVar, Unpack
+
+    from slipring._core.tuning import Tuning
+    from slipring.loader import Samples
+    from slipring.monitor.report import Report
+    from slipring.options import OneDeviceOptions
+    from slipring.stats import Stats
+
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+    _Made = TypeVar("_Made")
+    _Sample = TypeVar("_Sample")
+
+    class _Iterator(_BaseDataLoaderIter, Generic[T_co]):  # what both iterators have, with workers and without
+        def __iter__(self) -> Self: ...
+        def __next__(self) -> T_co: ...
+        def state_dict(self) -> dict[str, Any]: ...
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
 
 
-class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
+@declares(
+    TorchOptions, defaults=DEFAULTS, start_method="multiprocessing_context", seed="generator",
+    mp_context="multiprocessing_context",
+)  # fmt: skip
+# torch's parameter is the sample, ours is the batch.
+class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=StandIn):
     """`torch.utils.data.DataLoader`, faster, with `torchdata.stateful_dataloader`'s state.
 
     Every argument of torch's has its meaning and default; batches have torch's types. They are views on
-    shared memory: writable, and valid as long as they are referred to. For the other arguments see
-    `slipring.Loader`; `dispatch` and `rng` have torch's behaviour as their defaults here. All are attributes
-    of the same name.
+    shared memory: writable, and valid as long as they are referred to. All arguments are attributes of the same
+    name. A state is exact after every batch, whatever `snapshot_every_n_steps` is. Samplers, and all without workers,
+    are asked by `state_dict` itself; states name the `rank`, also those of an iterable dataset.
 
     Parameters
     ----------
@@ -62,40 +87,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     pin_memory_device, in_order
         As torch's. ``num_workers='auto'`` finds out how many are best while batches flow (see `tuning`), and
         means ``rng='batch', dispatch='dynamic'``: batches depend on no worker.
-    snapshot_every_n_steps : int
-        With workers, what is Stateful among the dataset and its iterator is asked for its state by each
-        worker once in so many of the loader's batches, and the state is pickled to come along; what came
-        behind it is read again after a resume, and dropped. A state is exact after every batch, whatever the
-        number is. 0: with a worker's first batch and at its stream's end only. Samplers, and all without
-        workers, are asked by `state_dict` itself.
-    rng : {'worker', 'batch', 'sample'}
-        'worker': torch's seeds, one per worker's life, so that the same script gives the same bytes as with
-        torch's loader. 'batch': random numbers depend neither on the workers nor on a resume. 'sample': each
-        sample's, from its position in all ranks' order, nor on ranks and batch size; see `slipring.Loader`.
-    dispatch : {'static', 'dynamic'}
-        Whose turn it is, as torch; with ``rng='batch'`` also: who is free.
-    chunk_size, copy, slots, slot_bytes, backing, on_worker_death, max_restarts, min_workers, max_workers
-    fetch_threads
-        As `slipring.Loader`'s.
-    rank : int, optional
-        As `slipring.Loader`'s: with ``rng='batch'`` or 'sample', whose random numbers are drawn. States say it too,
-        also those of an iterable dataset.
-    device : torch.device, str or int, optional
-        Where batches' tensors are to be: copied from the slots themselves, which are pinned, on a stream of
-        the loader's. ``pin_memory`` adds nothing to it. Strings and other objects pass through.
-    devices : sequence of them, optional
-        In place of `device`: a step is a list of batches, one for each. Too few at the end are dropped.
-    preload : int, optional
-        How many steps a thread has ready before they are asked for. Default: 1 with a device, else 0.
-        Without workers batches are made and copied when they are asked for.
-    non_blocking : bool
-        A batch is handed out when the caller's current stream is ordered after the copy. False: when
-        the copy is done.
-    memory_format : torch.memory_format, optional
-        Of leaves with 4 dimensions (``torch.channels_last``) or 5 (``channels_last_3d``), on the device.
-    transform_device : callable, optional
-        Of a batch on the device; works on the loader's stream, in the thread that preloads, and returns what
-        is handed out. Slots can so carry uint8 and training see bfloat16.
+    {options}
 
     Raises
     ------
@@ -115,12 +107,70 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
     tensor([8, 9])
     """
 
-    fetch_threads = rank = None  # nor had what was pickled before any
-    _auto = False  # the number of workers is given; also to what was pickled before there was another way
+    if TYPE_CHECKING:
 
-    @suggesting(
-        start_method="multiprocessing_context", seed="generator", mp_context="multiprocessing_context"
-    )
+        def __getattr__(self, name: str) -> Any: ...  # the options
+
+    # What `collate_fn` returns is the batch. Without batching it is given a sample.
+    @overload
+    def __init__(
+        self: DataLoader[_Made], dataset: Samples[_Sample], batch_size: None, shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
+        num_workers: int | Literal["auto"] = 0, *, collate_fn: Callable[[_Sample], _Made],
+        pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
+        worker_init_fn: Callable[[int], object] | None = None,
+        multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None,
+        prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
+        in_order: bool = True, **options: Unpack[OneDeviceOptions],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: DataLoader[_Made], dataset: Samples[_Sample], batch_size: int = 1, shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
+        num_workers: int | Literal["auto"] = 0, *, collate_fn: Callable[[list[_Sample]], _Made],
+        pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
+        worker_init_fn: Callable[[int], object] | None = None,
+        multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None,
+        prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
+        in_order: bool = True, **options: Unpack[OneDeviceOptions],
+    ) -> None: ...  # fmt: skip
+    # Or what `transform_device` returns.
+    @overload
+    def __init__(
+        self: DataLoader[_Made], dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
+        num_workers: int | Literal["auto"] = 0, collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
+        worker_init_fn: Callable[[int], object] | None = None,
+        multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None, *,
+        prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
+        in_order: bool = True, transform_device: Callable[[Any], _Made], **options: Unpack[OneDeviceOptions],
+    ) -> None: ...  # fmt: skip
+    # One for each of `devices`.
+    @overload
+    def __init__(
+        self: DataLoader[list[Any]], dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
+        num_workers: int | Literal["auto"] = 0, collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
+        worker_init_fn: Callable[[int], object] | None = None,
+        multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None, *,
+        prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
+        in_order: bool = True, devices: Sequence[torch.device | str | int],
+        transform_device: Callable[[Any], Any] | None = None, **options: Unpack[OneDeviceOptions],
+    ) -> None: ...  # fmt: skip
+    # `default_collate` makes the batch: say what it is by DataLoader[...](...).
+    @overload
+    def __init__(
+        self, dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
+        num_workers: int | Literal["auto"] = 0, collate_fn: None = None,
+        pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
+        worker_init_fn: Callable[[int], object] | None = None,
+        multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None, *,
+        prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
+        in_order: bool = True, **options: Unpack[OneDeviceOptions],
+    ) -> None: ...  # fmt: skip
     def __init__(
         self,
         dataset,
@@ -141,54 +191,21 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         persistent_workers=False,
         pin_memory_device="",
         in_order=True,
-        snapshot_every_n_steps=1,
-        chunk_size=None,
-        dispatch="static",
-        rng="worker",
-        copy="auto",
-        slots=None,
-        slot_bytes=None,
-        backing="auto",
-        on_worker_death="raise",
-        max_restarts=3,
-        device=None,
-        devices=None,
-        preload=None,
-        non_blocking=True,
-        memory_format=None,
-        transform_device=None,
-        min_workers=None,
-        max_workers=None,
-        fetch_threads=None,
-        rank=None,
+        **options,
     ):
         # Other text is refused by torch, in its own words.
         self._auto = isinstance(num_workers, str) and num_workers == "auto"
+        for name, (_, rule) in rules(TorchOptions).items():
+            setattr(self, name, options.get(name, DEFAULTS.get(name, rule.default)))
+        flag("non_blocking", self.non_blocking)
         if self._auto:
-            num_workers, min_workers, max_workers = bounds(num_workers, min_workers, max_workers, slots)
+            num_workers, self.min_workers, self.max_workers = bounds(
+                num_workers, self.min_workers, self.max_workers, self.slots
+            )
             # Nobody knows how many there will be: nothing may depend on it.
-            dispatch, rng = "dynamic", rng if rng == "sample" else "batch"
+            self.dispatch, self.rng = "dynamic", self.rng if self.rng == "sample" else "batch"
         else:
-            check_bounds(num_workers, min_workers=min_workers, max_workers=max_workers)
-        self.min_workers, self.max_workers = min_workers, max_workers
-        self.snapshot_every_n_steps = snapshot_every_n_steps
-        self.chunk_size = chunk_size
-        self.dispatch = dispatch
-        self.rng = rng
-        self.copy = copy
-        self.slots = slots
-        self.slot_bytes = slot_bytes
-        self.backing = backing
-        self.on_worker_death = on_worker_death
-        self.max_restarts = max_restarts
-        self.fetch_threads = fetch_threads
-        self.rank = rank
-        self.device = device
-        self.devices = devices
-        self.preload = preload
-        self.non_blocking = non_blocking
-        self.memory_format = memory_format
-        self.transform_device = transform_device
+            check_bounds(num_workers, min_workers=self.min_workers, max_workers=self.max_workers)
         super().__init__(
             dataset,
             batch_size,
@@ -218,25 +235,21 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         _device.check(self)
         # The extras are wrong now, not at the first batch. (If there is an accelerator is asked then: that
         # may initialize a driver, which a process that is yet to be forked must not have.)
-        options = self._core_options(self.preload or 0)
-        self.rank = options.rank
+        core = self._core_options(self.preload or 0)
+        self.rank = core.rank
         share(self)
-        if (
-            options.method == "thread"
-            and self._dataset_kind == private.DatasetKind.Iterable
-            and num_workers > 1
-        ):
+        if core.method == "thread" and self._dataset_kind == private.DatasetKind.Iterable and num_workers > 1:
             raise ValueError(
                 f"num_workers={num_workers} threads of {multiprocessing_context!r} would each read the whole of "
                 f"{type(dataset).__name__}: torch's get_worker_info() cannot tell threads of a process apart. Use one, "
                 "or processes"
             )
-        if fetch_threads is not None and self._dataset_kind == private.DatasetKind.Iterable:
+        if self.fetch_threads is not None and self._dataset_kind == private.DatasetKind.Iterable:
             raise ValueError(
-                f"fetch_threads={fetch_threads} reads samples by their indices; {type(dataset).__name__} is an "
+                f"fetch_threads={self.fetch_threads} reads samples by their indices; {type(dataset).__name__} is an "
                 "iterable dataset, which gives one after the other"
             )
-        if dispatch == "dynamic" and rng == "worker" and num_workers:
+        if self.dispatch == "dynamic" and self.rng == "worker" and num_workers:
             warnings.warn(
                 "dispatch='dynamic' needs rng='batch': with rng='worker' what a sample draws depends on its "
                 "worker, so that batches go to the workers in turn. Give rng='batch', or leave dispatch out",
@@ -253,12 +266,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         self._tuner = Tuner(self.num_workers, self.min_workers, self.max_workers) if self._auto else None
         register(self)
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         # A copy, here or in another process, has workers and figures of its own.
         own = {"_engines", "_concurrency", "_latest", "_left", "_epochs", "_iterator", "_tuner"}
         return {**{k: v for k, v in self.__dict__.items() if k not in own}, "_iterator": None}
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         resume = state.get("_resume")
         self.__dict__.update(state)
         self._begin()
@@ -283,7 +296,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         )
 
     @property
-    def slipring_device(self):
+    def slipring_device(self) -> torch.device | None:
         """`device`, for clients whose own loaders have an attribute of that name (Accelerate)."""
         return self.device
 
@@ -337,7 +350,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             made = WorkersIterator(self)
         return made
 
-    def __iter__(self):
+    def __iter__(self) -> _Iterator[T_co]:
         if isinstance(self._iterator, Epoch) and self._iterator.foreign:
             self._iterator = None  # a forked child starts workers of its own
         resume = self._resume
@@ -363,7 +376,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
 
     # ---- how many workers
 
-    def resize(self, num_workers):
+    def resize(self, num_workers: int) -> None:
         """Have so many workers from now on: see `slipring.Loader.resize`.
 
         In the middle of an epoch where nothing depends on them, with ``rng='batch'``, ``dispatch='dynamic'`` and
@@ -398,13 +411,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             iterator.resize(self._core_options())
 
     @property
-    def tuning(self):
+    def tuning(self) -> Tuning | None:
         """Tuning or None: how ``num_workers="auto"`` goes; None where the number was given."""
         return None if self._tuner is None else self._tuner.tuning
 
     # ---- state
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         """Return where the newest iterator is, or was when it was dropped.
 
         Of constant size for map datasets, whatever was read so far; streams add each worker's position, and
@@ -425,7 +438,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
             raise self._left
         return initial(self) if self._left is None else dict(self._left)
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Have the next iterator go on where `state_dict` was taken; ``{}`` begins anew.
 
         Ranks and batch size may be others than those of the state, which may be any rank's, and a list of all
@@ -453,14 +466,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
 
     # ---- figures, end
 
-    def stats(self):
+    def stats(self) -> Stats:
         """Return the `slipring.Stats` since the loader was made.
 
         Without workers it counts batches and what reading and collating them takes: nothing lies in a slot.
         """
         return self._engines.stats(self._core_options().n_slots)
 
-    def report(self, *, headroom=None, ranks=False):
+    def report(self, *, headroom: object = None, ranks: bool = False) -> Report:
         """Return the `slipring.monitor.report.Report`; see `slipring.Loader.report`."""
         from slipring._core.reporting import report
 
@@ -475,7 +488,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
         )
         return made.gathered() if ranks else made
 
-    def close(self):
+    def close(self) -> None:
         """End workers and iterations. Batches still held stay valid. The loader can be used again."""
         self._iterator = None
         self._engines.close()
@@ -483,10 +496,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co], metaclass=StandIn):
 
     _rest = close  # for `slipring.replay`
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 

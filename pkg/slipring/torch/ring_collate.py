@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from slipring._core._ring import MAX_SLOTS
+from slipring._core.arguments import function, integer
 from slipring.errors import SlipringError
-from slipring.options import MAX_SLOTS, function, integer
 from slipring.queue import Queue
 
 if TYPE_CHECKING:

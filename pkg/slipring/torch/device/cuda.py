@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
+from slipring._core.arguments import function, integer
 from slipring.errors import shown, told
-from slipring.options import function, integer
 
 _idle = collections.defaultdict(list)  # device -> streams that nobody copies on
 

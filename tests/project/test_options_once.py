@@ -1,0 +1,143 @@
+"""An option is declared once, in slipring/options.py, and reaches every loader: signature, help() and the loader."""
+
+import ast
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import options
+from slipring._core.declare import rules
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "pkg" / "slipring"
+COMMON, FLOW = (kind.__annotations__ for kind in (options.CommonOptions, options.FlowOptions))
+FRONTENDS = ("loader.py", "streams/loader.py", "torch/loader.py", "ray/loader.py")
+
+
+def loaders():
+    """Each loader, by its name -> (it, the options that it declares)."""
+    found = {
+        "Loader": (slipring.Loader, options.LoaderOptions),
+        "stream": (slipring.stream, options.StreamOptions),
+    }
+    for name, module, loader, declared in (
+        ("torch.DataLoader", "slipring.torch", "DataLoader", options.TorchOptions),
+        ("ray.Loader", "slipring.ray", "Loader", options.RayOptions),
+    ):
+        try:
+            found[name] = getattr(importlib.import_module(module), loader), declared
+        except ImportError:
+            pass
+    return found
+
+
+LOADERS = loaders()
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_each_declared_option_is_in_the_signature_with_its_default_and_in_the_documentation(loader):
+    made, declared = LOADERS[loader]
+    parameters = inspect.signature(made).parameters
+    assert not [p for p in parameters.values() if p.kind is p.VAR_KEYWORD]
+    assert set(COMMON) <= set(declared.__annotations__) <= set(parameters)
+    for name, (_, rule) in rules(declared).items():
+        assert f"\n    {name} : " in made.__doc__, name
+        assert parameters[name].default == rule.default or loader in ("torch.DataLoader", "ray.Loader"), name
+
+
+@pytest.mark.parametrize("frontend", FRONTENDS)
+def test_no_frontend_repeats_an_option(frontend):
+    tree = ast.parse((PACKAGE / frontend).read_text())
+    constructors = [
+        n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in ("__init__", "stream")
+    ]
+    repeated = {a.arg for n in constructors for a in (*n.args.args, *n.args.kwonlyargs)} & set(FLOW)
+    if frontend.startswith("torch/"):  # torch's own parameters, some of which are ours too
+        import torch
+
+        repeated -= set(inspect.signature(torch.utils.data.DataLoader).parameters)
+    assert constructors and not repeated
+
+
+def test_torchs_parameters_are_torchs():
+    torch = pytest.importorskip("torch")
+    theirs = inspect.signature(torch.utils.data.DataLoader).parameters
+    ours = inspect.signature(LOADERS["torch.DataLoader"][0]).parameters
+    for name, parameter in theirs.items():
+        assert (ours[name].kind, ours[name].default) == (parameter.kind, parameter.default), name
+    assert list(ours)[: len(theirs)] == list(theirs)
+
+
+VALUES = {
+    "rng": "batch", "dispatch": "dynamic", "on_worker_death": "respawn", "max_restarts": 7,
+    "snapshot_every_n_steps": 5, "slots": 40, "slot_bytes": 1 << 20, "backing": "memfd", "copy": "always",
+}  # fmt: skip
+
+
+def test_the_values_here_are_of_all_common_options():
+    assert set(VALUES) | {"chunk_size", "fetch_threads"} == set(COMMON)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_is_given_arrives(name):
+    value = {name: VALUES[name]}
+    assert getattr(slipring.Loader([1, 2], num_workers=1, **value).options, name) == VALUES[name]
+    stream = slipring.stream([{"x": np.arange(3)}], 2, num_workers=1, **value)
+    assert getattr(stream.options, name) == VALUES[name]
+    if "torch.DataLoader" in LOADERS:
+        loader = LOADERS["torch.DataLoader"][0]([1, 2], num_workers=1, **{"rng": "batch", **value})
+        assert getattr(loader, name) == getattr(loader._core_options(), name) == VALUES[name]
+
+
+NEW = """
+import dataclasses, inspect
+import numpy as np
+import slipring
+assert inspect.signature(slipring.Loader).parameters["skip_none"].default is False
+assert "skip_none : bool, default False\\n        Leave out samples that are None." in slipring.Loader.__doc__
+assert slipring.Loader([1], skip_none=True).options.skip_none is True
+assert slipring.stream([{"x": np.arange(3)}], 2, skip_none=True).options.skip_none is True
+try:
+    slipring.Loader([1], skip_none="yes")
+except TypeError as error:
+    assert "skip_none must be True or False, not 'yes'" in str(error)
+else:
+    raise AssertionError("it is not checked")
+"""
+
+
+def test_a_new_common_option_takes_one_declaration(tmp_path):
+    """A copy of the package in which one field was added to `CommonOptions`."""
+    copy = tmp_path / "slipring"
+    copy.mkdir()
+    for entry in PACKAGE.iterdir():
+        if entry.name not in ("options.py", "__pycache__"):
+            (copy / entry.name).symlink_to(entry)
+    text = (PACKAGE / "options.py").read_text()
+    place = "class FlowOptions(CommonOptions"
+    field = '    skip_none: Annotated[bool, Rule(False, "Leave out samples that are None.")]\n\n\n'
+    before, _, after = text.partition(place)
+    (copy / "options.py").write_text(before.rstrip() + "\n" + field + place + after)
+    code = NEW
+    if "torch.DataLoader" in LOADERS:
+        code += "from slipring.torch import DataLoader\n"
+        code += "assert DataLoader([1], skip_none=True)._core_options().skip_none\n"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_positional_arguments_end_behind_batch_size_and_the_error_says_so():
+    with pytest.raises(
+        TypeError, match="takes dataset, batch_size by position, and all other arguments by name"
+    ):
+        slipring.Loader([1, 2], 2, True)
