@@ -97,8 +97,8 @@ def test_a_loader_starts_no_worker_after_ray_shutdown_and_says_why(when):
             batches = iter(loader)
             assert len(next(batches)["id"]) == 16
             worker = psutil.Process(loader.report().workers[0].pid)
+            worker.kill()  # as Ray does when its store goes; nobody looks before the next batch is asked for
             ray.shutdown()
-            worker.kill()  # as Ray does when its store goes
         else:
             ray.shutdown()
             batches = loader

@@ -235,7 +235,7 @@ def told(loader):
         state = loader.state_dict()
     except RuntimeError:  # something Stateful was interrupted in the midst of a batch
         return None
-    if "yielded" in state:
+    if state["yielded"] is not None:
         return state["yielded"] + len(state["above"])
     return sum(place["batches"] for place in state["workers"])
 

@@ -11,7 +11,8 @@ from tests.fault import points
 from tests.fault.procs import ROOT, told
 from tests.fault.steps import ELSEWHERE, MUST_BE_ZERO, QUICK_JOBS
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow]
+# The first test compiles the ring.
+pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """An option is declared once, in slipring/options.py, and reaches every loader: signature, help() and the loader."""
 
 import ast
+import contextlib
 import importlib
 import inspect
 import os
@@ -31,10 +32,8 @@ def loaders():
         ("torch.DataLoader", "slipring.torch", "DataLoader", options.TorchOptions),
         ("ray.Loader", "slipring.ray", "Loader", options.RayOptions),
     ):
-        try:
+        with contextlib.suppress(ImportError):
             found[name] = getattr(importlib.import_module(module), loader), declared
-        except ImportError:
-            pass
     return found
 
 

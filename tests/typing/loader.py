@@ -75,7 +75,6 @@ slipring.Loader(Images(), None, collate_fn=together)  # type: ignore[arg-type]
 assert_type(slipring.Loader(Images(), None), slipring.Loader[tuple[Floats, int]])
 assert_type(slipring.Loader(Lines(), batch_size=None), slipring.Loader[str])
 assert_type(slipring.Loader(Whole(), 4), slipring.Loader[dict[str, NDArray[Any]]])
-slipring.Loader(Whole(), 4, chunk_size=2)  # type: ignore[call-overload]
 slipring.Loader(Whole(), None)  # type: ignore[call-overload]
 
 # ---- or what the user says it is

@@ -157,46 +157,58 @@ class StatefulDistributedSampler(torch.utils.data.distributed.DistributedSampler
         self.next_yielded = state_dict["yielded"]
 
 
-_SIGNATURE = inspect.signature(DataLoader.__init__)
+def _signature():
+    """Return DataLoader's, with what torchdata adds to torch's arguments directly behind these."""
+    signature = inspect.signature(DataLoader.__init__)
+    names, parameters = list(signature.parameters), list(signature.parameters.values())
+    moved = parameters.pop(names.index("snapshot_every_n_steps"))
+    parameters.insert(names.index("in_order") + 1, moved)
+    return signature.replace(parameters=parameters)
 
 
-class StatefulDataLoader(DataLoader[T_co]):
-    """`torchdata.stateful_dataloader.StatefulDataLoader` over slipring's ring.
+_SIGNATURE = _signature()
 
-    It is `slipring.torch.DataLoader` by torchdata's name, with torchdata's order of a shuffled epoch
-    (`RandomSampler`). torchdata's arguments stand where torchdata has them; slipring's may follow by name.
-    A state is exact after every batch, whatever `snapshot_every_n_steps` is, and has a form of its own: the
-    number says how often workers ask what is Stateful, and so what a resume reads again. A state that
-    torchdata 0.11 has saved can be loaded. See ``docs/adapters.md`` for what differs.
+if TYPE_CHECKING:
+    StatefulDataLoader = (
+        DataLoader  # type checkers know an inherited constructor's result by its own class alone
+    )
+else:
 
-    Parameters
-    ----------
-    dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last
-    timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor, persistent_workers
-    pin_memory_device, in_order, snapshot_every_n_steps
-        As torchdata's.
-    **slipring
-        `slipring.torch.DataLoader`'s other arguments: ``device``, ``on_worker_death``, ...
+    class StatefulDataLoader(DataLoader[T_co]):
+        """`torchdata.stateful_dataloader.StatefulDataLoader` over slipring's ring.
 
-    Raises
-    ------
-    TypeError, ValueError, RuntimeError
-        At construction; for torch's arguments with torch's text.
+        It is `slipring.torch.DataLoader` by torchdata's name, with torchdata's order of a shuffled epoch
+        (`RandomSampler`). torchdata's arguments stand where torchdata has them; slipring's may follow by name.
+        A state is exact after every batch, whatever `snapshot_every_n_steps` is, and has a form of its own: the
+        number says how often workers ask what is Stateful, and so what a resume reads again. A state that
+        torchdata 0.11 has saved can be loaded. See ``docs/adapters.md`` for what differs.
 
-    Examples
-    --------
-    >>> from slipring.compat.torchdata import StatefulDataLoader
-    >>> batches = iter(loader := StatefulDataLoader(range(6), batch_size=2))
-    >>> next(batches)
-    tensor([0, 1])
-    >>> state = loader.state_dict()
-    >>> again = StatefulDataLoader(range(6), batch_size=2)
-    >>> again.load_state_dict(state)
-    >>> next(iter(again))
-    tensor([2, 3])
-    """
+        Parameters
+        ----------
+        dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last
+        timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor, persistent_workers
+        pin_memory_device, in_order, snapshot_every_n_steps
+            As torchdata's.
+        **slipring
+            `slipring.torch.DataLoader`'s other arguments: ``device``, ``on_worker_death``, ...
 
-    if not TYPE_CHECKING:  # its arguments are those of slipring.torch.DataLoader
+        Raises
+        ------
+        TypeError, ValueError, RuntimeError
+            At construction; for torch's arguments with torch's text.
+
+        Examples
+        --------
+        >>> from slipring.compat.torchdata import StatefulDataLoader
+        >>> batches = iter(loader := StatefulDataLoader(range(6), batch_size=2))
+        >>> next(batches)
+        tensor([0, 1])
+        >>> state = loader.state_dict()
+        >>> again = StatefulDataLoader(range(6), batch_size=2)
+        >>> again.load_state_dict(state)
+        >>> next(iter(again))
+        tensor([2, 3])
+        """
 
         def __init__(self, *args, **kwargs):
             try:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
     from typing import Literal
 
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
     from typing_extensions import Self, TypeVar, Unpack
 
     from slipring._core.tuning import Tuning
@@ -57,7 +56,9 @@ if TYPE_CHECKING:
     _Made = TypeVar("_Made")
     _Sample = TypeVar("_Sample")
 
-    class _Iterator(_BaseDataLoaderIter, Generic[T_co]):  # what both iterators have, with workers and without
+    class _Iterator(
+        private.BaseIterator, Generic[T_co]
+    ):  # what both iterators have, with workers and without
         def __iter__(self) -> Self: ...
         def __next__(self) -> T_co: ...
         def state_dict(self) -> dict[str, Any]: ...
@@ -110,6 +111,8 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...  # the options
+
+    _auto = False  # the number of workers is given
 
     # What `collate_fn` returns is the batch. Without batching it is given a sample.
     @overload
@@ -195,8 +198,8 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
     ):
         # Other text is refused by torch, in its own words.
         self._auto = isinstance(num_workers, str) and num_workers == "auto"
-        for name, (_, rule) in rules(TorchOptions).items():
-            setattr(self, name, options.get(name, DEFAULTS.get(name, rule.default)))
+        for name in TorchOptions.__annotations__:
+            setattr(self, name, options.get(name, getattr(type(self), name)))
         flag("non_blocking", self.non_blocking)
         if self._auto:
             num_workers, self.min_workers, self.max_workers = bounds(
@@ -501,6 +504,10 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+for _name, (_, _rule) in rules(TorchOptions).items():  # of loaders of torch's too, that are unpickled as ours
+    setattr(DataLoader, _name, DEFAULTS.get(_name, _rule.default))
 
 
 def _pinning(transform):
