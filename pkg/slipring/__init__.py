@@ -6,7 +6,6 @@ from slipring import _platform
 
 _platform.check()
 
-from slipring import errors
 from slipring._core._codec import empty
 from slipring._core._collate import default_collate
 from slipring._core.seeding import rng
@@ -48,18 +47,9 @@ __all__ = [
     "stream",
 ]
 
-# They were here once, and programs that look for them here go on.
-_IN_ERRORS = frozenset({
-    "BatchTooLarge",
-    "Closed",
-    "CorruptBatch",
-    "DescriptorClosed",
-    "ShutDown",
-    "SlotsExhausted",
-    "TooManyProcesses",
-    "WorkerMemoryWarning",
-})  # fmt: skip
-
+# They are made in private modules, but pickled and documented by the names that users have.
+for _public in (WorkerInfo, default_collate, empty, get_worker_info, rng):
+    _public.__module__ = __name__
 
 # Asked for seldom: imported then.
 _SELDOM = {
@@ -74,11 +64,9 @@ if TYPE_CHECKING:
     from slipring.monitor.progress import progress
     from slipring.monitor.replay import replay
     from slipring.streams import stream
-else:  # to type checkers they are in slipring.errors alone, so that they see misspelt names
+else:
 
     def __getattr__(name):
-        if name in _IN_ERRORS:
-            return getattr(errors, name)
         if name in _SELDOM:
             import importlib
 

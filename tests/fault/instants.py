@@ -31,7 +31,7 @@ ROWS, SIZE = 24, 4
 WHOLE = [list(range(first, first + SIZE)) for first in range(0, ROWS, SIZE)]
 FAILURES = (
     slipring.WorkerError,
-    slipring.CorruptBatch,
+    slipring.errors.CorruptBatch,
     ValueError,
 )  # looked up once: not in Python, in a `try`
 BAD = 2  # the batch in whose place an exception comes, where one does

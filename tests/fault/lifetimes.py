@@ -145,7 +145,7 @@ class Life:
             assert not one.left, f"ended with {one.left} to come"
             self.iterations.remove(one)
             return
-        except slipring.Closed:
+        except slipring.errors.Closed:
             self.iterations.remove(one)  # its loader was closed, or iterated again
             self.done["closed"] += 1
             return

@@ -34,7 +34,8 @@ from tests.fault.step_parts import (
 
 # isort: split
 # step_job has put the points into it by now.
-from slipring import Queue, ShutDown
+from slipring import Queue
+from slipring.errors import ShutDown
 from tests.support.inside import count_of
 
 VICTIM, FORERUNNER = 1, 2  # as whom processes are struck

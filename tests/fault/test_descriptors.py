@@ -12,7 +12,8 @@ import time
 
 import pytest
 
-from slipring import DescriptorClosed, Loader, Queue, WorkerDied
+from slipring import Loader, Queue, WorkerDied
+from slipring.errors import DescriptorClosed
 from tests.fault.procs import ROOT, Program, alive, state, until, wait_dead, worker_pids
 from tests.fault.scenes import MARK, Closing, Rows, contents
 from tests.support import inside

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from slipring import BatchTooLarge, Loader, SegmentFull, WorkerError
+from slipring import Loader, SegmentFull, WorkerError
+from slipring.errors import BatchTooLarge
 from tests.fault.procs import circulating
 from tests.fault.scenes import Named, Sized
 from tests.support.inside import engine_of

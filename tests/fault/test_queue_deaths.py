@@ -12,7 +12,8 @@ import time
 import numpy as np
 import pytest
 
-from slipring import Queue, ShutDown
+from slipring import Queue
+from slipring.errors import ShutDown
 from tests.fault.procs import sleeps_in_futex, until, wait_dead
 from tests.parts import slow
 from tests.support.inside import count_of

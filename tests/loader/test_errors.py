@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring import Closed, Loader, LoaderTimeout, WorkerError
+from slipring import Loader, LoaderTimeout, WorkerError
+from slipring.errors import Closed
 from tests.datasets import (
     Awkward,
     Failing,
@@ -226,7 +227,7 @@ def test_a_batch_that_cannot_be_unpickled_here_does_not_end_the_iteration(num_wo
         for _ in range(2):
             first, second, third = outcomes(iter(loader))
             assert (first, third) == ([1], [3])
-            assert type(second) is slipring.CorruptBatch and "does not come back" in str(second)
+            assert type(second) is slipring.errors.CorruptBatch and "does not come back" in str(second)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -236,7 +237,7 @@ def test_a_batch_that_is_too_large_says_how_large_and_what_to_raise(num_workers)
         for _ in range(2):
             first, second, third = outcomes(iter(loader))
             assert first.nbytes == third.nbytes == 10
-            assert type(second) is slipring.BatchTooLarge and isinstance(second, ValueError)
+            assert type(second) is slipring.errors.BatchTooLarge and isinstance(second, ValueError)
             assert second.limit == 1 << 16 and second.needed >= 1 << 20
             assert "slot_bytes" in str(second)
 
@@ -253,7 +254,7 @@ def test_more_indices_than_a_slot_has_room_for_name_what_helps(options, remedies
     n = (64 << 20 if not options else 1 << 16) // 8 + 1
     with Loader(range(n), n, num_workers=1, **options) as loader:
         (error,) = outcomes(iter(loader))
-    assert type(error) is slipring.BatchTooLarge and error.needed == 8 * n
+    assert type(error) is slipring.errors.BatchTooLarge and error.needed == 8 * n
     assert all(remedy in str(error) for remedy in remedies)
     assert ("slot_bytes" in str(error)) == ("slot_bytes" in options)
 

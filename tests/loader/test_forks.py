@@ -12,7 +12,8 @@ import traceback
 
 import pytest
 
-from slipring import Closed, Loader
+from slipring import Loader
+from slipring.errors import Closed
 from tests.datasets import Shard, Squares, flat, numbers
 from tests.leaks import started_by_us
 

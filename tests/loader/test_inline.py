@@ -232,4 +232,4 @@ def test_who_closes_while_another_thread_makes_a_batch_leaves_it_to_that(end):
     thread.join()
     if end == "end the iteration":
         assert values(loader) == [[0, 1], [2, 3]]
-    assert [type(error) for error in raised] == [slipring.Closed]
+    assert [type(error) for error in raised] == [slipring.errors.Closed]

@@ -11,7 +11,8 @@ import weakref
 import pytest
 
 import slipring
-from slipring import Closed, Loader
+from slipring import Loader
+from slipring.errors import Closed
 from tests.datasets import Shard, Squares, Stream, Waiting, Where, flat, leave_be, numbers, wait_for_file
 from tests.leaks import started_by_us
 from tests.support.inside import local_pool

@@ -9,7 +9,8 @@ import warnings
 import numpy as np
 import pytest
 
-from slipring import Loader, WorkerMemoryWarning
+from slipring import Loader
+from slipring.errors import WorkerMemoryWarning
 from tests.fault.procs import state, until
 from tests.support.inside import engine_of, engines_of, memory_available
 from tests.support.inside import memory as growth

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from slipring import Closed, Loader, LoaderTimeout
+from slipring import Loader, LoaderTimeout
+from slipring.errors import Closed
 from tests.datasets import Squares, numbers, patiently
 from tests.support.inside import Given, Handed, Prefetcher, ReadHere, engine
 

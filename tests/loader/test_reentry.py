@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from slipring import Closed, Loader
+from slipring import Loader
+from slipring.errors import Closed
 
 N = 60
 MAIN = os.getpid()

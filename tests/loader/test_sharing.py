@@ -6,7 +6,8 @@ import threading
 import pytest
 
 import slipring
-from slipring import Closed, Loader
+from slipring import Loader
+from slipring.errors import Closed
 from tests.datasets import Squares
 
 

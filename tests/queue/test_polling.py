@@ -14,7 +14,8 @@ import time
 import numpy as np
 import pytest
 
-from slipring import Queue, ShutDown
+from slipring import Queue
+from slipring.errors import ShutDown
 from tests.loader.test_forks import in_child
 from tests.support.inside import count_of
 

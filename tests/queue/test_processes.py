@@ -10,7 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from slipring import Queue, ShutDown, TooManyProcesses
+from slipring import Queue
+from slipring.errors import ShutDown, TooManyProcesses
 from tests.loader.test_forks import in_child
 from tests.support.inside import count_of
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring import BatchTooLarge, Closed, Queue, SegmentFull, ShutDown
+from slipring import Queue, SegmentFull
+from slipring.errors import BatchTooLarge, Closed, ShutDown
 from tests.support.inside import count_of
 
 
@@ -192,7 +193,7 @@ def test_what_cannot_be_rebuilt_is_lost_and_said():
     q = Queue(2)
     q.put(Trap())
     q.put("fine")
-    with pytest.raises(slipring.CorruptBatch, match="cannot be unpickled here: ValueError"):
+    with pytest.raises(slipring.errors.CorruptBatch, match="cannot be unpickled here: ValueError"):
         q.get()
     assert q.get() == "fine" and count_of(q)() == (0, 2)
 
@@ -208,7 +209,7 @@ def test_what_a_handler_raised_in_an_earlier_call_is_not_taken_for_what_unpickli
                 signal.setitimer(signal.ITIMER_REAL, 0.001)
                 q.get(timeout=60)
             q.put(Trap())
-            with pytest.raises(slipring.CorruptBatch, match="cannot be unpickled here: ValueError"):
+            with pytest.raises(slipring.errors.CorruptBatch, match="cannot be unpickled here: ValueError"):
                 q.get()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -364,6 +365,6 @@ def test_what_cannot_be_rebuilt_is_said_where_the_repr_of_the_reason_raises():
     q = Queue(2)
     q.put(Silent())
     with pytest.raises(
-        slipring.CorruptBatch, match="unpickled here: <a Unsaid whose repr raises ZeroDivision"
+        slipring.errors.CorruptBatch, match="unpickled here: <a Unsaid whose repr raises ZeroDivision"
     ):
         q.get()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring import Loader
+from slipring import Loader, WorkerInfo
 from slipring._core import fetch
 from slipring._core.arguments import flag, function, integer, iterable
 from slipring._core.pytree import leaves_of, map_leaves
-from slipring._core.worker_info import process_worker_info as get_worker_info
+from slipring._core.worker_info import process_worker_info
 from slipring.compat import paddle_own as own
 from slipring.compat.paddle_sampler import BatchSampler, EndlessSampler, NoLength
 from slipring.compat.refusals import refusing_by
@@ -39,6 +39,11 @@ def set_autotune_config(use_autotune: bool, tuning_steps: int = 500) -> None:
     flag("use_autotune", use_autotune)
     integer("tuning_steps", tuning_steps, 1)
     _tuning.update(use=use_autotune)
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Return the `slipring.WorkerInfo` of this worker process; None in others, whether or not a thread is a worker."""
+    return process_worker_info()
 
 
 class DataLoader:

@@ -29,3 +29,6 @@ __all__ = [
     "from_torchvision",
     "size",
 ]
+
+for _public in (Backend, backend):  # pickled and documented by the names that users have
+    _public.__module__ = __name__
