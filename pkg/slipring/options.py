@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 _Made = TypeVar("_Made", bound=Callable[..., Any])
 
-MAX_FETCH_THREADS = (
-    1024  # of one worker: more wait for their turn on a processor, not for a disk or a network
-)
+MAX_FETCH_THREADS = 1024  # of one worker; more would wait for a processor, not for a disk or a network
 
 
 # ---- the declarations

@@ -166,9 +166,8 @@ def _documented(text, given, options):
     lines = []
     for name, (kind, rule) in options.items():
         lines += [f"{name} : {_named(kind)}, default {given[name].default!r}"]
-        lines += textwrap.wrap(
-            " ".join(rule.doc.split()), 112, initial_indent="    ", subsequent_indent="    "
-        )
+        text_of = textwrap.wrap(" ".join(rule.doc.split()), 108, break_on_hyphens=False)
+        lines += [f"    {line}" for line in text_of]
     return text.replace(found[0], textwrap.indent("\n".join(lines), found[1]))
 
 

@@ -199,7 +199,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         # Other text is refused by torch, in its own words.
         self._auto = isinstance(num_workers, str) and num_workers == "auto"
         for name in TorchOptions.__annotations__:
-            setattr(self, name, options.get(name, getattr(type(self), name)))
+            setattr(self, name, options.get(name, getattr(DataLoader, name)))
         flag("non_blocking", self.non_blocking)
         if self._auto:
             num_workers, self.min_workers, self.max_workers = bounds(
