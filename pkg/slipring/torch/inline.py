@@ -181,7 +181,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         self._positions.failed(number)
 
     def _make(self):
-        """Make the next batch, into `_ready`."""
+        """Make the next batch, into `_ready`, or `_part` if it is yet to be moved."""
         order = self._order
         if not self._spent_from:
             self._spent_from = now()
@@ -220,7 +220,10 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
             notes = [(order.seq - 1, None, None), *notes]
         # No call from here on: all of it has happened, or nothing.
         self._made += notes
-        self._ready = [data]
+        if self._mover is None:
+            self._ready = [data]
+        else:  # never in `_ready`: a thread that leaves next() would take it there, and not on its device
+            self._part = [data]
         self._dataset_fetcher.read = []
         self._index = None
         self._meter.batches += 1
@@ -273,7 +276,6 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         while len(parts) < len(self._mover.places):
             if self._part is None:
                 self._make()
-                self._part, self._ready = self._ready, None
             try:
                 self._mover.follow_caller()
                 part = self._mover.copy_to_device(len(parts), self._part[0], -1)
