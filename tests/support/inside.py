@@ -74,6 +74,11 @@ def ledger_of(loader):
     return loader._ledger
 
 
+def ready_of(iterator):
+    """Return [the batch] that an iterator of torch's loader has made and not handed out, or None."""
+    return iterator._ready
+
+
 def count_of(queue):
     """Return the method of a slipring.Queue that counts its slots: (READY, FREE)."""
     return queue._count

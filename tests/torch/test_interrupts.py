@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from slipring import Loader  # noqa: E402
 from slipring.torch import DataLoader, iterators  # noqa: E402
-from tests.support.inside import engine_of, engines_of  # noqa: E402
+from tests.support.inside import engine_of, engines_of, ready_of  # noqa: E402
 
 
 class Raised(Exception):
@@ -120,6 +120,25 @@ def test_each_batch_goes_to_one_of_the_threads_that_ask(make, arguments):
             sys.setswitchinterval(interval)
         assert sorted(got) == list(range(n))
         del it, threads
+
+
+def test_another_thread_never_finds_a_batch_that_is_not_on_its_device_yet():
+    found = []
+    with DataLoader(Numbers(8), 2, device="cpu", transform_device=lambda batch: ("moved", batch)) as loader:
+        it = iter(loader)
+
+        def look(frame, event, arg):  # as a thread would that runs between any two instructions
+            frame.f_trace_opcodes = True
+            if (ready := ready_of(it)) is not None:
+                found.append(ready[0])
+            return look
+
+        sys.settrace(look)
+        try:
+            assert len(list(it)) == 4
+        finally:
+            sys.settrace(None)
+    assert found and all(type(one) is tuple and one[0] == "moved" for one in found)
 
 
 def test_a_state_is_refused_behind_a_next_that_was_interrupted_and_given_behind_the_one_after(interrupt):
