@@ -85,6 +85,11 @@ class Loader(Generic[_Batch]):
     [64 81]
     """
 
+    dataset: Any
+    options: Options
+    is_stream: bool
+    seed: int
+
     # An adapter's own worker, and what makes an exception of a worker's record: see `Job`, `LoaderIterator`.
     _worker_class, _rebuild = None, staticmethod(error_record.rebuild)
 

@@ -189,7 +189,7 @@ class FlowOptions(CommonOptions, total=False):
 
 _RANK = Rule(
     None,
-    """The rank whose random numbers are drawn. Default: the sampler's `rank` (`BatchSampler`, torch's
+    """The rank whose random numbers are drawn. Default: the sampler's `rank` (`slipring.BatchSampler`, torch's
     DistributedSampler), else torch.distributed's, else 0. Ranks that load the same samples, as in a tensor-parallel
     group, need the same. Random numbers of iterable datasets depend on `seed` and worker: give each rank another
     `seed`.""",

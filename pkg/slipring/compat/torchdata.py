@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch.utils.data import IterableDataset
+from torch.utils.data.distributed import DistributedSampler
 
 from slipring.errors import shown
 from slipring.torch import DataLoader
@@ -101,7 +102,7 @@ class RandomSampler(torch.utils.data.RandomSampler):
 _AT_ONCE = 32  # indices with replacement are drawn so many at a time, as torchdata draws them
 
 
-class StatefulDistributedSampler(torch.utils.data.distributed.DistributedSampler[Any]):
+class StatefulDistributedSampler(DistributedSampler[Any]):
     """torch's DistributedSampler, which can say how many indices it has given, and goes on behind those.
 
     Parameters

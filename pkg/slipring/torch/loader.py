@@ -109,8 +109,15 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
     """
 
     if TYPE_CHECKING:
+        num_workers: int
+        prefetch_factor: int | None
+        min_workers: int | None
+        max_workers: int | None
+        dispatch: str
+        rng: str
+        rank: int | None
 
-        def __getattr__(self, name: str) -> Any: ...  # the options
+        def __getattr__(self, name: str) -> Any: ...  # the other options
 
     _auto = False  # the number of workers is given
 
