@@ -11,9 +11,9 @@ import torch.utils.data
 
 from slipring._core import process_pool as _process_pool  # noqa: F401 - torch has imported its slow parts
 from slipring._core._ring import MAX_WORKERS
-from slipring._core.arguments import flag, function, integer, iterable
+from slipring._core.arguments import function, integer, iterable
 from slipring._core.concurrency import Concurrency
-from slipring._core.declare import rules
+from slipring._core.declare import check, rules
 from slipring._core.engine_cache import EngineCache
 from slipring._core.shards import IterableSource
 from slipring._core.tuning import Tuner
@@ -205,9 +205,10 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
     ):
         # Other text is refused by torch, in its own words.
         self._auto = isinstance(num_workers, str) and num_workers == "auto"
-        for name in TorchOptions.__annotations__:
-            setattr(self, name, options.get(name, getattr(DataLoader, name)))
-        flag("non_blocking", self.non_blocking)
+        for name, (kind, rule) in rules(TorchOptions).items():
+            value = options.get(name, getattr(DataLoader, name))
+            # The core checks its options itself.
+            setattr(self, name, value if name in OF_THE_CORE else check(name, kind, rule, value))
         if self._auto:
             num_workers, self.min_workers, self.max_workers = bounds(
                 num_workers, self.min_workers, self.max_workers, self.slots

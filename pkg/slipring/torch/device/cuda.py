@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import torch
 
-from slipring._core.arguments import function, integer
 from slipring.errors import shown, told
 
 _idle = collections.defaultdict(list)  # device -> streams that nobody copies on
@@ -256,12 +255,10 @@ def check(loader):
         loader.device = checked("device", loader.device)
     if loader.devices is not None:
         loader.devices = _checked_all(loader.devices)
-    loader.preload = integer("preload", loader.preload, 0, 64, optional=True)
     if loader.memory_format is not None and not isinstance(loader.memory_format, torch.memory_format):
         raise TypeError(
             f"memory_format must be a torch.memory_format or None, not {shown(loader.memory_format)}"
         )
-    function("transform_device", loader.transform_device)
     for name in ("memory_format", "transform_device"):
         if getattr(loader, name) is not None and loader.device is None and loader.devices is None:
             raise ValueError(f"{name} is for batches on a device: give device= (it may be 'cpu') or devices=")
