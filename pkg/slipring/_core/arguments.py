@@ -1,4 +1,4 @@
-"""Checks of single arguments: what does not fit is refused with name, value and rule; TypeError or ValueError."""
+"""Checks of single arguments. The TypeError or ValueError of a wrong one has its name, its value and the rule."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def integer(
     optional: bool = False,
     hint: str = "",
 ) -> Any:
-    """Return an int from `least` to `most` as Python's; `hint` follows the text for what is below `least`."""
+    """Return `value` as an int from `least` to `most`, or raise an exception. `hint` ends the error below `least`."""
     if value is None and optional:
         return None
     try:
@@ -50,7 +50,7 @@ def integer(
 
 
 def epoch_number(value: SupportsIndex) -> int:
-    """Return the number of an epoch, whatever kind of integer it is."""
+    """Return the number of an epoch as an int; raise an exception unless it is one."""
     return integer("epoch", value, 0, MAX_EPOCH)
 
 
@@ -87,7 +87,7 @@ def real(name: str, value: Any, what: str = "a number") -> float:
 
 
 def check_shuffled(number: int) -> None:
-    """Check how many samples are shuffled."""
+    """Raise ValueError if a dataset has too many samples to shuffle."""
     if number > MAX_DRAWN:
         raise ValueError(
             f"shuffle=True makes an order of all {number} samples; {MAX_DRAWN} are the most: give a sampler that "
@@ -96,39 +96,39 @@ def check_shuffled(number: int) -> None:
 
 
 def seconds(name: str, value: Any) -> None:
-    """Check a time to wait."""
+    """Raise an exception unless `value` is a timeout in seconds."""
     if not 0 <= real(name, value, "a number of seconds") < math.inf:
         raise ValueError(f"{name} must be 0 (wait for ever) or seconds, not {shown(value)}")
 
 
 def flag(name: str, value: Any) -> None:
-    """Check a bool; None counts as False."""
+    """Raise TypeError unless `value` is a bool or None, which means False."""
     if not isinstance(value, (bool, type(None))):
         raise TypeError(f"{name} must be True or False, not {shown(value)}")
 
 
 def one_of(name: str, value: Any, allowed: Iterable[str | None], hint: str = "") -> None:
-    """Check a word; `hint` follows the text."""
+    """Raise ValueError unless `value` is one of the allowed strings. `hint` ends the error message."""
     if not isinstance(value, (str, type(None))) or value not in allowed:
         listed = ", ".join(map(repr, allowed))
         raise ValueError(f"{name} must be one of {listed}, not {shown(value)}{hint}")
 
 
 def function(name: str, value: Any) -> None:
-    """Check what is called, if it is given."""
+    """Raise TypeError unless `value` is callable or None."""
     if value is not None and not callable(value):
         raise TypeError(f"{name} must be callable or None, not {shown(value)}")
 
 
 def iterable(name: str, value: Any, what: str) -> None:
-    """Check what is iterated. Numpy's scalars, and arrays without a dimension, have its methods and are not."""
+    """Raise TypeError unless `value` is iterable; numpy scalars and arrays of 0 dimensions are not."""
     iterates = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
     if not iterates or isinstance(value, type) or is_scalar(value):
         raise TypeError(f"{name} must be {what}, not {shown(value)}")
 
 
 def map_dataset(name: str, value: Any) -> None:
-    """Check what has samples by number, and a length."""
+    """Raise TypeError unless `value` has the methods of a map dataset."""
     if not hasattr(value, "__getitem__") or not hasattr(value, "__len__") or is_scalar(value):
         raise TypeError(f"{name} must have __getitem__ and __len__; {type(value).__name__} has not")
 

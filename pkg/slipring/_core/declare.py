@@ -1,4 +1,4 @@
-"""What an option is, and how a constructor gets the options that are declared in `slipring.options`."""
+"""`Rule` describes an option; `declares` gives a constructor the options that `slipring.options` declares."""
 
 import dataclasses
 import difflib
@@ -18,7 +18,7 @@ _Declared = TypeVar("_Declared", bound=Callable[..., Any])
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What is known of an option besides its type.
+    """Default, documentation and check of an option.
 
     Parameters
     ----------
@@ -118,8 +118,8 @@ def declares(
 ) -> Callable[[_Declared], _Declared]:
     """Give a class's constructor, or a function, declared options in the place of its ``**options``.
 
-    They appear in its signature. ``{options}`` in its documentation becomes theirs. An argument that it does not have
-    is answered by the one that was meant.
+    They appear in its signature. ``{options}`` in its documentation becomes theirs. An unknown
+    argument raises a TypeError that suggests a known one.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def _named(kind):
 
 
 def suggesting(signature: inspect.Signature, **known: str) -> Callable[[_Declared], _Declared]:
-    """Have a constructor name the argument that was meant by one that it does not have."""
+    """Make a constructor suggest a known argument when it is given an unknown one."""
     names = signature.parameters
     positional = [name for name, p in names.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
 

@@ -170,9 +170,8 @@ def _signature():
 _SIGNATURE = _signature()
 
 if TYPE_CHECKING:
-    StatefulDataLoader = (
-        DataLoader  # type checkers know an inherited constructor's result by its own class alone
-    )
+    # Type checkers do not infer a subclass's type of batch from a constructor that it inherits.
+    StatefulDataLoader = DataLoader
 else:
 
     class StatefulDataLoader(DataLoader[T_co]):
@@ -181,8 +180,8 @@ else:
         It is `slipring.torch.DataLoader` by torchdata's name, with torchdata's order of a shuffled epoch
         (`RandomSampler`). torchdata's arguments stand where torchdata has them; slipring's may follow by name.
         A state is exact after every batch, whatever `snapshot_every_n_steps` is, and has a form of its own: the
-        number says how often workers ask what is Stateful, and so what a resume reads again. A state that
-        torchdata 0.11 has saved can be loaded. See ``docs/adapters.md`` for what differs.
+        number says how often workers ask Stateful objects for their states; a resume reads again what came after
+        that. A state that torchdata 0.11 has saved can be loaded. See ``docs/adapters.md`` for what differs.
 
         Parameters
         ----------
@@ -215,7 +214,7 @@ else:
             try:
                 bound = _SIGNATURE.bind(self, *args, **kwargs)
             except TypeError:
-                super().__init__(*args, **kwargs)  # says what is wrong with them
+                super().__init__(*args, **kwargs)  # raises the error that names the wrong argument
                 raise
             given = bound.arguments
             ordered = any(given.get(name) is not None for name in ("sampler", "batch_sampler", "generator"))
