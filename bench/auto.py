@@ -106,8 +106,9 @@ WORKLOADS: dict[str, tuple[Callable[[], Any], int, Callable[[], None]]] = {
 
 def measure(dataset: Any, size: int, step: Callable[[], None], workers: int | str) -> tuple[float, Any, int]:
     """Return (batches per second, tuning, batches until it was settled)."""
-    given = {"num_workers": workers} | ({"max_workers": MAX_WORKERS} if workers == "auto" else {})
-    with slipring.Loader(dataset, size, start_method="fork", **given) as loader:
+    count_of = (None, MAX_WORKERS) if workers == "auto" else workers
+    how = slipring.Workers(start_method="fork")
+    with slipring.Loader(dataset, size, num_workers=count_of, workers=how) as loader:
         batches = iter(loader)
         count = settled = 0
         begun = time.perf_counter()

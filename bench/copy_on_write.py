@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.machine import describe
+from slipring import Workers
 
 
 class Names:
@@ -51,7 +52,7 @@ def measure(names: Sequence[str], chunk: int) -> list[int]:
     from slipring import Loader
 
     dataset = Names(names, chunk)
-    with Loader(dataset, 1, num_workers=1, start_method="fork") as loader:
+    with Loader(dataset, 1, num_workers=1, workers=Workers(start_method="fork")) as loader:
         seen = [int(batch[0][0]) for batch in loader]
         compare_meters(loader._engine.pool.pids()[0][1])
     return seen[:: max(1, len(seen) // 10)]

@@ -104,12 +104,12 @@ class Watch:
 
 def measure(deaths: int, workers: int, rng: random.Random) -> dict[str, list[float]]:
     """Return, per stretch of time, its length at each death in milliseconds."""
-    from slipring import Loader
+    from slipring import Loader, Workers
 
     stretches: dict[str, list[float]] = {}
     data = Deadly(8 * 20)
-    options = {"on_worker_death": "respawn", "max_restarts": deaths, "persistent_workers": True}
-    with Loader(data, 8, num_workers=workers, start_method="fork", **options) as loader:
+    how = Workers(start_method="fork", on_death="respawn", max_restarts=deaths)
+    with Loader(data, 8, num_workers=workers, workers=how, persistent_workers=True) as loader:
         sum(1 for _ in loader)
         watch = Watch(loader._engine.pool)
         for _ in range(deaths):

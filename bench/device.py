@@ -40,6 +40,7 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.machine import describe
+from slipring import Memory
 
 SHAPE = (3, 224, 224)
 STEPS_MS = (5, 20, 50)
@@ -80,7 +81,7 @@ def copy_rate(torch: Any, options: argparse.Namespace) -> dict[str, float]:
         from slipring.torch.device.registered import RegisteredSlots
 
         torch.zeros(1, device=device)
-        loader = Loader(Images(torch), options.batch, num_workers=2, slots=8, copy="never")
+        loader = Loader(Images(torch), options.batch, num_workers=2, memory=Memory(slots=8, copy="never"))
         sources = [batch[0] for batch, _ in zip(loader, range(4), strict=False)]
         ring = loader._engine.ring
         pins = RegisteredSlots(ring, Accelerator(device))

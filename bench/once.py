@@ -86,9 +86,13 @@ def ours_in_torchs_place(dataset: Rows, workers: int, method: str) -> Any:
 
 def ours(dataset: Rows, workers: int, method: str) -> Any:
     """slipring's own, which needs no torch."""
-    from slipring import Loader
+    from slipring import Loader, Workers
 
-    options: dict[str, Any] = {"num_workers": workers, "start_method": method, "dispatch": "static"}
+    options: dict[str, Any] = {
+        "num_workers": workers,
+        "workers": Workers(start_method=method),  # type: ignore[arg-type]
+        "rng": "worker",
+    }
     return Loader(dataset, BATCH, sampler=Order(4 * workers * BATCH), **options)
 
 

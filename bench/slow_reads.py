@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import slipring
 from bench.machine import describe
+from slipring import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +61,13 @@ class Awaits(Waits):
 def rate(dataset: Any, batches: int, fetch_threads: int | None, shuffle: bool = False) -> float:
     """Samples/s of one worker, its start and its first batch left out."""
     with slipring.Loader(
-        dataset, BATCH, shuffle=shuffle, seed=1, num_workers=1, prefetch_factor=1, fetch_threads=fetch_threads
+        dataset,
+        BATCH,
+        shuffle=shuffle,
+        seed=1,
+        num_workers=1,
+        prefetch_factor=1,
+        workers=Workers(fetch_threads=fetch_threads),
     ) as loader:
         iterator = iter(loader)
         next(iterator)

@@ -29,6 +29,7 @@ import numpy as np
 
 from bench.chunk import figure
 from bench.machine import describe
+from slipring import Workers
 
 BATCH = 16
 AFTER = 4  # batches for each worker, in the epoch behind which all have begun and rest
@@ -55,7 +56,9 @@ def maker(rival: str) -> Any:
     if rival == "slipring.Loader":
         from slipring import Loader
 
-        return lambda dataset, n, method: Loader(dataset, BATCH, num_workers=n, start_method=method)
+        return lambda dataset, n, method: Loader(
+            dataset, BATCH, num_workers=n, workers=Workers(start_method=method)
+        )
     if rival == "torch":
         from torch.utils.data import DataLoader
     else:

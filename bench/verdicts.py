@@ -86,7 +86,8 @@ def sleeping(seconds: float) -> Callable[[int], None]:
 
 def loader(data: Any, **options: Any) -> Any:
     """Return a loader whose workers are forked, because the scenes are functions of this process."""
-    return slipring.Loader(data, **{"batch_size": 4, "num_workers": 2, "start_method": "fork", **options})
+    forked = slipring.Workers(start_method="fork")
+    return slipring.Loader(data, **{"batch_size": 4, "num_workers": 2, "workers": forked, **options})
 
 
 def found(loader: Any, step_s: float, epochs: int = 1, keep: int = 0) -> tuple[str, str]:
@@ -194,7 +195,9 @@ def gil() -> tuple[str, str]:
         for k in range(300_000):
             n += k
 
-    return found(loader(Data(100, read), num_workers=4, start_method="thread"), 0.0005)
+    return found(
+        loader(Data(100, read), num_workers=4, workers=slipring.Workers(start_method="thread")), 0.0005
+    )
 
 
 def tiny() -> tuple[str, str]:
@@ -239,7 +242,7 @@ def copy() -> tuple[str, str]:
 
     data = torch.utils.data.TensorDataset(torch.zeros(800, 100))
     made = slipring.torch.DataLoader(
-        data, batch_size=4, num_workers=2, device="cpu", preload=1, transform_device=onto
+        data, batch_size=4, num_workers=2, device=slipring.torch.Device("cpu", preload=1, transform=onto)
     )
     return found(made, 0.001)
 

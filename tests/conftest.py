@@ -18,6 +18,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from tests import warm
 from tests.leaks import Snapshot, name_semaphores
+from tests.support.options import grouped
 from tests.trip import Trip
 
 failed = pytest.StashKey[bool]()
@@ -170,14 +171,14 @@ def trip():
 
 @pytest.fixture
 def make():
-    """Make slipring.torch's loaders, which are closed in the end."""
+    """Make slipring.torch's loaders, which are closed in the end; options as in `tests.support.options`."""
     pytest.importorskip("torch")
     from slipring.torch import DataLoader
 
     made = []
 
     def loader(*args, **kwargs):
-        made.append(DataLoader(*args, **kwargs))
+        made.append(DataLoader(*args, **grouped(**kwargs)))
         return made[-1]
 
     with warnings.catch_warnings():

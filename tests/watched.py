@@ -21,6 +21,7 @@ from tests import warm
 from tests.fault.procs import ROOT, until
 from tests.fault.scenes import Gate, Rows
 from tests.support.inside import SERVING, engine_of
+from tests.support.options import grouped
 
 # ---- the program
 
@@ -36,7 +37,7 @@ def wait():
 
 def loader_of(n=1 << 20, gate=None, index=None, batch_size=4, **options):
     on = {index: Gate(gate)} if gate else None
-    return slipring.Loader(Rows(n, on=on), batch_size, **options)
+    return slipring.Loader(Rows(n, on=on), batch_size, **grouped(**options))
 
 
 def workers(loader):

@@ -48,7 +48,7 @@ def same_batches_from_any_worker():
     plain = batches()
     assert len(plain) == 5 and sorted(i for b in plain for i in b[1]) == list(range(40))
     for method in ("fork", "spawn", "thread"):
-        assert batches(num_workers=2, start_method=method) == plain, method
+        assert batches(num_workers=2, workers=slipring.Workers(start_method=method)) == plain, method
 
 
 def respawn_after_a_kill():
@@ -59,11 +59,11 @@ def respawn_after_a_kill():
                 os.kill(os.getpid(), 9)
             return i
 
-    options = {"num_workers": 2, "start_method": "fork", "on_worker_death": "respawn"}
+    workers = slipring.Workers(start_method="fork", on_death="respawn")
     with tempfile.TemporaryDirectory() as folder:
         killed = os.path.join(folder, "killed")
-        # Addressed in turn, so that the third batch is the first worker's.
-        with slipring.Loader(Mortal(), 8, dispatch="static", **options) as loader:
+        # Batches go to the workers in turn, so that the third is the first worker's.
+        with slipring.Loader(Mortal(), 8, num_workers=2, workers=workers, rng="worker") as loader:
             assert [b.tolist() for b in loader] == [list(range(8 * n, 8 * n + 8)) for n in range(5)]
             assert loader.stats().respawns == 1
 

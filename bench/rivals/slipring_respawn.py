@@ -7,11 +7,12 @@ from typing import Any
 
 from bench.question import Dataset, Question
 from bench.rivals._torch import endless
+from slipring import Workers
 
 
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
     from slipring import Loader
 
     options = {"batch_size": question.batch_size, "num_workers": workers}
-    with Loader(dataset, **options, on_worker_death="respawn") as loader:
+    with Loader(dataset, workers=Workers(on_death="respawn"), **options) as loader:
         yield from endless(loader)

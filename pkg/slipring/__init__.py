@@ -14,6 +14,7 @@ from slipring._version import __version__
 from slipring.cache import Cache, CacheStats, cached
 from slipring.errors import LoaderTimeout, SegmentFull, SlipringError, WorkerDied, WorkerError
 from slipring.loader import Loader
+from slipring.options import Memory, Workers
 from slipring.queue import Queue, QueueStats
 from slipring.sampler import BatchSampler
 from slipring.stats import Stats
@@ -26,6 +27,7 @@ __all__ = [
     "CacheStats",
     "Loader",
     "LoaderTimeout",
+    "Memory",
     "Queue",
     "QueueStats",
     "SegmentFull",
@@ -36,6 +38,7 @@ __all__ = [
     "WorkerDied",
     "WorkerError",
     "WorkerInfo",
+    "Workers",
     "__version__",
     "cached",
     "default_collate",
@@ -48,7 +51,7 @@ __all__ = [
 ]
 
 # They are made in private modules, but pickled and documented by the names that users have.
-for _public in (WorkerInfo, default_collate, empty, get_worker_info, rng):
+for _public in (Memory, WorkerInfo, Workers, default_collate, empty, get_worker_info, rng):
     _public.__module__ = __name__
 
 # Asked for seldom: imported then.

@@ -43,7 +43,10 @@ else:
 MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 
 
-@declares(LoaderOptions, multiprocessing_context="start_method", generator="seed", mp_context="start_method")
+@declares(
+    LoaderOptions, generator="seed", multiprocessing_context="Give workers=slipring.Workers(start_method=...)",
+    mp_context="Give workers=slipring.Workers(start_method=...)",
+)  # fmt: skip
 class Loader(Generic[_Batch]):
     """Batches of a dataset, made by workers and handed out as numpy views on shared memory.
 
@@ -177,7 +180,7 @@ class Loader(Generic[_Batch]):
     def _prepare(self):
         self._engines = EngineCache()
         o = self.options
-        self._tuner = Tuner(o.num_workers, o.min_workers, o.max_workers) if o.auto else None
+        self._tuner = Tuner(o.num_workers, *o.bounds) if o.auto else None
         self._closed = False
         self._lock = threading.RLock()
         self._pid = os.getpid()
@@ -231,22 +234,8 @@ class Loader(Generic[_Batch]):
 
     def _job(self):
         o = self.options
-        return Job(
-            dataset=self.dataset,
-            is_stream=self.is_stream,
-            collate_fn=o.collate_fn,
-            worker_init_fn=o.worker_init_fn,
-            num_workers=max(1, o.num_workers),
-            batch_size=o.batch_size,
-            drop_last=bool(o.drop_last),
-            rng=o.rng,
-            share=self._share,
-            rank=rank_that_draws(o.rank, o.batch_sampler, o.sampler),
-            fetch_threads=o.fetch_threads,
-            worker_class=self._worker_class,
-            snapshots=o.respawns,
-            every=o.snapshot_every_n_steps or 0,
-        )
+        rank = rank_that_draws(o.rank, o.batch_sampler, o.sampler)
+        return Job(self.dataset, self.is_stream, o.for_worker(), rank, self._worker_class, self._share)
 
     @property
     def _share(self):
@@ -283,14 +272,14 @@ class Loader(Generic[_Batch]):
     # ---- how many workers
 
     def resize(self, num_workers: int) -> None:
-        """Have so many workers from now on, also in the middle of an iteration.
+        """Change the number of workers, also in the middle of an iteration.
 
-        New ones begin at once; those that are too many leave after their batch. No batch is lost, and with
-        ``rng="batch"`` and a map dataset every byte stays the same. What depends on which worker makes it
-        changes with the next iteration: iterable datasets, ``rng="worker"``, ``dispatch="static"``. The same
-        holds for more workers than the segment has room for: 4 for each processor, `max_workers`, or as many as
-        the loader began with. Slots are added with the next iteration, too: many more workers than there were have
-        to share those that there are until then. With ``num_workers="auto"`` nothing is tried any more.
+        New workers start at once; surplus workers leave after their batch. No batch is lost, and with
+        ``rng="batch"`` and a map dataset every byte stays the same. If batches depend on the workers (iterable
+        datasets, ``rng="worker"``), the number changes with the next iteration. The same holds for more workers than
+        the segment has room for: 4 per processor, the upper bound of ``num_workers=(least, most)``, or the number that
+        the loader began with. Slots are added with the next iteration, too: until then, the new workers share the
+        existing slots. The loader stops looking for the best number.
 
         Parameters
         ----------
@@ -324,7 +313,7 @@ class Loader(Generic[_Batch]):
 
     @property
     def tuning(self) -> Tuning | None:
-        """Tuning or None: how ``num_workers="auto"`` goes; None where the number was given."""
+        """Tuning or None: what the loader found for ``num_workers="auto"``; None if the number was given."""
         return None if self._tuner is None else self._tuner.tuning
 
     # ---- figures, end

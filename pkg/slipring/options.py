@@ -1,7 +1,8 @@
 """Every option of the loaders, declared once: its type, its default, its check and its documentation.
 
 A new option that all loaders have is one field of `CommonOptions`. It reaches their signatures, ``help()``, type
-checkers, documentation and `Options`, which carries the values to where they act.
+checkers, documentation and `Options`, which carries the values to where they act. Options for experts are fields of
+`Workers`, `Memory` and `Device`.
 """
 
 import dataclasses
@@ -10,24 +11,32 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypedDict, TypeVar
 
 from slipring._core import declare
 from slipring._core._ring import MAX_RANGES, MAX_SLOTS, MAX_WORKERS
-from slipring._core.arguments import MAX_COUNT, function, integer, iterable, memory_place, seconds
-from slipring._core.declare import Rule
-from slipring._core.worker_count import WORKERS_PER_CPU, bounds, check_bounds, default_start_method
+from slipring._core.arguments import MAX_COUNT, function, instance, integer, iterable, memory_place, seconds
+from slipring._core.declare import Group, Rule, documented, option
+from slipring._core.worker_count import (
+    WORKERS_PER_CPU,
+    StartMethod,
+    bounds,
+    default_start_method,
+    worker_count,
+)
 from slipring.errors import shown
-
-if TYPE_CHECKING:
-    import torch
 
 _Made = TypeVar("_Made", bound=Callable[..., Any])
 
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import TypeVar
+
+    _Batch = TypeVar("_Batch", default=Any)
+else:
+    _Batch = TypeVar("_Batch")
+
 MAX_FETCH_THREADS = 1024  # of one worker; more would wait for a processor, not for a disk or a network
-
-
-# ---- the declarations
 
 
 def _indices(name, value):
@@ -39,6 +48,175 @@ def _count(least=1, most=MAX_COUNT, optional=False, hint=""):
     return partial(integer, least=least, most=most, optional=optional, hint=hint)
 
 
+# ---- groups of options
+
+
+@documented
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Workers(Group):
+    """How workers start, how they read, and what happens if one dies.
+
+    Parameters
+    ----------
+    {options}
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the option, its value and the rule.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> workers = slipring.Workers(start_method="fork", chunk_size=2)
+    >>> with slipring.Loader(range(8), batch_size=4, num_workers=2, workers=workers) as loader:
+    ...     print(*loader)
+    [0 1 2 3] [4 5 6 7]
+    """
+
+    start_method: StartMethod | None = option(
+        None,
+        """None: multiprocessing's default. 'thread': workers are threads of this process, for datasets that release
+        the GIL while they work.""",
+    )
+    chunk_size: int | None = option(
+        None,
+        """Rows per range. Several workers fill one batch concurrently, so that the first batch arrives sooner. None: a
+        batch is made by one worker.""",
+        _count(optional=True),
+    )
+    fetch_threads: int | None = option(
+        None,
+        """Threads in each worker that read the samples of a batch concurrently, for datasets that wait for a disk or a
+        network. If the dataset has ``async def __getitem__``, it is the number of samples that the worker's event loop
+        reads at once. None: no threads, and all coroutines of a batch at once. A batch that the dataset makes in one
+        call (``__getitems__``, ``fetch_into``) stays one call. `slipring.rng` is then seeded for each sample.""",
+        _count(most=MAX_FETCH_THREADS, optional=True),
+    )
+    on_death: Literal["raise", "respawn"] | None = option(
+        None,
+        """'raise': the iteration raises `slipring.WorkerDied`. 'respawn': a new worker replaces the dead one and makes
+        its batches in flight again. A stream continues from its ``state_dict``, if the dataset or its iterator has
+        one; else it is read again from its beginning. None: 'raise'; `slipring.ray.Loader` has 'respawn'.""",
+    )
+    max_restarts: int = option(
+        3, "With ``on_death='respawn'``: how often workers may die over the same batch.", _count(0)
+    )
+    snapshot_every_n_steps: int | None = option(
+        1,
+        """If the dataset or its iterator is Stateful, each worker sends its state with one in so many of the loader's
+        batches. After a death or a resume, a worker reads the batches since the last state again. 0: only with a
+        worker's first batch and at the end of its stream.""",
+        _count(0, optional=True),
+    )
+
+
+@documented
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Memory(Group):
+    """The shared memory that carries batches, and when a batch is copied out of it.
+
+    Parameters
+    ----------
+    {options}
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the option, its value and the rule.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> slipring.Memory(slots=32, copy="never")
+    Memory(slots=32, copy='never')
+    """
+
+    slots: int | None = option(
+        None,
+        """Slots of the segment. You can keep this number of batches, less two, without a copy. None:
+        ``prefetch_factor * num_workers + 16``.""",
+        _count(2, MAX_SLOTS, optional=True),
+    )
+    slot_bytes: int | None = option(
+        None,
+        """Bytes of address space to reserve for each slot: the size of the largest batch. Memory is committed when it
+        is written. None: 16 GiB, or what fits.""",
+        _count(1, 1 << 46, optional=True),
+    )
+    backing: str | PathLike[str] = option(
+        "auto",
+        "Where the memory comes from: 'auto', 'shm', 'memfd', or the absolute path of a directory on a tmpfs.",
+        lambda name, value: memory_place(value),
+    )
+    copy: Literal["auto", "always", "never"] = option(
+        "auto", "Copy batches out of their slots: if fewer than two slots would be left, always, or never."
+    )
+
+
+@documented
+@dataclasses.dataclass(frozen=True, repr=False)
+class Device(Group, Generic[_Batch]):
+    """Where batches go as torch tensors, and how.
+
+    Slots are pinned, and batches are copied from there on a stream of the loader. Strings and other objects stay as
+    they are.
+
+    Parameters
+    ----------
+    {options}
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the option, its value and the rule.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from slipring.torch import DataLoader, Device
+    >>> device = Device("cpu", preload=2, transform=lambda batch: batch.to(torch.float32) / 255)
+    >>> pixels = torch.arange(6, dtype=torch.uint8)
+    >>> with DataLoader(pixels, batch_size=3, num_workers=1, device=device) as loader:
+    ...     print([batch.dtype for batch in loader])
+    [torch.float32, torch.float32]
+    """
+
+    device: "torch.device | str | int | Sequence[torch.device | str | int]" = option(
+        dataclasses.MISSING,
+        """A device, or a sequence of devices: then each step is a list with one batch for each device. If too few
+        batches are left for a step, they are dropped.""",
+        lambda name, value: value,
+    )
+    _: dataclasses.KW_ONLY
+    preload: int | None = option(
+        None,
+        """Number of steps that a thread has ready before you ask for them. 0: no thread. None: 1;
+        `slipring.ray.Loader` on the CPU: 0. Without workers, batches are made and copied when you ask for them.""",
+        _count(0, 64, optional=True),
+    )
+    non_blocking: bool = option(
+        True,
+        """True: `next` returns when the caller's current stream is ordered after the copy. False: when the copy is
+        complete.""",
+    )
+    memory_format: "torch.memory_format | None" = option(
+        None,
+        """Memory format of the tensors with 4 dimensions (``torch.channels_last``) or 5 (``channels_last_3d``) on the
+        device.""",
+        lambda name, value: value,
+    )
+    transform: Callable[[Any], _Batch] | None = option(
+        None,
+        """Function of a batch on the device. It runs on the loader's stream, in the thread that preloads, and returns
+        what the loader delivers. Slots can so carry uint8 while the model gets bfloat16.""",
+        function,
+    )
+
+
+# ---- the declarations
+
+
 class CommonOptions(TypedDict, total=False):
     """What all loaders have."""
 
@@ -46,122 +224,55 @@ class CommonOptions(TypedDict, total=False):
         Literal["batch", "worker", "sample"],
         Rule(
             "batch",
-            """When generators are seeded, that of `slipring.rng` among them. 'batch': per batch, so that results do not
-            depend on the workers. 'worker': once per worker and epoch; for torch's loader with torch's seeds, one per
-            worker's life, so that the same script gives the same bytes as with torch's. 'sample': before each sample
-            too, from its position in the order of all ranks: then random numbers depend neither on `batch_size` and
-            `chunk_size` nor on how many ranks there are. 'sample' gives other numbers than 'batch', reads samples by
-            ``__getitem__``, costs microseconds for each, and needs the same `seed` in all ranks. What ``collate_fn``
-            draws is the batch's.""",
+            """When generators are seeded, `slipring.rng` among them. 'batch': for each batch, so that results do not
+            depend on the workers. 'worker': once per worker and epoch, and batch i goes to worker ``i % num_workers``.
+            For torch's loader the seeds are torch's, one per worker's life, so that the same script gives the same
+            bytes as with torch. 'sample': also before each sample, from its position in the order of all ranks; random
+            numbers then depend neither on `batch_size` nor on the number of ranks. 'sample' gives other numbers than
+            'batch', reads samples by ``__getitem__``, costs microseconds per sample, and needs the same `seed` in all
+            ranks. ``collate_fn`` draws from the batch's generator.""",
             hint="; it says when generators are seeded: seed= sets what they give, and slipring.rng() is the one of a "
             "batch",
         ),
     ]
-    dispatch: Annotated[
-        Literal["dynamic", "static"],
+    workers: Annotated[
+        Workers,
         Rule(
-            "dynamic",
-            """Any free worker takes the next batch, or each its turn (always so for iterable datasets); with
-            ``in_order=False`` the turn is of who has least to do. With torch's loader 'dynamic' needs
-            ``rng='batch'``.""",
+            Workers(),
+            "How workers start, read and are replaced.",
+            partial(instance, kind=Workers, hint="; num_workers= is their number"),
         ),
     ]
-    chunk_size: Annotated[
-        int | None,
-        Rule(
-            None,
-            "Rows per range: several workers fill one batch together, so the first is there sooner.",
-            _count(optional=True),
-        ),
-    ]
-    fetch_threads: Annotated[
-        int | None,
-        Rule(
-            None,
-            """Threads in each worker that read samples of a batch beside one another, for datasets that wait for a disk
-            or a network; of a dataset with ``async def __getitem__``, how many are read at once in the worker's event
-            loop. Default: no thread, and all coroutines of a batch. What makes a batch in one call (``__getitems__``,
-            ``fetch_into``) stays one call. `slipring.rng` begins anew with each sample then.""",
-            _count(most=MAX_FETCH_THREADS, optional=True),
-        ),
-    ]
-    on_worker_death: Annotated[
-        Literal["raise", "respawn"],
-        Rule(
-            "raise",
-            """'respawn': another worker takes a dead one's place and does again what it had in flight. A stream goes
-            on by its ``state_dict``, if the dataset or its iterator has one, else what was read is read again.""",
-        ),
-    ]
-    max_restarts: Annotated[
-        int, Rule(3, "With 'respawn': how often the same batch may kill its worker.", _count(0))
-    ]
-    snapshot_every_n_steps: Annotated[
-        int | None,
-        Rule(
-            1,
-            """What is Stateful among the dataset and its iterator is asked for its state by each worker once in so many
-            of the loader's batches, and the state is pickled to come along; what came behind it is read again by a new
-            worker (with 'respawn') or after a resume (torch's loader). 0: with a worker's first batch and at its
-            stream's end only.""",
-            _count(0, optional=True),
-        ),
-    ]
-    slots: Annotated[
-        int | None,
-        Rule(
-            None,
-            """Slots of the segment; default ``prefetch_factor * num_workers + 16``. So many batches, less two, may be
-            held without a copy.""",
-            _count(2, MAX_SLOTS, optional=True),
-        ),
-    ]
-    slot_bytes: Annotated[
-        int | None,
-        Rule(
-            None,
-            """Payload bytes to reserve per slot: the largest batch. Memory is committed as needed. Default 16 GiB, or
-            what fits.""",
-            _count(1, 1 << 46, optional=True),
-        ),
-    ]
-    backing: Annotated[
-        str | PathLike[str],
-        Rule(
-            "auto",
-            "Where the memory comes from: 'auto', 'shm', 'memfd', or the absolute path of a directory on a tmpfs.",
-            lambda name, value: memory_place(value),
-        ),
-    ]
-    copy: Annotated[
-        Literal["auto", "always", "never"],
-        Rule(
-            "auto",
-            "Copy batches out of their slots: when fewer than two slots would be left, always, or never.",
-        ),
+    memory: Annotated[
+        Memory,
+        Rule(Memory(), "The shared memory that carries batches.", partial(instance, kind=Memory)),
     ]
 
 
 class FlowOptions(CommonOptions, total=False):
-    """What all loaders have but torch's, whose own parameters these are."""
+    """What all loaders have except torch's, which has parameters of its own for the same."""
 
     num_workers: Annotated[
-        int | Literal["auto"],
+        int | Literal["auto"] | tuple[int | None, int | None],
         Rule(
             0,
-            """0: batches are made by this process, when they are asked for. 'auto': as many as make the loop fastest,
-            found out while batches flow; see `tuning`. With random numbers or streams that depend on the workers
-            (``rng='worker'``, ``dispatch='static'``, iterable datasets) it changes between epochs only.""",
-            _count(0, MAX_WORKERS, hint="; 0 loads in this process"),
+            """0: this process makes a batch when you ask for it. 'auto' or (least, most): the number that makes the
+            loop fastest, which the loader finds while batches flow; see `tuning`. None in the place of a bound: 1 for
+            the least; 4 per processor for the most, but at least 16 and at most 64, or the number of processors if
+            that is higher. If batches depend on the workers (``rng='worker'``, iterable datasets), the number changes
+            between epochs only. `slipring.stream` and `slipring.ray.Loader` need a fixed number.""",
+            worker_count,
         ),
     ]
-    drop_last: Annotated[bool, Rule(False, "Drop a last batch that is not full; of a stream each worker's.")]
-    timeout: Annotated[float, Rule(0, "Seconds to wait for a batch; 0 waits for ever.", seconds)]
+    drop_last: Annotated[
+        bool, Rule(False, "Drop a last batch that is not full. For a stream: the last batch of each worker.")
+    ]
+    timeout: Annotated[float, Rule(0, "Seconds to wait for a batch; 0: no limit.", seconds)]
     worker_init_fn: Annotated[
         Callable[[int], object] | None,
         Rule(
             None,
-            """Called with the worker's number in each worker. Seeds that it sets stay in effect with ``rng="worker"``
+            """Called in each worker with the worker's number. Seeds that it sets stay in effect with ``rng="worker"``
             only.""",
             function,
         ),
@@ -170,39 +281,25 @@ class FlowOptions(CommonOptions, total=False):
         int | None,
         Rule(
             None,
-            """The same seed gives the same epochs. None: a new one, from the system. Each `rank` draws random numbers
+            """The same seed gives the same epochs. None: a new seed from the system. Each `rank` draws random numbers
             of its own.""",
             partial(integer, optional=True),
         ),
     ]
     prefetch_factor: Annotated[int, Rule(2, "Batches in flight per worker.", _count())]
     persistent_workers: Annotated[bool, Rule(True, "Keep the workers between epochs.")]
-    in_order: Annotated[bool, Rule(True, "Deliver by sequence number; False: as they are completed.")]
-    start_method: Annotated[
-        Literal["fork", "forkserver", "spawn", "thread"] | None,
-        Rule(
-            None,
-            "None: multiprocessing's default. 'thread': for datasets whose work releases the GIL.",
-        ),
+    in_order: Annotated[
+        bool, Rule(True, "True: deliver batches by sequence number. False: as they are completed.")
     ]
 
 
 _RANK = Rule(
     None,
-    """The rank whose random numbers are drawn. Default: the sampler's `rank` (`slipring.BatchSampler`, torch's
-    DistributedSampler), else torch.distributed's, else 0. Ranks that load the same samples, as in a tensor-parallel
-    group, need the same. Random numbers of iterable datasets depend on `seed` and worker: give each rank another
+    """The rank whose random numbers are drawn. None: the `rank` of the sampler (`slipring.BatchSampler`, torch's
+    DistributedSampler), else of torch.distributed, else 0. Ranks that load the same samples, as in a tensor-parallel
+    group, need the same `rank`. Random numbers of iterable datasets depend on `seed` and worker: give each rank another
     `seed`.""",
     _count(0, optional=True),
-)
-_MIN_WORKERS = Rule(
-    None, "Lower bound of ``num_workers='auto'``. Default: 1.", _count(1, MAX_WORKERS, optional=True)
-)
-_MAX_WORKERS = Rule(
-    None,
-    """Upper bound of ``num_workers='auto'``. Default: 4 for each processor, but 16 to 64, or as many as processors if
-    those are more.""",
-    _count(1, MAX_WORKERS, optional=True),
 )
 
 
@@ -212,98 +309,83 @@ class LoaderOptions(FlowOptions, total=False):
     shuffle: Annotated[bool, Rule(False, "A new order in every epoch.")]
     sampler: Annotated[
         Iterable[Any] | None,
-        Rule(None, "Of indices, which reach the dataset as the very type they are.", _indices),
+        Rule(None, "Iterable of indices, which reach the dataset with their own type.", _indices),
     ]
     batch_sampler: Annotated[
         Iterable[Sequence[Any]] | None,
         Rule(
             None,
-            """Of lists of indices. The iterator of one that must wait for its batches may say so by a method
-            ``would_wait()``: it is then asked for more only when it has some, or when there is nothing else to wait
-            for. Its method ``close()``, if it has one, is called at the iteration's end.""",
+            """Iterable of lists of indices. If its iterator must wait for its batches, it can have a method
+            ``would_wait()``: the loader then asks for more only if it returns False, or if there is nothing else to
+            wait for. If the iterator has a method ``close()``, the loader calls it when the iteration ends.""",
             _indices,
         ),
     ]
     rank: Annotated[int | None, _RANK]
-    min_workers: Annotated[int | None, _MIN_WORKERS]
-    max_workers: Annotated[int | None, _MAX_WORKERS]
 
 
 class StreamOptions(FlowOptions, total=False):
-    """What `slipring.stream` has besides what it says of blocks."""
+    """What `slipring.stream` has besides its options for blocks."""
+
+
+_DEVICE = Rule(
+    None,
+    """Where batches go as torch tensors. A device or its name stands for `slipring.torch.Device` with its defaults, and
+    a sequence of devices for one batch each.""",
+    lambda name, value: value,
+)
 
 
 class RayOptions(FlowOptions, total=False):
-    """What `slipring.ray.Loader` has besides what it says of blocks and pictures."""
+    """What `slipring.ray.Loader` has besides its options for blocks and images."""
+
+    device: Annotated["Device | torch.device | str | int | None", _DEVICE]
 
 
 class OneDeviceOptions(CommonOptions, total=False):
-    """What `slipring.torch.DataLoader` has besides torch's parameters, and what does not change a batch's type."""
+    """What `slipring.torch.DataLoader` has besides torch's parameters, if batches keep their type."""
 
     rank: Annotated[int | None, _RANK]
-    min_workers: Annotated[int | None, _MIN_WORKERS]
-    max_workers: Annotated[int | None, _MAX_WORKERS]
-    device: Annotated[
-        "torch.device | str | int | None",
-        Rule(
-            None,
-            """Where batches' tensors are to be: copied from the slots themselves, which are pinned, on a stream of the
-            loader's. ``pin_memory`` adds nothing to it. Strings and other objects pass through.""",
-        ),
-    ]
-    preload: Annotated[
-        int | None,
-        Rule(
-            None,
-            """How many steps a thread has ready before they are asked for. Default: 1 with a device, else 0. Without
-            workers batches are made and copied when they are asked for.""",
-            _count(0, 64, optional=True),
-        ),
-    ]
-    non_blocking: Annotated[
-        bool,
-        Rule(
-            True,
-            """A batch is handed out when the caller's current stream is ordered after the copy. False: when the copy is
-            done.""",
-        ),
-    ]
-    memory_format: Annotated[
-        "torch.memory_format | None",
-        Rule(
-            None,
-            """Of leaves with 4 dimensions (``torch.channels_last``) or 5 (``channels_last_3d``), on the device.""",
-        ),
-    ]
 
 
 class TorchOptions(OneDeviceOptions, total=False):
     """What `slipring.torch.DataLoader` has besides torch's parameters."""
 
-    devices: Annotated[
-        "Sequence[torch.device | str | int] | None",
-        Rule(
-            None,
-            "In place of `device`: a step is a list of batches, one for each. Too few at the end are dropped.",
-        ),
+    device: Annotated[
+        "Device | torch.device | str | int | Sequence[torch.device | str | int] | None", _DEVICE
     ]
-    transform_device: Annotated[
-        Callable[[Any], Any] | None,
-        Rule(
-            None,
-            """Of a batch on the device; works on the loader's stream, in the thread that preloads, and returns what is
-            handed out. Slots can so carry uint8 and training see bfloat16.""",
-            function,
-        ),
-    ]
+
+
+def _moved(group, argument):
+    name = f"slipring.{'torch.' if group is Device else ''}{group.__name__}"
+    return {field.name: f"Give {argument}={name}({field.name}=...)" for field in dataclasses.fields(group)}
+
+
+# Arguments that loaders do not have -> where they belong.
+MOVED = {
+    **_moved(Workers, "workers"),
+    **_moved(Memory, "memory"),
+    **{
+        name: text.replace("(", "(..., ")
+        for name, text in _moved(Device, "device").items()
+        if name != "device"
+    },
+    "on_worker_death": "Give workers=slipring.Workers(on_death=...)",
+    "transform_device": "Give device=slipring.torch.Device(..., transform=...)",
+    "devices": "Give device=[...], a sequence of devices",
+    "min_workers": "Give num_workers=(least, most)",
+    "max_workers": "Give num_workers=(least, most)",
+    "dispatch": "Leave it out: rng='worker' gives batches to the workers in turn",
+}
 
 
 def declares(
     declared: type, *, defaults: Mapping[str, Any] | None = None, **known: str
 ) -> Callable[[_Made], _Made]:
     """Give a loader the options of a TypedDict above: see `slipring._core.declare.declares`."""
-    last = (FlowOptions, CommonOptions)
-    return declare.declares(declare.rules(declared, last), defaults=defaults, **known)
+    options = declare.rules(declared, (FlowOptions, CommonOptions))
+    moved = {name: text for name, text in MOVED.items() if "device" in options or "device=" not in text}
+    return declare.declares(options, defaults=defaults, **{**moved, **known})
 
 
 class _Explicit(TypedDict, total=False):
@@ -335,7 +417,7 @@ class Options:
     """
 
     context: object = None  # of multiprocessing; its Process starts workers by `start_method`
-    auto: bool = False  # the number of workers is the one to begin with, or what was found since
+    bounds: tuple[int, int] | None = None  # (least, most), if the loader finds the number of workers
     ahead: int = 0  # batches that an adapter has ready before they are asked for, each in a slot of its own
 
     if TYPE_CHECKING:
@@ -344,16 +426,12 @@ class Options:
         def __getattr__(self, name: str) -> Any: ...
 
     def __post_init__(self) -> None:
-        if isinstance(self.num_workers, str):
-            begin, least, most = bounds(self.num_workers, self.min_workers, self.max_workers, self.slots)
-            for name, value in (
-                ("num_workers", begin), ("min_workers", least), ("max_workers", most), ("auto", True),
-            ):  # fmt: skip
-                object.__setattr__(self, name, value)
-        elif not self.auto:
-            check_bounds(self.num_workers, min_workers=self.min_workers, max_workers=self.max_workers)
         for name, (kind, rule) in _ALL.items():
             object.__setattr__(self, name, declare.check(name, kind, rule, getattr(self, name)))
+        if not isinstance(self.num_workers, int):
+            begin, *found = bounds(self.num_workers, self.memory.slots)
+            object.__setattr__(self, "num_workers", begin)
+            object.__setattr__(self, "bounds", tuple(found))
         self._exclusions()
 
     # ---- what excludes what
@@ -372,28 +450,31 @@ class Options:
                 raise ValueError(f"batch_sampler makes the batches by itself and excludes {', '.join(given)}")
         if self.batch_size is None and self.drop_last:
             raise ValueError("batch_size=None turns batching off: drop_last=True has nothing to drop")
-        if self.chunk_size is not None:
+        chunk_size = self.workers.chunk_size
+        if chunk_size is not None:
             if self.batch_size is None:
-                raise ValueError(f"chunk_size={self.chunk_size} splits batches; batch_size=None makes none")
+                raise ValueError(f"chunk_size={chunk_size} splits batches; batch_size=None makes none")
             self.check_ranges(self.batch_size)
         if self.n_slots > MAX_SLOTS:
             raise ValueError(
                 f"prefetch_factor={self.prefetch_factor} for {self.num_workers} workers needs {self.n_slots} "
-                f"slots; a segment has at most {MAX_SLOTS}: lower it, or give slots="
+                f"slots; a segment has at most {MAX_SLOTS}: lower it, or give memory=Memory(slots=...)"
             )
 
     def check_ranges(self, rows: int) -> None:
         """Check that a batch of that many rows has no more ranges than a slot."""
-        if self.chunk_size is not None and self.chunk_size * MAX_RANGES < rows:
+        chunk_size = self.workers.chunk_size
+        if chunk_size is not None and chunk_size * MAX_RANGES < rows:
             raise ValueError(
-                f"chunk_size={self.chunk_size} splits a batch of {rows} into more than {MAX_RANGES} ranges; "
+                f"chunk_size={chunk_size} splits a batch of {rows} into more than {MAX_RANGES} ranges; "
                 f"use at least {-(-rows // MAX_RANGES)}"
             )
 
     def check_dataset(self, is_stream: bool, dataset: Any) -> None:
         """Check what depends on the kind of dataset."""
         if is_stream:
-            given = self._given("shuffle", "sampler", "batch_sampler", "chunk_size", "fetch_threads")
+            given = self._given("shuffle", "sampler", "batch_sampler")
+            given += [n for n in ("chunk_size", "fetch_threads") if getattr(self.workers, n) is not None]
             if given:
                 raise ValueError(
                     f"{', '.join(given)} cannot be used with an iterable dataset ({type(dataset).__name__}): "
@@ -417,8 +498,8 @@ class Options:
         samples = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
         if self.batch_size is not None and not is_stream and not samples:
             whole = f"but {name} has only fetch_into, which makes whole batches; give it __getitem__, or drop that"
-            if self.chunk_size is not None:
-                raise ValueError(f"chunk_size={self.chunk_size} splits a batch into samples, {whole}")
+            if self.workers.chunk_size is not None:
+                raise ValueError(f"chunk_size={self.workers.chunk_size} splits a batch into samples, {whole}")
             if self.collate_fn is not None:
                 raise ValueError(f"collate_fn puts samples together, {whole}")
 
@@ -456,28 +537,46 @@ class Options:
     # ---- derived
 
     @property
+    def auto(self) -> bool:
+        """bool: the loader finds the number of workers; `num_workers` is the one to begin with, or the latest."""
+        return self.bounds is not None
+
+    @property
     def method(self) -> str:
-        """str: how workers are started, multiprocessing's own default filled in."""
-        return default_start_method() if self.start_method is None else self.start_method
+        """str: how workers are started; multiprocessing's default if the option is None."""
+        return self.workers.start_method or default_start_method()
+
+    @property
+    def _most(self):
+        return max(1, self.num_workers, self.bounds[1] if self.bounds else 0)
 
     @property
     def n_slots(self) -> int:
         """int: slots of the segment."""
-        most = max(1, self.num_workers, self.max_workers or 0)
-        return self.slots or self.prefetch_factor * most + 16 + self.ahead
+        return self.memory.slots or self.prefetch_factor * self._most + 16 + self.ahead
 
     @property
     def room(self) -> int:
-        """int: workers that the segment has participant numbers for: there may come to be more of them."""
+        """int: workers that the segment has participant numbers for, which a later `resize` can use."""
         if self.num_workers == 0:
             return 1
         spare = WORKERS_PER_CPU * len(os.sched_getaffinity(0))
-        return min(MAX_WORKERS, max(self.num_workers, self.max_workers or 0, spare))
+        return min(MAX_WORKERS, max(self._most, spare))
 
     @property
     def respawns(self) -> bool:
         """bool: whether dead workers are replaced."""
-        return self.on_worker_death == "respawn" and self.num_workers > 0
+        return self.workers.on_death == "respawn" and self.num_workers > 0
+
+    @property
+    def snapshot_interval(self) -> int:
+        """int: `Workers.snapshot_every_n_steps`; 0 for None."""
+        return self.workers.snapshot_every_n_steps or 0
+
+    def for_worker(self, **changes: Any) -> "Options":
+        """Return the options that workers need: all but samplers, which stay in the consumer, and the context."""
+        own = {"sampler": None, "batch_sampler": None, "shuffle": False, "context": None}
+        return dataclasses.replace(self, **{**own, **changes})
 
     @property
     def look_ahead(self) -> int:

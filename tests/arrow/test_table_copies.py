@@ -8,6 +8,8 @@ import shutil
 import numpy as np
 import pytest
 
+from slipring import Workers
+
 pa = pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq  # noqa: E402
@@ -192,5 +194,5 @@ def test_spawned_workers_read_a_copy(tmp_path, form):
     path = write(tmp_path / "t", form, table())
     dataset = pickle.loads(pickle.dumps(TableDataset(path, decode=label_of)))
     copy(path)
-    with Loader(dataset, 8, num_workers=2, start_method="spawn") as loader:
+    with Loader(dataset, 8, num_workers=2, workers=Workers(start_method="spawn")) as loader:
         assert [label for batch in loader for label in batch["label"].tolist()] == list(range(N))

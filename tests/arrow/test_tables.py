@@ -7,6 +7,9 @@ import pickle
 import numpy as np
 import pytest
 
+from slipring import Memory, Workers
+from tests.support.options import grouped
+
 pa = pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq  # noqa: E402
@@ -199,7 +202,7 @@ def test_of_many_files_few_are_open_whoever_reads_them(tmp_path, options):
     for number, path in enumerate(paths):
         pq.write_table(pa.table({"label": [2 * number, 2 * number + 1]}), path, row_group_size=1)
     data = OfOpenFiles(TableDataset(paths, cached_groups=1), tmp_path)
-    with Loader(data, 10, shuffle=True, num_workers=1, **options) as loader:
+    with Loader(data, 10, shuffle=True, num_workers=1, **grouped(**options)) as loader:
         labels, files = map(np.concatenate, zip(*loader))
         assert sorted(labels) == list(range(200))
     assert 0 < max(files) <= 64 + 4
@@ -274,7 +277,7 @@ def test_every_row_arrives_once_whoever_reads_it(path, method, chunk_size):
     dataset = TableDataset(path, columns=["image", "label"], decode=label_of)
     dataset[0]  # open in the parent: its workers must not use what it opened
     workers = {"num_workers": 2, "start_method": method} if method else {}
-    with Loader(dataset, 8, shuffle=True, seed=3, chunk_size=chunk_size, **workers) as loader:
+    with Loader(dataset, 8, shuffle=True, seed=3, **grouped(chunk_size=chunk_size, **workers)) as loader:
         batches = list(loader)
         assert loader.stats().pickled_leaves == 0
     labels = np.concatenate([b["label"] for b in batches])
@@ -287,7 +290,9 @@ def test_record_batches_lie_in_their_slots(path, chunk_size):
     dataset = TableDataset(path, returns="record_batch")
     assert isinstance(dataset.__getitems__([1]), Rows)
     rows = table().to_pylist()
-    with Loader(dataset, 8, collate_fn=collate, num_workers=2, chunk_size=chunk_size) as loader:
+    with Loader(
+        dataset, 8, collate_fn=collate, num_workers=2, workers=Workers(chunk_size=chunk_size)
+    ) as loader:
         n = 0
         allocated = pa.total_allocated_bytes()
         for batch in loader:
@@ -302,7 +307,7 @@ def test_record_batches_lie_in_their_slots(path, chunk_size):
 
 def test_a_column_that_is_kept_keeps_its_slot(path):
     dataset = TableDataset(path, returns="record_batch")
-    with Loader(dataset, 4, collate_fn=collate, num_workers=2, slots=8) as loader:
+    with Loader(dataset, 4, collate_fn=collate, num_workers=2, memory=Memory(slots=8)) as loader:
         batches = iter(loader)
         kept = next(batches)["image"].field("bytes")
         at = kept.buffers()[2].address
@@ -409,7 +414,7 @@ def test_the_torch_adapter_reads_tables_and_resumes(path, returns):
 
     def make():
         seed = torch.Generator().manual_seed(1)
-        return DataLoader(dataset, 8, shuffle=True, num_workers=2, generator=seed, **how)
+        return DataLoader(dataset, 8, shuffle=True, num_workers=2, generator=seed, **grouped(**how))
 
     def labels(batch):
         return np.asarray(batch["label"]).tolist()

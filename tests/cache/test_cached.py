@@ -11,6 +11,7 @@ import pytest
 import slipring
 from slipring.errors import CacheMismatch
 from tests.parts import one_fast
+from tests.support.options import grouped
 
 
 class Made:
@@ -40,7 +41,7 @@ def shifted(sample):
 
 def epochs(data, n=2, **options):
     """Batches of `n` shuffled epochs, as lists."""
-    with slipring.Loader(data, 8, shuffle=True, seed=5, **options) as loader:
+    with slipring.Loader(data, 8, shuffle=True, seed=5, **grouped(**options)) as loader:
         return [[part.tolist() for part in batch] for _ in range(n) for batch in loader]
 
 

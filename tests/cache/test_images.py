@@ -9,6 +9,7 @@ import pytest
 import slipring
 from slipring import images
 from slipring.errors import CacheMismatch, ImageError
+from tests.support.options import grouped
 
 pytest.importorskip("PIL")
 from PIL import Image
@@ -51,7 +52,7 @@ def root(tmp_path_factory):
 
 
 def epochs(data, n=2, **options):
-    with slipring.Loader(data, 7, shuffle=True, seed=5, **{"num_workers": 1, **options}) as loader:
+    with slipring.Loader(data, 7, shuffle=True, seed=5, **grouped(**{"num_workers": 1, **options})) as loader:
         return [
             (np.asarray(batch).tobytes(), targets.tolist()) for _ in range(n) for batch, targets in loader
         ]

@@ -2,6 +2,9 @@
 
 import torch
 
+from slipring import Memory, Workers
+from slipring.torch import Device
+
 
 class Points(torch.utils.data.Dataset):
     """Sample i is (four numbers, their sum, i)."""
@@ -32,13 +35,9 @@ class Line(torch.nn.Module):
 
 # Arguments of ours that a client must not lose when it makes a loader anew; none of them is the default.
 EXTRAS = {
-    "chunk_size": 2,
-    "copy": "always",
-    "on_worker_death": "respawn",
-    "max_restarts": 7,
-    "slots": 9,
-    "device": torch.device("cpu"),
-    "preload": 2,
+    "workers": Workers(chunk_size=2, on_death="respawn", max_restarts=7),
+    "memory": Memory(copy="always", slots=9),
+    "device": Device(torch.device("cpu"), preload=2),
 }
 
 

@@ -95,10 +95,10 @@ import slipring.torch
 slipring.torch.install()
 import torch.utils.data
 from accelerate import Accelerator
-loader = torch.utils.data.DataLoader(range(8), 2, chunk_size=1)
+loader = torch.utils.data.DataLoader(range(8), 2, workers=slipring.Workers(chunk_size=1))
 with Accelerator(cpu=True).prepare(loader).base_dataloader as ours:
     assert ours is not loader and type(ours) is slipring.torch.DataLoader
-    assert ours.chunk_size == 1
+    assert ours.workers.chunk_size == 1
 """
 
 

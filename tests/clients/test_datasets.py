@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from slipring import Workers
+
 datasets = pytest.importorskip("datasets", reason="pip install -r requirements-clients.txt")
 
 import slipring  # noqa: E402
@@ -71,7 +73,7 @@ def test_a_memory_mapped_dataset_reaches_workers_started_in_any_way(table, tmp_p
     datasets.disable_progress_bars()
     table.save_to_disk(tmp_path / "saved")
     mapped = datasets.load_from_disk(str(tmp_path / "saved")).with_format("numpy")
-    with slipring.Loader(mapped, 8, num_workers=2, start_method=method) as loader:
+    with slipring.Loader(mapped, 8, num_workers=2, workers=Workers(start_method=method)) as loader:
         check(loader, table, np.ndarray)
 
 

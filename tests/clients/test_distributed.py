@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from slipring import Workers
+
 torch = pytest.importorskip("torch")
 
 if not torch.distributed.is_available():
@@ -100,7 +102,7 @@ def loaders(group):
     groups = {"rank": group, "num_replicas": RANKS, "shuffle": False}
     options = {"sampler": torch.utils.data.DistributedSampler(range(N), **groups), "num_workers": 2}
     fork = {"multiprocessing_context": "fork"}
-    yield slipring.Loader(Drawn(), 4, seed=5, start_method="fork", **options)
+    yield slipring.Loader(Drawn(), 4, seed=5, workers=Workers(start_method="fork"), **options)
     for more in ({"rng": "batch"}, {"rng": "batch", "num_workers": 0}, {"num_workers": "auto"}):
         torch.manual_seed(5)
         with_workers = fork if more.get("num_workers") != 0 else {}

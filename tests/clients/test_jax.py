@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from slipring import Workers
+from tests.support.options import grouped
+
 jax = pytest.importorskip("jax", reason="pip install -r requirements-jax.txt")
 
 import jax.numpy as jnp  # noqa: E402
@@ -25,7 +28,7 @@ class Rows:
 
 def loader(**options):
     options = {"num_workers": 1, "slots": 8, "copy": "never", **options}
-    return slipring.Loader(Rows(), batch_size=2, **options)
+    return slipring.Loader(Rows(), batch_size=2, **grouped(**options))
 
 
 def expected(k):
@@ -42,7 +45,9 @@ class Arrays(Rows):
 
 
 def test_samples_of_jax_arrays_become_numpy_arrays():
-    with slipring.Loader(Arrays(8), batch_size=4, num_workers=2, start_method="thread") as batches:
+    with slipring.Loader(
+        Arrays(8), batch_size=4, num_workers=2, workers=Workers(start_method="thread")
+    ) as batches:
         for k, batch in enumerate(batches):
             numbers = np.arange(4 * k, 4 * k + 4)
             assert type(batch["x"]) is np.ndarray and batch["x"].dtype == jnp.bfloat16

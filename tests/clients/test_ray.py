@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from slipring import Workers
+
 ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
 
 import slipring  # noqa: E402
@@ -74,7 +76,9 @@ def check(batches, expected, kind=np.ndarray):
 
 
 def test_threads_of_the_driver_pull_from_actors_into_slots(actors):
-    loader = slipring.Loader(FromActors(actors), None, num_workers=2, start_method="thread", in_order=False)
+    loader = slipring.Loader(
+        FromActors(actors), None, num_workers=2, in_order=False, workers=Workers(start_method="thread")
+    )
     with loader:
         check(loader, range(40))
         assert loader.stats().pickled_leaves == 0 and loader.stats().batches == 8
@@ -82,7 +86,9 @@ def test_threads_of_the_driver_pull_from_actors_into_slots(actors):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_rank_has_actors_of_its_own(actors, rank):
-    with slipring.Loader(FromActors(actors[rank::2]), None, num_workers=1, start_method="thread") as loader:
+    with slipring.Loader(
+        FromActors(actors[rank::2]), None, num_workers=1, workers=Workers(start_method="thread")
+    ) as loader:
         check(loader, range(20 * rank, 20 * rank + 20))
 
 
@@ -106,7 +112,9 @@ class Failing(Producer):
 
 def test_an_actors_exception_is_raised_in_the_consumer(cluster):
     actor = ray.remote(Failing).options(num_cpus=0).remote(list(range(20)))
-    with slipring.Loader(FromActors([actor]), None, num_workers=1, start_method="thread") as loader:
+    with slipring.Loader(
+        FromActors([actor]), None, num_workers=1, workers=Workers(start_method="thread")
+    ) as loader:
         iterator = iter(loader)
         assert [len(next(iterator)["number"]) for _ in range(2)] == [5, 5]
         # Ray's class for it is made on the fly, and cannot be made again on this side: the text is kept.

@@ -7,6 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from slipring import Memory
+from tests.support.options import grouped
+
 ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
 data = pytest.importorskip("ray.data")
 
@@ -87,7 +90,7 @@ def test_nulls_of_numbers_are_filled_and_masked_where_the_options_name_them():
         _, (error,) = read(loader)
     assert error.column == "x" and "name it in fill_null= or null_mask=" in str(error)
     options = {"fill_null": {"x": -1}, "null_mask": ["x"]}
-    with slipring.ray.Loader(in_order([table]), 3, timeout=WAIT, **options) as loader:
+    with slipring.ray.Loader(in_order([table]), 3, timeout=WAIT, **grouped(**options)) as loader:
         [batch] = loader
     assert batch["x"].tolist() == [1, -1, 3] and batch["x_mask"].tolist() == [False, True, False]
 
@@ -173,7 +176,9 @@ def test_all_workers_are_told_of_an_execution_that_fails_at_once():
 
 
 def test_a_dead_ledger_is_an_error_of_rays():
-    with slipring.ray.Loader(data.range(1000, override_num_blocks=50), 10, slots=4, timeout=WAIT) as loader:
+    with slipring.ray.Loader(
+        data.range(1000, override_num_blocks=50), 10, timeout=WAIT, memory=Memory(slots=4)
+    ) as loader:
         batches = iter(loader)
         next(batches)
         ray.kill(ledger_of(loader))
@@ -231,7 +236,7 @@ def pictures(rows, bad=()):
 @pytest.mark.parametrize("options", [{}, {"layout": "NCHW", "dtype": "float32"}])
 def test_pictures_are_decoded_into_the_batch(options):
     way = {"images": {"image": images.RandomResizedCrop(16)}, "image_options": options, "timeout": WAIT}
-    with slipring.ray.Loader(in_order(pictures(20)), 8, **way) as loader:
+    with slipring.ray.Loader(in_order(pictures(20)), 8, **grouped(**way)) as loader:
         seen = 0
         for batch in loader:
             shape = (16, 16, 3) if not options else (3, 16, 16)
@@ -245,7 +250,7 @@ def test_pictures_are_decoded_into_the_batch(options):
 
 def test_a_picture_that_cannot_be_read_costs_its_row():
     way = {"images": {"image": images.CenterCrop(16)}, "timeout": WAIT}
-    with slipring.ray.Loader(in_order(pictures(20, bad=(9,))), 8, **way) as loader:
+    with slipring.ray.Loader(in_order(pictures(20, bad=(9,))), 8, **grouped(**way)) as loader:
         found, (error,) = read(loader, "label")
     assert found == [[*range(8)], [8, *range(10, 17)], [17, 18, 19]]
     assert error.index == 9 and "'image'" in str(error)
@@ -262,7 +267,7 @@ def test_pictures_that_are_null_are_refused_wherever_the_null_is(masked):
     whole = pa.table({"image": structs.take(pa.array([0, 2])), "label": [0, 2]})
     blocks = [whole, pa.table({"image": structs, "label": [0, 1, 2]})]
     way = {"images": {"image": images.CenterCrop(16)}, "timeout": WAIT}
-    with slipring.ray.Loader(in_order(blocks), 2, **way) as loader:
+    with slipring.ray.Loader(in_order(blocks), 2, **grouped(**way)) as loader:
         found, (error,) = read(loader, "label")
     assert found == [[0, 2]]
     assert error.column == "image" and "1 of 3 are null" in str(error)
@@ -270,7 +275,7 @@ def test_pictures_that_are_null_are_refused_wherever_the_null_is(masked):
 
 def test_pictures_that_cannot_be_read_can_be_passed_over():
     way = {"images": {"image": images.CenterCrop(16)}, "image_options": {"on_error": "skip"}, "timeout": WAIT}
-    with slipring.ray.Loader(in_order(pictures(20, bad=(0, 9))), 8, **way) as loader:
+    with slipring.ray.Loader(in_order(pictures(20, bad=(0, 9))), 8, **grouped(**way)) as loader:
         found, errors = read(loader, "label")
         assert loader.stats().skipped_samples == 2
     assert found == [[*range(1, 9)], [*range(10, 18)], [18, 19]] and not errors
@@ -282,11 +287,11 @@ def test_arguments_that_do_not_fit_are_refused_by_name():
         ({"batch_size": 0}, "batch_size"),
         ({"batch_size": 4, "preload": 1}, "device"),
         ({"batch_size": 4, "local_shuffle": 2}, "shuffle_buffer|local_shuffle"),
-        ({"batch_size": 4, "local_shuffle": 8, "on_worker_death": "respawn"}, "local_shuffle"),
+        ({"batch_size": 4, "local_shuffle": 8, "on_death": "respawn"}, "local_shuffle"),
         ({"batch_size": 4, "images": {"x": images.Resize(8)}}, "different sizes"),
         ({"batch_size": 4, "image_options": {"side": 8}}, "images"),
     ]:
         with pytest.raises((ValueError, TypeError), match=text):
-            slipring.ray.Loader(made, **wrong)
+            slipring.ray.Loader(made, **grouped(**wrong))
     with pytest.raises(TypeError, match="DataIterator"):
         slipring.ray.Loader([1, 2], 4)

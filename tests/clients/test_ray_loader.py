@@ -6,6 +6,8 @@ import signal
 import numpy as np
 import pytest
 
+from slipring import Workers
+
 ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
 data = pytest.importorskip("ray.data")
 
@@ -81,7 +83,7 @@ def test_a_killed_worker_loses_no_row_and_none_comes_twice(workers):
 
 
 def test_a_worker_that_is_not_replaced_says_how_it_died():
-    with slipring.ray.Loader(table(), 16, on_worker_death="raise", timeout=WAIT) as loader:
+    with slipring.ray.Loader(table(), 16, timeout=WAIT, workers=Workers(on_death="raise")) as loader:
         batches = iter(loader)
         next(batches)
         os.kill(loader.report().workers[0].pid, signal.SIGKILL)

@@ -16,6 +16,8 @@ from itertools import chain
 import numpy as np
 import pytest
 
+from tests.support.options import grouped
+
 ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
 data = pytest.importorskip("ray.data")
 
@@ -45,14 +47,14 @@ def ids(batches):
     "options", [{}, {"num_workers": 2}, {"local_shuffle": 50}], ids=["", "two", "shuffled"]
 )
 def test_who_resumes_gets_the_same_batches_as_without_the_interruption(options):
-    with slipring.ray.Loader(numbers(), 16, seed=3, timeout=WAIT, **options) as loader:
+    with slipring.ray.Loader(numbers(), 16, seed=3, timeout=WAIT, **grouped(**options)) as loader:
         batches = iter(loader)
         first = ids(next(batches) for _ in range(5))
         state = json.loads(json.dumps(loader.state_dict()))
         rest = ids(batches)
         second = ids(loader)
     assert sorted(chain(*first, *rest)) == list(range(200)) == sorted(chain(*second))
-    with slipring.ray.Loader(numbers(), 16, timeout=WAIT, **options) as loader:
+    with slipring.ray.Loader(numbers(), 16, timeout=WAIT, **grouped(**options)) as loader:
         loader.load_state_dict(state)
         assert ids(loader) == rest
         assert ids(loader) == second
@@ -83,7 +85,7 @@ def test_a_state_is_not_loaded_where_rays_order_is_not_the_same_again():
         (numbers().random_shuffle(), {}, "seed"),
         (numbers(), {"in_order": False}, "in_order"),
     ]:
-        with slipring.ray.Loader(made, 16, num_workers=2, timeout=WAIT, **options) as loader:
+        with slipring.ray.Loader(made, 16, num_workers=2, timeout=WAIT, **grouped(**options)) as loader:
             with pytest.raises(ValueError, match=text):
                 loader.load_state_dict(state)
             assert loader.seed != state["seed"]
@@ -132,10 +134,10 @@ def test_a_state_is_said_also_when_the_splits_coordinator_is_dead():
         assert loader.state_dict()["rows"] == [16]
 
 
-@pytest.mark.parametrize("on_worker_death", ["raise", "respawn"])
-def test_an_epoch_can_be_iterated_again_whole_after_it_was_read_left_or_resumed(on_worker_death):
-    way = {"seed": 3, "num_workers": 2, "timeout": WAIT, "on_worker_death": on_worker_death}
-    with slipring.ray.Loader(numbers(), 16, **way) as loader:
+@pytest.mark.parametrize("on_death", ["raise", "respawn"])
+def test_an_epoch_can_be_iterated_again_whole_after_it_was_read_left_or_resumed(on_death):
+    way = {"seed": 3, "num_workers": 2, "timeout": WAIT, "on_death": on_death}
+    with slipring.ray.Loader(numbers(), 16, **grouped(**way)) as loader:
         whole = ids(loader)
         loader.epoch = 0
         batches = iter(loader)

@@ -7,6 +7,7 @@ import pytest
 
 import slipring
 from tests.support.inside import BadDefinition, default_collate, parse
+from tests.support.options import grouped
 from tests.trip import same_array
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -70,7 +71,7 @@ def test_the_default_collation_stacks_extension_dtypes(trip, dtype):
     ids=["fork", "chunks", "spawn", "thread"],
 )
 def test_a_loader_gives_extension_dtypes_without_a_pickle(dataset, options):
-    with slipring.Loader(dataset, batch_size=4, num_workers=2, **options) as loader:
+    with slipring.Loader(dataset, batch_size=4, num_workers=2, **grouped(**options)) as loader:
         batches = [copy.deepcopy(batch) for batch in loader]
         assert loader.stats().pickled_leaves == 0
     for k, batch in enumerate(batches):

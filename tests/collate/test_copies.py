@@ -49,7 +49,7 @@ import numpy as np
 import slipring
 from tests.collate.test_copies import Ready
 kind, data = sys.argv[1], Ready()
-how = {"num_workers": 0} if kind == "inline" else {"num_workers": 2, "start_method": kind}
+how = {"num_workers": 0} if kind == "inline" else {"num_workers": 2, "workers": slipring.Workers(start_method=kind)}
 with slipring.Loader(data, 16, **how) as loader:
     told = [loader.stats().large_copies]
     for epoch in range(4):  # 320 batches: a process looks at 100 at most

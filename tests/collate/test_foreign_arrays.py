@@ -5,6 +5,7 @@ import pytest
 
 import slipring
 from tests.support.inside import default_collate
+from tests.support.options import grouped
 
 CPU, CUDA = 1, 2
 
@@ -47,7 +48,7 @@ class Samples:
 def test_a_loader_gives_numpy_arrays_without_a_pickle(workers, options):
     if not workers and options:
         pytest.skip("chunks are of workers")
-    with slipring.Loader(Samples(), batch_size=4, num_workers=workers, **options) as loader:
+    with slipring.Loader(Samples(), batch_size=4, num_workers=workers, **grouped(**options)) as loader:
         for number, batch in enumerate(loader):
             k = np.arange(4 * number, 4 * number + 4)
             assert type(batch["x"]) is type(batch["n"]) is np.ndarray

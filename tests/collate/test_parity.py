@@ -6,6 +6,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from slipring import Workers
+
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import default_collate as torch_collate  # noqa: E402
@@ -22,7 +24,9 @@ def batch_of(samples, way):
     if way == "call":
         return slipring.default_collate(samples)
     chunk_size = 2 if "chunks" in way else None
-    with Loader(Values(samples), len(samples), num_workers=int(way[0]), chunk_size=chunk_size) as loader:
+    with Loader(
+        Values(samples), len(samples), num_workers=int(way[0]), workers=Workers(chunk_size=chunk_size)
+    ) as loader:
         [batch] = loader
         return batch
 
@@ -174,7 +178,7 @@ def test_dtypes_that_differ_become_one_that_holds_all(samples, way):
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 @pytest.mark.parametrize("samples", MIXED)
 def test_in_chunks_dtypes_that_differ_become_the_same_whoever_came_first(samples, num_workers):
-    with Loader(Values(samples), 3, chunk_size=1, num_workers=num_workers) as loader:
+    with Loader(Values(samples), 3, num_workers=num_workers, workers=Workers(chunk_size=1)) as loader:
         for _ in range(5):
             (mixed,) = loader
             assert mixed.dtype == np.float64

@@ -9,10 +9,12 @@ import weakref
 import numpy as np
 import pytest
 
+from slipring import Memory, Workers
 from slipring.errors import BatchTooLarge
 from slipring.loader import Loader
 from tests.collate.drawn import LEAVES, ROWS, described, drawn_samples, outcome, row_by_row
 from tests.support.inside import NUMPY, RowWriter, default_collate
+from tests.support.options import grouped
 from tests.trip import Trip
 
 
@@ -39,7 +41,7 @@ def test_any_samples_in_chunks_make_the_batch_or_the_error_that_their_list_makes
     for _ in range(4):
         samples = Values(drawn_samples(rng, LEAVES))
         want = outcome(trip, lambda: default_collate(samples))  # noqa: B023
-        with Loader(samples, ROWS, num_workers=2, chunk_size=2) as loader:
+        with Loader(samples, ROWS, num_workers=2, workers=Workers(chunk_size=2)) as loader:
             try:
                 got = described(next(iter(loader)))
             except Exception as error:
@@ -69,7 +71,7 @@ def test_of_an_array_that_is_used_again_each_sample_has_its_own_values():
 LIVE = weakref.WeakSet()
 
 
-class Memory(bytearray):
+class Pixels(bytearray):
     """The memory of one sample; `LIVE` has every instance that is alive."""
 
     __hash__ = object.__hash__
@@ -77,7 +79,7 @@ class Memory(bytearray):
 
 def counted(i):
     """A sample with the number of samples that are alive, itself included."""
-    memory = Memory(np.full(1000, i).tobytes())
+    memory = Pixels(np.full(1000, i).tobytes())
     LIVE.add(memory)
     return np.frombuffer(memory, np.int64), len(LIVE)
 
@@ -116,7 +118,7 @@ class Stream:
     ids=["map", "inline", "thread", "chunks", "fetch threads", "async", "stream", "inline stream"],
 )
 def test_a_worker_has_few_samples_at_a_time(dataset, options, most):
-    with Loader(dataset, 32, **options) as loader:
+    with Loader(dataset, 32, **grouped(**options)) as loader:
         for arrays, live in loader:
             assert (arrays == arrays[:, :1]).all()
             assert live.max() <= most, live
@@ -132,7 +134,7 @@ class TooLargeFor:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_stream_goes_on_behind_a_batch_whose_rows_fit_no_slot(num_workers):
-    with Loader(TooLargeFor(), 4, num_workers=num_workers, slot_bytes=1 << 20) as loader:
+    with Loader(TooLargeFor(), 4, num_workers=num_workers, memory=Memory(slot_bytes=1 << 20)) as loader:
         it = iter(loader)
         assert next(it)[:, 0].tolist() == [0, 1, 2, 3]
         with pytest.raises(BatchTooLarge):

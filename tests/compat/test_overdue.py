@@ -7,10 +7,11 @@ import threading
 import numpy as np
 import pytest
 
-from slipring import Loader, LoaderTimeout
+from slipring import Loader, LoaderTimeout, Workers
 from slipring.compat import megengine, paddle, paddle_own, webdataset
 from tests.datasets import patiently, wait_for_file
 from tests.support.inside import ahead, local_pool, process_pool
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.usefixtures("forked")  # workers share an event with the test
 
@@ -93,12 +94,19 @@ def give_up(loader, place):
 
 
 PROCESSES = {
-    "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, start_method="fork"),
+    "Loader": lambda *slow: Loader(
+        Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="fork")
+    ),
     "Loader, for one epoch": lambda *slow: Loader(
-        Slow(*slow), 2, num_workers=2, timeout=0.2, start_method="fork", persistent_workers=False
+        Slow(*slow),
+        2,
+        num_workers=2,
+        timeout=0.2,
+        persistent_workers=False,
+        workers=Workers(start_method="fork"),
     ),
     "torch": lambda *slow: of_torch(Slow(*slow)),
-    "torch, preload": lambda *slow: of_torch(Slow(*slow), preload=1),
+    "torch, preload": lambda *slow: of_torch(Slow(*slow), **grouped(preload=1)),
     "torch, persistent": lambda *slow: of_torch(Slow(*slow), persistent_workers=True),
     "MegEngine": lambda *slow: of_megengine(Slow(*slow), 2),
     "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 2, preload=True),
@@ -114,7 +122,9 @@ def test_a_worker_whose_batch_has_not_come_in_time_gets_no_more_time(adapter, sl
 
 
 THREADS = {
-    "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, start_method="thread"),
+    "Loader": lambda *slow: Loader(
+        Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="thread")
+    ),
     "MegEngine": lambda *slow: of_megengine(Slow(*slow), 0),
     "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 0, preload=True),
     "MegEngine, stream": lambda *slow: of_megengine(SlowStream(*slow), 0),
@@ -147,7 +157,7 @@ def test_a_batch_that_came_after_a_timeout_gives_the_workers_their_time_again(tm
                 done.touch()
             return i
 
-    batches = iter(Loader(Late(), 2, num_workers=1, timeout=0.1, start_method="fork"))
+    batches = iter(Loader(Late(), 2, num_workers=1, timeout=0.1, workers=Workers(start_method="fork")))
     patiently(batches)
     with pytest.raises(LoaderTimeout):
         next(batches)

@@ -1,13 +1,17 @@
 """slipring.compat.torchdata: what users of torchdata 0.11 rely on, asked of torchdata's own class too."""
 
+import dataclasses
 import inspect
 
 import pytest
+
+from tests.support.options import grouped
 
 torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
+from slipring import Memory, Workers  # noqa: E402
 from slipring.compat import torchdata as adapter  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.compat.stateful import Drawing, Numbers, Own, made  # noqa: E402
@@ -40,20 +44,25 @@ def test_a_loader_is_torchs_ours_and_stateful():
 
 
 def test_the_signature_names_every_argument_for_clients_that_make_loaders_anew():
-    assert inspect.signature(adapter.StatefulDataLoader) == inspect.signature(DataLoader)
+    ours, torchs = (
+        dict(inspect.signature(one).parameters) for one in (adapter.StatefulDataLoader, DataLoader)
+    )
+    assert ours.pop("snapshot_every_n_steps").default == 1 and list(ours.items()) == list(torchs.items())
     parameters = inspect.signature(adapter.StatefulDataLoader).parameters
-    loader = adapter.StatefulDataLoader(Numbers(), 4, shuffle=True, on_worker_death="respawn", max_restarts=7)
+    workers = Workers(on_death="respawn", max_restarts=7)
+    loader = adapter.StatefulDataLoader(Numbers(), 4, shuffle=True, workers=workers, snapshot_every_n_steps=3)
     given = {name: getattr(loader, name) for name in parameters if name not in ("shuffle", "batch_sampler")}
     again = adapter.StatefulDataLoader(**given)
-    assert (again.max_restarts, again.sampler) == (7, loader.sampler)
+    assert again.workers == dataclasses.replace(workers, snapshot_every_n_steps=3)
+    assert again.sampler is loader.sampler
 
 
 def test_slipring_arguments_follow_by_name():
     with adapter.StatefulDataLoader(
-        Numbers(), 4, num_workers=2, on_worker_death="respawn", slots=9
+        Numbers(), 4, num_workers=2, workers=Workers(on_death="respawn"), memory=Memory(slots=9)
     ) as loader:
         assert [b.tolist() for b in loader] == [list(range(i, i + 4)) for i in range(0, 24, 4)]
-        assert (loader.on_worker_death, loader.stats().slots) == ("respawn", 9)
+        assert (loader.workers.on_death, loader.stats().slots) == ("respawn", 9)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +79,7 @@ def test_wrong_arguments_are_told_in_the_words_of_any_function(args, kwargs):
     with pytest.raises(TypeError) as ours:
         adapter.StatefulDataLoader(*args, **kwargs)
     with pytest.raises(TypeError) as theirs:
-        DataLoader(*args, **kwargs)
+        DataLoader(*args, **grouped(**kwargs))
     assert str(ours.value) == str(theirs.value) and "__init__()" in str(ours.value)
 
 

@@ -4,6 +4,8 @@ import pickle
 
 import pytest
 
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata saves the states")
 
@@ -108,7 +110,7 @@ def test_a_stream_at_its_end_goes_on_with_the_next_epoch(dataset, setting):
 @pytest.mark.parametrize("sampler", [Passes, distributed])
 def test_a_stateful_sampler_goes_on(sampler, batch_size, num_workers, taken):
     options = {"batch_size": batch_size, "num_workers": num_workers}
-    whole = DataLoader(range(11), sampler=sampler(11), **options)
+    whole = DataLoader(range(11), sampler=sampler(11), **grouped(**options))
     epochs = [numbers(whole) for _ in range(2)]
     n = {"none": 0, "some": 2}.get(taken, len(epochs[0]))
     state = saved(theirs.StatefulDataLoader(range(11), sampler=sampler(11), **options), n, taken == "end")

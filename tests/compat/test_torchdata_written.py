@@ -4,6 +4,8 @@ import pickle
 
 import pytest
 
+from slipring import Workers
+
 torch = pytest.importorskip("torch")
 theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata loads the states")
 
@@ -154,7 +156,7 @@ def test_what_torchdatas_form_cannot_say_is_refused():
     loader = DataLoader(range(23), 3, sampler=Backwards(), num_workers=2)
     with pytest.raises(ValueError, match=r"asked ahead.*num_workers=0"):
         taken_from(loader, 2)
-    loader = DataLoader(Says(), 2, num_workers=1, snapshot_every_n_steps=4)
+    loader = DataLoader(Says(), 2, num_workers=1, workers=Workers(snapshot_every_n_steps=4))
     with pytest.raises(ValueError, match=r"since its last snapshot.*snapshot_every_n_steps=1"):
         taken_from(loader, 2)
     with pytest.raises(TypeError, match=r"slipring\.torch\.DataLoader, not 3"):

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 
-from slipring import WorkerDied
+from slipring import WorkerDied, Workers
 from slipring.compat.webdataset import MultiLoader
 
 AHEAD = 2  # samples in flight per worker, by default
@@ -166,7 +166,9 @@ def test_the_end_is_when_every_worker_has_ended():
         def __iter__(self):
             return iter(range(50 * int(os.environ["WORKER"])))
 
-    assert sorted(MultiLoader(Uneven(), 3, start_method="fork")) == sorted([*range(50), *range(100)])
+    assert sorted(MultiLoader(Uneven(), 3, worker_options=Workers(start_method="fork"))) == sorted(
+        [*range(50), *range(100)]
+    )
     assert list(MultiLoader((), 3)) == []
 
 
@@ -234,12 +236,14 @@ def test_verbose_is_told_to_the_log_and_not_to_stdout(caplog, capfd):
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_processes_may_be_started_in_any_way(method):
-    assert numbers(MultiLoader(Shard(), 2, start_method=method)) == list(range(20))
+    assert numbers(MultiLoader(Shard(), 2, worker_options=Workers(start_method=method))) == list(range(20))
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_dataset_may_start_processes(method):
-    assert numbers(MultiLoader(Delegates(5), 2, start_method=method)) == sorted([*range(5)] * 2)
+    assert numbers(MultiLoader(Delegates(5), 2, worker_options=Workers(start_method=method))) == sorted(
+        [*range(5)] * 2
+    )
 
 
 def test_a_daemon_of_the_dataset_ends_with_its_worker():
@@ -308,7 +312,7 @@ def test_a_workers_death_is_raised_here(tmp_path):
 
 
 def test_a_dead_worker_can_be_replaced_and_nothing_is_lost(tmp_path):
-    loader = MultiLoader(Dies(tmp_path / "died"), 2, on_worker_death="respawn")
+    loader = MultiLoader(Dies(tmp_path / "died"), 2, worker_options=Workers(on_death="respawn"))
     assert numbers(loader) == list(range(20))
     assert loader.stats().respawns == 1
 
@@ -318,7 +322,7 @@ def test_nothing_is_lost_when_workers_end_long_before_the_reader_reads():
         def __iter__(self):
             yield np.full(1 << 20, int(os.environ["WORKER"]), np.uint8)
 
-    samples = iter(MultiLoader(Big(), 4, start_method="fork"))
+    samples = iter(MultiLoader(Big(), 4, worker_options=Workers(start_method="fork")))
     held = [next(samples)]
     time.sleep(0.2)  # theirs would have left by now, with what their sockets had not sent
     held += samples
@@ -354,8 +358,8 @@ def test_workers_draw_different_numbers():
         def __iter__(self):
             yield float(np.random.rand())
 
-    seeded = {"seed": 1, "start_method": "fork"}
-    assert len(set(MultiLoader(Draws(), 4, start_method="fork"))) == 4
+    seeded = {"seed": 1, "worker_options": Workers(start_method="fork")}
+    assert len(set(MultiLoader(Draws(), 4, worker_options=Workers(start_method="fork")))) == 4
     assert sorted(MultiLoader(Draws(), 4, **seeded)) == sorted(MultiLoader(Draws(), 4, **seeded))
 
 

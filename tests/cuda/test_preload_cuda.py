@@ -9,6 +9,9 @@ import threading
 
 import pytest
 
+from slipring import Memory
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 pytestmark = [
@@ -17,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-from slipring.torch import DataLoader  # noqa: E402
+from slipring.torch import DataLoader, Device  # noqa: E402
 from slipring.torch.device import cuda as devices  # noqa: E402
 from tests.datasets import Values  # noqa: E402
 from tests.parity.common import Made  # noqa: E402
@@ -39,7 +42,7 @@ def growing(i):
 def test_every_byte_arrives_while_the_device_is_kept_busy(options):
     options = {"num_workers": 2, "batch_size": 32, **options}
     busy = torch.randn(2048, 2048, device="cuda")
-    with DataLoader(Made(image, 640), device="cuda", **options) as loader:
+    with DataLoader(Made(image, 640), device="cuda", **grouped(**options)) as loader:
         for _ in range(2):
             wrong, seen = torch.zeros((), dtype=torch.int64, device="cuda"), 0
             for images, labels in loader:
@@ -69,7 +72,7 @@ def test_the_slots_views_are_pinned_and_nothing_is_staged(monkeypatch):
 
 
 def test_slots_that_grow_are_registered_anew():
-    with DataLoader(Made(growing, 60), num_workers=2, slots=4, device="cuda") as loader:
+    with DataLoader(Made(growing, 60), num_workers=2, device="cuda", memory=Memory(slots=4)) as loader:
         for i, batch in enumerate(loader):
             assert batch.shape == (1, 1 + 99_991 * i) and bool((batch == i % 251).all())
         assert loader.stats().staged_batches == 0
@@ -125,7 +128,9 @@ def test_two_loaders_and_another_thread():
 def test_a_graph_capture_of_the_training_thread_stands():
     static = torch.zeros(64, 150_528, dtype=torch.uint8, device="cuda")
     out = torch.zeros(64, dtype=torch.int64, device="cuda")
-    with DataLoader(Made(image, 6400), 64, num_workers=2, device="cuda", preload=4, slots=40) as loader:
+    with DataLoader(
+        Made(image, 6400), 64, num_workers=2, memory=Memory(slots=40), device=Device("cuda", preload=4)
+    ) as loader:
         batches = iter(loader)
         for _ in range(5):
             stream = torch.cuda.Stream()
@@ -152,15 +157,13 @@ def test_another_stream_than_the_default_one_is_ordered_after_the_copy():
             assert bool((images == (labels % 251).to(torch.uint8)[:, None]).all())
 
 
-def test_transform_device_runs_beside_the_training_stream():
+def test_a_transform_runs_beside_the_training_stream():
     def normalized(batch):
         images, labels = batch
         return (images.to(torch.bfloat16) / 255).view(-1, 3, 224, 224), labels
 
-    with DataLoader(
-        Made(image, 128), 32, num_workers=2, device="cuda", transform_device=normalized,
-        memory_format=torch.channels_last,
-    ) as loader:  # fmt: skip
+    device = Device("cuda", transform=normalized, memory_format=torch.channels_last)
+    with DataLoader(Made(image, 128), 32, num_workers=2, device=device) as loader:
         for images, labels in loader:
             assert images.dtype is torch.bfloat16 and images.shape == (32, 3, 224, 224)
             assert torch.equal(images[:, 0, 0, 0], ((labels % 251).to(torch.uint8).bfloat16() / 255))
@@ -174,7 +177,7 @@ def test_out_of_memory_comes_in_its_turn_and_the_iteration_goes_on():
         return batch
 
     values = [torch.full((8,), i, dtype=torch.uint8) for i in range(6)]
-    with DataLoader(Values(values), num_workers=1, device="cuda", transform_device=hungry) as loader:
+    with DataLoader(Values(values), num_workers=1, device=Device("cuda", transform=hungry)) as loader:
         batches, seen = iter(loader), []
         while True:
             try:
@@ -207,11 +210,11 @@ EXITS = {
 def test_the_interpreter_exits_without_a_word(how):
     program = """
     import torch
-    from slipring.torch import DataLoader
+    from slipring.torch import DataLoader, Device
     class Images:
         def __len__(self): return 640
         def __getitem__(self, i): return torch.ones(150528, dtype=torch.uint8)
-    loader = DataLoader(Images(), 32, num_workers=2, device="cuda", preload=2, persistent_workers=True)
+    loader = DataLoader(Images(), 32, num_workers=2, device=Device("cuda", preload=2), persistent_workers=True)
     batches = iter(loader)
     """
     code = textwrap.dedent(program) + EXITS[how]

@@ -29,6 +29,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.support.inside import engine_of
+from tests.support.options import grouped
 
 SOURCE = Path(__file__).with_suffix(".c")
 WATCHDOG_S = 30
@@ -114,7 +115,7 @@ class OfLoader:
             from slipring import Loader
 
             self.options.setdefault("start_method", "fork")
-        self.loader = Loader(Values(), 4, **self.options)
+        self.loader = Loader(Values(), 4, **grouped(**self.options))
 
     def iter(self, armed):
         with armed:
@@ -304,7 +305,7 @@ def state(pid):
 LOADERS = {
     "fork": {},
     "short-lived": {"persistent_workers": False},
-    "respawn": {"on_worker_death": "respawn"},
+    "respawn": {"on_death": "respawn"},
     "chunks": {"chunk_size": 2},
     "memfd": {"backing": "memfd"},
     "thread": {"start_method": "thread"},

@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 import slipring
+from slipring import Memory
 from tests.leaks import Snapshot, name_semaphores
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -189,7 +190,7 @@ def loaders(adapter, workers):
     if adapter == "torch":
         import torch
 
-        from slipring.torch import DataLoader
+        from slipring.torch import DataLoader, Device
 
         class TorchStream(torch.utils.data.IterableDataset):
             """A worker's share of the batches."""
@@ -208,8 +209,8 @@ def loaders(adapter, workers):
             "stream": lambda: DataLoader(TorchStream(), SIZE, **kind),
             "told": lambda: DataLoader(Told(), SIZE, **kind),
             "unordered": lambda: DataLoader(Told(), SIZE, in_order=False, **kind),
-            "ahead": lambda: DataLoader(Told(), SIZE, device="cpu", preload=1, **kind),
-            "at once": lambda: DataLoader(Told(), SIZE, device="cpu", preload=0, **kind),
+            "ahead": lambda: DataLoader(Told(), SIZE, device=Device("cpu", preload=1), **kind),
+            "at once": lambda: DataLoader(Told(), SIZE, device=Device("cpu", preload=0), **kind),
             "told sampler": lambda: DataLoader(Values(), batch_sampler=ToldBatches(), **kind),
             "seeded": lambda: DataLoader(Values(), SIZE, rng="batch", **kind),
         }
@@ -219,7 +220,7 @@ def loaders(adapter, workers):
         "map": lambda: Loader(Values(), SIZE, **kind),
         "pickled": lambda: Loader(Values(), SIZE, collate_fn=as_pickle, **kind),
         "sampler": lambda: Loader(Values(), batch_sampler=Batches(), **kind),
-        "copied": lambda: Loader(Values(), SIZE, copy="always", **kind),
+        "copied": lambda: Loader(Values(), SIZE, memory=Memory(copy="always"), **kind),
         "refusing": lambda: Loader(Values(), SIZE, collate_fn=as_refusing, **kind),
         "failing": lambda: Loader(Failing(), SIZE, **kind),
         "ending": lambda: Loader(Values(), batch_sampler=EndingBatches(), **kind),

@@ -19,10 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 # mode -> (share of the kills, what `rounds.Mode` is made of)
 MODES = {
     "map": (4, {}),
-    "map, static": (3, {"dispatch": "static"}),
     "map, as completed": (3, {"in_order": False}),
     "map, not persistent": (3, {"persistent_workers": False}),
-    "map, rng per worker": (2, {"rng": "worker", "exact": False}),
+    "map, rng per worker": (5, {"rng": "worker", "exact": False}),
     "chunks": (4, {"chunk_size": 2}),
     "chunks, mixed": (2, {"chunk_size": 2, "data": "Mixed"}),
     "chunks, own collate_fn": (2, {"chunk_size": 2, "collate": True}),
@@ -33,7 +32,7 @@ MODES = {
     "stream, as completed": (2, {"data": "Stateful", "in_order": False}),
     "stream, spawn": (1, {"data": "Stateful", "start_method": "spawn"}),
     "torch, map": (3, {"adapter": "torch", "exact": False}),
-    "torch, chunks": (2, {"adapter": "torch", "chunk_size": 2, "rng": "batch", "dispatch": "dynamic"}),
+    "torch, chunks": (2, {"adapter": "torch", "chunk_size": 2, "rng": "batch"}),
     "torch, stream, by state": (3, {"adapter": "torch", "data": "Stateful", "epochs": 1}),
     "torch, stream, replay": (2, {"adapter": "torch", "data": "Stream", "epochs": 1}),
     # Not workers of a loader, but processes that share a cache: see `cache_rounds`.

@@ -25,6 +25,7 @@ import numpy as np
 import slipring
 from tests.fault.calls import held as what_is_held
 from tests.fault.calls import left_behind
+from tests.support.options import grouped
 
 ROWS = 60
 WATCHDOG_S = 30
@@ -124,7 +125,7 @@ class Life:
             options["slots"] = draw.choice((None, 8))
             options["chunk_size"] = draw.choice((None, 3))
         options["in_order"] = draw.random() < 0.8
-        self.loaders.append((kind, options, kind(Samples(), **options)))
+        self.loaders.append((kind, options, kind(Samples(), **grouped(**options))))
 
     def begin(self):
         if len(self.iterations) < 6 and self.loaders:
@@ -222,7 +223,7 @@ class Life:
     def resume(self):
         if self.states:
             kind, options, state, left = self.draw.choice(self.states)
-            loader = kind(Samples(), **options)
+            loader = kind(Samples(), **grouped(**options))
             loader.load_state_dict(pickle.loads(state))
             got = []
             limit = self.draw.choice((1, 3, 99))

@@ -21,13 +21,14 @@ from multiprocessing import forkserver, resource_tracker, util
 import numpy as np
 
 import slipring
-from slipring import Loader
+from slipring import Loader, Workers
 from slipring.errors import SlipringError, WorkerDied
 from tests.fault.procs import LONG_S, worker_pids
 from tests.fault.scenes import AtPickling, Closing, Gate, Images, Rows, Sized, Stream, close_and_open
 from tests.leaks import name_semaphores
 from tests.support.inside import engine_of
 from tests.support.inside import memory as growth
+from tests.support.options import grouped
 
 
 def say(what, **more):
@@ -94,7 +95,7 @@ def hold(method, stage, path):
     elif stage == "writing":
         data = Valued(64, gate)
     say("begun")
-    loader = Loader(data, **options)
+    loader = Loader(data, **grouped(**options))
     it = iter(loader)
     if stage == "idle":
         kept = [next(it) for _ in range(4)]
@@ -109,7 +110,7 @@ def hold(method, stage, path):
 def leave(method, how, dataset):
     """End with everything alive: an iteration in the middle, batches held, a second iterator."""
     data = Stream(1000) if dataset == "stream" else Rows(1000)
-    loader = Loader(data, 4, num_workers=2, start_method=method)
+    loader = Loader(data, 4, num_workers=2, workers=Workers(start_method=method))
     first, second = iter(loader), iter(loader)
     global kept
     kept = [next(first) for _ in range(5)] + [next(second) for _ in range(5)] + [first, second, loader]
@@ -135,9 +136,8 @@ def loop(method, persistent, dataset, death="raise"):
             data,
             4,
             num_workers=2,
-            start_method=method,
             persistent_workers=persistent == "persistent",
-            on_worker_death=death,
+            workers=Workers(start_method=method, on_death=death),
         )
         for _ in range(2):
             for batch in loader:
@@ -147,7 +147,7 @@ def loop(method, persistent, dataset, death="raise"):
 
 def resizing(method):
     """Change the number of workers all the time, until a signal comes."""
-    with Loader(Slow(1 << 20), 4, num_workers=2, start_method=method) as loader:
+    with Loader(Slow(1 << 20), 4, num_workers=2, workers=Workers(start_method=method)) as loader:
         say("begun")
         for k, batch in enumerate(loader):
             del batch
@@ -156,7 +156,7 @@ def resizing(method):
 
 def resized(method, workers):
     """Say which workers there are, once they are as many as given, and wait."""
-    with Loader(Slow(1 << 20), 4, num_workers=1, start_method=method) as loader:
+    with Loader(Slow(1 << 20), 4, num_workers=1, workers=Workers(start_method=method)) as loader:
         batches = iter(loader)
         next(batches)
         loader.resize(int(workers))
@@ -185,7 +185,7 @@ def interrupted_by_a_thread():
 
     resource_tracker.ensure_running()
     spawnv_passfds, util.spawnv_passfds = util.spawnv_passfds, during_start
-    loader = Loader(Rows(8), num_workers=2, start_method="spawn")
+    loader = Loader(Rows(8), num_workers=2, workers=Workers(start_method="spawn"))
     try:
         iter(loader)
     finally:
@@ -201,7 +201,7 @@ def fill_up(options):
     cached = read_often(*options.pop("read_often", ["", 0]))
     came, kept = [], []
     try:
-        loader = Loader(Sized([size] * 60 * options.get("batch_size", 1)), copy="never", **options)
+        loader = Loader(Sized([size] * 60 * options.get("batch_size", 1)), **grouped(copy="never", **options))
         it = iter(loader)
         stats = loader.stats()
         for _ in range(60):
@@ -257,7 +257,7 @@ def read_names(kind, text):
     )
     names = [f"{text}{i:09d}" for i in range(2_000_000)]
     data = Reads(names if kind == "list" else slipring.StringList(names), 200)
-    with Loader(data, 1, num_workers=2, start_method="fork") as loader:
+    with Loader(data, 1, num_workers=2, workers=Workers(start_method="fork")) as loader:
         try:
             batches = sum(1 for _ in loader)
         except WorkerDied as error:
@@ -290,7 +290,7 @@ def few_descriptors(method):
     if method != "fork":
         resource_tracker.ensure_running()
     np.random.random()  # it opens files when it is imported
-    loader = Loader(Rows(16), 4, num_workers=2, start_method=method)
+    loader = Loader(Rows(16), 4, num_workers=2, workers=Workers(start_method=method))
     refused = []
     for spare in range(60):
         if method == "forkserver":
@@ -338,7 +338,7 @@ def no_forks(method, after):
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return fork(*args)
 
-    loader = Loader(Rows(16), 4, num_workers=2, start_method=method)
+    loader = Loader(Rows(16), 4, num_workers=2, workers=Workers(start_method=method))
     resource_tracker.ensure_running()
     place, name = (os, "fork") if method == "fork" else (util, "spawnv_passfds")
     setattr(place, name, refuse)
@@ -354,7 +354,9 @@ def no_forks(method, after):
 
 def few_processes(uid):
     """iter() with 0, 1, 2, ... processes and threads to spare, until it works. (Root has no limit.)"""
-    loader = Loader(Rows(16), 4, num_workers=2, start_method="fork", persistent_workers=False)
+    loader = Loader(
+        Rows(16), 4, num_workers=2, persistent_workers=False, workers=Workers(start_method="fork")
+    )
     list(loader)  # imports what it needs, as long as that can be read
     os.setresuid(int(uid), int(uid), int(uid))
     refused = []
@@ -374,7 +376,7 @@ def few_processes(uid):
 
 def unseen(method):
     """Workers are dead, nobody has noticed, and the program ends."""
-    loader = Loader(Rows(1000), 4, num_workers=2, start_method=method, on_worker_death="respawn")
+    loader = Loader(Rows(1000), 4, num_workers=2, workers=Workers(start_method=method, on_death="respawn"))
     it = iter(loader)
     global kept
     kept = [loader, it, next(it), next(it)]
@@ -392,7 +394,7 @@ def no_threads():
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    loader = Loader(Rows(16), 4, num_workers=2, start_method="thread")
+    loader = Loader(Rows(16), 4, num_workers=2, workers=Workers(start_method="thread"))
     threading.Thread.start = refuse
     try:
         iter(loader)
@@ -406,7 +408,7 @@ def no_threads():
 def sigchld_ignored():
     """The exit codes of children go nowhere."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    loader = Loader(Rows(16), 4, num_workers=2, start_method="fork")
+    loader = Loader(Rows(16), 4, num_workers=2, workers=Workers(start_method="fork"))
     rows = [b[1].tolist() for b in loader]
     os.kill(next(iter(worker_pids(loader).values())), signal.SIGKILL)
     try:
@@ -421,7 +423,7 @@ def sigchld_ignored():
 
 def backing():
     """Where the segment lies, and that it works there."""
-    with Loader(Rows(16), 4, num_workers=2, start_method="fork") as loader:
+    with Loader(Rows(16), 4, num_workers=2, workers=Workers(start_method="fork")) as loader:
         rows = [b[1].tolist() for b in loader]
         say("end", rows=rows, backing=loader.stats().backing, reason=loader.stats().backing_reason)
 
@@ -433,7 +435,7 @@ def steady(what, method, batches, path):
     shape, dtype, size = {"small": ((32,), "f4", 64), "large": ((3, 224, 224), "u1", 256)}[what]
     warm = max(batches, 60)
     data = Images((warm + batches) * size, shape, dtype)
-    with Loader(data, size, num_workers=2, start_method=method) as loader:
+    with Loader(data, size, num_workers=2, workers=Workers(start_method=method)) as loader:
         it = iter(loader)
         for number in range(2):  # else one worker might do it all while the other still imports
             assert engine_of(loader).ring.wait_serving(number + 1, LONG_S)
@@ -451,7 +453,9 @@ def steady(what, method, batches, path):
 
 def closing(method, directory):
     """A worker closes all that it has open; each line says who makes the batches."""
-    with Loader(Closing(directory, 1 << 30, 1 << 30), 1, num_workers=1, start_method=method) as loader:
+    with Loader(
+        Closing(directory, 1 << 30, 1 << 30), 1, num_workers=1, workers=Workers(start_method=method)
+    ) as loader:
         for batch in loader:
             say("batch", pid=int(batch[0, 0]))
 
@@ -461,7 +465,7 @@ def becomes(method, what):
     if os.environ.get("BECAME"):
         say("became")
         signal.pause()
-    it = iter(Loader(Rows(1 << 20), 4, num_workers=2, start_method=method))
+    it = iter(Loader(Rows(1 << 20), 4, num_workers=2, workers=Workers(start_method=method)))
     next(it)
     say("begun", pids=sorted(p.pid for p in multiprocessing.active_children()))
     os.environ["BECAME"] = "1"
@@ -482,8 +486,8 @@ def is_open(number):
 def daemon(method, directory):
     """Close all that this process has open, open files instead, and go on; a worker dies on the way."""
     rows = 0
-    options = {"num_workers": 2, "start_method": method, "on_worker_death": "respawn"}
-    with Loader(Rows(64), 4, dispatch="static", **options) as loader:
+    options = {"num_workers": 2, "rng": "worker", "start_method": method, "on_death": "respawn"}
+    with Loader(Rows(64), 4, **grouped(**options)) as loader:
         it = iter(loader)
         rows += len(next(it)[1])
         pipes = {

@@ -29,6 +29,7 @@ from tests.fault.kills import HANG_S, MODES
 from tests.fault.procs import alive
 from tests.leaks import Snapshot
 from tests.support.inside import engine_of, engines_of, process_pool
+from tests.support.options import grouped
 
 BY_SIGNAL = ("SIGKILL", "SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT")
 BY_HANDLER = ("SIGUSR1", "SIGUSR2")  # os._exit, out of memory: see `mortal.Mortal`
@@ -71,7 +72,7 @@ class Mode:
             samples = samples // self.workers + 3
         if self.adapter == "slipring":
             options.setdefault("start_method", "fork")
-            return slipring.Loader(getattr(mortal, self.data)(samples), seed=seed, **options)
+            return slipring.Loader(getattr(mortal, self.data)(samples), seed=seed, **grouped(**options))
         import torch
 
         from slipring.torch import DataLoader
@@ -81,7 +82,7 @@ class Mode:
         options.setdefault("persistent_workers", self.epochs > 1)
         options["generator"] = torch.Generator().manual_seed(seed)
         data = getattr(module, self.data)(samples)
-        return DataLoader(data, multiprocessing_context="fork", **options)
+        return DataLoader(data, multiprocessing_context="fork", **grouped(**options))
 
     @property
     def in_order(self):
@@ -239,7 +240,7 @@ def peaceful(mode):
 
 def one_round(mode, want, killer, counts, timeouts, details):
     """A loader's life among kills: compare its epochs with those of `peaceful`."""
-    more = {"on_worker_death": "respawn", "max_restarts": 1_000_000, "timeout": TIMEOUT_S}
+    more = {"on_death": "respawn", "max_restarts": 1_000_000, "timeout": TIMEOUT_S}
     with mode.loader(SEED, **more) as loader:
         for epoch in range(mode.epochs):
             got = deliveries(loader, killer, timeouts)

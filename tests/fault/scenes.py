@@ -274,7 +274,7 @@ def respawning(**changed):
         "num_workers": 2,
         "seed": 11,
         "start_method": "fork",
-        "on_worker_death": "respawn",
+        "on_death": "respawn",
         **changed,
     }
 

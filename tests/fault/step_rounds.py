@@ -96,7 +96,7 @@ class LoaderJob(Job):
 
     def respawn(self, orders):
         """Whoever dies is replaced, and nothing is missing. Who only stands still is not replaced."""
-        options = {"on_worker_death": "respawn", "max_restarts": 1000}
+        options = {"on_death": "respawn", "max_restarts": 1000}
         if self.kind == "stop":
             options["timeout"] = TIMEOUT_S
         with self.mode.loader(SEED, **options) as loader:
@@ -118,7 +118,7 @@ class LoaderJob(Job):
         """The death is raised, unless everything had been delivered; what came before it is right."""
         epoch, got = 0, []
         try:
-            with self.mode.loader(SEED, on_worker_death="raise") as loader:
+            with self.mode.loader(SEED, on_death="raise") as loader:
                 for epoch in range(self.mode.epochs):
                     got = []
                     self.epoch(loader, got)
@@ -160,7 +160,7 @@ class LoaderJob(Job):
 
     def live(self):
         """What the consumer does that dies."""
-        with self.mode.loader(SEED, on_worker_death="respawn", max_restarts=1000) as loader:
+        with self.mode.loader(SEED, on_death="respawn", max_restarts=1000) as loader:
             for _ in range(self.mode.epochs):
                 self.epoch(loader, [])
 

@@ -24,7 +24,7 @@ from tests.fault import points
 # What `rounds.Mode` is made of.
 MODES = {
     "map": {"init": True},
-    "map, static": {"dispatch": "static"},
+    "map, rng per worker": {"rng": "worker", "exact": False},
     "map, as completed": {"in_order": False},
     "map, ended early": {"early": True, "persistent_workers": False},
     "chunks": {"chunk_size": 2},

@@ -14,6 +14,7 @@ from tests.fault.procs import Program, alive, circulating, wait_dead, worker_pid
 from tests.fault.scenes import Death, Once, Rows, plain
 from tests.fault.scenes import respawning as options
 from tests.support.inside import engine_of
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 
@@ -21,7 +22,7 @@ MODES = {"whole": {}, "chunks": {"chunk_size": 2}, "as completed": {"in_order": 
 
 
 def undisturbed(data, **changed):
-    with Loader(data, **options(**changed)) as loader:
+    with Loader(data, **grouped(**options(**changed))) as loader:
         return [plain(batch) for batch in loader]
 
 
@@ -44,7 +45,7 @@ def kill_all(loader):
 def test_who_keeps_every_batch_keeps_what_was_delivered(tmp_path, mode, slots):
     """No batch is written over by a new worker: neither in a slot that is leased nor in a copy."""
     data = dies(400, tmp_path, (5, 100, 203, 398))
-    with Loader(data, **options(slots=slots, **MODES[mode])) as loader:
+    with Loader(data, **grouped(**options(slots=slots, **MODES[mode]))) as loader:
         kept, then = [], []
         for batch in loader:
             kept.append(batch)
@@ -58,7 +59,7 @@ def test_who_keeps_every_batch_keeps_what_was_delivered(tmp_path, mode, slots):
 @pytest.mark.parametrize("death", ["raise", "respawn"])
 @pytest.mark.parametrize("end", ["close", "drop", "next epoch"])
 def test_who_never_takes_a_batch_can_end_with_dead_workers(death, end):
-    loader = Loader(Rows(400), **options(on_worker_death=death))
+    loader = Loader(Rows(400), **grouped(**options(on_death=death)))
     it = iter(loader)
     pids = kill_all(loader)
     if end == "drop":
@@ -76,7 +77,7 @@ def test_who_never_takes_a_batch_can_end_with_dead_workers(death, end):
 def test_a_fork_of_the_users_with_leases_held_is_not_disturbed_by_deaths(tmp_path):
     """The child reads what its parent holds and ends; then workers die, and what was held stays as it was."""
     data = dies(160, tmp_path, (100,))
-    with Loader(data, **options()) as loader:
+    with Loader(data, **grouped(**options())) as loader:
         it = iter(loader)
         held = [next(it) for _ in range(3)]
         want = [plain(batch) for batch in held]
@@ -107,7 +108,7 @@ def test_an_interpreter_ends_without_a_word_though_its_workers_are_dead(method):
 
 @pytest.mark.leaks_ok("multiprocessing leaves its pipes open where fork fails")
 def test_a_worker_that_cannot_be_replaced_ends_the_iteration_with_the_systems_error(monkeypatch):
-    with Loader(Rows(400), **options()) as loader:
+    with Loader(Rows(400), **grouped(**options())) as loader:
         it = iter(loader)
         next(it)
         kill_all(loader)
@@ -164,7 +165,7 @@ def test_exceptions_in_del_lose_nothing(monkeypatch, method, death):
     monkeypatch.setattr(sys, "unraisablehook", lambda raised: None)
     data = UnwillingRows(80)
     changed = {"collate_fn": UnwillingCollate(), "sampler": UnwillingSampler(80), "start_method": method}
-    with Loader(data, **options(**changed, on_worker_death=death)) as loader:
+    with Loader(data, **grouped(**options(**changed, on_death=death))) as loader:
         assert [batch[:, 0].tolist() for batch in loader] == [list(range(i, i + 8)) for i in range(0, 80, 8)]
         assert loader.stats().respawns == 0
 
@@ -190,7 +191,7 @@ def test_an_exception_kills_no_worker_and_a_death_hides_no_exception(tmp_path, w
         changed["sampler"] = SamplerThatRaises(48)
     else:
         changed[where] = RaisesOnce(tmp_path / "raised", where)
-    with Loader(data, **options(**changed, dispatch="static")) as loader:
+    with Loader(data, **grouped(**options(**changed, rng="worker"))) as loader:
         it, came = iter(loader), []
         while True:
             try:
@@ -233,7 +234,7 @@ class RaisesOnce:
 
 def test_deaths_without_respawn_are_told_though_every_batch_is_kept(tmp_path):
     data = dies(400, tmp_path, (100,))
-    with Loader(data, **options(on_worker_death="raise")) as loader:
+    with Loader(data, **grouped(**options(on_death="raise"))) as loader:
         kept, then = [], []
         with pytest.raises(WorkerDied, match="SIGKILL"):
             for batch in loader:

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from slipring import Loader, Queue, WorkerDied
+from slipring import Loader, Queue, WorkerDied, Workers
 from slipring.errors import DescriptorClosed
 from tests.fault.procs import ROOT, Program, alive, state, until, wait_dead, worker_pids
 from tests.fault.scenes import MARK, Closing, Rows, contents
@@ -26,7 +26,7 @@ METHODS = ["fork", "spawn", "forkserver"]
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_file_that_gets_the_segments_number_in_a_worker_is_not_touched(tmp_path, method):
-    with Loader(Closing(tmp_path, 4, 8), 2, num_workers=1, start_method=method) as loader:
+    with Loader(Closing(tmp_path, 4, 8), 2, num_workers=1, workers=Workers(start_method=method)) as loader:
         it = iter(loader)
         pid = next(it)[0, 0]
         assert next(it)[0, 0] == pid
@@ -121,7 +121,7 @@ def test_a_descriptor_of_which_nothing_could_be_asked_is_closed_all_the_same(mon
 
 
 def test_the_end_of_workers_is_seen_without_a_free_descriptor():
-    loader = Loader(Rows(80), 8, num_workers=2, start_method="fork")
+    loader = Loader(Rows(80), 8, num_workers=2, workers=Workers(start_method="fork"))
     it = iter(loader)
     next(it)
     pids = worker_pids(loader).values()
@@ -142,7 +142,9 @@ def test_a_stranger_with_a_dead_workers_number_is_not_taken_for_it():
     # The kernel tells start times in ticks of a hundredth of a second: it must not begin in the worker's.
     until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * 100 > start_time(stranger) + 1, "another tick")
     try:
-        with Loader(Rows(80), 8, num_workers=1, start_method="fork", prefetch_factor=1) as loader:
+        with Loader(
+            Rows(80), 8, num_workers=1, prefetch_factor=1, workers=Workers(start_method="fork")
+        ) as loader:
             it = iter(loader)
             next(it)
             pool = engine_of(loader).pool
@@ -179,7 +181,7 @@ taken = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
 import ctypes  # its libffi may keep a file of its own open
 for fd in taken:
     os.close(fd)
-from slipring import Loader, Queue
+from slipring import Loader, Queue, Workers
 from tests.fault.scenes import Rows
 method, out = sys.argv[1:]
 
@@ -199,7 +201,7 @@ class Data(Rows):
         return super().__getitem__(i)
 
 if __name__ == "__main__":
-    with Loader(Data(16), 4, num_workers=2, start_method=method) as loader:
+    with Loader(Data(16), 4, num_workers=2, workers=Workers(start_method=method)) as loader:
         it = iter(loader)
         next(it)
         seen = low()
@@ -225,7 +227,7 @@ def test_without_standard_streams_nothing_of_slipring_gets_their_numbers(tmp_pat
 
 PRINTING = """
 import sys
-from slipring import Loader
+from slipring import Loader, Workers
 
 class Data:
     def __len__(self):
@@ -238,7 +240,7 @@ class Data:
         return i
 
 if __name__ == "__main__":
-    with Loader(Data(), 4, num_workers=2, start_method=sys.argv[1], timeout=100) as loader:
+    with Loader(Data(), 4, num_workers=2, workers=Workers(start_method=sys.argv[1]), timeout=100) as loader:
         left = len(list(loader))
     with open(sys.argv[2], "w") as file:
         file.write(str(left))

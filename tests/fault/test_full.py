@@ -5,11 +5,12 @@ import os
 
 import pytest
 
-from slipring import Loader, SegmentFull, WorkerError
+from slipring import Loader, Memory, SegmentFull, WorkerError, Workers
 from slipring.errors import BatchTooLarge
 from tests.fault.procs import circulating
 from tests.fault.scenes import Named, Sized
 from tests.support.inside import engine_of
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 
@@ -30,14 +31,14 @@ def fill(place):
 
 def goes_on(loader_options):
     """Whether another loader works, in the same process."""
-    with Loader(Sized([KB] * 8), 2, **loader_options) as other:
+    with Loader(Sized([KB] * 8), 2, **grouped(**loader_options)) as other:
         return [b[1].tolist() for b in other] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
 def test_a_batch_beyond_the_file_system_is_an_error_at_its_turn(small, workers):
     sizes = [100 * KB] * 4 + [50 * MB] * 2 + [100 * KB] * 4
-    with Loader(Sized(sizes), 2, backing=small(16 * MB), slots=8, **workers) as loader:
+    with Loader(Sized(sizes), 2, **grouped(backing=small(16 * MB), slots=8, **workers)) as loader:
         it = iter(loader)
         assert [next(it)[1].tolist(), next(it)[1].tolist()] == [[0, 1], [2, 3]]
         with pytest.raises(SegmentFull) as caught:
@@ -60,11 +61,8 @@ def test_a_large_batch_of_many_rows_says_so_too(small, changed, size):
     with Loader(
         Sized([size] * 800),
         400,
-        backing=small(5 * MB),
-        slots=4,
         num_workers=2,
-        start_method="fork",
-        **changed,
+        **grouped(backing=small(5 * MB), slots=4, start_method="fork", **changed),
     ) as loader:
         it = iter(loader)
         for _ in range(2):
@@ -82,7 +80,7 @@ def test_an_error_that_needs_more_room_than_there_is_arrives_shortened(small, ch
     place = small(4 * MB)
     options = {"num_workers": 1, "start_method": "fork", "chunk_size": chunk_size, "slots": 2}
     data = Named([64 * KB] * 32 + [1 * MB] * 64)
-    with Loader(data, batch_sampler=names, backing=place, **options) as loader:
+    with Loader(data, batch_sampler=names, **grouped(backing=place, **options)) as loader:
         it = iter(loader)
         next(it)
         fill(place)
@@ -104,7 +102,7 @@ class Wordy(Sized):
 def test_an_exception_with_a_long_text_arrives_where_there_is_no_room(small, chunk_size):
     place = small(2 * MB)
     options = {"num_workers": 2, "start_method": "fork", "chunk_size": chunk_size, "slots": 4}
-    with Loader(Wordy([1] * 64), 32, backing=place, **options) as loader:
+    with Loader(Wordy([1] * 64), 32, **grouped(backing=place, **options)) as loader:
         it = iter(loader)
         fill(place)
         for _ in range(2):
@@ -117,7 +115,7 @@ def test_an_exception_with_a_long_text_arrives_where_there_is_no_room(small, chu
 def test_a_full_file_system_refuses_the_segment_and_can_be_used_later(small, workers):
     place = small(2 * MB)
     filler = fill(place)
-    with Loader(Sized([KB] * 4), 2, backing=place, **workers) as loader:
+    with Loader(Sized([KB] * 4), 2, **grouped(backing=place, **workers)) as loader:
         for _ in range(2):
             with pytest.raises(SegmentFull) as caught:
                 iter(loader)
@@ -130,7 +128,13 @@ def test_a_full_file_system_refuses_the_segment_and_can_be_used_later(small, wor
 def test_what_is_committed_stays_usable_when_the_file_system_fills_up(small):
     """Reading and writing committed pages needs no room: no SIGBUS, whatever others write."""
     place = small(32 * MB)
-    with Loader(Sized([MB] * 12), 2, backing=place, slots=4, num_workers=2, start_method="fork") as loader:
+    with Loader(
+        Sized([MB] * 12),
+        2,
+        num_workers=2,
+        workers=Workers(start_method="fork"),
+        memory=Memory(backing=place, slots=4),
+    ) as loader:
         for _ in range(3):
             assert len([b[1][0] for b in loader]) == 6
         filler = fill(place)
@@ -142,7 +146,11 @@ def test_what_is_committed_stays_usable_when_the_file_system_fills_up(small):
 def test_two_workers_that_grow_at_once_share_what_is_left(small):
     place = small(24 * MB)
     with Loader(
-        Sized([5 * MB] * 40), 1, backing=place, slots=8, num_workers=2, start_method="fork"
+        Sized([5 * MB] * 40),
+        1,
+        num_workers=2,
+        workers=Workers(start_method="fork"),
+        memory=Memory(backing=place, slots=8),
     ) as loader:
         it = iter(loader)
         kept, full = [], 0
@@ -159,10 +167,10 @@ def test_two_workers_that_grow_at_once_share_what_is_left(small):
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
 def test_a_batch_beyond_its_slot_says_which_argument_to_raise(workers):
     sizes = [10 * KB] * 2 + [MB] * 2 + [10 * KB] * 2
-    with Loader(Sized(sizes), 2, slot_bytes=128 * KB, **workers) as loader:
+    with Loader(Sized(sizes), 2, **grouped(slot_bytes=128 * KB, **workers)) as loader:
         it = iter(loader)
         assert next(it)[1].tolist() == [0, 1]
-        with pytest.raises(BatchTooLarge, match=r"raise slot_bytes= to at least \d+") as caught:
+        with pytest.raises(BatchTooLarge, match=r"raise slot_bytes to at least \d+") as caught:
             next(it)
         assert caught.value.needed >= 2 * MB
         assert caught.value.limit == 128 * KB == loader.stats().slot_bytes
@@ -170,5 +178,5 @@ def test_a_batch_beyond_its_slot_says_which_argument_to_raise(workers):
         needed = caught.value.needed
         with pytest.raises(StopIteration):
             next(it)
-    with Loader(Sized(sizes), 2, slot_bytes=needed + 64 * KB, **workers) as loader:
+    with Loader(Sized(sizes), 2, **grouped(slot_bytes=needed + 64 * KB, **workers)) as loader:
         assert len(list(loader)) == 3

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from slipring import Loader
+from slipring import Loader, Workers
 from tests.fault.procs import LONG_S, Program, circulating, until, wait_dead, waits, worker_pids
 from tests.fault.scenes import Gate, Rows
 from tests.parts import slow
@@ -56,7 +56,7 @@ def test_ctrl_c_at_a_random_instant_gives_one_traceback_and_ends_all(method, per
 def test_an_iteration_can_go_on_after_ctrl_c_in_next(tmp_path, method):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(40, on={9: gate})
-        with Loader(data, 8, num_workers=2, start_method=method) as loader:
+        with Loader(data, 8, num_workers=2, workers=Workers(start_method=method)) as loader:
             it = iter(loader)
             assert next(it)[1][0] == 0
             pids = worker_pids(loader).values()
@@ -80,7 +80,9 @@ def test_no_python_code_runs_when_an_iteration_goes_at_the_end_of_its_loop(metho
         if event == "call":
             called.append(frame.f_code)
 
-    with Loader(Rows(8), 4, num_workers=2, start_method=method, persistent_workers=True) as loader:
+    with Loader(
+        Rows(8), 4, num_workers=2, persistent_workers=True, workers=Workers(start_method=method)
+    ) as loader:
         it = iter(loader)
         assert len(list(it)) == 2
         sys.setprofile(note)
@@ -146,7 +148,7 @@ def test_the_programs_handlers_do_not_run_in_workers(number):
     ran, told = os.pipe()
     before = signal.signal(number, lambda signum, frame: os.write(told, b"%d " % os.getpid()))
     try:
-        with Loader(Rows(40), 8, num_workers=2, start_method="fork") as loader:
+        with Loader(Rows(40), 8, num_workers=2, workers=Workers(start_method="fork")) as loader:
             it = iter(loader)
             next(it)
             for pid in worker_pids(loader).values():
@@ -196,7 +198,12 @@ def interrupt_when_waiting(pids, number=signal.SIGINT):
 
 def test_a_close_that_ctrl_c_interrupted_can_be_done_again(tmp_path):
     with Gate(tmp_path / "gate") as gate:
-        loader = Loader(Rows(40, on=dict.fromkeys(range(8, 40), gate)), 8, num_workers=2, start_method="fork")
+        loader = Loader(
+            Rows(40, on=dict.fromkeys(range(8, 40), gate)),
+            8,
+            num_workers=2,
+            workers=Workers(start_method="fork"),
+        )
         it = iter(loader)
         next(it)
         pids = [gate.arrived(), gate.arrived()]

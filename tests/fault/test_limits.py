@@ -54,7 +54,7 @@ def test_a_limit_on_file_size_lowers_the_reserve_and_says_so(method):
     error = told["came"][0]
     assert error["type"] == "BatchTooLarge" and error["needed"] >= 20 * MB
     assert error["limit"] == told["stats"]["slot_bytes"]
-    assert "fewer slots (slots=)" in error["text"] and "RLIMIT_FSIZE" in error["text"]
+    assert "use fewer slots" in error["text"] and "RLIMIT_FSIZE" in error["text"]
 
 
 QUEUE = """

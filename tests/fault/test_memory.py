@@ -11,12 +11,13 @@ import stat
 import numpy as np
 import pytest
 
-from slipring import Loader, default_collate
+from slipring import Loader, Memory, Workers, default_collate
 from slipring.errors import WorkerDied
 from tests.fault.procs import LONG_S, worker_pids
 from tests.fault.scenes import Death, Sized
 from tests.leaks import read
 from tests.support.inside import engine_of
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 
@@ -57,7 +58,13 @@ def descriptors(pid, inode):
 @pytest.mark.parametrize("backing", ["shm", "memfd"])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_segment_is_private_to_its_processes_and_not_dumped(method, backing):
-    with Loader(Sized([KB] * 64), 4, num_workers=2, start_method=method, backing=backing) as loader:
+    with Loader(
+        Sized([KB] * 64),
+        4,
+        num_workers=2,
+        workers=Workers(start_method=method),
+        memory=Memory(backing=backing),
+    ) as loader:
         assert len(list(loader)) == 16
         assert all(engine_of(loader).ring.wait_serving(number + 1, LONG_S) for number in range(2))
         segment = segment_of(loader)
@@ -88,7 +95,7 @@ def test_no_slot_has_more_memory_than_its_largest_batch_and_two_megabytes(size, 
     rng = np.random.default_rng(size)
     sizes = np.repeat(rng.integers(1, size, 80), 4).tolist()  # batches of 4 equal samples
     options = {"num_workers": 2, "start_method": "fork", "slots": 10, "copy": "never", **changed}
-    with Loader(Sized(sizes), 4, backing=backing, **options) as loader:
+    with Loader(Sized(sizes), 4, **grouped(backing=backing, **options)) as loader:
         it = iter(loader)
         kept, largest = [], 0
         for batch in it:
@@ -111,7 +118,7 @@ def test_a_crash_does_not_write_the_segment_to_disk(tmp_path):
     if resource.getrlimit(resource.RLIMIT_CORE)[1] != resource.RLIM_INFINITY:
         pytest.skip("core dumps are forbidden here")
     options = {"num_workers": 1, "start_method": "fork", "worker_init_fn": Dumps(tmp_path)}
-    with Loader(CrashesAt(9, 100 * MB), 1, copy="never", prefetch_factor=1, **options) as loader:
+    with Loader(CrashesAt(9, 100 * MB), 1, prefetch_factor=1, **grouped(copy="never", **options)) as loader:
         it = iter(loader)
         kept = []
         with pytest.raises(WorkerDied) as caught:

@@ -11,6 +11,7 @@ from slipring.errors import SlipringError
 from tests.datasets import Squares
 from tests.fault.scenes import Once
 from tests.support.inside import engine_of
+from tests.support.options import grouped
 
 _testcapi = pytest.importorskip("_testcapi", reason="this interpreter is without its test modules")
 
@@ -101,10 +102,10 @@ class Starving(Squares):
 def test_a_worker_without_memory_costs_no_batch_but_its_own(tmp_path, chunk_size, caplog):
     # Generators are not seeded for each batch here: that takes thousands of allocations. With respawn because
     # a worker that cannot even claim ends.
-    options = {"num_workers": 2, "chunk_size": chunk_size, "on_worker_death": "respawn", "rng": "worker"}
+    options = {"num_workers": 2, "chunk_size": chunk_size, "on_death": "respawn", "rng": "worker"}
     quiet = at = 0
     while quiet < QUIET:
-        with Loader(Starving(Once(tmp_path / str(at), Starve(at))), BATCH, **options) as loader:
+        with Loader(Starving(Once(tmp_path / str(at), Starve(at))), BATCH, **grouped(**options)) as loader:
             got = list(outcomes(iter(loader)))
             quiet = quiet + 1 if got == WHOLE and not loader.stats().respawns else 0
             ring = engine_of(loader).ring

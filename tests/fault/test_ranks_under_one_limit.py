@@ -53,7 +53,8 @@ def cache():
     return cache
 
 def fork():
-    it = iter(slipring.Loader(Large(), None, num_workers=1, start_method="fork", copy="never"))
+    it = iter(slipring.Loader(Large(), None, num_workers=1, workers=slipring.Workers(start_method="fork"),
+                               memory=slipring.Memory(copy="never")))
     wait()
     os.write(gone, b"g")
     return it, next(it)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import slipring
+from slipring import Workers
 from slipring.monitor import records
 from tests.datasets import Squares, flat, numbers
 from tests.fault.procs import Program, wait_dead
@@ -110,7 +111,7 @@ def test_a_job_goes_on_without_a_record_file_and_says_why(tmp_path, monkeypatch,
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn", "thread"])
 def test_workers_of_every_kind_take_part_in_a_recorded_segment(tmp_path, monkeypatch, method):
     monkeypatch.setenv("SLIPRING_RECORD", os.fspath(tmp_path / "record"))
-    with slipring.Loader(Squares(40), 4, num_workers=2, start_method=method) as loader:
+    with slipring.Loader(Squares(40), 4, num_workers=2, workers=Workers(start_method=method)) as loader:
         for _ in range(2):
             assert flat(numbers(loader)) == list(range(40))
 

@@ -8,13 +8,14 @@ import threading
 
 import pytest
 
-from slipring import Loader
+from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
 from tests.fault.procs import Program, alive, circulating, kill_worker, until, wait_dead, worker_pids
 from tests.fault.scenes import Gate, Rows, plain
 from tests.fault.scenes import respawning as options
 from tests.parts import slow
 from tests.support.inside import engine_of
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 
@@ -22,7 +23,7 @@ SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
 
 
 def undisturbed(data, **changed):
-    with Loader(data, **options(**changed)) as loader:
+    with Loader(data, **grouped(**options(**changed))) as loader:
         return [plain(batch) for batch in loader]
 
 
@@ -34,7 +35,9 @@ def test_workers_killed_at_random_while_their_number_changes_lose_nothing(method
     rounds = 3 if method == "fork" else 1
     for _ in range(rounds):
         data = Rows(2400)
-        with Loader(data, **options(start_method=method, chunk_size=chunk_size, max_restarts=50)) as loader:
+        with Loader(
+            data, **grouped(**options(start_method=method, chunk_size=chunk_size, max_restarts=50))
+        ) as loader:
             got = []
             for k, batch in enumerate(loader):
                 got.append(plain(batch))
@@ -50,7 +53,7 @@ def test_workers_killed_at_random_while_their_number_changes_lose_nothing(method
 def test_a_worker_killed_before_it_has_left_has_its_batch_made_by_another(tmp_path):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(80, on={9: gate})
-        with Loader(data, **options(num_workers=2)) as loader:
+        with Loader(data, **grouped(**options(num_workers=2))) as loader:
             batches = iter(loader)
             got = [plain(next(batches))]
             gate.arrived()
@@ -73,7 +76,9 @@ def test_with_raise_the_death_of_one_that_leaves_is_told_if_its_batch_goes_with_
     with (
         Gate(tmp_path / "a") as first,
         Gate(tmp_path / "b") as second,
-        Loader(Rows(80, on={1: first, 9: second}), 8, num_workers=2, start_method="fork") as loader,
+        Loader(
+            Rows(80, on={1: first, 9: second}), 8, num_workers=2, workers=Workers(start_method="fork")
+        ) as loader,
     ):
         batches = iter(loader)
         first.arrived()
@@ -86,7 +91,7 @@ def test_with_raise_the_death_of_one_that_leaves_is_told_if_its_batch_goes_with_
 
 
 def test_one_that_has_left_counts_as_no_death():
-    with Loader(Rows(4000), 8, seed=3, num_workers=3, start_method="fork") as loader:
+    with Loader(Rows(4000), 8, seed=3, num_workers=3, workers=Workers(start_method="fork")) as loader:
         batches = iter(loader)
         got = [plain(next(batches))]
         pids = worker_pids(loader)
@@ -101,7 +106,7 @@ def test_one_that_has_left_counts_as_no_death():
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_a_loader_closed_by_another_thread_while_it_is_resized_ends_all_workers(method):
     for _ in range(10):
-        loader = Loader(Rows(4000), 8, num_workers=2, start_method=method)
+        loader = Loader(Rows(4000), 8, num_workers=2, workers=Workers(start_method=method))
         batches = iter(loader)
         next(batches)
         pool = engine_of(loader).pool
@@ -157,7 +162,7 @@ class Interrupted:
 
 
 def test_ctrl_c_while_a_thread_that_has_left_is_seen_to_leaves_nothing_half_done():
-    with Loader(range(400), 4, num_workers=2, start_method="thread") as loader:
+    with Loader(range(400), 4, num_workers=2, workers=Workers(start_method="thread")) as loader:
         iterator, got = iter(loader), []
         got += next(iterator).tolist()
         pool = engine_of(loader).pool
@@ -173,7 +178,7 @@ def test_ctrl_c_while_a_thread_that_has_left_is_seen_to_leaves_nothing_half_done
 
 
 def test_a_resize_of_threads_that_was_interrupted_is_completed_at_the_next_check():
-    with Loader(range(400), 4, num_workers=1, start_method="thread") as loader:
+    with Loader(range(400), 4, num_workers=1, workers=Workers(start_method="thread")) as loader:
         iterator = iter(loader)
         got = next(iterator).tolist()
         pool = engine_of(loader).pool

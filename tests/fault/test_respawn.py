@@ -1,4 +1,4 @@
-"""on_worker_death="respawn": as if nobody had died."""
+"""Workers(on_death="respawn"): as if nobody had died."""
 
 import os
 import random
@@ -13,13 +13,13 @@ from tests.fault.scenes import Death, Once, Rows, Stream, plain
 from tests.fault.scenes import respawning as options
 from tests.parts import slow
 from tests.support.inside import engine_of
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 
 KILLS = int(os.environ.get("SLIPRING_TEST_KILLS", "20"))  # in each mode of the random test
 MODES = {
     "dynamic": {},
-    "static": {"dispatch": "static"},
     "chunks": {"chunk_size": 2},
     "chunks, one sample each": {"chunk_size": 1},
     "rng per worker": {"rng": "worker"},
@@ -30,7 +30,7 @@ MODES = {
 
 def undisturbed(data, **changed):
     """The batches of the same loader where nobody dies."""
-    with Loader(data, **options(**changed)) as loader:
+    with Loader(data, **grouped(**options(**changed))) as loader:
         return [plain(batch) for batch in loader]
 
 
@@ -38,7 +38,7 @@ def undisturbed(data, **changed):
 @pytest.mark.parametrize("how", ["SIGKILL", "sys.exit"])
 def test_a_death_at_a_sample_changes_nothing_but_the_worker(tmp_path, mode, how):
     data = Rows(200, on={i: Once(tmp_path / f"died-{i}", Death(how)) for i in (0, 43, 101, 199)})
-    with Loader(data, **options(**MODES[mode])) as loader:
+    with Loader(data, **grouped(**options(**MODES[mode]))) as loader:
         got = [plain(batch) for batch in loader]
         assert loader.stats().respawns == 4
         assert circulating(engine_of(loader).ring)[0] == loader.stats().slots
@@ -74,7 +74,7 @@ class WithPickled:
 def test_a_death_while_a_batch_is_written_changes_nothing(tmp_path, chunk_size):
     """In chunks: the samples that other workers have left in the slot are overwritten by then."""
     dies = WithPickled(Once(tmp_path / "died", Death("SIGKILL")))
-    with Loader(Rows(64), **options(chunk_size=chunk_size, collate_fn=dies)) as loader:
+    with Loader(Rows(64), **grouped(**options(chunk_size=chunk_size, collate_fn=dies))) as loader:
         got = [(plain(batch[:-1]), batch[-1]) for batch in loader]
         assert loader.stats().respawns == 1
     assert got == [(batch, "pickled") for batch in undisturbed(Rows(64), chunk_size=chunk_size)]
@@ -85,7 +85,7 @@ def test_a_death_while_a_batch_is_written_changes_nothing(tmp_path, chunk_size):
 def test_a_stream_goes_on_behind_what_was_published(tmp_path, method, drop_last):
     deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 36): "SIGSEGV", (0, 49): "SIGKILL"}
     data = Stream(50, on={at: Once(tmp_path / f"died-{at}", Death(how)) for at, how in deaths.items()})
-    with Loader(data, **options(start_method=method, drop_last=drop_last)) as loader:
+    with Loader(data, **grouped(**options(start_method=method, drop_last=drop_last))) as loader:
         got = [plain(batch) for batch in loader]
         assert loader.stats().respawns == 4
     assert got == undisturbed(Stream(50), drop_last=drop_last)
@@ -95,7 +95,7 @@ def test_a_stream_goes_on_behind_what_was_published(tmp_path, method, drop_last)
 def test_a_new_worker_calls_worker_init_fn_before_it_takes_over(tmp_path, kind, where):
     data = kind(50, on={where: Once(tmp_path / "died", Death("SIGKILL"))})
     begun = tmp_path / "begun"
-    with Loader(data, **options(worker_init_fn=Note(begun), dispatch="static")) as loader:
+    with Loader(data, **grouped(**options(worker_init_fn=Note(begun), rng="worker"))) as loader:
         list(loader)
         assert loader.stats().respawns == 1
     assert sorted(begun.read_text()) in (list("001"), list("011"))
@@ -115,14 +115,14 @@ class Note:
 def test_every_method_replaces_its_workers(tmp_path):
     for method in ("spawn", "forkserver"):
         data = Rows(80, on={i: Once(tmp_path / f"{method}-{i}", Death("SIGKILL")) for i in (5, 60)})
-        with Loader(data, **options(start_method=method)) as loader:
+        with Loader(data, **grouped(**options(start_method=method))) as loader:
             assert [plain(batch) for batch in loader] == undisturbed(Rows(80))
             assert loader.stats().respawns == 2
 
 
 def test_a_batch_that_kills_every_worker_is_named_in_the_end(tmp_path):
     data = Rows(80, on={21: Death("SIGSEGV")})
-    with Loader(data, **options(max_restarts=2, dispatch="static", prefetch_factor=3)) as loader:
+    with Loader(data, **grouped(**options(max_restarts=2, rng="worker", prefetch_factor=3))) as loader:
         it = iter(loader)
         ring, taken = engine_of(loader).ring, [next(it)[1][0], next(it)[1][0]]
         assert taken == [0, 8]
@@ -136,7 +136,7 @@ def test_a_batch_that_kills_every_worker_is_named_in_the_end(tmp_path):
 
 
 def test_a_stream_that_kills_every_worker_ends_in_an_error(tmp_path):
-    with Loader(Stream(50, on={(1, 20): Death("SIGKILL")}), **options(max_restarts=1)) as loader:
+    with Loader(Stream(50, on={(1, 20): Death("SIGKILL")}), **grouped(**options(max_restarts=1))) as loader:
         it = iter(loader)
         assert [int(next(it)[0][0]) for _ in range(5)] == [0, 1, 0, 1, 0]
         with pytest.raises(WorkerDied, match="2 times over batch 5: more than max_restarts=1"):
@@ -144,7 +144,7 @@ def test_a_stream_that_kills_every_worker_ends_in_an_error(tmp_path):
 
 
 def test_workers_that_never_get_to_work_are_not_replaced_for_ever():
-    loader = Loader(Rows(80), **options(worker_init_fn=DieAlways(), max_restarts=2))
+    loader = Loader(Rows(80), **grouped(**options(worker_init_fn=DieAlways(), max_restarts=2)))
     with loader, pytest.raises(WorkerDied, match="3 times before it could serve: more than max_restarts=2"):
         next(iter(loader))
 
@@ -157,7 +157,7 @@ class DieAlways:
 def test_deaths_are_counted_by_batch_and_epoch_not_for_the_loaders_life(tmp_path):
     data = Rows(16, on={3: Death("SIGKILL")})
     data.on[3] = OncePerEpoch(tmp_path, Death("SIGKILL"))
-    with Loader(data, **options(max_restarts=1)) as loader:
+    with Loader(data, **grouped(**options(max_restarts=1))) as loader:
         for epoch in range(4):
             (tmp_path / "now").write_text(str(epoch))
             assert [b[1].tolist() for b in loader] == [list(range(8)), list(range(8, 16))]
@@ -174,7 +174,7 @@ class OncePerEpoch:
 
 
 def test_idle_workers_may_be_killed_any_number_of_times():
-    with Loader(Rows(16), **options(max_restarts=1, prefetch_factor=1)) as loader:
+    with Loader(Rows(16), **grouped(**options(max_restarts=1, prefetch_factor=1))) as loader:
         for _ in range(4):
             assert len(list(loader)) == 2
             for number, pid in worker_pids(loader).items():
@@ -191,7 +191,7 @@ def test_random_kills_lose_nothing_and_repeat_nothing(mode):
     changed = {"spawn": {"start_method": "spawn"}, "stream": {}}.get(mode) or MODES.get(mode, {})
     kills = KILLS // 4 if mode == "spawn" else KILLS
     rng = random.Random(f"{mode} {os.environ.get('SLIPRING_TEST_SEED', '1')}")
-    with Loader(data, **options(max_restarts=10 * kills, **changed)) as loader:
+    with Loader(data, **grouped(**options(max_restarts=10 * kills, **changed))) as loader:
         it = iter(loader)
         ring = engine_of(loader).ring
         killer = Killer(loader, kills, rng)

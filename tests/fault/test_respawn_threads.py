@@ -13,6 +13,7 @@ from slipring.errors import WorkerDied
 from tests.fault.procs import circulating
 from tests.fault.scenes import Death, Once, Raise, ResumableByIterator, Rows, Stream
 from tests.support.inside import engine_of
+from tests.support.options import grouped
 
 pytestmark = [pytest.mark.fault, pytest.mark.filterwarnings("ignore:Exception in thread slipring-worker")]
 
@@ -42,10 +43,10 @@ def labels(loader, column):
     return [batch[column].tolist() for batch in loader]
 
 
-@pytest.mark.parametrize("mode", [{}, {"dispatch": "static"}, {"chunk_size": 2}, {"batch_size": 1}], ids=str)
+@pytest.mark.parametrize("mode", [{}, {"rng": "worker"}, {"chunk_size": 2}, {"batch_size": 1}], ids=str)
 def test_a_thread_that_ends_over_a_batch_is_replaced_and_the_batch_made(tmp_path, mode):
     on = {i: Once(tmp_path / f"died-{i}", Raise(Deadly())) for i in (0, 43, 79)}
-    with Loader(Rows(80, on=on), **{**THREADS, **mode}, on_worker_death="respawn") as loader:
+    with Loader(Rows(80, on=on), **grouped(on_death="respawn", **{**THREADS, **mode})) as loader:
         got = labels(loader, 1)
         assert [i for batch in got for i in batch] == list(range(80))
         assert loader.stats().respawns == 3
@@ -61,7 +62,7 @@ def test_a_threads_stream_goes_on(tmp_path, kind):
         data, column = ResumableByIterator(50, tmp_path / "log", on=on), 2
     else:
         data, column = Stream(50, on=on), 1
-    with Loader(data, **THREADS, on_worker_death="respawn") as loader:
+    with Loader(data, **grouped(on_death="respawn", **THREADS)) as loader:
         came = [(int(batch[0][0]), batch[column].tolist()) for batch in loader]
         assert loader.stats().respawns == 3
         assert loader.stats().replayed_batches == (0 if kind == "stateful" else 2 + 4)
@@ -72,22 +73,22 @@ def test_a_threads_stream_goes_on(tmp_path, kind):
 
 def test_a_thread_that_ends_before_it_serves_is_replaced(tmp_path):
     init = Leave(Once(tmp_path / "died", leave))
-    options = {**THREADS, "dispatch": "static", "on_worker_death": "respawn"}
-    with Loader(Rows(40), **options, worker_init_fn=init) as loader:
+    options = {**THREADS, "rng": "worker", "on_death": "respawn"}
+    with Loader(Rows(40), worker_init_fn=init, **grouped(**options)) as loader:
         assert [i for batch in labels(loader, 1) for i in batch] == list(range(40))
         assert loader.stats().respawns == 1
 
 
 def test_threads_are_not_replaced_for_ever():
     on = {21: Raise(Deadly())}
-    options = {**THREADS, "dispatch": "static", "on_worker_death": "respawn", "max_restarts": 2}
-    with Loader(Rows(80, on=on), **options) as loader:
+    options = {**THREADS, "rng": "worker", "on_death": "respawn", "max_restarts": 2}
+    with Loader(Rows(80, on=on), **grouped(**options)) as loader:
         it = iter(loader)
         assert [int(next(it)[1][0]) for _ in range(2)] == [0, 8]
         with pytest.raises(WorkerDied, match=r"3 times over batch 2, indices \[16, 17.*max_restarts=2"):
             next(it)
-    options = {**THREADS, "on_worker_death": "respawn", "max_restarts": 2}
-    loader = Loader(Rows(80), **options, worker_init_fn=Leave(leave))
+    options = {**THREADS, "on_death": "respawn", "max_restarts": 2}
+    loader = Loader(Rows(80), worker_init_fn=Leave(leave), **grouped(**options))
     with loader, pytest.raises(WorkerDied, match="3 times before it could serve"):
         next(iter(loader))
 
@@ -110,7 +111,7 @@ def test_only_the_dead_workers_ranges_are_done_again(tmp_path, method):
     how = Raise(Deadly()) if method == "thread" else Death("SIGKILL")
     data = Noted(64, tmp_path / "log", {13: Once(tmp_path / "died", how)})
     options = {**THREADS, "start_method": method, "batch_size": 64, "chunk_size": 4, "num_workers": 3}
-    with Loader(data, **options, on_worker_death="respawn") as loader:
+    with Loader(data, **grouped(on_death="respawn", **options)) as loader:
         assert labels(loader, 1) == [list(range(64))]
         assert loader.stats().respawns == 1
     read = collections.Counter(map(int, (tmp_path / "log").read_text().split()))
@@ -141,7 +142,7 @@ class Keeping:
 def test_what_a_threads_code_keeps_is_its_own_after_its_end(tmp_path):
     data = Keeping(Once(tmp_path / "died", Raise(Deadly())))
     options = {**THREADS, "num_workers": 1, "slots": 3, "collate_fn": lambda batch: batch}
-    with Loader(data, **options, on_worker_death="respawn") as loader:
+    with Loader(data, **grouped(on_death="respawn", **options)) as loader:
         for _ in range(3):
             assert [int(i) for batch in loader for i in batch[:, 0]] == list(range(40))
         assert loader.stats().respawns == 1

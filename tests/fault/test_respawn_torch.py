@@ -1,4 +1,4 @@
-"""on_worker_death="respawn" under torch's drop-in: the batches of torch's own loader, where nobody dies."""
+"""Workers(on_death="respawn") under torch's drop-in: the batches of torch's own loader, where nobody dies."""
 
 import os
 import random
@@ -6,6 +6,8 @@ import signal
 
 import numpy as np
 import pytest
+
+from tests.support.options import grouped
 
 torch = pytest.importorskip("torch")
 
@@ -70,14 +72,14 @@ def plain(value):
 def torchs(data, **options):
     """What torch's own loader gives."""
     loader = torch.utils.data.DataLoader(
-        data, 4, num_workers=2, generator=torch.Generator().manual_seed(5), **options
+        data, 4, num_workers=2, generator=torch.Generator().manual_seed(5), **grouped(**options)
     )
     return [plain(batch) for batch in loader]
 
 
 def ours(data, **options):
-    options = {"num_workers": 2, "on_worker_death": "respawn", **options}
-    return DataLoader(data, 4, generator=torch.Generator().manual_seed(5), **options)
+    options = {"num_workers": 2, "on_death": "respawn", **options}
+    return DataLoader(data, 4, generator=torch.Generator().manual_seed(5), **grouped(**options))
 
 
 @pytest.mark.parametrize(("method", "chunk_size"), CASES)

@@ -16,6 +16,7 @@ from tests.fault.scenes import Death, Nth, Once, Raise, Resumable, ResumableByIt
 from tests.fault.scenes import respawning as options
 from tests.parts import slow
 from tests.support.inside import engine_of
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 
@@ -24,7 +25,7 @@ KINDS = {"dataset": Resumable, "iterator": ResumableByIterator}
 
 def undisturbed(data, epochs=1, **changed):
     """The batches of the same loader where nobody dies."""
-    with Loader(data, **options(**changed, on_worker_death="raise")) as loader:
+    with Loader(data, **grouped(**options(**changed, on_death="raise"))) as loader:
         return [[plain(batch) for batch in loader] for _ in range(epochs)]
 
 
@@ -46,7 +47,7 @@ def test_a_stateful_stream_goes_on_from_its_state(tmp_path, kind, method):
     deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 36): "SIGSEGV", (0, 49): "SIGKILL"}
     on = {at: Once(tmp_path / f"died-{at}", Death(how)) for at, how in deaths.items()}
     changed = {"start_method": method, "collate_fn": DrawsToo()}
-    with Loader(KINDS[kind](50, tmp_path / "log", on=on), **options(**changed)) as loader:
+    with Loader(KINDS[kind](50, tmp_path / "log", on=on), **grouped(**options(**changed))) as loader:
         got = [plain(batch) for batch in loader]
         stats = loader.stats()
         assert (stats.respawns, stats.resumed_streams, stats.replayed_batches) == (4, 3, 0)
@@ -61,7 +62,7 @@ def test_a_stateful_stream_goes_on_from_its_state(tmp_path, kind, method):
 def test_what_was_published_and_not_delivered_comes_once(tmp_path, kind, delivered):
     """The mark lies in a slot that nobody has taken."""
     data = KINDS[kind](50, tmp_path / "log")
-    with Loader(data, **options(num_workers=1, prefetch_factor=4)) as loader:
+    with Loader(data, **grouped(**options(num_workers=1, prefetch_factor=4))) as loader:
         it = iter(loader)
         got = [plain(next(it)) for _ in range(delivered)]
         pid = worker_pids(loader)[0]
@@ -85,7 +86,7 @@ def test_a_death_behind_the_last_batch_does_not_begin_the_stream_again(tmp_path,
     """At its end a Stateful dataset says what the next pass begins with."""
     data = Stream(12) if kind == "neither" else KINDS[kind](12, tmp_path / "log")
     changed = {"num_workers": 1, "prefetch_factor": 2}
-    with Loader(data, **options(**changed)) as loader:
+    with Loader(data, **grouped(**options(**changed))) as loader:
         it = iter(loader)
         pid = worker_pids(loader)[0]
         got = [plain(next(it))]
@@ -101,7 +102,7 @@ def test_a_death_behind_the_last_batch_does_not_begin_the_stream_again(tmp_path,
 
 def test_a_stateful_dataset_is_in_a_later_pass_what_the_earlier_ones_made_it(tmp_path):
     data = Resumable(20, tmp_path / "log", on={(0, 0): Nth(3, tmp_path / "n", Death("SIGKILL"))})
-    with Loader(data, **options()) as loader:
+    with Loader(data, **grouped(**options())) as loader:
         got = [[plain(batch) for batch in loader] for _ in range(4)]
         assert loader.stats().respawns == 1
     assert got == undisturbed(Resumable(20, tmp_path / "want"), 4)
@@ -111,7 +112,10 @@ def test_a_stateful_dataset_is_in_a_later_pass_what_the_earlier_ones_made_it(tmp
 def test_a_replay_draws_what_was_drawn_and_says_so(tmp_path, caplog, method):
     data = Stream(50, on={(1, 41): Once(tmp_path / "died", Death("SIGABRT"))})
     changed = {"collate_fn": DrawsToo(), "start_method": method}
-    with caplog.at_level(logging.WARNING, "slipring"), Loader(data, **options(**changed)) as loader:
+    with (
+        caplog.at_level(logging.WARNING, "slipring"),
+        Loader(data, **grouped(**options(**changed))) as loader,
+    ):
         got = [plain(batch) for batch in loader]
         stats = loader.stats()
         assert (stats.respawns, stats.resumed_streams, stats.replayed_batches) == (1, 0, 5)
@@ -126,7 +130,7 @@ def test_errors_of_a_stream_are_not_raised_again_by_a_replay(tmp_path, kind):
     if kind == "dataset":  # a generator ends with its exception
         on = {(0, 9): Once(tmp_path / "meant", Raise(LookupError("meant"))), (0, 25): on[0, 25]}
     data = Stepwise(50, on=on) if kind == "neither" else ByStep(50, tmp_path / "log", on=on)
-    with Loader(data, **options(num_workers=1)) as loader:
+    with Loader(data, **grouped(**options(num_workers=1))) as loader:
         it, came = iter(loader), []
         while True:
             try:
@@ -185,7 +189,7 @@ class StatefulSteps(Steps):
 
 def test_a_stream_that_dies_at_the_same_sample_again_and_again_is_named(tmp_path):
     data = Resumable(50, tmp_path / "log", on={(1, 20): Death("SIGKILL")})
-    with Loader(data, **options(max_restarts=2)) as loader:
+    with Loader(data, **grouped(**options(max_restarts=2))) as loader:
         it = iter(loader)
         assert [int(next(it)[0][0]) for _ in range(5)] == [0, 1, 0, 1, 0]
         ring = engine_of(loader).ring

@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from slipring import Loader, SegmentFull
+from slipring import Loader, Memory, SegmentFull
 from tests.fault.procs import kill_worker, until
 from tests.fault.scenes import Sized
 from tests.support.inside import engine_of
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 
@@ -28,7 +29,9 @@ def seldom_large(n, usual, seed=0):
 def test_batches_of_very_different_sizes_share_what_memory_there_is(small, method, options):
     sizes = [size for size in seldom_large(400, 128 * KB) for _ in range(4)]
     workers = {"num_workers": 6, "start_method": method}
-    with Loader(Sized(sizes), 4, backing=small(100 * MB), drop_last=False, **workers, **options) as loader:
+    with Loader(
+        Sized(sizes), 4, drop_last=False, **grouped(backing=small(100 * MB), **workers, **options)
+    ) as loader:
         came = [index for batch in loader for index in batch[1].tolist()]
         assert sorted(came) == list(range(1600))
         assert loader.stats().slot_bytes_committed <= 100 * MB
@@ -38,9 +41,9 @@ def test_batches_of_very_different_sizes_share_what_memory_there_is(small, metho
 def test_workers_killed_while_memory_is_short_lose_and_repeat_nothing(small, chunk_size):
     sizes = [size for size in seldom_large(200, 64 * KB) for _ in range(4)]
     # Of a loaded machine some are killed before they serve.
-    options = {"num_workers": 4, "on_worker_death": "respawn", "max_restarts": 1000, "chunk_size": chunk_size}
+    options = {"num_workers": 4, "on_death": "respawn", "max_restarts": 1000, "chunk_size": chunk_size}
     rng = np.random.default_rng(0)
-    with Loader(Sized(sizes), 4, backing=small(64 * MB), start_method="fork", **options) as loader:
+    with Loader(Sized(sizes), 4, **grouped(backing=small(64 * MB), start_method="fork", **options)) as loader:
         came = []
         for number, batch in enumerate(loader):
             assert (batch[0][:, -1] == batch[1] % 251).all()
@@ -54,7 +57,9 @@ def test_workers_killed_while_memory_is_short_lose_and_repeat_nothing(small, chu
 
 def test_a_large_batch_takes_what_free_slots_have(small):
     sizes = [4 * MB] * 12 + [40 * MB, 1]
-    with Loader(Sized(sizes), 1, backing=small(64 * MB), num_workers=1, prefetch_factor=10) as loader:
+    with Loader(
+        Sized(sizes), 1, num_workers=1, prefetch_factor=10, memory=Memory(backing=small(64 * MB))
+    ) as loader:
         it = iter(loader)
         for size in sizes:
             batch = next(it)[0]
@@ -65,7 +70,7 @@ def test_a_large_batch_takes_what_free_slots_have(small):
 def test_a_batch_waits_until_others_are_let_go(small):
     sizes = [10 * MB] * 5 + [20 * MB]
     options = {"num_workers": 1, "copy": "never", "prefetch_factor": 6}
-    with Loader(Sized(sizes), 1, backing=small(56 * MB), **options) as loader:
+    with Loader(Sized(sizes), 1, **grouped(backing=small(56 * MB), **options)) as loader:
         it = iter(loader)
         kept = [next(it) for _ in range(5)]
         until(lambda: engine_of(loader).ring.is_short(1), "the worker waits for memory")
@@ -74,7 +79,9 @@ def test_a_batch_waits_until_others_are_let_go(small):
 
 
 def test_batches_that_are_kept_are_refused_memory_and_the_rest_goes_on(small):
-    with Loader(Sized([5 * MB] * 30), 1, backing=small(32 * MB), num_workers=2, copy="never") as loader:
+    with Loader(
+        Sized([5 * MB] * 30), 1, num_workers=2, memory=Memory(backing=small(32 * MB), copy="never")
+    ) as loader:
         kept, refused = [], 0
         it = iter(loader)
         for _ in range(30):
@@ -87,7 +94,9 @@ def test_batches_that_are_kept_are_refused_memory_and_the_rest_goes_on(small):
 
 
 def test_who_makes_its_batches_itself_waits_for_nobody(small):
-    with Loader(Sized([5 * MB] * 12), 1, backing=small(32 * MB), copy="never", num_workers=0) as loader:
+    with Loader(
+        Sized([5 * MB] * 12), 1, num_workers=0, memory=Memory(backing=small(32 * MB), copy="never")
+    ) as loader:
         kept, refused = [], 0
         it = iter(loader)
         for _ in range(12):
@@ -100,7 +109,9 @@ def test_who_makes_its_batches_itself_waits_for_nobody(small):
 
 
 def test_a_pinned_slot_keeps_its_memory(small):
-    with Loader(Sized([4 * MB] * 4 + [24 * MB] * 4), 1, backing=small(40 * MB), num_workers=0) as loader:
+    with Loader(
+        Sized([4 * MB] * 4 + [24 * MB] * 4), 1, num_workers=0, memory=Memory(backing=small(40 * MB))
+    ) as loader:
         it = iter(loader)
         next(it)
         ring = engine_of(loader).ring
@@ -117,7 +128,7 @@ def test_a_pinned_slot_keeps_its_memory(small):
 
 SHRINKS = """
 import sys, threading
-from slipring import Loader, SegmentFull
+from slipring import Loader, Memory, SegmentFull, Workers
 
 made, over = [], threading.Event()
 
@@ -133,8 +144,9 @@ def shrink():
 
 thread = threading.Thread(target=shrink, daemon=True)
 thread.start()
-options = {"num_workers": 3, "start_method": "thread", "slots": 12, "copy": "never", "collate_fn": collate}
-with Loader(range(100), 1, backing=sys.argv[1], **options) as loader:
+memory = Memory(slots=12, copy="never", backing=sys.argv[1])
+workers = Workers(start_method="thread")
+with Loader(range(100), 1, num_workers=3, collate_fn=collate, workers=workers, memory=memory) as loader:
     iterator = iter(loader)
     for _ in range(100):
         try:

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 
-from slipring import Loader
+from slipring import Loader, Workers
 from tests.fault.procs import Program, until
 from tests.fault.scenes import Gate, Images
 from tests.leaks import open_fds, read
@@ -142,7 +142,9 @@ def traced(pid):
 @pytest.mark.parametrize(("what", "n"), [("small", 1000), ("large", 40)])
 def test_descriptors_and_mappings_do_not_grow_with_the_batches_that_are_kept(what, n):
     shape, dtype, size = {"small": ((32,), "f4", 64), "large": ((3, 224, 224), "u1", 64)}[what]
-    with Loader(Images(n * size, shape, dtype), size, num_workers=2, start_method="fork") as loader:
+    with Loader(
+        Images(n * size, shape, dtype), size, num_workers=2, workers=Workers(start_method="fork")
+    ) as loader:
         it = iter(loader)
         kept = [next(it)]
         fds = len(open_fds())

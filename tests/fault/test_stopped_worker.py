@@ -7,11 +7,12 @@ from multiprocessing import forkserver
 
 import pytest
 
-from slipring import Loader, LoaderTimeout
+from slipring import Loader, LoaderTimeout, Workers
 from tests.datasets import patiently
 from tests.fault.procs import circulating, state, until, wait_dead, worker_pids
 from tests.fault.scenes import Gate, Rows, plain
 from tests.support.inside import engine_of, process_pool
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 
@@ -26,8 +27,8 @@ def stop(pid):
 def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method, death):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(80, on={17: gate})
-        options = {"num_workers": 2, "start_method": method, "seed": 3, "on_worker_death": death}
-        with Loader(data, 8, timeout=0.2, **options) as loader:
+        options = {"num_workers": 2, "start_method": method, "seed": 3, "on_death": death}
+        with Loader(data, 8, timeout=0.2, **grouped(**options)) as loader:
             it = iter(loader)
             got = [plain(patiently(it)) for _ in range(2)]
             pid = gate.arrived()
@@ -42,7 +43,7 @@ def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method,
             assert circulating(engine_of(loader).ring)[0] == loader.stats().slots
             assert loader.stats().respawns == 0
             assert pid in worker_pids(loader).values()
-    with Loader(Rows(80), 8, **options) as loader:
+    with Loader(Rows(80), 8, **grouped(**options)) as loader:
         assert got == [plain(batch) for batch in loader]
 
 
@@ -50,7 +51,7 @@ def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method,
 def test_close_ends_also_what_is_stopped(tmp_path, monkeypatch, method):
     monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     monkeypatch.setattr(process_pool, "TERM_S", 0.1)
-    loader = Loader(Rows(80), 8, num_workers=3, start_method=method)
+    loader = Loader(Rows(80), 8, num_workers=3, workers=Workers(start_method=method))
     kept = next(iter(loader))
     pids = worker_pids(loader)
     stop(pids[0])
@@ -65,7 +66,7 @@ def test_close_ends_what_is_stopped_also_when_the_forkserver_has_gone(monkeypatc
     """multiprocessing takes its workers for dead then, and would not signal them."""
     monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     monkeypatch.setattr(process_pool, "TERM_S", 0.1)
-    loader = Loader(Rows(80), 8, num_workers=2, start_method="forkserver")
+    loader = Loader(Rows(80), 8, num_workers=2, workers=Workers(start_method="forkserver"))
     assert len(list(loader)) == 10
     pids = worker_pids(loader)
     stop(pids[0])
@@ -83,7 +84,9 @@ def test_a_worker_that_does_not_listen_to_sigterm_is_killed(tmp_path, monkeypatc
     monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     monkeypatch.setattr(process_pool, "TERM_S", 0.1)
     with Gate(tmp_path / "gate") as gate:
-        loader = Loader(Rows(80, on={0: Deaf(gate)}), 8, num_workers=1, start_method="fork", timeout=0.01)
+        loader = Loader(
+            Rows(80, on={0: Deaf(gate)}), 8, num_workers=1, timeout=0.01, workers=Workers(start_method="fork")
+        )
         it = iter(loader)
         with pytest.raises(LoaderTimeout):
             next(it)
@@ -95,7 +98,12 @@ def test_a_worker_that_does_not_listen_to_sigterm_is_killed(tmp_path, monkeypatc
 def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than_timeout(tmp_path):
     with Gate(tmp_path / "gate") as gate:
         loader = Loader(
-            Rows(80), 8, num_workers=1, start_method="fork", timeout=0.2, worker_init_fn=Init(gate)
+            Rows(80),
+            8,
+            num_workers=1,
+            timeout=0.2,
+            worker_init_fn=Init(gate),
+            workers=Workers(start_method="fork"),
         )
         with loader:
             it = iter(loader)  # it would wait for ever

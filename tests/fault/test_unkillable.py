@@ -10,7 +10,7 @@ import signal
 import numpy as np
 import pytest
 
-from slipring import Loader
+from slipring import Loader, Memory, Workers
 from tests.datasets import wait_for_file
 from tests.fault.procs import alive, until, wait_dead, worker_pids
 from tests.fault.scenes import Rows
@@ -66,7 +66,7 @@ class Spinning(Rows):
 def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(monkeypatch, caplog, tmp_path):
     for name in ("GRACE_S", "TERM_S", "KILL_S"):
         monkeypatch.setattr(process_pool, name, 0.0)
-    loader = Loader(Spinning(tmp_path / "begun"), 2, num_workers=1, start_method="fork")
+    loader = Loader(Spinning(tmp_path / "begun"), 2, num_workers=1, workers=Workers(start_method="fork"))
     it = iter(loader)
     wait_for_file(tmp_path / "begun")
     pid = worker_pids(loader)[0]
@@ -96,7 +96,9 @@ def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(monkeypatch, 
 def test_close_gives_up_on_a_frozen_worker_with_a_warning(frozen, monkeypatch, caplog, method):
     for name in ("GRACE_S", "TERM_S", "KILL_S"):
         monkeypatch.setattr(process_pool, name, 0.2)
-    loader = Loader(Rows(80), 8, num_workers=2, start_method=method, persistent_workers=False)
+    loader = Loader(
+        Rows(80), 8, num_workers=2, persistent_workers=False, workers=Workers(start_method=method)
+    )
     it = iter(loader)
     assert len(next(it)[1]) == 8
     pid = worker_pids(loader)[1]
@@ -133,7 +135,7 @@ def test_what_a_worker_has_started_does_not_keep_its_end_from_being_seen(tmp_pat
     for name in ("GRACE_S", "TERM_S", "KILL_S"):
         monkeypatch.setattr(process_pool, name, 1e6)  # whoever waits for the wrong thing waits for ever
     path = tmp_path / "pid"
-    with Loader(Parent(os.fspath(path)), 8, num_workers=1, start_method=method) as loader:
+    with Loader(Parent(os.fspath(path)), 8, num_workers=1, workers=Workers(start_method=method)) as loader:
         assert len(list(loader)) == 10
         until(path.exists, "the child lives")
     os.kill(int(path.read_text()), signal.SIGKILL)
@@ -151,7 +153,14 @@ def in_memory(fd):
 def test_what_a_worker_has_started_does_not_keep_the_segments_memory(tmp_path, method):
     path = tmp_path / "pid"
     dataset = Parent(os.fspath(path))
-    loader = Loader(dataset, 8, num_workers=2, start_method=method, copy="never", prefetch_factor=4)
+    loader = Loader(
+        dataset,
+        8,
+        num_workers=2,
+        prefetch_factor=4,
+        workers=Workers(start_method=method),
+        memory=Memory(copy="never"),
+    )
     it = iter(loader)
     batches = [next(it), next(it)]
     until(path.exists, "the child lives")

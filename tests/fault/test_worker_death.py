@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from slipring import Loader
+from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
 from tests.fault.procs import LONG_S, alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
 from tests.fault.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
 from tests.support.inside import engine_of, process_pool
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 
@@ -34,7 +35,9 @@ METHODS = ["fork", "spawn", "forkserver"]
 )
 def test_a_death_is_raised_with_all_that_is_known_after_what_was_ready(tmp_path, how, method):
     data = Rows(400, on={4 * 8 + 3: Once(tmp_path / "died", Death(how))})
-    with Loader(data, 8, num_workers=2, prefetch_factor=4, start_method=method, seed=1) as loader:
+    with Loader(
+        data, 8, num_workers=2, prefetch_factor=4, seed=1, workers=Workers(start_method=method)
+    ) as loader:
         it = iter(loader)
         ring, pids = engine_of(loader).ring, worker_pids(loader)
         for batch in range(4):
@@ -63,8 +66,8 @@ def test_a_death_is_raised_with_all_that_is_known_after_what_was_ready(tmp_path,
 def test_an_idle_worker_that_is_killed_is_noticed_when_its_batch_is_awaited(method, tmp_path):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(64, on={8: gate})
-        options = {"num_workers": 2, "prefetch_factor": 2, "dispatch": "static", "start_method": method}
-        with Loader(data, 4, **options) as loader:
+        options = {"num_workers": 2, "prefetch_factor": 2, "rng": "worker", "start_method": method}
+        with Loader(data, 4, **grouped(**options)) as loader:
             it = iter(loader)
             pids = worker_pids(loader)
             assert next(it)[1][0] == 0
@@ -85,7 +88,9 @@ def test_a_death_is_noticed_soon_while_the_consumer_waits(tmp_path, record_prope
     with Gate(tmp_path / "gate") as gate:
         delays = []
         for _ in range(5):
-            with Loader(Rows(8, on={0: gate}), 4, num_workers=1, start_method="fork") as loader:
+            with Loader(
+                Rows(8, on={0: gate}), 4, num_workers=1, workers=Workers(start_method="fork")
+            ) as loader:
                 it = iter(loader)
                 with ThreadPoolExecutor(1) as executor:
                     waiting = executor.submit(next, it)
@@ -101,7 +106,7 @@ def test_a_death_is_noticed_soon_while_the_consumer_waits(tmp_path, record_prope
 
 
 def test_a_forked_child_takes_nothing_out_of_what_the_consumer_watches():
-    with Loader(Rows(800), 8, num_workers=2, start_method="fork", dispatch="static") as loader:
+    with Loader(Rows(800), 8, num_workers=2, workers=Workers(start_method="fork"), rng="worker") as loader:
         it = iter(loader)
         next(it)
         watched = engine_of(loader).pool.watched
@@ -118,7 +123,7 @@ def test_a_forked_child_takes_nothing_out_of_what_the_consumer_watches():
 
 def test_a_death_is_noticed_where_others_do_the_work_and_no_wait_is_long():
     """Dynamic dispatch does not need the dead one; without a look at it, half the speed would be gone."""
-    with Loader(Rows(64), 8, num_workers=2, start_method="fork") as loader:
+    with Loader(Rows(64), 8, num_workers=2, workers=Workers(start_method="fork")) as loader:
         assert len(list(loader)) == 8
         pid = worker_pids(loader)[0]
         os.kill(pid, signal.SIGKILL)
@@ -132,13 +137,13 @@ def test_a_death_is_noticed_where_others_do_the_work_and_no_wait_is_long():
 def test_a_worker_killed_while_it_writes_its_batch_leaves_no_half_batch(tmp_path, dataset):
     with Gate(tmp_path / "gate") as gate:
         once = Once(tmp_path / "once", gate)
-        options = {"num_workers": 2, "start_method": "fork", "on_worker_death": "respawn", "seed": 5}
+        options = {"num_workers": 2, "start_method": "fork", "on_death": "respawn", "seed": 5}
         if dataset == "stream":
             data = Valued(Stream(40), once)
         else:
             data = Valued(Rows(80), once)
             options["chunk_size"] = 2 if dataset == "chunks" else None
-        with Loader(data, 8, **options) as loader:
+        with Loader(data, 8, **grouped(**options)) as loader:
             it = iter(loader)
             with ThreadPoolExecutor(1) as executor:
                 waiting = executor.submit(list, it)
@@ -182,7 +187,7 @@ def test_a_worker_that_dies_before_it_serves_is_reported_and_a_new_iteration_wor
     tmp_path, method, how, init
 ):
     action = Once(tmp_path / "once", Death(how))
-    options = {"num_workers": 2, "start_method": method, "dispatch": "static"}
+    options = {"num_workers": 2, "start_method": method, "rng": "worker"}
     data = Rows(40)
     if init:
         options["worker_init_fn"] = Init(action)
@@ -190,7 +195,7 @@ def test_a_worker_that_dies_before_it_serves_is_reported_and_a_new_iteration_wor
         data = DiesAtUnpickling(40, action)
         if method == "fork":
             pytest.skip("nothing is unpickled in a forked worker")
-    with Loader(data, 4, **options) as loader:
+    with Loader(data, 4, **grouped(**options)) as loader:
         with pytest.raises(WorkerDied) as caught:
             list(loader)
         assert SAYS[how][0] in str(caught.value)
@@ -220,7 +225,9 @@ class DiesAtUnpickling(Rows):
 def test_after_a_death_in_worker_init_fn_close_stops_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     with Gate(tmp_path / "gate") as gate:
-        loader = Loader(Rows(8), 4, num_workers=2, start_method="fork", worker_init_fn=FirstWaits(gate))
+        loader = Loader(
+            Rows(8), 4, num_workers=2, worker_init_fn=FirstWaits(gate), workers=Workers(start_method="fork")
+        )
         batches = iter(loader)
         other = gate.arrived()
         with pytest.raises(WorkerDied) as caught:

@@ -9,10 +9,11 @@ import threading
 
 import pytest
 
-from slipring import Loader, WorkerDied
+from slipring import Loader, WorkerDied, Workers
 from tests.datasets import Values
 from tests.fault.procs import LONG_S, until
 from tests.support.inside import engine_of, startup
+from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 
@@ -61,7 +62,7 @@ def waiting(path):
 
 def test_a_worker_that_waits_for_a_lock_of_the_time_of_its_fork_is_told_of(a_lock_at_fork, told):
     options = {"num_workers": 1, "start_method": "fork", "timeout": 3}
-    with Loader(Values(list(range(4))), 2, **options) as loader, pytest.raises(TimeoutError):
+    with Loader(Values(list(range(4))), 2, **grouped(**options)) as loader, pytest.raises(TimeoutError):
         next(iter(loader))
     (text,) = told()
     assert re.search(r"worker 0 \(pid \d+\) has not begun \d s after its start", text)
@@ -81,7 +82,9 @@ class SlowToUnpickle(Values):
 
 def test_a_spawned_worker_that_unpickles_long_is_told_of_and_serves(told, tmp_path):
     path = str(tmp_path / "go on")
-    with Loader(SlowToUnpickle(range(4), path), 2, num_workers=1, start_method="spawn") as loader:
+    with Loader(
+        SlowToUnpickle(range(4), path), 2, num_workers=1, workers=Workers(start_method="spawn")
+    ) as loader:
         thread, came = next_in_a_thread(loader)
         texts = told()
         open(path, "w").close()
@@ -102,8 +105,8 @@ class Init:
 # In turn, because otherwise the other worker makes all batches and nobody waits for this one.
 def test_a_worker_that_stays_in_its_worker_init_fn_is_told_of_once(told, tmp_path):
     path = str(tmp_path / "go on")
-    options = {"num_workers": 2, "start_method": "fork", "worker_init_fn": Init(path), "dispatch": "static"}
-    with Loader(Values(list(range(8))), 2, **options) as loader:
+    options = {"num_workers": 2, "start_method": "fork", "worker_init_fn": Init(path), "rng": "worker"}
+    with Loader(Values(list(range(8))), 2, **grouped(**options)) as loader:
         thread, came = next_in_a_thread(loader)
         told()
         open(path, "w").close()
@@ -117,7 +120,7 @@ def test_a_worker_that_stays_in_its_worker_init_fn_is_told_of_once(told, tmp_pat
 def test_workers_that_begin_are_not_told_of(caplog, monkeypatch):
     monkeypatch.setattr(startup, "PATIENCE_S", 0.0)
     caplog.set_level(logging.WARNING, logger="slipring")
-    with Loader(Values(list(range(8))), 2, num_workers=2, start_method="fork") as loader:
+    with Loader(Values(list(range(8))), 2, num_workers=2, workers=Workers(start_method="fork")) as loader:
         iterator = iter(loader)
         for participant in (1, 2):
             assert engine_of(loader).ring.wait_serving(participant, LONG_S)
@@ -139,9 +142,9 @@ def test_workers_start_where_nobody_tells_of_threads(monkeypatch):
 
 
 SCRIPT = """
-from slipring import Loader
+from slipring import Loader, Workers
 
-print([batch.tolist() for batch in Loader(range(4), 2, num_workers=1, start_method={method!r})])
+print([batch.tolist() for batch in Loader(range(4), 2, num_workers=1, workers=Workers(start_method={method!r}))])
 """
 
 
@@ -159,7 +162,7 @@ def leave(worker):
 
 
 def test_a_worker_that_leaves_in_its_worker_init_fn_is_told_of_it(capfd):
-    loader = Loader(range(4), 2, num_workers=1, worker_init_fn=leave, start_method="fork")
+    loader = Loader(range(4), 2, num_workers=1, worker_init_fn=leave, workers=Workers(start_method="fork"))
     with loader, pytest.raises(WorkerDied, match=r"worker_init_fn called sys\.exit"):
         next(iter(loader))
 
@@ -175,7 +178,7 @@ class Panics:
 
 
 def test_what_is_no_exception_ends_its_worker_and_is_told_of(capfd):
-    loader = Loader(Panics(), num_workers=1, start_method="fork")
+    loader = Loader(Panics(), num_workers=1, workers=Workers(start_method="fork"))
     with loader, pytest.raises(WorkerDied, match=r"indices \[0.*traceback is on stderr"):
         next(iter(loader))
     assert "BaseException: a panic" in capfd.readouterr().err

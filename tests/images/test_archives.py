@@ -11,6 +11,7 @@ from slipring import images
 from slipring.errors import ImageError
 from tests.images.pictures import encoded, pixels
 from tests.images.shards import files, plain, shard
+from tests.support.options import grouped
 
 FIT = images.Resize((12, 16))
 
@@ -167,7 +168,7 @@ def test_columns_of_images_are_decoded_in_batches(tmp_path, rows, struct, option
     data = images.Parquet(table(tmp_path / "rows.parquet", rows, struct), FIT)
     want = images.Bytes(rows, FIT)
     with (
-        slipring.Loader(data, 6, shuffle=True, seed=2, **options) as ours,
+        slipring.Loader(data, 6, shuffle=True, seed=2, **grouped(**options)) as ours,
         slipring.Loader(want, 6, shuffle=True, seed=2, num_workers=0) as theirs,
     ):
         for (x, y), (a, b) in zip(ours, theirs, strict=True):

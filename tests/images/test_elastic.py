@@ -6,6 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 import slipring  # noqa: E402
@@ -148,9 +150,11 @@ def test_crops_by_position_are_the_same_in_other_ranks_also_of_whole_batches(sha
             )
             if face == "torch":
                 options["generator"] = torch.Generator().manual_seed(4)
-                loader = DataLoader(data, batch_sampler=sampler, rng="sample", **options)
+                loader = DataLoader(data, batch_sampler=sampler, rng="sample", **grouped(**options))
             else:
-                loader = slipring.Loader(data, batch_sampler=sampler, rng="sample", seed=4, **options)
+                loader = slipring.Loader(
+                    data, batch_sampler=sampler, rng="sample", seed=4, **grouped(**options)
+                )
             with loader:
                 for crop, target in loader:
                     found.update(zip(target["number"].tolist(), [one.tobytes() for one in np.asarray(crop)]))

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring import images
+from slipring import Workers, images
 from slipring.errors import ImageError
 from tests.images.pictures import encoded, pixels
+from tests.support.options import grouped
 
 N = 37
 
@@ -84,7 +85,7 @@ def test_a_folder_without_classes_or_images_is_refused(tmp_path):
 def epochs(data, n=2, **options):
     """Every batch of some epochs, as bytes."""
     options = {"batch_size": 8, "shuffle": True, "seed": 5, **options}
-    with slipring.Loader(data, **options) as loader:
+    with slipring.Loader(data, **grouped(**options)) as loader:
         return [[(x.tobytes(), y.tolist()) for x, y in loader] for _ in range(n)]
 
 
@@ -249,7 +250,7 @@ def test_bad_files_are_passed_over_for_the_next_good_one(spoiled):
 )
 def test_files_that_are_passed_over_are_counted(spoiled, how):
     root, _ = spoiled
-    with slipring.Loader(crops(root, on_error="skip"), 8, **how) as loader:
+    with slipring.Loader(crops(root, on_error="skip"), 8, **grouped(**how)) as loader:
         for epoch in (1, 2):
             for _ in loader:
                 pass
@@ -410,7 +411,9 @@ class Together(images.Folder):
 def test_fetch_threads_read_files_beside_one_another_and_the_bytes_stay_the_same(root, num_workers):
     def batches(data, **options):
         sampler = range(36)
-        with slipring.Loader(data, 12, sampler=sampler, num_workers=num_workers, seed=7, **options) as loader:
+        with slipring.Loader(
+            data, 12, sampler=sampler, num_workers=num_workers, seed=7, **grouped(**options)
+        ) as loader:
             return [(shown.copy(), labels.tolist()) for shown, labels in loader]
 
     together = batches(Together(root, images.RandomResizedCrop((16, 20))), fetch_threads=4)
@@ -424,7 +427,7 @@ def test_a_file_that_threads_cannot_read_is_named_or_passed_over(root, tmp_path)
     data = crops(tmp_path / "train")
     os.unlink(data.name(5))
     with (
-        slipring.Loader(data, 37, fetch_threads=4) as loader,
+        slipring.Loader(data, 37, workers=Workers(fetch_threads=4)) as loader,
         pytest.raises(ImageError, match="index 5") as caught,
     ):
         next(iter(loader))
@@ -432,6 +435,6 @@ def test_a_file_that_threads_cannot_read_is_named_or_passed_over(root, tmp_path)
     data = images.Folder.of(
         tmp_path, data.classes, data.class_to_idx, data.samples, images.CenterCrop(8), on_error="skip"
     )
-    with slipring.Loader(data, 37, fetch_threads=4) as loader:
+    with slipring.Loader(data, 37, workers=Workers(fetch_threads=4)) as loader:
         assert len(next(iter(loader))[1]) == N
         assert loader.stats().skipped_samples == 1

@@ -12,6 +12,7 @@ from slipring import images
 from slipring.errors import ImageError
 from tests.images.pictures import encoded, pixels
 from tests.images.shards import files, plain, shard
+from tests.support.options import grouped
 
 FIT = images.Resize((12, 16))
 SIZES = (10, 7, 1, 12, 5)  # samples of each shard
@@ -36,7 +37,7 @@ def stream(shards, transform=FIT, **options):
 
 def read(data, loader=slipring.Loader, **options):
     """The samples' numbers, as a loader gives them."""
-    with loader(data, 4, **options) as batches:
+    with loader(data, 4, **grouped(**options)) as batches:
         return numbers_of(batches)
 
 
@@ -67,7 +68,7 @@ def test_workers_without_a_shard_end_at_once(shards):
 
 def pictures(data, **options):
     """Sample number -> its crop's bytes."""
-    with slipring.Loader(data, None, **options) as samples:
+    with slipring.Loader(data, None, **grouped(**options)) as samples:
         return {int(target["number"]): np.asarray(image).tobytes() for image, target in samples}
 
 

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import slipring
+from slipring import Workers
 from tests.datasets import patiently
 from tests.loader.kinds import KINDS, every_kind
+from tests.support.options import grouped
 
 
 class Numbers:
@@ -100,33 +102,33 @@ class Loops(Numbers):
 @every_kind
 @pytest.mark.parametrize("dataset", [Numbers(), Asked(), Plain()], ids=["getitem", "getitems", "returned"])
 def test_batches_are_in_order_whoever_is_there_first(kind, dataset):
-    with slipring.Loader(dataset, 16, **KINDS[kind]) as loader:
+    with slipring.Loader(dataset, 16, **grouped(**KINDS[kind])) as loader:
         for _ in range(2):
             assert np.concatenate(list(loader)).tolist() == list(range(50))
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_threads_leave_it_to_the_loop_to_await_what_the_dataset_returns(num_workers):
-    with slipring.Loader(Plain(), 16, num_workers=num_workers, fetch_threads=3) as loader:
+    with slipring.Loader(Plain(), 16, num_workers=num_workers, workers=Workers(fetch_threads=3)) as loader:
         assert np.concatenate(list(loader)).tolist() == list(range(50))
 
 
 @pytest.mark.parametrize("kind", ["processes", "threads", "none"])
 def test_samples_without_batches_are_awaited(kind):
-    with slipring.Loader(Numbers(10), None, **KINDS[kind]) as loader:
+    with slipring.Loader(Numbers(10), None, **grouped(**KINDS[kind])) as loader:
         assert list(loader) == list(range(10))
 
 
 @pytest.mark.parametrize(("most", "expected"), [(None, 16), (5, 5), (1, 1)])
 def test_fetch_threads_bounds_how_many_are_read_at_once(most, expected):
-    with slipring.Loader(Counted(48), 16, num_workers=1, fetch_threads=most) as loader:
+    with slipring.Loader(Counted(48), 16, num_workers=1, workers=Workers(fetch_threads=most)) as loader:
         assert max(batch.max() for batch in loader) == expected
 
 
 @every_kind
 def test_what_a_sample_draws_depends_neither_on_workers_nor_on_turns(kind):
     def drawn(**options):
-        with slipring.Loader(Drawn(), 16, seed=5, **options) as loader:
+        with slipring.Loader(Drawn(), 16, seed=5, **grouped(**options)) as loader:
             return [batch[0].tolist() for batch in loader]
 
     expected = drawn(num_workers=0, fetch_threads=1)
@@ -143,7 +145,7 @@ class Returned(Drawn):
 @pytest.mark.parametrize("dataset", [Drawn(), Returned()], ids=["async def", "returned"])
 def test_with_rng_sample_a_samples_position_says_what_it_draws(dataset, batch_size):
     def drawn(dataset, **options):
-        with slipring.Loader(dataset, seed=3, rng="sample", **options) as loader:
+        with slipring.Loader(dataset, seed=3, rng="sample", **grouped(**options)) as loader:
             return np.stack([rows for batch in loader for rows in np.reshape(batch[0], (-1, 4))])
 
     expected = drawn(Drawn(), batch_size=16)
@@ -166,7 +168,7 @@ class Cancelled(Numbers):
 @every_kind
 def test_a_sample_that_is_cancelled_while_it_waits_may_go_on(kind):
     def batches(**options):
-        with slipring.Loader(Cancelled(), 16, seed=5, **options) as loader:
+        with slipring.Loader(Cancelled(), 16, seed=5, **grouped(**options)) as loader:
             return [np.stack(batch).tolist() for batch in loader]
 
     found = batches(**KINDS[kind])
@@ -191,14 +193,17 @@ class Made(Numbers):
 
 def test_coroutines_that_are_not_awaited_after_an_error_are_closed():
     dataset = Made(8)
-    with slipring.Loader(dataset, 8, fetch_threads=1) as loader, pytest.raises(OSError, match="no sample 0"):
+    with (
+        slipring.Loader(dataset, 8, workers=Workers(fetch_threads=1)) as loader,
+        pytest.raises(OSError, match="no sample 0"),
+    ):
         next(iter(loader))
     assert [inspect.getcoroutinestate(one) for one in dataset.made] == [inspect.CORO_CLOSED] * 8
 
 
 @every_kind
 def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_on(kind):
-    with slipring.Loader(Failing(50), 8, **KINDS[kind]) as loader:
+    with slipring.Loader(Failing(50), 8, **grouped(**KINDS[kind])) as loader:
         iterator = iter(loader)
         next(iterator)
         with pytest.raises(OSError, match="no sample 13") as caught:
@@ -218,7 +223,7 @@ def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_o
 def test_a_read_that_never_ends_is_overdue_and_keeps_nobody(kind):
     # The timeout is counted from before the start.
     options = {"start_method": "fork", **KINDS[kind], "num_workers": 1}
-    with slipring.Loader(Held(16), 8, timeout=1, **options) as loader:
+    with slipring.Loader(Held(16), 8, timeout=1, **grouped(**options)) as loader:
         iterator = iter(loader)
         assert patiently(iterator).tolist() == list(range(8))
         with pytest.raises(TimeoutError):
@@ -228,7 +233,7 @@ def test_a_read_that_never_ends_is_overdue_and_keeps_nobody(kind):
 @pytest.mark.parametrize("kind", ["processes", "none"])
 def test_a_worker_has_one_loop_for_all_epochs(kind):
     options = {**KINDS[kind], "num_workers": min(1, KINDS[kind]["num_workers"])}
-    with slipring.Loader(Loops(), 8, **options) as loader:
+    with slipring.Loader(Loops(), 8, **grouped(**options)) as loader:
         assert all(batch.all() for _ in range(3) for batch in loader)
 
 
@@ -245,7 +250,7 @@ def test_the_loop_ends_with_its_worker():
         return {thread for thread in threading.enumerate() if thread.name == "slipring-loop"}
 
     before = loops()
-    with slipring.Loader(Numbers(), 16, num_workers=2, start_method="thread") as loader:
+    with slipring.Loader(Numbers(), 16, num_workers=2, workers=Workers(start_method="thread")) as loader:
         list(loader)
         assert len(loops() - before) in (1, 2)  # one worker may have made all batches
     assert loops() <= before

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring import Loader
+from slipring import Loader, Memory, Workers
 from slipring.errors import SlotsHeld
 from tests.datasets import Squares, flat, numbers
+from tests.support.options import grouped
 
 WORKERS = [(0, None), (2, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "spawn")]
@@ -23,7 +24,7 @@ def batches_of(n, size):
 
 @pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
 def test_batches_live_longer_than_their_loader(num_workers, start_method):
-    loader = Loader(Squares(30), 4, num_workers=num_workers, start_method=start_method)
+    loader = Loader(Squares(30), 4, num_workers=num_workers, workers=Workers(start_method=start_method))
     held = list(loader)
     part = held[0][0][1:3, ::2]
     loader.close()
@@ -37,7 +38,7 @@ def test_batches_live_longer_than_their_loader(num_workers, start_method):
 
 
 def test_a_batch_that_is_held_is_not_overwritten():
-    with Loader(Squares(400), 4, num_workers=2, slots=8) as loader:
+    with Loader(Squares(400), 4, num_workers=2, memory=Memory(slots=8)) as loader:
         held = [batch for k, batch in enumerate(loader) if k % 80 == 0]
         for _ in range(3):
             for _ in loader:
@@ -48,7 +49,13 @@ def test_a_batch_that_is_held_is_not_overwritten():
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_all_batches_can_be_kept_in_a_list(num_workers, start_method):
-    with Loader(Squares(400), 4, num_workers=num_workers, start_method=start_method, slots=10) as loader:
+    with Loader(
+        Squares(400),
+        4,
+        num_workers=num_workers,
+        workers=Workers(start_method=start_method),
+        memory=Memory(slots=10),
+    ) as loader:
         held = list(loader)
         assert numbers(held) == batches_of(400, 4)
         stats = loader.stats()
@@ -59,7 +66,7 @@ def test_all_batches_can_be_kept_in_a_list(num_workers, start_method):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_every_batch_is_copied_on_demand(num_workers):
-    with Loader(Squares(20), 4, num_workers=num_workers, copy="always") as loader:
+    with Loader(Squares(20), 4, num_workers=num_workers, memory=Memory(copy="always")) as loader:
         for rows, _ in loader:
             assert rows.flags.writeable
         assert loader.stats().copied_batches == loader.stats().batches == 5
@@ -68,7 +75,7 @@ def test_every_batch_is_copied_on_demand(num_workers):
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_without_copies_held_batches_are_an_error_instead_of_a_hang(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "slots": 5, "copy": "never"}
-    with Loader(Squares(28), 4, **kwargs) as loader:
+    with Loader(Squares(28), 4, **grouped(**kwargs)) as loader:
         held, iterator = [], iter(loader)
         for _ in range(2):
             with pytest.raises(SlotsHeld, match=r"all 5 slots.*copy='auto'"):
@@ -83,7 +90,7 @@ def test_without_copies_held_batches_are_an_error_instead_of_a_hang(num_workers,
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_as_many_batches_as_there_are_slots_can_be_held_without_copies(num_workers):
-    with Loader(Squares(20), 4, num_workers=num_workers, slots=5, copy="never") as loader:
+    with Loader(Squares(20), 4, num_workers=num_workers, memory=Memory(slots=5, copy="never")) as loader:
         assert numbers(list(loader)) == batches_of(20, 4)
 
 
@@ -105,7 +112,7 @@ def test_empty_arrays_and_batches_without_arrays_are_delivered():
         def __getitem__(self, i):
             return np.empty((0, 3), np.float32), None, ()
 
-    with Loader(Nothing(6), 2, num_workers=1, start_method="fork") as loader:
+    with Loader(Nothing(6), 2, num_workers=1, workers=Workers(start_method="fork")) as loader:
         for rows, none, empty in loader:
             assert rows.shape == (2, 0, 3) and none is None and empty == ()
 
@@ -135,7 +142,7 @@ def test_an_array_that_the_dataset_keeps_is_not_overwritten(num_workers, start_m
     dataset = Keeping(60, keep=5)
     if start_method == "thread":
         dataset = OfThreads(dataset)
-    with Loader(dataset, **kwargs) as loader:
+    with Loader(dataset, **grouped(**kwargs)) as loader:
         for _ in range(3):
             got = [np.atleast_2d(batch)[:, 0].tolist() for batch in loader]
             assert flat(got) == list(range(60))
@@ -183,7 +190,7 @@ class Sums:
     ("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread"), (1, "spawn")]
 )
 def test_what_the_consumer_does_to_its_batch_the_dataset_does_not_see(num_workers, start_method):
-    with Loader(Sums(), None, num_workers=num_workers, start_method=start_method) as loader:
+    with Loader(Sums(), None, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         for i, batch in enumerate(loader):
             assert sorted(set(batch.tolist())) == ([i] if i < 2 else [0, 1])
             batch[:] = 77
@@ -237,7 +244,7 @@ def test_a_collate_fn_that_uses_its_arrays_again_leaves_delivered_batches_alone(
     if start_method == "thread" and collate_fn is KeepingSamples:
         num_workers = 1  # it has no place for what each thread keeps
     kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": chunk_size}
-    with Loader(Squares(40), 4, **kwargs, collate_fn=collate_fn(), slots=16) as loader:
+    with Loader(Squares(40), 4, collate_fn=collate_fn(), **grouped(slots=16, **kwargs)) as loader:
         held = list(loader)
         assert [[int(row[0]) for row in batch] for batch in held] == [
             [i * i for i in batch] for batch in batches_of(40, 4)
@@ -258,5 +265,11 @@ class OneRow:
 
 @pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread")])
 def test_a_stream_that_uses_its_array_again_leaves_delivered_batches_alone(num_workers, start_method):
-    with Loader(OneRow(), None, num_workers=num_workers, start_method=start_method, slots=10) as loader:
+    with Loader(
+        OneRow(),
+        None,
+        num_workers=num_workers,
+        workers=Workers(start_method=start_method),
+        memory=Memory(slots=10),
+    ) as loader:
         assert [batch[0] for batch in list(loader)] == list(range(6))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring import Loader
+from slipring import Loader, Workers
 from tests.datasets import (
     Echo,
     Failing,
@@ -26,12 +26,13 @@ from tests.datasets import (
     numbers,
     outcomes,
 )
+from tests.support.options import grouped
 
 WORKERS = [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), (2, "thread")]
 
 
 def load(dataset, *args, **kwargs):
-    with Loader(dataset, *args, **kwargs) as loader:
+    with Loader(dataset, *args, **grouped(**kwargs)) as loader:
         return list(loader)
 
 
@@ -39,7 +40,7 @@ def load(dataset, *args, **kwargs):
 @pytest.mark.parametrize(("batch_size", "chunk_size"), [(8, 3), (8, 4), (8, 1), (56, 1), (5, 8), (4, 4)])
 def test_row_i_is_always_sample_i(num_workers, start_method, batch_size, chunk_size):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": chunk_size}
-    with Loader(Squares(61), batch_size, **kwargs) as loader:
+    with Loader(Squares(61), batch_size, **grouped(**kwargs)) as loader:
         for _ in range(2):
             assert numbers(loader) == [list(range(61))[k : k + batch_size] for k in range(0, 61, batch_size)]
 
@@ -160,7 +161,7 @@ def test_random_numbers_do_not_depend_on_who_fills_which_range():
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_an_error_in_one_range_is_the_batchs_error(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": 2}
-    with Loader(Failing({5, 13}), 8, **kwargs) as loader:
+    with Loader(Failing({5, 13}), 8, **grouped(**kwargs)) as loader:
         for _ in range(2):
             first, second, third = outcomes(iter(loader))
             assert type(first) is ValueError and first.args == ("no sample 5",)
@@ -172,7 +173,7 @@ def test_an_error_in_one_range_is_the_batchs_error(num_workers, start_method):
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_of_several_errors_the_first_rows_one_is_raised(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": 1}
-    with Loader(Failing({2, 3, 6}), 8, **kwargs) as loader:
+    with Loader(Failing({2, 3, 6}), 8, **grouped(**kwargs)) as loader:
         first, second, third = outcomes(iter(loader))
         assert first.args == ("no sample 2",) and first.__cause__.indices == [2]
         assert numbers([second, third]) == [list(range(8, 16)), list(range(16, 20))]
@@ -181,7 +182,7 @@ def test_of_several_errors_the_first_rows_one_is_raised(num_workers, start_metho
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_an_error_in_collate_fn_names_all_indices(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": 2}
-    with Loader(Squares(12), 4, collate_fn=fail_on_five, **kwargs) as loader:
+    with Loader(Squares(12), 4, collate_fn=fail_on_five, **grouped(**kwargs)) as loader:
         first, second, third = outcomes(iter(loader))
         assert numbers([first, third]) == [[0, 1, 2, 3], [8, 9, 10, 11]]
         assert type(second) is ArithmeticError and second.__cause__.indices == [4, 5, 6, 7]
@@ -192,7 +193,7 @@ def test_samples_that_cannot_be_sent_are_an_error(num_workers, start_method):
     """A range's samples go through the slot when a collate_fn is to see them all."""
     kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": 1}
     dataset = Values([1, 2, NoPickle(), 3, 4, 5])
-    with Loader(dataset, 3, collate_fn=as_list, **kwargs) as loader:
+    with Loader(dataset, 3, collate_fn=as_list, **grouped(**kwargs)) as loader:
         for _ in range(2):
             first, second = outcomes(iter(loader))
             assert type(first) is TypeError and "stays at home" in str(first)
@@ -202,7 +203,7 @@ def test_samples_that_cannot_be_sent_are_an_error(num_workers, start_method):
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("first", [1, 2, 4, 5])
 def test_shapes_that_differ_are_an_error_with_both_and_the_index(num_workers, first):
-    with Loader(Ragged(first, 12), 6, chunk_size=2, num_workers=num_workers) as loader:
+    with Loader(Ragged(first, 12), 6, num_workers=num_workers, workers=Workers(chunk_size=2)) as loader:
         error, whole = outcomes(iter(loader))
         assert type(error) is ValueError, error
         assert "(3,)" in str(error) and "(5,)" in str(error) and "index" in str(error)
@@ -212,7 +213,7 @@ def test_shapes_that_differ_are_an_error_with_both_and_the_index(num_workers, fi
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_mismatches_among_staged_samples_name_the_right_indices(num_workers):
     samples = [("text", np.zeros(3 if i < 5 else 4)) for i in range(6)]
-    with Loader(Values(samples), 6, chunk_size=2, num_workers=num_workers) as loader:
+    with Loader(Values(samples), 6, num_workers=num_workers, workers=Workers(chunk_size=2)) as loader:
         [error] = outcomes(iter(loader))
         assert "index 0 has shape (3,), index 5 has shape (4,)" in str(error)
 
@@ -234,7 +235,9 @@ class Short:
 @pytest.mark.parametrize("n", [1, -1])
 @pytest.mark.parametrize("collate_fn", [None, as_list])
 def test_a_wrong_number_of_samples_is_an_error(num_workers, n, collate_fn):
-    with Loader(Short(n), 6, chunk_size=2, num_workers=num_workers, collate_fn=collate_fn) as loader:
+    with Loader(
+        Short(n), 6, num_workers=num_workers, collate_fn=collate_fn, workers=Workers(chunk_size=2)
+    ) as loader:
         for error in outcomes(iter(loader)):
             assert type(error) is ValueError
             assert f"{4 if n > 0 else 1} samples for 2 indices" in str(error)
@@ -254,7 +257,9 @@ def test_getitems_may_return_any_sequence(num_workers):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_batch_of_too_many_ranges_is_an_error_at_its_turn(num_workers):
     batches = [[1, 2], list(range(60)), [3]]
-    with Loader(Squares(), batch_sampler=batches, chunk_size=1, num_workers=num_workers) as loader:
+    with Loader(
+        Squares(), batch_sampler=batches, num_workers=num_workers, workers=Workers(chunk_size=1)
+    ) as loader:
         iterator = iter(loader)
         assert numbers([next(iterator)]) == [[1, 2]]
         with pytest.raises(ValueError, match=r"chunk_size=1 .*60.* 56 ranges"):
@@ -264,12 +269,12 @@ def test_a_batch_of_too_many_ranges_is_an_error_at_its_turn(num_workers):
 @pytest.mark.parametrize("start_method", ["fork", "thread"])
 def test_a_worker_that_could_not_begin_fails_each_batch(start_method):
     kwargs = {"num_workers": 2, "start_method": start_method, "worker_init_fn": fail_to_begin}
-    with Loader(Squares(16), 8, chunk_size=2, **kwargs) as loader:
+    with Loader(Squares(16), 8, **grouped(chunk_size=2, **kwargs)) as loader:
         assert [type(error) for error in outcomes(iter(loader))] == [LookupError] * 2
 
 
 def test_batches_that_are_abandoned_half_way_leave_the_next_epoch_whole():
-    with Loader(Squares(60), 6, chunk_size=1, num_workers=3, prefetch_factor=3) as loader:
+    with Loader(Squares(60), 6, num_workers=3, prefetch_factor=3, workers=Workers(chunk_size=1)) as loader:
         for taken in range(8):
             for _, _ in zip(range(taken), loader, strict=False):
                 pass
@@ -278,5 +283,7 @@ def test_batches_that_are_abandoned_half_way_leave_the_next_epoch_whole():
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_out_of_order_delivers_each_batch_once(num_workers):
-    with Loader(Squares(40), 8, chunk_size=3, in_order=False, num_workers=num_workers) as loader:
+    with Loader(
+        Squares(40), 8, in_order=False, num_workers=num_workers, workers=Workers(chunk_size=3)
+    ) as loader:
         assert sorted(numbers(loader)) == [list(range(k, k + 8)) for k in range(0, 40, 8)]

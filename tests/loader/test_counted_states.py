@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipring import BatchSampler, Loader
+from slipring import BatchSampler, Loader, Workers
 from tests.loader.test_elastic import N, samplers
 
 
@@ -30,7 +30,11 @@ def read_with_workers(kind, sampler, **options):
 
         options["multiprocessing_context"] = "fork"
         return iter(DataLoader(range(N), batch_sampler=sampler, num_workers=2, **options))
-    return iter(Loader(range(N), batch_sampler=sampler, num_workers=2, start_method="fork", **options))
+    return iter(
+        Loader(
+            range(N), batch_sampler=sampler, num_workers=2, workers=Workers(start_method="fork"), **options
+        )
+    )
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -70,7 +74,9 @@ def test_a_program_that_counts_batches_that_raise_reads_each_sample_once(workers
         if state is not None:
             sampler.resume(state)
         seen, delivered = [], 0
-        with Loader(Damaged(), batch_sampler=sampler, num_workers=workers, start_method="fork") as loader:
+        with Loader(
+            Damaged(), batch_sampler=sampler, num_workers=workers, workers=Workers(start_method="fork")
+        ) as loader:
             batches = iter(loader)
             while delivered != steps:
                 try:

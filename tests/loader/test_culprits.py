@@ -3,6 +3,7 @@
 import pytest
 
 import slipring
+from tests.support.options import grouped
 
 
 class Corrupt:
@@ -40,7 +41,7 @@ def failure(iterator):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_sample_that_failed_is_named_with_its_row(kind):
-    with slipring.Loader(Corrupt(), 256, **KINDS[kind]) as loader:
+    with slipring.Loader(Corrupt(), 256, **grouped(**KINDS[kind])) as loader:
         cause = failure(loader)
     assert isinstance(cause, slipring.WorkerError)
     assert (cause.index, cause.row, cause.seq) == (777, 9, 3)
@@ -70,7 +71,7 @@ def test_an_index_whose_repr_raises_does_not_hide_the_datasets_error(workers):
             raise ValueError("corrupt file")
 
     options = {"num_workers": workers, "start_method": "fork"}
-    with slipring.Loader(Bad(), batch_sampler=[[Unshowable()]], **options) as loader:
+    with slipring.Loader(Bad(), batch_sampler=[[Unshowable()]], **grouped(**options)) as loader:
         cause = failure(loader)
     assert cause.row == 0
     assert "Unshowable whose repr raises RuntimeError" in cause.index

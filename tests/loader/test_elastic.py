@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import slipring
 from slipring import BatchSampler, Loader, StringList
 from tests.datasets import flat
+from tests.support.options import grouped
 
 RANKS = range(1, 9)
 N = 203  # of which no step is a divisor
@@ -298,7 +299,7 @@ def rows(n, step, state=None, epochs=1, stop=None, workers=0, **options):
     for rank in range(n):
         sampler = BatchSampler(96, step // n, shuffle=True, rank=rank, world_size=n, seed=3)
         with Loader(
-            Drawn(), batch_sampler=sampler, seed=1, rng="sample", num_workers=workers, **options
+            Drawn(), batch_sampler=sampler, seed=1, rng="sample", num_workers=workers, **grouped(**options)
         ) as loader:
             if state is not None:
                 sampler.resume(state)
@@ -351,7 +352,7 @@ def test_workers_threads_and_ranges_of_a_batch_draw_alike():
     seen = []
     forked = {"num_workers": 2, "start_method": "fork", "chunk_size": 3}
     for options in ({}, {"num_workers": 2, "start_method": "thread"}, forked):
-        with Loader(Numbered(), 8, seed=2, rng="sample", **options) as loader:
+        with Loader(Numbered(), 8, seed=2, rng="sample", **grouped(**options)) as loader:
             seen.append([[part.tolist() for part in batch] for batch in loader])
     assert seen[0] == seen[1] == seen[2]
 
@@ -429,7 +430,7 @@ class Listed:
 )
 def test_where_samples_have_no_position_it_is_refused(dataset, options, said):
     with pytest.raises(ValueError, match=said):
-        Loader(dataset, rng="sample", **options)
+        Loader(dataset, rng="sample", **grouped(**options))
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"rng": "sample"}, {}])
@@ -439,7 +440,7 @@ def test_an_epoch_may_be_any_kind_of_integer(options):
     first = list(sampler)
     sampler.set_epoch(1)
     assert list(sampler) == first
-    with Loader(range(6), 2, seed=np.int64(5), **options) as loader:
+    with Loader(range(6), 2, seed=np.int64(5), **grouped(**options)) as loader:
         loader.epoch = np.int64(1)
         batches = [batch.tolist() for batch in loader]
         assert type(loader.epoch) is int

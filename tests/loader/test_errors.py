@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring import Loader, LoaderTimeout, WorkerError
+from slipring import Loader, LoaderTimeout, Memory, WorkerError, Workers
 from slipring.errors import Closed
 from tests.datasets import (
     Awkward,
@@ -30,6 +30,7 @@ from tests.datasets import (
     patiently,
     raise_stop,
 )
+from tests.support.options import grouped
 
 WORKERS = [(0, None), (1, "fork"), (2, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "spawn")]
@@ -43,7 +44,7 @@ def kinds(found):
 @pytest.mark.parametrize("in_order", [True, False])
 def test_an_error_in_the_dataset_comes_at_its_turn_and_iteration_goes_on(num_workers, start_method, in_order):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "in_order": in_order}
-    with Loader(Failing({3, 10}), 4, **kwargs) as loader:
+    with Loader(Failing({3, 10}), 4, **grouped(**kwargs)) as loader:
         for _ in range(2):
             found = outcomes(iter(loader))
             errors = [x for x in found if isinstance(x, Exception)]
@@ -58,7 +59,7 @@ def test_an_error_in_the_dataset_comes_at_its_turn_and_iteration_goes_on(num_wor
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_the_cause_says_which_worker_batch_and_indices_and_shows_the_traceback(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "sampler": [1, 2, 9, 3, 4, 5]}
-    with Loader(Failing({3}), 3, **kwargs) as loader:
+    with Loader(Failing({3}), 3, **grouped(**kwargs)) as loader:
         iterator = iter(loader)
         next(iterator)
         with pytest.raises(ValueError, match=r"^no sample 3$") as caught:
@@ -85,7 +86,10 @@ def test_the_cause_says_which_worker_batch_and_indices_and_shows_the_traceback(n
 )  # fmt: skip
 def test_errors_keep_type_text_and_attributes(num_workers, start_method, error, text):
     kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Failing({0}, error, n=1), **kwargs) as loader, pytest.raises(type(error())) as caught:
+    with (
+        Loader(Failing({0}, error, n=1), **grouped(**kwargs)) as loader,
+        pytest.raises(type(error())) as caught,
+    ):
         next(iter(loader))
     assert str(caught.value).startswith(text) and caught.value.args == error().args
     assert getattr(caught.value, "filename", None) == getattr(error(), "filename", None)
@@ -97,7 +101,7 @@ def test_errors_keep_type_text_and_attributes(num_workers, start_method, error, 
 )
 def test_an_error_whose_constructor_takes_something_else_comes_as_it_was(num_workers, start_method, error):
     kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Failing({0}, error, n=2), **kwargs) as loader:
+    with Loader(Failing({0}, error, n=2), **grouped(**kwargs)) as loader:
         first, second = outcomes(iter(loader))
     expected = error()
     assert type(first) is type(expected) and str(first) == str(expected)
@@ -111,7 +115,7 @@ def test_an_error_whose_constructor_takes_something_else_comes_as_it_was(num_wor
 @pytest.mark.parametrize("error", [partial(Unsendable, "secret")])
 def test_an_error_that_cannot_be_rebuilt_is_told_by_a_worker_error(num_workers, start_method, error):
     kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Failing({0}, error, n=2), **kwargs) as loader:
+    with Loader(Failing({0}, error, n=2), **grouped(**kwargs)) as loader:
         first, second = outcomes(iter(loader))
     assert type(first) is WorkerError and first.indices == [0]
     assert f"{type(error()).__name__}: {error()}" in str(first) and "in __getitem__" in first.traceback
@@ -122,7 +126,9 @@ def test_a_local_exception_class_is_told_by_a_worker_error():
     class Local(Exception):
         pass
 
-    with Loader(Failing({0}, partial(Local, "here"), n=1), num_workers=1, start_method="fork") as loader:
+    with Loader(
+        Failing({0}, partial(Local, "here"), n=1), num_workers=1, workers=Workers(start_method="fork")
+    ) as loader:
         [found] = outcomes(iter(loader))
     assert type(found) is WorkerError and "Local: here" in str(found)
 
@@ -143,7 +149,7 @@ def test_an_error_without_text_still_comes(num_workers):
 @pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
 def test_an_exception_with_a_meaning_does_not_end_the_loop_silently(num_workers, start_method, error):
     kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Failing({1}, error, n=3), **kwargs) as loader:
+    with Loader(Failing({1}, error, n=3), **grouped(**kwargs)) as loader:
         found = outcomes(iter(loader))
         assert kinds(found) == ["batch", "WorkerError", "batch"]
         assert error.__name__ in str(found[1]) and found[1].indices == [1]
@@ -151,7 +157,7 @@ def test_an_exception_with_a_meaning_does_not_end_the_loop_silently(num_workers,
 
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, KeyboardInterrupt])
 def test_a_thread_worker_survives_what_would_end_it(error):
-    with Loader(Failing({1}, error, n=3), num_workers=1, start_method="thread") as loader:
+    with Loader(Failing({1}, error, n=3), num_workers=1, workers=Workers(start_method="thread")) as loader:
         found = outcomes(iter(loader))
         assert kinds(found) == ["batch", "WorkerError", "batch"] and error.__name__ in str(found[1])
 
@@ -194,7 +200,7 @@ def test_a_debugger_sees_the_frames_of_an_error_in_this_process():
 @pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
 def test_an_error_in_collate_fn_loses_its_batch_only(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Squares(12), 4, collate_fn=fail_on_five, **kwargs) as loader:
+    with Loader(Squares(12), 4, collate_fn=fail_on_five, **grouped(**kwargs)) as loader:
         first, second, third = outcomes(iter(loader))
         assert numbers([first, third]) == [[0, 1, 2, 3], [8, 9, 10, 11]]
         assert type(second) is ArithmeticError and second.__cause__.indices == [4, 5, 6, 7]
@@ -203,7 +209,7 @@ def test_an_error_in_collate_fn_loses_its_batch_only(num_workers, start_method):
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_samples_of_different_shapes_are_an_error_with_both_and_the_indices(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Ragged(6, 12), 4, **kwargs) as loader:
+    with Loader(Ragged(6, 12), 4, **grouped(**kwargs)) as loader:
         first, second, third = outcomes(iter(loader))
     assert first.shape == (4, 3) and third.shape == (4, 5)
     assert type(second) is ValueError
@@ -213,7 +219,7 @@ def test_samples_of_different_shapes_are_an_error_with_both_and_the_indices(num_
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_a_batch_that_cannot_be_pickled_is_an_error_at_its_turn(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "collate_fn": as_list}
-    with Loader(Values([1, NoPickle(), 3]), 1, **kwargs) as loader:
+    with Loader(Values([1, NoPickle(), 3]), 1, **grouped(**kwargs)) as loader:
         for _ in range(2):
             first, second, third = outcomes(iter(loader))
             assert (first, third) == ([1], [3])
@@ -223,7 +229,7 @@ def test_a_batch_that_cannot_be_pickled_is_an_error_at_its_turn(num_workers, sta
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_a_batch_that_cannot_be_unpickled_here_does_not_end_the_iteration(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "collate_fn": as_list}
-    with Loader(Values([1, NoUnpickle(), 3]), 1, **kwargs) as loader:
+    with Loader(Values([1, NoUnpickle(), 3]), 1, **grouped(**kwargs)) as loader:
         for _ in range(2):
             first, second, third = outcomes(iter(loader))
             assert (first, third) == ([1], [3])
@@ -233,7 +239,7 @@ def test_a_batch_that_cannot_be_unpickled_here_does_not_end_the_iteration(num_wo
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_batch_that_is_too_large_says_how_large_and_what_to_raise(num_workers):
     dataset = Values([np.zeros(10, np.uint8), np.zeros(1 << 20, np.uint8), np.zeros(10, np.uint8)])
-    with Loader(dataset, None, slot_bytes=1 << 16, num_workers=num_workers) as loader:
+    with Loader(dataset, None, num_workers=num_workers, memory=Memory(slot_bytes=1 << 16)) as loader:
         for _ in range(2):
             first, second, third = outcomes(iter(loader))
             assert first.nbytes == third.nbytes == 10
@@ -246,13 +252,13 @@ def test_a_batch_that_is_too_large_says_how_large_and_what_to_raise(num_workers)
     ("options", "remedies"),
     [
         ({}, ["batch_size (at most 8388608 "]),
-        ({"slot_bytes": 1 << 16}, ["batch_size (at most 8192 ", "slot_bytes="]),
+        ({"slot_bytes": 1 << 16}, ["batch_size (at most 8192 ", "slot_bytes"]),
     ],
     ids=str,
 )
 def test_more_indices_than_a_slot_has_room_for_name_what_helps(options, remedies):
     n = (64 << 20 if not options else 1 << 16) // 8 + 1
-    with Loader(range(n), n, num_workers=1, **options) as loader:
+    with Loader(range(n), n, num_workers=1, **grouped(**options)) as loader:
         (error,) = outcomes(iter(loader))
     assert type(error) is slipring.errors.BatchTooLarge and error.needed == 8 * n
     assert all(remedy in str(error) for remedy in remedies)
@@ -264,7 +270,11 @@ def test_an_error_with_endless_text_still_comes(num_workers):
     names = ["é" * 1000 + str(i) for i in range(8)]
     error = partial(ValueError, "💥" * 100_000)
     with Loader(
-        Failing(set(names), error), 2, sampler=names, slot_bytes=1 << 12, num_workers=num_workers
+        Failing(set(names), error),
+        2,
+        sampler=names,
+        num_workers=num_workers,
+        memory=Memory(slot_bytes=1 << 12),
     ) as loader:
         found = outcomes(iter(loader))
         assert len(found) == 4
@@ -278,7 +288,7 @@ def test_an_error_with_endless_text_still_comes(num_workers):
 @pytest.mark.parametrize("start_method", ["fork", "spawn", "thread"])
 def test_an_error_in_worker_init_fn_is_raised_for_each_batch(start_method):
     kwargs = {"num_workers": 2, "start_method": start_method, "worker_init_fn": fail_to_begin}
-    with Loader(Squares(6), 2, **kwargs) as loader:
+    with Loader(Squares(6), 2, **grouped(**kwargs)) as loader:
         for _ in range(2):
             found = outcomes(iter(loader))
             assert kinds(found) == ["LookupError"] * 3
@@ -353,7 +363,7 @@ def test_what_cannot_be_pickled_is_named_with_the_attribute(start_method, argume
     if held is not None:
         dataset.held = held.held
     kwargs = {k: v for k, v in arguments.items() if k != "dataset"}
-    with Loader(dataset, num_workers=1, start_method=start_method, **kwargs) as loader:
+    with Loader(dataset, num_workers=1, **grouped(start_method=start_method, **kwargs)) as loader:
         for _ in range(2):
             with pytest.raises(Exception, match=named) as caught:
                 iter(loader)
@@ -364,7 +374,7 @@ def test_a_cycle_does_not_keep_the_culprit_from_being_named():
     dataset = Values([1])
     dataset.myself = dataset
     dataset.lock = NoPickle()
-    loader = Loader(dataset, num_workers=1, start_method="spawn")
+    loader = Loader(dataset, num_workers=1, workers=Workers(start_method="spawn"))
     with pytest.raises(TypeError, match=r"dataset\.lock \(NoPickle\)"):
         iter(loader)
 
@@ -376,7 +386,7 @@ def test_a_cycle_does_not_keep_the_culprit_from_being_named():
 def test_a_wait_that_takes_too_long_is_an_error_and_can_be_repeated(tmp_path, start_method):
     gate = tmp_path / "gate"
     kwargs = {"num_workers": 2, "start_method": start_method, "timeout": 0.05}
-    with Loader(Waiting(gate, at=4, n=8), 2, **kwargs) as loader:
+    with Loader(Waiting(gate, at=4, n=8), 2, **grouped(**kwargs)) as loader:
         iterator = iter(loader)
         got = [patiently(iterator), patiently(iterator)]
         for _ in range(2):

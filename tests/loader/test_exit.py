@@ -8,10 +8,10 @@ import pytest
 
 BEGIN = """
 import gc, os, sys, threading
-from slipring import Loader
+from slipring import Loader, Workers
 from tests.datasets import Random, Shard, Squares, leave_be
 
-KWARGS = {kwargs!r}
+KWARGS = dict({kwargs})
 
 def main():
     global loader, iterator, batch, others, second, thread
@@ -109,11 +109,11 @@ SCENES = {
 }
 
 KINDS = {
-    "0": {},
-    "fork": {"num_workers": 2, "start_method": "fork"},
-    "thread": {"num_workers": 2, "start_method": "thread"},
-    "spawn": {"num_workers": 2, "start_method": "spawn"},
-    "forkserver": {"num_workers": 2, "start_method": "forkserver"},
+    "0": "",
+    "fork": "num_workers=2, workers=Workers(start_method='fork')",
+    "thread": "num_workers=2, workers=Workers(start_method='thread')",
+    "spawn": "num_workers=2, workers=Workers(start_method='spawn')",
+    "forkserver": "num_workers=2, workers=Workers(start_method='forkserver')",
 }
 ALL = [(kind, scene) for kind in ("0", "fork", "thread") for scene in SCENES]
 SOME = [("spawn", "a live iterator"), ("forkserver", "a live iterator"), ("spawn", "an idle loader")]
@@ -143,15 +143,15 @@ def test_at_exit_workers_end_by_themselves_and_are_not_terminated(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(
         """
-from slipring import Loader
+from slipring import Loader, Workers
 
 def begin(worker):  # what terminates a worker leaves its finalizers out
     import multiprocessing.util  # at the top it would register its end before slipring
     multiprocessing.util.Finalize(None, print, args=("ended",), kwargs={"flush": True}, exitpriority=0)
 
 if __name__ == "__main__":
-    iterator = iter(Loader(range(1000), 4, num_workers=2, start_method="fork", worker_init_fn=begin,
-                           dispatch="static"))
+    iterator = iter(Loader(range(1000), 4, num_workers=2, workers=Workers(start_method="fork"), worker_init_fn=begin,
+                           rng="worker"))
     next(iterator), next(iterator)
 """
     )
@@ -164,7 +164,7 @@ def test_what_a_program_does_at_its_exit_can_use_a_loader(tmp_path):
     path.write_text(
         """
 import atexit
-from slipring import Loader
+from slipring import Loader, Workers
 
 def use():  # registered behind slipring's own end, and so called before
     print(sum(int(batch.sum()) for batch in loader))
@@ -181,14 +181,14 @@ if __name__ == "__main__":
 
 RANK = """
 import multiprocessing, multiprocessing.util, signal, sys, threading
-from slipring import Loader
+from slipring import Loader, Workers
 
 ending = threading.Event()
 
 def rank(workers):
     global iterator
     signal.signal(signal.SIGTERM, lambda *_: None)
-    iterator = iter(Loader(range(1000), 4, num_workers=2, start_method=workers))
+    iterator = iter(Loader(range(1000), 4, num_workers=2, workers=Workers(start_method=workers)))
     next(iterator)
     if workers == "thread":  # it iterates when multiprocessing has called its finalizers
         multiprocessing.util.Finalize(None, ending.set, exitpriority=-1)

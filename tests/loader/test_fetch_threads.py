@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import slipring
+from slipring import Workers
 from tests.datasets import Fetched, Into, Squares, flat, numbers, patiently
 from tests.leaks import Snapshot
 from tests.loader.kinds import KINDS, every_kind
 from tests.support.inside import skipping
+from tests.support.options import grouped
 
 
 class Together:
@@ -93,20 +95,20 @@ class Held:
 
 @every_kind
 def test_batches_are_the_same_and_in_order(kind):
-    with slipring.Loader(Squares(50), 16, fetch_threads=5, **KINDS[kind]) as loader:
+    with slipring.Loader(Squares(50), 16, **grouped(fetch_threads=5, **KINDS[kind])) as loader:
         for _ in range(2):
             assert numbers(loader) == numbers(slipring.Loader(Squares(50), 16))
 
 
 def test_each_sample_is_in_its_row_whichever_is_read_first():
-    with slipring.Loader(LastFirst(16), 4, fetch_threads=4) as loader:
+    with slipring.Loader(LastFirst(16), 4, workers=Workers(fetch_threads=4)) as loader:
         assert np.concatenate(list(loader)).tolist() == list(range(16))
 
 
 @pytest.mark.parametrize("kind", ["processes", "none", "ranges"])
 def test_as_many_samples_are_read_at_once_as_there_are_threads(kind):
     options = {**KINDS[kind], "num_workers": min(1, KINDS[kind]["num_workers"])}
-    with slipring.Loader(Together(24, 4), 8, fetch_threads=4, **options) as loader:
+    with slipring.Loader(Together(24, 4), 8, **grouped(fetch_threads=4, **options)) as loader:
         batches = list(loader)
     assert np.concatenate([which for which, _ in batches]).tolist() == list(range(24))
     names = {name for _, names in batches for name in names}
@@ -114,14 +116,14 @@ def test_as_many_samples_are_read_at_once_as_there_are_threads(kind):
 
 
 def test_one_thread_is_none():
-    with slipring.Loader(Together(8, 1), 8, fetch_threads=1) as loader:
+    with slipring.Loader(Together(8, 1), 8, workers=Workers(fetch_threads=1)) as loader:
         assert set(next(iter(loader))[1]) == {threading.current_thread().name}
 
 
 @every_kind
 def test_what_a_sample_draws_depends_neither_on_workers_nor_on_threads(kind):
     def drawn(n, **options):
-        with slipring.Loader(Drawn(), 16, seed=3, fetch_threads=n, **options) as loader:
+        with slipring.Loader(Drawn(), 16, seed=3, **grouped(fetch_threads=n, **options)) as loader:
             return [batch[1].tolist() for batch in loader]
 
     expected = drawn(8, num_workers=0)
@@ -132,7 +134,7 @@ def test_what_a_sample_draws_depends_neither_on_workers_nor_on_threads(kind):
 @every_kind
 def test_with_rng_sample_a_sample_draws_what_it_draws_alone(kind):
     def drawn(**options):
-        with slipring.Loader(Drawn(), 16, seed=3, rng="sample", **options) as loader:
+        with slipring.Loader(Drawn(), 16, seed=3, rng="sample", **grouped(**options)) as loader:
             return [batch[1].tolist() for batch in loader]
 
     assert drawn(fetch_threads=4, **KINDS[kind]) == drawn()
@@ -141,7 +143,7 @@ def test_with_rng_sample_a_sample_draws_what_it_draws_alone(kind):
 def test_what_a_sample_draws_is_its_workers_with_rng_worker():
     def drawn(n):
         with slipring.Loader(
-            Drawn(), 16, seed=3, num_workers=2, dispatch="static", rng="worker", fetch_threads=n
+            Drawn(), 16, seed=3, num_workers=2, rng="worker", workers=Workers(fetch_threads=n)
         ) as loader:
             return [batch[1].tolist() for batch in loader]
 
@@ -150,13 +152,13 @@ def test_what_a_sample_draws_is_its_workers_with_rng_worker():
 
 @pytest.mark.parametrize("kind", ["processes", "threads", "none"])
 def test_a_thread_knows_whose_it_is(kind):
-    with slipring.Loader(Drawn(), 16, fetch_threads=4, **KINDS[kind]) as loader:
+    with slipring.Loader(Drawn(), 16, **grouped(fetch_threads=4, **KINDS[kind])) as loader:
         assert {known for batch in loader for known in batch[2].tolist()} == {kind != "none"}
 
 
 @every_kind
 def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_on(kind):
-    with slipring.Loader(Failing(80), 8, fetch_threads=8, **KINDS[kind]) as loader:
+    with slipring.Loader(Failing(80), 8, **grouped(fetch_threads=8, **KINDS[kind])) as loader:
         iterator = iter(loader)
         next(iterator)
         with pytest.raises(OSError, match="no sample 13") as caught:
@@ -168,7 +170,9 @@ def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_o
 
 
 def test_a_sample_that_ends_its_worker_ends_it():
-    with slipring.Loader(Failing(100), 10, sampler=range(70, 100), num_workers=1, fetch_threads=4) as loader:
+    with slipring.Loader(
+        Failing(100), 10, sampler=range(70, 100), num_workers=1, workers=Workers(fetch_threads=4)
+    ) as loader:
         iterator = iter(loader)
         assert next(iterator)[1].tolist() == list(range(70, 80))
         with pytest.raises(slipring.WorkerDied, match="code 3"):
@@ -181,7 +185,7 @@ def test_a_sample_that_ends_its_worker_ends_it():
 def test_a_read_that_never_returns_is_overdue_and_keeps_nobody(kind):
     # The timeout is counted from before the start.
     options = {"start_method": "fork", **KINDS[kind], "num_workers": 1}
-    with slipring.Loader(Held(), 8, fetch_threads=8, timeout=1, **options) as loader:
+    with slipring.Loader(Held(), 8, timeout=1, **grouped(fetch_threads=8, **options)) as loader:
         iterator = iter(loader)
         assert patiently(iterator).tolist() == list(range(8))
         with pytest.raises(TimeoutError):
@@ -190,7 +194,7 @@ def test_a_read_that_never_returns_is_overdue_and_keeps_nobody(kind):
 
 def test_a_dataset_that_makes_its_batches_in_one_call_is_called_once():
     for dataset in (Fetched(50), Into(50)):
-        with slipring.Loader(dataset, 16, num_workers=1, fetch_threads=8) as loader:
+        with slipring.Loader(dataset, 16, num_workers=1, workers=Workers(fetch_threads=8)) as loader:
             assert numbers(loader) == numbers(slipring.Loader(Squares(50), 16))
 
 
@@ -199,7 +203,9 @@ def test_threads_end_with_their_worker():
         return {thread for thread in threading.enumerate() if thread.name.startswith("slipring-fetch")}
 
     before = readers()
-    with slipring.Loader(Squares(), 10, start_method="thread", num_workers=2, fetch_threads=3) as loader:
+    with slipring.Loader(
+        Squares(), 10, num_workers=2, workers=Workers(start_method="thread", fetch_threads=3)
+    ) as loader:
         list(loader)
         assert len(readers() - before) in (3, 6)  # one worker may have made all batches
     assert readers() <= before
@@ -220,7 +226,7 @@ def test_a_handler_that_raises_while_they_start_leaves_no_thread_and_no_descript
 
     start, before, previous = threading.Thread.start, Snapshot.take(), signal.signal(signal.SIGUSR1, handler)
     try:
-        with slipring.Loader(dataset, 16, fetch_threads=3) as loader:
+        with slipring.Loader(dataset, 16, workers=Workers(fetch_threads=3)) as loader:
             iterator = iter(loader)
             with monkeypatch.context() as patch, pytest.raises(Raised):
                 patch.setattr(threading.Thread, "start", interrupted)
@@ -233,7 +239,7 @@ def test_a_handler_that_raises_while_they_start_leaves_no_thread_and_no_descript
 
 
 def test_a_forked_child_has_threads_of_its_own():
-    with slipring.Loader(Squares(), 10, fetch_threads=3) as loader:
+    with slipring.Loader(Squares(), 10, workers=Workers(fetch_threads=3)) as loader:
         expected = numbers(loader)
         child = os.fork()
         if child == 0:
@@ -276,7 +282,7 @@ class Slowest:
 def test_the_slowest_sample_is_known_and_what_was_skipped(kind):
     options = KINDS[kind] if kind == "none" else {**KINDS[kind], "start_method": "fork"}
     data = Slowest()
-    with slipring.Loader(data, 8, fetch_threads=4, **options) as loader:
+    with slipring.Loader(data, 8, **grouped(fetch_threads=4, **options)) as loader:
         list(loader)
         slowest = loader.report().slowest_samples[0]
         assert slowest["sample"] == "index 5"
@@ -287,12 +293,12 @@ def test_the_slowest_sample_is_known_and_what_was_skipped(kind):
 @pytest.mark.parametrize("given", [0, -1, 2.5, "many", 1 << 20])
 def test_other_numbers_of_threads_are_refused(given):
     with pytest.raises((TypeError, ValueError), match="fetch_threads must be"):
-        slipring.Loader(Squares(), fetch_threads=given)
+        slipring.Loader(Squares(), workers=Workers(fetch_threads=given))
 
 
 def test_an_iterable_dataset_has_no_use_for_them():
     with pytest.raises(ValueError, match="fetch_threads cannot be used with an iterable dataset"):
-        slipring.Loader({1, 2}, fetch_threads=4)
+        slipring.Loader({1, 2}, workers=Workers(fetch_threads=4))
 
 
 def test_torchs_face_reads_by_threads_too_and_through_a_subset():
@@ -301,11 +307,11 @@ def test_torchs_face_reads_by_threads_too_and_through_a_subset():
 
     subset = torch.utils.data.Subset(Together(24, 4), range(24))
     for num_workers in (0, 1):
-        with DataLoader(subset, 8, num_workers=num_workers, fetch_threads=4) as loader:
+        with DataLoader(subset, 8, num_workers=num_workers, workers=Workers(fetch_threads=4)) as loader:
             batches = list(loader)
             assert torch.cat([which for which, _ in batches]).tolist() == list(range(24))
     with pytest.raises(ValueError, match="fetch_threads=4 reads samples by their indices"):
-        DataLoader(iterated(torch), fetch_threads=4)
+        DataLoader(iterated(torch), workers=Workers(fetch_threads=4))
 
 
 def iterated(torch):

@@ -12,7 +12,7 @@ import traceback
 
 import pytest
 
-from slipring import Loader
+from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
 from tests.datasets import Shard, Squares, flat, numbers
 from tests.leaks import started_by_us
@@ -59,7 +59,9 @@ def test_a_forked_child_can_iterate_a_loader(num_workers, start_method, used):
         loader.close()
         return first, second
 
-    with Loader(Squares(40), 4, num_workers=num_workers, start_method=start_method) as loader:
+    with Loader(
+        Squares(40), 4, num_workers=num_workers, workers=Workers(start_method=start_method)
+    ) as loader:
         iterator = iter(())
         held = []
         if used != "fresh":
@@ -106,7 +108,9 @@ def test_the_parents_iterator_is_closed_in_a_child_and_not_disturbed_by_it(num_w
                 next(iterator)
         iterator.close()
 
-    with Loader(Squares(40), 4, num_workers=num_workers, start_method=start_method) as loader:
+    with Loader(
+        Squares(40), 4, num_workers=num_workers, workers=Workers(start_method=start_method)
+    ) as loader:
         iterator = iter(loader)
         first = next(iterator)
         in_child(child)
@@ -119,7 +123,7 @@ def test_a_child_does_not_release_what_its_parent_holds(num_workers):
         held.clear()
         gc.collect()
 
-    with Loader(Squares(400), 4, num_workers=num_workers, slots=8) as loader:
+    with Loader(Squares(400), 4, num_workers=num_workers, memory=Memory(slots=8)) as loader:
         iterator = iter(loader)
         held = [next(iterator) for _ in range(4)]
         in_child(child)
@@ -136,7 +140,7 @@ def test_a_child_may_read_what_its_parent_holds():
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_child_that_drops_a_loader_does_not_end_its_parents_workers(num_workers):
-    loader = Loader(Squares(40), 4, num_workers=num_workers, start_method="fork")
+    loader = Loader(Squares(40), 4, num_workers=num_workers, workers=Workers(start_method="fork"))
     iterator = iter(loader)
     next(iterator)
 
@@ -288,7 +292,11 @@ class ForkedItems:
 @pytest.mark.parametrize("chunk", [None, 1])
 def test_a_child_forked_while_a_worker_writes_a_batch_publishes_nothing(chunk, capfd):
     with Loader(
-        ForkedItems(), 3, num_workers=2, start_method="fork", chunk_size=chunk, collate_fn=list
+        ForkedItems(),
+        3,
+        num_workers=2,
+        collate_fn=list,
+        workers=Workers(start_method="fork", chunk_size=chunk),
     ) as loader:
         for _ in range(2):
             assert list(loader) == batches_of(12, 3)
@@ -324,7 +332,7 @@ def test_a_worker_leaves_the_garbage_of_its_parent_alone(tmp_path, enabled):
     try:
         gc.enable() if enabled else gc.disable()
         Cycle(ended)
-        with Loader(Collecting(), 1, num_workers=2, start_method="fork") as loader:
+        with Loader(Collecting(), 1, num_workers=2, workers=Workers(start_method="fork")) as loader:
             assert [bool(batch[0]) for batch in loader] == [enabled] * 4
         assert gc.isenabled() is enabled
     finally:

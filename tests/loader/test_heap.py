@@ -12,6 +12,7 @@ import pytest
 
 from slipring.loader import Loader
 from tests.support.inside import engine_of, heap, memory, worker
+from tests.support.options import grouped
 
 MB = 1 << 20
 BATCH = 8
@@ -63,7 +64,9 @@ def worker_of(loader):
 
 @pytest.mark.parametrize("options", [{}, {"collate_fn": stack}, {"collate_fn": stack_some}])
 def test_in_the_steady_state_a_batch_takes_no_page_faults(options):
-    with Loader(New(120 * BATCH), BATCH, num_workers=1, worker_init_fn=give_all_back, **options) as loader:
+    with Loader(
+        New(120 * BATCH), BATCH, num_workers=1, worker_init_fn=give_all_back, **grouped(**options)
+    ) as loader:
         it = iter(loader)
         for _ in range(60):  # every slot has been used, and the worker has seen what batches need
             next(it)
@@ -79,7 +82,7 @@ def test_what_is_kept_goes_back_when_batches_become_small():
     data = New(100 * 32, MB, 1000, 50 * 32)
     options = {"prefetch_factor": 1, "collate_fn": stack, "worker_init_fn": give_all_back}
     # A forked worker could find much free memory in the heap that it inherits, which it cannot give back.
-    with Loader(data, 32, num_workers=1, start_method="spawn", **options) as loader:
+    with Loader(data, 32, num_workers=1, **grouped(start_method="spawn", **options)) as loader:
         it = iter(loader)
         for _ in range(40):
             next(it)
@@ -94,7 +97,7 @@ def test_page_faults_are_counted_where_the_heap_is_not_to_be_kept(monkeypatch):
     monkeypatch.setattr(memory, "LOOK_S", 0)
     # A forked worker could find much free memory in the heap that it inherits.
     options = {"num_workers": 1, "slots": 4, "collate_fn": stack, "start_method": "spawn"}
-    with Loader(New(200 * BATCH), BATCH, **options) as loader:
+    with Loader(New(200 * BATCH), BATCH, **grouped(**options)) as loader:
         it, faults = iter(loader), None
         while faults is None:
             next(it)
@@ -109,7 +112,7 @@ def test_the_programs_own_heap_is_left_alone(options, monkeypatch):
         raise AssertionError("a heap is kept in the program's own process")
 
     monkeypatch.setattr(worker, "Heap", refuse)
-    with Loader(New(32), BATCH, collate_fn=stack, **options) as loader:
+    with Loader(New(32), BATCH, collate_fn=stack, **grouped(**options)) as loader:
         assert len(list(loader)) == 4
 
 

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 import slipring
+from slipring import Memory, Workers
 
 
 class Draws:
@@ -78,7 +79,7 @@ def test_a_batch_leaves_no_generator_behind_in_the_caller():
 
 @pytest.mark.parametrize("chunk_size", [None, 1])
 def test_after_ctrl_c_the_interrupted_batch_is_made_again(chunk_size):
-    iterator = iter(slipring.Loader(InterruptedOnce(), 2, chunk_size=chunk_size))
+    iterator = iter(slipring.Loader(InterruptedOnce(), 2, workers=Workers(chunk_size=chunk_size)))
     assert next(iterator).tolist() == [0, 1]
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
@@ -89,7 +90,9 @@ def test_out_of_order_a_slow_worker_does_not_end_up_with_all_tasks():
     import multiprocessing
 
     event = multiprocessing.get_context("fork").Event()
-    with slipring.Loader(Slow(event), 2, num_workers=2, in_order=False, start_method="fork") as loader:
+    with slipring.Loader(
+        Slow(event), 2, num_workers=2, in_order=False, workers=Workers(start_method="fork")
+    ) as loader:
         workers = [int(batch[0][0]) for batch in loader]
     assert sorted(workers) == [0] * 10 + [1] * 10
 
@@ -147,7 +150,9 @@ def test_an_array_kept_by_an_interrupted_batch_is_not_overwritten(go_on):
 @pytest.mark.parametrize("chunk_size", [None, 1])
 def test_after_ctrl_c_the_next_epoch_is_whole_and_no_slot_is_lost(chunk_size):
     dataset = InterruptedOnce()
-    with slipring.Loader(dataset, 2, chunk_size=chunk_size, slots=2) as loader:
+    with slipring.Loader(
+        dataset, 2, workers=Workers(chunk_size=chunk_size), memory=Memory(slots=2)
+    ) as loader:
         for _ in range(5):
             dataset.armed = True
             with pytest.raises(KeyboardInterrupt):

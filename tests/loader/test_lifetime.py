@@ -11,11 +11,12 @@ import weakref
 import pytest
 
 import slipring
-from slipring import Loader
+from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
 from tests.datasets import Shard, Squares, Stream, Waiting, Where, flat, leave_be, numbers, wait_for_file
 from tests.leaks import started_by_us
 from tests.support.inside import local_pool
+from tests.support.options import grouped
 
 WORKERS = [(0, None), (2, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "spawn")]
@@ -36,7 +37,7 @@ def test_a_loader_can_be_iterated_again_and_again(num_workers, start_method, per
         "start_method": start_method,
         "persistent_workers": persistent_workers,
     }
-    with Loader(Squares(30), 4, **kwargs) as loader:
+    with Loader(Squares(30), 4, **grouped(**kwargs)) as loader:
         for _ in range(4):
             assert numbers(loader) == batches_of(30, 4)
 
@@ -63,7 +64,7 @@ def test_after_a_break_the_next_epoch_is_whole(num_workers, start_method, persis
         "start_method": start_method,
         "persistent_workers": persistent_workers,
     }
-    with Loader(Squares(40), 2, **kwargs) as loader:
+    with Loader(Squares(40), 2, **grouped(**kwargs)) as loader:
         for taken in (1, 2, 5, 19, 20):
             for k, _ in enumerate(loader, 1):
                 if k == taken:
@@ -73,7 +74,7 @@ def test_after_a_break_the_next_epoch_is_whole(num_workers, start_method, persis
 
 @pytest.mark.parametrize("start_method", ["fork", "thread"])
 def test_workers_begin_with_the_iterator_not_with_the_first_next(tmp_path, start_method):
-    with Loader(Marking(tmp_path), 2, num_workers=2, start_method=start_method) as loader:
+    with Loader(Marking(tmp_path), 2, num_workers=2, workers=Workers(start_method=start_method)) as loader:
         iterator = iter(loader)
         for i in range(2 * 2 * 2):  # batches of 2, 2 ahead for each of 2 workers
             wait_for_file(tmp_path / str(i))
@@ -112,7 +113,7 @@ def test_an_iteration_that_was_never_asked_leaves_nothing_behind(in_order):
 def test_a_new_epoch_waits_for_slots_that_workers_are_still_at(tmp_path):
     """All slots are with workers that make batches nobody wants any more."""
     dataset = AlwaysWaiting(tmp_path / "gate", n=8)
-    with Loader(dataset, 1, num_workers=2, slots=2) as loader:
+    with Loader(dataset, 1, num_workers=2, memory=Memory(slots=2)) as loader:
         first = iter(loader)
         thread = threading.Thread(target=ask_until_closed, args=(first,))
         thread.start()
@@ -144,7 +145,9 @@ class AlwaysWaiting(Waiting):
 
 @pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
 def test_two_iterators_at_once_are_both_complete(num_workers, start_method):
-    with Loader(Squares(30), 4, num_workers=num_workers, start_method=start_method) as loader:
+    with Loader(
+        Squares(30), 4, num_workers=num_workers, workers=Workers(start_method=start_method)
+    ) as loader:
         pairs = list(zip(loader, loader, strict=True))
         assert numbers(a for a, _ in pairs) == batches_of(30, 4) == numbers(b for _, b in pairs)
         assert numbers(loader) == batches_of(30, 4)
@@ -153,7 +156,7 @@ def test_two_iterators_at_once_are_both_complete(num_workers, start_method):
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_loops_can_be_nested(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "shuffle": True, "seed": 3}
-    with Loader(Squares(12), 4, **kwargs) as loader:
+    with Loader(Squares(12), 4, **grouped(**kwargs)) as loader:
         outer = []
         for batch in loader:
             outer.append(batch)
@@ -219,7 +222,9 @@ class Nested(Squares):
 @pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
 def test_a_thread_can_iterate(num_workers, start_method):
     got = []
-    with Loader(Squares(30), 4, num_workers=num_workers, start_method=start_method) as loader:
+    with Loader(
+        Squares(30), 4, num_workers=num_workers, workers=Workers(start_method=start_method)
+    ) as loader:
         thread = threading.Thread(target=lambda: got.append(numbers(loader)))
         thread.start()
         thread.join()
@@ -253,7 +258,7 @@ def test_close_ends_the_wait_of_another_thread(tmp_path, start_method, how):
         except BaseException as error:
             outcome.append(error)
 
-    with Loader(dataset, 1, num_workers=1, start_method=start_method) as loader:
+    with Loader(dataset, 1, num_workers=1, workers=Workers(start_method=start_method)) as loader:
         iterator = iter(loader)
         thread = threading.Thread(target=wait, args=(iterator,))
         thread.start()
@@ -273,7 +278,7 @@ def test_a_thread_worker_that_does_not_end_is_left_alone(tmp_path, monkeypatch):
     gate = tmp_path / "gate"
     before = set(threading.enumerate())  # other tests may have left some
     kwargs = {"num_workers": 1, "start_method": "thread", "persistent_workers": False}
-    with Loader(AlwaysWaiting(gate, n=4), 2, **kwargs) as loader:
+    with Loader(AlwaysWaiting(gate, n=4), 2, **grouped(**kwargs)) as loader:
         for _ in range(3):
             iterator = iter(loader)
             thread = threading.Thread(target=ask_until_closed, args=(iterator,))
@@ -311,7 +316,7 @@ def test_a_copy_of_a_loader_goes_on_with_its_next_epoch(num_workers):
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_a_loader_that_is_dropped_takes_its_workers_with_it(num_workers, start_method):
-    loader = Loader(Squares(30), 4, num_workers=num_workers, start_method=start_method)
+    loader = Loader(Squares(30), 4, num_workers=num_workers, workers=Workers(start_method=start_method))
     next(iter(loader))
     iterator = iter(loader)
     next(iterator)
@@ -338,7 +343,7 @@ def test_a_loader_in_a_cycle_is_collected_with_its_workers():
     for start_method in ("fork", "thread"):
         owner = Owner()
         owner.loader = Loader(
-            Squares(30), 4, num_workers=2, start_method=start_method, worker_init_fn=leave_be
+            Squares(30), 4, num_workers=2, worker_init_fn=leave_be, workers=Workers(start_method=start_method)
         )
         owner.iterator = iter(owner.loader)
         owner.batch = next(owner.iterator)

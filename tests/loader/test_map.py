@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring import Loader
+from slipring import Loader, Workers
 from tests.datasets import (
     Counting,
     Echo,
@@ -25,20 +25,21 @@ from tests.datasets import (
     numbers,
 )
 from tests.support.inside import process_worker_info
+from tests.support.options import grouped
 
 WORKERS = [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "forkserver"), (2, "spawn")]
 
 
 def load(dataset, *args, **kwargs):
-    with Loader(dataset, *args, **kwargs) as loader:
+    with Loader(dataset, *args, **grouped(**kwargs)) as loader:
         return list(loader)
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
 @pytest.mark.parametrize("kind", [Squares, Fetched, Into])
 def test_every_sample_comes_once_and_in_order(kind, num_workers, start_method):
-    with Loader(kind(103), 10, num_workers=num_workers, start_method=start_method) as loader:
+    with Loader(kind(103), 10, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         assert len(loader) == 11
         for _ in range(2):
             assert flat(numbers(loader)) == list(range(103))
@@ -48,10 +49,10 @@ def test_every_sample_comes_once_and_in_order(kind, num_workers, start_method):
 def test_a_last_batch_that_is_not_full_is_dropped_on_demand(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method}
     assert [len(b) for b in numbers(load(Squares(23), 5, **kwargs))] == [5, 5, 5, 5, 3]
-    with Loader(Squares(23), 5, drop_last=True, **kwargs) as loader:
+    with Loader(Squares(23), 5, drop_last=True, **grouped(**kwargs)) as loader:
         assert len(loader) == 4
         assert numbers(loader) == [list(range(k, k + 5)) for k in range(0, 20, 5)]
-    with Loader(Squares(4), 5, drop_last=True, **kwargs) as loader:
+    with Loader(Squares(4), 5, drop_last=True, **grouped(**kwargs)) as loader:
         assert len(loader) == 0 and list(loader) == []
 
 
@@ -66,7 +67,7 @@ def test_an_empty_dataset_has_no_batches(num_workers):
 def test_without_batching_each_sample_is_delivered_as_it_is(num_workers, start_method):
     values = [np.arange(3), {"a": 1}, "text", None, 0, (), [], b"", False, Opaque(3)]
     kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Values(values), None, **kwargs) as loader:
+    with Loader(Values(values), None, **grouped(**kwargs)) as loader:
         assert len(loader) == len(values)
         got = list(loader)
     assert [type(v) for v in got] == [type(v) for v in values]
@@ -85,7 +86,7 @@ def test_without_batching_the_order_is_the_samplers():
 
 def test_a_seed_repeats_the_order_and_every_epoch_has_its_own():
     def epochs(**kwargs):
-        with Loader(Squares(60), 7, shuffle=True, **kwargs) as loader:
+        with Loader(Squares(60), 7, shuffle=True, **grouped(**kwargs)) as loader:
             return [flat(numbers(loader)) for _ in range(3)]
 
     first = epochs(seed=5)
@@ -287,7 +288,7 @@ def test_batches_are_made_by_the_workers():
 
 
 def test_static_dispatch_gives_each_worker_its_turn():
-    with Loader(Where(30), 2, num_workers=3, dispatch="static") as loader:
+    with Loader(Where(30), 2, num_workers=3, rng="worker") as loader:
         for _ in range(2):
             assert [set(batch[1].tolist()) for batch in loader] == [{k % 3} for k in range(15)]
 
@@ -307,7 +308,7 @@ def test_one_slow_batch_does_not_keep_the_other_workers_from_going_on(tmp_path):
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_out_of_order_delivers_each_batch_once(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Squares(200), 3, in_order=False, shuffle=True, **kwargs) as loader:
+    with Loader(Squares(200), 3, in_order=False, shuffle=True, **grouped(**kwargs)) as loader:
         for _ in range(3):
             assert sorted(flat(numbers(loader))) == list(range(200))
 
@@ -333,7 +334,9 @@ def test_no_more_is_read_ahead_than_prefetch_factor_says(tmp_path):
 
 @pytest.mark.parametrize("start_method", ["fork", "thread", "spawn"])
 def test_workers_know_who_they_are(start_method):
-    with Loader(Informed(12), 2, num_workers=2, start_method=start_method, dispatch="static") as loader:
+    with Loader(
+        Informed(12), 2, num_workers=2, workers=Workers(start_method=start_method), rng="worker"
+    ) as loader:
         seeds = []
         for _ in range(2):
             batches = [batch.tolist() for batch in loader]
@@ -351,7 +354,9 @@ def test_only_a_worker_process_has_an_info_of_its_process(start_method):
         return slipring.get_worker_info().id, process_worker_info() is not None
 
     assert process_worker_info() is None
-    with Loader(Squares(4), 4, collate_fn=told, num_workers=1, start_method=start_method) as loader:
+    with Loader(
+        Squares(4), 4, collate_fn=told, num_workers=1, workers=Workers(start_method=start_method)
+    ) as loader:
         assert list(loader) == [(0, start_method == "fork")]
 
 
@@ -362,7 +367,7 @@ def environment(samples):
 
 
 def test_workers_find_their_number_in_the_environment():
-    got = load(Squares(4), 2, collate_fn=environment, num_workers=2, dispatch="static")
+    got = load(Squares(4), 2, collate_fn=environment, num_workers=2, rng="worker")
     assert got == [("0", "2"), ("1", "2")]
 
 

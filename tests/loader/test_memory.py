@@ -9,11 +9,12 @@ import warnings
 import numpy as np
 import pytest
 
-from slipring import Loader
+from slipring import Loader, Workers
 from slipring.errors import WorkerMemoryWarning
 from tests.fault.procs import state, until
 from tests.support.inside import engine_of, engines_of, memory_available
 from tests.support.inside import memory as growth
+from tests.support.options import grouped
 
 MB = 1 << 20
 
@@ -152,7 +153,9 @@ def grown(loader, least):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_stats_tell_what_each_worker_has_of_its_own(method):
-    with Loader(Hoard(12, 10), 1, num_workers=2, start_method=method, dispatch="static") as loader:
+    with Loader(
+        Hoard(12, 10), 1, num_workers=2, workers=Workers(start_method=method), rng="worker"
+    ) as loader:
         assert loader.stats().worker_private_bytes == ()
         assert [batch.item() for batch in loader] == list(range(12))
         stats = grown(loader, 60 * MB)
@@ -162,8 +165,8 @@ def test_stats_tell_what_each_worker_has_of_its_own(method):
 
 
 def test_workers_that_end_with_their_iteration_are_measured_before():
-    options = {"num_workers": 2, "start_method": "fork", "persistent_workers": False, "dispatch": "static"}
-    with Loader(Hoard(8, 10), 1, **options) as loader:
+    options = {"num_workers": 2, "start_method": "fork", "persistent_workers": False, "rng": "worker"}
+    with Loader(Hoard(8, 10), 1, **grouped(**options)) as loader:
         list(loader)
         assert min(loader.stats().worker_private_bytes) >= 40 * MB
     assert engines_of(loader).counters.memory.pools == []  # those that have been ended are not kept
@@ -173,13 +176,13 @@ def test_workers_that_end_with_their_iteration_are_measured_before():
     "options", [{"num_workers": 0}, {"num_workers": 2, "start_method": "thread"}], ids=str
 )
 def test_what_is_no_process_has_nothing_of_its_own(options):
-    with Loader(Hoard(4, 1), 1, **options) as loader:
+    with Loader(Hoard(4, 1), 1, **grouped(**options)) as loader:
         list(loader)
         assert loader.stats().worker_private_bytes == ()
 
 
 def test_a_forked_child_tells_of_its_own_workers():
-    with Loader(Hoard(4, 10), 1, num_workers=2, start_method="fork", dispatch="static") as loader:
+    with Loader(Hoard(4, 10), 1, num_workers=2, workers=Workers(start_method="fork"), rng="worker") as loader:
         list(loader)
         grown(loader, 20 * MB)
         pid = os.fork()
@@ -199,7 +202,7 @@ def test_stats_are_not_measured_at_every_call(monkeypatch):
     calls = []
     monkeypatch.setattr(growth, "private_bytes", lambda pid: calls.append(pid) or MB)
     monkeypatch.setattr(growth, "SHARE", 1e9)
-    with Loader(Hoard(4, 1), 1, num_workers=2, start_method="fork") as loader:
+    with Loader(Hoard(4, 1), 1, num_workers=2, workers=Workers(start_method="fork")) as loader:
         list(loader)
         assert [loader.stats().worker_private_bytes for _ in range(5)] == [(MB, MB)] * 5
     assert len(calls) == 2
@@ -209,7 +212,7 @@ def test_stats_are_measured_again_after_a_while(monkeypatch):
     calls = []
     monkeypatch.setattr(growth, "private_bytes", lambda pid: calls.append(pid) or MB)
     monkeypatch.setattr(growth, "SHARE", 1.0)  # after as long as it took, which is not long
-    with Loader(Hoard(4, 1), 1, num_workers=2, start_method="fork") as loader:
+    with Loader(Hoard(4, 1), 1, num_workers=2, workers=Workers(start_method="fork")) as loader:
         list(loader)
         until(lambda: loader.stats().worker_private_bytes and len(calls) > 2, "measured again")
 
@@ -257,8 +260,8 @@ def tree(request, tmp_path, monkeypatch):
 @contextlib.contextmanager
 def hoarding(**options):
     """A loader of workers that keep 30 MB per batch; yields (it, an iterator of it)."""
-    options = {"num_workers": 2, "start_method": "fork", "dispatch": "static", **options}
-    with Loader(Hoard(12, 30), 1, **options) as loader:
+    options = {"num_workers": 2, "start_method": "fork", "rng": "worker", **options}
+    with Loader(Hoard(12, 30), 1, **grouped(**options)) as loader:
         yield loader, iter(loader)
 
 
@@ -374,9 +377,11 @@ def test_a_warning_made_an_error_costs_no_batch(tree, persistent):
 
 @pytest.mark.parametrize("preload", [0, 1])
 def test_torchs_loader_warns_too(tree, preload):
-    torch_loader = pytest.importorskip("slipring.torch").DataLoader
+    torch = pytest.importorskip("slipring.torch")
     tree.set(1000 * MB, 100 * MB)
-    with torch_loader(Hoard(12, 30), 1, num_workers=2, preload=preload) as loader:
+    with torch.DataLoader(
+        Hoard(12, 30), 1, num_workers=2, device=torch.Device("cpu", preload=preload)
+    ) as loader:
         it = iter(loader)
         for _ in range(6):
             next(it)

@@ -1,14 +1,16 @@
 """The loader's arguments are checked at construction; messages name argument, value and rule."""
 
+import dataclasses
 import inspect
 
 import numpy as np
 import pytest
 
-from slipring import Loader
+from slipring import Loader, Memory, Workers
 from slipring.errors import shown
 from slipring.options import Options
 from tests.datasets import Into, Squares, Stream, leave_be
+from tests.support.options import grouped
 
 BAD = {
     # argument: (value, exception, what the message must say besides the argument's name)
@@ -26,8 +28,6 @@ BAD = {
         (None, TypeError, "None"),
         ("many", TypeError, "'auto'"),
     ],
-    "min_workers": [(2, ValueError, "'auto'")],
-    "max_workers": [(2, ValueError, "'auto'")],
     "fetch_threads": [(0, ValueError, "0"), (2.5, TypeError, "2.5"), (1 << 20, ValueError, "1024")],
     "rank": [(-1, ValueError, "-1"), (True, TypeError, "True"), ("1", TypeError, "'1'")],
     "prefetch_factor": [(0, ValueError, "0"), (None, TypeError, "None"), (1.5, TypeError, "1.5")],
@@ -58,10 +58,11 @@ BAD = {
     "persistent_workers": [(0, TypeError, "0")],
     "in_order": [("no", TypeError, "'no'")],
     "start_method": [("threads", ValueError, "'thread'"), (1, ValueError, "'spawn'")],
-    "dispatch": [("roundrobin", ValueError, "'static'"), (None, ValueError, "None")],
+    "workers": [(4, TypeError, "slipring.Workers, not 4; num_workers= is their number")],
+    "memory": [({}, TypeError, "slipring.Memory")],
     "rng": [("global", ValueError, "'worker'"), ([], ValueError, "[]")],
     "copy": [(True, ValueError, "'never'")],
-    "on_worker_death": [("ignore", ValueError, "'respawn'")],
+    "on_death": [("ignore", ValueError, "'respawn'")],
     "backing": [
         ("disk", ValueError, "'disk'"),
         ("relative/path", ValueError, "relative/path"),
@@ -79,12 +80,13 @@ BAD = {
 )
 def test_a_bad_argument_is_refused_by_name_value_and_rule(argument, value, kind, said):
     with pytest.raises(kind) as caught:
-        Loader(Squares(), **{argument: value})
+        Loader(Squares(), **grouped(**{argument: value}))
     assert argument in str(caught.value) and said in str(caught.value)
 
 
 def test_every_argument_has_a_case_above():
-    assert set(BAD) == set(inspect.signature(Loader).parameters) - {"dataset"}
+    expert = {field.name for group in (Workers, Memory) for field in dataclasses.fields(group)}
+    assert set(BAD) == set(inspect.signature(Loader).parameters) - {"dataset"} | expert
 
 
 def test_the_signature_is_the_documented_one():
@@ -105,22 +107,18 @@ def test_the_signature_is_the_documented_one():
         "prefetch_factor": 2,
         "persistent_workers": True,
         "in_order": True,
-        "start_method": None,
-        "chunk_size": None,
-        "dispatch": "dynamic",
         "rng": "batch",
-        "slots": None,
-        "slot_bytes": None,
-        "backing": "auto",
-        "copy": "auto",
-        "on_worker_death": "raise",
-        "max_restarts": 3,
-        "snapshot_every_n_steps": 1,
-        "min_workers": None,
-        "max_workers": None,
-        "fetch_threads": None,
+        "workers": Workers(),
+        "memory": Memory(),
         "rank": None,
     }
+    assert str(inspect.signature(Workers)) == (
+        "(*, start_method: Optional[Literal['fork', 'forkserver', 'spawn', 'thread']] = None, "
+        "chunk_size: int | None = None, fetch_threads: int | None = None, "
+        "on_death: Optional[Literal['raise', 'respawn']] = None, max_restarts: int = 3, "
+        "snapshot_every_n_steps: int | None = 1) -> None"
+    )
+    assert [field.default for field in dataclasses.fields(Memory)] == [None, None, "auto", "auto"]
 
 
 def test_the_loaders_defaults_are_those_of_its_options():
@@ -133,15 +131,9 @@ def test_the_loaders_defaults_are_those_of_its_options():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            {"num_workers": "auto", "min_workers": 4, "max_workers": 2},
-            "max_workers must be at least min_workers=4",
-        ),
-        ({"num_workers": "auto", "min_workers": 0}, "min_workers must be from 1 to 4093, not 0"),
-        (
-            {"num_workers": 3, "max_workers": 4},
-            "max_workers=4 bounds num_workers='auto'; num_workers=3 is fixed",
-        ),
+        ({"num_workers": (4, 2)}, "the most of num_workers must be at least 4, the least, not 2"),
+        ({"num_workers": (0, None)}, "the least of num_workers must be from 1 to 4093, not 0"),
+        ({"num_workers": (1, 2, 3)}, r"num_workers must be \(least, most\), not \(1, 2, 3\)"),
         ({"sampler": [1], "shuffle": True}, "shuffle"),
         ({"sampler": [], "shuffle": True}, "shuffle"),
         ({"batch_sampler": [[1]], "shuffle": True}, "shuffle"),
@@ -157,7 +149,7 @@ def test_the_loaders_defaults_are_those_of_its_options():
 )
 def test_arguments_that_exclude_each_other_are_refused(arguments, said):
     with pytest.raises(ValueError, match=said):
-        Loader(Squares(), **arguments)
+        Loader(Squares(), **grouped(**arguments))
 
 
 @pytest.mark.parametrize(
@@ -173,12 +165,12 @@ def test_arguments_that_exclude_each_other_are_refused(arguments, said):
 )
 def test_an_iterable_dataset_sets_its_own_order(arguments):
     with pytest.raises(ValueError, match=rf"{next(iter(arguments))}.*iterable dataset \(Stream\)"):
-        Loader(Stream(1), **arguments)
+        Loader(Stream(1), **grouped(**arguments))
 
 
 def test_whole_batches_cannot_be_split_in_chunks():
     with pytest.raises(ValueError, match=r"chunk_size=2.*fetch_into"):
-        Loader(Into(), 4, chunk_size=2)
+        Loader(Into(), 4, workers=Workers(chunk_size=2))
 
 
 def test_whole_batches_leave_nothing_to_collate():
@@ -197,7 +189,7 @@ class Both(Into):
     "arguments", [{"chunk_size": 2}, {"collate_fn": sum}, {"chunk_size": 2, "collate_fn": sum}]
 )
 def test_a_dataset_of_whole_batches_and_samples_gives_samples_where_they_are_needed(arguments):
-    with Loader(Both(), 4, num_workers=1, **arguments) as loader:
+    with Loader(Both(), 4, num_workers=1, **grouped(**arguments)) as loader:
         got = next(iter(loader))
         assert got == 6 if "collate_fn" in arguments else got.tolist() == [0, 1, 2, 3]
 
@@ -231,7 +223,7 @@ def test_a_map_dataset_without_length_needs_a_sampler():
 
 def test_numbers_may_be_numpy_integers():
     with Loader(
-        Squares(10), np.int64(4), num_workers=np.int32(1), seed=np.int64(3), slots=np.int16(8)
+        Squares(10), np.int64(4), num_workers=np.int32(1), seed=np.int64(3), memory=Memory(slots=np.int16(8))
     ) as loader:
         assert [b[1].tolist() for b in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
         assert len(loader) == 3
@@ -249,11 +241,11 @@ class Unshowable:
 
 
 @pytest.mark.parametrize(
-    "argument", ["batch_size", "timeout", "collate_fn", "drop_last", "sampler", "dispatch", "slots"]
+    "argument", ["batch_size", "timeout", "collate_fn", "drop_last", "sampler", "rng", "slots"]
 )
 def test_a_refusal_says_what_is_wrong_of_a_value_whose_repr_raises(argument):
     with pytest.raises((TypeError, ValueError), match=f"{argument} must be .*Unshowable"):
-        Loader(Squares(), **{argument: Unshowable()})
+        Loader(Squares(), **grouped(**{argument: Unshowable()}))
 
 
 @pytest.mark.parametrize("value", ["x" * 10**6, list(range(10**6))])

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from slipring import Loader
+from slipring import Loader, Memory
 from slipring.errors import Closed
+from tests.support.options import grouped
 
 N = 60
 MAIN = os.getpid()
@@ -98,7 +99,7 @@ def test_a_handler_that_asks_while_the_next_task_is_made_has_an_error_and_no_bat
         "draws": {"batch_sampler": Lists((20, 30), alarm)},
         "lists": {"batch_sampler": Late((20, 30), alarm)},
     }[asks]
-    with Loader(Numbers(), num_workers=num_workers, **options) as loader:
+    with Loader(Numbers(), num_workers=num_workers, **grouped(**options)) as loader:
         iterator = iter(loader)
         on_alarm(refused(iterator, errors))
         assert numbers_of(iterator) == list(range(N))
@@ -136,7 +137,7 @@ def test_a_handler_that_asks_while_a_batch_is_waited_for_has_an_error_and_the_wa
     options, on_alarm, tmp_path
 ):
     errors = []
-    with Loader(Waits(tmp_path / "go on"), 1, **options) as loader:
+    with Loader(Waits(tmp_path / "go on"), 1, **grouped(**options)) as loader:
         iterator = iter(loader)
         ask = refused(iterator, errors)
 
@@ -185,7 +186,9 @@ def test_an_epoch_that_is_begun_while_another_threads_indices_are_pickled_has_it
             held = hold if epoch == 1 else None
             return iter([Key(100 * epoch + i, held if i == 12 else None) for i in range(40)])
 
-    with Loader(Numbers(), 1, sampler=Sampler(), num_workers=1, slots=6, persistent_workers=True) as loader:
+    with Loader(
+        Numbers(), 1, sampler=Sampler(), num_workers=1, persistent_workers=True, memory=Memory(slots=6)
+    ) as loader:
         first = iter(loader)
         thread = threading.Thread(target=ended, args=(first,), daemon=True)
         thread.start()

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring import Loader
+from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
 from tests.datasets import Squares, flat, numbers
 from tests.support.inside import ResizablePool, engine_of
+from tests.support.options import grouped
 
 METHODS = ["fork", "thread"]
 EVERY_METHOD = [*METHODS, "forkserver", "spawn"]
@@ -68,9 +69,13 @@ def at_work(loader):
 @pytest.mark.parametrize("method", EVERY_METHOD)
 @pytest.mark.parametrize("how", [{}, {"in_order": False}, {"chunk_size": 2}], ids=str)
 def test_every_byte_is_that_of_a_fixed_number(method, how):
-    with Loader(Drawn(), 5, shuffle=True, num_workers=2, seed=7, start_method="fork", **how) as loader:
+    with Loader(
+        Drawn(), 5, shuffle=True, num_workers=2, seed=7, **grouped(start_method="fork", **how)
+    ) as loader:
         want = [[plain(batch) for batch in loader] for _ in range(2)]
-    with Loader(Drawn(), 5, shuffle=True, num_workers=2, seed=7, start_method=method, **how) as loader:
+    with Loader(
+        Drawn(), 5, shuffle=True, num_workers=2, seed=7, **grouped(start_method=method, **how)
+    ) as loader:
         got = [resized(loader) for _ in range(2)]
         assert at_work(loader) == 3 and loader.options.num_workers == 3
     if how == {"in_order": False}:
@@ -89,7 +94,9 @@ def test_as_many_tasks_are_in_flight_as_the_workers_want():
                 gate.wait()
             return super().__getitem__(i)
 
-    loader = Loader(Held(400), 1, num_workers=1, start_method="thread", slots=40)
+    loader = Loader(
+        Held(400), 1, num_workers=1, workers=Workers(start_method="thread"), memory=Memory(slots=40)
+    )
     with loader:
         batches = iter(loader)
         for _ in range(10):
@@ -106,7 +113,7 @@ def test_as_many_tasks_are_in_flight_as_the_workers_want():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_those_that_are_too_many_end_with_their_batch(method):
-    with Loader(Squares(2000), 1, num_workers=5, start_method=method) as loader:
+    with Loader(Squares(2000), 1, num_workers=5, workers=Workers(start_method=method)) as loader:
         batches = iter(loader)
         next(batches)
         pool = engine_of(loader).pool
@@ -119,13 +126,8 @@ def test_those_that_are_too_many_end_with_their_batch(method):
         assert sorted(pool.workers) == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "how",
-    [{"rng": "worker"}, {"dispatch": "static"}],
-    ids=["random numbers", "turns"],
-)
-def test_what_depends_on_the_workers_changes_with_the_next_epoch(how):
-    with Loader(Said(), 4, num_workers=2, start_method="fork", **how) as loader:
+def test_what_depends_on_the_workers_changes_with_the_next_epoch():
+    with Loader(Said(), 4, num_workers=2, rng="worker", workers=Workers(start_method="fork")) as loader:
         first = resized(loader, {10: 3})
         assert {n for batch in first for n in batch[1]} == {0, 1}
         second = [plain(batch) for batch in loader]
@@ -144,7 +146,7 @@ def test_streams_keep_their_shares_until_the_epoch_ends(persistent):
 
 
 def test_more_than_the_segment_has_room_for_come_with_the_next_epoch():
-    with Loader(Squares(40), 2, num_workers=1, start_method="thread") as loader:
+    with Loader(Squares(40), 2, num_workers=1, workers=Workers(start_method="thread")) as loader:
         batches = iter(loader)
         next(batches)
         room = engine_of(loader).room
@@ -165,7 +167,7 @@ def test_a_second_number_that_comes_into_the_midst_of_the_first_is_not_lost(monk
         first(pool, num_workers)
 
     monkeypatch.setattr(ResizablePool, "resize", interrupted)
-    with Loader(Squares(60), 2, num_workers=1, start_method="thread") as loader:
+    with Loader(Squares(60), 2, num_workers=1, workers=Workers(start_method="thread")) as loader:
         batches = iter(loader)
         next(batches)
         loader.resize(3)
@@ -174,7 +176,7 @@ def test_a_second_number_that_comes_into_the_midst_of_the_first_is_not_lost(monk
 
 
 def test_between_epochs_workers_stay_as_far_as_they_can():
-    with Loader(Squares(40), 2, num_workers=2, start_method="fork") as loader:
+    with Loader(Squares(40), 2, num_workers=2, workers=Workers(start_method="fork")) as loader:
         list(loader)
         pool = engine_of(loader).pool
         before = {n: p.pid for n, p in pool.workers.items()}
@@ -229,7 +231,9 @@ def test_another_thread_may_ask_while_one_waits_for_a_batch():
                 gate.set()  # only a second worker comes here
             return super().__getitem__(i)
 
-    with Loader(Held(40), 1, num_workers=1, start_method="thread", prefetch_factor=2) as loader:
+    with Loader(
+        Held(40), 1, num_workers=1, prefetch_factor=2, workers=Workers(start_method="thread")
+    ) as loader:
         batches, got = iter(loader), []
         consumer = threading.Thread(target=lambda: got.extend(numbers(batches)))
         consumer.start()
@@ -240,7 +244,7 @@ def test_another_thread_may_ask_while_one_waits_for_a_batch():
 
 
 def test_each_of_several_iterations_is_resized():
-    with Loader(Squares(60), 2, num_workers=1, start_method="fork") as loader:
+    with Loader(Squares(60), 2, num_workers=1, workers=Workers(start_method="fork")) as loader:
         a, b = iter(loader), iter(loader)
         next(a), next(b)
         loader.resize(3)

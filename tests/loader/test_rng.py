@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring import Loader
+from slipring import Loader, Workers
 from tests.datasets import (
     Random,
     RandomStream,
@@ -21,12 +21,13 @@ from tests.datasets import (
 )
 from tests.fault.scenes import Gate, Rows
 from tests.support.inside import seeding
+from tests.support.options import grouped
 
 
 def draws(dataset=None, batch_size=4, epochs=2, **kwargs):
     """Batches as nested lists, per epoch."""
     dataset = Random() if dataset is None else dataset
-    with Loader(dataset, batch_size, **{"seed": 11, **kwargs}) as loader:
+    with Loader(dataset, batch_size, **grouped(**{"seed": 11, **kwargs})) as loader:
         return [[[part.tolist() for part in batch] for batch in loader] for _ in range(epochs)]
 
 
@@ -60,7 +61,6 @@ def test_neither_order_nor_persistence_nor_look_ahead_matter():
         {"in_order": False, "num_workers": 1},
         {"persistent_workers": False},
         {"prefetch_factor": 7},
-        {"dispatch": "static"},
         {"slots": 3},
     ):
         assert draws(**{"num_workers": 2, **kwargs}) == expected, kwargs
@@ -97,7 +97,7 @@ def test_collate_fn_draws_the_same_too(chunk_size):
             "seed": 1,
             "num_workers": num_workers,
         }
-        with Loader(Squares(20), 5, **kwargs) as loader:
+        with Loader(Squares(20), 5, **grouped(**kwargs)) as loader:
             return [batch.tolist() for batch in loader]
 
     assert batches(0) == batches(2)
@@ -133,7 +133,9 @@ def states():
 def test_the_callers_generators_stay_as_they_were(dataset, rng, num_workers, start_method):
     pytest.importorskip("torch")
     before = states()
-    with Loader(dataset, 3, num_workers=num_workers, start_method=start_method, rng=rng, seed=1) as loader:
+    with Loader(
+        dataset, 3, num_workers=num_workers, rng=rng, seed=1, workers=Workers(start_method=start_method)
+    ) as loader:
         for _ in loader:
             assert states() == before
         for _ in loader:
@@ -205,7 +207,7 @@ def test_a_worker_init_fn_that_seeds_does_not_decide_who_makes_which_batch(tmp_p
     with Gate(tmp_path / "gate") as gate:
         data = Rows(24, on={0: gate})
         options = {"num_workers": 2, "worker_init_fn": seed_numpy, "start_method": "fork", "in_order": False}
-        with Loader(data, 2, **options) as loader:
+        with Loader(data, 2, **grouped(**options)) as loader:
             batches = iter(loader)
             gate.arrived()
             others = [next(batches)[1].tolist() for _ in range(11)]  # all by the other worker
@@ -239,7 +241,9 @@ class SameGenerator(Squares):
 
 @pytest.mark.parametrize("start_method", ["fork", "thread"])
 def test_the_generator_is_one_numpy_generator_per_batch(start_method):
-    with Loader(SameGenerator(4), 2, num_workers=2, start_method=start_method, collate_fn=as_list) as loader:
+    with Loader(
+        SameGenerator(4), 2, num_workers=2, collate_fn=as_list, workers=Workers(start_method=start_method)
+    ) as loader:
         assert list(loader) == [[(True, True)] * 2] * 2
 
 
@@ -251,7 +255,8 @@ import slipring
 from tests.datasets import Random
 for num_workers, start_method in ((0, None), (1, "fork"), (1, "thread")):
     dataset = Random(use_globals=start_method != "thread")
-    with slipring.Loader(dataset, 4, num_workers=num_workers, start_method=start_method) as loader:
+    workers = slipring.Workers(start_method=start_method)
+    with slipring.Loader(dataset, 4, num_workers=num_workers, workers=workers) as loader:
         for _ in range(2):
             assert len(list(loader)) == 10
 heavy = {"torch", "pyarrow", "pandas", "scipy"} & set(sys.modules)

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import slipring
-from slipring import Loader
+from slipring import Loader, Workers
 from slipring.errors import Closed
 from tests.datasets import Squares
 
@@ -55,7 +55,7 @@ def ask(iterator, threads, take):
 @pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "thread")])
 @pytest.mark.parametrize("dataset", [range(800), Numbers()], ids=["map", "stream"])
 def test_each_batch_goes_to_one_of_several_threads(dataset, num_workers, start_method):
-    with Loader(dataset, 2, num_workers=num_workers, start_method=start_method) as loader:
+    with Loader(dataset, 2, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         for _ in range(2):
             got = []
             ends = ask(iter(loader), 4, lambda batch, got=got: got.extend(batch.tolist()))
@@ -66,8 +66,10 @@ def test_each_batch_goes_to_one_of_several_threads(dataset, num_workers, start_m
 @pytest.mark.parametrize("preload", [0, 2])
 @pytest.mark.parametrize("rng", ["worker", "batch"])
 def test_so_it_does_with_torchs_loader(rng, preload):
-    torch_loader = pytest.importorskip("slipring.torch").DataLoader
-    with torch_loader(range(800), 2, num_workers=2, rng=rng, preload=preload) as loader:
+    torch = pytest.importorskip("slipring.torch")
+    with torch.DataLoader(
+        range(800), 2, num_workers=2, rng=rng, device=torch.Device("cpu", preload=preload)
+    ) as loader:
         for _ in range(2):
             got = []
             ends = ask(iter(loader), 4, lambda batch, got=got: got.extend(batch.tolist()))
@@ -77,7 +79,7 @@ def test_so_it_does_with_torchs_loader(rng, preload):
 
 def test_close_ends_the_waits_of_all_threads():
     dataset = Gated()
-    loader = Loader(dataset, 2, num_workers=1, start_method="thread")
+    loader = Loader(dataset, 2, num_workers=1, workers=Workers(start_method="thread"))
     iterator = iter(loader)
     ends = []
     thread = threading.Thread(target=lambda: ends.extend(ask(iterator, 3, ends.append)))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring import Loader, SegmentFull, StringList
+from slipring import Loader, Memory, SegmentFull, StringList, Workers
 from tests.fault.procs import kill_worker, until, wait_dead, worker_pids
 from tests.loader.spawned import Counting, Parts, address_of, as_it_is, is_shared, mapping_of
 from tests.support.inside import engine_of, pickling
@@ -25,7 +25,12 @@ STARTED = ["spawn", "forkserver"]
 def seen_by_worker(parts, look, method="spawn"):
     """{name: what `look` returned for each part in a worker}."""
     with Loader(
-        Parts(parts, look), 1, num_workers=1, start_method=method, collate_fn=as_it_is, copy="always"
+        Parts(parts, look),
+        1,
+        num_workers=1,
+        collate_fn=as_it_is,
+        workers=Workers(start_method=method),
+        memory=Memory(copy="always"),
     ) as loader:
         return dict(zip(parts, (batch["found"] for batch in loader), strict=True))
 
@@ -41,7 +46,7 @@ def counted(loader):
 @pytest.mark.parametrize("method", STARTED)
 def test_all_workers_map_the_same_file_and_each_writes_for_itself(method):
     dataset = Counting()
-    with Loader(dataset, 1, num_workers=3, start_method=method, dispatch="static") as loader:
+    with Loader(dataset, 1, num_workers=3, workers=Workers(start_method=method), rng="worker") as loader:
         seen = counted(loader)
     by_worker = {}
     for pid, before, inode, shared in seen:
@@ -56,7 +61,11 @@ def test_all_workers_map_the_same_file_and_each_writes_for_itself(method):
 @pytest.mark.parametrize("method", STARTED)
 def test_a_respawned_worker_maps_the_same_file(method):
     with Loader(
-        Counting(400), 1, num_workers=2, start_method=method, on_worker_death="respawn", dispatch="static"
+        Counting(400),
+        1,
+        num_workers=2,
+        workers=Workers(start_method=method, on_death="respawn"),
+        rng="worker",
     ) as loader:
         batches = iter(loader)
         first = [tuple(int(column[0]) for column in next(batches)) for _ in range(4)]
@@ -70,7 +79,9 @@ def test_a_respawned_worker_maps_the_same_file(method):
 
 def test_a_worker_that_reads_all_has_no_pages_of_its_own():
     dataset = Parts({"sum": np.ones(64 << 20, np.uint8)}, own_after_reading)
-    with Loader(dataset, 1, num_workers=1, start_method="spawn", collate_fn=as_it_is) as loader:
+    with Loader(
+        dataset, 1, num_workers=1, collate_fn=as_it_is, workers=Workers(start_method="spawn")
+    ) as loader:
         (batch,) = [batch["found"] for batch in loader]
     assert batch["sum"] == 64 << 20
     assert batch["Rss"] >= 64 << 10 and batch["Anonymous"] == 0  # KiB
@@ -91,7 +102,7 @@ def own_after_reading(array):
 
 
 def test_the_file_can_be_changed_by_nobody():
-    with Loader(Counting(), 1, num_workers=1, start_method="spawn") as loader:
+    with Loader(Counting(), 1, num_workers=1, workers=Workers(start_method="spawn")) as loader:
         next(iter(loader))
         fd = engine_of(loader).pool.shared.file.descriptor.fd
         size = os.fstat(fd).st_size
@@ -121,7 +132,7 @@ def files_of_datasets():
 def test_the_file_goes_with_the_workers_of_an_epoch_and_with_the_loader():
     for persistent in (False, True):
         with Loader(
-            Counting(), 1, num_workers=1, start_method="spawn", persistent_workers=persistent
+            Counting(), 1, num_workers=1, persistent_workers=persistent, workers=Workers(start_method="spawn")
         ) as loader:
             batches = iter(loader)
             next(batches)
@@ -134,10 +145,10 @@ def test_the_file_goes_with_the_workers_of_an_epoch_and_with_the_loader():
 
 def test_the_file_goes_with_a_consumer_that_is_killed():
     program = (
-        "from slipring import Loader\nfrom tests.loader.spawned import Counting\n"
+        "from slipring import Loader, Workers\nfrom tests.loader.spawned import Counting\n"
         "import signal\n"
         "if __name__ == '__main__':\n"
-        "    loader = Loader(Counting(), 1, num_workers=1, start_method='spawn')\n"
+        "    loader = Loader(Counting(), 1, num_workers=1, workers=Workers(start_method='spawn'))\n"
         "    batches = iter(loader)\n    print(int(next(batches)[0][0]), flush=True)\n    signal.pause()\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as consumer:
@@ -153,7 +164,12 @@ def test_the_file_goes_with_a_consumer_that_is_killed():
 def test_a_dataset_changed_between_epochs_is_sent_again():
     dataset = Parts({"rows": np.zeros(4096, np.uint8)}, largest)
     with Loader(
-        dataset, 1, num_workers=1, start_method="spawn", persistent_workers=False, collate_fn=as_it_is
+        dataset,
+        1,
+        num_workers=1,
+        persistent_workers=False,
+        collate_fn=as_it_is,
+        workers=Workers(start_method="spawn"),
     ) as loader:
         for value in (0, 3):
             dataset.parts["rows"][:] = value
@@ -166,7 +182,11 @@ def largest(array):
 
 def test_a_file_that_other_code_has_closed_is_made_again_for_the_next_worker():
     with Loader(
-        Counting(400), 1, num_workers=2, start_method="spawn", on_worker_death="respawn", dispatch="static"
+        Counting(400),
+        1,
+        num_workers=2,
+        workers=Workers(start_method="spawn", on_death="respawn"),
+        rng="worker",
     ) as loader:
         batches = iter(loader)
         seen = [tuple(int(column[0]) for column in next(batches)) for _ in range(4)]
@@ -182,7 +202,12 @@ def test_a_file_that_other_code_has_closed_is_made_again_for_the_next_worker():
 def test_what_dataset_and_collate_fn_share_they_share_in_the_worker():
     dataset = Counting(8)
     with Loader(
-        dataset, 2, num_workers=1, start_method="spawn", collate_fn=dataset.collated, copy="always"
+        dataset,
+        2,
+        num_workers=1,
+        collate_fn=dataset.collated,
+        workers=Workers(start_method="spawn"),
+        memory=Memory(copy="always"),
     ) as loader:
         assert all(same for _, same in loader)
 
@@ -403,7 +428,11 @@ def test_descriptors_in_a_dataset_go_to_every_worker_also_to_a_respawned_one(met
     with contextlib.closing(slipring.Queue(64)) as queue:
         dataset = Parts({i: queue for i in range(30)}, told)
         with Loader(
-            dataset, 1, num_workers=2, start_method=method, on_worker_death="respawn", collate_fn=as_it_is
+            dataset,
+            1,
+            num_workers=2,
+            collate_fn=as_it_is,
+            workers=Workers(start_method=method, on_death="respawn"),
         ) as loader:
             batches = iter(loader)
             pids = {next(batches)["pid"]}
@@ -423,7 +452,7 @@ def test_a_dataset_for_which_there_is_no_memory_is_refused_before_it_is_written(
     )
     told = r"no memory to hand the dataset to workers: 6\d\.\d MB.*fork"
     with (
-        Loader(Counting(size=1 << 20), 1, num_workers=1, start_method="spawn") as loader,
+        Loader(Counting(size=1 << 20), 1, num_workers=1, workers=Workers(start_method="spawn")) as loader,
         pytest.raises(SegmentFull, match=told) as raised,
     ):
         iter(loader)

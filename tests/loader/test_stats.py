@@ -9,10 +9,11 @@ import types
 import numpy as np
 import pytest
 
-from slipring import Loader, Stats, stats
+from slipring import Loader, Memory, Stats, Workers, stats
 from tests.datasets import Echo, Opaque, Squares, Values, as_list
 from tests.fault.procs import until
 from tests.support.inside import Watch, engine_of
+from tests.support.options import grouped
 
 NAMES = {
     "batches",
@@ -60,7 +61,7 @@ def test_batches_and_bytes_add_up_over_epochs(num_workers, start_method, persist
         "start_method": start_method,
         "persistent_workers": persistent_workers,
     }
-    with Loader(Values([np.zeros(1000)] * 10), 2, **kwargs) as loader:
+    with Loader(Values([np.zeros(1000)] * 10), 2, **grouped(**kwargs)) as loader:
         for epoch in range(1, 4):
             list(loader)
             stats = loader.stats()
@@ -117,8 +118,8 @@ def test_times_are_summed_where_they_were_spent(num_workers, chunk_size):
         4,
         collate_fn=slow_collate,
         num_workers=num_workers,
-        chunk_size=chunk_size,
         prefetch_factor=1,
+        workers=Workers(chunk_size=chunk_size),
     ) as loader:
         assert list(loader) == [4] * 4
         stats = loader.stats()
@@ -140,7 +141,7 @@ def test_a_slow_consumer_makes_workers_wait():
 
 
 def test_memory_is_told():
-    with Loader(Squares(8), 2, num_workers=1, slots=5, slot_bytes=1 << 20) as loader:
+    with Loader(Squares(8), 2, num_workers=1, memory=Memory(slots=5, slot_bytes=1 << 20)) as loader:
         assert loader.stats().backing is None
         list(loader)
         stats = loader.stats()
@@ -152,7 +153,9 @@ def test_memory_is_told():
 
 def test_committed_memory_follows_the_batches_not_the_reserve():
     size = 4 << 20
-    with Loader(Values([np.zeros(size, np.uint8)] * 30), None, num_workers=2, slots=4) as loader:
+    with Loader(
+        Values([np.zeros(size, np.uint8)] * 30), None, num_workers=2, memory=Memory(slots=4)
+    ) as loader:
         for _ in range(2):
             for _ in loader:
                 pass
@@ -165,7 +168,7 @@ def test_committed_memory_follows_the_batches_not_the_reserve():
 def test_a_backing_that_was_asked_for_is_used(backing):
     if not os.path.isdir("/dev/shm"):
         pytest.skip("no /dev/shm here")
-    with Loader(Squares(8), 2, num_workers=1, backing=backing) as loader:
+    with Loader(Squares(8), 2, num_workers=1, memory=Memory(backing=backing)) as loader:
         list(loader)
         assert loader.stats().backing == ("dir" if backing.startswith("/") else backing)
         assert loader.stats().backing_reason

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from slipring import Loader
+from slipring import Loader, Workers
 from tests.datasets import (
     Counting,
     Informed,
@@ -18,13 +18,14 @@ from tests.datasets import (
     flat,
     outcomes,
 )
+from tests.support.options import grouped
 
 WORKERS = [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "forkserver"), (2, "spawn")]
 
 
 def load(dataset, *args, **kwargs):
-    with Loader(dataset, *args, **kwargs) as loader:
+    with Loader(dataset, *args, **grouped(**kwargs)) as loader:
         return list(loader)
 
 
@@ -39,7 +40,7 @@ def of(worker, *numbers):
 
 @pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
 def test_workers_share_the_samples_by_their_number(num_workers, start_method):
-    with Loader(Shard(50), 4, num_workers=num_workers, start_method=start_method) as loader:
+    with Loader(Shard(50), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         for _ in range(3):
             batches = [batch.tolist() for batch in loader]
             assert sorted(flat(batches)) == list(range(50))
@@ -82,7 +83,9 @@ def test_the_tail_is_kept_or_dropped_per_worker(num_workers, start_method):
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_an_empty_stream_has_no_batches(num_workers, start_method):
-    with Loader(Stream(0, 0, 0), 2, num_workers=num_workers, start_method=start_method) as loader:
+    with Loader(
+        Stream(0, 0, 0), 2, num_workers=num_workers, workers=Workers(start_method=start_method)
+    ) as loader:
         assert list(loader) == [] and list(loader) == []
 
 
@@ -104,7 +107,9 @@ def test_without_batching_samples_come_in_turn():
 
 @pytest.mark.parametrize("start_method", ["fork", "thread"])
 def test_out_of_order_delivers_each_batch_once(start_method):
-    with Loader(Shard(100), 3, num_workers=3, in_order=False, start_method=start_method) as loader:
+    with Loader(
+        Shard(100), 3, num_workers=3, in_order=False, workers=Workers(start_method=start_method)
+    ) as loader:
         for _ in range(3):
             assert sorted(flat(b.tolist() for b in loader)) == list(range(100))
 
@@ -147,7 +152,9 @@ def test_an_endless_stream_is_read_no_further_than_prefetch_factor_says(tmp_path
             for i in range(1 << 40):
                 yield self.noting[i][1]
 
-    with Loader(Endless(), 2, num_workers=2, prefetch_factor=2, start_method="fork") as loader:
+    with Loader(
+        Endless(), 2, num_workers=2, prefetch_factor=2, workers=Workers(start_method="fork")
+    ) as loader:
         for received, _ in zip(range(1, 10), loader, strict=False):
             assert len((tmp_path / "read").read_text().split()) <= 2 * (received + 2 * 2)
 
@@ -214,7 +221,7 @@ def said(loader):
 def test_an_error_in_next_comes_at_its_turn_and_the_stream_goes_on(num_workers, start_method):
     dataset = Yields(1, 2, 3, KeyError("bad"), 4, 5)
     kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(dataset, 2, collate_fn=as_list, **kwargs) as loader:
+    with Loader(dataset, 2, collate_fn=as_list, **grouped(**kwargs)) as loader:
         for _ in range(2):
             assert said(loader) == [[1, 2], "KeyError: 'bad'", [4, 5]]
 
@@ -222,7 +229,7 @@ def test_an_error_in_next_comes_at_its_turn_and_the_stream_goes_on(num_workers, 
 @pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "thread")])
 def test_an_error_in_iter_comes_once_per_worker(num_workers, start_method):
     dataset = Yields(at_start=LookupError("no such file"))
-    with Loader(dataset, 2, num_workers=num_workers, start_method=start_method) as loader:
+    with Loader(dataset, 2, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         for _ in range(2):
             assert said(loader) == ["LookupError: no such file"] * max(1, num_workers)
 
@@ -234,7 +241,11 @@ def test_an_error_in_collate_fn_loses_its_batch_only(num_workers, start_method):
 
     dataset = Yields(1, 2, 3, 4, 5)
     with Loader(
-        dataset, 2, collate_fn=refuse_three, num_workers=num_workers, start_method=start_method
+        dataset,
+        2,
+        collate_fn=refuse_three,
+        num_workers=num_workers,
+        workers=Workers(start_method=start_method),
     ) as loader:
         assert said(loader) == [[1, 2], "ArithmeticError: cannot be put together", [5]]
 
@@ -256,7 +267,7 @@ def test_a_generator_ends_with_its_error(num_workers):
 @pytest.mark.parametrize("start_method", ["fork", "thread", "spawn"])
 def test_a_worker_that_could_not_begin_says_so_once(start_method):
     kwargs = {"num_workers": 2, "start_method": start_method, "worker_init_fn": fail_to_begin}
-    with Loader(Stream(3, 3), 2, **kwargs) as loader:
+    with Loader(Stream(3, 3), 2, **grouped(**kwargs)) as loader:
         for _ in range(2):
             expected = [f"LookupError: worker {w} cannot begin" for w in range(2)]
             assert said(loader) == expected
@@ -303,7 +314,7 @@ class DiesOnceIterator:
 
 
 def test_a_replaced_worker_does_not_repeat_errors(tmp_path):
-    kwargs = {"num_workers": 1, "on_worker_death": "respawn", "prefetch_factor": 1}
-    with Loader(DiesOnce(tmp_path / "died"), 1, collate_fn=as_list, **kwargs) as loader:
+    kwargs = {"num_workers": 1, "on_death": "respawn", "prefetch_factor": 1}
+    with Loader(DiesOnce(tmp_path / "died"), 1, collate_fn=as_list, **grouped(**kwargs)) as loader:
         assert said(loader) == [[0], [1], "ValueError: two", [3], [4], [5], [6], [7]]
         assert loader.stats().respawns == 1

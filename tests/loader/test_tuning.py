@@ -12,7 +12,7 @@ import weakref
 
 import pytest
 
-from slipring import Loader
+from slipring import Loader, Workers
 from slipring.options import Options
 from tests.datasets import Squares, numbers
 from tests.fault.procs import until
@@ -63,7 +63,7 @@ def cpus(monkeypatch):
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_a_number_within_its_bounds_is_found_and_logged(method, caplog):
     caplog.set_level(logging.INFO, "slipring")
-    with Loader(Slow(), 2, num_workers="auto", max_workers=12, start_method=method) as loader:
+    with Loader(Slow(), 2, workers=Workers(start_method=method), num_workers=(None, 12)) as loader:
         assert loader.tuning == Tuning(loader.options.num_workers)
         settle(loader)
         found = loader.tuning
@@ -76,7 +76,7 @@ def test_a_number_within_its_bounds_is_found_and_logged(method, caplog):
 def test_workers_that_wait_for_something_else_become_as_many_as_are_allowed(monkeypatch):
     job = Tuned(monkeypatch, most=12)
     job.settle()
-    assert job.tuning.workers == 12 and "max_workers=12 allows no more" in job.tuning.reason
+    assert job.tuning.workers == 12 and "num_workers=(..., 12) allows no more" in job.tuning.reason
     assert [workers for workers, _, _ in job.tuning.history] == job.tried == [2, 12]
 
 
@@ -128,13 +128,13 @@ def test_what_is_measured_is_the_rate_and_the_share_of_waiting(monkeypatch):
 def test_the_batches_are_those_of_a_fixed_number():
     with Loader(Squares(3000), 3, shuffle=True, seed=4, num_workers=2) as loader:
         want = numbers(loader)
-    with Loader(Squares(3000), 3, shuffle=True, seed=4, num_workers="auto", max_workers=6) as loader:
+    with Loader(Squares(3000), 3, shuffle=True, seed=4, num_workers=(None, 6)) as loader:
         assert numbers(loader) == want
 
 
 def test_the_next_epoch_begins_with_what_was_found(monkeypatch):
     monkeypatch.setattr(tuning, "AGAIN_NS", NEVER >> 1)  # however long the epochs take here, the number stays
-    with Loader(Squares(1200), 2, num_workers="auto", max_workers=7, start_method="thread") as loader:
+    with Loader(Squares(1200), 2, workers=Workers(start_method="thread"), num_workers=(None, 7)) as loader:
         while not loader.tuning.settled:
             settle(loader)
         found = loader.tuning.workers
@@ -151,7 +151,7 @@ def test_a_closed_loader_keeps_neither_descriptors_nor_memory(num_workers):
         return {line for line in read("/proc/self/maps").splitlines() if b" rw-s " in line}
 
     before, mapped = Snapshot.take(), shared_mappings()
-    loader = Loader(Squares(100), 4, num_workers=num_workers, start_method="fork")
+    loader = Loader(Squares(100), 4, num_workers=num_workers, workers=Workers(start_method="fork"))
     assert sum(1 for _ in loader) == 25
     assert shared_mappings() - mapped
     loader.close()
@@ -161,9 +161,7 @@ def test_a_closed_loader_keeps_neither_descriptors_nor_memory(num_workers):
 
 def test_streams_have_one_number_in_each_epoch():
     seen = []
-    with Loader(
-        Numbered(), 1, num_workers="auto", min_workers=1, max_workers=6, start_method="fork"
-    ) as loader:
+    with Loader(Numbered(), 1, workers=Workers(start_method="fork"), num_workers=(1, 6)) as loader:
         settled = False
         while not settled:  # and one more
             settled = loader.tuning.settled
@@ -188,7 +186,7 @@ def test_a_number_that_the_rule_decides_on_comes_to_work(monkeypatch):
             tuner._change(5)
 
     monkeypatch.setattr(Tuner, "_go_on", decide)
-    with Loader(Slow(), 2, num_workers="auto", max_workers=6, start_method="thread") as loader:
+    with Loader(Slow(), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
         for _ in loader:
             if len(engine_of(loader).pool.workers) == 5:
                 break
@@ -196,7 +194,7 @@ def test_a_number_that_the_rule_decides_on_comes_to_work(monkeypatch):
 
 
 def test_resize_ends_it():
-    with Loader(Slow(), 2, num_workers="auto", max_workers=6, start_method="thread") as loader:
+    with Loader(Slow(), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
         for count, _ in enumerate(loader):
             if count == 3:
                 loader.resize(3)
@@ -223,7 +221,7 @@ def test_memory_that_is_not_there_begins_no_worker(monkeypatch, free, tried):
 
 def test_another_worker_would_take_what_those_that_there_are_have(monkeypatch):
     monkeypatch.setattr(tuning, "memory_available", lambda root: (20 << 20, 1 << 30, "this test", "/a/file"))
-    with Loader(Held(), 1, num_workers="auto", max_workers=12, start_method="fork") as loader:
+    with Loader(Held(), 1, workers=Workers(start_method="fork"), num_workers=(None, 12)) as loader:
         next(iter(loader))
         fits, why = tuner_of(loader)._fits(3)
     assert fits == 0 and "and 16.8 MB may be taken of what is left of this test (/a/file)" in why
@@ -235,11 +233,12 @@ def test_a_loader_that_was_given_a_number_has_no_tuning():
 
 def test_bounds_have_defaults_and_are_kept():
     options = Options(num_workers="auto")
-    assert 1 == options.min_workers <= options.num_workers <= options.max_workers >= 16
-    assert Options(num_workers="auto", min_workers=9).num_workers == 9
-    assert Options(num_workers="auto", max_workers=1).num_workers == 1
+    least, most = options.bounds
+    assert 1 == least <= options.num_workers <= most >= 16
+    assert Options(num_workers=(9, None)).num_workers == 9
+    assert Options(num_workers=(None, 1)).num_workers == 1
     assert dataclasses.replace(options, num_workers=7).num_workers == 7
-    assert options.n_slots == 2 * options.max_workers + 16
+    assert options.n_slots == 2 * most + 16
 
 
 # ---- the rule alone

@@ -6,10 +6,11 @@ import time
 import pytest
 
 import slipring
-from slipring import Loader
+from slipring import Loader, Workers
 from tests.datasets import Squares
 from tests.loader.tuned import ENDLESS, Tuned
 from tests.support.inside import BATCHES, LONG_WINDOW, WINDOW, Tuner, Tuning, engine_of, tuner_of
+from tests.support.options import grouped
 
 
 class Slow:
@@ -35,8 +36,8 @@ class Far:
             yield i, me.num_workers
 
 
-def auto(data, most=6, **options):
-    return Loader(data, 2, num_workers="auto", max_workers=most, **options)
+def auto(data, most=6, least=None, **options):
+    return Loader(data, 2, num_workers=(least, most), **grouped(**options))
 
 
 def settle(loader, epoch=lambda loader: sum(1 for _ in loader)):
@@ -220,7 +221,7 @@ def test_a_resize_amidst_a_look_is_not_lost(monkeypatch):
         tuner._change(5)
 
     monkeypatch.setattr(Tuner, "_go_on", go_on)
-    with Loader(Squares(1 << 40), 2, num_workers="auto", max_workers=6, start_method="thread") as loader:
+    with Loader(Squares(1 << 40), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
         batches = iter(loader)
         while not asked:
             next(batches)
@@ -256,7 +257,7 @@ def test_a_loader_never_has_more_workers_than_its_slots_serve():
 def test_it_begins_with_no_more_workers_than_the_slots_serve():
     with auto(Slow(), slots=2) as loader:
         assert loader.options.num_workers == 1
-    assert auto(Slow(), slots=2, min_workers=3).options.num_workers == 3
+    assert auto(Slow(), slots=2, least=3).options.num_workers == 3
 
 
 def test_the_slots_are_enough_for_all_workers_from_the_beginning():

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from slipring import Loader
+from slipring import Loader, Workers
 from slipring.monitor.pace import Figures
 from slipring.monitor.sight import Sight
 from slipring.monitor.verdict import verdict
@@ -14,6 +14,7 @@ from tests.fault.procs import alive, kill_worker, state, until, wait_dead, worke
 from tests.fault.scenes import Gate, Rows, respawning
 from tests.monitor.simulated import Job
 from tests.support.inside import NO_SLOT, Watch, engine_of, look, now
+from tests.support.options import grouped
 from tests.watched import run, watched
 
 LATER = 60_000_000_000  # ns: by then whoever reads the same sample is said to hang
@@ -29,7 +30,7 @@ def seen_later(loader):
 def test_those_that_leave_behind_an_epochs_end_are_waited_for_by_the_next_call(tmp_path):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(80, on={9: gate})
-        with Loader(data, 8, num_workers=2, start_method="fork") as loader:
+        with Loader(data, 8, num_workers=2, workers=Workers(start_method="fork")) as loader:
             batches = iter(loader)
             assert len(next(batches)[1]) == 8
             busy = gate.arrived()
@@ -45,7 +46,7 @@ def test_those_that_leave_behind_an_epochs_end_are_waited_for_by_the_next_call(t
 
 
 def test_those_that_have_left_are_waited_for_when_the_epoch_ends():
-    with Loader(Squares(4000), 2, num_workers=3, start_method="fork") as loader:
+    with Loader(Squares(4000), 2, num_workers=3, workers=Workers(start_method="fork")) as loader:
         batches = iter(loader)
         next(batches)
         pids = worker_pids(loader)
@@ -58,7 +59,7 @@ def test_those_that_have_left_are_waited_for_when_the_epoch_ends():
 
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_those_that_have_left_are_in_no_figures(method):
-    with Loader(Squares(4000), 2, num_workers=4, start_method=method) as loader:
+    with Loader(Squares(4000), 2, num_workers=4, workers=Workers(start_method=method)) as loader:
         batches = iter(loader)
         for _ in range(40):
             next(batches)
@@ -97,7 +98,7 @@ def test_those_that_have_left_are_not_listed_by_the_command(capsys):
 def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path):
     with Gate(tmp_path / "a") as first, Gate(tmp_path / "b") as second:
         data = Rows(80, on={1: first, 9: second})
-        with Loader(data, **respawning(num_workers=2, start_method="fork")) as loader:
+        with Loader(data, **grouped(**respawning(num_workers=2, start_method="fork"))) as loader:
             batches = iter(loader)
             for gate in (first, second):
                 gate.arrived()

@@ -10,6 +10,7 @@ import weakref
 import pytest
 
 import slipring
+from slipring import Memory
 from tests.datasets import Squares, flat, numbers
 
 
@@ -70,7 +71,7 @@ def test_a_stream_without_a_length_is_shown_too(style):
 @pytest.mark.parametrize("style", ["tqdm", "rich"])
 def test_a_bar_keeps_no_batch(style):
     pytest.importorskip(style)
-    with slipring.Loader(Squares(40), 4, num_workers=1, copy="never") as loader:
+    with slipring.Loader(Squares(40), 4, num_workers=1, memory=Memory(copy="never")) as loader:
         for rows, which in slipring.progress(loader, style=style, file=io.StringIO()):
             gone = weakref.ref(rows)
             del rows, which

@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 
 import slipring
+from slipring import Workers
 from tests.datasets import Squares
 from tests.fault.procs import until
 
@@ -52,7 +53,7 @@ def test_what_is_no_list_of_loaders_is_refused_and_not_iterated(shown):
 
 
 def test_a_closed_loader_has_no_workers(shown):
-    loader = slipring.Loader(Squares(40), 4, num_workers=2, start_method="fork")
+    loader = slipring.Loader(Squares(40), 4, num_workers=2, workers=Workers(start_method="fork"))
     metrics = shown({"train": loader})
     assert len(list(loader)) == 10
     assert scrape(metrics)["slipring_workers", 'loader="train"'] == 2
@@ -61,7 +62,7 @@ def test_a_closed_loader_has_no_workers(shown):
 
 
 def test_a_get_tells_what_a_loader_has_delivered(shown):
-    with slipring.Loader(Squares(40), 4, num_workers=2, start_method="fork") as loader:
+    with slipring.Loader(Squares(40), 4, num_workers=2, workers=Workers(start_method="fork")) as loader:
         metrics = shown({"train": loader})
         list(loader)
         figures, stats = scrape(metrics), loader.stats()
@@ -142,7 +143,7 @@ def test_a_loader_that_is_given_has_the_same_name_as_among_all(shown):
 
 def test_no_counter_goes_back_while_iterations_begin_and_end(shown):
     with slipring.Loader(
-        Squares(40), 4, num_workers=2, persistent_workers=False, start_method="thread"
+        Squares(40), 4, num_workers=2, persistent_workers=False, workers=Workers(start_method="thread")
     ) as loader:
         metrics, ended, seen = shown({"it": loader}), threading.Event(), []
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import slipring
+from slipring import Workers
 from slipring.monitor import ranks, report
 from slipring.monitor.verdict import Verdict
 from tests.datasets import Squares
@@ -72,7 +73,7 @@ def _rank(rank, file, out):
     import torch.distributed
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
-    with slipring.Loader(Squares(80), 4, num_workers=1, start_method="fork") as loader:
+    with slipring.Loader(Squares(80), 4, num_workers=1, workers=Workers(start_method="fork")) as loader:
         for _ in loader:
             pass
         alone, together = loader.report().dict(), loader.report(ranks=True).dict()

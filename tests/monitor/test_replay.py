@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import slipring
+from slipring import Memory, Workers
 from tests.datasets import Squares, Where
 
 
@@ -20,7 +21,9 @@ def children():
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_the_very_same_objects_come_in_each_step(num_workers, method):
-    with slipring.Loader(Squares(), 4, num_workers=num_workers, start_method=method) as loader:
+    with slipring.Loader(
+        Squares(), 4, num_workers=num_workers, workers=Workers(start_method=method)
+    ) as loader:
         replayed = slipring.replay(loader, n=5)
         steps = list(replayed)
         assert len(steps) == len(replayed) == 5
@@ -33,7 +36,9 @@ def test_the_very_same_objects_come_in_each_step(num_workers, method):
 
 def test_no_worker_is_left_to_compete_and_the_batch_stays_valid():
     before = set(children())
-    with slipring.Loader(Where(), 4, num_workers=2, persistent_workers=True, start_method="fork") as loader:
+    with slipring.Loader(
+        Where(), 4, num_workers=2, persistent_workers=True, workers=Workers(start_method="fork")
+    ) as loader:
         replayed = slipring.replay(loader)
         assert set(children()) <= before
         indices, workers, _ = next(replayed)
@@ -105,7 +110,7 @@ def test_an_error_of_the_dataset_arrives_and_leaves_no_workers():
             raise ZeroDivisionError("as planned")
 
     before = set(children())
-    with slipring.Loader(Broken(), 4, num_workers=1, start_method="fork") as loader:
+    with slipring.Loader(Broken(), 4, num_workers=1, workers=Workers(start_method="fork")) as loader:
         with pytest.raises(ZeroDivisionError):
             slipring.replay(loader)
         assert set(children()) <= before
@@ -144,7 +149,7 @@ def test_torchs_own_loader_is_replayed():
 
 
 def test_a_replayed_array_is_a_view_on_the_slot():
-    with slipring.Loader(Squares(), 4, num_workers=1, copy="never") as loader:
+    with slipring.Loader(Squares(), 4, num_workers=1, memory=Memory(copy="never")) as loader:
         rows, _ = next(slipring.replay(loader))
         assert isinstance(rows, np.ndarray) and not rows.flags.owndata
         assert loader.stats().copied_batches == 0

@@ -15,6 +15,7 @@ from slipring.monitor import report as reporting
 from slipring.monitor.pace import Figures
 from tests.monitor.simulated import Job
 from tests.support.inside import engine_of, engines_of, look, now
+from tests.support.options import grouped
 
 MS = 1_000_000  # ns
 MIB = 1 << 20
@@ -43,7 +44,7 @@ def loader(data, **options):
         "persistent_workers": True,
         **options,
     }
-    return slipring.Loader(data, **options)
+    return slipring.Loader(data, **grouped(**options))
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ def test_workers_that_share_a_processor_wait_for_it():
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
     # Each has its own batches, so that both are ready to run, and one processor serves one of them at a time.
-    with loader(Data(40, compute), worker_init_fn=begin, dispatch="static") as mine:
+    with loader(Data(40, compute), worker_init_fn=begin, rng="worker") as mine:
         assert sum(1 for _ in mine) == 10
         sight = look(engine_of(mine).ring)
     assert sight.participants["queued_ns"].sum() > 0
@@ -240,10 +241,8 @@ def test_copies_to_the_device_and_the_loop_behind_them_are_seen():
         data,
         batch_size=4,
         num_workers=2,
-        device="cpu",
-        preload=1,
-        transform_device=onto,
         persistent_workers=True,
+        device=slipring.torch.Device("cpu", preload=1, transform=onto),
     ) as mine:
         for _ in mine:
             time.sleep(0.001)

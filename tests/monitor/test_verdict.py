@@ -20,6 +20,7 @@ from slipring.monitor.verdict import verdict
 from tests.fault.procs import state, until, worker_pids
 from tests.monitor.simulated import Job
 from tests.support.inside import Watch, engine_of, look, now, reporting
+from tests.support.options import grouped
 
 WAITS = 0.02  # share of a worker's time on a processor, where it waits for something else
 
@@ -442,7 +443,9 @@ class Data:
 
 def loader(data, **options):
     """Its workers are forked, since what they read are functions within tests."""
-    return slipring.Loader(data, **{"batch_size": 4, "num_workers": 2, "start_method": "fork", **options})
+    return slipring.Loader(
+        data, **grouped(**{"batch_size": 4, "num_workers": 2, "start_method": "fork", **options})
+    )
 
 
 def hangs(i, goes_on):

@@ -5,6 +5,8 @@ import warnings
 import numpy as np
 import pytest
 
+from slipring import Memory, Workers
+
 torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
@@ -157,14 +159,14 @@ def test_worker_information_has_torchs_fields():
             return i, info.id, info.num_workers, len(info.dataset), isinstance(info.seed, int)
 
     theirs = as_lists(data.DataLoader(Info(), num_workers=2))
-    with Loader(Info(), num_workers=2, dispatch="static") as loader:
+    with Loader(Info(), num_workers=2, rng="worker") as loader:
         assert as_lists(loader) == theirs
 
 
 def test_nothing_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with Loader(Torches(), 4, num_workers=2, copy="auto", slots=4) as loader:
+        with Loader(Torches(), 4, num_workers=2, memory=Memory(copy="auto", slots=4)) as loader:
             list(loader)
 
 
@@ -173,7 +175,9 @@ def test_nothing_warns():
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_shards_are_split_by_the_environment(start_method):
-    with Loader(Shards(9), None, num_workers=3, in_order=False, start_method=start_method) as loader:
+    with Loader(
+        Shards(9), None, num_workers=3, in_order=False, workers=Workers(start_method=start_method)
+    ) as loader:
         for _ in range(2):
             keys = [sample["__key__"] for sample in loader]
             assert sorted(keys) == sorted(f"{shard}/{i}" for shard in range(9) for i in range(shard + 1))

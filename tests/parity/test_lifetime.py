@@ -11,6 +11,8 @@ import threading
 
 import pytest
 
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
@@ -150,7 +152,7 @@ def test_torchs_class_is_derived_from_as_before(make):
 
 @pytest.mark.parametrize("options", [{}, {"preload": 2}, {"rng": "batch"}, {"rng": "batch", "preload": 1}])
 def test_threads_that_begin_epochs_of_one_persistent_loader_do_not_close_it(options):
-    loader = DataLoader(range(10_000), num_workers=1, persistent_workers=True, **options)
+    loader = DataLoader(range(10_000), num_workers=1, persistent_workers=True, **grouped(**options))
     raised, begun = [], threading.Barrier(2)
 
     def read():

@@ -7,11 +7,14 @@ import time
 import numpy as np
 import pytest
 
+from slipring import Memory
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 from torch.nn.utils import rnn  # noqa: E402
 
-from slipring.torch import DataLoader  # noqa: E402
+from slipring.torch import DataLoader, Device  # noqa: E402
 from slipring.torch.device.mover import each_leaf, tensors_in  # noqa: E402
 from tests.datasets import Values  # noqa: E402
 from tests.parity.common import Made, Pair, Record, Stream  # noqa: E402
@@ -101,7 +104,9 @@ def opaque(i):
 
 
 def test_what_passes_through_is_no_view_of_a_slot(lab):
-    with DataLoader(Made(opaque, 12), 1, collate_fn=as_made, num_workers=1, slots=3, device=DEVICE) as loader:
+    with DataLoader(
+        Made(opaque, 12), 1, collate_fn=as_made, num_workers=1, device=DEVICE, memory=Memory(slots=3)
+    ) as loader:
         kept = list(loader)
         assert [int(one.tensor[-1]) for one in kept] == list(range(12))
         assert loader.stats().copied_batches == 0  # none of them keeps a slot
@@ -138,7 +143,7 @@ def test_gradients_are_asked_for_as_before(lab):
 def test_four_dimensions_are_laid_out_as_asked_for(lab, device):
     sample = {"image": torch.arange(24.0).reshape(2, 3, 4), "vector": torch.arange(3.0)}
     options = {"memory_format": torch.channels_last, "device": device, "num_workers": 1}
-    with DataLoader(Values([sample] * 4), 2, **options) as loader:
+    with DataLoader(Values([sample] * 4), 2, **grouped(**options)) as loader:
         for batch in loader:
             assert batch["image"].is_contiguous(memory_format=torch.channels_last)
             assert batch["vector"].is_contiguous()
@@ -160,7 +165,7 @@ def test_a_user_collate_fn_and_registered_slots_go_together(lab):
 def test_pin_memory_adds_nothing_to_a_device(lab):
     options = {"num_workers": 1, "device": DEVICE, "pin_memory": True}
     told = pytest.warns(UserWarning, match="pin_memory")  # torch's own: there is no accelerator
-    with told, DataLoader(Made(torch.tensor, 4), **options) as loader:
+    with told, DataLoader(Made(torch.tensor, 4), **grouped(**options)) as loader:
         assert [lab.read(b).item() for b in loader] == [0, 1, 2, 3]
     assert loader.stats().staged_batches == 0
 
@@ -170,20 +175,18 @@ def test_pin_memory_adds_nothing_to_a_device(lab):
 
 @pytest.mark.parametrize("options", [
     {}, {"in_order": False}, {"preload": 5}, {"persistent_workers": True},
-    {"rng": "batch", "dispatch": "dynamic"},
+    {"rng": "batch"},
 ])  # fmt: skip
 @pytest.mark.parametrize("dataset", [Made(torch.tensor, 30), Stream(30)])
 def test_a_state_counts_what_was_handed_out_and_not_what_was_made(dataset, options):
     options = {"num_workers": 2, "device": "cpu", "preload": 3, **options}
-    if isinstance(dataset, Stream) and "rng" in options:
-        options.pop("dispatch")
-    loader = DataLoader(dataset, 2, **options)
+    loader = DataLoader(dataset, 2, **grouped(**options))
     batches = iter(loader)
     seen = [next(batches).tolist() for _ in range(4)]
     state = loader.state_dict()
     rest = [batch.tolist() for batch in batches]
     loader.close()
-    anew = DataLoader(dataset, 2, **options)
+    anew = DataLoader(dataset, 2, **grouped(**options))
     if isinstance(dataset, Stream):
         with pytest.warns(UserWarning, match="reads again"):
             anew.load_state_dict(state)
@@ -222,9 +225,12 @@ def test_a_resume_after_an_error_loses_no_batch(lab, devices, num_workers):
     def left(batches):
         return [s for s in iter(lambda: step(batches), "end") if s is not KeyError]
 
-    options = {"num_workers": num_workers, "devices": devices}
+    options = {"num_workers": num_workers, "device": devices}
     for taken in range(1, 5):
-        with DataLoader(Odd(), **options) as loader, DataLoader(Odd(), **options) as anew:
+        with (
+            DataLoader(Odd(), **grouped(**options)) as loader,
+            DataLoader(Odd(), **grouped(**options)) as anew,
+        ):
             batches = iter(loader)
             for _ in range(taken):
                 step(batches)
@@ -233,7 +239,7 @@ def test_a_resume_after_an_error_loses_no_batch(lab, devices, num_workers):
 
 
 def test_the_state_behind_a_dropped_remainder_is_the_end_of_the_epoch():
-    with DataLoader(Made(torch.tensor, 5), num_workers=1, devices=["cpu", "cpu"]) as loader:
+    with DataLoader(Made(torch.tensor, 5), num_workers=1, device=["cpu", "cpu"]) as loader:
         steps = [[b.item() for b in step] for step in loader]
         assert steps == [[0, 1], [2, 3]]
         assert loader.state_dict()["finished"]
@@ -255,12 +261,12 @@ class Drawn:
         return torch.rand(1)
 
 
-@pytest.mark.parametrize("options", [{}, {"preload": 0}, {"preload": 20}, {"devices": ["cpu", "cpu"]}])
+@pytest.mark.parametrize("options", [{}, {"preload": 0}, {"preload": 20}, {"device": ["cpu", "cpu"]}])
 def test_what_a_broken_off_epoch_leaves_does_not_depend_on_anybodys_speed(options):
     def next_epoch(seconds, pause):
         torch.manual_seed(1)
-        options_ = {"device": None if "devices" in options else "cpu", "persistent_workers": True, **options}
-        with DataLoader(Drawn(seconds), num_workers=2, **options_) as loader:
+        options_ = {"device": "cpu", "persistent_workers": True, **options}
+        with DataLoader(Drawn(seconds), num_workers=2, **grouped(**options_)) as loader:
             for number, _ in enumerate(loader):
                 time.sleep(pause)
                 if number == 3:
@@ -278,7 +284,7 @@ def test_arguments_may_change_between_epochs():
     assert len(list(loader)) == 5
     loader.device = None
     assert len(list(loader)) == 5
-    loader.device, loader.preload = "cpu", 3
+    loader.device = Device("cpu", preload=3)
     assert len(list(loader)) == 5
     loader.close()
 
@@ -289,16 +295,17 @@ def test_an_endless_timeout_is_no_error():
 
 
 def test_what_is_ready_ahead_takes_no_slots_from_the_program():
-    with DataLoader(Made(torch.tensor, 60), num_workers=1, device="cpu", preload=40, copy="never") as loader:
+    with DataLoader(
+        Made(torch.tensor, 60), num_workers=1, memory=Memory(copy="never"), device=Device("cpu", preload=40)
+    ) as loader:
         assert sum(len(batch) for batch in loader) == 60
-        assert loader.slots is None
+        assert loader.memory.slots is None
 
 
 @pytest.mark.parametrize("options, kind, text", [
-    ({"device": "cpu", "devices": ["cpu"]}, ValueError, "exclude each other"),
-    ({"devices": []}, ValueError, "at least one device"),
-    ({"devices": "cpu"}, TypeError, "a list of devices"),
-    ({"devices": {"cpu"}}, TypeError, "a list of devices"),
+    ({"device": []}, ValueError, "at least one device"),
+    ({"device": {"cpu"}}, TypeError, "device=.* is no device"),
+    ({"device": ["cpu", "meta"]}, ValueError, "device='meta'.* finds .* here"),
     ({"device": "gpu"}, ValueError, "device=.gpu. is no device"),
     ({"device": object()}, TypeError, "device"),
     ({"device": "meta"}, ValueError, "device='meta'.* finds .* here"),
@@ -307,13 +314,11 @@ def test_what_is_ready_ahead_takes_no_slots_from_the_program():
     ({"preload": True}, TypeError, "preload must be an int"),
     ({"preload": 1.0}, TypeError, "preload must be an int"),
     ({"device": "cpu", "memory_format": "channels_last"}, TypeError, "torch.memory_format"),
-    ({"device": "cpu", "transform_device": 3}, TypeError, "callable"),
-    ({"transform_device": as_made}, ValueError, "give device="),
-    ({"memory_format": torch.channels_last}, ValueError, "give device="),
+    ({"device": "cpu", "transform": 3}, TypeError, "callable"),
 ])  # fmt: skip
 def test_a_wrong_argument_is_told_at_construction(options, kind, text):
     with pytest.raises(kind, match=text):
-        DataLoader([1, 2], **options)
+        DataLoader([1, 2], **grouped(**options))
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")

@@ -9,10 +9,13 @@ import threading
 
 import pytest
 
+from slipring import Workers
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 from slipring.errors import Closed, LoaderTimeout, SlotsHeld  # noqa: E402
-from slipring.torch import DataLoader  # noqa: E402
+from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.datasets import patiently  # noqa: E402
 from tests.parity.common import Made, Stream  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
@@ -53,7 +56,9 @@ def failing(i):
 @pytest.mark.parametrize("preload", [0, 1, 4])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_samples_exception_comes_in_its_turn_and_the_next_batch_after_it(lab, device, preload, num_workers):
-    with DataLoader(Made(failing, 7), num_workers=num_workers, device=device, preload=preload) as loader:
+    with DataLoader(
+        Made(failing, 7), num_workers=num_workers, device=Device(device, preload=preload)
+    ) as loader:
         for _ in range(2):
             assert outcomes(lab, iter(loader)) == [0, 1, 2, KeyError, KeyError, 5, 6, "end"]
 
@@ -61,24 +66,26 @@ def test_a_samples_exception_comes_in_its_turn_and_the_next_batch_after_it(lab, 
 @pytest.mark.parametrize("preload", [0, 1, 4])
 def test_a_device_out_of_memory_is_told_in_its_turn_and_the_next_batch_comes_after_it(lab, preload):
     lab.fail_at = {2, 5}
-    with DataLoader(Made(torch.tensor, 7), num_workers=2, device="privateuseone", preload=preload) as loader:
+    with DataLoader(
+        Made(torch.tensor, 7), num_workers=2, device=Device("privateuseone", preload=preload)
+    ) as loader:
         assert outcomes(lab, iter(loader)) == [0, 1, MemoryError, 3, 4, MemoryError, 6, "end"]
 
 
-def test_what_transform_device_raises_comes_in_its_turn(lab):
+def test_what_a_transform_raises_comes_in_its_turn(lab):
     def bad(batch):
         if batch.numel() == 1 and lab.copies == 3:
             raise ArithmeticError("the third")
         return batch
 
     with DataLoader(
-        Made(torch.tensor, 5), num_workers=1, device="privateuseone", transform_device=bad, preload=1
+        Made(torch.tensor, 5), num_workers=1, device=Device("privateuseone", transform=bad, preload=1)
     ) as loader:
         assert outcomes(lab, iter(loader)) == [0, 1, ArithmeticError, 3, 4, "end"]
 
 
 def test_an_error_among_several_devices_keeps_the_batches_before_it(lab):
-    with DataLoader(Made(failing, 8), num_workers=2, devices=["cpu", "cpu"]) as loader:
+    with DataLoader(Made(failing, 8), num_workers=2, device=["cpu", "cpu"]) as loader:
         steps, batches = [], iter(loader)
         while True:
             try:
@@ -139,7 +146,7 @@ def test_a_killed_worker_is_replaced_beside_the_preload_thread(lab, tmp_path):
         return torch.tensor(i)
 
     with DataLoader(
-        Made(once, 8), num_workers=2, device="privateuseone", on_worker_death="respawn"
+        Made(once, 8), num_workers=2, device="privateuseone", workers=Workers(on_death="respawn")
     ) as loader:
         assert outcomes(lab, iter(loader)) == [*range(8), "end"]
         assert loader.stats().respawns == 1
@@ -163,7 +170,7 @@ def test_a_streams_last_batch_is_not_lost(lab):
 @pytest.mark.parametrize("preload", [1, 4])
 def test_who_keeps_all_batches_of_the_host_is_told_once_and_goes_on(lab, preload):
     options = {"num_workers": 1, "slots": 8, "copy": "never", "device": "cpu", "preload": preload}
-    with DataLoader(Made(torch.tensor, 20), **options) as loader:
+    with DataLoader(Made(torch.tensor, 20), **grouped(**options)) as loader:
         batches, kept, seen = iter(loader), [], []
         with pytest.raises(SlotsHeld):
             for batch in batches:
@@ -179,7 +186,7 @@ def test_who_keeps_an_exception_keeps_no_slot(lab, device):
     def bad(batch):
         raise ArithmeticError
 
-    with DataLoader(Made(torch.tensor, 9), num_workers=1, device=device, transform_device=bad) as loader:
+    with DataLoader(Made(torch.tensor, 9), num_workers=1, device=Device(device, transform=bad)) as loader:
         batches, kept = iter(loader), []
         for _ in range(9):
             with pytest.raises(ArithmeticError) as caught:
@@ -235,7 +242,7 @@ def test_interrupts_at_any_instant_stop_nothing(lab):
 
     stop, seen, interrupts = threading.Event(), [], 0
     sender = threading.Thread(target=send, args=(stop, threading.main_thread().ident))
-    with DataLoader(Made(torch.tensor, 4000), num_workers=1, device="cpu", preload=1) as loader:
+    with DataLoader(Made(torch.tensor, 4000), num_workers=1, device=Device("cpu", preload=1)) as loader:
         batches = iter(loader)
         before = signal.signal(signal.SIGUSR1, handler)
         try:

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from slipring.errors import Closed  # noqa: E402
-from slipring.torch import DataLoader  # noqa: E402
+from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.parity.common import Made  # noqa: E402
 from tests.parts import one_fast  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
@@ -39,7 +39,7 @@ def all_slots_free(loader):
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_loop_that_is_broken_off_leaves_no_thread_and_no_slot(lab, device, persistent):
     with DataLoader(
-        Made(image, 50), 2, num_workers=2, device=device, preload=2, persistent_workers=persistent
+        Made(image, 50), 2, num_workers=2, persistent_workers=persistent, device=Device(device, preload=2)
     ) as loader:
         for _ in range(3):
             for number, _batch in enumerate(loader):
@@ -118,7 +118,7 @@ def test_what_ends_the_thread_is_raised_where_the_batch_is_waited_for():
     def leave(batch):
         raise SystemExit("enough")
 
-    with DataLoader(Made(image, 5), num_workers=1, device="cpu", transform_device=leave) as loader:
+    with DataLoader(Made(image, 5), num_workers=1, device=Device("cpu", transform=leave)) as loader:
         batches = iter(loader)
         with pytest.raises(SystemExit, match="enough"):
             next(batches)
@@ -165,7 +165,7 @@ def test_a_transform_that_does_not_return_is_waited_for_once_and_told(caplog, mo
         gate.wait()
         return batch
 
-    loader = DataLoader(Made(image, 50), num_workers=1, device="cpu", transform_device=hangs)
+    loader = DataLoader(Made(image, 50), num_workers=1, device=Device("cpu", transform=hangs))
     batches = iter(loader)
     inside.wait()
     [thread] = threads()
@@ -173,7 +173,7 @@ def test_a_transform_that_does_not_return_is_waited_for_once_and_told(caplog, mo
         end()
     assert thread.is_alive()
     [said] = [record.getMessage() for record in caplog.records if record.name == "slipring"]
-    assert "has not ended in 0.5 s" in said and "transform_device" in said
+    assert "has not ended in 0.5 s" in said and "the device's transform does not return" in said
     gate.set()
     thread.join()
 
@@ -188,7 +188,7 @@ ENDS = {
 @pytest.mark.parametrize("preload", [0, 1])
 @pytest.mark.parametrize("how", ENDS)
 def test_an_end_in_the_midst_of_a_capture_does_not_disturb_it(lab, how, preload):
-    loader = DataLoader(Made(image, 50), 2, num_workers=1, device=DEVICE, preload=preload)
+    loader = DataLoader(Made(image, 50), 2, num_workers=1, device=Device(DEVICE, preload=preload))
     batches = iter(loader)
     next(batches)
     lab.capturing = True
@@ -252,7 +252,7 @@ EXITS = {
 def test_the_interpreter_exits_without_a_word(how, persistent):
     program = f"""
     import functools, time, torch
-    from slipring.torch import DataLoader
+    from slipring.torch import DataLoader, Device
     from slipring.torch.device import cuda as device
     from tests.preload.double import Double, Lab
     class Slow:
@@ -263,7 +263,7 @@ def test_the_interpreter_exits_without_a_word(how, persistent):
         def __getitem__(self, i): return torch.ones(1000)
     lab = Lab()
     device.KINDS["privateuseone"] = functools.partial(Double, lab)
-    options = dict(num_workers=2, device="privateuseone", preload=2, persistent_workers={persistent})
+    options = dict(num_workers=2, device=Device("privateuseone", preload=2), persistent_workers={persistent})
     loader = DataLoader(Fast(), 4, **options)
     batches = iter(loader)
     """

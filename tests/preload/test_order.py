@@ -7,11 +7,14 @@ import threading
 
 import pytest
 
+from slipring import Memory
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 from torch.utils.data._utils import pin_memory  # noqa: E402
 
-from slipring.torch import DataLoader  # noqa: E402
+from slipring.torch import DataLoader, Device  # noqa: E402
 from slipring.torch.device.mover import LAG  # noqa: E402
 from slipring.torch.device.registered import COPIES  # noqa: E402
 from tests.datasets import Values  # noqa: E402
@@ -45,7 +48,7 @@ def read_all(lab, loader):
 def test_every_byte_is_that_of_its_sample_however_late_the_copies_are_done(lab, quick, options):
     lab.quick = quick
     options = {"num_workers": 2, "batch_size": 4, **options}
-    with DataLoader(Made(image, 60), device=DEVICE, **options) as loader:
+    with DataLoader(Made(image, 60), **grouped(device=DEVICE, **options)) as loader:
         for _ in range(2):
             seen = []
             for firsts, labels in read_all(lab, loader):
@@ -87,7 +90,7 @@ def test_a_slot_given_back_early_would_be_noticed(lab, monkeypatch):
     monkeypatch.setattr(
         "slipring.torch.device.registered.RegisteredSlots.hold", lambda self, event, value: None
     )
-    with DataLoader(Made(image, 60), 4, num_workers=2, slots=4, device=DEVICE) as loader:
+    with DataLoader(Made(image, 60), 4, num_workers=2, device=DEVICE, memory=Memory(slots=4)) as loader:
         firsts = [lab.read(images)[0, 0].item() for images, _ in list(loader)]
         assert firsts != [i % 251 for i in range(0, 60, 4)]
 
@@ -97,7 +100,7 @@ def test_a_slot_given_back_early_would_be_noticed(lab, monkeypatch):
 )
 def test_a_caller_that_waits_for_nothing_is_only_a_few_batches_ahead_of_its_stream(lab, options):
     done = []
-    with DataLoader(Made(image, 80), 4, device=DEVICE, **options) as loader:
+    with DataLoader(Made(image, 80), 4, **grouped(device=DEVICE, **options)) as loader:
         for number, _ in enumerate(loader):
             # What was queued before this batch was asked for, but for the last batches' share, is over.
             assert number - len(done) <= LAG
@@ -114,7 +117,7 @@ def test_each_tensor_is_marked_as_used_by_the_stream_that_gets_it(lab):
 
 
 def test_with_non_blocking_false_the_copy_is_done_when_the_batch_is_there(lab):
-    with DataLoader(Made(image, 12), 4, num_workers=1, device=DEVICE, non_blocking=False) as loader:
+    with DataLoader(Made(image, 12), 4, num_workers=1, device=Device(DEVICE, non_blocking=False)) as loader:
         for images, labels in loader:
             assert images[:, 0].tolist() == [i % 251 for i in labels.tolist()]  # read by nobody's stream
 
@@ -137,7 +140,7 @@ def test_next_does_not_wait_for_the_batch_after(lab):
 
 
 def test_the_next_steps_are_made_before_they_are_asked_for(lab):
-    with DataLoader(Made(growing, 10), num_workers=2, device=DEVICE, preload=3) as loader:
+    with DataLoader(Made(growing, 10), num_workers=2, device=Device(DEVICE, preload=3)) as loader:
         batches = iter(loader)
         lab.await_copies(3)
         next(batches)
@@ -159,7 +162,7 @@ def test_a_slot_is_registered_once_and_again_when_it_has_grown(lab):
 
 
 def test_a_growing_slot_never_has_two_registrations(lab):
-    with DataLoader(Made(growing, 60), num_workers=2, device=DEVICE, slots=4) as loader:
+    with DataLoader(Made(growing, 60), num_workers=2, device=DEVICE, memory=Memory(slots=4)) as loader:
         for i, batch in enumerate(loader):
             assert lab.read(batch).tolist() == [[i % 251] * (1 + 997 * i)]
         assert loader.stats().registered_bytes == sum(lab.registered.values()) > 0
@@ -178,7 +181,7 @@ def test_what_cannot_be_registered_is_staged_and_told(lab):
 
 
 def test_a_refusal_while_slots_grow_leaves_the_others_pinned(lab):
-    with DataLoader(Made(growing, 40), num_workers=1, device=DEVICE, slots=4) as loader:
+    with DataLoader(Made(growing, 40), num_workers=1, device=DEVICE, memory=Memory(slots=4)) as loader:
         for i, batch in enumerate(loader):
             if i == 10:
                 lab.refuse = "no more"
@@ -218,7 +221,7 @@ def test_a_loader_is_used_from_another_thread(lab):
 def test_each_device_gets_a_batch_per_step_and_too_few_are_dropped(lab):
     devices = [f"{DEVICE}:0", f"{DEVICE}:1", "cpu"]
     for workers in (0, 2):
-        with DataLoader(Made(image, 44), 4, num_workers=workers, devices=devices) as loader:
+        with DataLoader(Made(image, 44), 4, num_workers=workers, device=devices) as loader:
             steps = []
             for step in loader:
                 assert type(step) is list and len(step) == 3
@@ -232,8 +235,8 @@ def is_registered(lab, tensor):
 
 
 def test_no_view_of_a_registered_slot_is_handed_out_beside_a_device(lab):
-    options = {"num_workers": 2, "slots": 4, "devices": [DEVICE, "cpu"], "copy": "never"}
-    with DataLoader(Made(image, 80), 4, **options) as loader:
+    options = {"num_workers": 2, "slots": 4, "device": [DEVICE, "cpu"], "copy": "never"}
+    with DataLoader(Made(image, 80), 4, **grouped(**options)) as loader:
         seen = []
         for there, (images, labels) in loader:
             assert not is_registered(lab, images) and not is_registered(lab, labels)
@@ -245,7 +248,7 @@ def test_no_view_of_a_registered_slot_is_handed_out_beside_a_device(lab):
 @pytest.mark.parametrize("preload", [0, 1])
 def test_no_view_of_a_registered_slot_is_handed_out_after_a_device(lab, preload):
     options = {"num_workers": 1, "preload": preload, "persistent_workers": True}
-    with DataLoader(Made(image, 40), 4, device=DEVICE, **options) as loader:
+    with DataLoader(Made(image, 40), 4, **grouped(device=DEVICE, **options)) as loader:
         list(read_all(lab, loader))
         assert lab.registered
         loader.device = None
@@ -267,14 +270,14 @@ def test_what_the_caller_has_queued_before_comes_before_the_copies(lab, num_work
         return made
 
     with DataLoader(
-        Made(torch.tensor, 6), num_workers=num_workers, device=DEVICE, transform_device=scaled
+        Made(torch.tensor, 6), num_workers=num_workers, device=Device(DEVICE, transform=scaled)
     ) as loader:
         assert [lab.read(batch).item() for batch in loader] == [0, 10, 20, 30, 40, 50]
 
 
 def test_a_copy_in_flight_is_waited_for_although_the_next_of_its_batch_has_failed(lab):
     lab.fail_at = {5}  # the second leaf of the third batch
-    with DataLoader(Made(image, 40), 4, num_workers=2, slots=4, device=DEVICE) as loader:
+    with DataLoader(Made(image, 40), 4, num_workers=2, device=DEVICE, memory=Memory(slots=4)) as loader:
         batches, firsts = iter(loader), []
         while True:
             try:
@@ -290,7 +293,7 @@ def test_a_copy_in_flight_is_waited_for_although_the_next_of_its_batch_has_faile
 @pytest.mark.parametrize("preload", [0, 1])
 def test_all_slots_are_given_back_when_the_epoch_is_over(lab, preload):
     with DataLoader(
-        Made(image, 20), 4, num_workers=1, device=DEVICE, preload=preload, persistent_workers=True
+        Made(image, 20), 4, num_workers=1, persistent_workers=True, device=Device(DEVICE, preload=preload)
     ) as loader:
         for _ in range(2):
             list(loader)
@@ -302,7 +305,7 @@ def test_all_slots_are_given_back_when_the_epoch_is_over(lab, preload):
             assert ring.circulating == ring.n_slots
 
 
-def test_transform_device_works_on_the_copying_stream_and_leaves_uint8_in_the_slots(lab):
+def test_a_transform_works_on_the_copying_stream_and_leaves_uint8_in_the_slots(lab):
     def normalized(batch):
         images, labels = batch
         stream, made = lab.stream(), torch.empty(images.shape, dtype=torch.bfloat16)
@@ -310,7 +313,7 @@ def test_transform_device_works_on_the_copying_stream_and_leaves_uint8_in_the_sl
         lab.users[id(made)] = (made, {stream})
         return {"x": made, "y": labels}
 
-    with DataLoader(Made(image, 20), 4, num_workers=2, device=DEVICE, transform_device=normalized) as loader:
+    with DataLoader(Made(image, 20), 4, num_workers=2, device=Device(DEVICE, transform=normalized)) as loader:
         for batch in loader:
             x, y = lab.read(batch["x"]), lab.read(batch["y"])
             assert x.dtype is torch.bfloat16
@@ -365,7 +368,8 @@ def test_batches_are_pinned_ahead_and_not_in_next(pinned):
 
 
 def test_without_preload_batches_are_pinned_in_next(pinned):
-    with DataLoader(range(12), 4, num_workers=1, pin_memory=True, preload=0) as loader:
+    at_once = Device("cpu", preload=0)
+    with DataLoader(range(12), 4, num_workers=1, pin_memory=True, device=at_once) as loader:
         assert len(list(loader)) == 3
     me = threading.current_thread().name
     assert pinned.batches == [(me, "meta", list(range(i, i + 4))) for i in (0, 4, 8)]

@@ -11,6 +11,7 @@ import pytest
 import slipring
 from slipring import Loader
 from tests.support.inside import engines_of
+from tests.support.options import grouped
 
 
 def test_far_more_workers_than_processors_are_warned_of():
@@ -23,25 +24,46 @@ def test_far_more_workers_than_processors_are_warned_of():
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("num_worker", "num_workers"), ("multiprocessing_context", "start_method"), ("colate_fn", "collate_fn")],
+    [("num_worker", "num_workers"), ("generator", "seed"), ("colate_fn", "collate_fn")],
 )
 def test_an_argument_that_is_not_there_is_answered_by_the_one_that_was_meant(name, meant):
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'. Did you mean '{meant}'"):
-        Loader(range(9), **{name: None})
+        Loader(range(9), **grouped(**{name: None}))
 
 
 ELSEWHERE = {  # of tf.data, Keras and Grain
-    "worker_count": "Did you mean 'num_workers'", "use_multiprocessing": "Did you mean 'start_method'",
-    "num_threads": "Did you mean 'fetch_threads'", "drop_remainder": "Did you mean 'drop_last'",
+    "worker_count": "Did you mean 'num_workers'", "use_multiprocessing": ".*Workers\\(start_method=",
+    "num_threads": ".*Workers\\(fetch_threads=", "drop_remainder": "Did you mean 'drop_last'",
     "max_queue_size": "Did you mean 'prefetch_factor'", "num_epochs": ".* once for each epoch",
     "repeat": ".* once for each epoch", "transforms": ".* in collate_fn", "shard_options": ".*slipring.BatchSampler",
 }  # fmt: skip
 
 
+MOVED = {
+    "chunk_size": r"workers=slipring\.Workers\(chunk_size=", "slots": r"memory=slipring\.Memory\(slots=",
+    "on_worker_death": r"workers=slipring\.Workers\(on_death=", "min_workers": r"num_workers=\(least, most\)",
+    "multiprocessing_context": r"workers=slipring\.Workers\(start_method=", "dispatch": "rng='worker'",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_an_argument_that_belongs_elsewhere_is_answered_by_its_place(name):
+    with pytest.raises(TypeError, match=f"keyword argument '{name}'. .*{MOVED[name]}"):
+        Loader(range(9), **{name: None})
+
+
+@pytest.mark.parametrize("name", ["preload", "transform_device", "devices", "non_blocking"])
+def test_what_belongs_to_a_device_is_answered_where_there_is_one(adapter, name):
+    with pytest.raises(TypeError, match=f"keyword argument '{name}'. Give device="):
+        adapter.DataLoader(range(9), **{name: None})
+    with pytest.raises(TypeError, match=f"keyword argument '{name}'$"):
+        Loader(range(9), **{name: None})
+
+
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_arguments_of_tf_data_keras_and_grain_are_answered_by_ours(name):
     with pytest.raises(TypeError, match=f"keyword argument '{name}'. {ELSEWHERE[name]}"):
-        Loader(range(9), **{name: 1})
+        Loader(range(9), **grouped(**{name: 1}))
 
 
 def test_streams_answer_by_arguments_of_their_own():
@@ -51,7 +73,7 @@ def test_streams_answer_by_arguments_of_their_own():
         ("colums", "columns"),
     ):
         with pytest.raises(TypeError, match=f"argument '{name}'. Did you mean '{meant}'"):
-            slipring.stream([{"x": np.arange(3)}], 2, **{name: True})
+            slipring.stream([{"x": np.arange(3)}], 2, **grouped(**{name: True}))
 
 
 def test_a_batch_sampler_given_as_sampler_is_answered_by_batch_sampler():
@@ -110,15 +132,6 @@ def adapter():
 def test_torchs_drop_in_suggests_torchs_arguments(adapter):
     with pytest.raises(TypeError, match="Did you mean 'multiprocessing_context'"):
         adapter.DataLoader(range(9), start_method="spawn")
-
-
-def test_dynamic_dispatch_that_cannot_be_is_said_at_construction(adapter):
-    with pytest.warns(UserWarning, match=r"needs rng='batch'.*in turn") as told:
-        adapter.DataLoader(range(9), num_workers=1, dispatch="dynamic")
-    assert told[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        adapter.DataLoader(range(9), num_workers=1, dispatch="dynamic", rng="batch")
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

@@ -69,26 +69,24 @@ NONSENSE = {
     "shape": [True, -1, HUGE, 1.5, NAN, "x", object()],
     "text or bytes": [3, NAN, True, [], object(), np.arange(3), Unshowable()],
 }
+# Of num_workers: an int, "auto" or (least, most).
+NONSENSE["workers"] = [*NONSENSE["bounded"], (2, 1), (0, None), (1, 2, 3), (1.5, None), (None, HUGE)]
+NONSENSE["group"] = [None, 3, "x", {}, object(), slipring.Loader, Unshowable()]
 NO_NONE = {"callable", "words", "mapping", "path", "flag"}  # of which some take None
 
 LOADER = {
     "batch_size": "count?", "shuffle": "flag?", "sampler": "iterable?", "batch_sampler": "iterable?",
-    "num_workers": "bounded", "collate_fn": "callable?", "drop_last": "flag?", "timeout": "seconds",
+    "num_workers": "workers", "collate_fn": "callable?", "drop_last": "flag?", "timeout": "seconds",
     "worker_init_fn": "callable?", "seed": "integer?", "prefetch_factor": "count", "persistent_workers": "flag?",
-    "in_order": "flag?", "start_method": "word?", "chunk_size": "count?", "dispatch": "word", "rng": "word",
-    "slots": "count?", "slot_bytes": "count?", "backing": "word", "copy": "word", "on_worker_death": "word",
-    "max_restarts": "natural", "snapshot_every_n_steps": "natural?", "min_workers": "count?",
-    "max_workers": "count?", "fetch_threads": "count?", "rank": "natural?",
+    "in_order": "flag?", "rng": "word", "workers": "group", "memory": "group", "rank": "natural?",
 }  # fmt: skip
 OF_TORCH = (
     "dataset", "batch_size", "shuffle", "num_workers", "pin_memory", "drop_last", "timeout", "generator",
     "multiprocessing_context", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order", "seed",
-    "start_method",
 )  # fmt: skip
 TORCH = {
     **{name: kind for name, kind in LOADER.items() if name not in OF_TORCH},
-    "device": "device?", "devices": "iterable?", "preload": "bounded?", "memory_format": "object?",
-    "transform_device": "callable?", "non_blocking": None, "num_workers": None,
+    "device": "device?", "num_workers": None,
 }  # fmt: skip
 STREAM = {
     "batches": "source", "batch_size": "count", "columns": "names?", "drop_last": "flag?",
@@ -124,6 +122,17 @@ def blocks(*_):
 DATA = {"dataset": [1, 2, 3] * 10}
 FACES = [
     Face("slipring", "Loader", DATA, {"dataset": "dataset", **LOADER}),
+    Face("slipring", "Workers", {}, {
+        "start_method": "word?", "chunk_size": "count?", "fetch_threads": "count?", "on_death": "word?",
+        "max_restarts": "natural", "snapshot_every_n_steps": "natural?",
+    }),
+    Face("slipring", "Memory", {}, {
+        "slots": "count?", "slot_bytes": "count?", "backing": "word", "copy": "word",
+    }),
+    Face("slipring.torch", "Device", {"device": "cpu"}, {
+        "device": None, "preload": "bounded?", "non_blocking": "flag?", "memory_format": None,
+        "transform": "callable?",
+    }),
     Face("slipring.torch", "DataLoader", DATA, TORCH),
     Face("slipring", "BatchSampler", {"indices": 20}, {
         "indices": "how many", "batch_size": "count", "shuffle": "flag?", "drop_last": "flag?", "seed": "integer?",
@@ -229,6 +238,7 @@ FACES = [
     }),
     Face("slipring.compat.webdataset", "MultiLoader", {"dataset": [1], "workers": 0}, {
         "dataset": "iterable", "workers": "bounded", "verbose": "flag?", "nokill": "flag?", "prefix": None,
+        "worker_options": None,
     }),
 ]  # fmt: skip
 EVERY = [(face, name, kind) for face in FACES for name, kind in face.kinds.items() if kind]
@@ -300,12 +310,10 @@ def test_every_argument_has_a_kind(folder, face):
     assert wanted <= set(face.kinds)
 
 
-FIXED = {"min_workers", "max_workers", "chunk_size", "fetch_threads"}  # ask for other arguments, too
 INTEGERS = [
     (face, name)
     for face, name, kind in EVERY
     if kind.removesuffix("?") in ("count", "natural", "bounded", "integer", "how many")
-    and name not in FIXED
     and face.name != "decode_into"
 ]
 

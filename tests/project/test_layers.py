@@ -54,7 +54,7 @@ LAYERS = {
             *("_core.skipping", "_core.startup", "_core.tuning", "_core.tuning_window", "_core.worker"),
             *("_core.worker_info", "_core.worker_main", "_core.worker_pool", "stats"),
         ),
-        ("redaction", "ground", "ring", "bindings", "monitor", "codec"),
+        ("redaction", "ground", "ring", "options", "bindings", "monitor", "codec"),
     ),
     "iteration": (
         ("_core._iteration", "_core.ahead", "_core.source"),
@@ -70,7 +70,21 @@ LAYERS = {
     ),
     "package": (
         ("__init__",),
-        ("ground", "ring", "monitor", "files", "codec", "cache", "workers", "iteration", "loader", "streams"),
+        (
+            *(
+                "ground",
+                "ring",
+                "options",
+                "monitor",
+                "files",
+                "codec",
+                "cache",
+                "workers",
+                "iteration",
+                "loader",
+            ),
+            "streams",
+        ),
     ),
     "cimages": (("images._cimages",), ()),
     "images": (

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import os
@@ -75,24 +76,28 @@ def test_torchs_parameters_are_torchs():
 
 
 VALUES = {
-    "rng": "batch", "dispatch": "dynamic", "on_worker_death": "respawn", "max_restarts": 7,
-    "snapshot_every_n_steps": 5, "slots": 40, "slot_bytes": 1 << 20, "backing": "memfd", "copy": "always",
-}  # fmt: skip
+    "rng": "batch",
+    "workers": slipring.Workers(on_death="respawn", max_restarts=7, snapshot_every_n_steps=5),
+    "memory": slipring.Memory(slots=40, slot_bytes=1 << 20, backing="memfd", copy="always"),
+}
 
 
 def test_the_values_here_are_of_all_common_options():
-    assert set(VALUES) | {"chunk_size", "fetch_threads"} == set(COMMON)
+    assert set(VALUES) == set(COMMON)
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_what_is_given_arrives(name):
     value = {name: VALUES[name]}
     assert getattr(slipring.Loader([1, 2], num_workers=1, **value).options, name) == VALUES[name]
-    stream = slipring.stream([{"x": np.arange(3)}], 2, num_workers=1, **value)
+    stream = slipring.stream(lambda worker, workers: [{"x": np.arange(3)}], 2, num_workers=1, **value)
     assert getattr(stream.options, name) == VALUES[name]
     if "torch.DataLoader" in LOADERS:
         loader = LOADERS["torch.DataLoader"][0]([1, 2], num_workers=1, **{"rng": "batch", **value})
-        assert getattr(loader, name) == getattr(loader._core_options(), name) == VALUES[name]
+        assert getattr(loader, name) == VALUES[name]
+        reached = loader._core_options()
+        workers = dataclasses.replace(reached.workers, start_method=None)  # multiprocessing_context's
+        assert getattr(dataclasses.replace(reached, workers=workers), name) == VALUES[name]
 
 
 NEW = """

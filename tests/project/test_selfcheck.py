@@ -68,7 +68,11 @@ def test_where_no_memory_can_be_had_the_command_fails_with_the_remedy():
 
 def test_a_batch_that_differs_is_a_failure_with_the_remedy(monkeypatch):
     monkeypatch.setattr(_selfcheck.Numbers, "__getitem__", lambda self, i: (_selfcheck.np.zeros(1000), i, ""))
-    monkeypatch.setattr(_selfcheck, "Loader", functools.partial(_selfcheck.Loader, start_method="fork"))
+    monkeypatch.setattr(
+        _selfcheck,
+        "Loader",
+        functools.partial(_selfcheck.Loader, workers=slipring.Workers(start_method="fork")),
+    )
     told = _selfcheck.check()
     assert not told["ok"]
     assert told["sentence"].startswith("16 of 16 batches are not") and "pip install" in told["sentence"]

@@ -3,6 +3,7 @@
 import slipring
 from slipring import images
 from slipring.arrow import TableDataset
+from tests.support.options import grouped
 
 CROP = images.CenterCrop(20)
 MAPS = ("Tar", "Parquet", "Folder", "TableDataset", "TableDataset of IPC", "TableDataset of a stream")
@@ -50,5 +51,5 @@ class Together:
 
 def listed(data, **options):
     """What a loader gives of such a dataset."""
-    with slipring.Loader(data, 16, collate_fn=list, timeout=100, **options) as loader:
+    with slipring.Loader(data, 16, collate_fn=list, timeout=100, **grouped(**options)) as loader:
         return [sample for batch in loader for sample in batch]

@@ -6,9 +6,11 @@ import signal
 import pytest
 
 import slipring
+from slipring import Workers
 from slipring.errors import LoaderTimeout, RemoteError
 from tests.remote.sources import plain, source
 from tests.support.inside import read_of
+from tests.support.options import grouped
 
 local = pytest.importorskip("fsspec.implementations.local")
 
@@ -60,7 +62,7 @@ def given(way, folder, **options):
 
 
 def rows(data, **options):
-    with slipring.Loader(data, 8, timeout=100, **options) as loader:
+    with slipring.Loader(data, 8, timeout=100, **grouped(**options)) as loader:
         return [plain(batch) for batch in loader]
 
 
@@ -109,7 +111,7 @@ def test_credentials_that_a_constructor_does_not_find_are_not_tried_again(folder
 def test_a_worker_that_does_not_find_the_file_of_its_key_skips_no_image(folder):
     data = source("Folder", f"flaky://{folder}", storage=slipring.Storage(**QUICK), on_error="skip")
     Flaky.errors = [FileNotFoundError(2, "No such file or directory", "key.json")] * 100
-    loader = slipring.Loader(data, 8, num_workers=1, start_method="fork", timeout=100)
+    loader = slipring.Loader(data, 8, num_workers=1, timeout=100, workers=Workers(start_method="fork"))
     with loader, pytest.raises(RemoteError, match=r"key\.json") as caught:
         next(iter(loader))
     assert caught.value.index == 0 and not caught.value.missing
@@ -168,6 +170,6 @@ def test_a_constructor_that_blocks_holds_up_its_worker_until_the_loaders_timeout
 
     data = source("Parquet", f"flaky://{folder}", storage=slipring.Storage(attempt_timeout=0.1, timeout=0.2))
     Flaky.errors = Blocks()
-    loader = slipring.Loader(data, 8, num_workers=1, start_method="fork", timeout=2)
+    loader = slipring.Loader(data, 8, num_workers=1, timeout=2, workers=Workers(start_method="fork"))
     with loader, pytest.raises(LoaderTimeout):
         next(iter(loader))

@@ -11,6 +11,7 @@ from slipring import images
 from slipring.errors import RemoteError
 from tests.images.shards import files, shard
 from tests.remote.sources import CROP, plain
+from tests.support.options import grouped
 
 pytest.importorskip("s3fs")
 
@@ -130,7 +131,7 @@ def test_threads_that_meet_renewed_credentials_at_the_same_time_lose_nothing(buc
     by_file(tmp_path, "first", None)
     data = dataset("Tar", "s3://shards", slipring.Storage(storage_options={"endpoint_url": server.url}))
     got, options = [], {"num_workers": 1, "prefetch_factor": 1, "fetch_threads": 8}
-    with slipring.Loader(data, 8, shuffle=True, seed=3, timeout=100, **options) as loader:
+    with slipring.Loader(data, 8, shuffle=True, seed=3, timeout=100, **grouped(**options)) as loader:
         for batch in loader:
             got.append(plain(batch))
             if len(got) == 1:

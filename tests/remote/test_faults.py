@@ -7,13 +7,14 @@ import signal
 import pytest
 
 import slipring
-from slipring import images
+from slipring import Workers, images
 from slipring.errors import ImageError, RemoteError
 from tests.images.pictures import encoded, pixels
 from tests.images.shards import files, shard
 from tests.remote.server import Running
 from tests.remote.sources import CROP, MAPS, plain, source
 from tests.support.inside import read_of
+from tests.support.options import grouped
 
 SEED = int(os.environ.get("SLIPRING_TEST_SEED", "5"))
 PATIENT = {"attempts": 12, "attempt_timeout": 1.0}
@@ -21,7 +22,7 @@ HASTY = {"attempts": 3, "timeout": 20.0, "attempt_timeout": 0.5}
 
 
 def epoch(data, **options):
-    with slipring.Loader(data, 8, timeout=100, seed=3, **options) as loader:
+    with slipring.Loader(data, 8, timeout=100, seed=3, **grouped(**options)) as loader:
         return [plain(batch) for batch in loader]
 
 
@@ -51,7 +52,7 @@ def test_five_percent_of_failures_and_one_of_stalls_lose_nothing(folder, serve):
     data = source("Folder", server.url, storage=slipring.Storage(**PATIENT))
     want = epoch(source("Folder", folder), shuffle=True)
     with slipring.Loader(
-        data, 8, shuffle=True, seed=3, num_workers=2, fetch_threads=8, timeout=100
+        data, 8, shuffle=True, seed=3, num_workers=2, timeout=100, workers=Workers(fetch_threads=8)
     ) as loader:
         assert [plain(batch) for batch in loader] == want
         while not all(server.tells("faults").values()):
@@ -183,7 +184,13 @@ def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_goes_o
         data = read_on(kind, server.url, slipring.Storage(**HASTY))
         want = epoch(read_on(kind, long))
         loader = slipring.Loader(
-            data, 8, seed=3, num_workers=1, prefetch_factor=1, fetch_threads=threads, timeout=100
+            data,
+            8,
+            seed=3,
+            num_workers=1,
+            prefetch_factor=1,
+            timeout=100,
+            workers=Workers(fetch_threads=threads),
         )
         with loader:
             iterator = iter(loader)

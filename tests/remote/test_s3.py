@@ -16,6 +16,7 @@ from slipring.images import Folder
 from tests.remote.s3_server import KEYS
 from tests.remote.sources import plain, source
 from tests.support.inside import info_of, read_of
+from tests.support.options import grouped
 
 for needed in ("moto", "boto3", "flask", "flask_cors", "s3fs"):
     pytest.importorskip(needed)
@@ -57,7 +58,7 @@ def by_s3fs(port, **options):
 
 
 def rows(data, **options):
-    with slipring.Loader(data, 8, timeout=100, **options) as loader:
+    with slipring.Loader(data, 8, timeout=100, **grouped(**options)) as loader:
         return [plain(batch) for batch in loader]
 
 
@@ -171,7 +172,7 @@ def test_pyarrows_s3_reads_in_workers_that_are_not_forked(by_pyarrow, start_meth
 
 @pytest.mark.timeout(300)
 def test_pyarrows_s3_is_refused_in_a_forked_worker(by_pyarrow):
-    assert "give the loader start_method='forkserver' or 'spawn'" in by_pyarrow["fork"]
+    assert "start the loader's workers with 'forkserver' or 'spawn'" in by_pyarrow["fork"]
 
 
 FAILING = """

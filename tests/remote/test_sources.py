@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import slipring
+from slipring import Workers
 from tests.remote.sources import MAPS, TableDataset, Together, listed, plain, source
+from tests.support.options import grouped
 
 WORKERS = [
     {"num_workers": 0},
@@ -22,7 +24,7 @@ WORKERS = [
 
 
 def batches(data, **options):
-    with slipring.Loader(data, 8, timeout=100, seed=3, **options) as loader:
+    with slipring.Loader(data, 8, timeout=100, seed=3, **grouped(**options)) as loader:
         return [plain(batch) for batch in loader]
 
 
@@ -75,7 +77,12 @@ def test_fetch_threads_ask_beside_one_another(folder, serve, kind):
     each = 1 if kind in ("Tar", "Folder") else 4  # rows of a group
     server.tells("gather")
     with slipring.Loader(
-        data, sampler=range(0, 8 * each, each), batch_size=8, num_workers=1, fetch_threads=8, timeout=100
+        data,
+        sampler=range(0, 8 * each, each),
+        batch_size=8,
+        num_workers=1,
+        timeout=100,
+        workers=Workers(fetch_threads=8),
     ) as loader:
         (batch,) = loader
     with slipring.Loader(source(kind, folder), sampler=range(0, 8 * each, each), batch_size=8) as loader:
@@ -213,7 +220,12 @@ def test_each_of_many_threads_reads_no_more_of_arrow_ipc_than_its_batches(batche
     data = Loaded(TableDataset(f"{server.url}/rows.arrow"))
     before = server.tells("requests")
     with slipring.Loader(
-        data, sampler=range(0, 1000, 125), batch_size=8, num_workers=1, fetch_threads=8, timeout=100
+        data,
+        sampler=range(0, 1000, 125),
+        batch_size=8,
+        num_workers=1,
+        timeout=100,
+        workers=Workers(fetch_threads=8),
     ) as loader:
         (batch,) = loader
     after = server.tells("requests")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring import images
+from slipring import Workers, images
 from slipring.errors import RemoteError
 from slipring.files.attempts import is_transient
 from tests.remote.sources import MAPS, plain, source
@@ -244,7 +244,7 @@ def test_several_processes_keep_together_to_the_budget_of_a_disk_cache(tmp_path,
     storage = slipring.Storage(disk_cache=disk, disk_cache_bytes=budget)
     dataset = Ranges(f"{serve(tmp_path / 'served').url}/bytes", storage)
     for _ in range(2):
-        with slipring.Loader(dataset, 4, num_workers=2, fetch_threads=2) as loader:
+        with slipring.Loader(dataset, 4, num_workers=2, workers=Workers(fetch_threads=2)) as loader:
             assert b"".join(batch.tobytes() for batch in loader) == data
     used = sum(path.stat().st_size for path in disk.rglob("*.val"))
     assert 0 < used <= budget

@@ -23,7 +23,7 @@ LONG_S = 600  # the watchdog is there before
 
 def test_a_batch_larger_than_a_slot_names_both_sizes_and_the_remedy():
     trip = Trip(2, capacity=1 << 20)
-    with pytest.raises(BatchTooLarge, match="raise slot_bytes= to at least") as caught:
+    with pytest.raises(BatchTooLarge, match="raise slot_bytes to at least") as caught:
         trip(np.zeros(2 << 20, np.uint8))
     assert caught.value.needed == 2 << 20 and caught.value.limit == 1 << 20
     assert "at least 2.1 MB does not fit a slot of 1.0 MB" in str(caught.value)

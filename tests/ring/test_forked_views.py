@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring import Loader, Queue
+from slipring import Loader, Memory, Queue, Workers
 from tests.datasets import Squares, numbers
 from tests.loader.test_forks import in_child
 from tests.support.inside import count_of, engine_of
+from tests.support.options import grouped
 from tests.trip import address
 
 fork = multiprocessing.get_context("fork")
@@ -59,7 +60,9 @@ WORKERS = [(0, None), (2, "fork"), (2, "thread"), (2, "spawn")]
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_a_batch_that_its_parent_drops_stays_what_it_was(num_workers, start_method):
-    with Loader(Squares(400), 4, num_workers=num_workers, start_method=start_method) as loader:
+    with Loader(
+        Squares(400), 4, num_workers=num_workers, workers=Workers(start_method=start_method)
+    ) as loader:
         iterator = iter(loader)
         children = []
         for k in range(9):
@@ -154,14 +157,14 @@ def test_a_grandchild_sees_it_when_both_have_gone():
 
 
 def test_a_batch_copied_out_of_its_slot_needs_no_copy():
-    with Loader(Squares(100), 4, num_workers=2, copy="always") as loader:
+    with Loader(Squares(100), 4, num_workers=2, memory=Memory(copy="always")) as loader:
         batch = next(iter(loader))
         child = Meeting(lambda: batch[1].tolist() == [0, 1, 2, 3])
         assert child.ends_well()
 
 
 def test_a_child_that_ends_at_once_or_is_stopped_holds_up_nobody():
-    with Loader(Squares(100), 4, num_workers=2, slots=5) as loader:
+    with Loader(Squares(100), 4, num_workers=2, memory=Memory(slots=5)) as loader:
         for _ in range(20):
             batch = next(iter(loader))
             stopped = os.fork()
@@ -224,7 +227,7 @@ def without_address_space(look):
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_where_there_is_no_memory_for_a_copy_the_slot_stays_as_it_is(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method, "slots": 5}
-    with Loader(Large(20), None, **kwargs) as loader:
+    with Loader(Large(20), None, **grouped(**kwargs)) as loader:
         iterator = iter(loader)
         kept = [next(iterator)]
         child = without_address_space(lambda: not private(kept[0]) and (kept[0] == 0).all())
@@ -240,7 +243,13 @@ def test_where_there_is_no_memory_for_a_copy_the_slot_stays_as_it_is(num_workers
 def test_so_does_a_slot_that_a_worker_was_filling(num_workers, start_method):
     dataset = Large(12)
     dataset.forks_at = 3
-    with Loader(dataset, None, num_workers=num_workers, start_method=start_method, slots=5) as loader:
+    with Loader(
+        dataset,
+        None,
+        num_workers=num_workers,
+        workers=Workers(start_method=start_method),
+        memory=Memory(slots=5),
+    ) as loader:
         assert [int(batch[0]) for batch in loader] == list(range(12))
         # Without workers it is this process that is forked, which has batch 2 still.
         assert engine_of(loader).ring.circulating == (3 if num_workers == 0 else 4)
@@ -267,7 +276,7 @@ def test_our_own_workers_have_no_copies(tmp_path):
                 assert not private(held[0])
                 return i
 
-        with Loader(Looks(8), 4, num_workers=2, start_method="fork") as other:
+        with Loader(Looks(8), 4, num_workers=2, workers=Workers(start_method="fork")) as other:
             assert [batch.tolist() for batch in other] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
@@ -364,7 +373,13 @@ class Forks(Squares):
 @pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread")])
 def test_what_a_worker_is_making_too(num_workers, start_method):
     fds = os.pipe()
-    with Loader(Forks(fds), None, num_workers=num_workers, start_method=start_method, slots=4) as loader:
+    with Loader(
+        Forks(fds),
+        None,
+        num_workers=num_workers,
+        workers=Workers(start_method=start_method),
+        memory=Memory(slots=4),
+    ) as loader:
         assert [int(batch[0]) for batch in loader] == list(range(40))
     os.close(fds[1])
     with os.fdopen(fds[0], "rb") as said:
@@ -375,7 +390,7 @@ def test_what_a_worker_is_making_too(num_workers, start_method):
 
 def test_forks_while_another_thread_iterates():
     """Whatever the forking thread holds, and whatever the other drops at that moment."""
-    with Loader(Squares(4000), 4, num_workers=2, slots=6) as loader:
+    with Loader(Squares(4000), 4, num_workers=2, memory=Memory(slots=6)) as loader:
         kept = [next(iter(loader))]
         stop = threading.Event()
 

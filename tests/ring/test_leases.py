@@ -249,9 +249,10 @@ print("fine")
 STALE = """
 import ctypes, sys
 import numpy as np
-from slipring import Loader
+from slipring import Loader, Memory, Workers
 from tests.datasets import Squares, numbers
-with Loader(Squares(8), 2, num_workers=2, start_method=sys.argv[1], copy=sys.argv[2]) as loader:
+workers, memory = Workers(start_method=sys.argv[1]), Memory(copy=sys.argv[2])
+with Loader(Squares(8), 2, num_workers=2, workers=workers, memory=memory) as loader:
     for epoch in range(3):
         for rows, which in loader:
             assert numbers([(rows, which)])[0] == which.tolist()

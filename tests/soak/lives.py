@@ -10,6 +10,7 @@ from tests.fault import rounds
 from tests.fault.kills import MODES
 from tests.soak import samples
 from tests.soak.samples import Map, Sizes, digest, made, numbers, of_streams
+from tests.support.options import grouped
 
 # adapter, how workers are started, how many such lives between two shuffles, what else is fixed
 CARDS = (
@@ -58,7 +59,7 @@ class Life:
         if rng.random() < 0.3 and method != "none":
             options["slots"] = 12
         if not stream and not resume and method != "none" and rng.random() < 0.4:
-            options |= {"chunk_size": rng.choice([1, 4, 16]), "rng": "batch", "dispatch": "dynamic"}
+            options |= {"chunk_size": rng.choice([1, 4, 16]), "rng": "batch"}
         if preload:
             options["preload"] = preload
         n = rng.randrange(100, 400)
@@ -92,13 +93,17 @@ class Life:
             options.pop("persistent_workers"), options.pop("prefetch_factor")
         if self.adapter == "slipring":
             data = samples.Stream(self.kind, self.n) if self.stream else Map(self.kind, self.n, self.bad)
-            return slipring.Loader(data, start_method=None if not self.workers else self.method, **options)
+            return slipring.Loader(
+                data, **grouped(start_method=None if not self.workers else self.method, **options)
+            )
         from slipring.torch import DataLoader
         from tests.soak import samples_torch
 
         module = samples_torch if self.stream else samples
         data = module.Stream(self.kind, self.n) if self.stream else Map(self.kind, self.n, self.bad)
-        return DataLoader(data, multiprocessing_context=self.method if self.workers else None, **options)
+        return DataLoader(
+            data, multiprocessing_context=self.method if self.workers else None, **grouped(**options)
+        )
 
     @property
     def in_order(self):

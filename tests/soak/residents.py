@@ -4,10 +4,12 @@ import random
 import time
 
 import slipring
+from slipring import Workers
 from tests.fault.rounds import compare, kept_engine, pool_of, send
 from tests.soak import samples
 from tests.soak.lives import default_collate_of
 from tests.soak.samples import Map, Sizes, digest, made, numbers, of_streams
+from tests.support.options import grouped
 
 SAMPLES = 500  # in an epoch of a map dataset; of a stream, per worker, a fifth
 STREAM_BATCH = 10
@@ -45,15 +47,15 @@ class Resident:
         options = {"num_workers": 2, "persistent_workers": True, **options}
         options["collate_fn"] = samples.collate_of(kind)
         if mortal:
-            options |= {"on_worker_death": "respawn", "max_restarts": 1_000_000}
+            options |= {"on_death": "respawn", "max_restarts": 1_000_000}
         options |= {"batch_size": STREAM_BATCH} if stream else {"batch_sampler": self.sizes}
         data = samples.Stream(kind, SAMPLES // 5) if stream else Map(kind, SAMPLES, hoard=hoard)
         if adapter == "slipring":
-            self.loader = slipring.Loader(data, start_method=method, **options)
+            self.loader = slipring.Loader(data, **grouped(start_method=method, **options))
         else:
             from slipring.torch import DataLoader
 
-            self.loader = DataLoader(data, multiprocessing_context=method, **options)
+            self.loader = DataLoader(data, multiprocessing_context=method, **grouped(**options))
 
     def epoch(self, counts, plants):
         """Read one; every fourth time after one that is broken off, whose slots come back in the next."""
@@ -109,13 +111,13 @@ def residents(seed, torch, quick, hoard):
     """All of them; few where it must be quick."""
     found = [
         Resident("rows", f"{seed} a", hoard=hoard),
-        Resident("dicts", f"{seed} b", chunk_size=4, in_order=False),
+        Resident("dicts", f"{seed} b", in_order=False, workers=Workers(chunk_size=4)),
         Resident("ragged", f"{seed} c", method="thread"),
         Resident("pickled", f"{seed} d", mortal=True),
     ]
     if not quick:
         found.append(Resident("texts", f"{seed} e", method="forkserver", stream=True))
-        found.append(Resident("keys", f"{seed} f", method="spawn", dispatch="static"))
+        found.append(Resident("keys", f"{seed} f", method="spawn", rng="worker"))
     if torch:
         found.append(Resident("dicts", f"{seed} g", adapter="torch", preload=2))
         found.append(Resident("texts", f"{seed} h", adapter="torch", in_order=False))

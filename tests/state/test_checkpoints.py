@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 from torch.distributed import checkpoint  # noqa: E402
@@ -64,7 +66,7 @@ KINDS = {
 
 
 def loader(kind, num_workers):
-    return DataLoader(**{"batch_size": 2, **KINDS[kind]()}, num_workers=num_workers)
+    return DataLoader(num_workers=num_workers, **grouped(**{"batch_size": 2, **KINDS[kind]()}))
 
 
 def plain(batches):

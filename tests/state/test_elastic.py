@@ -8,6 +8,8 @@ import random
 import numpy as np
 import pytest
 
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import Dataset, DistributedSampler, IterableDataset  # noqa: E402
@@ -40,7 +42,9 @@ class Weighted:
     def __new__(cls, rank, ranks, batch_size, drop_last=False, **options):
         given = {"weights": np.arange(N), "seed": 3, "rank": rank, "world_size": ranks}
         return DataLoader(
-            range(N), batch_sampler=BatchSampler(N, batch_size, drop_last=drop_last, **given), **options
+            range(N),
+            batch_sampler=BatchSampler(N, batch_size, drop_last=drop_last, **given),
+            **grouped(**options),
         )
 
 
@@ -188,21 +192,21 @@ class Drawn(Dataset):
 
 class DrawnOurs:
     def __new__(cls, rank, ranks, batch_size, **options):
-        options["generator"] = torch.Generator().manual_seed(
-            11
-        )  # all ranks', as torch.manual_seed(11) is in each
+        # All ranks', as torch.manual_seed(11) is in each.
+        options["generator"] = torch.Generator().manual_seed(11)
         sampler = BatchSampler(N, batch_size, shuffle=True, seed=3, rank=rank, world_size=ranks)
-        return DataLoader(Drawn(), batch_sampler=sampler, rng="sample", collate_fn=as_is, **options)
+        return DataLoader(
+            Drawn(), batch_sampler=sampler, rng="sample", collate_fn=as_is, **grouped(**options)
+        )
 
 
 class DrawnTorchs:
     def __new__(cls, rank, ranks, batch_size, **options):
-        options["generator"] = torch.Generator().manual_seed(
-            11
-        )  # all ranks', as torch.manual_seed(11) is in each
+        # All ranks', as torch.manual_seed(11) is in each.
+        options["generator"] = torch.Generator().manual_seed(11)
         sampler = DistributedSampler(range(N), num_replicas=ranks, rank=rank, seed=3)
         return StatefulDataLoader(
-            Drawn(), batch_size, sampler=sampler, rng="sample", collate_fn=as_is, **options
+            Drawn(), batch_size, sampler=sampler, rng="sample", collate_fn=as_is, **grouped(**options)
         )
 
 
@@ -293,7 +297,7 @@ class Remembers(Dataset):
 class Remembering:
     def __new__(cls, rank, ranks, batch_size, **options):
         sampler = BatchSampler(N, batch_size, rank=rank, world_size=ranks)
-        return DataLoader(Remembers(), batch_sampler=sampler, **options)
+        return DataLoader(Remembers(), batch_sampler=sampler, **grouped(**options))
 
 
 class Plainly:
@@ -373,4 +377,4 @@ class Streamed(IterableDataset):
 )
 def test_random_numbers_by_position_are_refused_where_there_are_none(dataset, options, said):
     with pytest.raises(ValueError, match=f"rng='sample'.*{said}"):
-        DataLoader(dataset, rng="sample", **options)
+        DataLoader(dataset, rng="sample", **grouped(**options))

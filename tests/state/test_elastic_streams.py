@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import IterableDataset, get_worker_info  # noqa: E402
@@ -82,7 +84,7 @@ class Plain(IterableDataset):
 
 
 def streams(ranks, dataset=Shards, **options):
-    return [DataLoader(dataset(rank, ranks), 3, **options) for rank in range(ranks)]
+    return [DataLoader(dataset(rank, ranks), 3, **grouped(**options)) for rank in range(ranks)]
 
 
 def read(loaders, taken):

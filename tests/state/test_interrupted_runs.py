@@ -8,6 +8,8 @@ import warnings
 
 import pytest
 
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: E402
@@ -201,7 +203,7 @@ class Case:
             options.update(shuffle=True, generator=torch.Generator().manual_seed(seed))
         elif self.sampler is not None:
             options["sampler"] = self.sampler(self.n)
-        return DataLoader(self.dataset(self.n), **options)
+        return DataLoader(self.dataset(self.n), **grouped(**options))
 
     def whole(self):
         with self.loader() as loader:

@@ -332,7 +332,7 @@ def test_a_stream_does_not_begin_again_behind_a_last_batch_that_was_not_full(
     ("dataset", "options"),
     [
         (Short, {"batch_size": 2, "drop_last": True}),
-        (lambda: Reads(3), {"batch_size": 1, "devices": ["cpu", "cpu"]}),
+        (lambda: Reads(3), {"batch_size": 1, "device": ["cpu", "cpu"]}),
     ],
     ids=["last batch", "last step"],
 )

@@ -5,6 +5,8 @@ import threading
 
 import pytest
 
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
@@ -68,7 +70,7 @@ class Backwards(Counted):
 
 def made(dataset, num_workers, every=1, **options):
     options.setdefault("collate_fn", as_is)
-    return DataLoader(dataset, 2, num_workers=num_workers, snapshot_every_n_steps=every, **options)
+    return DataLoader(dataset, 2, num_workers=num_workers, **grouped(snapshot_every_n_steps=every, **options))
 
 
 @pytest.mark.parametrize("dataset", [Stream, Rows])
@@ -216,7 +218,7 @@ SETTINGS = [
     {"num_workers": 0},
     {"num_workers": 2},
     {"num_workers": 2, "persistent_workers": True},
-    {"num_workers": 0, "devices": ["cpu", "cpu"]},
+    {"num_workers": 0, "device": ["cpu", "cpu"]},
     {"num_workers": 1, "persistent_workers": True, "every": 3},
 ]
 
@@ -227,7 +229,7 @@ def test_a_dataset_whose_state_fails_is_iterated_in_every_epoch(dataset, setting
     with made(dataset(), **setting) as loader:
         for _ in range(3):
             steps = list(loader)
-            parts = [part for step in steps for part in step] if "devices" in setting else steps
+            parts = [part for step in steps for part in step] if "device" in setting else steps
             assert sorted(value for part in parts for value, _ in part) == list(range(40))
         if dataset in (Refusing, RefusingRows) or setting["num_workers"]:
             with pytest.raises((OSError, RuntimeError), match=r"no place|cannot pickle"):
@@ -247,7 +249,7 @@ def test_a_state_that_failed_at_the_end_of_an_epoch_fails_until_there_is_another
 @pytest.mark.parametrize("batch_size", [2, None])
 def test_a_sampler_whose_state_fails_gives_every_epoch(batch_size, setting):
     options = {"sampler": RefusingSampler(), "collate_fn": as_is, **setting}
-    with DataLoader(range(40), batch_size, **options) as loader:
+    with DataLoader(range(40), batch_size, **grouped(**options)) as loader:
         for _ in range(2):
             assert sorted(torch.tensor(list(loader)).flatten().tolist()) == list(range(40))
             with pytest.raises(OSError, match="no place"):

@@ -6,6 +6,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
+from slipring import Workers  # noqa: E402
+from slipring.torch import DataLoader  # noqa: E402
 from tests.datasets import Values  # noqa: E402
 from tests.parity.common import Stream, assert_same  # noqa: E402
 
@@ -89,8 +91,12 @@ SOURCES = {
 }
 
 
-def made(cls, kind, setting, seed=3, **options):
+def made(cls, kind, setting, seed=3, every=None, **options):
     torch.manual_seed(seed)
+    if every is not None and cls is DataLoader:
+        options["workers"] = Workers(snapshot_every_n_steps=every)
+    elif every is not None:
+        options["snapshot_every_n_steps"] = every
     return cls(**SOURCES[kind](), batch_size=3, **workers(setting), **options)
 
 
@@ -164,12 +170,12 @@ def test_a_loader_takes_its_own_state_back(stateful, setting):
 @pytest.mark.parametrize("setting", SETTINGS[:2])
 @pytest.mark.parametrize("kind", ["map", "resumable stream"])
 def test_the_number_of_steps_between_snapshots_changes_no_batch(stateful, kind, setting, every):
-    loader = made(stateful, kind, setting, snapshot_every_n_steps=every)
+    loader = made(stateful, kind, setting, every=every)
     iterator = iter(loader)
     for _ in range(4):
         next(iterator)
     state = loader.state_dict()
     rest = list(iterator)
-    other = made(stateful, kind, setting, snapshot_every_n_steps=every)
+    other = made(stateful, kind, setting, every=every)
     other.load_state_dict(state)
     assert_same(list(other), rest)

@@ -84,9 +84,8 @@ def lists(batches):
     return [batch.tolist() for batch in batches]
 
 
-@pytest.mark.parametrize("dispatch", ["static", "dynamic"])
-def test_with_rng_batch_neither_workers_nor_a_resume_change_a_bit(make, dispatch):
-    options = {"batch_size": 4, "shuffle": True, "rng": "batch", "dispatch": dispatch}
+def test_with_rng_batch_neither_workers_nor_a_resume_change_a_bit(make):
+    options = {"batch_size": 4, "shuffle": True, "rng": "batch"}
     want = None
     for num_workers in LOADERS:
         torch.manual_seed(7)

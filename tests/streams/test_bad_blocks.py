@@ -10,6 +10,7 @@ import pytest
 import slipring
 from slipring.errors import BlockError, LoaderTimeout
 from tests.datasets import patiently
+from tests.support.options import grouped
 
 pa = pytest.importorskip("pyarrow")
 
@@ -32,7 +33,7 @@ def all_of(blocks, batch_size=4, **way):
     """Read to the end, past errors; the rows of x, and the errors."""
     source = (lambda worker, workers: iter(blocks)) if "start_method" in way else blocks
     got, errors = [], []
-    with slipring.stream(source, batch_size, timeout=60 if way else 0, **way) as loader:
+    with slipring.stream(source, batch_size, timeout=60 if way else 0, **grouped(**way)) as loader:
         iterator = iter(loader)
         while True:
             try:
@@ -132,7 +133,7 @@ def test_an_exception_of_the_source_comes_as_it_is_and_the_stream_goes_on(way):
     blocks = [OSError("server 1"), good(0), OSError("server 2"), OSError("server 3"), good(5)]
     source = (lambda worker, workers: Failing(blocks)) if "start_method" in way else Failing(blocks)
     got, said = [], []
-    with slipring.stream(source, 4, **way) as loader:
+    with slipring.stream(source, 4, **grouped(**way)) as loader:
         iterator = iter(loader)
         while True:
             try:

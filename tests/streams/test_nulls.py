@@ -7,6 +7,7 @@ import slipring
 from slipring.errors import BlockError
 from slipring.streams import ShardStream, Stream
 from tests.nulls import COLUMNS, UNFIT
+from tests.support.options import grouped
 
 pa = pytest.importorskip("pyarrow")
 
@@ -140,11 +141,11 @@ WAYS = [{}, {"num_workers": 1, "start_method": "thread"}, {"num_workers": 2, "st
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_filled_columns_come_from_workers_and_after_a_resume(way, shuffle_buffer):
     options = {"shuffle_buffer": shuffle_buffer, "seed": 1, "timeout": 60 if way else 0, **OPTIONS, **way}
-    with slipring.stream(blocks, 7, **options) as loader:
+    with slipring.stream(blocks, 7, **grouped(**options)) as loader:
         batches = iter(loader)
         begun = [next(batches) for _ in range(2)]
         state = loader.state_dict()
-    with slipring.stream(blocks, 7, **options) as loader:
+    with slipring.stream(blocks, 7, **grouped(**options)) as loader:
         loader.load_state_dict(state)
         assert_filled([*begun, *loader])
 

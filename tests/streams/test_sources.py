@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import slipring
+from slipring import Workers
 from slipring.streams import Stream
+from tests.support.options import grouped
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +30,7 @@ def batches_of_worker(worker, num_workers, batch_size):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "thread"])
 def test_each_worker_reads_its_part_and_they_take_turns(method):
-    with slipring.stream(parts, 8, num_workers=3, start_method=method, timeout=60) as loader:
+    with slipring.stream(parts, 8, num_workers=3, timeout=60, workers=Workers(start_method=method)) as loader:
         for _ in range(2):
             batches = list(loader)
             got = [[], [], []]
@@ -54,7 +56,7 @@ def test_an_iterator_is_read_in_this_process_by_a_thread_with_one_worker():
 
     for way, by_main in (({}, True), ({"num_workers": 1}, False)):
         seen = []
-        with slipring.stream(blocks(), 6, **way) as loader:
+        with slipring.stream(blocks(), 6, **grouped(**way)) as loader:
             assert len(list(loader)) == 2
         assert set(seen) == {(os.getpid(), by_main)}
 
@@ -92,7 +94,7 @@ def test_reading_draws_from_the_programs_own_generators_without_workers():
 ])  # fmt: skip
 def test_what_cannot_be_is_refused_at_once(given, kind, text):
     with pytest.raises(kind) as caught:
-        slipring.stream(**{"batches": [{"x": [1]}], "batch_size": 8, **given})
+        slipring.stream(**grouped(**{"batches": [{"x": [1]}], "batch_size": 8, **given}))
     assert text in str(caught.value)
 
 
@@ -153,7 +155,7 @@ def test_a_streams_function_draws_without_workers_what_it_draws_in_one(shuffle_b
     found = []
     for workers in (0, 1):
         options = {"num_workers": workers, "seed": 3, "shuffle_buffer": shuffle_buffer}
-        with slipring.stream(Drawn(), 4, **options) as loader:
+        with slipring.stream(Drawn(), 4, **grouped(**options)) as loader:
             found.append([{name: column.tolist() for name, column in batch.items()} for batch in loader])
     assert found[0] == found[1] and len(found[0]) == 5
 

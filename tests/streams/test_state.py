@@ -10,6 +10,7 @@ import pytest
 
 import slipring
 from slipring.errors import BlockError
+from tests.support.options import grouped
 
 SEEDED = {"seed": 7}
 WAYS = [
@@ -34,11 +35,11 @@ def values(batches):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_stream_goes_on_where_its_state_was_taken(way):
-    with slipring.stream(blocks, **SEEDED, **way) as loader:
+    with slipring.stream(blocks, **grouped(**SEEDED, **way)) as loader:
         whole = [values(loader) for _ in range(2)]
     n = len(whole[1])
     for taken in (0, 1, n // 2, n - 1, n):
-        with slipring.stream(blocks, **SEEDED, **way) as loader:
+        with slipring.stream(blocks, **grouped(**SEEDED, **way)) as loader:
             list(loader)
             iterator = iter(loader)
             for _ in range(taken):
@@ -46,7 +47,7 @@ def test_a_stream_goes_on_where_its_state_was_taken(way):
             if taken == n:
                 assert next(iterator, None) is None
             state = json.loads(json.dumps(loader.state_dict()))
-        with slipring.stream(blocks, **way) as loader:
+        with slipring.stream(blocks, **grouped(**way)) as loader:
             loader.load_state_dict(state)
             rest = values(loader)
             if taken < n:
@@ -54,7 +55,7 @@ def test_a_stream_goes_on_where_its_state_was_taken(way):
                 state = loader.state_dict()
             else:
                 state, third = loader.state_dict(), rest
-        with slipring.stream(blocks, **way) as loader:
+        with slipring.stream(blocks, **grouped(**way)) as loader:
             loader.load_state_dict(state)
             after = values(loader)
         assert after != whole[1] or "shuffle_buffer" not in way
@@ -118,13 +119,13 @@ def test_a_loader_that_was_pickled_with_a_state_goes_on_from_it():
 
 @pytest.mark.parametrize("way", [*WAYS, {**WAYS[2], "persistent_workers": True}], ids=str)
 def test_an_epoch_that_was_resumed_is_a_whole_one_when_it_comes_again(way):
-    with slipring.stream(blocks, **SEEDED, **way) as loader:
+    with slipring.stream(blocks, **grouped(**SEEDED, **way)) as loader:
         whole = [values(loader) for _ in range(2)]
         loader.epoch = 0
         iterator = iter(loader)
         next(iterator), next(iterator)
         state = loader.state_dict()
-    with slipring.stream(blocks, **way) as loader:
+    with slipring.stream(blocks, **grouped(**way)) as loader:
         loader.load_state_dict(state)
         assert [values(loader), values(loader)] == [whole[0][2:], whole[1]]
         loader.epoch = 0
@@ -133,12 +134,12 @@ def test_an_epoch_that_was_resumed_is_a_whole_one_when_it_comes_again(way):
 
 def test_who_sets_another_epoch_behind_a_state_begins_it_and_has_the_state_no_more():
     way = {"batch_size": 10, "shuffle_buffer": 37}
-    with slipring.stream(blocks, **SEEDED, **way) as loader:
+    with slipring.stream(blocks, **grouped(**SEEDED, **way)) as loader:
         whole = [values(loader) for _ in range(3)]
         loader.epoch = 1
         next(iter(loader))
         state = loader.state_dict()
-    with slipring.stream(blocks, **way) as loader:
+    with slipring.stream(blocks, **grouped(**way)) as loader:
         loader.load_state_dict(state)
         loader.epoch = 0
         assert loader.state_dict() == {**state, "epoch": 0, "rows": [0]}
@@ -177,9 +178,9 @@ WRONG = [
 
 @pytest.mark.parametrize(("had", "has", "kind", "text"), WRONG)
 def test_a_state_that_cannot_hold_is_refused(had, has, kind, text):
-    with slipring.stream(blocks, 10, **had) as loader:
+    with slipring.stream(blocks, 10, **grouped(**had)) as loader:
         state = loader.state_dict()
-    with slipring.stream(blocks, 10, **has) as loader, pytest.raises(kind, match=text):
+    with slipring.stream(blocks, 10, **grouped(**has)) as loader, pytest.raises(kind, match=text):
         loader.load_state_dict(state)
 
 
@@ -228,8 +229,8 @@ def test_a_killed_workers_part_goes_on_with_no_row_lost_or_twice(shuffle_buffer,
             yield block
 
     same = {"shuffle_buffer": shuffle_buffer, "num_workers": 2, "start_method": "fork", "seed": 1}
-    with slipring.stream(blocks, 5, **same) as loader:
+    with slipring.stream(blocks, 5, **grouped(**same)) as loader:
         whole = values(loader)
-    with slipring.stream(source, 5, on_worker_death="respawn", **same) as loader:
+    with slipring.stream(source, 5, **grouped(on_death="respawn", **same)) as loader:
         assert values(loader) == whole
         assert loader.stats().respawns == 1 and once.exists()

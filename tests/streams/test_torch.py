@@ -9,7 +9,7 @@ from slipring.streams import Stream
 
 torch = pytest.importorskip("torch")
 
-from slipring.torch import DataLoader  # noqa: E402
+from slipring.torch import DataLoader, Device  # noqa: E402
 
 
 def blocks(worker, num_workers):
@@ -39,5 +39,5 @@ def test_batches_are_tensors_and_a_state_resumes(workers, shuffle_buffer):
 
 
 def test_a_device_and_preload_are_torchs_loaders_own():
-    loader = DataLoader(Stream(blocks, 8), batch_size=None, num_workers=1, device="cpu", preload=2)
+    loader = DataLoader(Stream(blocks, 8), batch_size=None, num_workers=1, device=Device("cpu", preload=2))
     assert [batch["x"].device.type for batch in loader] == ["cpu"] * 8

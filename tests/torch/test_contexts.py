@@ -8,6 +8,8 @@ from multiprocessing.context import ForkContext, ForkProcess, SpawnContext, Spaw
 
 import pytest
 
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
@@ -58,7 +60,7 @@ def context(process, base=SpawnContext, name="spawn"):
 @pytest.mark.parametrize("process", [MarkedFork, MarkedSpawn, MarkedDefault])
 def test_workers_are_processes_of_the_contexts_own_class(process, name):
     options = {"multiprocessing_context": context(process, ForkContext, name), "persistent_workers": True}
-    with DataLoader(Named(), 2, num_workers=2, **options) as loader:
+    with DataLoader(Named(), 2, num_workers=2, **grouped(**options)) as loader:
         for _ in range(2):
             numbers, pids, started_as, _ = zip(*loader, strict=True)
             assert torch.cat(numbers).tolist() == list(range(8))
@@ -67,8 +69,8 @@ def test_workers_are_processes_of_the_contexts_own_class(process, name):
 
 
 def test_a_dead_worker_of_an_own_class_is_replaced_by_another_one():
-    options = {"multiprocessing_context": context(MarkedFork), "on_worker_death": "respawn"}
-    with DataLoader(Named(), 2, num_workers=1, persistent_workers=True, **options) as loader:
+    options = {"multiprocessing_context": context(MarkedFork), "on_death": "respawn"}
+    with DataLoader(Named(), 2, num_workers=1, persistent_workers=True, **grouped(**options)) as loader:
         first = {pid for _, pids, _, _ in loader for pid in pids.tolist()}
         os.kill(first.pop(), 9)
         assert {mark for _, _, marks, _ in loader for mark in marks} == {"MarkedFork"}
@@ -98,7 +100,7 @@ def test_worker_init_fn_in_a_thread_finds_torchs_worker_info():
         found.append((number, info.id, info.num_workers, info.seed - own.seed, info.dataset is dataset))
 
     options = {"multiprocessing_context": context(OwnThread), "worker_init_fn": init}
-    with DataLoader(dataset, 2, num_workers=2, **options) as loader:
+    with DataLoader(dataset, 2, num_workers=2, **grouped(**options)) as loader:
         list(loader)
     assert sorted(found) == [(0, 0, 2, 0, True), (1, 1, 2, 0, True)]
     assert data.get_worker_info() is None
@@ -128,4 +130,4 @@ def test_multiprocessings_own_contexts_are_start_methods(method):
     loader = DataLoader(
         Named(), 2, num_workers=1, multiprocessing_context=multiprocessing.get_context(method)
     )
-    assert core_options_of(loader)().start_method == method and core_options_of(loader)().context is None
+    assert core_options_of(loader)().method == method and core_options_of(loader)().context is None

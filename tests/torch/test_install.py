@@ -12,6 +12,8 @@ import types
 
 import pytest
 
+from slipring import Workers
+
 torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader, install, uninstall  # noqa: E402
@@ -76,8 +78,8 @@ def test_torchs_names_are_ours_while_installed():
 def test_ours_is_derived_from_torchs_also_while_installed():
     with install():
         assert DataLoader.__mro__[1] is Torchs.DataLoader
-        loader = torch.utils.data.DataLoader([1, 2], chunk_size=1)
-        assert isinstance(loader, Torchs.DataLoader) and loader.chunk_size == 1
+        loader = torch.utils.data.DataLoader([1, 2], workers=Workers(chunk_size=1))
+        assert isinstance(loader, Torchs.DataLoader) and loader.workers.chunk_size == 1
         assert [batch.tolist() for batch in loader] == [[1], [2]]
         assert loader.stats().batches == 2
 
@@ -249,12 +251,12 @@ def test_torchs_loaders_are_copied_and_pickled_while_installed(duplicate, made):
 def test_what_was_pickled_while_installed_can_be_read_after(protocol):
     stock = Torchs.DataLoader(range(5), 2)
     with install():
-        ours = torch.utils.data.DataLoader(range(5), 2, chunk_size=4)
+        ours = torch.utils.data.DataLoader(range(5), 2, workers=Workers(chunk_size=4))
         data = pickle.dumps((stock, ours), protocol)
     for loader, cls in zip(pickle.loads(data), (Torchs.DataLoader, DataLoader)):
         assert type(loader) is cls
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
-    assert pickle.loads(data)[1].chunk_size == 4
+    assert pickle.loads(data)[1].workers.chunk_size == 4
 
 
 def test_what_was_pickled_before_can_be_read_while_installed():
@@ -275,7 +277,7 @@ def test_the_signature_is_ours():
     with install():
         parameters = inspect.signature(torch.utils.data.DataLoader).parameters
     assert list(inspect.signature(Torchs.DataLoader).parameters) == list(parameters)[:17]
-    assert "chunk_size" in parameters and "kwargs" not in parameters
+    assert "workers" in parameters and "kwargs" not in parameters
 
 
 SCRIPT = """

@@ -7,10 +7,13 @@ import threading
 import numpy as np
 import pytest
 
+from slipring import Workers
+from tests.support.options import grouped
+
 torch = pytest.importorskip("torch")
 
 from slipring import Loader  # noqa: E402
-from slipring.torch import DataLoader, iterators  # noqa: E402
+from slipring.torch import DataLoader, Device, iterators  # noqa: E402
 from tests.support.inside import engine_of, engines_of, ready_of  # noqa: E402
 
 
@@ -99,7 +102,7 @@ def rest(iterator):
 )
 def test_each_batch_goes_to_one_of_the_threads_that_ask(make, arguments):
     n, got = 1200, []
-    with DataLoader(make(n), 2, **arguments) as loader:
+    with DataLoader(make(n), 2, **grouped(**arguments)) as loader:
         it = iter(loader)
 
         def ask(it):
@@ -124,7 +127,7 @@ def test_each_batch_goes_to_one_of_the_threads_that_ask(make, arguments):
 
 def test_another_thread_never_finds_a_batch_that_is_not_on_its_device_yet():
     found = []
-    with DataLoader(Numbers(8), 2, device="cpu", transform_device=lambda batch: ("moved", batch)) as loader:
+    with DataLoader(Numbers(8), 2, device=Device("cpu", transform=lambda batch: ("moved", batch))) as loader:
         it = iter(loader)
 
         def look(frame, event, arg):  # as a thread would that runs between any two instructions
@@ -163,7 +166,7 @@ def test_a_batch_that_cannot_be_brought_to_a_device_is_not_brought_again(num_wor
             raise ZeroDivisionError
         return batch
 
-    with DataLoader(Numbers(), 4, device="cpu", transform_device=refuse, num_workers=num_workers) as loader:
+    with DataLoader(Numbers(), 4, num_workers=num_workers, device=Device("cpu", transform=refuse)) as loader:
         it = iter(loader)
         assert next(it).tolist() == [0, 1, 2, 3]
         with pytest.raises(ZeroDivisionError):
@@ -185,7 +188,7 @@ def test_a_batch_that_a_handler_has_interrupted_on_its_way_to_a_device_is_brough
 
     for arguments in ({}, {"num_workers": 2, "preload": 0}):
         left[:] = [interrupt]
-        with DataLoader(Numbers(), 4, device="cpu", transform_device=transform, **arguments) as loader:
+        with DataLoader(Numbers(), 4, **grouped(transform=transform, device="cpu", **arguments)) as loader:
             it = iter(loader)
             assert next(it).tolist() == [0, 1, 2, 3]
             with pytest.raises(Raised):
@@ -195,7 +198,7 @@ def test_a_batch_that_a_handler_has_interrupted_on_its_way_to_a_device_is_brough
 
 
 def test_a_range_of_rows_that_a_handler_has_interrupted_is_made_again(interrupt):
-    with Loader(Numbers(at=6, act=interrupt), 4, num_workers=0, chunk_size=2) as loader:
+    with Loader(Numbers(at=6, act=interrupt), 4, num_workers=0, workers=Workers(chunk_size=2)) as loader:
         it = iter(loader)
         assert next(it).tolist() == [0, 1, 2, 3]
         with pytest.raises(Raised):

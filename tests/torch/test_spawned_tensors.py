@@ -8,6 +8,8 @@ import warnings
 import numpy as np
 import pytest
 
+from slipring import Workers
+
 torch = pytest.importorskip("torch")
 
 from slipring import Loader  # noqa: E402
@@ -121,12 +123,12 @@ def test_a_tensor_in_shared_memory_stays_one_for_all_also_for_a_respawned_worker
 import os, signal, torch
 from tests.loader.spawned import Parts, as_it_is, write_seven
 from tests.fault.procs import worker_pids
-from slipring import Loader
+from slipring import Loader, Workers
 if __name__ == "__main__":
     torch.multiprocessing.set_sharing_strategy({strategy!r})
     parts = [torch.zeros(3000).share_memory_() for _ in range(40)]
-    with Loader(Parts(dict(enumerate(parts)), write_seven), 1, num_workers=1, start_method={method!r},
-                on_worker_death="respawn", collate_fn=as_it_is) as loader:
+    with Loader(Parts(dict(enumerate(parts)), write_seven), 1, num_workers=1,
+                workers=Workers(start_method={method!r}, on_death="respawn"), collate_fn=as_it_is) as loader:
         batches = iter(loader)
         pids = {{next(batches)["found"]}}
         for pid in worker_pids(loader).values():
@@ -142,7 +144,9 @@ if __name__ == "__main__":
 
 def test_many_tensors_take_one_descriptor():
     dataset = Parts({i: torch.full((300,), float(i)) for i in range(300)}, first_of)
-    with Loader(dataset, 1, num_workers=1, start_method="spawn", collate_fn=as_it_is) as loader:
+    with Loader(
+        dataset, 1, num_workers=1, collate_fn=as_it_is, workers=Workers(start_method="spawn")
+    ) as loader:
         batches = iter(loader)
         assert next(batches)["found"] == 0.0
         (worker,) = worker_pids(loader).values()

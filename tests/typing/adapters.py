@@ -37,7 +37,7 @@ slipring.torch.install(True)  # type: ignore[call-arg]
 torch.utils.data.DataLoader(rows, collate_fn=slipring.torch.RingCollate(together, slots=8))  # type: ignore[arg-type]
 slipring.torch.RingCollate(together, 8)  # type: ignore[call-arg]
 
-samples = webdataset.MultiLoader(iter(rows), workers=2, on_worker_death="respawn")
+samples = webdataset.MultiLoader(iter(rows), workers=2, worker_options=slipring.Workers(on_death="respawn"))
 assert_type(iter(samples), Iterator[Any])
 samples.kill()
 webdataset.MultiLoader(iter(rows), "2")  # type: ignore[arg-type]

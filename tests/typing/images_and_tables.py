@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import assert_type
 
-from slipring import Loader, Storage, StringList, arrow, images, stream
+from slipring import Loader, Memory, Storage, StringList, Workers, arrow, images, stream
 from slipring.streams import Stream, StreamLoader
 
 crop = images.RandomResizedCrop(224, scale=(0.5, 1), flip=0)
@@ -55,13 +55,25 @@ Storage(retries=3)  # type: ignore[call-arg]
 images.Parquet("a.parquet", storage={"key": "x"})  # type: ignore[arg-type]
 
 numbers = stream(
-    [{"x": np.arange(3)}], 2, shuffle_buffer=4, columns=("x",), slots=8, fill_null={"x": 0}, null_mask=["x"]
+    [{"x": np.arange(3)}],
+    2,
+    shuffle_buffer=4,
+    columns=("x",),
+    fill_null={"x": 0},
+    null_mask=["x"],
+    memory=Memory(slots=8),
 )
 assert_type(numbers, StreamLoader)
 assert_type(next(iter(numbers)), dict[str, Any])
 numbers.load_state_dict(numbers.state_dict())
-stream(lambda worker, num_workers: [{"x": [worker]}], 2, num_workers=2, start_method="thread", timeout=3)
+stream(
+    lambda worker, num_workers: [{"x": [worker]}],
+    2,
+    num_workers=2,
+    timeout=3,
+    workers=Workers(start_method="thread"),
+)
 assert_type(Loader(Stream([], 2), None), Loader[Any])
 stream([], None)  # type: ignore[arg-type]
 stream([], 2, shuffle=True)  # type: ignore[call-arg]
-stream([], 2, start_method="threads")  # type: ignore[arg-type]
+stream([], 2, workers=Workers(start_method="threads"))  # type: ignore[arg-type]

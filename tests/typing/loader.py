@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from typing_extensions import assert_type
 
 import slipring
+from slipring import Memory
 from slipring._core._iteration import LoaderIterator
 from slipring.typing import Empty
 
@@ -104,7 +105,7 @@ slipring.Loader()  # type: ignore[call-overload]
 slipring.Loader(5)  # type: ignore[call-overload]
 slipring.Loader(Images(), 4, num_worker=2)  # type: ignore[call-overload]
 slipring.Loader(Images(), "4")  # type: ignore[call-overload]
-slipring.Loader(Images(), 4, copy="seldom")  # type: ignore[call-overload]
+slipring.Loader(Images(), 4, memory=Memory(copy="seldom"))  # type: ignore[arg-type]
 slipring.Loader(Images(), 4, False, None, None, 0, None, False, 0, None, None, 2)  # type: ignore[call-overload]
 
 

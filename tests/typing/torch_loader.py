@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import assert_type
 
 import slipring
-from slipring.torch import DataLoader
+from slipring.torch import DataLoader, Device
 
 Pair = tuple[Tensor, Tensor]
 
@@ -47,20 +47,20 @@ def halved(batch: Pair) -> Tensor:
     return batch[0].half()
 
 
-# ---- the batch is what collate_fn or transform_device returns
+# ---- the batch is what collate_fn or a device's transform returns
 
 assert_type(DataLoader(Images(), 4, collate_fn=together), DataLoader[dict[str, Tensor]])
 assert_type(DataLoader(Lines(), 4, collate_fn=longest), DataLoader[str])
 assert_type(DataLoader(Images(), batch_size=None, collate_fn=one), DataLoader[Tensor])
-assert_type(DataLoader(Images(), 4, device="cuda:0", transform_device=halved), DataLoader[Tensor])
-assert_type(DataLoader(Images(), 4, devices=["cuda:0", "cuda:1"]), DataLoader[list[Any]])
+assert_type(DataLoader(Images(), 4, device=Device("cuda:0", transform=halved)), DataLoader[Tensor])
+assert_type(DataLoader(Images(), 4, device=["cuda:0", "cuda:1"]), DataLoader[list[Any]])
 DataLoader(Images(), 4, collate_fn=longest)  # type: ignore[arg-type]
 DataLoader(Images(), None, collate_fn=together)  # type: ignore[arg-type]
 
 # ---- or what the user says it is
 
 assert_type(DataLoader[Pair](Images(), 4, num_workers=2), DataLoader[Pair])
-loader: DataLoader[Pair] = DataLoader(Images(), 4, shuffle=True, rng="batch", dispatch="dynamic")
+loader: DataLoader[Pair] = DataLoader(Images(), 4, shuffle=True, rng="batch")
 assert_type(DataLoader(Images(), 4), DataLoader[Any])
 for images, labels in loader:
     assert_type(images, Tensor)
@@ -80,7 +80,7 @@ DataLoader(Images(), sampler=torch.utils.data.RandomSampler(Images()), generator
 DataLoader()  # type: ignore[call-overload]
 DataLoader(5)  # type: ignore[call-overload]
 DataLoader(Images(), 4, seed=3)  # type: ignore[call-overload]
-DataLoader(Images(), 4, memory_format="channels_last")  # type: ignore[call-overload]
+DataLoader(Images(), 4, device=Device("cpu", memory_format="channels_last"))  # type: ignore[arg-type]
 DataLoader(Images(), 4, rng="none")  # type: ignore[call-overload]
 
 with DataLoader(Images(), 4) as entered:

@@ -19,8 +19,10 @@ def folder(dataset: Any) -> Any:
     return images.Folder.of("", [], {}, dataset.sources, crop)
 
 
-def batches(question: Question, dataset: Any, workers: int, **options: Any) -> Iterator[Any]:
+def batches(question: Question, dataset: Any, num_workers: int, **options: Any) -> Iterator[Any]:
     from slipring import Loader
 
-    with Loader(folder(dataset), question.batch_size, shuffle=True, num_workers=workers, **options) as loader:
+    with Loader(
+        folder(dataset), question.batch_size, shuffle=True, num_workers=num_workers, **options
+    ) as loader:
         yield from endless(loader)

@@ -104,14 +104,14 @@ cdef class LoaderIterator:
         self.broken_off = []
         self.seed, self.epoch = seed, epoch
         self.next_seq, self.done, self.last_seq, self.late = first_seq, set(done), -1, -2
-        self.copy = COPY[options.copy]
+        self.copy = COPY[options.memory.copy]
         self.in_order, self.inline = bool(options.in_order), engine.inline
         self.watched = engine.pool.watched
         self.idle = IDLE if self.watched < 0 else SELDOM
         limited = options.timeout and not patient
         self.timeout = <uint64_t> (min(options.timeout, 1e9) * SECOND) if limited else SR_FOREVER
         self.look_ahead = 1 if self.inline else options.look_ahead
-        self.chunk = options.chunk_size or 0
+        self.chunk = options.workers.chunk_size or 0
         self.single = options.batch_size is None
         self.eager = eager
         self.memory, self.memory_at = engine.memory, 0
@@ -125,7 +125,7 @@ cdef class LoaderIterator:
         try:
             self.run = engine.begin_run(seed)
             self.ring.meter.wait_ns += clock() - began  # for workers to begin: the first batch's
-            self.n_static = options.num_workers if engine.static else 0
+            self.n_static = options.num_workers if engine.by_turns else 0
             if tuner is not None:
                 tuner.begin(engine)
             if self.streams is not None and options.respawns and not self.inline:

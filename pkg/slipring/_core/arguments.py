@@ -107,6 +107,12 @@ def flag(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be True or False, not {shown(value)}")
 
 
+def instance(name: str, value: Any, kind: type, hint: str = "") -> None:
+    """Raise TypeError unless `value` is an instance of one of slipring's classes. `hint` ends the error message."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a slipring.{kind.__name__}, not {shown(value)}{hint}")
+
+
 def one_of(name: str, value: Any, allowed: Iterable[str | None], hint: str = "") -> None:
     """Raise ValueError unless `value` is one of the allowed strings. `hint` ends the error message."""
     if not isinstance(value, (str, type(None))) or value not in allowed:

@@ -14,6 +14,7 @@ from slipring._core.arguments import flag, one_of
 from slipring.errors import shown
 
 _Declared = TypeVar("_Declared", bound=Callable[..., Any])
+_Group = TypeVar("_Group", bound="Group")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,43 @@ class Rule:
     doc: str
     check: Callable[[str, Any], Any] | None = None
     hint: str = ""
+
+
+def option(default: Any, doc: str, check: Callable[[str, Any], Any] | None = None, hint: str = "") -> Any:
+    """Return the dataclass field for an option of a `Group`; the parameters are those of `Rule`."""
+    return dataclasses.field(default=default, metadata={"rule": Rule(default, doc, check, hint)})
+
+
+class Group:
+    """Base class of frozen dataclasses of options. Checks each field, and prints those that are not the default."""
+
+    def __post_init__(self) -> None:
+        for name, (kind, rule) in group_rules(type(self)).items():
+            object.__setattr__(self, name, check(name, kind, rule, getattr(self, name)))
+
+    def __repr__(self) -> str:
+        given = [
+            f"{name}={getattr(self, name)!r}"
+            for name, (_, rule) in group_rules(type(self)).items()
+            if getattr(self, name) != rule.default
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+def group_rules(group: type) -> dict[str, tuple[Any, Rule]]:
+    """Return (type, `Rule`) of each option of a `Group`."""
+    return {field.name: (field.type, field.metadata["rule"]) for field in dataclasses.fields(group)}  # type: ignore[arg-type]
+
+
+def documented(group: type[_Group]) -> type[_Group]:
+    """Complete the documentation of a `Group`, and make its constructor suggest a known option for an unknown one."""
+    options, signature = group_rules(group), inspect.signature(group.__init__)
+    if group.__doc__:
+        group.__doc__ = _documented(group.__doc__, signature.parameters, options)
+    init = suggesting(signature)(group.__init__)
+    init.__qualname__ = f"{group.__qualname__}.__init__"
+    group.__init__ = init  # type: ignore[method-assign]
+    return group
 
 
 def rules(declared: type, last: Sequence[type] = ()) -> dict[str, tuple[Any, Rule]]:
@@ -75,19 +113,36 @@ def _words(kind):
 
 
 def refuse(given: Mapping[str, Any], refused: Mapping[str, str], loader: str) -> None:
-    """Raise ValueError for an option that a loader cannot have; `refused` has the reason for each such option."""
+    """Raise ValueError for an option that a loader cannot have.
+
+    Parameters
+    ----------
+    given : mapping
+        The loader's arguments.
+    refused : mapping
+        Option, or "group.option" -> the reason.
+    loader : str
+        What users call the loader.
+    """
     for name, why in refused.items():
-        if given.get(name) is not None:
+        group, _, field = name.rpartition(".")
+        if not group and given.get(name) is not None:
             raise ValueError(f"{name}={shown(given[name])} cannot be given to {loader}: {why}")
+        holder = given.get(group)
+        if (
+            isinstance(holder, Group)
+            and getattr(holder, field) != group_rules(type(holder))[field][1].default
+        ):
+            value = f"{type(holder).__name__}({field}={shown(getattr(holder, field))})"
+            raise ValueError(f"{value} cannot be given to {loader}: {why}")
 
 
 # The names of tf.data, Keras and Grain -> ours, or what to do in their place.
 _ELSEWHERE = {
     "worker_count": "num_workers",
-    "workers": "num_workers",
     "num_parallel_calls": "num_workers",
-    "use_multiprocessing": "start_method",
-    "num_threads": "fetch_threads",
+    "use_multiprocessing": "Give workers=slipring.Workers(start_method=...)",
+    "num_threads": "Give workers=slipring.Workers(fetch_threads=...)",
     "drop_remainder": "drop_last",
     "max_queue_size": "prefetch_factor",
     "worker_buffer_size": "prefetch_factor",
@@ -165,7 +220,11 @@ def _documented(text, given, options):
         return text
     lines = []
     for name, (kind, rule) in options.items():
-        lines += [f"{name} : {_named(kind)}, default {given[name].default!r}"]
+        default = given[name].default
+        lines += [
+            f"{name} : {_named(kind)}"
+            + ("" if default is inspect.Parameter.empty else f", default {default!r}")
+        ]
         text_of = textwrap.wrap(" ".join(rule.doc.split()), 108, break_on_hyphens=False)
         lines += [f"    {line}" for line in text_of]
     return text.replace(found[0], textwrap.indent("\n".join(lines), found[1]))
@@ -174,12 +233,14 @@ def _documented(text, given, options):
 def _named(kind):
     """A type as documentation names it."""
     if words := _words(kind):
-        rest = [part for part in get_args(kind) if part is int]  # a number, or a word
-        return f"{'int or ' if rest else ''}{{{', '.join(map(repr, words))}}}"
+        rest = [_named(part) for part in get_args(kind) if part is int or get_origin(part) is tuple]
+        return " or ".join([*rest, f"{{{', '.join(map(repr, words))}}}"])
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(_named(part) for part in get_args(kind))
-    if isinstance(kind, ForwardRef):
-        return kind.__forward_arg__.replace(" | ", " or ")
+    if isinstance(kind, (str, ForwardRef)):
+        return (kind if isinstance(kind, str) else kind.__forward_arg__).replace(" | ", " or ")
+    if get_origin(kind) is tuple:
+        return f"({', '.join(_named(part) for part in get_args(kind))})"
     if kind is type(None):
         return "None"
     origin = get_origin(kind) or kind
@@ -203,10 +264,11 @@ def suggesting(signature: inspect.Signature, **known: str) -> Callable[[_Declare
                         f"{advice(name, names, known)}"
                     )
             if len(args) > len(positional):
-                named = [name for name in positional if name != "self"]
-                raise TypeError(
-                    f"{init.__qualname__}() takes {', '.join(named)} by position, and all other arguments by name"
+                named = ", ".join(name for name in positional if name != "self")
+                rule = (
+                    f"takes {named} by position, and all other arguments" if named else "takes its arguments"
                 )
+                raise TypeError(f"{init.__qualname__}() {rule} by name")
             return init(*args, **kwargs)
 
         return checked

@@ -39,9 +39,9 @@ class Engine:
         self.ring = Ring(
             options.n_slots,
             self.room + 1,
-            os.fspath(options.backing),
-            options.slot_bytes or 0,
-            label=f"{type(job.dataset).__name__}, batch_size={job.batch_size}",
+            os.fspath(options.memory.backing),
+            options.memory.slot_bytes or 0,
+            label=f"{type(job.dataset).__name__}, batch_size={options.batch_size}",
         )
         counters.add(self.ring.meter)
         self.memory = None  # of worker processes
@@ -50,7 +50,6 @@ class Engine:
         self.snapshots = {}  # of streams that are resumed: worker -> (run, batches, where it was then as bytes)
         self.running = 0  # the current run's number
         self.unfinished = None  # the same, until that run has ended
-        self.static = options.dispatch == "static" or options.rng == "worker"
         self.left_behind = -1  # a slot that a worker was at, when the last run ended
         self.idle = False  # no run lives or begins: whoever comes by may see to the workers
         self.overdue = False  # the last run was left because its batch had not come in time
@@ -75,7 +74,9 @@ class Engine:
         if self.inline:
             return InlinePool(self.ring, job)
         # Nothing of the engine itself: a cycle would keep the workers of a dropped loader.
-        restarts = Restarts(options.max_restarts if options.respawns else None, self.counters.respawned)
+        restarts = Restarts(
+            options.workers.max_restarts if options.respawns else None, self.counters.respawned
+        )
         if options.method == "thread":
             return ThreadPool(self.ring, job, restarts)
         pool = ProcessPool(self.ring, job, options.method, restarts, options.context)
@@ -94,14 +95,22 @@ class Engine:
             return self.alive
         if self.inline or not 0 < options.num_workers <= self.room:
             return False
-        if options.look_ahead + options.ahead + SPARE_SLOTS > self.ring.n_slots and options.slots is None:
+        if (
+            options.look_ahead + options.ahead + SPARE_SLOTS > self.ring.n_slots
+            and options.memory.slots is None
+        ):
             return False
         return dataclasses.replace(self.options, num_workers=options.num_workers) == options
 
     @property
+    def by_turns(self):
+        """bool: what a batch is depends on the worker that makes it, so that workers take batches in turn."""
+        return self.options.rng == "worker" or self.pool.job.by_worker
+
+    @property
     def fixed(self):
-        """bool: what is made depends on who makes it, so that the workers stay as they are during a run."""
-        return self.inline or self.static or self.pool.job.by_worker
+        """bool: the workers stay as they are during a run."""
+        return self.inline or self.by_turns
 
     def resize(self, num_workers):
         """Have so many workers, in the middle of a run; False: not before the next one.

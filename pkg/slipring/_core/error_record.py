@@ -81,7 +81,7 @@ def from_allocation_error(kind, needed, free, rows, ring):
     if kind == _UNKNOWN:
         return WorkerError(
             f"a worker failed over rows {rows[0]} to {rows[1] - 1} of a batch, and its slot had no room left "
-            "to say why: raise slot_bytes=, or see that there is memory"
+            "to say why: raise slot_bytes, or see that there is memory"
         )
     return segment_full(needed, free, LIMITS.get(kind, "the system"), ring.n_slots)
 

@@ -50,7 +50,7 @@ def report(engines, name, slots, dataset, *, headroom=None, tuning=None):
         cache_bytes=None if cache is None else cache.bytes_for_all,
         forked=forks,
         faults=None if not alive or engine.memory is None else engine.memory.faults_per_batch(engine.ring),
-        own_collate=_own_collate(pool.job.collate_fn) if alive else None,
+        own_collate=_own_collate(pool.job.options.collate_fn) if alive else None,
         persistent=options.persistent_workers if alive else None,
         in_order=options.in_order if alive else None,
     )

@@ -24,7 +24,7 @@ def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
     return SegmentFull(
         f"no memory for a batch: {megabytes(needed)} ({needed} bytes) more are needed, {megabytes(free)} "
         f"({free} bytes) are free within {limit}; use fewer slots (slots={slots} now), a smaller batch_size "
-        "or prefetch_factor, raise that limit, or choose another backing=",
+        "or prefetch_factor, raise that limit, or choose another backing",
         needed=needed,
         free=free,
         limit=limit,
@@ -69,10 +69,10 @@ def segment_refused(needed: int, free: int, limit: str, slots: int) -> SegmentFu
 
 def batch_too_large(needed: int, capacity: int, limited_by: str | None) -> BatchTooLarge:
     """Return the BatchTooLarge for a slot of `capacity` bytes; `limited_by` made it smaller than wanted."""
-    shrunk, remedy = "", f"raise slot_bytes= to at least {needed}"
+    shrunk, remedy = "", f"raise slot_bytes to at least {needed}"
     if limited_by:
         shrunk = f" (reserved less than asked for because of {limited_by})"
-        remedy = "raise that limit, use fewer slots (slots=)"
+        remedy = "raise that limit, use fewer slots"
     return BatchTooLarge(
         f"a batch of at least {megabytes(needed)} does not fit a slot of {megabytes(capacity)}{shrunk}; "
         f"{remedy}, or make the batch smaller",
@@ -87,7 +87,7 @@ def task_too_large(needed: int, room: int, slot_bytes: int, limited_by: str | No
     if limited_by:
         remedy += f", or raise {limited_by}, because of which less was reserved"
     elif room == slot_bytes:  # no more than for the batch itself
-        remedy += ", or raise slot_bytes="
+        remedy += ", or raise slot_bytes"
     return BatchTooLarge(
         f"the indices of a batch take {megabytes(needed)} ({needed} bytes); a slot has room for "
         f"{megabytes(room)} ({room} bytes) of them; {remedy}; or let one index stand for many rows",
@@ -107,8 +107,8 @@ def slots_held(slots: int, free: int) -> SlotsHeld:
     """Return the SlotsHeld where all slots are in use and only `free` of them can come back."""
     return SlotsHeld(
         f"all {slots} slots are held ({slots - free} of them by batches you keep, or by worker "
-        "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots="
-        f" (now {slots}), or use copy='auto'",
+        "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots "
+        f"(now {slots}), or use copy='auto'",
         slots=slots,
         held=slots - free,
     )
@@ -129,7 +129,7 @@ def message_refused(refused: SegmentFull, maxsize: int) -> SegmentFull:
     return SegmentFull(
         f"no memory for a message: {megabytes(refused.needed)} ({refused.needed} bytes) more are needed, "
         f"{megabytes(refused.free)} ({refused.free} bytes) are free within {refused.limit}; put smaller "
-        f"messages, use a smaller maxsize (now {maxsize}), raise that limit, or choose another backing=",
+        f"messages, use a smaller maxsize (now {maxsize}), raise that limit, or choose another backing",
         needed=refused.needed,
         free=refused.free,
         limit=refused.limit,

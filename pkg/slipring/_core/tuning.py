@@ -3,7 +3,7 @@
 The consumer looks now and then, between two batches. It sees windows: some batches that came with a fixed number of
 workers. A window has the rate of batches, the share of the time that the consumer waited, how long workers were busy
 with each batch, and how much of that was processor time. From these follows how many workers are needed so that the
-consumer need not wait. They are started if processors, memory and `max_workers` allow it. They are kept if the next
+consumer need not wait. They are started if processors, memory and the upper bound allow it. They are kept if the next
 window shows that they made the loader faster.
 """
 
@@ -59,7 +59,7 @@ class Tuning:
     Examples
     --------
     >>> import slipring
-    >>> with slipring.Loader(range(100), batch_size=10, num_workers="auto", max_workers=1) as loader:
+    >>> with slipring.Loader(range(100), batch_size=10, num_workers=(1, 1)) as loader:
     ...     batches = list(loader)
     ...     loader.tuning.workers
     1
@@ -350,7 +350,7 @@ class Tuner:
         """How many workers there should be, as that window says, and if they are as many, why."""
         n, enough = self.workers, math.ceil(window.needed * SPARE)
         given = (
-            (self.most, f"max_workers={self.most} allows no more"),
+            (self.most, f"num_workers=(..., {self.most}) allows no more"),
             (self.served, f"its {self.slots} slots serve no more"),
         )
         for limit, why in given:

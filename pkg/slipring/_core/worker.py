@@ -25,27 +25,20 @@ from slipring._core.fetch import MapFetcher, StreamFetcher, load_stream, shorter
 from slipring._core.heap import Heap
 from slipring._core.worker_info import WorkerInfo, set_worker_info
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
+from slipring.options import Options
 
 NO_MEMORY = (SegmentFull, BatchTooLarge, DescriptorClosed)  # not even for what is said of an error
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What every worker of a loader has to know; it travels to them as they are started."""
+    """What every worker of a loader needs; a worker gets it when it starts."""
 
     dataset: object
     is_stream: bool
-    collate_fn: object
-    worker_init_fn: object
-    num_workers: int
-    batch_size: int | None
-    drop_last: bool
-    rng: str
+    options: Options  # as `Options.for_worker` returns them
     rank: int = 0
-    fetch_threads: int | None = None
     worker_class: type = None  # `Worker`, or an adapter's own
-    snapshots: bool = False  # streams: batches go with snapshots, from which another worker could go on
-    every: int = 1  # which of them, see `slipring._core.fetch.Every`
     share: seeding.Share | None = None  # with rng="sample"; the run's epoch is then `Share.epoch`
     epoch_seeds: bool = True  # random numbers are made of a task's epoch too, and not of its seed alone
 
@@ -54,8 +47,13 @@ class Job:
     resume = None  # a place to go on from, of jobs that have one
 
     @property
+    def num_workers(self):
+        """int: the number of workers; this process counts as one."""
+        return max(1, self.options.num_workers)
+
+    @property
     def by_worker(self):
-        """bool: which worker makes a batch matters to what is made."""
+        """bool: what a batch is depends on the worker that makes it, besides random numbers."""
         return self.is_stream
 
     def begun_in(self, run):
@@ -115,11 +113,13 @@ class Worker:
         self.ring = ring
         self.number = number
         self.participant = number + 1
-        self.job = job
+        self.job, self.options = job, job.options
         self.kind = kind
         self.encoder = Encoder()
-        self.concurrency = Concurrency(job.fetch_threads)
-        self.fetcher = MapFetcher(job.dataset, job.collate_fn, self.concurrency, job.share is not None)
+        self.concurrency = Concurrency(job.options.workers.fetch_threads)
+        self.fetcher = MapFetcher(
+            job.dataset, job.options.collate_fn, self.concurrency, job.share is not None
+        )
         self.stream = None
         self.run = None
         self.epoch = 0  # of the current run, as random numbers are made of it
@@ -135,8 +135,8 @@ class Worker:
         self._introduce(base_seed)
         if self.kind == "process":
             self._seed_process(base_seed)
-        if self.job.worker_init_fn is not None:
-            self.job.worker_init_fn(self.number)
+        if self.options.worker_init_fn is not None:
+            self.options.worker_init_fn(self.number)
         if self.job.share is not None:
             self.fetcher.dataset.seeds_globals = self.kind != "thread"
         self.ring.serve(self.participant)
@@ -206,7 +206,7 @@ class Worker:
         self.forget_run()
         self._introduce(fill.seed)
         self.epoch = self._epoch_of(fill)
-        if self.job.rng == "worker" or self.job.is_stream:
+        if self.options.rng == "worker" or self.job.is_stream:
             # Once per worker and run.
             seed = fill.seed + self.number
             with self._guard():
@@ -214,8 +214,8 @@ class Worker:
                 # With rng="worker" generators stay as worker_init_fn has left them.
                 own = (
                     self.kind == "process"
-                    and self.job.rng == "worker"
-                    and self.job.worker_init_fn is not None
+                    and self.options.rng == "worker"
+                    and self.options.worker_init_fn is not None
                 )
                 if self.kind != "thread" and not own:
                     seeding.seed_globals(seed)
@@ -228,7 +228,7 @@ class Worker:
 
     def _seed(self, fill, first_row):
         """Seed what is seeded per range of rows."""
-        if self.job.rng != "worker" and not self.job.is_stream:
+        if self.options.rng != "worker" and not self.job.is_stream:
             self._seed_rows(fill, fill.seq, first_row)
 
     def _seed_rows(self, fill, seq, first_row):
@@ -270,7 +270,7 @@ class Worker:
 
     def rules(self):
         """Return how samples become a batch; see `RowWriter`."""
-        return NUMPY if self.job.collate_fn is None else LIST
+        return NUMPY if self.options.collate_fn is None else LIST
 
     def _stream(self, fill, begun):
         self._turn_to(fill)
@@ -286,13 +286,13 @@ class Worker:
                 raise shorter(behind, behind + self.stream.position)
             self.stream.seq = fill.seq
             # Made already, in the consumer's process: a handler has raised, and it is asked for again.
-            rules = LIST if self.job.batch_size is None else self.rules()
+            rules = LIST if self.options.batch_size is None else self.rules()
             more = self.stream.read(rules, again=self.stream.position > fill.sequence)
             fetched = self.stream.rows.fetched_at(begun)
             box = [self.stream.collate() if more else self.stream.last()]
             if self.kind != "inline":
                 self.stream.rows = None  # nobody else keeps samples when the batch is published
-            if self.job.snapshots:
+            if self.options.respawns:
                 box = [[box.pop(), self._snapshot(fill, not more)]]
         if more:
             self.encoder.publish(fill, box, BATCH, begun, fetched)
@@ -333,16 +333,16 @@ class Worker:
 
     def _open_stream(self, fill, place):
         """Return the fetcher of this run; `place`: where it goes on, None at its beginning."""
-        job = self.job
+        o = self.options
         return StreamFetcher(
-            *(job.dataset, job.collate_fn, job.batch_size, job.drop_last),
-            *(place, self.kind == "thread", job.every),
+            *(self.job.dataset, o.collate_fn, o.batch_size, bool(o.drop_last)),
+            *(place, self.kind == "thread", o.snapshot_interval),
         )
 
     def _repeat(self, fill):
         """Read and drop a batch that was published; its errors too, and its draws in collate_fn."""
         with contextlib.suppress(Exception):
-            collates = self.job.collate_fn is not None
+            collates = self.options.collate_fn is not None
             if self.stream.read(LIST if collates else DROP) and collates:
                 StreamFetcher.collate(self.stream)
         fill.rewind()

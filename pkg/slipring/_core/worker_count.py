@@ -2,14 +2,15 @@
 
 import os
 import warnings
-from typing import Any
+from typing import Any, Literal, get_args
 
 from slipring import _machine
-from slipring._core._ring import MAX_SLOTS, MAX_WORKERS
+from slipring._core._ring import MAX_WORKERS
 from slipring._core.arguments import integer
 from slipring.errors import shown
 
-START_METHODS = ("fork", "forkserver", "spawn", "thread")
+StartMethod = Literal["fork", "forkserver", "spawn", "thread"]
+START_METHODS = get_args(StartMethod)
 # Workers, where "auto" finds out how many are best; or as many as processors, if those are fewer.
 BEGIN_WITH = 4
 MOST_UNASKED = 64  # of such workers, if nobody says and there are not more processors
@@ -36,37 +37,39 @@ def warn_of_many_workers(num_workers: int) -> None:
         )
 
 
-def bounds(
-    num_workers: Any, least: int | None, most: int | None, slots: int | None = None
-) -> tuple[int, int, int]:
+def worker_count(name: str, value: Any) -> Any:
+    """Check a number of workers: an int from 0, 'auto', or (least, most), each an int from 1 or None."""
+    if isinstance(value, str) and value == "auto":
+        return value
+    if not isinstance(value, tuple):
+        try:
+            return integer(name, value, 0, MAX_WORKERS, hint="; 0 loads in this process")
+        except TypeError:
+            raise TypeError(f"{name} must be an int, 'auto' or (least, most), not {shown(value)}") from None
+    if len(value) != 2:
+        raise ValueError(f"{name} must be (least, most), not {shown(value)}")
+    for bound, what in zip(value, ("least", "most"), strict=True):
+        integer(f"the {what} of {name}", bound, 1, MAX_WORKERS, optional=True)
+    least, most = value
+    if least is not None and most is not None and most < least:
+        raise ValueError(f"the most of {name} must be at least {least}, the least, not {most}")
+    return value
+
+
+def bounds(num_workers: Any, slots: int | None = None) -> tuple[int, int, int]:
     """Return (workers to begin with, the fewest, the most) of a loader that finds out how many are best.
 
     It begins with no more than its slots serve, of which the consumer has one.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming `num_workers`, `min_workers`, `max_workers` or `slots`, its value and the rule.
+    Parameters
+    ----------
+    num_workers : {'auto'} or (int or None, int or None)
+    slots : int, optional
     """
-    if num_workers != "auto":
-        raise TypeError(f"num_workers must be an int or 'auto', not {shown(num_workers)}")
-    for name, value in (("min_workers", least), ("max_workers", most)):
-        integer(name, value, 1, MAX_WORKERS, optional=True)
-    if least is not None and most is not None and most < least:
-        raise ValueError(f"max_workers must be at least min_workers={least}, not {most}")
-    integer("slots", slots, 2, MAX_SLOTS, optional=True)
+    least, most = (None, None) if num_workers == "auto" else num_workers
     cpus = _machine.cpus()
-    least = 1 if least is None else least
+    least = min(1 if least is None else least, MAX_WORKERS if most is None else most)
     if most is None:
         most = min(MAX_WORKERS, max(least, cpus, min(MOST_UNASKED, max(16, WORKERS_PER_CPU * cpus))))
     begin = min(cpus, BEGIN_WITH) if slots is None else min(cpus, BEGIN_WITH, slots - 1)
     return min(most, max(least, begin)), least, most
-
-
-def check_bounds(num_workers: Any, **given: int | None) -> None:
-    """Refuse `min_workers` and `max_workers` where the number of workers is fixed."""
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(
-                f"{name}={shown(value)} bounds num_workers='auto'; num_workers={shown(num_workers)} is fixed"
-            )

@@ -10,12 +10,16 @@ from slipring._core import error_record
 from slipring._core._codec import END, ERROR
 from slipring._core._ring import FINISH, TASK_NEXT
 
-PARTS = "dataset", "collate_fn", "worker_init_fn"  # what of a job is the program's, and may be large
+FUNCTIONS = (
+    "collate_fn",
+    "worker_init_fn",
+)  # options that are the program's, as its dataset is, and may be large
+PARTS = ("dataset", *FUNCTIONS)
 
 
 def parts_of(job):
     """Return what `PARTS` names of a job."""
-    return tuple(getattr(job, name) for name in PARTS)
+    return (job.dataset, *(getattr(job.options, name) for name in FUNCTIONS))
 
 
 class SentJob:
@@ -29,14 +33,17 @@ class SentJob:
     """
 
     def __init__(self, job, shared):
-        self.rest, self.shared = dataclasses.replace(job, **dict.fromkeys(PARTS)), shared
+        options = dataclasses.replace(job.options, **dict.fromkeys(FUNCTIONS))
+        self.rest, self.shared = dataclasses.replace(job, dataset=None, options=options), shared
 
     def __reduce__(self):
         return _arrived, (self.rest, self.shared)
 
 
 def _arrived(rest, parts):
-    return dataclasses.replace(rest, **dict(zip(PARTS, parts, strict=True)))
+    dataset, *functions = parts
+    options = dataclasses.replace(rest.options, **dict(zip(FUNCTIONS, functions, strict=True)))
+    return dataclasses.replace(rest, dataset=dataset, options=options)
 
 
 def _ignore(signum, frame):

@@ -168,7 +168,9 @@ class Maker:
         }
         if not self.torch:
             method = case.start_method if case.workers else None
-            return slipring.Loader(dataset, start_method=method, prefetch_factor=PREFETCH, **common)
+            return slipring.Loader(
+                dataset, workers=slipring.Workers(start_method=method), prefetch_factor=PREFETCH, **common
+            )
         from slipring.torch import DataLoader
 
         if case.workers:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from slipring import Loader, empty
+from slipring import Loader, Workers, empty
 from slipring._core._ring import MAX_RANGES
 from slipring._core.ahead import Handed, Prefetcher
 from slipring._core.arguments import MAX_COUNT, function, integer
 from slipring._core.pytree import is_namedtuple
 from slipring._core.tensors import stack
 from slipring.errors import Closed, shown
-from slipring.torch.device.cuda import checked
+from slipring.torch.device.cuda import checked, checked_device
 from slipring.torch.device.onto import OnDevice, as_tensors
 from slipring.torch.preload import Feed
 
@@ -103,20 +103,19 @@ class AsyncDataLoader:
         self.data_source, self.batch_size, self.device = data_source, batch_size, device
         self.collate_fn = default_collate if collate_fn is None else collate_fn
         self.num_workers, self.chunk_size = num_workers, chunk_size
-        checked("device", device)
+        place = checked_device(checked("device", device))
         workers, work = max(1, num_workers), Handed()
         self._loader = Loader(
             _Calls(),
             batch_sampler=work,
             collate_fn=self.collate_fn,
             num_workers=workers,
-            chunk_size=self._rows_per_range(workers),
+            workers=Workers(start_method="fork", chunk_size=self._rows_per_range(workers)),
             seed=torch.initial_seed(),
-            start_method="fork",
         )
         core = iter(self._loader)  # the workers are forked here, before there are threads
         source = Prefetcher(_Source(self, self._loader.options.check_ranges), 2 * workers)
-        self._batches = OnDevice(device, _SourceFeed(core, source, work, 2 * workers))
+        self._batches = OnDevice(place, _SourceFeed(core, source, work, 2 * workers))
         self._closed = False
 
     def _rows_per_range(self, workers):

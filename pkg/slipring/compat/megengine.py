@@ -6,7 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring import Loader
+from slipring import Loader, Memory, Workers
 from slipring._core import fetch
 from slipring._core import memory as growth
 from slipring._core._ring import current, now
@@ -166,7 +166,7 @@ class DataLoader:
     def _core(self):
         workers, kind = self.num_workers, {}
         if workers == 0 and (self.timeout or self.preload):  # somebody else has to be able to wait for it
-            workers, kind = 1, {"start_method": "thread"}
+            workers, kind = 1, {"workers": Workers(start_method="thread")}
         dataset, stream = self.dataset, self.datakind == "stream"
         if stream and self.num_workers:
             own.prepare_workers()
@@ -182,7 +182,7 @@ class DataLoader:
         if type(self.transform) is not PseudoTransform or type(self.collator) is not Collator or self.every:
             kind["collate_fn"] = _Pipe(transform, stream, collate, self.every)
         if self.preload and own.there("megengine"):
-            kind["copy"] = "always"  # what it copies from, it keeps
+            kind["memory"] = Memory(copy="always")  # what it copies from, it keeps
         core = Loader if self.num_workers == 0 else own.StreamCore if stream else own.Core
         return core(
             dataset, num_workers=workers, timeout=self.timeout, seed=0, persistent_workers=False, **kind
@@ -303,7 +303,7 @@ def _preloaded(core):
         )
         ahead.begin()
         return ahead
-    from slipring.torch.device.cuda import accelerator
+    from slipring.torch.device.cuda import accelerator, checked_device
     from slipring.torch.device.onto import OnDevice, TensorFeed
 
-    return OnDevice(accelerator() or "cpu", TensorFeed(core, tracked=False))
+    return OnDevice(checked_device(accelerator() or "cpu"), TensorFeed(core, tracked=False))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring import Loader, WorkerInfo
+from slipring import Loader, WorkerInfo, Workers
 from slipring._core import fetch
 from slipring._core.arguments import flag, function, integer, iterable
 from slipring._core.pytree import leaves_of, map_leaves
@@ -177,7 +177,7 @@ class DataLoader:
         if workers:
             kind["worker_init_fn"] = functools.partial(own.begin, self.worker_init_fn)
         elif self.use_buffer_reader:
-            workers, kind = 1, {"start_method": "thread", "prefetch_factor": ahead}
+            workers, kind = 1, {"workers": Workers(start_method="thread"), "prefetch_factor": ahead}
         if self.batch_sampler is not None and not self.is_stream:
             kind["batch_sampler"] = self.batch_sampler
             kind["rank"] = getattr(self.batch_sampler, "local_rank", None)  # of a DistributedBatchSampler

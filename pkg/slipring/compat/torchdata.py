@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -17,11 +18,19 @@ from slipring.torch.state.foreign import in_their_form
 __all__ = ["RandomSampler", "Stateful", "StatefulDataLoader", "StatefulDistributedSampler", "torchdata_state"]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sized
+    from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+    from multiprocessing.context import BaseContext
+    from typing import Literal, TypeAlias, overload
 
-    from typing_extensions import TypeVar
+    from typing_extensions import TypeVar, Unpack
+
+    from slipring.loader import Samples
+    from slipring.options import TorchOptions
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
+    _Workers: TypeAlias = int | Literal["auto"] | tuple[int | None, int | None]
+    _Made = TypeVar("_Made")
+    _Sample = TypeVar("_Sample")
 else:
     from typing import TypeVar
 
@@ -161,17 +170,58 @@ class StatefulDistributedSampler(DistributedSampler[Any]):
 def _signature():
     """Return DataLoader's, with what torchdata adds to torch's arguments directly behind these."""
     signature = inspect.signature(DataLoader.__init__)
-    names, parameters = list(signature.parameters), list(signature.parameters.values())
-    moved = parameters.pop(names.index("snapshot_every_n_steps"))
-    parameters.insert(names.index("in_order") + 1, moved)
-    return signature.replace(parameters=parameters)
+    parameters = dict(signature.parameters)
+    at = list(parameters).index("in_order") + 1
+    own = inspect.Parameter(
+        "snapshot_every_n_steps", inspect.Parameter.KEYWORD_ONLY, default=1, annotation=int | None
+    )
+    ordered = list(parameters.values())
+    return signature.replace(parameters=[*ordered[:at], own, *ordered[at:]])
 
 
 _SIGNATURE = _signature()
 
 if TYPE_CHECKING:
-    # Type checkers do not infer a subclass's type of batch from a constructor that it inherits.
-    StatefulDataLoader = DataLoader
+
+    class StatefulDataLoader(DataLoader[T_co]):
+        snapshot_every_n_steps: int | None
+
+        # What `collate_fn` returns is the batch, as in `slipring.torch.DataLoader`.
+        @overload
+        def __init__(
+            self: StatefulDataLoader[_Made], dataset: Samples[_Sample], batch_size: None, shuffle: bool | None = None,
+            sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
+            num_workers: _Workers = 0, *, collate_fn: Callable[[_Sample], _Made],
+            pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
+            worker_init_fn: Callable[[int], object] | None = None,
+            multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None,
+            prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
+            in_order: bool = True, snapshot_every_n_steps: int | None = 1, **options: Unpack[TorchOptions],
+        ) -> None: ...  # fmt: skip
+        @overload
+        def __init__(
+            self: StatefulDataLoader[_Made], dataset: Samples[_Sample], batch_size: int = 1,
+            shuffle: bool | None = None, sampler: Iterable[Any] | None = None,
+            batch_sampler: Iterable[Sequence[Any]] | None = None,
+            num_workers: _Workers = 0, *, collate_fn: Callable[[list[_Sample]], _Made],
+            pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
+            worker_init_fn: Callable[[int], object] | None = None,
+            multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None,
+            prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
+            in_order: bool = True, snapshot_every_n_steps: int | None = 1, **options: Unpack[TorchOptions],
+        ) -> None: ...  # fmt: skip
+        @overload
+        def __init__(
+            self, dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
+            sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
+            num_workers: _Workers = 0, collate_fn: Callable[[Any], Any] | None = None,
+            pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
+            worker_init_fn: Callable[[int], object] | None = None,
+            multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None,
+            *, prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
+            in_order: bool = True, snapshot_every_n_steps: int | None = 1, **options: Unpack[TorchOptions],
+        ) -> None: ...  # fmt: skip
+        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 else:
 
     class StatefulDataLoader(DataLoader[T_co]):
@@ -179,9 +229,9 @@ else:
 
         It is `slipring.torch.DataLoader` by torchdata's name, with torchdata's order of a shuffled epoch
         (`RandomSampler`). torchdata's arguments stand where torchdata has them; slipring's may follow by name.
-        A state is exact after every batch, whatever `snapshot_every_n_steps` is, and has a form of its own: the
-        number says how often workers ask Stateful objects for their states; a resume reads again what came after
-        that. A state that torchdata 0.11 has saved can be loaded. See ``docs/adapters.md`` for what differs.
+        A state is exact after every batch, whatever `snapshot_every_n_steps` is, and has its own form. The number says
+        how often workers ask Stateful objects for their states; a resume reads the samples after that again.
+        A state that torchdata 0.11 has saved can be loaded. See ``docs/adapters.md`` for what differs.
 
         Parameters
         ----------
@@ -190,7 +240,7 @@ else:
         pin_memory_device, in_order, snapshot_every_n_steps
             As torchdata's.
         **slipring
-            `slipring.torch.DataLoader`'s other arguments: ``device``, ``on_worker_death``, ...
+            `slipring.torch.DataLoader`'s other arguments: ``device``, ``workers``, ...
 
         Raises
         ------
@@ -220,7 +270,16 @@ else:
             ordered = any(given.get(name) is not None for name in ("sampler", "batch_sampler", "generator"))
             if given.get("shuffle") and not ordered and not isinstance(given["dataset"], IterableDataset):
                 given.update(shuffle=None, sampler=RandomSampler(given["dataset"]))
+            every = given.pop("snapshot_every_n_steps", None)
+            if every is not None:
+                workers = given.get("workers", DataLoader.workers)
+                given["workers"] = dataclasses.replace(workers, snapshot_every_n_steps=every)
             super().__init__(*bound.args[1:], **bound.kwargs)
+
+        @property
+        def snapshot_every_n_steps(self):
+            """int: how often workers ask Stateful objects for their states."""
+            return self.workers.snapshot_every_n_steps
 
         # Clients that make a loader anew from its attributes (Lightning) look here for their names.
         __init__.__signature__ = _SIGNATURE

@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 from typing import TYPE_CHECKING, Any
 
-from slipring import Loader
+from slipring import Loader, Workers
 from slipring._core._ring import MAX_WORKERS
 from slipring._core.arguments import flag, integer, iterable
 from slipring._core.fetch import is_iterator, is_stream
@@ -47,9 +47,11 @@ class MultiLoader:
         An earlier iteration may go on when another begins; else it is ended then.
     prefix : str
         Has no meaning here: there is no socket.
+    worker_options : slipring.Workers, optional
+        How workers start, read and are replaced.
     **slipring
         `slipring.Loader`'s further arguments, by name: ``prefetch_factor`` (samples in flight per worker),
-        ``on_worker_death``, ``timeout``, ``start_method``, ``seed``, ``slots``, ``copy``, ...
+        ``timeout``, ``seed``, ``memory``, ... Its ``workers`` is called `worker_options` here.
 
     Raises
     ------
@@ -76,6 +78,8 @@ class MultiLoader:
         verbose: bool = False,
         nokill: bool = False,
         prefix: str = "/tmp/_multi-",
+        *,
+        worker_options: Workers | None = None,
         **slipring: Any,
     ) -> None:
         flag("verbose", verbose)
@@ -92,6 +96,7 @@ class MultiLoader:
             _Iterated(dataset) if is_iterator(dataset) or not is_stream(dataset) else dataset,
             None,
             num_workers=workers,
+            workers=Workers() if worker_options is None else worker_options,
             **{"in_order": False, "persistent_workers": False, **slipring},
         )
 

@@ -261,7 +261,7 @@ class Storage:
         if self._threads_of is not None and os.getpid() != self._pid:
             raise RuntimeError(
                 f"pyarrow's file system {self._threads_of!r} has threads, which a forked worker does not have: "
-                "give the loader start_method='forkserver' or 'spawn', or have fsspec read these URLs"
+                "start the loader's workers with 'forkserver' or 'spawn', or have fsspec read these URLs"
             )
         if self._recipe is not None:
             kind = Arrow if self._kind == "pyarrow" else Fsspec

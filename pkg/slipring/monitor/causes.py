@@ -168,7 +168,7 @@ def _kept(f, known):
     return (
         "kept",
         text,
-        f"Let batches go (del batch, or keep copies of what is needed), or give slots={2 * n}.",
+        f"Let batches go (del batch, or keep copies of what is needed), or give Memory(slots={2 * n}).",
     )
 
 
@@ -179,7 +179,7 @@ def _slots(f, known):
     return (
         "slots",
         f"{n} slots are too few for {f.n_workers} workers, which are idle {1 - f.busy:.0%} of their time.",
-        f"Give slots={2 * f.n_workers + 16}, or more.",
+        f"Give Memory(slots={2 * f.n_workers + 16}), or more.",
     )
 
 
@@ -197,7 +197,7 @@ def _gil(f, known):
         "gil",
         f"{f.n_workers} worker threads are busy, and together have {cores:.1f} processors: "
         f"they wait for Python's lock{also}.",
-        "Use processes (start_method='fork'), or have the dataset's work release the GIL.",
+        "Use processes (Workers(start_method='fork')), or have the dataset's work release the GIL.",
     )
 
 

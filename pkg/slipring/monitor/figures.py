@@ -34,7 +34,7 @@ def scalars(now: Stats, before: Stats | None, seconds: float) -> dict[str, float
     dict
         - ``slipring/batches_per_s``, ``slipring/mb_per_s``: what was delivered.
         - ``slipring/wait_share``: the part of the time that was spent waiting for batches, 0 to 1. With
-          ``device=`` or ``preload=`` a thread waits, ahead of the training, which so waits at most as long.
+          ``device=`` a thread waits, ahead of the training, which so waits at most as long.
         - ``slipring/workers_busy_share``: the part of the workers' time in which they had something to do.
         - ``slipring/fetch_ms``, ``slipring/collate_ms``: a worker's time for a batch.
         - ``slipring/copied_share``: the part of the batches that were copied out of their slots.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from slipring._core._rebatch import StreamIterator
 from slipring._core._ring import MAX_WORKERS
-from slipring._core.arguments import MAX_COUNT, flag, function, integer
+from slipring._core.arguments import MAX_COUNT, flag, function, instance, integer
 from slipring._core.declare import refuse
 from slipring.errors import LoaderTimeout, shown
 from slipring.loader import Loader as CoreLoader
-from slipring.options import RayOptions, declares
+from slipring.options import RayOptions, Workers, declares
 from slipring.ray import cluster
 from slipring.ray.source import BlockStream, BlockWorker, join
 from slipring.streams.loader import REFUSED, StreamLoader, pass_seed
@@ -40,13 +40,13 @@ END_S = 5  # for an execution to be ended in good order, at the most
 REFUSED_WITH_RAY = {
     **REFUSED,
     "worker_init_fn": "a worker joins the cluster when it starts. Give collate_fn what it needs",
-    "start_method": "workers are spawned, because Ray does not survive a fork",
+    "workers.start_method": "workers are spawned, because Ray does not survive a fork",
     "persistent_workers": "workers persist, because each has to join the cluster",
 }
 
 
 @declares(
-    RayOptions, defaults={"num_workers": 1, "on_worker_death": None},
+    RayOptions, defaults={"num_workers": 1},
     prefetch_batches="prefetch_blocks", local_shuffle_buffer_size="local_shuffle",
 )  # fmt: skip
 class Loader(StreamLoader):
@@ -80,11 +80,6 @@ class Loader(StreamLoader):
         As `slipring.stream` has them; not for columns of Ray's tensor types or of pictures.
     prefetch_blocks : int
         Blocks that each worker asks for ahead, and has brought to this node.
-    device : torch.device, str or int, optional
-        Where batches are to be, as torch's tensors; "cpu": they lie in the slots. None: numpy arrays.
-    preload : int, optional
-        With a device: how many batches a thread has ready there before they are asked for. Default 1, on the CPU 0:
-        they lie in slots already.
     {options}
 
     Raises
@@ -107,8 +102,8 @@ class Loader(StreamLoader):
     -----
     Workers are processes of the last mile: they are spawned, persist and join the cluster when they start. With
     ``in_order=True`` their batches come in turn, and block i is worker ``i % num_workers``'s; else a worker takes the
-    next block when it has need of one. With ``on_worker_death='respawn'``, the default without `local_shuffle`, no row
-    is lost or comes twice: a block is kept until the batch with its last row is published. A shuffle buffer dies with
+    next block when it needs one. With ``Workers(on_death='respawn')``, the default without `local_shuffle`, no row is
+    lost or delivered twice: a block is kept until the batch with its last row is published. A shuffle buffer dies with
     its worker. The `timeout` of the first batch waits for Ray's tasks to be started, too. The same `seed` draws the
     same rows and crops, if Ray gives the same blocks.
     """
@@ -129,8 +124,6 @@ class Loader(StreamLoader):
         fill_null: Mapping[str, Any] | None = None,
         null_mask: Sequence[str] | None = None,
         prefetch_blocks: int = 2,
-        device: Any = None,
-        preload: int | None = None,
         **options: Unpack[RayOptions],
     ) -> None:
         self._ledger = self._end = None
@@ -145,21 +138,17 @@ class Loader(StreamLoader):
         local_shuffle = integer("local_shuffle", local_shuffle, 0, MAX_COUNT)
         in_order = options.get("in_order", True)
         flag("in_order", in_order)
-        on_worker_death = options.pop("on_worker_death", None)
-        preload = integer("preload", preload, 0, MAX_COUNT, optional=True)
-        if preload is not None and device is None:
-            raise ValueError(
-                f"preload={preload} without a device: give device='cpu' for tensors that lie in slots"
-            )
+        device = _device(options.pop("device", None))
         function("collate_fn", collate_fn)
-        if on_worker_death is None:
-            on_worker_death = "raise" if local_shuffle else "respawn"
-        elif on_worker_death == "respawn" and local_shuffle:
+        workers = options.pop("workers", Workers())
+        instance("workers", workers, Workers)
+        on_death = workers.on_death or ("raise" if local_shuffle else "respawn")
+        if on_death == "respawn" and local_shuffle:
             raise ValueError(
-                f"on_worker_death='respawn' with local_shuffle={local_shuffle}: a dead worker's buffer holds rows of "
-                "blocks that Ray has let go of. Give on_worker_death='raise', or shuffle in Ray Data"
+                f"Workers(on_death='respawn') with local_shuffle={local_shuffle}: a dead worker's buffer holds rows of "
+                "blocks that Ray has let go of. Give Workers(on_death='raise'), or shuffle in Ray Data"
             )
-        keep = on_worker_death == "respawn"
+        keep = on_death == "respawn"
         turns = num_workers if in_order else 0
         address, namespace = cluster.place()
         data = BlockStream(
@@ -169,18 +158,14 @@ class Loader(StreamLoader):
         )  # fmt: skip
         super().__init__(
             data,
-            **{
-                **options,
-                "num_workers": num_workers,
-                "on_worker_death": on_worker_death,
-                "start_method": "spawn",
-            },
+            num_workers=num_workers,
+            workers=dataclasses.replace(workers, on_death=on_death, start_method="spawn"),
+            **options,
             worker_init_fn=partial(join, address, namespace),
         )
         self._device = device
-        self._preload = int(not _on_cpu(device)) if preload is None else int(preload)
-        if self._preload:
-            self.options = dataclasses.replace(self.options, ahead=self._preload)
+        if device is not None and device.preload:
+            self.options = dataclasses.replace(self.options, ahead=device.preload)
         self._turns, self._split, self._order = turns, cluster.split_of(given), cluster.look_at_order(given)
         threads = num_workers * (prefetch_blocks + 2) + 2
         self._ledger, data.ledger = cluster.start(given, keep, turns, threads)
@@ -204,7 +189,7 @@ class Loader(StreamLoader):
         if self._device is not None:
             from slipring.torch.device.onto import OnDevice, TensorFeed
 
-            iterator = OnDevice(self._device, TensorFeed(iterator, tracked=False), self._preload)
+            iterator = OnDevice(self._device, TensorFeed(iterator, tracked=False))
         return StreamIterator(
             iterator, at, True, partial(cluster.over, self._ledger, known, self._end, self._owner)
         )
@@ -350,12 +335,18 @@ class Loader(StreamLoader):
         self._end()
 
 
-def _on_cpu(device):
-    if device is None:
-        return True
-    import torch
+def _device(given):
+    """Return the `Device` that an argument stands for, with the default of `preload` filled in; None for None."""
+    if given is None:
+        return None
+    from slipring.torch.device.cuda import checked_device
 
-    return torch.device(device).type == "cpu"
+    device = checked_device(given)
+    if isinstance(device.device, list):
+        raise ValueError(f"device={shown(given)}: batches go to one device. Make a loader for each rank")
+    if device.preload is None:
+        device = dataclasses.replace(device, preload=int(device.device.type != "cpu"))  # slots are on the CPU
+    return device
 
 
 def _pictures(images, options):

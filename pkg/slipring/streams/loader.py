@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from slipring._core._rebatch import Place, StreamIterator
 from slipring._core._ring import MAX_WORKERS, mix
-from slipring._core.arguments import integer, seconds
+from slipring._core.arguments import instance, integer, seconds
 from slipring._core.declare import refuse
 from slipring._core.source import StreamPlan
 from slipring.errors import shown
 from slipring.loader import MASK_62, Loader
-from slipring.options import StreamOptions, declares
+from slipring.options import StreamOptions, Workers, declares
 from slipring.streams.source import Stream, check_shuffle
 from slipring.streams.worker import StreamWorker
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 STATE_FORMAT = 1  # of a state
 # Options that a stream cannot have, and why.
 REFUSED = {
-    "chunk_size": "blocks of rows are copied whole. Give a smaller batch_size",
-    "fetch_threads": "it reads one block after the other. Read concurrently in the source",
+    "workers.chunk_size": "blocks of rows are copied whole. Give a smaller batch_size",
+    "workers.fetch_threads": "it reads one block after the other. Read concurrently in the source",
 }
 
 
@@ -84,10 +85,10 @@ def stream(
 
     Notes
     -----
-    With ``num_workers=0`` this process makes a batch when it is asked for. Else `batches` must be a function, whose
-    parts are read in so many workers; only with 1 may it be an iterable, which a thread of this process reads ahead
-    (``start_method='thread'``). A `timeout` takes a worker: nobody ends what is read in this thread. The same `seed`
-    draws the same rows, if the source gives the same.
+    With ``num_workers=0`` this process makes a batch when you ask for it. Else `batches` must be a function, and each
+    worker reads one part. With ``num_workers=1`` it can also be an iterable, which a thread of this process reads ahead
+    (``Workers(start_method='thread')``). A `timeout` needs a worker, because nothing can end a read in this thread. The
+    same `seed` draws the same rows, if the source gives the same.
 
     The iterator raises `slipring.errors.BlockError` for a block with other columns, or with nulls in a column that
     becomes an array and that neither `fill_null` nor `null_mask` names. That names the column and the batch, and costs
@@ -114,20 +115,22 @@ def stream(
     num_workers = integer(
         "num_workers", options.get("num_workers", 0), 0, MAX_WORKERS, hint="; 0 reads in this process"
     )
-    timeout, start_method = options.get("timeout", 0), options.get("start_method")
+    timeout, workers = options.get("timeout", 0), options.get("workers", Workers())
     seconds("timeout", timeout)
+    instance("workers", workers, Workers)
     if not data.per_worker and num_workers:
         if num_workers > 1:
             raise ValueError(
                 f"num_workers={num_workers} for one {type(batches).__name__}, which only one can read: give a function "
                 "of (worker, num_workers) that returns each worker's part, or num_workers=1"
             )
-        if start_method not in (None, "thread"):
+        if workers.start_method not in (None, "thread"):
             raise ValueError(
-                f"start_method={start_method!r} for a {type(batches).__name__} of this process, which a thread of it "
-                "reads: give a function of (worker, num_workers), which the worker calls, or start_method='thread'"
+                f"start_method={workers.start_method!r} for a {type(batches).__name__} of this process, which a thread "
+                "of it reads: give a function of (worker, num_workers), which the worker calls, or "
+                "Workers(start_method='thread')"
             )
-        options["start_method"] = "thread"
+        options["workers"] = dataclasses.replace(workers, start_method="thread")
     if timeout and not num_workers:
         raise ValueError(
             f"timeout={timeout!r} with num_workers=0: nobody is there to end a read in this thread. Give num_workers=1"

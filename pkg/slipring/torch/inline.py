@@ -77,7 +77,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         self._dataset_fetcher, skip = self._open(loader, place)
         self._index = None  # what is in flight, in a list
         self._generator, self._rank_drawn = generator_of(loader), self._drawn_as(loader)
-        self._mover, self._several = loader._mover(), loader.devices is not None
+        self._mover, self._several = loader._mover(), loader._several
         self._part = None  # a batch on its way to a device, in a list
         self._parts = []  # batches of a step
         self._pin_memory = self._pin_memory and self._mover is None

@@ -124,7 +124,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
         if is_map:
             first = self._order.seq
             plan = self._order.lists()
-            if options.chunk_size is not None:
+            if options.workers.chunk_size is not None:
                 self._order.check = options.check_ranges
         else:
             first = 0
@@ -149,7 +149,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
         )
         waited = engine.ring.meter.wait_ns - waited
         loader._engines.iterators.add(self)
-        self._last_seq, self._several = first - 1, loader.devices is not None
+        self._last_seq, self._several = first - 1, loader._several
         self._read_ahead = options.look_ahead
         mover, preload = loader._mover(engine), None
         if mover is not None:
@@ -173,19 +173,13 @@ class WorkersIterator(Epoch, private.BaseIterator):
         return TorchJob(
             dataset=self._dataset,
             is_stream=self._order is None,
-            collate_fn=loader._core_collate(),
-            worker_init_fn=init,
-            num_workers=options.num_workers,
-            batch_size=(loader.batch_size or 1) if self._auto_collation else None,
-            drop_last=bool(self._drop_last),
-            rng=loader.rng,
-            share=share(loader),
+            options=options.for_worker(
+                collate_fn=loader._core_collate(), worker_init_fn=init, drop_last=bool(self._drop_last)
+            ),
             rank=self._drawn_as(loader),
-            fetch_threads=options.fetch_threads,
             worker_class=TorchWorker,
+            share=share(loader),
             tracked=tracked,
-            snapshots=options.respawns,
-            every=options.snapshot_every_n_steps or 0,
             epoch_seeds=self._keeps_seed or loader.rng == "sample" or isinstance(self._dataset, IterDataPipe),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import dataclasses
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -13,13 +13,13 @@ from slipring._core import process_pool as _process_pool  # noqa: F401 - torch h
 from slipring._core._ring import MAX_WORKERS
 from slipring._core.arguments import function, integer, iterable
 from slipring._core.concurrency import Concurrency
-from slipring._core.declare import check, rules
+from slipring._core.declare import check, refuse, rules
 from slipring._core.engine_cache import EngineCache
 from slipring._core.shards import IterableSource
 from slipring._core.tuning import Tuner
-from slipring._core.worker_count import bounds, check_bounds
+from slipring._core.worker_count import bounds, worker_count
 from slipring.monitor.registry import register
-from slipring.options import LoaderOptions, Options, TorchOptions, declares
+from slipring.options import Device, LoaderOptions, Options, TorchOptions, declares
 from slipring.torch import private
 from slipring.torch.collate import convert, default_collate
 from slipring.torch.contexts import start_of
@@ -33,7 +33,8 @@ from slipring.torch.iterators import WorkersIterator
 from slipring.torch.state.elastic import share
 from slipring.torch.state.iteration import checked, initial, workers_of
 
-DEFAULTS = {"rng": "worker", "dispatch": "static"}  # as torch's loader does it
+DEFAULTS = {"rng": "worker"}  # as torch's loader does it
+REFUSED = {"workers.start_method": "torch has multiprocessing_context= for it"}
 OF_THE_CORE = [name for name in TorchOptions.__annotations__ if name in LoaderOptions.__annotations__]
 
 # torch's kind of loader knows an iterable dataset by its class.
@@ -42,17 +43,19 @@ torch.utils.data.IterableDataset.register(IterableSource)
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from multiprocessing.context import BaseContext
-    from typing import Literal
+    from typing import Literal, TypeAlias
 
     from typing_extensions import Self, TypeVar, Unpack
 
     from slipring._core.tuning import Tuning
     from slipring.loader import Samples
     from slipring.monitor.report import Report
-    from slipring.options import OneDeviceOptions
+    from slipring.options import Memory, OneDeviceOptions, Workers
     from slipring.stats import Stats
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
+    _Place: TypeAlias = torch.device | str | int
+    _Workers: TypeAlias = int | Literal["auto"] | tuple[int | None, int | None]
     _Made = TypeVar("_Made")
     _Sample = TypeVar("_Sample")
 
@@ -76,18 +79,18 @@ else:
 class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=StandIn):
     """`torch.utils.data.DataLoader`, faster, with `torchdata.stateful_dataloader`'s state.
 
-    Every argument of torch's has its meaning and default; batches have torch's types. They are views on
-    shared memory: writable, and valid as long as they are referred to. All arguments are attributes of the same
-    name. A state is exact after every batch, whatever `snapshot_every_n_steps` is. Samplers, and all without workers,
-    are asked by `state_dict` itself; states name the `rank`, also those of an iterable dataset.
+    Every argument of torch's loader has its meaning and default; batches have torch's types. They are views on shared
+    memory: writable, and valid as long as something refers to them. All arguments are attributes of the same name. A
+    state is exact after every batch. `state_dict` itself asks samplers and, without workers, datasets; states name the
+    `rank`, also those of an iterable dataset.
 
     Parameters
     ----------
     dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last
     timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor, persistent_workers
     pin_memory_device, in_order
-        As torch's. ``num_workers='auto'`` finds out how many are best while batches flow (see `tuning`), and
-        means ``rng='batch', dispatch='dynamic'``: batches depend on no worker.
+        As torch's. ``num_workers='auto'`` or ``(least, most)`` finds the best number while batches flow, as
+        `slipring.Loader` does. It implies ``rng='batch'``, so that batches do not depend on the workers.
     {options}
 
     Raises
@@ -111,75 +114,74 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
     if TYPE_CHECKING:
         num_workers: int
         prefetch_factor: int | None
-        min_workers: int | None
-        max_workers: int | None
-        dispatch: str
         rng: str
+        workers: Workers
+        memory: Memory
+        device: Device | None
         rank: int | None
 
         def __getattr__(self, name: str) -> Any: ...  # the other options
 
-    _auto = False  # the number of workers is given
+    _bounds = None  # (least, most), if the loader finds the number of workers
 
     # What `collate_fn` returns is the batch. Without batching it is given a sample.
     @overload
     def __init__(
         self: DataLoader[_Made], dataset: Samples[_Sample], batch_size: None, shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int | Literal["auto"] = 0, *, collate_fn: Callable[[_Sample], _Made],
+        num_workers: _Workers = 0, *, collate_fn: Callable[[_Sample], _Made],
         pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: _Place | None = None, **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: DataLoader[_Made], dataset: Samples[_Sample], batch_size: int = 1, shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int | Literal["auto"] = 0, *, collate_fn: Callable[[list[_Sample]], _Made],
+        num_workers: _Workers = 0, *, collate_fn: Callable[[list[_Sample]], _Made],
         pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: _Place | None = None, **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
-    # Or what `transform_device` returns.
+    # Or what the device's `transform` returns.
     @overload
     def __init__(
         self: DataLoader[_Made], dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int | Literal["auto"] = 0, collate_fn: Callable[[Any], Any] | None = None,
+        num_workers: _Workers = 0, collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None, *,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, transform_device: Callable[[Any], _Made], **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: Device[_Made], **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
-    # One for each of `devices`.
+    # A list with one batch for each device.
     @overload
     def __init__(
         self: DataLoader[list[Any]], dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int | Literal["auto"] = 0, collate_fn: Callable[[Any], Any] | None = None,
+        num_workers: _Workers = 0, collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None, *,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, devices: Sequence[torch.device | str | int],
-        transform_device: Callable[[Any], Any] | None = None, **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: list[_Place] | tuple[_Place, ...], **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
     # `default_collate` makes the batch: say what it is by DataLoader[...](...).
     @overload
     def __init__(
         self, dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
-        num_workers: int | Literal["auto"] = 0, collate_fn: None = None,
+        num_workers: _Workers = 0, collate_fn: None = None,
         pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None, *,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: _Place | None = None, **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
     def __init__(
         self,
@@ -203,20 +205,15 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         in_order=True,
         **options,
     ):
-        # Other text is refused by torch, in its own words.
-        self._auto = isinstance(num_workers, str) and num_workers == "auto"
+        refuse(options, REFUSED, "slipring.torch.DataLoader")
         for name, (kind, rule) in rules(TorchOptions).items():
-            value = options.get(name, getattr(DataLoader, name))
-            # The core checks its options itself.
-            setattr(self, name, value if name in OF_THE_CORE else check(name, kind, rule, value))
-        if self._auto:
-            num_workers, self.min_workers, self.max_workers = bounds(
-                num_workers, self.min_workers, self.max_workers, self.slots
-            )
-            # Nobody knows how many there will be: nothing may depend on it.
-            self.dispatch, self.rng = "dynamic", self.rng if self.rng == "sample" else "batch"
-        else:
-            check_bounds(num_workers, min_workers=self.min_workers, max_workers=self.max_workers)
+            setattr(self, name, check(name, kind, rule, options.get(name, getattr(DataLoader, name))))
+        self.device = _device.checked_device(self.device)
+        # torch itself refuses other text, in its own words.
+        if isinstance(num_workers, tuple) or (isinstance(num_workers, str) and num_workers == "auto"):
+            num_workers, *found = bounds(worker_count("num_workers", num_workers), self.memory.slots)
+            self._bounds = tuple(found)
+            self.rng = "sample" if self.rng == "sample" else "batch"  # batches must not depend on the number
         super().__init__(
             dataset,
             batch_size,
@@ -243,38 +240,32 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
             if given is not None:
                 iterable(name, given, "an iterable of indices")
         self._begin()
-        _device.check(self)
-        # The extras are wrong now, not at the first batch. (If there is an accelerator is asked then: that
-        # may initialize a driver, which a process that is yet to be forked must not have.)
-        core = self._core_options(self.preload or 0)
+        # Wrong options raise now, and not at the first batch. (Whether there is an accelerator is asked then: that
+        # may initialize a driver, which a process that is forked later must not have.)
+        core = self._core_options(self.device.preload or 0 if self.device else 0)
         self.rank = core.rank
         share(self)
-        if core.method == "thread" and self._dataset_kind == private.DatasetKind.Iterable and num_workers > 1:
+        iterable_dataset = self._dataset_kind == private.DatasetKind.Iterable
+        if core.method == "thread" and iterable_dataset and num_workers > 1:
             raise ValueError(
                 f"num_workers={num_workers} threads of {multiprocessing_context!r} would each read the whole of "
                 f"{type(dataset).__name__}: torch's get_worker_info() cannot tell threads of a process apart. Use one, "
                 "or processes"
             )
-        if self.fetch_threads is not None and self._dataset_kind == private.DatasetKind.Iterable:
+        if self.workers.fetch_threads is not None and iterable_dataset:
             raise ValueError(
-                f"fetch_threads={self.fetch_threads} reads samples by their indices; {type(dataset).__name__} is an "
-                "iterable dataset, which gives one after the other"
-            )
-        if self.dispatch == "dynamic" and self.rng == "worker" and num_workers:
-            warnings.warn(
-                "dispatch='dynamic' needs rng='batch': with rng='worker' what a sample draws depends on its "
-                "worker, so that batches go to the workers in turn. Give rng='batch', or leave dispatch out",
-                stacklevel=4,
+                f"fetch_threads={self.workers.fetch_threads} reads samples by their indices; {type(dataset).__name__} "
+                "is an iterable dataset, which gives one after the other"
             )
 
     def _begin(self):
         self._engines = EngineCache()
-        self._concurrency = Concurrency(self.fetch_threads)  # without workers
+        self._concurrency = Concurrency(self.workers.fetch_threads)  # without workers
         self._latest = None  # weak reference to the newest iterator: whose state state_dict() is
         self._left = None  # the state in which that one ended
         self._epochs = 0  # that have begun
         self._resume = None  # a loaded state, for the next iterator
-        self._tuner = Tuner(self.num_workers, self.min_workers, self.max_workers) if self._auto else None
+        self._tuner = Tuner(self.num_workers, *self._bounds) if self._bounds else None
         register(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -289,7 +280,6 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         self._resume = resume
 
     def _core_options(self, ahead=None):
-        ahead = self._ahead if ahead is None else ahead
         method, context = start_of(self.multiprocessing_context)
         return Options(
             batch_size=(self.batch_size or 1) if self._auto_collation else None,
@@ -298,43 +288,65 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
             prefetch_factor=max(1, self.prefetch_factor or 1),
             persistent_workers=bool(self.persistent_workers),
             in_order=bool(self.in_order),
-            start_method=method,
             context=context,
             worker_init_fn=self.worker_init_fn,
-            ahead=ahead * len(self.devices or [self.device]),
-            auto=self._auto,
-            **{name: getattr(self, name) for name in OF_THE_CORE},
+            ahead=(self._ahead if ahead is None else ahead) * max(1, len(self._places)),
+            bounds=self._bounds,
+            **{
+                **{name: getattr(self, name) for name in OF_THE_CORE},
+                "workers": dataclasses.replace(self.workers, start_method=method),
+            },
         )
 
     @property
-    def slipring_device(self) -> torch.device | None:
+    def slipring_device(self) -> Device | None:
         """`device`, for clients whose own loaders have an attribute of that name (Accelerate)."""
         return self.device
 
     @property
+    def _target(self):
+        """Device or None: `device`, which users may set between epochs."""
+        return _device.checked_device(self.device)
+
+    @property
+    def _places(self):
+        """list of torch.device: where batches go; empty without a device."""
+        target = self._target
+        if target is None:
+            return []
+        return target.device if isinstance(target.device, list) else [target.device]
+
+    @property
+    def _several(self):
+        """bool: a step is a list of batches, one for each device."""
+        return self._target is not None and isinstance(self._target.device, list)
+
+    @property
     def _ahead(self):
-        if self.preload is None:
-            return int(self.device is not None or self.devices is not None or self._pins)
-        return self.preload
+        target = self._target
+        if target is None or target.preload is None:
+            return int(target is not None or self._pins)
+        return target.preload
 
     @property
     def _pins(self):
         """bool: whether batches of workers are to be pinned, as torch pins them."""
-        if not (self.pin_memory and self.num_workers) or self.device is not None or self.devices is not None:
+        on_cpu = all(place.type == "cpu" for place in self._places)
+        if not (self.pin_memory and self.num_workers and on_cpu):
             return False
         return torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps"
 
     def _mover(self, engine=None):
-        """What copies batches from an engine's slots to the devices; None if they stay where they are."""
-        if self.device is None and self.devices is None and not self._ahead:
-            _unpin(engine)
-            return None
-        wanted = self.devices if self.devices is not None else [self.device or "cpu"]
-        places = [_device.open_device(torch.device(one)) for one in wanted]
-        count, transform = self._engines.moves, self.transform_device
-        if self._pins:
-            transform = _pinning(transform)
-        mover = Mover(places, self.memory_format, transform, self.non_blocking, count)
+        """Return what copies batches from an engine's slots to the devices; None if they stay where they are."""
+        target = self._target
+        if target is None:
+            if not self._ahead:
+                _unpin(engine)
+                return None
+            target = Device("cpu")  # to be pinned
+        places = [_device.open_device(place) for place in self._places or [torch.device("cpu")]]
+        transform = _pinning(target.transform) if self._pins else target.transform
+        mover = Mover(places, target.memory_format, transform, target.non_blocking, self._engines.moves)
         if mover.host is None:
             _unpin(engine)
         elif engine is not None:
@@ -352,7 +364,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         if self.num_workers == 0:
             made = InlineIterator(self)
         else:
-            if not self._auto:
+            if not self._bounds:
                 self.check_worker_number_rationality()
             if self.prefetch_factor == 0:
                 raise AssertionError(
@@ -388,11 +400,11 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
     # ---- how many workers
 
     def resize(self, num_workers: int) -> None:
-        """Have so many workers from now on: see `slipring.Loader.resize`.
+        """Change the number of workers: see `slipring.Loader.resize`.
 
-        In the middle of an epoch where nothing depends on them, with ``rng='batch'``, ``dispatch='dynamic'`` and
-        a map dataset that is not Stateful; else from the next one on. Random numbers of ``rng='worker'`` begin
-        anew then, also where workers persist.
+        It changes in the middle of an epoch if batches do not depend on the workers: with ``rng='batch'`` and a map
+        dataset that is not Stateful. Else it changes with the next epoch. Workers with ``rng='worker'`` then seed
+        their generators again, also if they persist.
 
         Parameters
         ----------
@@ -423,7 +435,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
 
     @property
     def tuning(self) -> Tuning | None:
-        """Tuning or None: how ``num_workers="auto"`` goes; None where the number was given."""
+        """Tuning or None: what the loader found for ``num_workers="auto"``; None if the number was given."""
         return None if self._tuner is None else self._tuner.tuning
 
     # ---- state

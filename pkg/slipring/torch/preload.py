@@ -20,7 +20,7 @@ from slipring.errors import Closed, WorkerDied
 log = logging.getLogger("slipring")
 
 FAILED = object()  # in a note, where the worker's states would be
-TRANSFORM_S = 5.0  # at the end, for a transform_device that hangs
+TRANSFORM_S = 5.0  # at the end, for a transform that hangs
 
 
 class Feed:
@@ -337,7 +337,7 @@ class Preload:
             seconds, self.patience = self.patience, 0.0  # once: close() and the exit would each wait as long
             log.warning(
                 "the preload thread has not ended in %g s and is left behind: it is at %s. "
-                "If transform_device does not return, give it a limit of its own",
+                "If the device's transform does not return, give it a limit of its own",
                 *(seconds, _place(thread)),
             )
 

@@ -110,10 +110,10 @@ class TorchWorker(Worker):
         if self.kind == "process":
             collate_in_slot()
         into = whole_batches(self.job.dataset, self.job.share is not None)
-        if self.job.collate_fn is default_collate and into is not None:
+        if self.options.collate_fn is default_collate and into is not None:
             self.fetcher.into = into
         self.plain = copy.copy(self.fetcher)
-        if self.job.collate_fn is default_collate and into is not None:
+        if self.options.collate_fn is default_collate and into is not None:
             self.fetcher.whole = self._whole  # as torch's default collation: tensors, over the same bytes
         if self.job.tracked and not self.job.is_stream:
             for makes_a_batch in ("collate", "one", "whole"):
@@ -126,7 +126,7 @@ class TorchWorker(Worker):
 
     def forget_run(self):
         super().forget_run()
-        self.every = Every(self.job.every)
+        self.every = Every(self.options.snapshot_interval)
 
     def _seed_process(self, base_seed):
         seed = base_seed + self.number
@@ -147,7 +147,7 @@ class TorchWorker(Worker):
     def _enter_run(self, fill):
         if fill.run == self.run:
             return
-        if self.job.rng != "worker":
+        if self.options.rng != "worker":
             super()._enter_run(fill)
         else:
             # The generators were seeded when the worker began: they go on from epoch to epoch.
@@ -180,7 +180,7 @@ class TorchWorker(Worker):
             fill.__enter__()
 
     def _make_one_again(self, fill, seq, indices):
-        if self.job.rng != "worker":
+        if self.options.rng != "worker":
             self._seed_rows(fill, seq, 0)
         if fill.single:
             self.plain.one(indices[0])
@@ -192,7 +192,7 @@ class TorchWorker(Worker):
             self.plain.collate(rows)
 
     def rules(self):
-        return TORCH if self.job.collate_fn is default_collate and has_stock_rules() else LIST
+        return TORCH if self.options.collate_fn is default_collate and has_stock_rules() else LIST
 
     def _whole(self, indices):
         with self.concurrency.offered():
@@ -226,9 +226,9 @@ class _TrackedStream(StreamFetcher):
     """
 
     def __init__(self, number, job, place, before):
-        super().__init__(
-            *(job.dataset, job.collate_fn, job.batch_size, job.drop_last), place, every=job.every
-        )
+        o = job.options
+        dropped = bool(o.drop_last)
+        super().__init__(job.dataset, o.collate_fn, o.batch_size, dropped, place, every=o.snapshot_interval)
         self.number, self.num_workers = number, job.num_workers
         self.before = before  # batches that earlier runs delivered of this pass
         if before:

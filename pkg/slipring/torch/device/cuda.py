@@ -7,12 +7,14 @@ whatever it is. Tests put a third in `KINDS`: one that delays, and fails on dema
 import collections
 import contextlib
 import ctypes
+import dataclasses
 import functools
 from collections.abc import Sequence
 
 import torch
 
 from slipring.errors import shown, told
+from slipring.options import Device
 
 _idle = collections.defaultdict(list)  # device -> streams that nobody copies on
 
@@ -219,10 +221,10 @@ def checked(name, value):
     except (TypeError, ValueError, RuntimeError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{name}={shown(value)} is no device: {told(error)}") from error
+    if device.type in KINDS:
+        return device
     here, count = accelerator(), torch.accelerator.device_count()
-    if device.type in KINDS or (
-        here is not None and here.type == device.type and (device.index or 0) < count
-    ):
+    if here is not None and here.type == device.type and (device.index or 0) < count:
         return device
     there = "no accelerator" if here is None else f"{count} of type {here.type!r}"
     raise ValueError(f"{name}={shown(value)}: torch {torch.__version__} finds {there} here, and the CPU")
@@ -241,36 +243,32 @@ def open_device(device):
     return KINDS.get(device.type, Accelerator)(device)
 
 
-def check(loader):
-    """Check the arguments of a `DataLoader` that are about devices, and put `torch.device` in their places.
+def checked_device(given):
+    """Return the `Device` that the argument `device` of a loader stands for, with `torch.device` in it; None for None.
 
     Raises
     ------
     TypeError, ValueError
         See `checked`; and each names the argument, the value and the rule.
     """
-    if loader.device is not None and loader.devices is not None:
-        raise ValueError("device and devices exclude each other: devices=[...] makes lists of batches")
-    if loader.device is not None:
-        loader.device = checked("device", loader.device)
-    if loader.devices is not None:
-        loader.devices = _checked_all(loader.devices)
-    if loader.memory_format is not None and not isinstance(loader.memory_format, torch.memory_format):
+    if given is None:
+        return None
+    wanted = given if isinstance(given, Device) else Device(given)
+    if wanted.memory_format is not None and not isinstance(wanted.memory_format, torch.memory_format):
         raise TypeError(
-            f"memory_format must be a torch.memory_format or None, not {shown(loader.memory_format)}"
+            f"memory_format must be a torch.memory_format or None, not {shown(wanted.memory_format)}"
         )
-    for name in ("memory_format", "transform_device"):
-        if getattr(loader, name) is not None and loader.device is None and loader.devices is None:
-            raise ValueError(f"{name} is for batches on a device: give device= (it may be 'cpu') or devices=")
+    place = wanted.device
+    if isinstance(place, Sequence) and not isinstance(place, str):
+        return dataclasses.replace(wanted, device=_checked_all(place))
+    return dataclasses.replace(wanted, device=checked("device", place))
 
 
 def _checked_all(devices):
-    if isinstance(devices, (str, torch.device)) or not isinstance(devices, Sequence):
-        raise TypeError(f"devices must be a list of devices, not {shown(devices)}; one alone is device=")
-    found = [checked("devices", one) for one in devices]
+    found = [checked("device", one) for one in devices]
     if not found:
-        raise ValueError(f"devices must name at least one device, not {shown(devices)}")
+        raise ValueError(f"device must name at least one device, not {shown(devices)}")
     kinds = {one.type for one in found} - {"cpu"}
     if len(kinds) > 1:
-        raise ValueError(f"devices must be of one type, besides the CPU, not {sorted(kinds)}")
+        raise ValueError(f"device must name devices of one type, besides the CPU, not {sorted(kinds)}")
     return found

@@ -41,25 +41,20 @@ class OnDevice:
 
     Parameters
     ----------
-    device : torch.device or str
+    device : Device
+        As `slipring.torch.device.cuda.checked_device` returns it, with one device.
     feed : Feed
         Of an iteration that has begun. The limit for its waiting counts for `next` from now on.
-    ahead : int
-        How many batches are ready before they are asked for; 0: no thread.
-
-    Raises
-    ------
-    TypeError, ValueError, RuntimeError
-        There is no such device.
     """
 
-    def __init__(self, device, feed, ahead=1):
-        place = _device.open_device(_device.checked("device", device))
-        mover = Mover([place], None, None, True, DeviceCounters())
+    def __init__(self, device, feed):
+        places = [_device.open_device(device.device)]
+        mover = Mover(places, device.memory_format, device.transform, device.non_blocking, DeviceCounters())
         engine = feed.core._engine
         if mover.host is not None and engine is not None:
             mover.pins = engine.attachment = engine.attachment or RegisteredSlots(engine.ring, mover.host)
         self._ready, self._made = None, []  # what is made and not handed out; what of it nobody notes
+        ahead = 1 if device.preload is None else device.preload
         self._preload = Preload(Steps(feed, mover), ahead, feed.core.hand_over_timeout() or None)
 
     def __iter__(self):

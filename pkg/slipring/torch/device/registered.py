@@ -27,7 +27,7 @@ class RegisteredSlots:
         self.refused = None  # why a slot is not
         self.in_flight = collections.deque()  # (event, what lies in slots), oldest first
         self.closed = False
-        # A thread that hangs in transform_device at an epoch's end is left behind, and may come back.
+        # A thread that hangs in a transform at an epoch's end is left behind, and may come back.
         self.lock = threading.RLock()
 
     @property
