@@ -95,10 +95,8 @@ class Engine:
             return self.alive
         if self.inline or not 0 < options.num_workers <= self.room:
             return False
-        if (
-            options.look_ahead + options.ahead + SPARE_SLOTS > self.ring.n_slots
-            and options.memory.slots is None
-        ):
+        needed = options.look_ahead + options.ahead + SPARE_SLOTS
+        if needed > self.ring.n_slots and options.memory.slots is None:
             return False
         return dataclasses.replace(self.options, num_workers=options.num_workers) == options
 

@@ -56,6 +56,10 @@ class Job:
         """bool: what a batch is depends on the worker that makes it, besides random numbers."""
         return self.is_stream
 
+    def resized(self, num_workers):
+        """Return the same job for another number of workers."""
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, num_workers=num_workers))
+
     def begun_in(self, run):
         """Return the same job for workers that begin in that run."""
         return self

@@ -1,7 +1,6 @@
 """The interface of all worker pools, and the base class of pools that can be resized."""
 
 import abc
-import dataclasses
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -103,7 +102,7 @@ class ResizablePool(WorkerPool):
     def resize(self, num_workers):
         """Have so many workers. Those that are too many leave after their batch, the last to come first."""
         self.wanted = num_workers
-        self.job = dataclasses.replace(self.job, num_workers=num_workers)
+        self.job = self.job.resized(num_workers)
         self.tend()
 
     def tend(self):
