@@ -2,7 +2,7 @@
 
 Question
     How fast are batches with the number that "auto" settles at, against the best of the fixed numbers 0, 1, 2, 4 ...
-    ``max_workers``, once all are in their steady state? After how many batches has it settled?
+    the upper bound, once all are in their steady state? After how many batches has it settled?
 Data
     Five map datasets. decode-bound: each sample inflates and sums 0.6 MB, the loop does nothing. I/O wait: each sample
     sleeps 4 ms, the loop computes 1 ms per batch. consumer-bound: the loop computes 6 ms per batch, its workers 0.6.

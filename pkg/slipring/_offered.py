@@ -29,7 +29,7 @@ def threads():
 
 
 def read_ahead(read, asked):
-    """Return what `read` returns of each, read by the worker's `fetch_threads`; None in place of what has failed.
+    """Return what `read` returns of each, read by the worker's threads; None in place of what has failed.
 
     For a dataset that makes a whole batch in one call, and reads again, in its turn, what is missing. None: the
     worker has no such threads.

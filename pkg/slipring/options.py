@@ -356,20 +356,34 @@ class TorchOptions(OneDeviceOptions, total=False):
     ]
 
 
-def _moved(group, argument):
-    name = f"slipring.{'torch.' if group is Device else ''}{group.__name__}"
-    return {field.name: f"Give {argument}={name}({field.name}=...)" for field in dataclasses.fields(group)}
+def _moved(group, place):
+    """Return {field: where it belongs} for the options of a group; `place` has "{}" for the field."""
+    return {field.name: f"Give {place.format(field.name + '=...')}" for field in dataclasses.fields(group)}
 
 
+# Arguments of tf.data, Keras and Grain -> ours, or what to do instead.
+ELSEWHERE = {
+    "worker_count": "num_workers",
+    "num_parallel_calls": "num_workers",
+    "use_multiprocessing": "Give workers=slipring.Workers(start_method=...)",
+    "num_threads": "Give workers=slipring.Workers(fetch_threads=...)",
+    "drop_remainder": "drop_last",
+    "max_queue_size": "prefetch_factor",
+    "worker_buffer_size": "prefetch_factor",
+    "buffer_size": "shuffle_buffer",
+    "shuffle": "shuffle_buffer",
+    "deterministic": "in_order",
+    "num_epochs": "Iterate the loader once for each epoch",
+    "repeat": "Iterate the loader once for each epoch",
+    "transforms": "Transform samples in the dataset, or batches in collate_fn",
+    "operations": "Transform samples in the dataset, or batches in collate_fn",
+    "shard_options": "Give batch_sampler=slipring.BatchSampler(..., rank=, world_size=)",
+}
 # Arguments that loaders do not have -> where they belong.
 MOVED = {
-    **_moved(Workers, "workers"),
-    **_moved(Memory, "memory"),
-    **{
-        name: text.replace("(", "(..., ")
-        for name, text in _moved(Device, "device").items()
-        if name != "device"
-    },
+    **_moved(Workers, "workers=slipring.Workers({})"),
+    **_moved(Memory, "memory=slipring.Memory({})"),
+    **_moved(Device, "device=slipring.torch.Device(..., {})"),
     "on_worker_death": "Give workers=slipring.Workers(on_death=...)",
     "transform_device": "Give device=slipring.torch.Device(..., transform=...)",
     "devices": "Give device=[...], a sequence of devices",
@@ -385,7 +399,7 @@ def declares(
     """Give a loader the options of a TypedDict above: see `slipring._core.declare.declares`."""
     options = declare.rules(declared, (FlowOptions, CommonOptions))
     moved = {name: text for name, text in MOVED.items() if "device" in options or "device=" not in text}
-    return declare.declares(options, defaults=defaults, **{**moved, **known})
+    return declare.declares(options, defaults=defaults, **{**ELSEWHERE, **moved, **known})
 
 
 class _Explicit(TypedDict, total=False):
@@ -473,13 +487,7 @@ class Options:
     def check_dataset(self, is_stream: bool, dataset: Any) -> None:
         """Check what depends on the kind of dataset."""
         if is_stream:
-            given = self._given("shuffle", "sampler", "batch_sampler")
-            given += [n for n in ("chunk_size", "fetch_threads") if getattr(self.workers, n) is not None]
-            if given:
-                raise ValueError(
-                    f"{', '.join(given)} cannot be used with an iterable dataset ({type(dataset).__name__}): "
-                    "it sets its own order, one sample after the other"
-                )
+            self.check_stream(dataset)
         self._check_order(is_stream, dataset)
         name = type(dataset).__name__
         if is_stream and self.rank is not None:
@@ -502,6 +510,16 @@ class Options:
                 raise ValueError(f"chunk_size={self.workers.chunk_size} splits a batch into samples, {whole}")
             if self.collate_fn is not None:
                 raise ValueError(f"collate_fn puts samples together, {whole}")
+
+    def check_stream(self, dataset: Any) -> None:
+        """Refuse what an iterable dataset cannot have."""
+        given = self._given("shuffle", "sampler", "batch_sampler")
+        given += [name for name in ("chunk_size", "fetch_threads") if getattr(self.workers, name) is not None]
+        if given:
+            raise ValueError(
+                f"{', '.join(given)} cannot be used with an iterable dataset ({type(dataset).__name__}): "
+                "it sets its own order, one sample after the other"
+            )
 
     def _check_order(self, is_stream, dataset):
         """Check what says which samples there are, and in which order."""

@@ -310,7 +310,7 @@ def test_torchs_face_reads_by_threads_too_and_through_a_subset():
         with DataLoader(subset, 8, num_workers=num_workers, workers=Workers(fetch_threads=4)) as loader:
             batches = list(loader)
             assert torch.cat([which for which, _ in batches]).tolist() == list(range(24))
-    with pytest.raises(ValueError, match="fetch_threads=4 reads samples by their indices"):
+    with pytest.raises(ValueError, match="fetch_threads cannot be used with an iterable dataset"):
         DataLoader(iterated(torch), workers=Workers(fetch_threads=4))
 
 

@@ -137,33 +137,13 @@ def refuse(given: Mapping[str, Any], refused: Mapping[str, str], loader: str) ->
             raise ValueError(f"{value} cannot be given to {loader}: {why}")
 
 
-# The names of tf.data, Keras and Grain -> ours, or what to do in their place.
-_ELSEWHERE = {
-    "worker_count": "num_workers",
-    "num_parallel_calls": "num_workers",
-    "use_multiprocessing": "Give workers=slipring.Workers(start_method=...)",
-    "num_threads": "Give workers=slipring.Workers(fetch_threads=...)",
-    "drop_remainder": "drop_last",
-    "max_queue_size": "prefetch_factor",
-    "worker_buffer_size": "prefetch_factor",
-    "buffer_size": "shuffle_buffer",
-    "shuffle": "shuffle_buffer",
-    "deterministic": "in_order",
-    "num_epochs": "Iterate the loader once for each epoch",
-    "repeat": "Iterate the loader once for each epoch",
-    "transforms": "Transform samples in the dataset, or batches in collate_fn",
-    "operations": "Transform samples in the dataset, or batches in collate_fn",
-    "shard_options": "Give batch_sampler=slipring.BatchSampler(..., rank=, world_size=)",
-}
-
-
 def advice(name: str, names: Iterable[str], known: Mapping[str, str]) -> str:
     """Return what to say of an argument that is none of `names`; `known` tells of the names of other loaders."""
-    for meant in (known.get(name, ""), _ELSEWHERE.get(name, "")):
-        if meant in names:
-            return f". Did you mean {meant!r}?"
-        if " " in meant:
-            return f". {meant}"
+    meant = known.get(name, "")
+    if meant in names:
+        return f". Did you mean {meant!r}?"
+    if " " in meant:
+        return f". {meant}"
     near = difflib.get_close_matches(name, names, 1)
     return f". Did you mean {near[0]!r}?" if near else ""
 

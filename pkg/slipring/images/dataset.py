@@ -185,7 +185,7 @@ class ImageDataset(abc.ABC):
         """Return (bytes of the image, target) at `index`."""
 
     def read_many(self, indices: list[int]) -> Sequence[tuple[Buffer, Any] | None] | None:
-        """Return the same of several, by the worker's `fetch_threads`; None for what is to be read in its turn."""
+        """Return several samples, read by the worker's threads; None for those that are read in their turn."""
         return read_ahead(self._read_or_fail, indices)
 
     def _read_or_fail(self, index):

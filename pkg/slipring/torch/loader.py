@@ -252,11 +252,8 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
                 f"{type(dataset).__name__}: torch's get_worker_info() cannot tell threads of a process apart. Use one, "
                 "or processes"
             )
-        if self.workers.fetch_threads is not None and iterable_dataset:
-            raise ValueError(
-                f"fetch_threads={self.workers.fetch_threads} reads samples by their indices; {type(dataset).__name__} "
-                "is an iterable dataset, which gives one after the other"
-            )
+        if iterable_dataset:
+            core.check_stream(dataset)
 
     def _begin(self):
         self._engines = EngineCache()
