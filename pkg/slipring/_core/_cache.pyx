@@ -39,7 +39,7 @@ NAMES = ("hits", "misses", "stored", "stored_bytes", "refused_budget", "refused_
 @cython.auto_pickle(False)
 @cython.internal
 cdef class Mapping:
-    """The cache's memory in this process: whoever has a view on an entry keeps it."""
+    """The cache's memory in this process; every view on an entry keeps it."""
 
     cdef c.sr_cache *ptr
 
@@ -53,7 +53,7 @@ cdef class Mapping:
 @cython.auto_pickle(False)
 @cython.internal
 cdef class Claim:
-    """An entry that the calling thread makes; without a store nobody has made it."""
+    """An entry that the calling thread makes; if nothing is stored in it, the entry does not exist."""
 
     cdef Mapping mapping
     cdef c.sr_fill fill
@@ -113,7 +113,7 @@ cdef class Core:
         return fd
 
     def _info(self):
-        """Return a dict of what the cache says of itself."""
+        """Return a dict of the cache's counters and sizes."""
         cdef c.sr_cache_info info
         c.sr_cache_describe(self.opened().ptr, &info)
         counts = {}
@@ -126,7 +126,7 @@ cdef class Core:
         }
 
     def _bind(self, uint64_t fingerprint, uint64_t samples, text):
-        """Say what is cached; raises CacheMismatch where it is something else."""
+        """Declare what is cached; raise CacheMismatch if the cache holds something else."""
         cdef char label[448]
         cdef bytes words = text.encode(errors="replace")[:447]
         memset(label, 0, sizeof(label))
@@ -137,7 +137,7 @@ cdef class Core:
                                 f"its own")
 
     def close(self):
-        """Let go of the cache. Views on entries stay good; the memory is free when the last process has gone."""
+        """Release the cache. Views on entries stay valid; the memory is freed when the last process releases it."""
         self.mapping = None
 
     @property
@@ -159,7 +159,7 @@ cdef class Core:
         return None
 
     def get(self, key, default=None):
-        """Return what is kept under a key, as views for reading alone; `default` where there is nothing.
+        """Return the value under a key, as read-only views; `default` if there is none.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ cdef class Core:
         return value if rc == 0 else default
 
     def _peek(self, key, default):
-        """As `get`, but only a hit is counted: who misses goes on to `get_or_make`, or to `_missed`."""
+        """Return the same as `get`, but count only a hit: after a miss the caller calls `get_or_make` or `_missed`."""
         cdef int rc = 0
         cdef Mapping mapping = self.opened()
         try:
@@ -188,7 +188,7 @@ cdef class Core:
         return value
 
     def _missed(self):
-        """Count a miss whose value is made without the cache, unless there is room for it; whether there was none."""
+        """Return whether the cache has no room for another entry; if so, count a miss made without it."""
         cdef Mapping mapping = self.opened()
         cdef int rc = c.sr_cache_memory_available(mapping.ptr, self.typical)
         if rc == 0:
@@ -211,11 +211,11 @@ cdef class Core:
         return rc == 0
 
     def __bool__(self):
-        """Whether it is open: an empty cache is one, too."""
+        """Return whether the cache is open; an empty cache is true, too."""
         return self.mapping is not None
 
     def __len__(self):
-        """int: entries."""
+        """Return the number of entries."""
         cdef c.sr_cache_info info
         c.sr_cache_describe(self.opened().ptr, &info)
         return info.entries
@@ -223,23 +223,23 @@ cdef class Core:
     # ---- making
 
     def get_or_make(self, key, make):
-        """Return what is kept under a key; where there is nothing, ``make()``, which then is kept.
+        """Return the value under a key; if there is none, store and return ``make()``.
 
-        One process makes it. Others that ask meanwhile wait for it: that takes no longer than making it a second time,
-        and leaves the processor to others. Who has waited a second makes a value of its own, and does not keep it: the
-        one who makes it may be stopped. An exception of `make` is raised, and nothing is kept.
+        One process makes the value. Others that need it meanwhile wait: this takes no longer than making it a second
+        time, and leaves the CPU to others. A process that has waited for a second makes a value of its own and does
+        not store it, because the first process may be stopped. An exception of `make` is raised, and nothing is stored.
 
         Parameters
         ----------
         key : int
         make : callable
-            Takes nothing. It may ask the cache for other keys.
+            Called without arguments. It may use the cache for other keys.
 
         Returns
         -------
         object
-            Arrays in it are for reading alone, also where the cache had no room. Tensors are copies: torch knows none
-            that cannot be written to.
+            Its arrays are read-only, even if the cache had no room. Its tensors are copies, because torch has no
+            read-only tensors.
         """
         cdef Mapping mapping = self.opened()
         cdef uint64_t number = number_of(key), deadline = 0
@@ -293,20 +293,20 @@ cdef class Core:
                 claim.abandon()  # unless it has been stored
 
     def put(self, key, value):
-        """Keep a value under a key. Nothing happens where one is kept already.
+        """Store a value under a key. If there is one already, it stays.
 
         Parameters
         ----------
         key : int
         value : object
-            Whatever a batch may consist of: arrays, tensors, numbers, strings, and containers of these; other objects
-            are pickled.
+            Anything that a batch may contain: arrays, tensors, numbers, strings, and containers of these. Other
+            objects are pickled.
 
         Returns
         -------
         bool
-            Whether there is an entry now. False: the budget or the memory does not suffice, or another process has been
-            at it for a second.
+            Whether there is an entry now. False: the budget or the memory does not suffice, or another process has
+            been making the entry for more than a second.
         """
         self.get_or_make(key, lambda: value)
         return key in self
@@ -323,7 +323,7 @@ cdef class Core:
         return claim
 
     cdef object kept(self, Mapping mapping, uint64_t key, value, Claim claim, bint may_claim):
-        """What has been made, as it is given out: from its entry, or else packed alike."""
+        """Return a value as the cache returns it: from its entry, or else packed alike."""
         cdef sr_alloc_error why
         cdef Packed packed
         cdef int rc = 0
@@ -362,7 +362,7 @@ cdef class Core:
         return value if rc == 0 else packed.value()
 
     cdef int refused(self, Mapping mapping, int rc, sr_alloc_error *why) except -1:
-        """Count a refusal, and have one process say so once."""
+        """Count a refusal, and let one process report it once."""
         cdef bint budget = rc == -ENOSPC and why.limit not in LIMITS
         if rc == -ENOSPC:
             c.sr_cache_count(mapping.ptr, c.SR_REFUSED_BUDGET if budget else c.SR_REFUSED_MEMORY, 1)
@@ -377,7 +377,7 @@ cdef class Core:
 
 
 cdef uint64_t number_of(key) except? 0xFFFFFFFFFFFFFFFE:
-    """A key as the index has it; TypeError or ValueError for what is none."""
+    """Return a key as the index stores it; raise TypeError or ValueError if it is not valid."""
     if isinstance(key, bool):
         raise TypeError(f"key must be an int, not {shown(key)}")
     value = operator.index(key)

@@ -49,29 +49,19 @@ assert PARTICIPANT.itemsize == sizeof(w.sr_participant_view)
 
 
 class NoSegment(ValueError):
-    """What was to be watched is no segment, or none that this version reads."""
+    """A file that is not a segment, or that this version cannot read."""
 
 
 class InRecordFile(NoSegment):
-    """The segment's controls lie in a record file."""
+    """A segment whose controls lie in a record file."""
 
 
 @cython.auto_pickle(False)
 cdef class Watch:
     """A segment's header, participants, slots and records, read only.
 
-    Parameters
-    ----------
-    fd : int
-        Of the segment's file, or of its record file; not kept.
-    copy : bool
-        Read all of it now: a file that anybody may cut short.
-
-    Raises
-    ------
-    NoSegment
-        With the reason.
-    OSError
+    `fd` is the segment's file or its record file; it is not kept. `copy`: read all of it now, because anyone may
+    truncate the file. The constructor raises NoSegment with the reason, or OSError.
     """
 
     cdef w.sr_watch *ptr
@@ -109,18 +99,18 @@ cdef class Watch:
         }
 
     def records(self, uint64_t first=0):
-        """Return those from that number on which can be had, as an array of `RECORD`."""
+        """Return the records that are still available, from number `first` on, as an array of `RECORD`."""
         made = np.empty(w.SR_RECORDS, RECORD)
         cdef w.sr_record_view *at = <w.sr_record_view *> cnp.PyArray_DATA(made)
         return numbered(made[:w.sr_watch_records(self.ptr, first, at, w.SR_RECORDS)])
 
     def slowest(self, bint samples=False):
-        """Return the batches whose making took longest, or those with the slowest samples; an array of `RECORD`."""
+        """Return the batches that took longest to make, or those with the slowest samples, as an array of `RECORD`."""
         made = np.empty(w.SR_SLOWEST, RECORD)
         return numbered(made[:w.sr_watch_slowest(self.ptr, samples, <w.sr_record_view *> cnp.PyArray_DATA(made))])
 
     def totals(self):
-        """Return (sums, stages): a dict of sums, and of stage -> (sum, most, counts) of ns."""
+        """Return (sums, stages): a dict of sums, and a dict of stage -> (sum, maximum, counts) of ns."""
         made = np.empty(w.SR_SUMS, np.uint64)
         w.sr_watch_totals(self.ptr, <uint64_t *> cnp.PyArray_DATA(made))
         names = (
@@ -131,7 +121,7 @@ cdef class Watch:
         return sums, {n: (int(s[0]), int(s[1]), s[2:].astype(np.int64)) for n, s in zip(STAGES, stages)}
 
     def slots(self):
-        """Return the slots that have been used, and are not just changing; an array of `SLOT`."""
+        """Return the slots that have been used and are not changing at the moment, as an array of `SLOT`."""
         cdef w.sr_segment_info o
         w.sr_watch_segment(self.ptr, &o)
         made = np.empty(o.high_water, SLOT)
@@ -146,7 +136,7 @@ cdef class Watch:
         return made[:n]
 
     def participants(self):
-        """Return all participants, the consumer first; an array of `PARTICIPANT`."""
+        """Return all participants, the consumer first, as an array of `PARTICIPANT`."""
         cdef w.sr_segment_info o
         w.sr_watch_segment(self.ptr, &o)
         made = np.empty(o.n_participants, PARTICIPANT)
@@ -158,6 +148,6 @@ cdef class Watch:
 
 
 cdef object numbered(records):
-    """Have the epochs of an array of `RECORD` be their numbers alone; returns it."""
+    """Reduce the epochs of an array of `RECORD` to their numbers; return the array."""
     records["epoch"] &= np.uint64((1 << EPOCH_BITS) - 1)
     return records

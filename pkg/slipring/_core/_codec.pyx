@@ -60,14 +60,14 @@ cdef Tree _last = None          # the one asked for last: mostly it is that agai
 @cython.no_gc
 @cython.auto_pickle(False)
 cdef class Node:
-    """A container, or the place of a leaf."""
+    """A container, or the position of a leaf."""
 
 
 @cython.final
 @cython.no_gc
 @cython.auto_pickle(False)
 cdef class Tree:
-    """A definition, and what it says."""
+    """A treedef, and its parsed form."""
 
     cdef bint has(self, const char *data, uint64_t n) noexcept:
         return (<uint64_t> PyBytes_GET_SIZE(self.definition) == n
@@ -86,7 +86,7 @@ cdef Node node_of(tuple parsed):
 
 
 cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil:
-    """Hash a definition, eight bytes at a time."""
+    """Hash a treedef, eight bytes at a time."""
     cdef uint64_t h = <uint64_t> 0xCBF29CE484222325 ^ n, word
     cdef uint64_t i = 0
     while i < n:
@@ -99,12 +99,7 @@ cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil:
 
 
 cdef Tree tree_of(const char *data, uint64_t n, uint64_t key):
-    """Return the tree of a definition, from the cache where the very bytes are known.
-
-    Raises
-    ------
-    CorruptBatch
-    """
+    """Return the tree of a treedef, from the cache if the very bytes are known; raise CorruptBatch if it is invalid."""
     global _last
     cdef Tree tree = _last
     if tree is None or tree.key != key or not tree.has(data, n):
@@ -137,7 +132,7 @@ cdef Tree read(const char *data, uint64_t n, uint64_t key):
 
 @cython.final
 cdef class Views:
-    """Lets Python code see bytes of a slot without owning them: keeps `base` alive."""
+    """A buffer that lets Python code see bytes of a slot without owning them: it keeps `base` alive."""
 
     cdef object base
     cdef char *at
@@ -276,7 +271,7 @@ cdef class Decoder:
             raise foreign_module("tensor").unusable(array, node.data, error) from None
 
     cdef object unpickle(self, const sr_leaf *record, char *at):
-        """[n + 1 lengths, then the pickle and its n buffers, each on a boundary of 64 bytes]"""
+        """Unpickle a leaf: [n + 1 lengths, then the pickle and its n buffers, each on a boundary of 64 bytes]."""
         cdef uint64_t count = record.extra, i, length, offset
         if count >= record.nbytes // 8:
             raise CorruptBatch(f"a worker sent an object of {count} buffers in {record.nbytes} bytes")
@@ -340,7 +335,7 @@ cdef class Decoder:
 
 
 cdef cnp.dtype dtype_of(const sr_leaf *record, data):
-    """The dtype of an array leaf; one that has objects in it never comes from here."""
+    """Return the dtype of an array leaf; it never contains objects."""
     cdef int num = record.dtype
     if num == DTYPE_DEFINED:
         if not isinstance(data, np.dtype):
@@ -363,7 +358,7 @@ cdef cnp.dtype dtype_of(const sr_leaf *record, data):
 
 
 cdef object element(array):
-    """The only element of an array."""
+    """Return the only element of an array."""
     if array.dtype.kind == "U":
         # numpy makes a str of whatever it finds, also one that Python cannot bear.
         codes = array.reshape(-1).view(array.dtype.byteorder + "u4")
@@ -380,7 +375,7 @@ cdef object text(bytes data, uint64_t start, uint64_t end):
 
 
 cdef list strings(const sr_leaf *record, const char *at):
-    """[n + 1 ends, then the bytes of n texts]"""
+    """Return the texts of a leaf: [n + 1 ends, then the bytes of n texts]."""
     cdef uint64_t count = record.extra, i, head, start = 0, end, room
     if count >= record.nbytes // 8:
         raise CorruptBatch(f"a worker sent a list of {count} texts in {record.nbytes} bytes")
@@ -402,7 +397,7 @@ cdef list strings(const sr_leaf *record, const char *at):
 
 
 cdef list numbers(const sr_leaf *record, const char *at):
-    """[n numbers of 8 bytes]"""
+    """Return the numbers of a leaf: [n numbers of 8 bytes]."""
     cdef uint64_t count = record.extra, i
     cdef int64_t integer
     cdef double real
@@ -420,7 +415,7 @@ cdef list numbers(const sr_leaf *record, const char *at):
 
 
 def foreign_module(name):
-    """The module that packs and restores the leaves of another library."""
+    """Return the module that packs and restores the leaves of another library."""
     module = _foreign.get(name)
     if module is None:
         module = _foreign[name] = importlib.import_module(FOREIGN[name])
@@ -430,7 +425,7 @@ def foreign_module(name):
 cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, bint fixed):
     """Return the value that `result` describes.
 
-    Arrays are views with `base` as their owner; `fixed`: for reading alone.
+    Arrays are views with `base` as their owner. `fixed`: they are read-only.
     """
     cdef Decoder d = Decoder.__new__(Decoder)
     cdef uint64_t table = <uint64_t> result.n_leaves * sizeof(sr_leaf)
@@ -462,23 +457,10 @@ COPY = {"auto": AUTO, "always": ALWAYS, "never": NEVER}  # by the value of an ar
 
 
 def receive(Ring ring, uint32_t slot, int copy):
-    """Take a READY slot.
+    """Take a READY slot; return (kind, value), or raise CorruptBatch.
 
-    Parameters
-    ----------
-    copy : COPY_AUTO, COPY_ALWAYS or COPY_NEVER
-        AUTO copies when a lease would leave fewer than two slots circulating.
-
-    Returns
-    -------
-    kind : int
-        SR_BATCH, SR_ERROR or SR_END.
-    value
-        The batch; for SR_ERROR the error's fields, for SR_END the mark's.
-
-    Raises
-    ------
-    CorruptBatch
+    The kind is SR_BATCH, SR_ERROR or SR_END. The value is the batch, the error's fields, or the fields of the end mark.
+    COPY_AUTO copies if a lease would leave fewer than two slots circulating.
     """
     cdef int kind = 0
     value = receive_kind(ring, slot, copy, &kind)
@@ -486,14 +468,14 @@ def receive(Ring ring, uint32_t slot, int copy):
 
 
 cdef object receive_kind(Ring ring, uint32_t slot, int copy, int *kind):
-    """`receive`; its first result goes to *kind."""
+    """Take a READY slot as `receive` does; store the kind in `*kind`."""
     cdef Lease lease = take(ring, SR_CONSUMER, slot)
     kind[0] = lease.result.kind
     return unpack(lease, copy)
 
 
 cdef object unpack(Lease lease, int copy):
-    """What lies in a leased slot: views that keep the lease, or a copy where `copy` says so."""
+    """Return the value of a leased slot: views that keep the lease, or a copy if `copy` says so."""
     cdef sr_result result = lease.result
     cdef uint64_t begun = clock() if result.pickled else 0
     if result.kind == SR_BATCH and copy != NEVER and (copy == ALWAYS or lease.ring.in_circulation() < 2):
@@ -506,7 +488,7 @@ cdef object unpack(Lease lease, int copy):
 
 
 cdef object decode_copy(Lease lease, sr_result *result):
-    """The same value, in memory of its own; the slot is free afterwards."""
+    """Return the same value in memory of its own; the slot is free afterwards."""
     cdef uint64_t n = result.bytes if result.bytes < lease.limit else lease.limit
     own = np.empty(n + SR_LEAF_ALIGN, np.uint8)
     cdef char *start = <char *> cnp.PyArray_DATA(own)
@@ -522,9 +504,9 @@ cdef object decode_copy(Lease lease, sr_result *result):
 
 def probe(data, uint64_t table_off, uint32_t n_leaves, uint64_t def_off, uint32_t def_bytes,
           uint64_t bytes_used, def_hash=None):
-    """Decode a payload given as a writable buffer: the door for fuzzers and tests of malformed payloads.
+    """Decode a payload given as a writable buffer: the entry point for fuzzers and tests of malformed payloads.
 
-    `def_hash` is the definition's right hash unless given.
+    `def_hash` is the treedef's hash; None: the right one.
     """
     cdef unsigned char[::1] view = data
     cdef uint64_t n = view.shape[0]

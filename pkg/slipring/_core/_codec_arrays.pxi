@@ -47,19 +47,19 @@ cdef dict _NAMES = {
 
 @cython.final
 cdef class AsTensor:
-    """An array that the consumer is to see as a torch tensor."""
+    """An array that the consumer receives as a torch tensor."""
 
     cdef str name(self):
         return <str> _NAMES[cnp.PyArray_TYPE(self.array)]
 
 
 cdef object tensor_class():
-    """torch.Tensor, without importing torch: where there is a tensor, torch is there."""
+    """Return torch.Tensor without importing torch: if there is a tensor, torch has been imported."""
     return getattr(sys.modules.get("torch"), "Tensor", None)
 
 
 cdef bint is_tensor(value):
-    """Whether it is a torch tensor."""
+    """Return whether a value is a torch tensor."""
     kind = tensor_class()
     return kind is not None and isinstance(value, kind)
 
@@ -83,7 +83,7 @@ def empty(shape, dtype=float):
     In a worker's `collate_fn`, or where samples are not put together (``batch_size=None``), the array already
     lies where the consumer will read it, so a batch made of it is not copied; so it does in ``__getitem__``,
     ``__getitems__`` or a transform, if there is a `collate_fn`. Elsewhere it is ``numpy.empty(shape, dtype)``:
-    with the default collation, and where several workers share a batch (`chunk_size`), each sample is copied to
+    with the default collation, and where several workers share a batch, each sample is copied to
     its row.
 
     Parameters
@@ -125,7 +125,7 @@ def empty(shape, dtype=float):
 
 
 cdef object made(shape, dtype):
-    """An array of numpy's; its errors name neither argument."""
+    """Return an ordinary numpy array; the errors name neither argument."""
     try:
         return np.empty(shape, dtype)
     except (TypeError, ValueError) as error:
@@ -134,7 +134,7 @@ cdef object made(shape, dtype):
 
 
 def reserve(shape, dtype):
-    """As `empty`, also in a range of a batch that several workers share: for arrays that nobody keeps."""
+    """Return an array as `empty` does, also in a range of a batch that several workers share; nobody may keep it."""
     cdef Fill fill = current_fill()
     cdef cnp.dtype descr = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
     if fill is None or descr.subdtype is not None or not is_fixed(descr):
@@ -157,7 +157,7 @@ cdef int is_fixed(cnp.dtype descr) except -1:
 
 
 cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr):
-    """A new array in the fill's slot."""
+    """Return a new array in the slot of a `Fill`."""
     cdef cnp.npy_intp dims[64]
     cdef uint64_t nbytes = descr.itemsize
     cdef int i, n = <int> len(shape)
@@ -175,7 +175,7 @@ cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr):
 
 cdef object array_over(char *at, int ndim, cnp.npy_intp *shape, cnp.npy_intp *strides, cnp.dtype descr,
                        object base):
-    """An array over memory that `base` (None: the caller) keeps alive; `strides` NULL: C's."""
+    """Return an array over memory that `base` (None: the caller) keeps alive; `strides` NULL: C's."""
     Py_INCREF(descr)  # the call takes it, also when it fails
     array = <cnp.ndarray> PyArray_NewFromDescr(
         <PyTypeObject *> cnp.ndarray, descr, ndim, shape, strides, at,
@@ -189,7 +189,7 @@ cdef object array_over(char *at, int ndim, cnp.npy_intp *shape, cnp.npy_intp *st
 
 
 cdef void copy_in(char *to, const char *source, uint64_t nbytes) noexcept:
-    """memcpy, without the GIL when it takes long."""
+    """Copy memory, without the GIL if it takes long."""
     copy_rows(to, &source, 1, nbytes)
 
 
@@ -210,7 +210,7 @@ cdef void copy_row(char *to, const char *source, uint64_t nbytes, bint large) no
 
 
 cdef void copy_rows(char *to, const char **sources, uint64_t n, uint64_t nbytes) noexcept:
-    """Copy `n` pieces of `nbytes` each, one behind the other."""
+    """Copy `n` pieces of `nbytes` each, one after the other."""
     cdef uint64_t i
     if n * nbytes < BIG_COPY:
         for i in range(n):
@@ -231,9 +231,9 @@ cdef void copy_rows(char *to, const char **sources, uint64_t n, uint64_t nbytes)
 
 
 cdef bint order_of(cnp.ndarray value, cnp.npy_intp *strides, uint64_t *order) noexcept:
-    """Say how an array of at most SR_MAX_DIMS dimensions is to lie; whether its bytes lie so already.
+    """Choose how an array of at most SR_MAX_DIMS dimensions is to lie; return whether its bytes lie so already.
 
-    *order is 0 for C's order. An array with gaps is to lie as torch's ``clone`` puts it: without them, in the
+    `*order` is 0 for C's order. An array with gaps is to lie as torch's ``clone`` lays it out: without them, in the
     order of its strides.
     """
     cdef int n = cnp.PyArray_NDIM(value), d, i
@@ -267,7 +267,7 @@ cdef bint order_of(cnp.ndarray value, cnp.npy_intp *strides, uint64_t *order) no
 
 
 cdef void sort(int n, const cnp.npy_intp *shape, const cnp.npy_intp *strides, int *outwards) noexcept:
-    """Dimensions from the innermost to the outermost, in the very order of torch's infer_dense_strides."""
+    """Sort dimensions from the innermost to the outermost, in the very order of torch's infer_dense_strides."""
     cdef int i, inner, outer
     cdef cnp.npy_intp a, b
     for i in range(n):
@@ -287,7 +287,7 @@ cdef void sort(int n, const cnp.npy_intp *shape, const cnp.npy_intp *strides, in
 
 cdef bint strides_in(uint64_t order, int ndim, const cnp.npy_intp *shape, cnp.npy_intp itemsize,
                      cnp.npy_intp *strides) noexcept:
-    """Whether `order` is one of so many dimensions; *strides are those of an array that lies in it."""
+    """Return whether `order` is valid for `ndim` dimensions; store the strides of such an array in `*strides`."""
     cdef int i, d
     cdef unsigned int seen = 0
     cdef cnp.npy_intp step = itemsize

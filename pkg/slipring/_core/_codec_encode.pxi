@@ -35,9 +35,9 @@ BATCH, ERROR, END = SR_BATCH, SR_ERROR, SR_END
 
 
 cdef class Definition:
-    """The definition of a batch's tree, which pytree.py reads; docs/codec.md has the format.
+    """The treedef of a batch, which pytree.py reads; docs/codec.md has the format.
 
-    Bytes that grow node by node; the buffer is kept from one definition to the next.
+    Its bytes grow node by node. The buffer is kept from one treedef to the next.
     """
 
     cdef char *defs
@@ -79,7 +79,7 @@ cdef class Definition:
         return self.text((<str> cls.__qualname__).encode("utf-8", "surrogatepass"))
 
     cdef bint key(self, key, int depth) except *:
-        """Write a dict's key; False if it is of no type that definitions know."""
+        """Write a dict's key; return False if treedefs have no form for its type."""
         cdef int64_t integer
         cdef int overflow = 0
         cdef double real
@@ -117,7 +117,7 @@ cdef class Definition:
 
 @cython.final
 cdef class Encoder(Definition):
-    """Flattens one value after the other; keeps its buffers. One per worker."""
+    """An encoder that flattens one value after the other and keeps its buffers. One per worker."""
 
     cdef Room room  # where the value goes
     cdef sr_leaf *leaves
@@ -138,7 +138,7 @@ cdef class Encoder(Definition):
     # ---- leaves
 
     cdef sr_leaf *record(self, int kind) except NULL:
-        """A new record; it is good until the next one is made."""
+        """Return a new record; the pointer is valid until the next one is made."""
         if self.n_leaves == self.n_records:
             many = max(64, 2 * self.n_records)
             grown = <sr_leaf *> PyMem_Realloc(self.leaves, many * sizeof(sr_leaf))
@@ -152,9 +152,10 @@ cdef class Encoder(Definition):
         return leaf
 
     cdef bint is_repeated(self, owner, uint32_t kind, cnp.ndarray array=None, dtype=None, uint64_t order=0) except *:
-        """Write a node that names the leaf of the same source; False if there is none, and the next leaf is of this.
+        """Write a node that names the leaf of the same source; return False if there is none.
 
-        `array`: it is dense in that order, and others of the same address, shape and dtype are the same source.
+        After False, the next leaf is of this source. `array`: it is dense in that order, and others of the same
+        address, shape and dtype are the same source.
         """
         cdef Source new
         cdef Source *found
@@ -199,7 +200,7 @@ cdef class Encoder(Definition):
         return cnp.PyArray_EquivTypes(a, b)
 
     cdef int blob(self, int kind, bytes data) except -1:
-        """A leaf of plain bytes."""
+        """Write a leaf of plain bytes."""
         cdef uint64_t n = PyBytes_GET_SIZE(data)
         cdef char *at = self.room.alloc(n, SR_LEAF_ALIGN)
         copy_in(at, PyBytes_AS_STRING(data), n)
@@ -209,10 +210,10 @@ cdef class Encoder(Definition):
 
     cdef int array(self, cnp.ndarray value, int kind, str name, owner=None, bint borrowed=True,
                    uint8_t flags=0) except -1:
-        """An array leaf; where its bytes lie in the slot already, only a record is written.
+        """Write an array leaf; if its bytes already lie in the slot, write only a record.
 
-        `name` is a torch dtype's. An array whose dtype has no text is pickled. `owner` is the user's object, which is
-        no new leaf if it is repeated; `borrowed`: the array is over its memory.
+        `name` is the name of a torch dtype. An array whose dtype has no text is pickled. `owner` is the user's object,
+        which is no new leaf if it is repeated. `borrowed`: the array is over the owner's memory.
         """
         cdef cnp.dtype descr = <cnp.dtype> cnp.PyArray_DESCR(value)
         cdef int num = cnp.PyArray_TYPE(value), i
@@ -281,7 +282,7 @@ cdef class Encoder(Definition):
         return 0
 
     cdef bint numbers(self, list values, int kind) except -1:
-        """A leaf of Python's numbers; False if one of them needs more than 64 bits."""
+        """Write a leaf of Python's numbers; return False if one of them needs more than 64 bits."""
         cdef Py_ssize_t n = len(values), i
         cdef int overflow = 0
         cdef char *at = self.room.alloc(8 * <uint64_t> n, SR_LEAF_ALIGN)
@@ -300,11 +301,11 @@ cdef class Encoder(Definition):
         return True
 
     cdef int pickled_leaf(self, value) except -1:
-        """A leaf for what has no form of its own; a repeated object is no new leaf."""
+        """Write a leaf for a value that has no form of its own; a repeated object is no new leaf."""
         return 0 if self.is_repeated(value, LEAF_OBJECT) else self.object_leaf(value)
 
     cdef int object_leaf(self, value) except -1:
-        """The last resort: pickle protocol 5, its buffers out of band, and those of tensors wherever torch is."""
+        """Pickle a value as the last resort: protocol 5, its buffers out of band; with torch, those of tensors too."""
         cdef Py_buffer piece
         cdef list buffers = []
         if tensor_class() is None:
@@ -333,7 +334,7 @@ cdef class Encoder(Definition):
         return self.tag(b"L")
 
     cdef int foreign(self, value, kind) except -1:
-        """Values of other libraries that have a form of their own, or else a pickle."""
+        """Write a value of another library in its own form, or else as a pickle."""
         module = getattr(kind, "__module__", None)
         if type(module) is str:
             module = (<str> module).partition(".")[0]
@@ -354,7 +355,7 @@ cdef class Encoder(Definition):
     # ---- nodes
 
     cdef int add(self, value, int depth) except -1:
-        """Write one node and all below it."""
+        """Write one node and all nodes below it."""
         cdef int64_t integer
         cdef int overflow = 0
         cdef double real
@@ -452,7 +453,7 @@ cdef class Encoder(Definition):
         return 0
 
     cdef bint can_be_made(self, kind) except *:
-        """Whether the other side finds this class, and can make its objects from leaves alone."""
+        """Return whether the consumer can find this class and make its objects from leaves alone."""
         known = self.found.get(kind)
         if known is None:
             plain = pytree.is_plain_namedtuple(kind) or pytree.is_plain_dataclass(kind)
@@ -463,10 +464,9 @@ cdef class Encoder(Definition):
     # ---- a whole value
 
     cdef int encode(self, Room room, list box, int kind, sr_result *result, Fill apart=None) except -1:
-        """Flatten ``box.pop()`` into a room; *result is what a publish needs.
+        """Flatten ``box.pop()`` into a room; `*result` is what a publish needs.
 
-        `apart`: the fill that the room is, where whoever takes it is to share no byte with code that still has an
-        array of its slot.
+        `apart` is the room's `Fill` if the consumer must share no byte with code that still has an array of its slot.
         """
         if self.room is not None:
             raise RuntimeError("this Encoder is at work already: each worker needs its own")
@@ -490,10 +490,10 @@ cdef class Encoder(Definition):
         return 0
 
     cdef int set_apart(self) except -1:
-        """Copy what lay in the slot before it was encoded to where nobody has an array yet.
+        """Copy what lay in the slot before the encoding to memory where no code has an array yet.
 
-        All of it, in one piece: who is left does not tell what it refers to, and leaves that share bytes go
-        on doing so.
+        All of it is copied in one piece. The arrays that remain do not tell what they refer to, and leaves that share
+        bytes must continue to share them.
         """
         cdef uint64_t first = self.low // SR_LEAF_ALIGN * SR_LEAF_ALIGN, n = self.high - first, by
         cdef char *at = self.room.alloc(n, SR_LEAF_ALIGN)
@@ -508,7 +508,7 @@ cdef class Encoder(Definition):
         return 0
 
     cdef int table(self, sr_result *result) except -1:
-        """Write leaf records and definition behind the leaves."""
+        """Write the leaf records and the treedef after the leaves."""
         cdef uint64_t table = <uint64_t> self.n_leaves * sizeof(sr_leaf)
         cdef uint64_t more = 0 if self.trailer is None else PyBytes_GET_SIZE(self.trailer)
         cdef char *at = self.room.alloc(table + self.n_defs + more, SR_LEAF_ALIGN)
@@ -532,8 +532,8 @@ cdef class Encoder(Definition):
                 bint moved=False):
         """Encode ``box.pop()`` into the slot and publish it.
 
-        `begun` and `fetched` (ns, as `_ring.now`) are when fetching began and ended: the statistics' times.
-        `moved`: whoever still refers to arrays in the slot has promised not to use them any more.
+        `begun` and `fetched` (ns, as `_ring.now`) are when fetching began and ended, for the statistics. `moved`: code
+        that still refers to arrays in the slot has promised not to use them any more.
         """
         cdef sr_result result
         self.encode(fill, box, kind, &result, None if moved else fill)
@@ -542,7 +542,7 @@ cdef class Encoder(Definition):
         fill.publish(&result)
 
     def stage(self, Fill fill not None, list box not None, int kind=SR_BATCH, uint64_t begun=0, uint64_t fetched=0):
-        """Encode what a range yields and end the range; True if this worker must finish the slot."""
+        """Encode what a range yields and end the range; return True if this worker must finish the slot."""
         cdef sr_result result
         self.encode(fill, box, kind, &result)  # the worker that puts the ranges together copies them
         if begun:
@@ -576,7 +576,7 @@ cdef class Encoder(Definition):
 @cython.final
 @cython.auto_pickle(False)
 cdef class Packed(Room):
-    """A value as a slot would carry it: what is kept of it is a copy, and what comes out of it cannot be written to."""
+    """A value packed as a slot would carry it: a copy, from which only read-only values are decoded."""
 
     def __dealloc__(self):
         give_back(self.payload)
@@ -604,13 +604,7 @@ cdef list idle = []  # encoders that no thread is using
 
 
 cdef Packed pack(value):
-    """A value in memory of its own.
-
-    Raises
-    ------
-    Exception
-        What pickling a part of it raises.
-    """
+    """Return a value packed in memory of its own; raise what pickling a part of it raises."""
     cdef Packed packed = Packed.__new__(Packed)
     cdef Encoder encoder
     try:
@@ -623,12 +617,12 @@ cdef Packed pack(value):
 
 
 cdef bint is_complete(tuple value) except *:
-    """Whether a namedtuple has its fields, and nothing besides."""
+    """Return whether a namedtuple has its fields and no other attributes."""
     return len(value) == len(type(value)._fields) and not getattr(value, "__dict__", None)
 
 
 cdef bint says_all(cnp.dtype descr) except *:
-    """Whether a dtype's number, size and text tell all of it."""
+    """Return whether a dtype's number, size and text describe it completely."""
     cdef int num = descr.type_num
     if (num < cnp.NPY_OBJECT or num == NPY_HALF) and descr is cnp.PyArray_DescrFromType(num):
         return True

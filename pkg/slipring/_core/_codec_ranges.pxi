@@ -10,13 +10,13 @@ from slipring.errors import CorruptBatch
 
 
 def range_done(Fill fill not None, uint64_t begun, uint64_t fetched):
-    """End a range whose rows lie in place; True if this worker must finish the slot."""
+    """End a range whose rows lie in place; return True if this worker must finish the slot."""
     fill.note(begun, fetched)
     return fill.range_done(NULL) == 1
 
 
 def range_lost(Fill fill not None, uint32_t why, uint64_t needed, uint64_t free):
-    """End a range whose error found no room in the slot: three numbers are kept. True as `range_done`."""
+    """End a range whose error has no room in the slot: keep three numbers. Return the same as `range_done`."""
     cdef sr_result result
     memset(&result, 0, sizeof(result))
     result.kind, result.pickled, result.table_off, result.def_off = SR_ERROR, why, needed, free

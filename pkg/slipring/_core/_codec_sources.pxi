@@ -22,9 +22,9 @@ cdef uint32_t NOTHING = <uint32_t> -1
 
 @cython.final
 cdef class Sources:
-    """What the leaves of a value were made of: if it occurs again, it is no new leaf.
+    """The objects from which the leaves of a value were made: an object that occurs again is no new leaf.
 
-    Keeps a reference to each owner. Otherwise its memory could be freed and become another owner's.
+    It keeps a reference to each owner. Otherwise its memory could be freed and become another owner's.
     """
 
     cdef Source *sources

@@ -97,7 +97,7 @@ cdef object collate(list values, str path, int depth):
 
 
 cdef list column(list values, key, first, str path):
-    """Element `key` of every mapping; all have the keys of `first`."""
+    """Return element `key` of every mapping; all have the keys of `first`."""
     cdef Py_ssize_t i
     cdef list out = []
     size = len(first)
@@ -112,7 +112,7 @@ cdef list column(list values, key, first, str path):
 
 
 cdef object collate_mapping(list values, first, str path, int depth):
-    """Other mappings: filled copies of the first, as torch makes them."""
+    """Collate mappings of other classes: the result is a filled copy of the first, as torch makes it."""
     parts = {k: collate(column(values, k, first, path), within(path, k), depth + 1) for k in first}
     return filled(first, parts)
 
@@ -175,7 +175,7 @@ cdef object collate_nothing(list values, str path):
 
 
 cdef object where(Py_ssize_t i):
-    """How to name a sample in a message: by its index in the dataset where that is known."""
+    """Return the name of a sample for a message: its index in the dataset if that is known."""
     cdef Fill fill = current_fill()
     if fill is not None and fill.rows is not None and i < len(fill.rows):
         return f"index {shown(fill.rows[i])}"
@@ -183,12 +183,12 @@ cdef object where(Py_ssize_t i):
 
 
 cdef str within(str path, key):
-    """How to name what a mapping has for a key: nearly always a string, whose repr cannot raise."""
+    """Return the name of a mapping's item for a message. The key is nearly always a string, whose repr cannot raise."""
     return f"{path}[{key!r}]" if type(key) is str else f"{path}[{shown(key)}]"
 
 
 cdef str said(what):
-    """A mapping's keys as `shown` has them; numbers, shapes and the names of types as they are."""
+    """Return a mapping's keys as `shown` does; numbers, shapes and the names of types stay as they are."""
     return shown(what) if type(what) is list else str(what)
 
 
@@ -238,14 +238,14 @@ cdef object stack_numbers(list values, str path):
 
 
 cdef object number_dtype(kind):
-    """The dtype of a number of that type; of Python's own: what a batch of nothing else gets."""
+    """Return the dtype of a number of that type; for Python's own types, that of a batch with nothing else."""
     if issubclass(kind, np.generic):
         return np.dtype(kind)
     return np.dtype(np.bool_ if kind is bool else np.float64 if issubclass(kind, float) else np.int64)
 
 
 cdef object stack_large(list values):
-    """Ints that need more than 63 bits: unsigned where that suffices, else they stay as they are."""
+    """Stack ints that need more than 63 bits: as unsigned if that suffices, otherwise they stay as they are."""
     if min(values) < 0 or max(values) >= 1 << 64:
         return values
     out = empty((len(values),), np.uint64)
@@ -257,7 +257,7 @@ cdef object stack_large(list values):
 
 
 cdef object stack_arrays(list values, str path):
-    """One array of all; the new first dimension counts samples."""
+    """Return one array of all samples; the new first dimension counts them."""
     cdef Py_ssize_t i, n = len(values)
     cdef bint same = True
     cdef cnp.ndarray first
@@ -292,7 +292,7 @@ cdef list as_arrays(list values, str path):
 
 
 cdef object common_dtype(list values, str path):
-    """What all samples' dtypes can be turned into without a change of meaning."""
+    """Return the dtype to which all samples can be converted without a change of meaning."""
     cdef Py_ssize_t i
     first = values[0].dtype
     for i in range(1, len(values)):

@@ -29,7 +29,7 @@ cdef object odd = ODD
 
 
 def is_stock(dict registered, dict stock):
-    """Whether two dicts have the very same entries: no user has registered types of collation."""
+    """Return whether two dicts have the very same entries: then no user has registered types of collation."""
     if len(registered) != len(stock):
         return False
     for kind, function in registered.items():
@@ -39,18 +39,11 @@ def is_stock(dict registered, dict stock):
 
 
 def collate_plain(samples):
-    """Return what torch's default_collate makes of plain samples; `ODD` if there is any other.
+    """Return what torch's default_collate makes of plain samples; `ODD` if there is any other sample.
 
-    Parameters
-    ----------
-    samples : list
-        Of arrays, ints, floats, bools, text, bytes, torch tensors, and dicts, lists, tuples and namedtuples
-        of them, of exactly these types.
-
-    Returns
-    -------
-    value
-        Arrays and numbers become `AsTensor`, torch tensors a tensor in the slot, tuples lists.
+    Plain samples are a list of arrays, ints, floats, bools, text, bytes, torch tensors, and dicts, lists, tuples and
+    namedtuples of them, of exactly these types. In the result, arrays and numbers are `AsTensor`, torch tensors are a
+    tensor in the slot, and tuples are lists.
     """
     if type(samples) is not list or not samples:
         return ODD
@@ -84,7 +77,7 @@ cdef object collate_torch(list values, bint transposed, int depth):
 
 
 cdef bint has_tensor(cnp.dtype descr) noexcept:
-    """Whether torch has tensors of that dtype."""
+    """Return whether torch has tensors of that dtype."""
     cdef int num = descr.type_num
     if not (num <= cnp.NPY_DOUBLE or num == NPY_HALF or num == cnp.NPY_CFLOAT or num == cnp.NPY_CDOUBLE):
         return False
@@ -114,7 +107,7 @@ cdef object torch_stack(list values):
 
 
 cdef object torch_stack_tensors(list values, kind):
-    """Contiguous CPU tensors of one shape and dtype, copied without a call into torch's operators."""
+    """Stack contiguous CPU tensors of one shape and dtype without a call into torch's operators."""
     cdef const DLApi *api = exchange(kind)
     cdef DLTensor first, other
     cdef const char **rows
@@ -148,7 +141,7 @@ cdef object torch_stack_tensors(list values, kind):
 
 
 cdef object torch_numbers(list values):
-    """One array of ints, floats or bools, all of the same kind."""
+    """Return one array of ints, floats or bools, all of the same kind."""
     out = stack_numbers(values, "")
     # Ints beyond 63 bits stay a list or become unsigned: torch refuses them.
     return odd if type(out) is list or out.dtype.kind == "u" else as_tensor(out)

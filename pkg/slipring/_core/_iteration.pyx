@@ -31,35 +31,20 @@ cdef object _exiting = exiting  # see there
 @cython.final
 @cython.auto_pickle(False)
 cdef class LoaderIterator:
-    """What ``iter(loader)`` returns; the first tasks are in flight with it.
+    """The iterator that ``iter(loader)`` returns. Its first tasks are in flight when it is made.
 
-    Several threads may call next(): each batch goes to one of them. Not for use in a forked child.
+    Several threads may call next(): each batch goes to one of them. A forked child must not use it.
 
-    Parameters
-    ----------
-    options : Options
-    engine : Engine
-    seed : int
-        The run's base seed, of 64 bits: what workers add their number to.
-    epoch : int
-        Of 64 bits; with `seed` and a sequence number it seeds a batch.
-    plan : iterator or Slices
-        What `slipring._core.source` makes: of indices, or whose turn it is.
-    on_end : callable
-        Called with the engine when the iteration is over.
-    rebuild : callable
-        Makes an exception of an error record: `slipring._core.error_record.rebuild`, or one of its signature.
-    first_seq : int
-        The number of the first batch that `plan` gives.
-    done : iterable of int
-        Sequence numbers that are not to be delivered: their indices are skipped.
-    patient : bool
-        Wait for a batch without a limit: somebody else sees to `timeout`.
-    eager : bool
-        Dispatch the next task before a batch is handed out, instead of when the one after it is asked for:
-        who leaves the iteration then has had as many made as with torch.
-    tuner : Tuner, optional
-        Changes the number of workers as the iteration goes on.
+    `seed` is the iteration's base seed of 64 bits, to which workers add their number. `epoch` has 64 bits; with `seed`
+    and a sequence number it seeds a batch. `plan` comes from `slipring._core.source` and yields indices, or which
+    worker is next. `on_end` is called with the engine when the iteration is over. `rebuild` makes an exception of an
+    error record; the default is `slipring._core.error_record.rebuild`.
+
+    `first_seq` is the sequence number of the first batch that `plan` yields. `done` has sequence numbers that are not
+    delivered: their indices are skipped. `patient`: wait for a batch without a limit, because other code handles
+    `timeout`. `eager`: dispatch the next task before a batch is handed out, not when the next batch is requested. A
+    loop that is left early has then had as many batches made as with torch. `tuner` changes the number of workers
+    during the iteration.
     """
 
     cdef object __weakref__
@@ -208,7 +193,7 @@ cdef class LoaderIterator:
         raise value
 
     cdef object make(self, engine, Task task, Lease lease, value):
-        """Make what is to be delivered of what was sent. It can be done again."""
+        """Make the object to deliver from what the worker sent. The call can be repeated."""
         if lease.result.kind == SR_ERROR:
             return self.rebuild(value, engine.pool.error_of(task.seq) if self.inline else None)
         if self.snapshots is not None:
@@ -218,7 +203,7 @@ cdef class LoaderIterator:
         return value
 
     cdef int delivered(self, engine, Task task, Lease lease) except -1:
-        """A batch, or an exception in its place, goes to who has asked."""
+        """Record that a batch, or an exception in its place, goes to the caller of next()."""
         self.last_seq, self.last_slot = <int64_t> task.seq, task.slot
         self.last_worker = task.worker
         if self.streams is not None:
@@ -228,7 +213,7 @@ cdef class LoaderIterator:
         return 0
 
     cdef int interrupted(self, engine, error, Task task, Lease lease, value, bint made) except -1:
-        """An exception has come in next(): see to it that no batch is lost by it, nor comes twice."""
+        """Handle an exception that came into next(), so that no batch is lost or delivered twice."""
         cdef bint outside
         mine = None
         if lease is not None and self._engine is not None:  # before all else, which a handler may interrupt
@@ -247,7 +232,7 @@ cdef class LoaderIterator:
         return 0
 
     cdef int look(self, engine) except -1:
-        """Between two batches: a warning that is an error to the user costs none of them."""
+        """Look at memory and workers between two batches. If a user turns a warning into an error, no batch is lost."""
         cdef uint64_t then = SR_FOREVER
         self.look_next = 0  # again, if something raises
         if self.resized is not None:
@@ -269,7 +254,7 @@ cdef class LoaderIterator:
         return 0
 
     cdef int change_workers(self, engine) except -1:
-        """Have as many workers as `resized` says, and as many tasks in flight; or leave it to the next run."""
+        """Adapt workers and tasks in flight to the options in `resized`, or leave that to the next iteration."""
         options = self.resized
         if not engine.fixed and options.num_workers <= engine.room:
             self.look_ahead = options.look_ahead
@@ -281,9 +266,9 @@ cdef class LoaderIterator:
         return 0
 
     def resize(self, options):
-        """Go on with the number of workers of these options, if what is made does not depend on it.
+        """Continue with the number of workers of these options if the batches do not depend on it.
 
-        Any thread may call. Where another one is in next(), that sees to it, within half a second.
+        Any thread may call it. If another thread is in next(), that thread applies it within half a second.
         """
         cdef unsigned long before
         self.resized, self.look_next = options, 0
@@ -302,7 +287,7 @@ cdef class LoaderIterator:
         return self._engine is not None
 
     cdef Task due_task(self, engine):
-        """Dispatch and wait; the task whose batch is to be delivered, None at the end."""
+        """Dispatch and wait; return the task whose batch is delivered next, None at the end."""
         cdef int slot
         cdef Task task
         while True:
@@ -321,7 +306,7 @@ cdef class LoaderIterator:
                 return task
 
     cdef int make_here(self, engine) except -1:
-        """Without workers a batch is waited for while it is made."""
+        """Make the next batch here, without workers; the time counts as waiting."""
         cdef uint64_t began = clock()
         try:
             engine.pool.advance()
@@ -330,7 +315,7 @@ cdef class LoaderIterator:
         return 0
 
     def finish(self):
-        """Everything has been delivered: end, with the sampler's exception if it raised one."""
+        """End after everything has been delivered; raise the sampler's exception if it raised one."""
         self.last_error, self.plan_error = self.plan_error, None
         if self.tuner is not None:
             self.tuner.end(clock())
@@ -340,7 +325,7 @@ cdef class LoaderIterator:
     # ---- ahead
 
     cdef int dispatch(self, bint patient) except -1:
-        """Fill the look-ahead with tasks; `patient`: wait for a slot where there is no task to wait for."""
+        """Dispatch tasks up to the prefetch depth. `patient`: wait for a slot if there is no task to wait for."""
         if self.planning or self.exhausted or self.tasks.n >= self.look_ahead:
             return 0
         self.planning = True
@@ -377,7 +362,7 @@ cdef class LoaderIterator:
         return 0
 
     cdef int plan_next(self) except -1:
-        """Find out what is to be dispatched next; False if that was all."""
+        """Find out what is to be dispatched next; return False if that was all."""
         if self.slices is not None and not self.done:  # nothing of it can raise: most of what follows is spared
             self.exhausted = not self.slices.advance()
             self.due = None if self.exhausted else self.slices
@@ -402,7 +387,7 @@ cdef class LoaderIterator:
         return not self.exhausted
 
     cdef object drawn(self):
-        """What the plan gives next; None if that was all. The time that a sampler of the user's takes is waited for."""
+        """Return the plan's next item, None if that was all. The time of a user's sampler counts as waiting."""
         cdef uint64_t began
         if self.slices is not None:
             return self.slices if self.slices.advance() else None
@@ -415,12 +400,12 @@ cdef class LoaderIterator:
             self.ring.meter.wait_ns += clock() - began
 
     cdef void end_with(self, error):
-        """Dispatch no more; the error is raised at its turn, after the batches before it."""
+        """Dispatch no more. The error is raised after the batches before it."""
         self.plan_error = error
         self.exhausted = True
 
     cdef int put(self, uint32_t slot) except -1:
-        """Put what is due into a slot; 0 if it is to be tried again, the slot may have been taken meanwhile."""
+        """Put what is due into a slot; return 0 if the slot was taken meanwhile and the caller must try again."""
         cdef Task task = Task.__new__(Task)
         cdef uint64_t sequence = 0
         cdef uint32_t addressee = 0
@@ -447,7 +432,7 @@ cdef class LoaderIterator:
         return 1
 
     cdef int least_busy(self) except -1:
-        """Who has least to do: in turn, a worker held up by a slow sample would end up with all tasks."""
+        """Return the least busy worker. In turn, a worker with a slow sample would end up with all tasks."""
         cdef list busy = [0] * self.n_static
         cdef Task task
         for task in self.tasks.all():
@@ -455,7 +440,7 @@ cdef class LoaderIterator:
         return busy.index(min(busy))
 
     cdef int wait_for_slot(self) except -1:
-        """Wait for a free slot: workers may still be at what an iteration has left behind when it ended."""
+        """Wait for a free slot: workers may still use slots of an iteration that has ended."""
         cdef uint64_t began = clock(), give_up = self.give_up(began)
         cdef int slot
         try:
@@ -481,7 +466,7 @@ cdef class LoaderIterator:
         return SR_FOREVER if self.timeout > SR_FOREVER - began else began + self.timeout
 
     cdef int wait(self, int wanted) except -1:
-        """Wait for the batch that is due (-1: any); returns its slot."""
+        """Wait for the batch that is due (-1: any); return its slot."""
         cdef int slot = self.ring.await_ready(wanted, 0, -1)
         cdef uint64_t began, give_up
         if slot >= 0:
@@ -510,7 +495,7 @@ cdef class LoaderIterator:
         return 0
 
     def hand_over_timeout(self):
-        """Wait without a limit from now on, as if made `patient`; return that in seconds, 0 for none."""
+        """Wait without a limit from now on, as if made `patient`; return the previous limit in seconds, 0 for none."""
         self.timeout = SR_FOREVER
         return self.options.timeout
 
@@ -523,7 +508,7 @@ cdef class LoaderIterator:
     # ---- deaths
 
     cdef int check(self, engine) except -1:
-        """See whether all workers live, and are as many as they are to be."""
+        """Check that all workers live, and that there are as many as wanted."""
         if self.resized is not None:
             self.change_workers(engine)
         engine.pool.check(None if self.snapshots is None else self.snapshot_of)
@@ -532,13 +517,13 @@ cdef class LoaderIterator:
 
     @cython.nonecheck(True)
     def snapshot_of(self, number):
-        """Return the snapshot that a dead worker's successor goes on from."""
+        """Return the snapshot from which a dead worker's replacement continues."""
         return self.snapshots.of(number, self.tasks.all())
 
     # ---- the end
 
     def fail(self, error):
-        """The engine cannot go on."""
+        """End the iteration: the engine cannot continue."""
         self.error = error
         engine, self._engine = self._engine, None
         if engine is not None:
@@ -550,12 +535,12 @@ cdef class LoaderIterator:
 
     @cython.nonecheck(True)
     def interrupt(self, bint on=True):
-        """Have a next() that waits in another thread raise `Closed`, and those to come; or take that back."""
+        """Make the current next() in another thread, and later ones, raise `Closed`; with `on` false, undo that."""
         self.stopped = on
         self.ring.interrupt(on)
 
     def drain(self, int64_t upto=0):
-        """Have the workers make everything that is in flight, and all batches below `upto`; throw it away."""
+        """Wait until workers have made everything in flight, and all batches below `upto`; drop these batches."""
         cdef Task task
         if self._engine is None:
             return
@@ -583,7 +568,7 @@ cdef class LoaderIterator:
             self.lock.release(before)
 
     def close(self):
-        """End the iteration; what is in flight is thrown away. Safe to call twice, and again after Ctrl-C."""
+        """End the iteration and drop what is in flight. Safe to call twice, and again after Ctrl-C."""
         if self._engine is not None:
             self.ending, self._engine = self._engine, None
         engine = self.ending

@@ -25,12 +25,12 @@ cdef object END = object()
 
 
 cdef int ended_by(iterator, error) except -1:
-    """Whether an exception from outside has ended a generator, so that nothing more comes of it."""
+    """Return whether an exception from outside has ended a generator, so that it yields nothing more."""
     return type(iterator) is types.GeneratorType and iterator.gi_frame is None
 
 
 cdef object broken_off(iterator, error):
-    """The exception for whoever asks on."""
+    """Return the exception for later requests to that generator."""
     return RuntimeError(
         f"the generator {iterator.__qualname__} was ended by the {type(error).__name__} that came while it "
         "was asked, and gives nothing more: begin a new iteration; an iterator that is an object with "
@@ -39,7 +39,7 @@ cdef object broken_off(iterator, error):
 
 
 cdef class Drawn:
-    """An iterator of the user's that is asked on after an exception, as far as it can be."""
+    """A user's iterator, wrapped so that iteration can continue after an exception as far as possible."""
 
     cdef object iterator, broken
 
@@ -62,15 +62,7 @@ cdef class Drawn:
 @cython.final
 @cython.auto_pickle(False)
 cdef class Grouped(Drawn):
-    """Lists of `size` items, at last of those that are left.
-
-    Parameters
-    ----------
-    items : iterable
-    size : int
-    drop_last : bool
-        Not those that are left.
-    """
+    """Lists of `size` items. The last list has the items that are left, or with `drop_last` is dropped."""
 
     cdef list group
     cdef Py_ssize_t size
@@ -100,22 +92,10 @@ cdef class Grouped(Drawn):
 @cython.final
 @cython.auto_pickle(False)
 cdef class Listed(Drawn):
-    """The batches of a sampler, each as a list.
-
-    Parameters
-    ----------
-    batches : iterator
-    check : callable
-        Called with the length of each.
-
-    Attributes
-    ----------
-    would_wait : callable or None
-        Whether the next one would have to be waited for; None: it never must, or does not say so.
-    """
+    """The batches of a sampler, each as a list; `check` is called with the length of each."""
 
     cdef object check, batch
-    cdef readonly object would_wait
+    cdef readonly object would_wait  # whether the next batch must be waited for; None: never, or not known
 
     def __init__(self, batches, check):
         Drawn.__init__(self, batches)
@@ -144,22 +124,17 @@ cdef class Listed(Drawn):
         return indices
 
     def close(self):
-        """Nobody asks any more: they may be made in a thread."""
+        """Close the sampler, which may make its batches in a thread."""
         end = getattr(self.iterator, "close", None)
         if end is not None:
             end()
 
 
 cdef class StreamPlan:
-    """Whose turn it is: each worker makes its own batches of an iterable dataset.
+    """The order of the workers, of which each makes its own batches of an iterable dataset.
 
-    Parameters
-    ----------
-    num_workers : int
-    in_order : bool
-        In turn; else whoever has least to do, so that a slow worker does not end up with all tasks.
-    first : int
-        Whose turn is the first.
+    `in_order`: they take turns, beginning with worker `first`. Otherwise the least busy worker is next, so that a slow
+    worker does not end up with all tasks.
     """
 
     def __cinit__(self, *_, **__):
@@ -189,12 +164,12 @@ cdef class StreamPlan:
         return worker, self.sequence[worker] - 1
 
     cdef int came(self, worker) except -1:
-        """A batch (or an error, or the end) has come from the worker."""
+        """Record that a batch (or an error, or the end) has come from the worker."""
         self.pending[worker] -= 1
         return 0
 
     def ended(self, worker, last):
-        """The worker's stream is at its end; `last`: what `StreamFetcher.last` has sent with it."""
+        """Record the end of the worker's stream; `last` is what `StreamFetcher.last` has sent with it."""
         if worker in self.turn:
             self.turn.remove(worker)
 
@@ -216,20 +191,14 @@ cdef class Task:
 @cython.final
 @cython.auto_pickle(False)
 cdef class InFlight:
-    """Tasks, in the order in which they were dispatched; `n` of them.
-
-    Parameters
-    ----------
-    slots : int
-        Of the segment.
-    """
+    """The `n` tasks in flight, in the order in which they were dispatched; `slots` is the segment's number of slots."""
 
     def __init__(self, slots):
         self.by_slot = [None] * slots
         self.first = self.last = -1
 
     cdef int add(self, Task task) except -1:
-        """Add what has just been dispatched."""
+        """Add the task that has just been dispatched."""
         task.before, task.behind = self.last, -1
         if self.last < 0:
             self.first = <int> task.slot
@@ -241,7 +210,7 @@ cdef class InFlight:
         return 0
 
     cdef Task remove(self, uint32_t slot):
-        """Take out, and return, the task that lies in a slot; None: there is none."""
+        """Remove and return the task that lies in a slot; None if there is none."""
         cdef Task task = <Task> self.by_slot[slot]
         if task is None:
             return None
@@ -258,11 +227,11 @@ cdef class InFlight:
         return task
 
     cdef Task oldest(self):
-        """The one that was dispatched first; None if there is none."""
+        """Return the task that was dispatched first; None if there is none."""
         return None if self.first < 0 else <Task> self.by_slot[self.first]
 
     cdef list all(self):
-        """All of them; a list of its own."""
+        """Return all tasks as a new list."""
         cdef list found = []
         cdef int slot = self.first
         while slot >= 0:
@@ -277,15 +246,7 @@ cdef class InFlight:
 @cython.final
 @cython.auto_pickle(False)
 cdef class Snapshots:
-    """Those of one run.
-
-    Parameters
-    ----------
-    engine : Engine
-        Keeps the last snapshot of each worker from run to run.
-    run : int
-    streams : StreamPlan
-    """
+    """The workers' snapshots in one iteration. The engine keeps each worker's last one between iterations."""
 
     def __init__(self, engine, run, streams):
         self.ring, self.run, self.streams = engine.ring, run, streams
@@ -301,15 +262,10 @@ cdef class Snapshots:
         return (<list> value)[0]
 
     def of(self, number, tasks):
-        """Return the last snapshot that a dead worker has published, delivered or not; empty: it had none.
+        """Return the last snapshot that a dead worker has published, delivered or not; empty if it had none.
 
-        The worker that takes its place goes on there, and reads again what was published behind it.
-
-        Parameters
-        ----------
-        number : int
-        tasks : iterable of Task
-            What is in flight, of all workers; each one's in the order of their sequence.
+        Its replacement continues there, and reads again what was published after it. `tasks` are the tasks in flight of
+        all workers, those of each worker in the order of their sequence.
         """
         run, position, snapshot = self.kept.get(number, (self.run, 0, None))
         if run != self.run:
@@ -331,7 +287,7 @@ cdef class Snapshots:
         return snapshot or b""
 
     cdef object peek(self, uint32_t slot):
-        """The snapshot in a slot that is READY; it stays there."""
+        """Return the snapshot in a slot that is READY; it stays there."""
         cdef sr_result result = self.ring.result_of(slot, SR_WHOLE)[0]
         if result.kind == SR_ERROR:
             return None
@@ -351,13 +307,16 @@ cdef class Snapshots:
 @cython.final
 @cython.auto_pickle(False)
 cdef class ReentrantLock:
-    """One thread at a time; under the GIL nobody comes between a look at the holder and taking its place."""
+    """A lock for one thread at a time.
+
+    Under the GIL, no other thread runs between a look at the holder and taking its place.
+    """
 
     def __init__(self):
         self.queue = queue.SimpleQueue()  # in C: nothing comes between its steps
 
     cdef unsigned long acquire(self) except? 1:
-        """Wait until no other thread holds it; returns what `release` is to be called with."""
+        """Wait until no other thread holds the lock; return the argument for `release`."""
         cdef unsigned long before = self.holder, me = PyThread_get_thread_ident()
         if before != 0 and before != me:
             self.wait()
@@ -370,7 +329,7 @@ cdef class ReentrantLock:
         return self.holder == PyThread_get_thread_ident()
 
     cdef int release(self, unsigned long before) except -1:
-        """Let another have it."""
+        """Let another thread have the lock."""
         self.holder = before
         if before == 0 and self.waiting > 0:
             self.queue.put(None)

@@ -29,17 +29,10 @@ cnp.import_array()
 @cython.final
 @cython.auto_pickle(False)
 cdef class Block:
-    """Rows that have all columns: arrays, and a record batch of what has no rows of a fixed size.
+    """Rows that have all columns: arrays, and a record batch of the columns that have no rows of a fixed size.
 
-    Parameters
-    ----------
-    arrays : list of numpy.ndarray
-        Of `rows` rows each, in the columns' order.
-    rest
-        What has ``slice(at, n)`` and `rows` rows, or None.
-    rows : int
-    writes : bool
-        Some of the arrays are `slipring.streams.blocks.Written`.
+    `arrays` have `rows` rows each, in the columns' order. `rest` has ``slice(at, n)`` and `rows` rows, or is None.
+    `writes`: some of the arrays are `slipring.streams.blocks.Written`.
     """
 
     def __init__(self, list arrays not None, rest, Py_ssize_t rows, bint writes=False):
@@ -47,31 +40,18 @@ cdef class Block:
 
 
 cdef class Rebatcher:
-    """Batches of an exact size from blocks of any.
+    """Batches of an exact size, made of blocks of any size.
 
-    An exception ends nothing: rows that were copied already are kept in memory of their own, and begin the batch that
-    is asked for next.
+    An exception ends nothing: rows that were already copied are kept in memory of their own, and begin the next batch.
 
-    Parameters
-    ----------
-    source : iterator
-        Of what `feed` reads.
-    feed
-        ``read(given, number, batch)`` returns a `Block`, None for one without rows, or a list of what is to be read
-        in its place; what raises (but in a signal's handler) is passed over. `batch` is the number of the batch that
-        wants it. ``own(rest)`` copies what lies in a block, ``joined(list of rests)`` makes one of several, and
-        ``named(arrays, rest)`` a batch.
-    batch_size : int
-        Rows.
-    drop_last : bool
-        Drop a last batch that is not full.
+    `source` yields what `feed` reads. ``feed.read(given, number, batch)`` returns a `Block`, None for one without rows,
+    or a list of what is to be read in its place. If it raises (but not in a signal handler), the block is passed over.
+    `batch` is the number of the batch that needs the block. ``feed.own(rest)`` copies what lies in a block,
+    ``feed.joined(list of rests)`` makes one of several, and ``feed.named(arrays, rest)`` makes a batch. A batch has
+    `batch_size` rows; `drop_last` drops a last one that is not full.
 
-    Attributes
-    ----------
-    made : int
-        Rows that were given out, or skipped, or passed over because they could not be made.
-    batches : int
-        The same in batches.
+    `made` counts rows that were delivered, skipped, or passed over because they could not be made. `batches` counts the
+    same in batches.
     """
 
     def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last=False):
@@ -82,9 +62,9 @@ cdef class Rebatcher:
         return self
 
     cdef Block drawn_block(self):
-        """The source's next block with rows in it; None at the end.
+        """Return the source's next block with rows in it; None at the end.
 
-        No line of Python comes between the source and `given`: a signal's handler costs no block.
+        No Python code runs between the source and `given`, so a signal handler costs no block.
         """
         while True:
             if self.given is None:
@@ -108,7 +88,7 @@ cdef class Rebatcher:
                 return <Block?> block
 
     cdef bint advance(self) except -1:
-        """Have a block with unused rows; False at the end."""
+        """Make sure that there is a block with unused rows; return False at the end."""
         if self.block is not None:
             return True
         self.block = <Block> self.ahead.pop() if self.ahead else self.drawn_block()
@@ -121,11 +101,11 @@ cdef class Rebatcher:
         return 0
 
     def skip(self, int64_t rows):
-        """Have `catch_up` pass over so many rows."""
+        """Let `catch_up` pass over `rows` rows."""
         self.behind += rows
 
     def catch_up(self):
-        """Pass over what is to be skipped, and return how many rows the stream has too few for that.
+        """Pass over the rows to skip; return by how many rows the stream is too short for that.
 
         An exception of the feed costs no row: call it again.
         """
@@ -193,12 +173,9 @@ cdef class Rebatcher:
         return 0
 
     def take_back(self, list arrays not None, rest, Py_ssize_t rows):
-        """Have rows that were given out last come once more: nobody has got them.
+        """Take back rows that were given out last but reached nobody, so that they come once more.
 
-        Parameters
-        ----------
-        arrays, rest, rows
-            As `Block` has them. They are copied.
+        The arguments are as in `Block`. They are copied.
         """
         self.put_ahead([np.array(array) for array in arrays], None if rest is None else self.feed.own(rest), rows)
         self.made -= rows
@@ -206,18 +183,11 @@ cdef class Rebatcher:
 
 
 cdef class Shuffler(Rebatcher):
-    """The same in a random order, drawn from a buffer of rows.
+    """The rows of a `Rebatcher` in a random order, drawn from a buffer of rows.
 
-    Each batch is drawn without replacement from `size` rows (at the end: from what is left), whose places the next
-    rows take. Blocks are copied into the buffer as they come.
-
-    Parameters
-    ----------
-    source, feed, batch_size, drop_last
-        As `Rebatcher` has them; besides, ``pool(size)`` makes what keeps rests by their place in the buffer.
-    size : int
-        Rows of the buffer, at least `batch_size`.
-    rng : numpy.random.Generator
+    Each batch is drawn without replacement from `size` rows (at the end: from the rows that are left). The next rows
+    take their places. Blocks are copied into the buffer as they come. `size` is at least `batch_size`. In addition to
+    the methods for `Rebatcher`, ``feed.pool(size)`` makes the object that keeps rests by their place in the buffer.
     """
 
     cdef Py_ssize_t size, count
@@ -234,7 +204,7 @@ cdef class Shuffler(Rebatcher):
         self.places = self.order
 
     cdef int fill(self) except -1:
-        """Have the buffer full, or all that is left in it."""
+        """Fill the buffer, at the end with all rows that are left."""
         cdef Py_ssize_t n, i, wanted
         cdef Block block
         while self.drawn == 0 and self.count < self.size and self.advance():
@@ -262,7 +232,7 @@ cdef class Shuffler(Rebatcher):
         return 0
 
     cdef int draw(self, Py_ssize_t n) except -1:
-        """Have `n` places, drawn at random, as the last of those that are taken: Fisher's and Yates' shuffle."""
+        """Move `n` places, drawn at random, to the end of those that are taken (a Fisher-Yates shuffle)."""
         cdef Py_ssize_t i, last
         cdef const int64_t[::1] drawn = self.rng.integers(0, np.arange(self.count, self.count - n, -1))
         for i in range(n):
@@ -325,18 +295,10 @@ cdef class Shuffler(Rebatcher):
 
 
 cdef class Reading:
-    """An iterator over the batches of a `Rebatcher` that a subclass makes when the first one is asked for.
+    """An iterator over the batches of a `Rebatcher` that a subclass makes at the first request."""
 
-    Attributes
-    ----------
-    made : Rebatcher or None
-        ``open()`` of the subclass sets it.
-    behind : int
-        Rows that are to be passed over first; ``catch_up()`` of the subclass does so, and sets it to 0.
-    """
-
-    cdef public object made
-    cdef public int64_t behind
+    cdef public object made  # the Rebatcher, or None; ``open()`` of the subclass sets it
+    cdef public int64_t behind  # rows to pass over first; ``catch_up()`` of the subclass does so, and sets it to 0
 
     def __iter__(self):
         return self
@@ -350,14 +312,14 @@ cdef class Reading:
 
 
 cdef list room_for(list arrays, Py_ssize_t rows):
-    """Arrays for so many rows, in the slot that is being filled."""
+    """Return arrays for so many rows, in the slot that is being filled."""
     if current_fill() is None:
         return [room_for_one(array, rows) for array in arrays]
     return [empty((rows, *(<object> array).shape[1:]), (<object> array).dtype) for array in arrays]
 
 
 cdef object room_for_one(array, Py_ssize_t rows):
-    """An array for so many rows of a column, in ordinary memory."""
+    """Return an array for so many rows of a column, in ordinary memory."""
     cdef cnp.npy_intp dims[64]  # as many as numpy has
     cdef cnp.ndarray like
     if not isinstance(array, np.ndarray):
@@ -370,7 +332,7 @@ cdef object room_for_one(array, Py_ssize_t rows):
 
 
 cdef tuple written(list to, Py_ssize_t at, list source, Py_ssize_t first, Py_ssize_t n):
-    """Have columns write their rows to ``to[...][at:at + n]``; returns how many all could, and what kept the next."""
+    """Let columns write their rows to ``to[...][at:at + n]``; return (how many all could write, what kept the next)."""
     cdef Py_ssize_t i
     error = None
     for i in range(len(to)):
@@ -382,7 +344,7 @@ cdef tuple written(list to, Py_ssize_t at, list source, Py_ssize_t first, Py_ssi
 
 
 cdef cnp.npy_intp row_size(cnp.ndarray array) noexcept:
-    """Bytes of a row."""
+    """Return the bytes of a row."""
     cdef cnp.npy_intp size = cnp.PyArray_ITEMSIZE(array)
     cdef int d
     for d in range(1, cnp.PyArray_NDIM(array)):
@@ -408,7 +370,7 @@ cdef int put(list to, Py_ssize_t at, list source, Py_ssize_t first, Py_ssize_t n
 
 
 cdef int scatter(cnp.ndarray to, const int64_t *places, cnp.ndarray source, Py_ssize_t first, Py_ssize_t n) except -1:
-    """Copy rows to the places that are numbered."""
+    """Copy rows to the numbered places."""
     cdef Py_ssize_t i
     cdef cnp.npy_intp row = row_size(to)
     cdef char *there = <char *> cnp.PyArray_DATA(to)
@@ -424,7 +386,7 @@ cdef int scatter(cnp.ndarray to, const int64_t *places, cnp.ndarray source, Py_s
 
 
 cdef int gather(cnp.ndarray to, cnp.ndarray source, const int64_t *places, Py_ssize_t n) except -1:
-    """Copy the rows that are numbered, one behind the other."""
+    """Copy the numbered rows, one after the other."""
     cdef Py_ssize_t i
     cdef cnp.npy_intp row = row_size(to)
     cdef const char **rows = <const char **> PyMem_Malloc(n * sizeof(char *))

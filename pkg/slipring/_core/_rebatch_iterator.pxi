@@ -11,31 +11,14 @@ cdef object _exiting = exiting  # no global of the module: those may have gone w
 
 @cython.final
 cdef class Place:
-    """How far a pass is.
-
-    Parameters
-    ----------
-    epoch : int
-    rows : list of int
-        That each worker has given.
-    turn : int
-        Whose batch comes next.
-
-    Attributes
-    ----------
-    ended : bool
-    begun : bool
-        A pass goes on from here, or has.
-    notes : list
-        What came last with a batch of each worker, where batches come with notes.
-    """
+    """The position of a pass."""
 
     cdef readonly object epoch
-    cdef readonly list rows
-    cdef readonly object turn
+    cdef readonly list rows  # that each worker has given
+    cdef readonly object turn  # number of the worker whose batch comes next
     cdef readonly bint ended
-    cdef public bint begun
-    cdef readonly list notes
+    cdef public bint begun  # a pass continues from here, or has continued
+    cdef readonly list notes  # what came last with a batch of each worker, if batches come with notes
 
     def __init__(self, epoch, rows, turn=0):
         self.epoch, self.rows, self.turn = epoch, list(rows), turn
@@ -48,18 +31,11 @@ cdef class Place:
 @cython.final
 @cython.auto_pickle(False)
 cdef class StreamIterator:
-    """What ``iter`` of a `StreamLoader` returns. One thread at a time may ask it.
+    """The iterator of a `StreamLoader`. Only one thread at a time may use it.
 
-    Parameters
-    ----------
-    batches : LoaderIterator
-    place : Place
-        Is moved along.
-    noted : bool
-        What comes is a list of a note and the batch; a note begins with the worker's number and the rows that it is
-        behind. Else these are looked up.
-    on_end : callable, optional
-        Called when the iteration is at its end, closed or dropped.
+    Each batch advances `place`. `noted`: each item is a list of a note and the batch, and a note begins with the
+    worker's number and the rows that the worker has given, this batch included. Otherwise the worker is looked up and
+    the batch's rows are counted. `on_end` is called when the iteration is at its end, closed or dropped.
     """
 
     cdef object batches, on_end

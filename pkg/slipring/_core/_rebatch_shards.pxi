@@ -34,19 +34,11 @@ cdef class Opened:
 
 
 cdef class ShardRebatcher(Rebatcher):
-    """A `Rebatcher` of pieces of shards, one after the other: it can say where in a shard the rows given out end.
+    """A `Rebatcher` of pieces of shards, one after the other. It knows where in a shard the delivered rows end.
 
-    A shard whose source has raised is opened again when the next batch is asked for, and goes on at the row that it
-    had come to.
-
-    Parameters
-    ----------
-    open
-        Called with a shard's number: returns an iterable of what `feed` reads.
-    feed, batch_size, drop_last
-        As `Rebatcher` has them.
-    pieces : list of list
-        Of each the shard's number, and its first row that is to be given out.
+    If the source of a shard has raised, the shard is opened again at the next request, and continues at the row that it
+    had reached. ``open(number)`` returns an iterable of what `feed` reads for a shard. A piece is [number of the shard,
+    its first row to deliver].
     """
 
     cdef object open
@@ -61,7 +53,7 @@ cdef class ShardRebatcher(Rebatcher):
         self.open, self.pieces, self.ends = open, pieces, []
 
     cdef int64_t begun(self, Py_ssize_t piece) except -1:
-        """How many rows had been drawn when a piece began."""
+        """Return how many rows had been drawn when a piece began."""
         return <int64_t> self.ends[piece - 1] if piece else 0
 
     cdef Block drawn_block(self):
@@ -102,6 +94,6 @@ cdef class ShardRebatcher(Rebatcher):
                 return block
 
     def place(self):
-        """Return how many pieces were given out, and the row of the next one's shard that comes next."""
+        """Return (number of pieces that were delivered, next row in the shard of the piece after them)."""
         at = bisect.bisect_right(self.ends, self.made)
         return (at, self.pieces[at][1] + self.made - self.begun(at)) if at < len(self.pieces) else (at, 0)

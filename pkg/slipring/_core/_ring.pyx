@@ -49,12 +49,12 @@ EPOCH_BITS = 32  # of a task's epoch are its number; those above may tell a posi
 
 
 def copy_ways():
-    """Return the names of the ways that this processor has of copying large batches; `copy_bytes` takes one."""
+    """Return the names of this processor's ways to copy large batches; `copy_bytes` takes one."""
     return COPY_WAYS[1 : copy_widest() + 1]
 
 
 def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, way):
-    """Copy as collation does; the benchmark and the tests of the ways call it."""
+    """Copy bytes as collation does, for the benchmark and the tests of the ways."""
     cdef uint64_t n = min(to.shape[0], source.shape[0])
     if way not in copy_ways():
         raise ValueError(f"this processor copies by {', '.join(copy_ways())}, not {way!r}")
@@ -91,7 +91,7 @@ def pickled(value):
 
 
 def unpicklable(indices, error):
-    """Return the exception for indices of a batch that cannot be pickled, as what is no int must be."""
+    """Return the exception for indices of a batch that cannot be pickled; all indices but ints must be."""
     which = "what a sampler gave"
     for index in indices:
         try:
@@ -110,20 +110,12 @@ def unpicklable(indices, error):
 @cython.no_gc
 @cython.auto_pickle(False)
 cdef class Slices:
-    """Consecutive slices of the indices below `length`, or of a permutation of them; before the first.
+    """Consecutive slices of the indices below `length`, or of a permutation of them. It begins before the first slice.
 
-    The order that slipring itself sets, batch by batch: compiled, and without an object per batch, because all of it
-    runs where the training process has cold caches.
-
-    Parameters
-    ----------
-    length : int
-    size : int
-        Indices per slice; the last may have fewer.
-    drop_last : bool
-        Not then.
-    order : numpy.ndarray of int64, optional
-        Shape (length,), contiguous. Default: as they come; a dataset may be longer than memory.
+    This is the order that slipring itself sets, batch by batch. It is compiled and makes no object per batch, because
+    it runs while the training process has cold caches. A slice has `size` indices. The last one may have fewer, or with
+    `drop_last` is dropped. `order` is a contiguous int64 array of shape (length,). None: ascending, without an array,
+    because a dataset may be longer than memory.
     """
 
     def __init__(self, uint64_t length, uint64_t size, bint drop_last=False, order=None):
@@ -139,7 +131,7 @@ cdef class Slices:
         self.end = length - length % size if drop_last else length
 
     cpdef bint advance(self) noexcept:
-        """Go on to the next slice; False if there is none."""
+        """Advance to the next slice; return False if there is none."""
         self.first += self.n
         self.n = min(self.size, self.end - self.first)
         return self.n > 0
@@ -157,13 +149,10 @@ cdef class Slices:
 @cython.final
 @cython.auto_pickle(False)
 cdef class Pickled:
-    """Indices that are not all ints of 64 bits, so that they arrive as the very types they were.
+    """Indices that are not all ints of 64 bits, pickled so that they arrive with their own types.
 
-    A pickle is made before a slot is picked for it: that runs users' code, in which another task may take the slot.
-
-    Parameters
-    ----------
-    indices : sized iterable
+    The pickle is made before a slot is picked for it: pickling runs users' code, in which another task may take the
+    slot.
     """
 
     def __init__(self, indices):
@@ -194,20 +183,12 @@ cdef class Ring(Segment):
     cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t run, uint64_t epoch, uint64_t seq,
                             uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
                             bint single) except? 0:
-        """Put a task into a free slot and wake a worker.
+        """Put a task into a free slot and wake a worker; return the slot's generation.
 
-        Nothing of Python's runs in it, so a slot that was free is free still when it gets the task.
-
-        Parameters
-        ----------
-        indices : list of int, Pickled, Slices or None
-            Slices that stand at the batch; None: 'your next'.
-
-        Returns
-        -------
-        int
-            The slot's generation; `NOT_FREE` where its memory is being given back; `NOT_INTS` for anything but a list
-            of ints of 64 bits: make it `Pickled`.
+        It runs no Python code, so a slot that was free is still free when it gets the task. `indices` is a list, a
+        `Pickled`, `Slices` that are positioned at the batch, or None: 'your next'. The result is `NOT_FREE` if the
+        slot's memory is being given back, and `NOT_INTS` if a list has anything but ints of 64 bits: pass it as
+        `Pickled`.
         """
         cdef sr_task task
         self.usable()
@@ -235,7 +216,7 @@ cdef class Ring(Segment):
         return 0
 
     cdef int write_ints(self, uint32_t slot, list indices, sr_task *task) except -1:
-        """0 if there is anything but ints of 64 bits."""
+        """Write the task; return 0 if there is anything but ints of 64 bits."""
         cdef Py_ssize_t i, n = len(indices)
         cdef int64_t *out = <int64_t *> self.task_room(slot, n * 8)
         cdef int overflow = 0
@@ -255,12 +236,9 @@ cdef class Ring(Segment):
         return 0
 
     def in_flight(self, uint32_t participant):
-        """Return the indices of the tasks that a worker has claimed or that are addressed to it, by sequence number.
+        """Return [(seq, indices)] of the tasks that a worker has claimed or that are addressed to it.
 
-        Returns
-        -------
-        list of (int, list or None)
-            Sequence number and indices (None for a stream), lowest sequence number first.
+        The lowest `seq` comes first. The indices are a list, or None for a stream.
         """
         cdef uint32_t slot = 0
         cdef list found = []
@@ -272,12 +250,9 @@ cdef class Ring(Segment):
         return sorted(found, key=lambda pair: pair[0])
 
     def claim(self, uint32_t participant, double seconds):
-        """Wait for a task and claim it; a negative number waits for ever.
+        """Wait for a task and claim it; a negative `seconds` waits without a limit.
 
-        Returns
-        -------
-        Fill or None
-            None when the time is up or the segment is closed.
+        None: the time is up, or the segment is closed.
         """
         cdef uint32_t slot = 0, which = 0
         cdef uint64_t gen = 0
@@ -299,13 +274,9 @@ cdef class Ring(Segment):
 
 
 cdef class Own:
-    """What a consumer without workers makes itself: one fill, kept until it is published.
+    """The task that a consumer without workers makes itself: one `Fill`, kept until it is published.
 
-    What a signal's handler raises may come between any two steps of Python code, but not amidst `next`.
-
-    Parameters
-    ----------
-    ring : Ring
+    A signal handler may raise between any two steps of Python code, but not within `next`.
     """
 
     cdef Ring ring
@@ -315,7 +286,7 @@ cdef class Own:
         self.ring = ring
 
     def next(self):
-        """Return the fill to be worked on, the one that was interrupted or another; None: nothing is to do."""
+        """Return the `Fill` to work on, the interrupted one or another; None if there is nothing to do."""
         if self.fill is not None and self.fill.done:
             self.fill = None
         if self.fill is None and self.ring is not None:
@@ -323,12 +294,12 @@ cdef class Own:
         return self.fill
 
     def unfinished(self):
-        """Return the fill that was interrupted; None: there is none."""
+        """Return the interrupted `Fill`; None if there is none."""
         return None if self.fill is None or self.fill.done else self.fill
 
 
 def attach(cls, duplicate, record, limited_by):
-    """Make a handle of the descriptors that came with a new process."""
+    """Make a handle from the descriptors that came with a new process."""
     cdef Segment segment
     fd = duplicate.detach()
     also = -1

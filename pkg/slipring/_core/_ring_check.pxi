@@ -44,7 +44,7 @@ cdef void *_raised = NULL
 
 
 cdef int refused(int rc) except -1:
-    """`check`, for a code that is an error's."""
+    """Raise the exception of a negative code, as `check` does."""
     global _raised
     if rc == -EINTR:
         try:
@@ -75,24 +75,24 @@ cdef int refuse(int rc, c.sr_alloc_error *why, uint64_t slots) except -1:
 
 
 cdef void forget_handlers() noexcept:
-    """Nothing that is raised from now on is what a signal's handler has raised so far.
+    """Forget what signal handlers have raised so far.
 
-    Call it before code whose exceptions `raised_by_a_handler` is asked of: another exception may get the address of one
-    that was freed.
+    Call it before code whose exceptions are passed to `raised_by_a_handler`: another exception may get the address of
+    one that was freed.
     """
     global _raised
     _raised = NULL
 
 
 cdef bint raised_by_a_handler(error) except -1:
-    """Whether a signal's handler has raised an exception: in `check`, or amidst the Python code it came from."""
+    """Return whether a signal handler raised an exception: in `check`, or within the Python code that raised it."""
     return <void *> error == _raised or in_a_handler(error)
 
 
 def in_a_handler(error):
-    """Whether an exception's traceback leads through a signal's handler of this program.
+    """Return whether an exception's traceback leads through a signal handler of this program.
 
-    It runs no Python code, in which another handler could raise: not even that of module signal.
+    It runs no Python code, not even that of the module signal: another handler could raise in it.
     """
     traceback = error.__traceback__
     codes = set()
@@ -108,7 +108,7 @@ def in_a_handler(error):
 
 
 cdef object code_of(called):
-    """The code that runs first when something is called; None: it is none of Python's."""
+    """Return the code that runs first when something is called; None if it is not Python code."""
     while type(called) is not FunctionType:
         if isinstance(called, partial):
             called = called.func
@@ -122,9 +122,9 @@ cdef object code_of(called):
 
 
 def put_handlers(dict handlers):
-    """Install signals' handlers: all of them, also where one that comes meanwhile raises; that is raised at the end.
+    """Install all signal handlers, even if one that runs meanwhile raises; that is raised at the end.
 
-    Compiled, because no handler runs here but in `signal.signal` itself, before it has done anything.
+    It is compiled, because no handler runs here except in `signal.signal` itself, before it has done anything.
     """
     raised = None
     for number, handler in handlers.items():
@@ -142,9 +142,9 @@ def put_handlers(dict handlers):
 
 
 def hand_back(dict handlers, mask, list came):
-    """Install handlers again, go back to a signal mask, and call the handlers of what came meanwhile.
+    """Restore handlers and a signal mask, and call the handlers of the signals that came meanwhile.
 
-    All of it, whatever they raise; the first of that is raised at the end.
+    It does all of this whatever they raise; the first exception is raised at the end.
     """
     raised = None
     try:
@@ -165,6 +165,6 @@ def hand_back(dict handlers, mask, list came):
 
 
 cdef bint _restarts_calls(int number) except -1:
-    """Whether system calls go on behind a signal (`signal.siginterrupt`)."""
+    """Return whether system calls continue after a signal (`signal.siginterrupt`)."""
     cdef c_signal.sigaction_t now
     return c_signal.sigaction(number, NULL, &now) == 0 and (now.sa_flags & c_signal.SA_RESTART) != 0

@@ -63,13 +63,13 @@ cdef int fail() except -1:
 
 
 cdef int moved_up(int fd) except -1:
-    """A descriptor of the same file, of a number that is no standard stream's."""
+    """Return a descriptor of the same file whose number is not a standard stream's."""
     cdef int moved = fcntl(fd, F_DUPFD_CLOEXEC, STANDARD)
     return fail() if moved < 0 else moved
 
 
 def beyond_standard(fd):
-    """Move a new descriptor away from the standard streams' numbers; returns it."""
+    """Move a new descriptor away from the standard streams' numbers; return it."""
     if fd >= STANDARD:
         return fd
     try:
@@ -80,10 +80,10 @@ def beyond_standard(fd):
 
 @contextlib.contextmanager
 def standard_taken():
-    """Open the standard streams that are closed until the end of the block, as streams that lead nowhere.
+    """Open closed standard streams as /dev/null until the end of the block.
 
-    Otherwise pipes of multiprocessing get their numbers, and a worker that prints writes into them. Where /dev/null
-    is missing, they do.
+    Otherwise pipes of multiprocessing get their numbers, and a worker that prints writes into them. If /dev/null is
+    missing, they still do.
     """
     taken = []
     try:
@@ -99,7 +99,7 @@ def standard_taken():
 
 
 def identity(fd):
-    """What tells an open file from every other one; None if the descriptor is closed."""
+    """Return what distinguishes an open file from every other one; None if the descriptor is closed."""
     try:
         status = os.fstat(fd)
     except OSError:
@@ -114,12 +114,9 @@ def identity(fd):
 
 
 class Descriptor:
-    """A descriptor that is closed by `close` alone, and only if it still is what it was.
+    """A descriptor that `close` alone closes, and only if it still is what it was.
 
-    Parameters
-    ----------
-    fd : int
-        Just opened; it may be moved.
+    `fd` must have just been opened; it may be moved to another number.
     """
 
     fd, identity = -1, None
@@ -129,11 +126,11 @@ class Descriptor:
         self.identity = identity(self.fd)
 
     def intact(self):
-        """Whether nobody else has closed it."""
+        """Return whether no other code has closed it."""
         return self.fd >= 0 and _same(identity(self.fd), self.identity)
 
     def seems_intact(self):
-        """The same at the cost of a system call; another of its kind in its place may escape it."""
+        """Return the same at the cost of one system call; another descriptor of its kind may pass for it."""
         try:
             status = os.fstat(self.fd)
         except OSError:
@@ -141,7 +138,7 @@ class Descriptor:
         return self.identity is None or [status.st_dev, status.st_ino] == self.identity[:2]
 
     def close(self):
-        """Close it; twice is once."""
+        """Close it. A second call does nothing."""
         if self.intact():
             fd, self.fd = self.fd, -1
             os.close(fd)
@@ -159,9 +156,10 @@ def _same(now, then):
 
 
 class Poll(Descriptor):
-    """An epoll of descriptors to be read. (Not `select.epoll`, which closes its number in any case.)
+    """An epoll that waits until descriptors are readable.
 
-    Nothing here but its making takes a descriptor, of which there may be none left.
+    It is not `select.epoll`, which closes its number in any case. Only its constructor opens a descriptor: later there
+    may be none left.
     """
 
     def __init__(self):
@@ -186,7 +184,7 @@ class Poll(Descriptor):
             close(fd)
 
     def add(self, int fd):
-        """Look at a descriptor from now on: whether it can be read."""
+        """Watch a descriptor from now on for data to read."""
         cdef epoll_event event
         memset(&event, 0, sizeof(event))
         event.events, event.data.fd = EPOLLIN, fd
@@ -194,14 +192,14 @@ class Poll(Descriptor):
             fail()
 
     def remove(self, int fd):
-        """Look at it no longer; nothing if it is not looked at, or code of the program has closed either of the two."""
+        """Stop watching a descriptor; do nothing if it is not watched, or if other code has closed it or the epoll."""
         cdef epoll_event event
         memset(&event, 0, sizeof(event))
         if epoll_ctl(self.fd, EPOLL_CTL_DEL, fd, &event) != 0 and errno not in (ENOENT, EBADF, EINVAL, EPERM):
             fail()
 
     def ready(self, double seconds=0):
-        """Wait for any of them; return the set of those numbers that are readable."""
+        """Wait until one of the descriptors is readable; return the set of readable numbers."""
         cdef epoll_event events[AT_ONCE]
         cdef uint64_t end = clock() + <uint64_t> (min(max(seconds, 0.0), 1e9) * 1e9), now
         cdef int n, left, epoll = self.fd
@@ -221,7 +219,7 @@ class Poll(Descriptor):
 
 
 cdef int ticking() except -1:
-    """A descriptor that becomes readable in a tick, and in another one after it has been read."""
+    """Return a descriptor that becomes readable after a tick, and again a tick after each read."""
     cdef itimerspec when
     cdef int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
     when.it_interval.tv_sec = when.it_value.tv_sec = 0
@@ -233,10 +231,10 @@ cdef int ticking() except -1:
 
 
 cdef class Event:
-    """An eventfd that all processes share, and what this one polls: that, and a tick.
+    """An eventfd that all processes share, and the descriptor that this process polls: the eventfd and a tick.
 
-    The tick is for a put whose process was killed before it could signal, and for the dead that hold
-    something: who polls looks again twice a second, as who waits does.
+    The tick is for a put whose process was killed before it could signal, and for dead processes that hold something. A
+    process that polls therefore looks again twice a second, as a waiting one does.
     """
 
     cdef readonly int fd
@@ -262,18 +260,18 @@ cdef class Event:
                 and now.st_ino == self.kind.st_ino)
 
     def to_send(self):
-        """The event's descriptor, for another process."""
+        """Return the event's descriptor, for another process."""
         if not self.ours(self.fd):
             raise event_closed()
         return self.fd
 
     def signal(self):
-        """Something may be got. Where the event has been closed, who polls sees it at the next tick."""
+        """Signal that something may be got. If the event has been closed, pollers see it at the next tick."""
         if self.ours(self.fd):
             os.eventfd_write(self.fd, 1)
 
     def calm(self):
-        """Take the signal back; False if there was none."""
+        """Take the signal back; return False if there was none."""
         cdef uint64_t ticks
         if self.ours(self.timer):
             read(self.timer, &ticks, sizeof(ticks))  # it has been seen; unread there would be no next one
@@ -286,7 +284,7 @@ cdef class Event:
         return True
 
     def fileno(self):
-        """The descriptor to poll in this process."""
+        """Return the descriptor to poll in this process."""
         cdef int timer
         if self.poller is not None and not (self.poller.seems_intact() and self.ours(self.timer)):
             self.forget()
@@ -307,7 +305,10 @@ cdef class Event:
         return self.poller.fd
 
     def forget(self):
-        """Drop what a forked child has from its parent: an epoll's state is shared with it."""
+        """Close the epoll and the timer; the next `fileno` makes others.
+
+        A forked child calls it, because it shares an epoll's state with its parent.
+        """
         poller, self.poller = self.poller, None
         if poller is not None:
             poller.close()

@@ -43,17 +43,15 @@ from slipring._core.text import (
 
 
 def build():
-    """The kind of build, as setup.py names it, and the compiler."""
+    """Return the kind of build, as setup.py names it, and the compiler."""
     return SR_BUILD.decode(), SR_COMPILER.decode(errors="replace")
 
 
 def memory_available(root=""):
-    """What processes may still write before a limit is met; `root` is put before /proc and /sys.
+    """Return (free, size, limit, file) of what processes may still write before a limit is met.
 
-    Returns
-    -------
-    (free, size, limit, file) or None
-        Bytes left, the limit's own bytes, the limit as a text, where it stands. None: nothing limits.
+    None: nothing limits them. `free` is the bytes left, `size` the limit's own bytes, `limit` its name, `file` where it
+    stands. `root` is put before /proc and /sys.
     """
     cdef c.sr_memory_info room
     directory = os.fsencode(root)
@@ -64,19 +62,19 @@ def memory_available(root=""):
 
 
 cdef uint64_t deadline_in(double seconds) noexcept:
-    """`seconds` from now; never, for a negative or enormous number."""
+    """Return the time `seconds` from now; never, for a negative or enormous number."""
     if not 0 <= seconds < 1e9:
         return c.SR_FOREVER
     return c.sr_now() + <uint64_t> (seconds * 1e9)
 
 
 cdef uint64_t forks() noexcept:
-    """A number that a process shares with its parent until it is forked."""
+    """Return a number that a process shares with its parent until it is forked."""
     return c.sr_fork_generation()
 
 
 cdef void copy_large(char *to, const char **sources, uint64_t n, uint64_t nbytes) noexcept nogil:
-    """Copy pieces, one behind the other, that together are larger than the caches."""
+    """Copy pieces, one after the other, that together are larger than the caches."""
     c.sr_copy_rows(to, sources, n, nbytes)
 
 
@@ -98,7 +96,7 @@ cdef uint64_t coarse_clock() noexcept:
 
 @contextlib.contextmanager
 def forking_worker():
-    """What this thread forks in the block is a worker of ours: no copies of batches for it."""
+    """Mark what this thread forks in the block as slipring's workers: they need no copies of batches."""
     c.sr_fork_of_worker(True)
     try:
         yield
@@ -107,7 +105,7 @@ def forking_worker():
 
 
 def warn_of_record(path, error):
-    """Say that there will be no record file."""
+    """Warn that there will be no record file."""
     import warnings
 
     why = "it is there, and no record of slipring's" if error == EEXIST else os.strerror(error)
@@ -115,48 +113,34 @@ def warn_of_record(path, error):
 
 
 def start_time(int pid):
-    """When a process began, in ticks of its own; 0 if there is none, or /proc does not tell."""
+    """Return when a process began, in clock ticks of /proc; 0 if there is none, or if /proc does not report it."""
     return c.sr_start_time(pid)
 
 
 def now():
-    """CLOCK_MONOTONIC in nanoseconds, the clock of all stamps."""
+    """Return CLOCK_MONOTONIC in nanoseconds, the clock of all stamps."""
     return c.sr_now()
 
 
 cdef class Meter:
-    """What the consumer has taken so far; stats() reads it."""
+    """The counters of what the consumer has taken so far; stats() reads them."""
 
 
 cdef inline bint is_usable(Segment ring) noexcept:
-    """Whether it has been made, in this process. What runs once per batch asks so, without a call."""
+    """Return whether the handle has been made in this process. Inline, because it runs once per batch."""
     return ring.ptr != NULL and ring.fork_generation == c.sr_fork_generation()
 
 
 cdef class Segment:
     """One process's handle on a segment.
 
-    Parameters
-    ----------
-    slots, participants : int
-        Slots, and workers + 1.
-    backing : {'auto', 'shm', 'memfd'} or str
-        Where the memory comes from; an absolute path names a directory on a tmpfs.
-    capacity : int
-        Payload bytes to reserve per slot; 0 for as much as fits, at most 16 GiB. Committed as needed.
-    push : bool
-        Producers claim free slots themselves (Queue); else a consumer dispatches tasks (Loader).
-    label : str
-        What people know it by.
+    It has `slots` slots, and as `participants` the workers + 1. `backing` is 'auto', 'shm', 'memfd', or the absolute
+    path of a directory on a tmpfs. `capacity` is the payload bytes to reserve per slot, committed as needed; 0 reserves
+    as much as fits, at most 16 GiB. `push`: producers claim free slots themselves (Queue); otherwise a consumer
+    dispatches tasks (Loader). `label` is the name that people know it by.
 
-    Raises
-    ------
-    SegmentFull
-        Not even the control pages can be committed, or nothing can be reserved.
-    ValueError
-        `backing` is a directory on a disk.
-    OSError
-        What the system says: no descriptors left, no such directory, ...
+    If not even the control pages can be committed, or nothing can be reserved, the constructor raises SegmentFull. If
+    `backing` is a directory on a disk, it raises ValueError. Other errors of the system are OSErrors.
     """
 
     def __cinit__(self):
@@ -237,7 +221,7 @@ cdef class Segment:
         raise Closed("this iterator belongs to the parent process; make a new one after fork")
 
     def in_child(self):
-        """Take over the inherited handle after a fork: the worker calls it once."""
+        """Take over the inherited handle after a fork. The worker calls it once."""
         self.made()
         if self.fork_generation != c.sr_fork_generation():
             check(c.sr_after_fork(self.ptr))
@@ -246,7 +230,7 @@ cdef class Segment:
 
     @property
     def forked(self):
-        """Whether this handle was inherited by a fork and not taken over."""
+        """Return whether this handle was inherited by a fork and not taken over."""
         return self.fork_generation != c.sr_fork_generation()
 
     @property
@@ -259,7 +243,7 @@ cdef class Segment:
 
     @property
     def controls(self):
-        """int: the descriptor of the file in which all but the slots lies."""
+        """int: the descriptor of the file that has everything but the slots."""
         self.made()
         cdef int fd = c.sr_record_fd(self.ptr)
         return fd if fd >= 0 else self.fd
@@ -298,7 +282,7 @@ cdef class Segment:
 
     @property
     def record_number(self):
-        """int: the record file's name is the one asked for (1), or has ".2", ".3", ... behind it; 0: there is none."""
+        """int: 1 if the record file has the requested name, n if ".n" is appended to it, 0 if there is none."""
         self.made()
         cdef c.sr_info info
         check(c.sr_describe(self.ptr, &info))
@@ -313,7 +297,7 @@ cdef class Segment:
         return pid, status
 
     def wait_serving(self, uint32_t participant, double seconds):
-        """Wait until a worker is ready to claim; False when the time is up."""
+        """Wait until a worker is ready to claim; return False when the time is up."""
         self.made()
         cdef uint64_t deadline = deadline_in(seconds)
         cdef int rc
@@ -327,7 +311,7 @@ cdef class Segment:
                 return True
 
     def retire(self, uint32_t participant):
-        """Have a worker leave when it has ended what it is at; its number is free again after `recover`."""
+        """Make a worker leave after its current task; its number is free again after `recover`."""
         self.made()
         check(c.sr_retire(self.ptr, participant))
 
@@ -337,14 +321,14 @@ cdef class Segment:
         return c.sr_cancel_retirement(self.ptr, participant) == 0
 
     def recover(self, uint32_t participant, bint thread=False):
-        """Give back what a dead participant held; returns how many tasks will be redone. A thread's arrays stay."""
+        """Release what a dead participant held; return how many tasks will be redone. A thread's arrays stay."""
         self.made()
         return check((c.sr_recover_thread if thread else c.sr_recover)(self.ptr, participant))
 
     # ---- queue mode: processes come and go
 
     cdef int number(self) except -1:
-        """This process's participant number; taken at its first use of the segment."""
+        """Return this process's participant number, which it takes at its first use of the segment."""
         cdef uint32_t participant = 0
         cdef int rc
         if self.own_number < 0 or self.fork_generation != c.sr_fork_generation():
@@ -357,7 +341,7 @@ cdef class Segment:
         return self.own_number
 
     def leave(self):
-        """Give the number back, unless something is still held under it; the next use takes another."""
+        """Give the number back unless something is still held under it; the next use takes another one."""
         if self.own_number >= 0 and not self.forked and c.sr_leave(self.ptr, self.own_number) == 0:
             self.own_number = -1
 
@@ -371,7 +355,7 @@ cdef class Segment:
         return c.sr_set_polled(self.ptr) == 0 if from_now_on else c.sr_polled(self.ptr)
 
     def reopen(self):
-        """Take a close back, once every worker has gone: the segment serves the next ones."""
+        """Undo `close` after every worker has gone: the segment serves the next workers."""
         self.made()
         check(c.sr_reopen(self.ptr))
 
@@ -381,10 +365,10 @@ cdef class Segment:
         check(c.sr_close(self.ptr))
 
     def release_free(self):
-        """Give back the memory of all slots, now or when the last view of a batch has gone. It is for ever.
+        """Give back the memory of all slots for good, now or when the last view of a batch has gone.
 
-        The consumer's verb, after `close` and when the workers have gone. Their own children may live on, and
-        have the segment mapped.
+        The consumer calls it after `close`, when the workers have gone. Their own children may live on, and have the
+        segment mapped.
         """
         self.usable()
         self.over = True
@@ -413,7 +397,7 @@ cdef class Segment:
         return c.sr_circulating(self.ptr)
 
     def cancel(self, uint32_t slot, uint64_t gen):
-        """Take a task back; False if a worker has it already."""
+        """Take a task back; return False if a worker has it already."""
         self.usable()
         return c.sr_cancel(self.ptr, slot, gen) == 0
 
@@ -422,11 +406,11 @@ cdef class Segment:
         return c.sr_discard(self.ptr, slot) == 0
 
     def wait_ready(self, int slot, double seconds):
-        """Wait for `slot` (-1: any) to hold a batch; returns the slot, or -1 when the time is up."""
+        """Wait for `slot` (-1: any) to hold a batch; return the slot, or -1 when the time is up."""
         return self.await_ready(slot, deadline_in(seconds) if seconds > 0 else 0, -1)
 
     cdef int await_ready(self, int slot, uint64_t deadline, int watched) except -2:
-        """The same until a time of `clock` (0: only look), or until the descriptor `watched` is readable."""
+        """Wait likewise until a time of `clock` (0: only look), or until the descriptor `watched` is readable."""
         cdef uint32_t found = 0, wanted = c.SR_ANY if slot < 0 else <uint32_t> slot
         cdef int rc = -EINTR
         if not is_usable(self):
@@ -441,13 +425,13 @@ cdef class Segment:
         return -1 if rc < 0 else <int> found
 
     cdef int interrupt(self, bint on) except -1:
-        """Have `await_ready` return without a batch, from now on and at once; or take that back."""
+        """Make `await_ready` return without a batch, from now on and at once; with `on` false, undo that."""
         return check(c.sr_interrupt(self.ptr, on))
 
     # ---- what Ring, leases and fills ask of the C ring
 
     cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL:
-        """Return a free slot's task area, `nbytes` of it committed."""
+        """Return a free slot's task area, with `nbytes` of it committed."""
         cdef c.sr_alloc_error why
         memset(&why, 0, sizeof(why))
         cdef int rc = c.sr_commit_task(self.ptr, c.SR_CONSUMER, slot, nbytes, &why)
@@ -459,7 +443,10 @@ cdef class Segment:
         return c.sr_task_area(self.ptr, slot)
 
     cdef uint64_t put_task(self, uint32_t slot, const c.sr_task *task) except? 0:
-        """FREE -> TASK or SHARED; returns the slot's generation, NOT_FREE where its memory is being given back."""
+        """Move a slot from FREE to TASK or SHARED; return its generation.
+
+        Return NOT_FREE if its memory is being given back.
+        """
         cdef uint64_t gen = 0
         cdef int rc = c.sr_dispatch(self.ptr, slot, task, &gen)
         if rc == -EAGAIN:
@@ -482,7 +469,7 @@ cdef class Segment:
         return c.sr_payload(self.ptr, slot)
 
     cdef uint64_t committed(self, uint32_t slot) noexcept:
-        """Payload bytes that may be touched: never more than are mapped, whatever the shared word says."""
+        """Return the payload bytes that may be touched: never more than are mapped, whatever the shared word says."""
         return min(c.sr_slot_committed(self.ptr, slot), self.capacity)
 
     cdef const c.sr_result *result_of(self, uint32_t slot, uint32_t which) noexcept:
@@ -492,7 +479,7 @@ cdef class Segment:
         return c.sr_find_owned(self.ptr, participant, slot) == 0
 
     cdef int take(self, uint32_t participant, uint32_t slot, uint64_t *gen, c.sr_result *result) except -1:
-        """READY -> LEASED; adds the batch to the meter. Queue mode: 0 if another was faster."""
+        """Move a slot from READY to LEASED and count the batch. Queue mode: return 0 if another was faster."""
         cdef c.sr_stamps stamps
         cdef Meter meter = self.meter
         if not is_usable(self):
@@ -520,18 +507,21 @@ cdef class Segment:
         return 1
 
     cdef void release(self, uint32_t slot, uint64_t gen) noexcept:
-        """End what `take` has begun."""
+        """End the lease that `take` began."""
         if c.sr_unref(self.ptr, slot):
             c.sr_release(self.ptr, slot, gen)
             if self.over:
                 c.sr_release_free(self.ptr, c.SR_CONSUMER)
 
     cdef void use(self, uint32_t slot) noexcept:
-        """There are arrays in a slot from now on: a forked child is to have a copy of them."""
+        """Declare that there are arrays in a slot from now on: a forked child must get a copy of them."""
         c.sr_ref(self.ptr, slot)
 
     cdef bint unuse(self, uint32_t slot) noexcept:
-        """There are none any more. False: a child has them, and no copy: the slot must stay as it is."""
+        """Declare that there are no arrays any more; return False if the slot must stay as it is.
+
+        This is the case if a child has the arrays, and no copy of them.
+        """
         return c.sr_unref(self.ptr, slot)
 
     cdef bint stays(self, uint32_t slot) noexcept:
@@ -544,7 +534,7 @@ cdef class Segment:
 
     cdef int claim_task(self, uint32_t participant, double seconds, uint32_t *slot, uint32_t *which,
                         uint64_t *gen) except -1:
-        """Wait for a task and claim it; 0 when the time is up or the segment is closed."""
+        """Wait for a task and claim it; return 0 when the time is up or the segment is closed."""
         cdef uint64_t deadline = deadline_in(seconds)
         cdef int rc
         while True:
@@ -557,7 +547,7 @@ cdef class Segment:
             check(rc)
 
     cdef int claim_slot(self, uint32_t participant, uint64_t deadline, uint32_t *slot, uint64_t *gen) except -1:
-        """Queue mode: claim a free slot, waiting until a time of `clock` (0: only ask); 0: there is none."""
+        """Queue mode: claim a free slot, waiting until a time of `clock` (0: only ask); return 0 if there is none."""
         cdef int rc = c.sr_claim_free(self.ptr, participant, 0, slot, gen)
         if rc == -ETIMEDOUT and deadline > 0:
             rc = -EINTR
@@ -572,7 +562,7 @@ cdef class Segment:
         return 1
 
     cdef uint64_t alloc(self, uint32_t participant, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1:
-        """Take `nbytes` of a slot's payload, committed; returns their offset."""
+        """Take `nbytes` of a slot's payload, committed; return their offset."""
         cdef c.sr_alloc_error why
         cdef uint64_t offset = 0
         memset(&why, 0, sizeof(why))
@@ -586,7 +576,7 @@ cdef class Segment:
         return offset
 
     cdef int commit_later(self, uint32_t participant, uint32_t slot, uint64_t nbytes, c.sr_alloc_error *why) except 1:
-        """Commit what has found no memory, as soon as slots in use give theirs back; or a negative code."""
+        """Commit memory that was refused, as soon as slots in use give theirs back; or return a negative code."""
         cdef uint64_t waited = 0
         cdef int rc
         try:
@@ -604,12 +594,12 @@ cdef class Segment:
             c.sr_end_wait_memory(self.ptr, participant)
 
     def is_short(self, uint32_t participant):
-        """Whether a worker waits for memory."""
+        """Return whether a worker waits for memory."""
         self.made()
         return c.sr_needs_memory(self.ptr, participant)
 
     def pin(self, uint32_t slot):
-        """A device reads from the slot, which this process holds: its memory stays."""
+        """Pin a slot that this process holds, because a device reads from it: its memory stays."""
         self.made()
         check(c.sr_set_registered(self.ptr, slot))
 
@@ -626,12 +616,12 @@ cdef class Segment:
         c.sr_set_row(self.ptr, participant, slot, row, since)
 
     def note_copy(self, uint32_t slot, double seconds):
-        """How long the copy of a batch to a device took; this process has the slot."""
+        """Record how long the copy of a batch to a device took; this process has the slot."""
         self.made()
         c.sr_set_copy_time(self.ptr, slot, <uint64_t> (seconds * 1e9))
 
     def note_loop(self, double wait, double step):
-        """The loop has made a step in that many seconds, and waited so many of them for what a thread takes."""
+        """Record a step of the loop in seconds, and how long of it the loop waited for what a thread takes."""
         self.made()
         c.sr_add_loop_step(self.ptr, <uint64_t> (wait * 1e9), <uint64_t> (step * 1e9))
 
@@ -650,7 +640,7 @@ cdef class Segment:
         return check(c.sr_range_done(self.ptr, participant, slot, which, gen, result))
 
     cdef int propose(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1:
-        """0: this participant decides how the rows lie; else DIRECT or STAGED."""
+        """Return 0 if this participant decides how the rows lie; else DIRECT or STAGED."""
         cdef int rc = -ETIMEDOUT
         while rc == -ETIMEDOUT or rc == -EINTR:
             with nogil:

@@ -39,7 +39,7 @@ READ, DECODE, RESIZE = range(3)  # stages of `spent`
 @cython.no_gc
 @cython.freelist(16)
 cdef class Lease:
-    """The base object of every view on a slot; its end is the slot's release."""
+    """The base object of every view on a slot; when it is freed, the slot is released."""
 
     cdef void release(self) noexcept:
         # A forked child holds a copy of this object, but the lease is its parent's.
@@ -55,7 +55,7 @@ cdef class Lease:
 
 
 cdef Lease take(Segment ring, uint32_t participant, uint32_t slot):
-    """READY -> LEASED; None if another consumer was faster (queue mode)."""
+    """Move a slot from READY to LEASED; return None if another consumer was faster (queue mode)."""
     cdef Lease lease = Lease.__new__(Lease)
     lease.ring, lease.slot = ring, slot
     if not ring.take(participant, slot, &lease.gen, &lease.result):
@@ -109,7 +109,7 @@ cdef class Room:
         raise TypeError("a Room is what has memory")
 
     cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept:
-        """Where `data` lies in it; UINT64_MAX if it does not lie there wholly."""
+        """Return the offset of `data` in it; UINT64_MAX if not all of `data` lies in it."""
         return <uint64_t> -1
 
 
@@ -135,7 +135,7 @@ cdef class Fill(Room):
         return None if self.range == SR_WHOLE else self.range
 
     cdef bint whole(self) noexcept:
-        """Whether this worker alone has the slot: not one of its ranges."""
+        """Return whether this worker alone has the slot, not one of its ranges."""
         return self.range == SR_WHOLE or self.range == SR_FINISH
 
     @property
@@ -207,11 +207,11 @@ cdef class Fill(Room):
 
     @property
     def asked_for(self):
-        """list or None: the indices, once they have been read."""
+        """list or None: the indices, after they have been read."""
         return None if self.rows is None else list(self.rows)
 
     cdef int check(self) except -1:
-        """Refuse what a forked child would do to its parent's slot."""
+        """Refuse a forked child's access to its parent's slot."""
         if self.fork_generation != forks():
             raise RuntimeError(
                 "this process has been forked while its parent was making a batch or putting a message, "
@@ -235,7 +235,7 @@ cdef class Fill(Room):
         return at - base
 
     cdef bint is_kept(self) noexcept:
-        """Whether anybody has an array of this slot, or a view of one."""
+        """Return whether any code has an array of this slot, or a view of one."""
         cdef Hold hold = self.hold
         return hold is not None and Py_REFCNT(hold) > 2  # this function and this fill have one each
 
@@ -255,8 +255,8 @@ cdef class Fill(Room):
     def rewind(self, bint hard=False, uint64_t keep=0):
         """Forget what was allocated, to write an error in place of a batch.
 
-        Arrays that worker code keeps stay as they are, unless `hard`: then they must not be used any more,
-        and the error has a place even where no memory is left. The first `keep` bytes stay in any case.
+        Arrays that worker code keeps stay as they are, unless `hard`: then they must not be used any more, and there is
+        room for the error even if no memory is left. The first `keep` bytes stay in any case.
         """
         self.check()
         cdef Hold hold = self.hold
@@ -281,7 +281,7 @@ cdef class Fill(Room):
         self.ring.note_parts(self.slot, &self.parts)
 
     cdef void begin_row(self, uint32_t row, object index) noexcept:
-        """The sample of a row, of the slot or the range, is read from now on."""
+        """Record that the sample of a row, of the slot or the range, is read from now on."""
         cdef uint64_t now = tick()
         self.end_row(now)
         row = self.of_batch(row)
@@ -289,11 +289,11 @@ cdef class Fill(Room):
         self.ring.note_row(self.participant, self.slot, row, now)
 
     cdef uint32_t of_batch(self, uint32_t row) noexcept:
-        """The row of the whole batch."""
+        """Return the row of the whole batch."""
         return row + self.range * self.task.chunk if self.range < SR_MAX_RANGES else row
 
     cdef int64_t shown_index(self, uint32_t row, object index) noexcept:
-        """An index as it is recorded; the row of the batch in the place of what is no such number."""
+        """Return an index as it is recorded; the row of the batch if it is not such a number."""
         cdef int64_t shown = <int64_t> (NO_INDEX | row)
         if PyLong_CheckExact(index):
             shown = PyLong_AsLongLongAndOverflow(index, &self.overflow)
@@ -306,7 +306,7 @@ cdef class Fill(Room):
             self.parts.slowest_ns, self.parts.slowest_index = now - self.row_since, self.row_index
 
     cdef void end_rows(self) noexcept:
-        """All samples have been read."""
+        """Record that all samples have been read."""
         cdef uint64_t now
         if self.row_since != 0:
             now = tick()
@@ -342,9 +342,9 @@ cdef class Fill(Room):
         self.done = True
 
     cdef int give_back(self) except -1:
-        """As `abort`, but arrays in it that code has kept stay good as long as they live (queue mode).
+        """Release the slot as `abort` does, but arrays that code has kept stay valid as long as they live (queue mode).
 
-        In a forked child nothing: the slot is its parent's.
+        In a forked child it does nothing: the slot is its parent's.
         """
         cdef Hold hold = self.hold
         self.hold = None
@@ -359,7 +359,7 @@ cdef class Fill(Room):
     # ---- cooperative slots
 
     cdef const sr_result *result_of(self, uint32_t which) except NULL:
-        """What a range staged; SR_WHOLE: the settled layout."""
+        """Return what a range staged; SR_WHOLE: the settled layout."""
         if which != SR_WHOLE and which >= self.task.n_ranges:
             raise IndexError(f"range {which} of {self.task.n_ranges}")
         return self.ring.result_of(self.slot, which)
@@ -369,7 +369,7 @@ cdef class Fill(Room):
         return self.ring.settle(self.participant, self.slot, self.gen, layout, result)
 
     cdef int range_done(self, const sr_result *result) except -1:
-        """End this range; 1 if this worker must now finish the whole slot."""
+        """End this range; return 1 if this worker must now finish the whole slot."""
         self.check()
         cdef int rc = self.ring.range_done(self.participant, self.slot, self.range, self.gen, result)
         if rc == 1:
@@ -385,7 +385,7 @@ cdef class Fill(Room):
 
 
 cdef Fill current_fill():
-    """The fill that this thread works on, or None. One that was inherited by a fork is the parent's."""
+    """Return the `Fill` that this thread works on, or None. A child's inherited one is its parent's."""
     cdef Fill fill
     if slipring_current_fill == NULL:
         return None
@@ -404,7 +404,7 @@ cdef uint64_t tick() noexcept:
 
 
 cdef sr_parts *current_parts() noexcept:
-    """Where the calling thread notes what its sample takes; NULL where it reads for no batch."""
+    """Return where the calling thread records what its sample takes; NULL if it reads for no batch."""
     cdef Fill fill = current_fill()
     if fill is not None:
         return &fill.parts
@@ -412,7 +412,7 @@ cdef sr_parts *current_parts() noexcept:
 
 
 def skip():
-    """Count a sample that the dataset passes over, for the batch that this thread makes; False where it makes none."""
+    """Count a sample that the dataset skips, for the batch that this thread makes; return False if it makes none."""
     cdef Fill fill = current_fill()
     cdef Reading reading
     if fill is not None:
@@ -431,9 +431,9 @@ def skip():
 @cython.final
 @cython.auto_pickle(False)
 cdef class Reading:
-    """What reading one sample takes. A context: inside it the calling thread reads that sample.
+    """A context in which the calling thread reads one sample; it records what reading takes.
 
-    It may be entered several times, one after the other: a coroutine's turns.
+    It may be entered several times, one after the other, for the steps of a coroutine.
     """
 
     def __enter__(self):
@@ -450,7 +450,7 @@ cdef class Reading:
 
 
 def wait_for_row(uint32_t row, index):
-    """Have it known from outside that this is the first sample of the batch which is not there yet."""
+    """Report to observers that this is the first sample of the batch which is still missing."""
     cdef Fill fill = current_fill()
     if fill is not None:
         fill.row_since = 0  # what it takes, its `Reading` knows
@@ -458,10 +458,10 @@ def wait_for_row(uint32_t row, index):
 
 
 def end_reading(list asked, list readings, uint64_t since):
-    """Note for the batch that this thread makes what reading its samples has taken, from `since` to now.
+    """Record for the batch that this thread makes what reading its samples took, from `since` to now.
 
-    Stages that ran beside one another are noted as their parts of that time. Returns how many samples were
-    skipped, where no batch is made in a slot.
+    Stages that ran concurrently are recorded as their parts of that time. Return how many samples were skipped, if no
+    batch is made in a slot.
     """
     cdef Fill fill = current_fill()
     cdef Reading reading
@@ -498,7 +498,7 @@ def end_reading(list asked, list readings, uint64_t since):
 
 
 def at_row(uint32_t row, index):
-    """A dataset that makes its batches itself is at that row; None as index: at none any more."""
+    """Record the row at which a dataset that makes its batches itself is; None as index: it is at none any more."""
     cdef Fill fill = current_fill()
     if fill is None:
         return
@@ -509,7 +509,7 @@ def at_row(uint32_t row, index):
 
 
 def spent(int stage, uint64_t since):
-    """The time since then was of a stage of fetching: READ, DECODE or RESIZE. Returns the time now."""
+    """Add the time since `since` to a stage of fetching: READ, DECODE or RESIZE. Return the time now."""
     cdef uint64_t now = clock()
     cdef sr_parts *parts = current_parts()
     if parts == NULL:
@@ -524,7 +524,7 @@ def spent(int stage, uint64_t since):
 
 
 cdef int looked_up(bint hit) noexcept:
-    """A sample was, or was not, in a cache; for the batch that this thread makes."""
+    """Count a cache hit or miss of a sample, for the batch that this thread makes."""
     cdef sr_parts *parts = current_parts()
     if parts != NULL:
         parts.hits += hit
@@ -533,7 +533,7 @@ cdef int looked_up(bint hit) noexcept:
 
 
 def current():
-    """Return the fill that this thread works on, or None."""
+    """Return the `Fill` that this thread works on, or None."""
     return current_fill()
 
 

@@ -16,11 +16,8 @@ from slipring._core.worker_info import get_worker_info, swap_thread_info
 cdef class RngGuard:
     """A context in which the caller's generators are put aside.
 
-    Parameters
-    ----------
-    owner : object, optional
-        Has the generators that are used meanwhile, and gets them again: as ``states``, what
-        `save_globals` returned (None: it has none), and as ``place``. None: the block sets its own.
+    `owner` has the generators for the block, and gets them back: as ``states`` what `save_globals` returned (None: it
+    has none), and as ``place``. If `owner` is None, the block sets its own.
     """
 
     cdef object owner, saved, place
@@ -47,7 +44,7 @@ cdef class RngGuard:
             raise raised
 
     cdef object put_back(self, raised=None):
-        """Give the caller's back; returns what has been raised meanwhile, the first."""
+        """Restore the caller's generators; return the first exception that was raised meanwhile."""
         place, raised = surely(seeding.swap_place, (self.place,), raised)
         if self.owner is not None:
             self.owner.place = place
@@ -61,12 +58,8 @@ cdef class AsWorker:
 
     Global generators stay the caller's.
 
-    Parameters
-    ----------
-    owner : object
-        Has as ``place`` what `slipring.rng` goes on with, and gets it again.
-    info : WorkerInfo
-        The answer, if the calling thread or process is no worker already.
+    ``owner.place`` is the context from which `slipring.rng` continues, and is updated at the end. `info` is the answer
+    unless the calling thread or process is already a worker.
     """
 
     cdef object owner, info, place
@@ -93,7 +86,9 @@ cdef class AsWorker:
 
 
 cdef tuple surely(function, tuple arguments, raised):
-    """Call a function until no handler raises in it; it can be called again. Returns (what it did, `raised` or that).
+    """Call a function until no handler raises in it; the function must be repeatable.
+
+    Return (its result, the first exception); that is `raised` if it is not None.
     """
     while True:
         try:

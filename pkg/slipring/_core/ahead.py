@@ -12,21 +12,14 @@ GRACE_S = 1.0  # at the end, for an iterator that is being asked; what waits for
 
 
 class Prefetcher:
-    """What an iterator gives, up to `most` of which a thread has taken before it is asked for.
+    """An iterator that a thread reads in advance, up to `most` items before the consumer takes them.
 
-    The thread begins when it is first asked, so that whoever forks workers can do so before. An exception
-    comes in its turn; the iterator is asked again after that one has been taken.
+    The thread starts at the first request, so that workers can be forked before. An exception is raised at the position
+    of its item. The thread reads on after the consumer has taken the exception.
 
-    Parameters
-    ----------
-    iterator : iterator
-    most : int
-    timeout : float
-        Seconds to wait at most for the next item; 0 waits for ever.
-    interrupt : callable, optional
-        Called by `close`: has the iterator, if it waits, give up.
-    timed_out : callable, optional
-        Returns the exception for who has waited too long.
+    `timeout` is the longest wait for the next item in seconds; 0 waits without a limit. `close` calls `interrupt`,
+    which makes a waiting iterator give up. `timed_out` returns the exception for a wait that took too long; by default
+    that is a `LoaderTimeout`.
     """
 
     def __init__(self, iterator, most, timeout=0, interrupt=None, timed_out=None):
@@ -42,23 +35,19 @@ class Prefetcher:
     def __next__(self):
         """Return the next item.
 
-        Raises
-        ------
-        LoaderTimeout
-            There is none in time. Ask again.
-        Closed
-            `close` was called, or this is a forked child.
+        If no item comes in time, raise `LoaderTimeout`; the caller may ask again. After `close`, and in a forked child,
+        raise `Closed`.
         """
         self.begin()
         return self._line.take(self._timeout)
 
     def would_wait(self):
-        """Whether `next` would have to wait."""
+        """Return whether `next` would have to wait."""
         self.begin()
         return self._line.is_empty()
 
     def begin(self):
-        """Have the thread begin before anybody asks."""
+        """Start the thread before the first request."""
         if self._pid != os.getpid():
             raise Closed("the thread that reads ahead is the parent's; make a new iterator after fork")
         with self._lock:
@@ -72,7 +61,7 @@ class Prefetcher:
                 self._thread = thread
 
     def close(self):
-        """End the thread. Whoever waits gets `Closed`. Safe to call twice."""
+        """End the thread. A waiting consumer gets `Closed`. Safe to call twice."""
         if self._pid != os.getpid():
             return
         self._line.stop()
@@ -92,18 +81,11 @@ class Prefetcher:
 
 
 class ReadHere:
-    """An iterable dataset that this process reads, in a thread: a batch sampler which gives its samples.
+    """A batch sampler that reads an iterable dataset in a thread of this process and yields its samples.
 
-    With `slipring._core.fetch.Given` as dataset the workers get them, for their ``collate_fn``.
-
-    Parameters
-    ----------
-    dataset : iterable
-    batch_size : int
-    most : int
-        Batches that are read before they are asked for.
-    timeout : float
-        Seconds to wait at most for a batch; 0 waits for ever.
+    With `slipring._core.fetch.Given` as the dataset, the workers receive the samples for their ``collate_fn``. `most`
+    is the largest number of batches that are read in advance. `timeout` is the longest wait for a batch in seconds; 0
+    waits without a limit.
     """
 
     def __init__(self, dataset, batch_size, most, timeout=0):
@@ -114,29 +96,29 @@ class ReadHere:
 
 
 class Handed:
-    """A batch sampler whose batches are handed to it while they are asked for; it has no end."""
+    """An endless batch sampler: the caller adds each batch while the loader iterates."""
 
     def __init__(self):
         self._batches = collections.deque()
 
     def hand(self, batch):
-        """Add a list of indices, or of what the dataset takes for them."""
+        """Add a list of indices, or of other keys that the dataset takes."""
         self._batches.append(batch)
 
     def __iter__(self):
         return self
 
     def would_wait(self):
-        """Whether there is none at present."""
+        """Return whether no batch is available now."""
         return not self._batches
 
     def __next__(self):
-        """Return the first; IndexError if there is none, for nobody here can wait for it."""
+        """Return the oldest batch. If there is none, raise IndexError: this thread cannot wait for one."""
         return self._batches.popleft()
 
 
 class _Line:
-    """What has been taken and not been asked for, between two threads."""
+    """The items that the thread has read and the consumer has not taken yet."""
 
     def __init__(self, iterator, most, timed_out):
         self.iterator, self.most, self.timed_out = iterator, most, timed_out

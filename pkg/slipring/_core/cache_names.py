@@ -38,22 +38,11 @@ def label_of(name: str) -> str:
 
 
 def open_named(name: str, attach: Callable[[int], None], create: Callable[[], None]) -> bool:
-    """Attach the cache that some process has under `name`, or else create it; whether there was one.
+    """Attach the cache that some process has under `name`, or else create it; return whether it existed.
 
-    Parameters
-    ----------
-    name : str
-    attach : callable
-        Takes a descriptor, which is closed afterwards.
-    create : callable
-        Makes a memfd with the label of `name`, and keeps its descriptor.
-
-    Raises
-    ------
-    PermissionError
-        A process of another user keeps this one from looking.
-    TimeoutError
-        Another process has been at it for a minute.
+    `attach` takes a descriptor, which is closed afterwards. `create` makes a memfd with the label of `name` and keeps
+    its descriptor. If a process of another user holds the name's socket, PermissionError is raised. If another process
+    of this user holds it for a minute, TimeoutError is raised.
     """
     with _turn(name):
         found = find(label_of(name))
@@ -68,7 +57,7 @@ def open_named(name: str, attach: Callable[[int], None], create: Callable[[], No
 
 
 def find(label: str) -> int | None:
-    """Return a new descriptor of the memory with that label; None: no process of this user has it."""
+    """Return a new descriptor of the memory with that label, or None if no process of this user has it."""
     wanted = f"/memfd:{label} (deleted)"
     for pid in _own_processes():
         folder = f"/proc/{pid}/fd"
@@ -97,7 +86,7 @@ _turns: set[socket.socket] = set()  # of this process's threads
 
 
 def _leave_turns() -> None:
-    """In a forked child: the turn is its parent's, and would not end before the child."""
+    """Close the parent's sockets in a forked child: otherwise the parent's turn would last until the child ends."""
     while _turns:
         _turns.pop().close()
 
@@ -107,7 +96,7 @@ os.register_at_fork(after_in_child=_leave_turns)
 
 @contextlib.contextmanager
 def _turn(name: str) -> Iterator[None]:
-    """While one process of this user is in here, the others wait. It ends with the process, however that ends."""
+    """Keep other processes of this user waiting until the block ends. The turn ends with the process in any case."""
     address = f"\0slipring-cache:{os.geteuid()}:{name}"
     deadline = time.monotonic() + _PATIENCE
     while True:
@@ -129,7 +118,7 @@ def _turn(name: str) -> Iterator[None]:
 
 
 def _wait_for(address: str, name: str, deadline: float) -> None:
-    """Wait until whoever is in its turn has gone: then its socket closes."""
+    """Wait until the process that has its turn closes its socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
         theirs.settimeout(max(0.01, deadline - time.monotonic()))
         try:

@@ -28,17 +28,17 @@ END_S = 1.0  # to wait for threads at the worker's end; one that is in a read by
 
 
 def is_awaitable(thing):
-    """Whether it is to be awaited: what an ``async def`` has returned."""
+    """Return whether a thing can be awaited, such as the result of an ``async def``."""
     return hasattr(type(thing), "__await__")
 
 
 def is_async(dataset):
-    """Whether its ``__getitem__`` is an ``async def``."""
+    """Return whether the ``__getitem__`` of a dataset is an ``async def``."""
     return inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
 
 
 def reads_in_one_call(dataset):
-    """Whether its ``__getitems__`` does more than to ask another dataset sample by sample, as torch's Subset does."""
+    """Return whether ``__getitems__`` does more than ask another dataset sample by sample, as torch's Subset does."""
     kind = type(dataset)
     if (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "Subset"):
         inner = dataset.dataset
@@ -47,13 +47,10 @@ def reads_in_one_call(dataset):
 
 
 class Concurrency:
-    """Reads samples beside one another, for one worker.
+    """The concurrent reads of one worker.
 
-    Parameters
-    ----------
-    most : int or None
-        The loader's `fetch_threads`: so many threads, and so many coroutines at once; None: no thread, and all
-        coroutines of a batch.
+    `most` is the number of threads, and the largest number of coroutines that run at once. None means no thread, and all
+    coroutines of a batch at once.
     """
 
     def __init__(self, most):
@@ -63,11 +60,11 @@ class Concurrency:
 
     @property
     def has_threads(self):
-        """bool: whether samples are read by threads."""
+        """bool: whether threads read the samples."""
         return self.most is not None and self.most > 1
 
     def _part(self, kind):
-        """Return the threads or the loop; another process's, from before a fork, are none here."""
+        """Return the threads or the loop, and start them at first use. A forked child does not use its parent's."""
         if self.pid != os.getpid():
             self.readers, self.ends, self.pid = {}, {}, os.getpid()
         if kind not in self.readers:
@@ -92,12 +89,9 @@ class Concurrency:
         end.atexit = False  # they are daemons
 
     def by_threads(self, read, asked, fetcher, rows):
-        """Write ``[read(one) for one in asked]`` to `rows`, read by the threads; see `_put_all`.
+        """Write ``[read(one) for one in asked]`` to `rows`; the threads read the samples, see `_put_all`.
 
-        Returns
-        -------
-        list or None
-            Awaitables, if `read` returns awaitables. None of them is in a row.
+        If `read` returns awaitables, return a list of them. No row then has one of them.
         """
         threads = self._part("threads")
         samples = _samples(len(asked))
@@ -108,9 +102,9 @@ class Concurrency:
         return _put_all(submit, self.most, samples, asked, fetcher, rows)
 
     def tried(self, read, asked):
-        """The same, with None in place of what has failed; no random numbers are drawn there.
+        """Return the results as a list, with None in place of each failed read. The reads draw no random numbers.
 
-        Where one is a `RemoteError` that will be raised, those behind it are not waited for: None.
+        If a result is a `RemoteError` that will be raised, do not wait for the reads after it: their entries are None.
         """
         threads = self._part("threads")
         samples = [_Sample(seeding.NOWHERE, None) for _ in asked]
@@ -128,7 +122,10 @@ class Concurrency:
             futures.clear()
 
     def in_turn(self, read, asked):
-        """Yield the same, as many at a time as there are threads; none is begun before the first is asked for."""
+        """Yield the results in order, with None in place of each failed read.
+
+        As many reads are in flight as there are threads. None starts before the first result is requested.
+        """
         threads, asked, futures = self._part("threads"), iter(asked), collections.deque()
         try:
             while True:
@@ -145,11 +142,11 @@ class Concurrency:
             futures.clear()
 
     def offered(self):
-        """Return a context in which a dataset that makes a whole batch finds the threads; see `_offered`."""
+        """Return a context in which a dataset that makes a whole batch finds the threads; see `slipring._offered`."""
         return offered(self)
 
     def by_loop(self, read, asked, fetcher, rows):
-        """The same of an async function `read`."""
+        """Write the results of an async function `read` to `rows`."""
         self._gather([lambda one=one: read(one) for one in asked], asked, fetcher, rows)
 
     def awaited(self, awaitables, asked, fetcher, rows):
@@ -170,7 +167,7 @@ class Concurrency:
         _put_all(submit, len(makers) if self.most is None else self.most, samples, asked, fetcher, rows)
 
     def one(self, awaitable):
-        """Return what it gives: a batch's worth in one call, with the numbers of the whole batch."""
+        """Return the result of an awaitable that makes a whole batch. It draws the batch's random numbers."""
         sample = _Sample(seeding.swap_place(seeding.NOWHERE), _thread_info())
         future = self._part("loop").submit(sample, lambda: awaitable)
         try:
@@ -180,7 +177,7 @@ class Concurrency:
             seeding.swap_place(sample.place)
 
     def close(self):
-        """End threads and loop; nobody waits long for one that is amidst of a read."""
+        """End the threads and the loop. Do not wait long for a read that is still running."""
         if self.pid != os.getpid():
             return
         ends, self.ends, parts, self.readers = list(self.ends.values()), {}, list(self.readers.values()), {}
@@ -199,14 +196,8 @@ def _put_all(submit, most, samples, asked, fetcher, rows):
     If reads fail, the exception of the first sample in order is raised here and stored in ``fetcher.failed``. Reads
     that have not started are cancelled.
 
-    Parameters
-    ----------
-    submit : callable
-        Called with a row. It starts to read the sample and returns the future.
-    most : int
-        The largest number of samples that are being read or wait for their rows. All wait for the first one, which
-        determines the layout.
-    samples : list of _Sample
+    ``submit(row)`` starts to read the sample of a row and returns the future. `most` is the largest number of samples
+    that are being read or wait for their rows. All wait for the first sample, which determines the layout.
     """
     done, futures, early = queue.SimpleQueue(), {}, []
     begun, end, since = 0, len(asked), now()
@@ -260,7 +251,7 @@ def _has_failed(future):
 
 
 class _Sample:
-    """A context in which the calling thread reads one sample: its random numbers, who it is, what it takes."""
+    """A context in which the calling thread reads one sample: random numbers, worker info and times."""
 
     __slots__ = ("info", "place", "reading")
 

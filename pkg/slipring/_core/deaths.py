@@ -6,14 +6,10 @@ from slipring.errors import brief
 
 
 class Restarts:
-    """Decides whether a dead worker is replaced.
+    """The decision whether a dead worker is replaced.
 
-    Parameters
-    ----------
-    limit : int or None
-        How often a worker may die over the same batch; None: a death is raised.
-    on_respawn : callable
-        Called for every replacement.
+    `limit` is how often workers may die over the same batch; None: every death is raised. `on_respawn` is called for
+    every replacement.
     """
 
     def __init__(self, limit, on_respawn):
@@ -27,16 +23,8 @@ class Restarts:
     def allow(self, number, serving, in_flight, error, replaced=True):
         """Count a worker's replacement, or raise `error`.
 
-        Parameters
-        ----------
-        number : int
-        serving : bool
-            It had begun to take tasks.
-        in_flight : list of (int, list or None)
-            What `Ring.in_flight` said of it.
-        error : WorkerDied
-        replaced : bool
-            False: it was about to leave, and others make what it had.
+        `serving`: the worker had begun to take tasks. `in_flight` is the result of `Ring.in_flight` for it. `replaced`
+        is False for a worker that was about to retire: other workers make its batches.
         """
         if self.limit is None or not self._may_restart(number, serving, in_flight, error):
             raise error
@@ -48,7 +36,7 @@ class Restarts:
         logging.getLogger("slipring").warning("%s\n%s", error, then)
 
     def _may_restart(self, number, serving, in_flight, error):
-        """Count a death against what it came from; says so in `error` when that was once too often."""
+        """Count a death against its batch, or against the worker's start; if there were too many, say so in `error`."""
         if serving and not in_flight:
             return True  # somebody killed an idle worker: no batch is to blame
         key = in_flight[0][0] if serving else ("start", number)  # it works on the lowest sequence number
@@ -68,7 +56,7 @@ class Restarts:
 
 
 def log_replay(number, batches, by_state):
-    """Log that a stream's new worker reads so many batches again."""
+    """Log that the new worker of a stream reads `batches` batches again."""
     if batches:
         import logging
 
@@ -83,14 +71,14 @@ def log_replay(number, batches, by_state):
 
 
 def task_text(in_flight):
-    """Say what a worker had in flight; returns (text, indices)."""
+    """Return (text, indices) of the tasks that a worker had in flight."""
     asked = [i for _, indices in in_flight if indices is not None for i in indices]
     batches = ", ".join(f"batch {seq}" for seq, _ in in_flight) or "no batch"
     return f"{batches} in flight{f', indices {brief(asked)}' if asked else ''}", asked
 
 
 def manner(code):
-    """Say how a process has ended."""
+    """Return a text that says how a process ended; None as `code`: its exit code is unknown."""
     if code is None:
         return "has gone (its exit code went to a waitpid or SIGCHLD handler outside slipring)"
     if code >= 0:
@@ -102,9 +90,9 @@ def manner(code):
 
 
 def likely(code, begun=True, forked=True, argument="start_method"):
-    """Say what that usually means, of a worker that had begun to take tasks or not.
+    """Return a text with the likely cause of an exit code.
 
-    `argument` is what the loader calls the start method.
+    `begun`: the worker had begun to take tasks. `argument` is the loader's name for the start method.
     """
     if code == -signal.SIGKILL:
         return (
@@ -136,7 +124,7 @@ def likely(code, begun=True, forked=True, argument="start_method"):
 
 
 def state_of(pid):
-    """Return a process's state as /proc has it: "R", "S", "D", "T", "Z", ..."""
+    """Return a process's state as /proc reports it: "R", "S", "D", "T", "Z", ..."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0]
@@ -145,7 +133,7 @@ def state_of(pid):
 
 
 def left_behind(number, pid, seconds):
-    """Say that a worker could not be killed, and what becomes of it."""
+    """Return a text that says that a worker could not be killed, and what happens to it."""
     return (
         f"worker {number} (pid {pid}) has not ended {seconds:g} s after SIGKILL (its state in /proc: "
         f"{state_of(pid)}). Likely cause: it is frozen (a cgroup's freezer, a paused container), or waits in the "

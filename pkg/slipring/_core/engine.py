@@ -22,14 +22,7 @@ _importing = threading.RLock()  # a child forked meanwhile would wait for ever f
 
 
 class Engine:
-    """Makes the segment at once, the workers when a run begins.
-
-    Parameters
-    ----------
-    options : Options
-    job : Job
-    counters : Counters
-    """
+    """A segment and its workers. The segment is made at once, the workers when an iteration begins."""
 
     def __init__(self, options, job, counters):
         self.options = options
@@ -86,11 +79,14 @@ class Engine:
 
     @property
     def foreign(self):
-        """Whether this process has inherited the engine by a fork."""
+        """bool: whether this process has inherited the engine by a fork."""
         return self.owner != os.getpid()
 
     def serves(self, options):
-        """Whether an iteration with these options can have this engine: another number of workers, if they fit."""
+        """Return whether an iteration with these options can use this engine.
+
+        The number of workers may differ if they fit.
+        """
         if not self.alive or self.options == options:
             return self.alive
         if self.inline or not 0 < options.num_workers <= self.room:
@@ -102,18 +98,18 @@ class Engine:
 
     @property
     def by_turns(self):
-        """bool: what a batch is depends on the worker that makes it, so that workers take batches in turn."""
+        """bool: whether a batch depends on the worker that makes it, so that workers take batches in turn."""
         return self.options.rng == "worker" or self.pool.job.by_worker
 
     @property
     def fixed(self):
-        """bool: the workers stay as they are during a run."""
+        """bool: whether the number of workers is fixed during an iteration."""
         return self.inline or self.by_turns
 
     def resize(self, num_workers):
-        """Have so many workers, in the middle of a run; False: not before the next one.
+        """Change the number of workers during an iteration; return False if only the next one can have it.
 
-        Those that are too many leave after their batch, and nobody waits for them.
+        Surplus workers retire after their batch. The caller does not wait for them.
         """
         with self.lock:
             if self.fixed or not self.started or self.ring.closed or num_workers > self.room:
@@ -125,7 +121,7 @@ class Engine:
         return self.inline or self.pool.wanted == num_workers or self.resize(num_workers)
 
     def begin_run(self, base_seed):
-        """Start workers if need be; tasks of earlier runs are stale from now on. Returns the run's number."""
+        """Start workers if necessary, make the tasks of earlier iterations stale, and return the iteration's number."""
         with self.lock:
             self.idle = False
         self.running += 1
@@ -155,9 +151,9 @@ class Engine:
         return self.running
 
     def end_run(self, run, tasks):
-        """Take back what is in flight; workers stay if they are persistent.
+        """Cancel what is in flight; persistent workers stay.
 
-        It can be done again when it was interrupted; not when another run has begun.
+        The call can be repeated if it was interrupted, but not after another iteration has begun.
         """
         if self.ring.closed or self.unfinished != run:
             return
@@ -179,7 +175,7 @@ class Engine:
         self.see_leavers()
 
     def see_leavers(self):
-        """Between two runs: see who has left that was told to. It waits for nobody, and any thread may call."""
+        """Reap retired workers between two iterations. It does not wait, and any thread may call it."""
         if self.foreign or not (self.idle and self.pool.changing) or not self.lock.acquire(blocking=False):
             return
         try:
@@ -213,7 +209,7 @@ class Engine:
                 self.ring.release_free()
 
     def _last_look(self):
-        """What can be seen of the segment, for a report that is asked for later."""
+        """Return a snapshot of the segment for later reports; None if there is nothing to see."""
         if self.ring.meter.batches == 0 or exiting():
             return None
         try:
@@ -235,7 +231,7 @@ exiting = _exit_begun.is_set
 
 
 def stop_at_exit(thing):
-    """Have its `stop` called at the interpreter's exit, before all engines are shut down."""
+    """Register an object whose `stop` is called at the interpreter's exit, before all engines are shut down."""
     _with_threads.add(thing)
 
 
@@ -271,7 +267,7 @@ def _end_processes():
 
 
 def stay_if_exiting():
-    """Keep a daemon thread, whose loader has ended under it, from saying so: it ends with the interpreter."""
+    """Block a daemon thread at the interpreter's exit, so that it does not report the end of its loader."""
     if _exit_begun.is_set() and threading.current_thread().daemon:
         threading.Event().wait()
 

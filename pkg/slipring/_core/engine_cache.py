@@ -12,13 +12,16 @@ from slipring.stats import Counters
 
 
 class DeviceCounters:
-    """Counts batches on their way to devices."""
+    """Counters of the batches that move to devices."""
 
     moved_batches = staged_batches = 0
 
 
 class EngineLease:
-    """Takes the kept engine back at an iteration's end; where it has gone with an iteration, nothing is lent."""
+    """A callable that returns the kept engine to the cache when the iteration ends.
+
+    If an iteration is dropped with its engine, the loan ends without a call.
+    """
 
     def __init__(self, engines):
         self.engines = engines
@@ -28,17 +31,10 @@ class EngineLease:
 
 
 class EngineCache:
-    """Lends out one engine that is kept from epoch to epoch, and temporary ones beside it.
+    """The engine that is kept from epoch to epoch, and temporary engines for concurrent iterations.
 
-    A segment has one run at a time: who iterates while another iterator lives gets an engine of its own, which
-    ends with that iteration.
-
-    Attributes
-    ----------
-    engine : Engine or None
-        The one that is kept.
-    iterators : WeakRegistry
-        Those that `close` is to close; whoever borrows an engine adds itself.
+    A segment serves one iteration at a time. If another iterator is alive, an iteration gets an engine of its own,
+    which ends with it.
     """
 
     def __init__(self):
@@ -47,20 +43,20 @@ class EngineCache:
         self.inline = Meter()  # batches that were made without workers
         self.counters.add(self.inline)
         self.lock, self.pid = threading.RLock(), os.getpid()
-        self.engine = None
+        self.engine = None  # the one that is kept
         self._loan = None  # weak reference to what an iteration has
-        self.iterators = WeakRegistry()
+        self.iterators = WeakRegistry()  # `close` closes these; each iteration adds itself
 
     @property
     def lent(self):
-        """bool: whether an iteration has the kept engine."""
+        """bool: whether an iteration uses the kept engine."""
         return self._loan is not None and self._loan() is not None
 
     def lend(self, options, job, live_on=False):
         """Return (engine, on_end) for one iteration; `on_end` takes the engine back.
 
-        Workers that persist have begun with another job: `live_on` says that they know what it resumes. Who
-        replaces one of them begins with this one.
+        Persistent workers began with another job. `live_on`: they already know the state that this job resumes. A
+        replacement for one of them begins with this job.
         """
         if self.pid != os.getpid():
             # In a forked child: another thread of the parent may have held the lock.
@@ -85,13 +81,13 @@ class EngineCache:
             return kept, loan
 
     def forget_workers(self):
-        """End workers that persist: the next iteration's begin anew, with seeds of its own."""
+        """End persistent workers: the next iteration starts new ones, with seeds of its own."""
         with self.lock:
             if self.engine is not None and not self.lent and not self.engine.foreign:
                 self.engine.stop_workers()
 
     def take_back(self, engine):
-        """An iteration has ended; an engine that failed is not kept."""
+        """Take the engine back when its iteration ends. An engine that failed is not kept."""
         if engine is self.engine:
             self._loan = None
             if not engine.alive:

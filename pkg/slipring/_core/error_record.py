@@ -17,15 +17,10 @@ SIGNALS = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, 
 
 
 def record(error, worker, seq, indices, clear=True, culprit=(None, None)):
-    """Describe an exception in values that any slot can carry.
+    """Return a dict that describes an exception in values that any slot can carry.
 
-    `culprit`: index and row of the sample that raised it, if it was one.
-
-    Returns
-    -------
-    dict
-        worker, pid, seq, indices, index, row, type, text, traceback, class (bytes, or None if it cannot be
-        found by its name), pickle (bytes, or None if it cannot be rebuilt).
+    `culprit` is (index, row) of the sample that raised it, if there is one. The "class" is None if it cannot be found
+    by its name, else bytes; the "pickle" is None if the exception cannot be rebuilt, else bytes.
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if clear:  # local variables of the failed frames may be arrays inside the slot
@@ -46,7 +41,7 @@ def record(error, worker, seq, indices, clear=True, culprit=(None, None)):
 
 
 def shortened(described):
-    """The same record within what is always committed (8 KiB): the traceback's end, only a small pickle."""
+    """Return the record cut to what is always committed (8 KiB): the traceback's end, and only a small pickle."""
     indices, data = described["indices"], described["pickle"]
     if indices and all(type(i) is int and -(1 << 63) <= i < 1 << 63 for i in indices[:128]):
         indices = array.array("q", indices[:128]).tobytes()  # one leaf: as a list, each is one
@@ -65,7 +60,7 @@ def shortened(described):
 
 
 def allocation_error(error):
-    """Three numbers that say what was short, for where not even a shortened record has a place."""
+    """Return three numbers that say what was short, for a slot that has no room even for a shortened record."""
     if isinstance(error, SegmentFull):
         kinds = [kind for kind, text in LIMITS.items() if text == error.limit]
         return kinds[0] if kinds else 0, error.needed, error.free
@@ -87,7 +82,7 @@ def from_allocation_error(kind, needed, free, rows, ring):
 
 
 def _cut(text, first, end):
-    """Those bytes of a text."""
+    """Return those bytes of a text."""
     return text.encode("utf-8", "surrogatepass")[first:end].decode("utf-8", "ignore")
 
 
@@ -99,14 +94,14 @@ def _text_of(error):
 
 
 def _plain(indices):
-    """Indices as a slot can surely carry them."""
+    """Return the indices in types that every slot can carry."""
     if indices is None:
         return None
     return [i if type(i) in (int, str, float, bool) else shown(i) for i in indices]
 
 
 def _pickle(error):
-    """The exception as bytes, if what comes out again is of the same type; else None."""
+    """Return the exception as bytes; None if unpickling does not return the same type."""
     found = None
     for form in (lambda e: e, _Bare):
         with contextlib.suppress(Exception):
@@ -121,7 +116,7 @@ def _pickle(error):
 
 
 class _Bare:
-    """Pickles an exception so that its class's own constructor is not called again."""
+    """A wrapper that pickles an exception so that its class's own constructor is not called again."""
 
     def __init__(self, error):
         kind, args, *state = error.__reduce__()
@@ -134,7 +129,7 @@ class _Bare:
 
 
 def _without_constructor(kind, args, state=None):
-    """Make an exception as Python itself would, had its class no constructor of its own."""
+    """Make an exception as Python itself would if its class had no constructor of its own."""
     python_made = 1 << 9  # Py_TPFLAGS_HEAPTYPE
     builtin = next(c for c in kind.__mro__ if not c.__flags__ & python_made)
     made = builtin.__new__(kind, *args)
@@ -145,7 +140,7 @@ def _without_constructor(kind, args, state=None):
 
 
 def _class(error):
-    """The exception's class as bytes."""
+    """Return the exception's class as bytes; None if it cannot be pickled."""
     try:
         return pickle.dumps(type(error), pickle.HIGHEST_PROTOCOL)
     except Exception:
@@ -153,21 +148,21 @@ def _class(error):
 
 
 def caught(described):
-    """Return what other loaders' users have learned to look for: who caught what, with its traceback."""
+    """Return the text that users of torch's DataLoader search for: which worker caught what, with its traceback."""
     kind = described["type"].rpartition(".")[2]
     who = f"DataLoader worker process {described['worker']}"
     return f"Caught {kind} in {who}.\nOriginal {described['traceback']}"
 
 
 def where(described, who):
-    """Say of an error's record who met it, and what had been asked for."""
+    """Return a text that says where the error of a record was raised, and which indices were requested."""
     indices = described["indices"]
     asked = "a stream" if indices is None else f"indices {brief(_integers(indices))}"
     return f"{who}, batch {described['seq']}, {asked}{at_fault(described)}"
 
 
 def worker_error(text, described):
-    """Return a `WorkerError` with this text and what an error's record has."""
+    """Return a `WorkerError` with this text and the fields of an error's record."""
     return WorkerError(
         text,
         worker=described["worker"],
@@ -186,15 +181,9 @@ def _integers(indices):
 def rebuild(described, original=None):
     """Return the exception to raise in the consumer.
 
-    The original where it can be rebuilt, with a `WorkerError` as its cause that has the worker's traceback;
-    the `WorkerError` itself where it cannot.
-
-    Parameters
-    ----------
-    described : dict
-        What `record` has returned.
-    original : BaseException, optional
-        The exception itself, where it was raised in this process.
+    This is the original exception if it can be rebuilt. A `WorkerError` with the worker's traceback is then its cause.
+    Otherwise it is the `WorkerError` itself. `described` is the result of `record`. `original` is the exception itself
+    if this process raised it.
     """
     if original is None:
         who = f"worker {described['worker']} (pid {described['pid']})"
@@ -219,7 +208,7 @@ def rebuild(described, original=None):
 
 
 def at_fault(described):
-    """Say of an error's record which sample it was, to be put behind what was asked for."""
+    """Return a text that names the sample that failed, to append to the requested indices; empty if there is none."""
     if described["row"] is None:
         return ""
     return f": index {described['index']!r} (row {described['row']} of batch {described['seq']})"

@@ -7,7 +7,7 @@ import threading
 
 
 class EventLoop:
-    """An event loop in a thread of its own: a wait for it can be left, also where the worker's runs another loop."""
+    """An event loop in its own thread: the worker can abandon a wait, even if its thread runs another loop."""
 
     def __init__(self):
         self.loop, self.pid = asyncio.new_event_loop(), os.getpid()
@@ -19,22 +19,22 @@ class EventLoop:
         self.threads = [thread]
 
     def submit(self, sample, make):
-        """Return the future of what the awaitable gives that `make` makes."""
+        """Return the future of the awaitable that ``make()`` returns."""
         return asyncio.run_coroutine_threadsafe(_turns(sample, make), self.loop)
 
     def forget(self, awaitables):
-        """Have those whose turn has not come, and will not, not warn that nobody has awaited them."""
+        """Close the awaitables that will never start, so that Python does not warn that they were never awaited."""
         self.loop.call_soon_threadsafe(_close_unstarted, awaitables)
 
     def end(self):
-        """Have the loop call off what it does, and close."""
+        """Stop the loop: its thread cancels all tasks and closes it."""
         if self.pid == os.getpid() and not self.ended.is_set():
             self.ended.set()
             self.loop.call_soon_threadsafe(self.loop.stop)
 
 
 def _run(loop, ended):
-    """The life of the loop's thread; at its end what `asyncio.Runner` does."""
+    """Run the loop in its thread until it is ended, then clean up as `asyncio.Runner` does."""
     asyncio.set_event_loop(loop)
     try:
         while not ended.is_set():
@@ -54,14 +54,14 @@ def _run(loop, ended):
 
 
 async def _turns(sample, make):
-    """What a sample's coroutine gives, its turns being the sample's."""
+    """Await a sample's coroutine; each of its steps runs in the sample's context."""
     return await _Turns(sample, make)
 
 
 class _Turns:
-    """Awaits what `make` makes; each turn of it runs in the sample's context.
+    """An awaitable whose every step runs in the sample's context; ``make()`` returns what it awaits.
 
-    Between two turns the same thread reads other samples: what `threading.local` keeps is changed with each turn.
+    Between two steps the same thread reads other samples, so the values in `threading.local` are swapped at each step.
     """
 
     def __init__(self, sample, make):

@@ -27,24 +27,21 @@ _OF_PYTHON_CODE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: not a generator, zip, a file
 
 
 def is_iterator(dataset):
-    """Return whether it is one of Python's built-in iterators. A user's class may start again in its ``__iter__``."""
+    """Return whether a dataset is a built-in iterator of Python.
+
+    An iterator of a user's class may start again in its ``__iter__``.
+    """
     return hasattr(type(dataset), "__next__") and not type(dataset).__flags__ & _OF_PYTHON_CODE
 
 
 def is_iterated(dataset):
-    """Whether it is of a class that is iterated although it inherits a __getitem__, which only raises."""
+    """Return whether a dataset's class is iterated although it inherits a ``__getitem__``, which only raises."""
     kinds = type(dataset).__mro__
     return any((c.__module__.partition(".")[0], c.__name__) in _ITERATED for c in kinds)
 
 
 def is_stream(dataset):
-    """Whether a dataset is iterated (True) or indexed (False).
-
-    Raises
-    ------
-    TypeError
-        It can be neither.
-    """
+    """Return whether a dataset is iterated (True) or indexed (False); raise TypeError if it can be neither."""
     kind = type(dataset)
     if getattr(dataset, "ndim", 1) == 0:
         raise TypeError(
@@ -69,24 +66,13 @@ def is_stream(dataset):
 
 
 class MapFetcher:
-    """Reads samples by index and puts them together.
+    """A reader that reads samples by index and collates them.
 
-    Parameters
-    ----------
-    dataset, collate_fn
-        As the loader's.
-    concurrency : Concurrency
-    by_sample : bool
-        Each sample is read by itself, with generators of its own; a dataset makes whole batches only if it asks
-        `slipring._core.seeding.sample_seed` for each sample, and says so: ``seeds_samples``.
-
-    Attributes
-    ----------
-    failed : (Exception, int) or None
-        What a sample has raised last, and its position among those that were asked for.
+    `by_sample`: each sample is read separately, with generators of its own. The dataset may then make whole batches
+    only if it asks `slipring._core.seeding.sample_seed` for each sample, and declares this with ``seeds_samples``.
     """
 
-    failed = None
+    failed = None  # (exception, position among the requested samples) of the last failed read
 
     def __init__(self, dataset, collate_fn, concurrency, by_sample=False):
         self.dataset = BySample(dataset) if by_sample else dataset
@@ -102,11 +88,7 @@ class MapFetcher:
     def read(self, indices, rows):
         """Read the samples at `indices`, and write each to its row as soon as it is read.
 
-        Parameters
-        ----------
-        indices : sized iterable
-            ``__getitems__`` gets the same object.
-        rows : RowWriter
+        ``__getitems__`` gets the same `indices` object.
         """
         beside, row = self.concurrency, seeding.row()
         if self.getitems is not None:
@@ -175,13 +157,13 @@ def whole_batches(dataset, by_sample):
 
 
 def is_stateful(thing):
-    """Whether it can save and load where it is: torchdata's protocol."""
+    """Return whether an object can save and load its position, as torchdata's Stateful protocol says."""
     save = getattr(thing, "state_dict", None)
     return callable(save) and callable(getattr(thing, "load_state_dict", None)) and not _needs_arguments(save)
 
 
 def _needs_arguments(function):
-    """Whether a Python function or method cannot be called without arguments."""
+    """Return whether a Python function or method cannot be called without arguments."""
     code = getattr(function, "__code__", None)
     if code is None:
         return False
@@ -190,17 +172,15 @@ def _needs_arguments(function):
 
 
 def states_of(dataset, iterator):
-    """Return what a dataset and its iterator say of themselves, if they can; an object that is both, once."""
+    """Return the states of a dataset and its iterator, if they have any; the state of an object that is both, once."""
     parts = (("dataset", None if dataset is iterator else dataset), ("iterator", iterator))
     return {name: part.state_dict() for name, part in parts if is_stateful(part)}
 
 
 class Unsaid:
-    """What a worker sends in place of a state that could not be asked or pickled; raised when it is wanted.
+    """The text of an error that a worker sends in place of a state; it is raised when the state is needed.
 
-    Parameters
-    ----------
-    text : str
+    The worker could not query the state, or could not pickle it.
     """
 
     def __init__(self, text):
@@ -208,12 +188,10 @@ class Unsaid:
 
 
 def pickled_states(dataset, iterator, last=False):
-    """Return what `states_of` says, pickled, and whether it does; (None, False) if neither can say anything.
+    """Return (pickled `states_of`, True), or (None, False) if neither object has a state.
 
-    Parameters
-    ----------
-    last : bool
-        Nothing comes behind: the dataset may be at its beginning again.
+    If a state cannot be queried or pickled, return (pickled `Unsaid`, False). `last`: no batch follows, and the dataset
+    may already be at its beginning again.
     """
     try:
         states = states_of(dataset, iterator)
@@ -227,12 +205,10 @@ def pickled_states(dataset, iterator, last=False):
 
 
 class Every:
-    """Which of a worker's batches go with a state: the first of an iteration, then one in `n` of all workers' batches.
+    """The choice of a worker's batches that go with a state.
 
-    Parameters
-    ----------
-    n : int
-        0: only the first.
+    These are the first batch of an iteration, then one in `n` of all workers' batches. With `n` = 0 it is only the
+    first.
     """
 
     def __init__(self, n):
@@ -240,13 +216,13 @@ class Every:
         self.at = None
 
     def due(self, seq):
-        """Whether a state goes with this batch; if so, the next one is due `n` batches later."""
+        """Return whether a state goes with this batch; if so, the next one is due `n` batches later."""
         at = self._group(seq)
         due, self.at = at != self.at, at
         return due
 
     def go_on(self, seq):
-        """Continue after the last task that an earlier run delivered: states are due as in that run."""
+        """Continue after the last task that an earlier iteration delivered: states are due as in that iteration."""
         self.at = self._group(seq)
 
     def _group(self, seq):
@@ -254,14 +230,14 @@ class Every:
 
 
 def load_dataset(dataset, place):
-    """Tell a Stateful dataset where it was."""
+    """Load the state of a Stateful dataset, if the worker's position has one."""
     states = (place or {}).get("states") or {}
     if "dataset" in states and is_stateful(dataset):
         dataset.load_state_dict(states["dataset"])
 
 
 def load_stream(dataset, place):
-    """Tell an iterable dataset where it was, and its iterator; returns that."""
+    """Load the states of an iterable dataset and its iterator; return the iterator."""
     load_dataset(dataset, place)
     iterator = iter(dataset)
     load_iterator(iterator, place)
@@ -269,26 +245,24 @@ def load_stream(dataset, place):
 
 
 def load_iterator(iterator, place):
-    """Tell a Stateful iterator where it was."""
+    """Load the state of a Stateful iterator, if the worker's position has one."""
     states = place["states"] or {}
     if "iterator" in states and is_stateful(iterator):
         iterator.load_state_dict(states["iterator"])
 
 
 def was_last(place):
-    """Whether nothing comes behind the batch that a worker's place is of, in the same pass."""
+    """Return whether no batch follows a worker's position in the same pass."""
     return place is not None and not place.get("ended") and bool((place["states"] or {}).get("last"))
 
 
 def open_stream(dataset, place):
-    """Return (iterator, batches to be skipped) of an iterable dataset at a worker's place, if any.
+    """Return (iterator, number of batches to skip) for an iterable dataset at a worker's position.
 
-    Parameters
-    ----------
-    place : dict or None
-        "batches": how many have been read; "states": what "dataset" and "iterator" last said of themselves,
-        as far as they are Stateful, or None; "since": how many of those batches came behind that, 0 if it is
-        not there; "ended": it was the end of a pass, and the next one begins.
+    If `place` is None, the dataset is read from its beginning. Otherwise it is a dict. "batches" is how many batches
+    have been read. "states" has the last states of "dataset" and "iterator", as far as they are Stateful, or is None.
+    "since" is how many of those batches followed these states, 0 if it is missing. "ended": a pass ended there, and the
+    next one begins.
     """
     if place is None:
         return iter(dataset), 0
@@ -300,14 +274,14 @@ def open_stream(dataset, place):
 
 
 def since(place):
-    """Return how many batches were read behind the states of a worker's place."""
+    """Return how many batches were read after the states of a worker's position."""
     if place is None or place.get("ended") or not place["states"]:
         return 0
     return place.get("since", 0)
 
 
 def shorter(had, found, of="the iterable dataset where it is read here"):
-    """Return the exception for what ends before what a state says was delivered of it."""
+    """Return the exception for a dataset that ends before the position that a state says was delivered."""
     return ValueError(
         f"the state says that {had} batches were delivered of {of}, which now ends after {found}: the "
         "dataset may have changed. Resume with the dataset that the state was taken of, or begin anew with "
@@ -316,12 +290,9 @@ def shorter(had, found, of="the iterable dataset where it is read here"):
 
 
 def skip_batches(read, count):
-    """Read so many batches again, and drop them; `read` returns None at the end of the stream.
+    """Read `count` batches again and drop them; raise ValueError if there are fewer.
 
-    Raises
-    ------
-    ValueError
-        There are fewer.
+    `read` returns None at the end of the stream.
     """
     for done in range(count):
         try:
@@ -335,13 +306,13 @@ def skip_batches(read, count):
 
 
 def cut_off(iterator, error):
-    """Return an exception that is a handler's and has ended a generator, whose rest is lost; else None."""
+    """Return `error` if it comes from a signal handler and has ended a generator, whose rest is lost; else None."""
     ended = inspect.isgenerator(iterator) and iterator.gi_frame is None
     return error if ended and (not isinstance(error, Exception) or in_a_handler(error)) else None
 
 
 def generator_ended(name):
-    """Return the exception for who asks a generator on that a handler's exception has ended."""
+    """Return the exception for a request to a generator that a signal handler's exception has ended."""
     return SlipringError(
         f"{name} is a generator, and Python has ended it because a signal's handler raised an exception "
         "inside it: what it had not given yet is lost. Begin anew, or resume from a state"
@@ -349,36 +320,20 @@ def generator_ended(name):
 
 
 class Given:
-    """A map dataset whose samples are what the sampler gives: workers are sent samples, not indices."""
+    """A map dataset that returns each index as the sample: the sampler gives samples, and workers receive them."""
 
     def __getitem__(self, sample):
         return sample
 
 
 class StreamFetcher:
-    """Reads batch after batch of one pass over an iterable dataset.
+    """A reader of the batches of one pass over an iterable dataset.
 
-    Parameters
-    ----------
-    dataset, collate_fn, batch_size, drop_last
-        As the loader's.
-    place : dict, optional
-        Where to begin; see `open_stream`.
-    shared : bool
-        Other workers iterate the same dataset object: only the iterator's state is this worker's own.
-    every : int
-        See `Every`.
-
-    Attributes
-    ----------
-    position : int
-        Batches read so far, those included whose reading failed. Negative: so many were read behind the
-        place's states, and are to be read again first.
-    seq : int
-        Of the batch that is being made.
+    `place` is where to begin; see `open_stream`. `shared`: other workers iterate the same dataset object, so that only
+    the iterator's state belongs to this worker. See `Every` for `every`.
     """
 
-    seq = 0
+    seq = 0  # of the batch that is being made
 
     def __init__(self, dataset, collate_fn, batch_size, drop_last, place=None, shared=False, every=1):
         self.iterator, skip = open_stream(dataset, place)
@@ -389,6 +344,8 @@ class StreamFetcher:
         self.collate_fn = collate_fn
         self.batch_size = batch_size
         self.drop_last = drop_last
+        # Batches read so far, with those whose reading failed. Negative: as many were read after the states of
+        # `place`, and must be read again first.
         self.position = 0
         self.ended = was_last(place)
         # A dataset without a state is read again up to the place.
@@ -398,10 +355,7 @@ class StreamFetcher:
     def states(self, last=False):
         """Return as bytes what dataset and iterator say of their place; None if neither can, or none is due.
 
-        Parameters
-        ----------
-        last : bool
-            With the end of the stream they are always due.
+        `last`: at the end of the stream the states are always due.
         """
         if self.saved_state[0] != self.position:
             due = self.is_due() or last
@@ -411,24 +365,19 @@ class StreamFetcher:
         return self.saved_state[1]
 
     def is_due(self):
-        """Whether a state goes with the batch that was read last."""
+        """Return whether a state goes with the batch that was read last."""
         return self.every.due(self.seq)
 
     def snapshot(self, last=False):
-        """Return the same as `states`, but None as well if they could not be asked or pickled."""
+        """Return the same as `states`, but None also if the states could not be queried or pickled."""
         states = self.states(last)
         return states if self.saved_state[2] else None
 
     def read(self, rules, again=False):
         """Read the samples of the next batch (without batching: one sample) into `rows`; return False at the end.
 
-        Parameters
-        ----------
-        rules : int
-            The `RowWriter`'s.
-        again : bool
-            Continue the same batch, after a signal handler raised an exception. `rows` has the samples that were
-            read before.
+        `rules` are the `RowWriter`'s. `again`: continue the same batch after a signal handler raised an exception;
+        `rows` still has the samples that were read before.
         """
         want = 1 if self.batch_size is None else self.batch_size
         if not again:

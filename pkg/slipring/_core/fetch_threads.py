@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 
 class FetchThreads:
-    """Threads that read samples. They refer to the queue alone: who drops this object can end them."""
+    """Threads that read samples. They refer only to the queue, so they can be ended when this object is dropped."""
 
     def __init__(self, n):
         self.tasks, self.threads, self.pid = queue.SimpleQueue(), [], os.getpid()
@@ -31,14 +31,14 @@ class FetchThreads:
         return future
 
     def end(self):
-        """Have the threads end when they have read what they are reading."""
+        """End the threads after the reads that were submitted so far."""
         if self.pid == os.getpid():
             for _ in self.threads:
                 self.tasks.put(None)
 
 
 def _read(tasks):
-    """The life of a thread."""
+    """Read samples until the queue gives None. This is the main function of a thread."""
     while (task := tasks.get()) is not None:
         future, sample, read, one = task
         if future.set_running_or_notify_cancel():

@@ -21,22 +21,17 @@ PAGE = resource.getpagesize()
 
 
 class Heap:
-    """Count page faults per batch, and raise or lower glibc's thresholds. For worker processes only.
-
-    Attributes
-    ----------
-    kept : int
-        Bytes of free memory that glibc may keep; 0: glibc's defaults.
-    """
+    """The thresholds of glibc's allocator, which follow the page faults per batch. For worker processes only."""
 
     def __init__(self):
         self.glibc = glibc()
+        # `kept`: bytes of free memory that glibc may keep; 0: glibc's defaults.
         self.kept, self.batches, self.faults = 0, 0, _faults()
         # Bytes of the largest recent batch: now, and when `kept` was set.
         self.largest = self.largest_then = 0
 
     def note_batch(self, nbytes):
-        """Note that a batch of `nbytes` was published and its samples were freed."""
+        """Record that a batch of `nbytes` was published and its samples were freed."""
         self.batches += 1
         self.largest = max(self.largest, nbytes)
         if self.batches % EVERY or self.glibc is None:

@@ -13,7 +13,7 @@ from slipring.errors import WorkerDied
 
 
 class InlinePool(WorkerPool):
-    """No workers: the consumer fills the slots itself when it needs one."""
+    """A pool without workers: the consumer fills a slot itself when it needs one."""
 
     def __init__(self, ring, job):
         self.ring = ring
@@ -27,7 +27,7 @@ class InlinePool(WorkerPool):
         self.worker = self.job.worker(self.ring, 0, "inline")
 
     def advance(self):
-        """Do what is dispatched. Whoever catches Ctrl-C and goes on gets the interrupted batch next."""
+        """Make the dispatched tasks. If Ctrl-C interrupts one, the next call continues it."""
         self.thread = threading.get_ident()
         try:
             while (fill := self.own.next()) is not None:
@@ -42,17 +42,17 @@ class InlinePool(WorkerPool):
         return self.worker.errors.get(seq)
 
     def begin_run(self):
-        """What was interrupted in the last run's end goes back now."""
+        """Release the tasks that were interrupted while the last iteration ended."""
         self.end_run()
 
     def stop(self, overdue=False):
-        """Nobody to stop but who reads samples for the consumer."""
+        """Release interrupted tasks, and close the worker that reads samples for the consumer."""
         self.end_run()
         if self.worker is not None and self.thread in (None, threading.get_ident()):
             self.worker.close()
 
     def end_run(self):
-        """What was interrupted goes back, and the dataset's iterator may go."""
+        """Release interrupted tasks, and let the worker drop the dataset's iterator."""
         if self.thread not in (None, threading.get_ident()):
             return  # what another thread is making, it ends itself
         while (fill := self.own.unfinished()) is not None:
@@ -62,14 +62,7 @@ class InlinePool(WorkerPool):
 
 
 class ThreadPool(ResizablePool):
-    """Workers as threads of the consumer's process, for datasets whose work releases the GIL.
-
-    Parameters
-    ----------
-    ring : Ring
-    job : Job
-    restarts : Restarts
-    """
+    """Workers as threads of the consumer's process, for datasets whose work releases the GIL."""
 
     def _begin(self, number):
         self.workers[number] = self._started(number)
@@ -86,11 +79,11 @@ class ThreadPool(ResizablePool):
 
     @property
     def stuck(self):
-        """bool: whether threads are left that did not end when they were told to."""
+        """bool: whether threads remain that did not end when they were asked to."""
         return bool(self.workers) and self.ring.closed
 
     def check(self, snapshot_of=None):
-        """Look for threads that have ended although nobody told them to; see `WorkerPool.check`."""
+        """Find threads that ended without being asked to; see `WorkerPool.check`."""
         for number, thread in list(self.workers.items()):
             if not thread.is_alive() and not self.ring.closed:
                 self._ended(number, snapshot_of)
@@ -108,11 +101,11 @@ class ThreadPool(ResizablePool):
                 self._ended(number, None)
 
     def pids(self):
-        """Return [(worker, its process, whether it has begun to take tasks)]; threads have none."""
+        """Return an empty list: thread workers have no processes."""
         return []
 
     def processor_ns(self):
-        """Return the nanoseconds of processors that the workers have used, or were kept waiting for by others."""
+        """Return the CPU time that the workers have used plus the time that they waited for a CPU, in ns."""
         return sum(
             processor_ns_of(thread.native_id, of_thread=True) for thread in list(self.workers.values())
         )
@@ -143,7 +136,7 @@ class ThreadPool(ResizablePool):
         self.workers[number] = self._started(number, None if snapshot_of is None else snapshot_of(number))
 
     def _gone(self, number):
-        """A thread has left, as it was told: the next one with its number stays."""
+        """Remove a thread that has retired; the next one with its number stays."""
         with no_interrupt():
             self.workers.pop(number, None)
             self.ring.recover(number + 1, thread=True)

@@ -28,12 +28,9 @@ PRESENT, FILE, ALONE = 1 << 63, 1 << 61, 1 << 56  # bits of a pagemap entry
 
 
 def private_bytes(pid):
-    """Estimate what a process has for itself: pages that it alone maps, without the segment's and files'.
+    """Estimate a process's private bytes: pages that it alone maps, without those of the segment and of files.
 
-    Returns
-    -------
-    int or None
-        Bytes, to some percent of all that the process has; None where /proc does not tell.
+    The error is some percent of all that the process has. None: /proc does not report it.
     """
     try:
         if not _proc_is_ours():
@@ -56,14 +53,10 @@ def private_bytes(pid):
 
 
 def copied_bytes(pid, parent):
-    """Estimate what a forked process has in place of its parent's pages: of memory that both have mapped, its own.
+    """Estimate the bytes of its parent's pages that a forked process has copied; None if /proc does not report it.
 
-    What it has mapped since it began lies elsewhere, but for what its parent happens to have mapped there since.
-
-    Returns
-    -------
-    int or None
-        Bytes; None where /proc does not tell.
+    Only memory that both have mapped counts. Memory that the child has mapped since the fork lies elsewhere, unless the
+    parent has mapped the same addresses since.
     """
     try:
         if not _proc_is_ours():
@@ -91,7 +84,7 @@ def minor_faults(pid):
 
 
 def _common(ours, theirs):
-    """What two ascending lists of spans share."""
+    """Return the overlaps of two ascending lists of spans."""
     found, others = [], iter(theirs)
     first, last = next(others, (0, 0))
     for begin, end in ours:
@@ -106,10 +99,11 @@ def _common(ours, theirs):
 
 
 def _proc_is_ours():
-    """Whether /proc tells of this process's PID namespace.
+    """Return whether /proc shows this process's PID namespace.
 
-    A container may have the machine's, where its numbers are those of others. One number of a process may be
-    the same in both, so that /proc/self is not enough: its NSpid has all, from /proc's namespace inwards.
+    A container may have the host's /proc, whose numbers are those of other processes. One number of a process may be
+    the same in both namespaces, so /proc/self is not enough. Its NSpid lists all numbers, from /proc's namespace
+    inwards.
     """
     with open("/proc/self/status", "rb") as file:
         numbers = next((line.split()[1:] for line in file if line.startswith(b"NSpid:")), None)
@@ -118,7 +112,7 @@ def _proc_is_ours():
 
 
 def _writable(maps, most):
-    """(first, last + 1) page of the private mappings that can be written, of at most `most` bytes each."""
+    """Return (first, last + 1) page of each private writable mapping of at most `most` bytes."""
     spans = []
     page = os.sysconf("SC_PAGESIZE")
     for line in maps.splitlines():
@@ -131,7 +125,7 @@ def _writable(maps, most):
 
 
 def _sample(pid, spans):
-    """Pagemap entries of runs of pages, evenly spread over `spans`, as uint64."""
+    """Return the pagemap entries of runs of pages, evenly spread over `spans`, as uint64."""
     total = sum(last - first for first, last in spans)
     step = max(RUN, total / RUNS)
     position, base, found = (step - RUN) / 2, 0, []
@@ -153,13 +147,7 @@ def _sample(pid, spans):
 
 
 def check_copies(num_workers):
-    """Tell the log if a copy of this process in each worker, and the process itself, would not fit.
-
-    Parameters
-    ----------
-    num_workers : int
-        That are going to be forked.
-    """
+    """Log a warning if this process and a copy of it in each of the workers to be forked would not fit."""
     room = memory_available(ROOT)
     if room is None or num_workers == 0:
         return
@@ -178,7 +166,7 @@ def check_copies(num_workers):
 
 
 class WorkerMemory:
-    """Of one loader's worker processes."""
+    """The memory of one loader's worker processes."""
 
     def __init__(self):
         self.pools = []
@@ -191,13 +179,13 @@ class WorkerMemory:
         self._noted = ()  # the last two checks of page faults: (meter, batches so far, pid -> its faults)
 
     def watch(self, pool):
-        """Count a pool's workers."""
+        """Include a pool's workers."""
         if self.owner != os.getpid():
             self.__init__()  # in a forked child: the workers until now are the parent's
         self.pools.append(pool)
 
     def forget(self, pool):
-        """Count them no more; what was measured last stays, if there are no others."""
+        """Exclude a pool's workers. If there are no others, the last measurement stays."""
         if self.owner == os.getpid():
             self.pools.remove(pool)
 
@@ -205,7 +193,7 @@ class WorkerMemory:
         return [(pool, *worker) for pool in list(self.pools) for worker in pool.pids()]
 
     def measure(self):
-        """Return what each worker has of its own; of those that were measured last, if there are none."""
+        """Return each worker's private bytes; the last measurement if it is recent, or if there are no workers."""
         begin = time.monotonic()
         if begin < self._next or self.owner != os.getpid():
             return self.sizes
@@ -217,10 +205,9 @@ class WorkerMemory:
         return self.sizes
 
     def look(self, ring):
-        """Warn, once, when what the workers have grown by would not fit a second time.
+        """Warn, once, if there is no memory for the workers to grow a second time by what they have grown.
 
-        They are measured only when half of the memory that was left has gone. Returns after how many seconds
-        to look again.
+        They are measured only when half of the memory that was left is used up. Return the seconds until the next look.
         """
         if self.warned or self.owner != os.getpid():
             return float("inf")
@@ -258,7 +245,7 @@ class WorkerMemory:
         return None
 
     def _note_begin(self, living):
-        """Measure those that are new, where that is more than nothing; returns whether all have begun."""
+        """Record the size of new workers when they begin, 0 for forked ones; return whether all have begun."""
         self._begun = {pid: self._begun[pid] for _, _, pid, _ in living if pid in self._begun}
         for pool, _, pid, serving in living:
             if pid not in self._begun and pool.forks:
@@ -268,7 +255,7 @@ class WorkerMemory:
         return len(self._begun) == len(living)
 
     def _grown(self, living):
-        """Worker -> bytes that it has grown by."""
+        """Return a dict of worker -> bytes that it has grown by."""
         grown = {}
         for _, number, pid, _ in living:
             begun, now = self._begun.get(pid), private_bytes(pid)

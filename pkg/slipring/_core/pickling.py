@@ -33,18 +33,8 @@ _arriving = threading.local()  # .given: what came beside the pickle that this t
 class SharedPickle:
     """An object that is pickled once, for any number of processes that are started.
 
-    It is sent as an argument of a process, and arrives there as the object itself.
-
-    Parameters
-    ----------
-    value : object
-
-    Raises
-    ------
-    SegmentFull
-        There is no memory for the file.
-    Exception
-        Whatever pickling raises.
+    It is sent as an argument of a process, and arrives there as the object itself. If there is no memory for the file,
+    the constructor raises `SegmentFull`; otherwise it raises what pickling raises.
     """
 
     def __init__(self, value):
@@ -64,7 +54,7 @@ class SharedPickle:
         self.known = [identity(each.fd) if isinstance(each, _Fd) else None for each in self.given]
 
     def is_of(self, value):
-        """Whether it can be sent for these objects: nobody has closed its file, or a descriptor that goes with it."""
+        """Return whether it can be sent for these objects: its file and the other descriptors are still open."""
         return (
             all(mine is theirs for mine, theirs in zip(self.value, value, strict=True))
             and self.file.descriptor.intact()
@@ -76,7 +66,7 @@ class SharedPickle:
         )
 
     def close(self):
-        """Let go of the file; processes that have mapped it keep it."""
+        """Release the file; processes that have mapped it keep it."""
         self.file.descriptor.close()
 
     def __reduce__(self):
@@ -101,7 +91,7 @@ def _load(file, place, table, given):
 
 
 def received(number):
-    """Return what came beside the pickle, under that number."""
+    """Return the object of that number which was sent with the pickle."""
     return _arriving.given[number]
 
 
@@ -139,7 +129,7 @@ class _File:
         return first, at
 
     def _check(self, needed, now):
-        """Refuse what the kernel would kill a process for."""
+        """Refuse a write for which the kernel would kill a process."""
         self.unchecked += now
         if self.unchecked > CHECKED:
             self.unchecked = now
@@ -148,12 +138,12 @@ class _File:
                 raise dataset_refused(self.end + needed, needed, room[0], room[2])
 
     def seal(self):
-        """Nobody writes to it from now on, nor changes its size."""
+        """Seal the file: nobody can write to it or change its size from now on."""
         fcntl.fcntl(self.descriptor.fd, fcntl.F_ADD_SEALS, SEALS)
 
 
 class _Pickler(ForkingPickler):
-    """Writes buffers to a file, and notes what each process has to be given anew."""
+    """A pickler that writes buffers to a file, and records the objects that each process must be sent separately."""
 
     def __init__(self, file):
         self.stream = io.BytesIO()
@@ -165,7 +155,7 @@ class _Pickler(ForkingPickler):
         self.held = []  # as long as it pickles no other buffer has the address of one of these
 
     def _keep_out(self, buffer):
-        """Called by pickle for each buffer; true: leave it in the pickle."""
+        """Write a buffer to the file; return True to leave it in the pickle. Called by pickle for each buffer."""
         data = buffer.raw()
         if data.nbytes < reducers.SMALL:
             return True
@@ -177,11 +167,11 @@ class _Pickler(ForkingPickler):
         return False
 
     def reducer_override(self, value):
-        """Called by pickle for whatever is of no built-in type."""
+        """Reduce a value. Called by pickle for every object that is not of a built-in type."""
         return reducers.reduce(self, value)
 
     def give(self, value):
-        """Return how something is reduced that each process is given beside the pickle."""
+        """Return the reduction of a value that each process is sent separately from the pickle."""
         self.given.append(value)
         return received, (len(self.given) - 1,)
 
@@ -190,14 +180,14 @@ class _Pickler(ForkingPickler):
 
 
 class _Fd:
-    """A descriptor that each process has to be given."""
+    """A descriptor that each process must be sent."""
 
     def __init__(self, fd):
         self.fd = fd
 
 
 class _Starting:
-    """Stands for the process that is being started: notes which descriptors it has to have."""
+    """A stand-in for the process that is being started: it records which descriptors the process must have."""
 
     def __init__(self, pickler):
         self.pickler = pickler
@@ -206,7 +196,7 @@ class _Starting:
         return self.pickler.give(_Fd(fd))
 
     class DupFd:
-        """What stands for a descriptor in the pickle; in the process multiprocessing's own comes out of it."""
+        """A stand-in for a descriptor in the pickle; the started process unpickles multiprocessing's own."""
 
         def __init__(self, reduced):
             self.reduced = reduced

@@ -46,14 +46,7 @@ _starting = threading.local()  # has `by`, the process, while this thread starts
 class ProcessPool(ResizablePool):
     """Workers as processes, each watched by a pidfd.
 
-    Parameters
-    ----------
-    ring : Ring
-    job : Job
-    method : {'fork', 'forkserver', 'spawn'}
-    restarts : Restarts
-    context : multiprocessing.context.BaseContext, optional
-        Its ``Process`` is started by `method`. Default: multiprocessing's own of that method.
+    `context` must have the start method `method`; None selects multiprocessing's own context of that method.
     """
 
     def __init__(self, ring, job, method, restarts, context=None):
@@ -111,7 +104,7 @@ class ProcessPool(ResizablePool):
         self._watch(number, process, mask, snapshot_of)
 
     def _to_send(self):
-        """The job, as a worker's process is given it."""
+        """Return the job in the form in which a worker's process receives it."""
         if self.forks:
             return self.job
         parts = parts_of(self.job)
@@ -150,7 +143,10 @@ class ProcessPool(ResizablePool):
         self.starts.started(number, process.pid)
 
     def _explain(self, error, number):
-        """A better text where a process could not be started: what could not be sent to it, or who has ended."""
+        """Return a clearer error if a process could not be started, or None.
+
+        It names the part that could not be pickled, or says that the fork server has ended.
+        """
         if self.forks or isinstance(error, SlipringError):
             return None
         argument = self.job.method_argument
@@ -195,7 +191,7 @@ class ProcessPool(ResizablePool):
         self.starts.look()
 
     def _reopen(self):
-        """Code of the program has closed our descriptors: open others; what has their numbers stays."""
+        """Replace descriptors that the program's code has closed; other files that now have their numbers stay open."""
         self.poll.close()
         self.poll = Poll()
         for number, old in list(self.pidfds.items()):
@@ -240,7 +236,7 @@ class ProcessPool(ResizablePool):
             raise reason from error
 
     def processor_ns(self):
-        """Return the nanoseconds of processors that the workers have used, or were kept waiting for by others."""
+        """Return the CPU time that the workers have used plus the time that they waited for a CPU, in ns."""
         return sum(processor_ns_of(pid) for _, pid, _ in self.pids())
 
     def see_leavers(self):
@@ -254,7 +250,7 @@ class ProcessPool(ResizablePool):
                     self._died(number, mask, None)
 
     def pids(self):
-        """Return [(worker, its process, whether it has begun to take tasks)]."""
+        """Return [(worker, pid, whether it has begun to take tasks)]."""
         found = []
         for number, process in sorted(self.processes.items()):
             with contextlib.suppress(ValueError):  # another thread has just closed it
@@ -276,7 +272,7 @@ class ProcessPool(ResizablePool):
                 fd.close()
 
     def _join(self, process, seconds):
-        """Have a process that has ended waited for, by whoever started it."""
+        """Wait for a process that has ended, through the process that started it."""
         # A time would be spent on multiprocessing's pipe, which the worker's own children may keep open. The
         # fork server's has its exit code, but may be stopped itself.
         process.join(seconds if self.method == "forkserver" else None)
@@ -296,7 +292,7 @@ class ProcessPool(ResizablePool):
     # ---- the end
 
     def stop(self, overdue=False):
-        """End all processes; see `WorkerPool.stop`. Who cannot be killed is left behind: then the pool is `stuck`."""
+        """End all processes; see `WorkerPool.stop`. If one cannot be killed, the pool leaves it and is `stuck`."""
         self._forget_shared()  # the next workers get what the dataset is by then
         stuck = [number for number in self.processes if overdue and is_busy(self.ring, number)]
         if stuck:
@@ -327,7 +323,7 @@ class ProcessPool(ResizablePool):
                 multiprocessing.process._children.discard(self.processes.pop(number))
 
     def _send(self, number, workers):
-        """Send a signal (None: none) to those of the workers that there are."""
+        """Send a signal (None: no signal) to those of the workers that exist."""
         if not all(fd.intact() for fd in (self.poll, *self.pidfds.values())):
             with no_interrupt():
                 self._reopen()
@@ -354,7 +350,7 @@ class ProcessPool(ResizablePool):
                 return
 
     def abandon(self):
-        """In a forked child: the workers are the parent's, and must not be ended by this process's exit."""
+        """Give up the parent's workers in a forked child: this process's exit must not end them."""
         for process in self.processes.values():
             multiprocessing.process._children.discard(process)
         # Our own workers keep what they inherit of others' until they end: to close one takes ten system calls
@@ -384,7 +380,7 @@ def _environment(variables):
 
 
 def _close(process):
-    """Let go of a process that has ended."""
+    """Release a process that has ended."""
     try:
         process.close()
     except ValueError:  # somebody else waited for it, so that multiprocessing believes it alive for ever
@@ -392,7 +388,10 @@ def _close(process):
 
 
 def _unpicklable(value, name, above=()):
-    """The dotted name of what cannot be pickled in `value`; None if it can, or is among those `above`."""
+    """Return the dotted name of the part of `value` that cannot be pickled.
+
+    None: `value` can be pickled, or is among the objects `above` it.
+    """
     try:
         ForkingPickler.dumps(value)
         return None
@@ -412,7 +411,7 @@ def _unpicklable(value, name, above=()):
 
 
 def _leave_server():
-    """In a forked child: the fork server is another process's child, and multiprocessing would wait for it."""
+    """Forget the fork server in a forked child: multiprocessing would wait for another process's child."""
     server = forkserver._forkserver
     server._lock = threading.Lock()  # a thread that is not here may have had it
     if server._forkserver_pid is not None:

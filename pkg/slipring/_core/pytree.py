@@ -40,27 +40,13 @@ MAX_DEPTH = 100  # a definition from a broken worker must not exhaust the stack
 
 
 class BadDefinition(ValueError):
-    """The bytes are not a tree definition."""
+    """Bytes that are not a treedef."""
 
 
 def parse(data):
-    """Read a definition.
+    """Read a treedef; return (node, number of leaf records that it needs, whether a leaf occurs more than once).
 
-    Parameters
-    ----------
-    data : bytes
-
-    Returns
-    -------
-    node : tuple
-    leaves : int
-        How many leaf records it needs.
-    repeats : bool
-        Whether a leaf occurs more than once.
-
-    Raises
-    ------
-    BadDefinition
+    If the bytes are not a treedef, raise `BadDefinition`.
     """
     reader = _Reader(data)
     node = reader.node(0)
@@ -164,7 +150,7 @@ _LEAVES = {
 
 
 def is_namedtuple(cls):
-    """Whether `cls` is a tuple class with named fields."""
+    """Return whether `cls` is a tuple class with named fields."""
     return (
         isinstance(cls, type)
         and issubclass(cls, tuple)
@@ -174,15 +160,15 @@ def is_namedtuple(cls):
 
 
 def is_plain_namedtuple(cls):
-    """Whether the elements of a namedtuple are all that pickle would ask of it."""
+    """Return whether the elements of a namedtuple are all that pickle would ask of it."""
     return is_namedtuple(cls) and is_pickled_as_usual(cls)
 
 
 def is_plain_dataclass(cls):
-    """Whether the fields of a dataclass can be all there is to its objects: then they are leaves.
+    """Return whether the fields of a dataclass can be all there is to its objects: then they are leaves.
 
-    One that derives from a builtin, says itself how to be pickled, or keeps something in a slot or behind a
-    property, is left to pickle.
+    Pickle handles a class that derives from a builtin or customises its pickling. It also handles one whose slots hold
+    more than the fields, or go with a ``__dict__``, and one with a property in place of a field.
     """
     if not (
         isinstance(cls, type)
@@ -199,7 +185,7 @@ def is_plain_dataclass(cls):
 
 
 def is_pickled_as_usual(cls):
-    """Whether neither a class nor anybody else says how its objects are to be pickled."""
+    """Return whether neither a class nor copyreg customises how its objects are pickled."""
     return (
         cls.__reduce_ex__ is object.__reduce_ex__
         and cls.__reduce__ is object.__reduce__
@@ -210,7 +196,7 @@ def is_pickled_as_usual(cls):
 
 
 def _is_guarded(attribute):
-    """Whether what is written to a class's attribute goes through code of its own, such as a property's."""
+    """Return whether a write to a class's attribute runs code of its own, such as a property's."""
     return hasattr(type(attribute), "__set__") and not isinstance(attribute, types.MemberDescriptorType)
 
 
@@ -229,7 +215,7 @@ def field_names(cls):
 
 
 def contents(value):
-    """Return the values of a plain dataclass's fields, in order; None if there is more, or less, to it."""
+    """Return the values of a plain dataclass's fields in order; None if the object has more, or fewer, attributes."""
     names = field_names(type(value))
     attributes = getattr(value, "__dict__", None)
     if attributes is not None:
@@ -244,14 +230,14 @@ def contents(value):
 
 @functools.lru_cache(maxsize=1024)
 def slots_of(cls):
-    """The names that a class and its bases have slots for, but for a dictionary and a weak reference."""
+    """Return the names that a class and its bases have slots for, without ``__dict__`` and ``__weakref__``."""
     names = [getattr(base, "__slots__", ()) for base in cls.__mro__]
     every = [name for one in names for name in ((one,) if isinstance(one, str) else one)]
     return tuple(name for name in every if name not in ("__dict__", "__weakref__"))
 
 
 def find_class(module, qualname):
-    """Return the class of that name; BadDefinition if there is none."""
+    """Return the class of that name; raise `BadDefinition` if there is none."""
     try:
         found = sys.modules.get(module) or importlib.import_module(module)
         for part in qualname.split("."):
@@ -269,7 +255,7 @@ def _repr(error):
 
 
 def can_be_found(cls):
-    """Whether another process finds `cls` by its name."""
+    """Return whether another process finds `cls` by its name."""
     try:
         return find_class(cls.__module__, cls.__qualname__) is cls
     except BadDefinition:
@@ -277,7 +263,7 @@ def can_be_found(cls):
 
 
 def is_plain_dtype(dtype):
-    """Whether a dtype is told by its text: dtypes are equal also where their metadata differ."""
+    """Return whether a dtype's text describes it completely: dtypes are equal even if their metadata differ."""
     return (
         dtype.metadata is None
         and (dtype.kind != "V" or dtype.type is np.void)  # records are another kind of void
@@ -288,7 +274,7 @@ def is_plain_dtype(dtype):
 
 @functools.lru_cache(maxsize=1024)
 def write_dtype(dtype):
-    """Return a dtype as text (numpy's own array-file notation); None if it cannot be said so."""
+    """Return a dtype as text, in the notation of numpy's array files; None if that does not describe it."""
     try:
         text = repr(dtype.descr if dtype.names is not None else dtype.str)
         return text if read_dtype(text) == dtype else None
@@ -297,7 +283,7 @@ def write_dtype(dtype):
 
 
 def read_dtype(text):
-    """Return the dtype of a text that `write_dtype` made; BadDefinition if it is none, or holds objects."""
+    """Return the dtype of a text from `write_dtype`; raise `BadDefinition` if there is none, or if it holds objects."""
     try:
         dtype = np.lib.format.descr_to_dtype(ast.literal_eval(text))
     except Exception as error:  # numpy raises many kinds
@@ -309,7 +295,7 @@ def read_dtype(text):
 
 @functools.lru_cache(maxsize=1024)
 def extension_name(dtype):
-    """Return the module and the qualified name of an extension dtype's scalar type; None if they do not find it."""
+    """Return (module, qualified name) of an extension dtype's scalar type; None if they do not find the dtype."""
     module, name = dtype.type.__module__, dtype.type.__qualname__
     try:
         return (module, name) if find_extension_dtype(module, name) == dtype else None
@@ -318,9 +304,9 @@ def extension_name(dtype):
 
 
 def find_extension_dtype(module, name):
-    """Return the dtype that another package has registered for a scalar type; BadDefinition if there is none.
+    """Return the dtype that another package has registered for a scalar type; raise `BadDefinition` if there is none.
 
-    Its type number is of no use: it depends on the order in which a process has imported packages.
+    Its type number cannot be used: it depends on the order in which a process has imported packages.
     """
     cls = find_class(module, name)
     dtype = np.dtype(cls) if isinstance(cls, type) and issubclass(cls, np.generic) else None
@@ -333,7 +319,7 @@ EXTENSION = 2  # numpy.dtype.isbuiltin
 
 
 def map_leaves(value, function):
-    """Return the same dicts, lists, tuples and namedtuples with `function` of what they hold.
+    """Return the same dicts, lists, tuples and namedtuples, with `function` applied to their leaves.
 
     Other mappings become dicts.
     """

@@ -11,7 +11,7 @@ SMALL = 1024  # bytes: what has less is copied with the rest of its object
 
 
 def reduce(pickler, value):
-    """Return a value's reduction, as `object.__reduce__` does, or NotImplemented: pickle's usual way."""
+    """Return a value's reduction, as `object.__reduce__` does; NotImplemented selects pickle's usual way."""
     kind = type(value)
     if issubclass(kind, np.ndarray):
         return NotImplemented if kind in pickler.dispatch_table else reduce_array(value)
@@ -27,7 +27,7 @@ def reduce(pickler, value):
 def reduce_array(array):
     """Return the reduction of an array or of an instance of a subclass that is pickled as arrays are.
 
-    numpy's own copies whatever is of a subclass, or has gaps, or a dtype that exports no buffer.
+    numpy's own reduction copies instances of subclasses, arrays with gaps, and dtypes that export no buffer.
     """
     if array.nbytes < SMALL or array.dtype.hasobject or not _as_arrays_are(type(array)):
         return NotImplemented
@@ -56,26 +56,26 @@ def _address(array):
 
 
 def _range(array):
-    """Return the address of an array's first byte in memory, and how many there are to its last one."""
+    """Return the address of an array's first byte in memory, and the number of bytes up to its last one."""
     steps = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
     before = sum(step for step in steps if step < 0)
     return _address(array) + before, sum(abs(step) for step in steps) + array.itemsize
 
 
 def _bytes_of(array, n):
-    """Return a view of the `n` bytes that an array lies in, as bytes."""
+    """Return a view, as bytes, of the `n` bytes that an array occupies."""
     ends = tuple(slice(-1, None) if stride < 0 else slice(0, 1) for stride in array.strides)
     lowest = array[(*ends, ...)].reshape(-1).view(np.uint8)
     return np.lib.stride_tricks.as_strided(lowest, (n,), (1,))
 
 
 def array_over(buffer, kind, shape, dtype, offset, strides):
-    """Return the array, in a worker; it can be written to if the buffer can."""
+    """Return the array, in a worker; it is writable if the buffer is."""
     return np.ndarray.__new__(kind, shape, dtype, buffer, offset, strides)
 
 
 def map_array(path, known, first, n, writeable, kind, shape, dtype, offset, strides):
-    """Return an array over the bytes of a file, in a worker: what it writes does not go there."""
+    """Return an array over the bytes of a file, in a worker; the worker's writes do not reach the file."""
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
         if (status.st_dev, status.st_ino) != known or status.st_size < first + n:
@@ -91,7 +91,7 @@ def map_array(path, known, first, n, writeable, kind, shape, dtype, offset, stri
 
 
 def file_of(array, first, n):
-    """Return (path, (device, inode), offset) of an array's `n` bytes, at `first`; None: they are no named file's."""
+    """Return (path, (device, inode), offset) of the `n` bytes at `first`; None if they are not a named file's."""
     base = array
     while isinstance(base, np.ndarray):
         base = base.base

@@ -19,18 +19,8 @@ def look(ring):
 def report(engines, name, slots, dataset, *, headroom=None, tuning=None):
     """Return the `Report` of a loader.
 
-    Parameters
-    ----------
-    engines : EngineCache
-    name : str
-    slots : int
-        Of its segment.
-    dataset
-        Whose attribute ``cache``, if it has one, is a `Cache`.
-    headroom : float, optional
-        Seconds of a step alone.
-    tuning : Tuning, optional
-        How the number of workers was found.
+    `slots` is the number of slots of its segment. If the dataset's attribute ``cache`` is a `Cache`, the report has its
+    figures. `headroom` is the seconds of a step alone. `tuning` is how the number of workers was found.
     """
     engine, stats = engines.engine, engines.stats(slots)
     alive = engine is not None and engine.alive
@@ -59,18 +49,18 @@ def report(engines, name, slots, dataset, *, headroom=None, tuning=None):
 
 
 def _copied(pool):
-    """What each worker has copied of this process's memory, where /proc tells."""
+    """Return the bytes of this process's memory that each worker has copied, where /proc reports them."""
     found = [copied_bytes(pid, os.getpid()) for _, pid, _ in pool.pids()]
     return tuple(copied for copied in found if copied is not None)
 
 
 def _own_collate(function):
-    """Whether a `collate_fn` is the user's own."""
+    """Return whether a `collate_fn` is the user's own."""
     return function is not None and not str(getattr(function, "__module__", "")).startswith("slipring.")
 
 
 def _cache_of(dataset):
-    """The `CacheStats` of a dataset's cache; None: it has none, or it is closed."""
+    """Return the `CacheStats` of a dataset's cache; None if it has no cache, or a closed one."""
     cache = getattr(dataset, "cache", None)
     ask = getattr(cache, "stats", None)
     if ask is None or not type(cache).__module__.startswith("slipring."):

@@ -80,7 +80,7 @@ def rng() -> np.random.Generator:
 def sample_seed():
     """Return 64 random bits for the next sample of the batch being made; None outside of a worker.
 
-    They depend on the sample's row in the batch, and so neither on the workers nor on `chunk_size`. Where there is no
+    They depend on the sample's row in the batch, and so not on the workers that make the batch. Where there is no
     seed of a batch (streams, ``rng="worker"``), `rng` draws them.
     """
     place = _thread
@@ -93,21 +93,16 @@ def sample_seed():
 
 
 def _next_sample(place):
-    """The seed of the sample at the next position."""
+    """Return the seed of the sample at the next position, and advance the position."""
     seed, distance = place.samples
     position, place.row = place.row, place.row + distance
     return mix(seed, position, _SAMPLE)
 
 
 class BySample:
-    """A map dataset whose every sample finds the generators seeded for it, as for a batch of its own.
+    """A map dataset that seeds the generators for each sample, as for a batch of its own.
 
-    Parameters
-    ----------
-    dataset
-        What has ``__getitem__``.
-    seeds_globals : bool
-        Whether the process's global generators are seeded too. Threads share them, so they leave them alone.
+    `seeds_globals`: seed the process's global generators too. Threads share them, and therefore must not seed them.
     """
 
     def __init__(self, dataset, seeds_globals=True):
@@ -126,12 +121,7 @@ class BySample:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """Which samples of a step are a rank's: every `world_size`-th, from the `rank`-th on.
-
-    Parameters
-    ----------
-    batch_size, rank, world_size : int
-    """
+    """A rank's share of the samples of a step: every `world_size`-th, from the `rank`-th on."""
 
     batch_size: int
     rank: int
@@ -143,13 +133,9 @@ class Share:
         return number | origin << EPOCH_BITS
 
     def begin(self, seed, epoch, seq, row):
-        """Have samples be seeded by their positions, from that row of the batch on; behind `set_batch_seed`.
+        """Seed samples by their positions, from `row` of the batch on; call it after `set_batch_seed`.
 
-        Parameters
-        ----------
-        seed, epoch : int
-            The run's; see `epoch`.
-        seq, row : int
+        `seed` is the iteration's. `epoch` is the epoch word of `Share.epoch`.
         """
         first = (epoch >> EPOCH_BITS) + seq * self.batch_size * self.world_size + self.rank
         _thread.row, _thread.samples = first + row * self.world_size, (seed, self.world_size)
@@ -161,17 +147,9 @@ def stream_seed():
 
 
 def set_batch_seed(seed, batch=None, row=0, stream=None):
-    """Begin a new range of rows (or batch, or stream) for `rng`; None ends it.
+    """Begin a new range of rows (or batch, or stream) for `rng`; None as `seed` ends it.
 
-    Parameters
-    ----------
-    seed : int or None
-    batch : int, optional
-        The seed of the batch as a whole.
-    row : int
-        The first row.
-    stream : int, optional
-        See `stream_seed`.
+    `batch` is the seed of the whole batch, `row` the first row of the range. See `stream_seed` for `stream`.
     """
     _thread.seed = seed
     _thread.generator = None
@@ -182,10 +160,10 @@ def set_batch_seed(seed, batch=None, row=0, stream=None):
 
 
 def swap_place(place):
-    """Make `place`, as an earlier call returned it, the calling thread's; return what was there.
+    """Make `place`, the result of an earlier call, the calling thread's context; return the context of before.
 
-    A loader that makes batches in the caller's own thread leaves no trace there: neither for the caller nor
-    for another such loader.
+    A loader that makes batches in the caller's own thread thus leaves no trace in it, neither for the caller nor for
+    another such loader.
     """
     thread = _thread
     before = thread.seed, thread.generator, thread.batch, thread.row, thread.stream, thread.samples
@@ -194,10 +172,10 @@ def swap_place(place):
 
 
 def sample_places(n):
-    """Return a place (see `swap_place`) for each of the next `n` samples, which are passed over here.
+    """Return a context (see `swap_place`) for each of the next `n` samples, and skip these samples here.
 
-    They are for whoever reads the samples beside one another. What `sample_seed` gives there is what it would
-    have given here; `rng` begins anew with each sample.
+    The contexts are for concurrent reads. `sample_seed` returns there what it would have returned here; `rng` restarts
+    with each sample.
     """
     place = _thread
     if place.samples is not None:  # as `BySample`, but for the global generators
@@ -213,12 +191,12 @@ def sample_places(n):
 
 
 def row():
-    """Return of which row `sample_seed` tells next, for `go_back`."""
+    """Return the row of which `sample_seed` returns the seed next, for `go_back`."""
     return _thread.row
 
 
 def go_back(row):
-    """Have `sample_seed` tell of that row next."""
+    """Let `sample_seed` continue with that row."""
     _thread.row = row
 
 
@@ -231,7 +209,7 @@ def batch_seed(seed, epoch, seq, first_row, rank):
 
 
 def _torch():
-    """The torch module if the program has imported it (its default generator then exists)."""
+    """Return the torch module if the program has imported it; its default generator then exists."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "default_generator") else None
 
@@ -246,7 +224,7 @@ def seed_globals(seed):
 
 
 def _seed_torch(generator, seed):
-    """Seed torch's generator, but keep what ``torch.initial_seed()`` says: the first word of its state."""
+    """Seed torch's generator, but keep the value of ``torch.initial_seed()``: the first word of its state."""
     initial = generator.initial_seed()
     generator.manual_seed(seed)
     state = generator.get_state()
@@ -265,7 +243,7 @@ def save_globals():
 
 
 def restore_globals(states):
-    """Put back what `save_globals` returned."""
+    """Restore the states that `save_globals` returned."""
     random.setstate(states[0])
     np.random.set_state(states[1])
     if states[2] is not None:
@@ -273,12 +251,9 @@ def restore_globals(states):
 
 
 def position(whole_process):
-    """Return as bytes where the calling worker's generators are, for `go_on`.
+    """Return the state of the calling worker's generators as bytes, for `go_on`.
 
-    Parameters
-    ----------
-    whole_process : bool
-        The global generators too.
+    `whole_process`: include the global generators.
     """
     globals_ = None
     if whole_process:
@@ -288,7 +263,7 @@ def position(whole_process):
 
 
 def go_on(saved_state):
-    """Put the calling worker's generators where `position` found another's."""
+    """Restore the calling worker's generators from the result of `position`, which may come from another worker."""
     _thread.seed, _thread.generator, globals_ = pickle.loads(saved_state)
     if globals_ is not None:
         python, legacy, state = globals_

@@ -25,7 +25,7 @@ class IterableSource:
 
 
 class Sharded(IterableSource):
-    """A stream that is read by shards, so that other ranks and workers can go on with it."""
+    """A stream that is read by shards, so that other ranks and workers can continue it."""
 
     shuffle: bool
     rank: int
@@ -33,7 +33,7 @@ class Sharded(IterableSource):
     _division: list[int]
 
     def _divide(self, shards: int, shuffle: bool, rank: int, world_size: int) -> None:
-        """Have this rank's part of so many shards."""
+        """Take this rank's part of `shards` shards."""
         self.shuffle, self.rank, self.world_size = bool(shuffle), rank, world_size
         self._division = [rank, world_size, shards]
 
@@ -78,7 +78,7 @@ class Sharded(IterableSource):
 
 
 class ShardedPass:
-    """One pass of a worker over its part of a `Sharded` stream: which pieces it reads, and how far it is."""
+    """One pass of a worker over its part of a `Sharded` stream: the pieces that it reads, and its position in them."""
 
     _stream: Any
     _worker: int
@@ -97,11 +97,11 @@ class ShardedPass:
         self._place = 0, pieces[0][1] if pieces else 0
 
     def _reached(self):
-        """Return the place behind what was given out."""
+        """Return the position after what was delivered."""
         return self._place
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place behind what was given out last."""
+        """Return the position after what was delivered last."""
         shard, sample = self._reached()
         return {
             "seed": self._seed,
@@ -113,12 +113,10 @@ class ShardedPass:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; the shard must give the same again. (Batches of rows may be of another size.)
+        """Continue from that position; the shard must give the same again. Batches of rows may be of another size.
 
-        Raises
-        ------
-        ValueError
-            It is the place of another worker, of other numbers of workers, ranks or shards, or of another ``shuffle``.
+        If the state is of another worker, of other numbers of workers, ranks or shards, or of another ``shuffle``,
+        raise ValueError.
         """
         _check_division(state, self.state_dict())
         self._begin(self._seed if state["seed"] is None else state["seed"], pieces=state.get("pieces"))
@@ -127,12 +125,9 @@ class ShardedPass:
 
 
 def here(passes):
-    """Return (worker, workers, the pass's seed) where this runs: in slipring's workers, torch's, or none.
+    """Return (worker, workers, the pass's seed) of the caller: in slipring's workers, in torch's, or in none.
 
-    Parameters
-    ----------
-    passes : int
-        That have begun in this process.
+    `passes` is how many passes have begun in this process.
     """
     seed, info = seeding.stream_seed(), get_worker_info()
     if seed is None and info is None and (torch := sys.modules.get("torch.utils.data")) is not None:
@@ -144,7 +139,7 @@ def here(passes):
 
 
 def turns(seed, division, shuffle, worker, workers):
-    """Return the pieces of a worker that begins: whole shards of those of its rank, in turn."""
+    """Return the pieces of a worker at the beginning of a pass: whole shards, dealt in turn to its rank's workers."""
     rank, ranks, shards = division
     numbers = list(range(shards)[rank::ranks])
     if shuffle:
@@ -153,7 +148,7 @@ def turns(seed, division, shuffle, worker, workers):
 
 
 def _check_division(state, here):
-    """Raise ValueError where a state is of another part of the shards, or of another order; `here`: this one's."""
+    """Raise ValueError if a state is of another part of the shards, or of another order; `here` is this one's state."""
     had, has = state["divided"], here["divided"]
     if list(had) != list(has):
         words = "worker {} of {}, rank {} of {}, {} shards"
@@ -174,7 +169,7 @@ def _check_order(state, shuffle):
 
 
 def _left(states, shards, shuffle):
-    """Return the pieces that nobody has read, of all ranks' workers' states; those that were begun come first."""
+    """Return the pieces that nobody has read, from all ranks' workers' states; pieces already begun come first."""
     begun, whole = [], []
     for rank, of_rank in enumerate(states):
         division = [rank, len(states), shards]

@@ -10,7 +10,7 @@ from slipring._core._ring import hand_back, put_handlers
 
 @contextlib.contextmanager
 def no_collection():
-    """Let nothing be collected between a fork and the worker's `gc.freeze`; see `slipring._core.worker_main`."""
+    """Disable garbage collection between a fork and the worker's `gc.freeze`; see `slipring._core.worker_main`."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -22,13 +22,10 @@ def no_collection():
 
 @contextlib.contextmanager
 def no_interrupt(handled=False):
-    """Put the program's signal handlers, Ctrl-C's too, off until the end of the block; gives the mask of before.
+    """Defer the program's signal handlers, Ctrl-C's too, until the end of the block; yield the signal mask of before.
 
-    Parameters
-    ----------
-    handled : bool
-        Block them all, not only Ctrl-C: a forked worker is not to run them in its first instants. Not where
-        a fork server may be started, for that would keep the mask.
+    `handled`: block all signals that have a handler, not only SIGINT. A forked worker must not run the handlers in its
+    first instants. Do not use it where a fork server may be started: the server would keep the mask.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # asked first: blocking may raise what was pending
     handlers = {n: handler for n in signal.valid_signals() if callable(handler := signal.getsignal(n))}

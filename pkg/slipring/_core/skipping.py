@@ -13,6 +13,6 @@ apart = _Apart()
 
 
 def skipped():
-    """Count a sample that the dataset passes over; it is told with the batch that this thread makes."""
+    """Count a sample that the dataset skips; the batch that this thread makes reports it."""
     if not skip():
         apart.skipped += 1

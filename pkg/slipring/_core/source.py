@@ -12,10 +12,10 @@ _SHUFFLE = 0x5348554646  # keeps the order's seed apart from the batches'
 
 
 def map_plan(options, dataset, seed):
-    """Return the batches of one epoch of a map dataset.
+    """Return an iterator over the batches of one epoch of a map dataset.
 
-    An iterator that gives, per task, a list of indices as the sampler gave them; `Slices` where slipring
-    itself sets the order.
+    It yields, per task, a list of indices as the sampler gave them. If slipring itself sets the order, it is a
+    `Slices`.
     """
     if options.batch_sampler is not None:
         return Listed(iter(options.batch_sampler), options.check_ranges)

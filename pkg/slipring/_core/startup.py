@@ -15,12 +15,7 @@ PATIENCE_S = 30.0
 class StartupWatchdog:
     """The worker processes of a segment that have not begun to take tasks yet.
 
-    Parameters
-    ----------
-    ring : Ring
-    method : {'fork', 'forkserver', 'spawn'}
-    argument : str
-        What the loader calls it.
+    `argument` is the loader's name for the start method.
     """
 
     def __init__(self, ring, method, argument="start_method"):
@@ -32,11 +27,11 @@ class StartupWatchdog:
         self.waiting[number] = pid, time.monotonic(), _threads()
 
     def forget(self, number):
-        """It has died."""
+        """Stop watching a worker: it has died, has begun or was reported."""
         self.waiting.pop(number, None)
 
     def look(self):
-        """Forget who has begun; tell of who should have."""
+        """Forget workers that have begun; report those that should have."""
         for number, (pid, since, threads) in list(self.waiting.items()):
             status = self.ring.participant(number + 1)[1]
             seconds = time.monotonic() - since
@@ -64,7 +59,10 @@ class StartupWatchdog:
 
 
 def _threads():
-    """How many this process has; only Python's where the kernel does not tell (no /proc, no descriptor)."""
+    """Return the number of this process's threads; only Python's if the kernel does not report them.
+
+    The kernel does not report them without /proc or without a free descriptor.
+    """
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:

@@ -45,7 +45,7 @@ class _Pickler(pickle.Pickler):
 
 @functools.lru_cache(maxsize=1024)
 def _says_no_more(kind):
-    """Whether a class of tensors leaves it to Tensor how its objects are to be pickled."""
+    """Return whether a class of tensors leaves it to Tensor how its objects are pickled."""
     own = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
     return (
         kind.__reduce_ex__ is torch.Tensor.__reduce_ex__
@@ -60,7 +60,7 @@ def _says_no_more(kind):
 
 
 def _parts(tensor):
-    """What to call with what, to have a detached tensor again; None for those that torch must reduce."""
+    """Return (function, arguments) that make a detached tensor again; None for a tensor that torch must reduce."""
     if tensor.device.type != "cpu" or tensor.is_quantized:
         return None
     if tensor.is_nested:

@@ -32,7 +32,7 @@ BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in _NUMPY | _CARRI
 
 
 def _array(tensor):
-    """The tensor's memory as an array; its dtype is only a carrier where numpy lacks the real one."""
+    """Return the tensor's memory as an array; if numpy lacks the tensor's dtype, the array has a carrier's dtype."""
     tensor = tensor.detach()
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
@@ -42,7 +42,7 @@ def _array(tensor):
 
 
 def is_plain(value):
-    """Whether a value is a CPU tensor that its dtype, shape and bytes describe completely."""
+    """Return whether a value is a CPU tensor that its dtype, shape and bytes describe completely."""
     return (
         type(value) is torch.Tensor
         and value.layout is torch.strided
@@ -53,21 +53,10 @@ def is_plain(value):
 
 
 def pack(value):
-    """Return an array, and what else there is to a plain CPU tensor; None: it must be pickled.
+    """Return (array, dtype name, requires_grad, borrowed) of a plain CPU tensor; None if the value must be pickled.
 
-    Returns
-    -------
-    array : numpy.ndarray
-    name : str
-        Of its dtype.
-    requires_grad : bool
-    borrowed : bool
-        Whether the array is over the tensor's own memory.
-
-    Raises
-    ------
-    TypeError
-        The tensor lives on a device: a worker cannot send it.
+    `borrowed`: the array is over the tensor's own memory. A tensor on a device raises TypeError, because a worker
+    cannot send it.
     """
     if not isinstance(value, torch.Tensor):
         return None
@@ -87,32 +76,21 @@ def _refuse_device(tensor):
 
 
 def carrier(name):
-    """Return the number of the numpy dtype of which torch itself makes tensors of a dtype; -1: there is none.
-
-    Parameters
-    ----------
-    name : str
-        The torch dtype's name.
-    """
+    """Return the number of the numpy dtype from which torch makes tensors of dtype `name`; -1 if there is none."""
     dtype = _DTYPES.get(BY_NAME.get(name)) if isinstance(name, str) else None
     return -1 if dtype is None else dtype.num
 
 
 def unusable(array, name, error):
-    """Return the exception for an array of which torch cannot make a tensor."""
+    """Return the exception for an array from which torch cannot make a tensor."""
     return CorruptBatch(f"a worker sent a tensor of dtype {name} as an array of {array.dtype}: {error}")
 
 
 def restore(array, name, requires_grad):
-    """Return the tensor over `array`'s memory. The decoder itself does so for what `carrier` says completely.
+    """Return a tensor of the torch dtype `name` over `array`'s memory.
 
-    Parameters
-    ----------
-    array : numpy.ndarray
-        Any shape; of the dtype, or of a carrier of the same size.
-    name : str
-        The torch dtype's name.
-    requires_grad : bool
+    `array` has any shape, and that dtype or a carrier of the same size. The decoder itself restores the tensors that
+    `carrier` describes completely.
     """
     dtype = BY_NAME.get(name) if isinstance(name, str) else None
     if dtype is None or dtype.itemsize != array.itemsize:
@@ -128,17 +106,10 @@ def restore(array, name, requires_grad):
 
 
 def stack_alike(tensors, empty):
-    """Return torch's stack of tensors in memory from `empty`; None if the first is not plain.
+    """Return torch's stack of tensors in memory from ``empty(shape, dtype)``; None if the first one is not plain.
 
-    The others are not looked at: into an array of the first's dtype torch's own collation stacks them too,
-    and refuses what does not fit in the same words.
-
-    Parameters
-    ----------
-    tensors : list of torch.Tensor
-        Of exactly this type.
-    empty : callable
-        ``empty(shape, dtype)`` returns an array.
+    The types must be exactly torch.Tensor. Only the first tensor is checked: torch's own collation also stacks the
+    others into an array of the first one's dtype, and refuses misfits with the same message.
     """
     first = tensors[0]
     dtype = _DTYPES.get(first.dtype)
@@ -148,14 +119,9 @@ def stack_alike(tensors, empty):
 
 
 def stack(tensors, empty):
-    """Return the tensors stacked along a new first dimension, in memory from `empty` where their kinds agree.
+    """Return the tensors, all of one shape, stacked along a new first dimension.
 
-    Parameters
-    ----------
-    tensors : list of torch.Tensor
-        Of one shape.
-    empty : callable
-        ``empty(shape, dtype)`` returns an array.
+    If their kinds agree, the result lies in memory from ``empty(shape, dtype)``.
     """
     first = tensors[0]
     for tensor in tensors:

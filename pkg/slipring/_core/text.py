@@ -15,7 +15,7 @@ from slipring.errors import (
 
 
 def megabytes(n: int) -> str:
-    """`n` bytes as people read them: '38.5 MB'."""
+    """Return `n` bytes in readable form: '38.5 MB'."""
     return f"{n / 1e6:,.1f} MB" if n >= 100_000 else f"{n:,} bytes"
 
 
@@ -164,7 +164,7 @@ def not_in_memory(directory: str) -> ValueError:
 
 
 def _file_system(directory: str) -> str:
-    """The kind of file system that a directory lies on."""
+    """Return the kind of file system that a directory lies on."""
     device = os.stat(directory).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     try:

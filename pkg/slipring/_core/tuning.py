@@ -72,27 +72,17 @@ class Tuning:
 
 
 class Tuner:
-    """Finds the number of workers of one loader.
+    """The search for one loader's number of workers, from `workers` on and between `least` and `most`.
 
-    Where an epoch has enough batches, its windows lie between its first ones and its tail, in which not all workers
-    have something to do. Shorter ones are measured from end to end, as many as make a window, without what lies
-    between them; of their waiting that does not count which nobody can help: until their first batch is made.
-
-    Parameters
-    ----------
-    workers, least, most : int
-        How many to begin with; their bounds.
-
-    Attributes
-    ----------
-    look_next : int
-        When to look, on the ring's clock.
+    If an epoch has enough batches, its windows lie between its first batches and its tail, in which not all workers
+    have something to do. Shorter epochs are measured from end to end, as many as make a window, without the time
+    between them. The wait for the first batch of each does not count, because no number of workers avoids it.
     """
 
     def __init__(self, workers, least, most):
         self.least, self.most = least, most
         self._workers, self._given = workers, None
-        self.look_next = 0
+        self.look_next = 0  # ns of the ring's clock
         self.history = []
         self.cpus = _machine.cpus()
         self.meter = self._pool = None
@@ -115,29 +105,29 @@ class Tuner:
 
     @property
     def workers(self):
-        """int: how many there are to be."""
+        """int: the number of workers to use."""
         return self._workers if self._given is None else self._given[0]
 
     @property
     def settled(self):
-        """bool: nothing is tried any more."""
+        """bool: whether the search is over."""
         return self._found or self._given is not None
 
     @property
     def tuning(self):
-        """Tuning: what is known."""
+        """Tuning: the result so far."""
         given = self._given
         if given is not None:
             return Tuning(given[0], tuple(self.history), True, _told(*given))
         return Tuning(self._workers, tuple(self.history), self._found, self._reason)
 
     def stop(self, workers, reason):
-        """Somebody else has set the number; also amidst a look, which then changes nothing any more."""
+        """Fix the number that a caller has set. A look that is under way then changes nothing any more."""
         self._given = workers, reason
         log.info("num_workers='auto' ends at %s", _told(workers, reason))
 
     def begin_with(self, workers, reason):
-        """Go on from a number that somebody needs; where it was set by hand, with that."""
+        """Continue the search from a number that the caller needs. If the number was set by hand, only replace it."""
         if self._given is not None:
             self.stop(workers, reason)
         elif workers != self._workers:
@@ -148,11 +138,11 @@ class Tuner:
 
     @property
     def pool(self):
-        """Pool or None: the workers of the newest iteration. A closed loader's go, with their segment."""
+        """WorkerPool or None: the workers of the newest iteration. A closed loader's are freed with their segment."""
         return None if self._pool is None else self._pool()
 
     def begin(self, engine):
-        """An iteration begins."""
+        """Begin an iteration."""
         options = engine.options
         self.anew = not options.persistent_workers
         goes_on = self.anew or (engine.pool is self.pool and engine.pool.steady)
@@ -171,7 +161,7 @@ class Tuner:
         self.look_next = 0
 
     def end(self, at):
-        """The iteration ends, and with it, at that time, the step of its last batch. Twice is once."""
+        """End the iteration, and at time `at` the step of its last batch. A second call does nothing."""
         begun_at, self.begun_at = self.begun_at, None
         if begun_at is None or self._given is not None:
             return
@@ -196,13 +186,13 @@ class Tuner:
 
     @property
     def _shortest(self):
-        """Batches of an iteration in which there is something between its first ones and its tail."""
+        """Batches of the shortest iteration that has batches between its first ones and its tail."""
         return max(SKIP, self._ahead) + self._ahead + WINDOW
 
     # ---- windows
 
     def _warm_up(self):
-        """Measure from when as many workers as wanted have taken tasks for a while."""
+        """Measure again after as many workers as wanted have taken tasks for a while."""
         self._drop()
         self.counted = None
         self.look_next = 0
@@ -219,7 +209,7 @@ class Tuner:
         self.since, self.stretched = self._counts(), True
 
     def _measured(self, at=None):
-        """The sums, with what has come since."""
+        """Return the sums, with what has been added since `_open`."""
         if self.since is None:
             return self.sums
         counts = self._counts(at)
@@ -235,12 +225,9 @@ class Tuner:
             self.counted = self.meter.batches
 
     def look(self, engine, options, exhausted):
-        """Look how it goes; called between two batches.
+        """Judge the current window; called between two batches.
 
-        Returns
-        -------
-        Options or None
-            Those with the number of workers to go on with, if it is another.
+        Return the Options with the number of workers to continue with, or None if the number stays.
         """
         before = self._workers
         self._look(exhausted)
@@ -281,7 +268,7 @@ class Tuner:
         self.look_next = now() + ns
 
     def _window(self):
-        """Return what was measured, if it has enough batches; else look again when it should."""
+        """Return the window if it has enough batches; otherwise schedule the next look and return None."""
         took, batches, waited, busy, cpu, starts = self._measured()
         least_ns = AGAIN_NS if self._found else WINDOW_NS
         full = max(WINDOW if took >= WINDOW_NS and not self._found else LONG_WINDOW, 3 * self.workers)
@@ -347,7 +334,7 @@ class Tuner:
         return self.spent + (0 if self.whole else max(SKIP, self._ahead)) + window <= BATCHES
 
     def _target(self, window):
-        """How many workers there should be, as that window says, and if they are as many, why."""
+        """Return (number of workers that the window calls for, the reason if that is the present number)."""
         n, enough = self.workers, math.ceil(window.needed * SPARE)
         given = (
             (self.most, f"num_workers=(..., {self.most}) allows no more"),
@@ -385,7 +372,7 @@ class Tuner:
         )
 
     def _fits(self, more):
-        """How many of so many new workers the memory has room for, and if none, why."""
+        """Return (how many of `more` new workers the memory has room for, the reason if that is 0)."""
         room = memory_available(ROOT)
         if room is None:
             return more, ""
@@ -418,7 +405,7 @@ class Tuner:
         self.look_next = now() + AGAIN_NS
 
     def _watch(self, window):
-        """Seldom: has the work changed, so that another number may be best?"""
+        """Check, seldom, whether the work has changed, so that another number may be best."""
         self._again_in(AGAIN_NS)
         waits_more = window.wait_share > self.found.wait_share + 2 * WAITS
         factor = window.needed / max(self.found.needed, 1e-9)

@@ -5,7 +5,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """What some batches took; times in seconds per batch."""
+    """The measurements of some batches; times in seconds per batch."""
 
     workers: int
     batches: int
@@ -36,7 +36,7 @@ class Window:
         return min(1.0, self.cpu / self.busy) if self.busy > 0 else 1.0
 
     def with_(self, other):
-        """Return both as one."""
+        """Return this window and another one as one."""
         batches = self.batches + other.batches
 
         def mean(name):

@@ -54,12 +54,12 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 def process_worker_info() -> WorkerInfo | None:
-    """Return the `slipring.WorkerInfo` of this worker process; None in others, whether or not a thread is a worker."""
+    """Return the `slipring.WorkerInfo` of this worker process; None in others, even in thread workers."""
     return _process
 
 
 def set_worker_info(info: WorkerInfo | None, *, whole_process: bool) -> None:
-    """Make `info` the answer, in the whole process or in the calling thread alone."""
+    """Make `info` the result of `get_worker_info`, in the whole process or in the calling thread alone."""
     global _process
     if whole_process:
         _process = info
@@ -68,6 +68,6 @@ def set_worker_info(info: WorkerInfo | None, *, whole_process: bool) -> None:
 
 
 def swap_thread_info(info: WorkerInfo | None) -> WorkerInfo | None:
-    """Make `info` the calling thread's answer; return what that was. For who reads samples of another's batch."""
+    """Replace the calling thread's `info`; return the old one. For threads that read samples of another's batch."""
     before, _thread.info = _thread.info, info
     return before

@@ -12,82 +12,50 @@ GRACE_S = 5.0  # for a worker to end its batch before it is terminated
 
 
 class WorkerPool(Protocol):
-    """The workers of one segment, of any kind.
+    """The workers of one segment, of any kind."""
 
-    Attributes
-    ----------
-    job : Job
-        What a worker that begins has to know.
-    watched : int
-        A descriptor that is readable as long as there is a dead worker to `check`; -1: nobody can die.
-    stuck : bool
-        Whether workers are left that did not end when they were told to. The segment is of no more use then.
-    wanted : int
-        How many workers are to be there.
-    changing : bool
-        Whether some are about to leave, or missing still: `tend` has to be called now and then.
-    """
-
-    job: Job
-    watched: int = -1
+    job: Job  # what a new worker must know
+    watched: int = -1  # a descriptor, readable while a dead worker waits for `check`; -1: none can die
+    # Workers remain that did not end when they were asked to. The segment is then of no more use.
     stuck: bool = False
-    wanted: int = 0
-    changing: bool = False
+    wanted: int = 0  # how many workers there should be
+    changing: bool = False  # workers are retiring or missing: call `tend` from time to time
 
     def start(self, base_seed: int) -> None:
         """Start all workers."""
 
     def begin_run(self) -> None:
-        """Another pass over the data begins."""
+        """Prepare for another pass over the data."""
 
     def see_leavers(self) -> None:
-        """See who has left that was told to; it waits for nobody."""
+        """Reap retired workers. It does not wait."""
 
     def check(self, snapshot_of: Callable[[int], bytes] | None = None) -> None:
-        """Look for dead workers; replace them or raise `WorkerDied`.
+        """Find dead workers; replace them or raise `WorkerDied`.
 
-        Parameters
-        ----------
-        snapshot_of : callable, optional
-            Called with a dead worker's number: returns the snapshot that its replacement goes on from (see `Worker`).
+        `snapshot_of` is called with a dead worker's number. It returns the snapshot from which the replacement
+        continues (see `Worker`).
         """
 
     def stop(self, overdue: bool = False) -> None:
         """End all workers. The segment is closed already, so each leaves after its batch.
 
-        Parameters
-        ----------
-        overdue : bool
-            The consumer has waited in vain: who is at a batch, or has not begun, gets no time to end it.
+        `overdue`: the consumer's wait timed out. A worker that has a batch, or has not begun, gets no time to end it.
         """
 
     def abandon(self) -> None:
-        """In a forked child: the workers are the parent's, and must not be ended by this process's exit."""
+        """Give up the parent's workers in a forked child: this process's exit must not end them."""
 
 
 class ResizablePool(WorkerPool):
-    """Workers that come and go while others work on: what processes and threads have in common.
-
-    Parameters
-    ----------
-    ring : Ring
-    job : Job
-    restarts : Restarts
-
-    Attributes
-    ----------
-    workers : dict of int
-        Those that are there, by their number.
-    leaving : set of int
-        Those among them that have been told to leave after their batch.
-    """
+    """Workers that come and go while others work: the common part of processes and threads."""
 
     def __init__(self, ring, job, restarts):
         self.ring = ring
         self.job = job
         self.restarts = restarts
-        self.workers = {}
-        self.leaving = set()
+        self.workers = {}  # by number
+        self.leaving = set()  # numbers of those that retire after their batch
 
     def start(self, base_seed):
         """Start all workers."""
@@ -100,13 +68,13 @@ class ResizablePool(WorkerPool):
         self.restarts.begin_run()
 
     def resize(self, num_workers):
-        """Have so many workers. Those that are too many leave after their batch, the last to come first."""
+        """Change the number of workers. Surplus workers, those with the highest numbers, retire after their batch."""
         self.wanted = num_workers
         self.job = self.job.resized(num_workers)
         self.tend()
 
     def tend(self):
-        """See who has left that was told to, and start those that are missing. It waits for nobody."""
+        """Reap retired workers and start missing ones. It does not wait."""
         if not self.ring.closed:
             self.see_leavers()
             self._match()
@@ -118,7 +86,7 @@ class ResizablePool(WorkerPool):
 
     @property
     def steady(self):
-        """bool: as many as wanted are there and take tasks, and nobody is about to leave."""
+        """bool: whether all wanted workers exist and take tasks, and none is retiring."""
         return not self.changing and all(
             self.ring.participant(number + 1)[1] == SERVING for number in self.workers
         )
@@ -142,7 +110,7 @@ class ResizablePool(WorkerPool):
 
     @abc.abstractmethod
     def see_leavers(self):
-        """See `WorkerPool`; of a worker that has died the consumer's next wait tells."""
+        """See `WorkerPool`; the consumer's next wait finds a worker that has died."""
 
     @abc.abstractmethod
     def _begin(self, number):
@@ -150,14 +118,14 @@ class ResizablePool(WorkerPool):
 
 
 def is_busy(ring, number):
-    """Whether a worker is at a batch, or has not begun to take tasks."""
+    """Return whether a worker has a batch, or has not begun to take tasks."""
     return ring.participant(number + 1)[1] != SERVING or bool(ring.in_flight(number + 1))
 
 
 def processor_ns_of(number, of_thread=False):
-    """Nanoseconds of processors that a process or a thread has used or was kept waiting for; 0 if it has gone.
+    """Return the CPU time of a process or thread plus the time that it waited for a CPU, in ns; 0 if it has ended.
 
-    Any process's clock can be read by its pid: how it is made of that is part of the kernel's interface.
+    Any process's clock can be read by its pid: how the clock id is made of the pid is part of the kernel's interface.
     """
     place = f"/proc/self/task/{number}" if of_thread else f"/proc/{number}"
     try:

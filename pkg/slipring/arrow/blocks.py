@@ -1,6 +1,6 @@
-"""Arrow data as columns of a stream: as arrays where rows have a fixed size, else as it is.
+"""Arrow data as columns of a stream: as arrays if rows have a fixed size, else as it is.
 
-Imported only when a block of Arrow data, or text, is met.
+It is imported only when a stream has a block of Arrow data, or text.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from slipring.arrow.rows import one_batch, take
 
 
 def batches_of(block):
-    """Return the record batches of a block that is Arrow data, or says that it can be; None of another."""
+    """Return the record batches of Arrow data, or of a block with Arrow's C interface; None for another block."""
     if isinstance(block, pa.RecordBatch):
         return [block]
     if not isinstance(block, pa.Table):
@@ -25,17 +25,14 @@ def batches_of(block):
 
 
 def reader(source):
-    """Return what reads the batches of an object with Arrow's stream interface."""
+    """Return a reader of the batches of an object that has Arrow's stream interface."""
     return pa.RecordBatchReader.from_stream(source)
 
 
 def as_column(values):
-    """Return one Arrow array of Arrow data, or of text and whatever else numpy has no type for.
+    """Return one Arrow array of Arrow data, or of text and other values for which numpy has no type.
 
-    Raises
-    ------
-    Unfit
-        Arrow has none either.
+    Raise Unfit if Arrow has no type for them either.
     """
     if isinstance(values, pa.Array):
         return values
@@ -48,19 +45,10 @@ def as_column(values):
 
 
 def filled(column, name, fill_null):
-    """Return a column with values in the place of its nulls, and the mask of where they were, an array.
+    """Return (the column with its nulls replaced, an array that says where they were).
 
-    Parameters
-    ----------
-    column : pyarrow.Array or numpy.ndarray
-        A masked array's masked values are its nulls.
-    name : str
-    fill_null : dict
-
-    Raises
-    ------
-    Unfit
-        Its type does not have the value, or Arrow cannot fill it.
+    A masked array's masked values are its nulls. Raise Unfit if the column's type does not have the value, or Arrow
+    cannot fill the column.
     """
     if not isinstance(column, np.ndarray):
         column, mask = fill(name, column, value_for(name, column.type, fill_null))
@@ -74,14 +62,9 @@ def filled(column, name, fill_null):
 
 
 def as_numpy(column):
-    """Return an Arrow array as a numpy array, a row of it for each; None where rows have no fixed size.
+    """Return an Arrow array as a numpy array with the same rows; None if rows have no fixed size.
 
-    Without a copy, but for bools and dates.
-
-    Raises
-    ------
-    Unfit
-        There are nulls, at whatever depth.
+    Only bools and dates are copied. Raise Unfit if there are nulls, at whatever depth.
     """
     shape, kind, order = [len(column)], column.type, None
     if isinstance(kind, pa.FixedShapeTensorType):
@@ -118,7 +101,7 @@ def rest_of(columns):
 
 
 def own(batch):
-    """Return the same rows in memory of their own, dictionaries too: nothing refers to where they came from."""
+    """Return the same rows in their own memory, dictionaries included: nothing refers to the original memory."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
@@ -133,13 +116,7 @@ def joined(batches):
 
 
 class Pool:
-    """Rows by their place in a buffer, in memory of their own.
-
-    Parameters
-    ----------
-    size : int
-        Places.
-    """
+    """Rows by their place in a buffer of `size` places, in their own memory."""
 
     def __init__(self, size):
         self._size = size
@@ -147,7 +124,7 @@ class Pool:
         self._kept = None, np.empty(size, np.int64)
 
     def put(self, places, batch, taken):
-        """Have the rows in these places; `taken`: the places of all others."""
+        """Store the rows in these places; `taken` are the places of all others."""
         table, numbers = pa.Table.from_batches([own(batch)]), self._kept[1].copy()
         before = self._kept[0]
         if before is not None:

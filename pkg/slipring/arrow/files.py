@@ -1,4 +1,4 @@
-"""Parquet and Arrow IPC files as tables that are read by row groups, and whether one is another's copy."""
+"""Parquet and Arrow IPC files as tables that are read by row groups, with a test for copies."""
 
 import collections
 import contextlib
@@ -21,7 +21,7 @@ FILES = 64  # that a process keeps open, of a dataset
 
 
 class Stamp(NamedTuple):
-    """What tells that a file has changed, and which file it is: on this machine, as long as that runs."""
+    """What identifies a file and tells that it has changed; it is valid on this machine until the next boot."""
 
     size: int
     changed: int
@@ -36,17 +36,17 @@ class Stamp(NamedTuple):
         return cls(stat.st_size, stat.st_mtime_ns, machine(), stat.st_dev, stat.st_ino)
 
     def is_as(self, other):
-        """Whether nothing tells of a change; copies that keep the time are alike too."""
+        """Return whether nothing indicates a change; copies that keep the time are alike too."""
         return self[:2] == other[:2]
 
     def may_be_copy_of(self, other):
-        """Whether it is another file of the same size."""
+        """Return whether it is another file of the same size."""
         return self.size == other.size and self[2:] != other[2:]
 
 
 @functools.cache
 def machine():
-    """This machine since it has booted; None where /proc does not tell."""
+    """Return an ID of this machine since its boot; None if /proc does not have one."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -55,16 +55,16 @@ def machine():
 
 
 def stamp_afar(url, storage):
-    """Return the stamp of what a URL stands for."""
+    """Return the stamp of a URL's file."""
     return Stamp(*storage._info(url), None, 0, 0)
 
 
 def digest(file):
-    """Return a hash of what an open table file contains; None if another file is there by now.
+    """Return a hash of what an open table file contains; None if its path leads to another file by now.
 
-    Of a large one it is of both ends, the footer (Parquet's has all places, sizes, least and greatest values)
-    and the beginnings of columns in the first and the last row group, unless it is compressed IPC, where
-    sizes tell. A few rows that were changed in its midst may not be seen.
+    For a large file, it covers both ends, the footer (Parquet's has all places, sizes, least and greatest values) and
+    the beginnings of columns in the first and the last row group, unless it is compressed IPC, where the sizes reveal
+    a change. It may miss a few changed rows in the middle.
     """
     with open(file.path, "rb") as raw:
         if Stamp.of(raw.fileno()) != file.stamp:
@@ -83,7 +83,7 @@ def digest(file):
 
 
 def _footer(tail):
-    """The bytes of a footer, by a file's last ten."""
+    """Return the length of a footer in bytes, from the last ten bytes of a file."""
     if tail[-4:] == b"PAR1":
         return int.from_bytes(tail[2:6], "little") + 8
     if tail[-6:] == b"ARROW1":
@@ -94,19 +94,9 @@ def _footer(tail):
 def open_table(path, columns, storage=None, known=None):
     """Open a file of either kind, of which `columns` (None: all) are to be read.
 
-    Parameters
-    ----------
-    path : str
-        Or a URL, which `storage` reads.
-    columns : list of str or None
-    storage : slipring.Storage, optional
-    known : (Stamp, metadata), optional
-        What another reader of the same file has found, ``stamp`` and ``metadata``: it is not asked for again.
-
-    Raises
-    ------
-    ValueError
-        It is of neither kind, cannot be read, or lacks a column.
+    `path` may be a URL, which `storage` reads. `known` is (stamp, metadata) from another reader of the same file, so
+    that they are not requested again. Raise ValueError if the file is of neither kind, cannot be read, or lacks a
+    column.
     """
     stamp, footer = known or (None, None)
     afar = None
@@ -135,7 +125,7 @@ def open_table(path, columns, storage=None, known=None):
 
 
 def _magic_by_the_end(afar, size):
-    """Return the first bytes, which Parquet and IPC files repeat behind their footers: those are to be read anyway."""
+    """Return the first bytes. Parquet and IPC repeat them after their footers, which are needed anyway."""
     if not afar.has(max(0, size - 6), size):
         afar.ahead([(max(0, size - END), size)])
     tail = afar.range(max(0, size - 6), size)
@@ -145,19 +135,10 @@ def _magic_by_the_end(afar, size):
 
 
 class Opened:
-    """What a process has of a dataset's files, for all its threads: files that are open, and row groups.
+    """The open files and decoded row groups of a dataset, for all threads of the process `pid`.
 
-    A file is for one thread at a time.
-
-    Parameters
-    ----------
-    most : int
-        Row groups that are kept decoded.
-
-    Attributes
-    ----------
-    pid : int
-        The process: a forked child opens the files anew.
+    One thread at a time uses a file. At most `most` decoded row groups are kept. A forked child has another pid, and
+    opens the files again.
     """
 
     def __init__(self, most):
@@ -175,7 +156,7 @@ class Opened:
             return self._mapped.get(group)
 
     def keep(self, group, table, mapped):
-        """Have the table of a row group: if it lies in a mapped file for good, else until `most` others come."""
+        """Store a row group's table: for ever if it lies in a mapped file, else until `most` others have come."""
         with self._lock:
             if mapped:
                 self._mapped[group] = table
@@ -193,7 +174,7 @@ class Opened:
             return file
 
     def give_back(self, number, file):
-        """Have it for whoever reads next; the one that was read from longest ago may be dropped."""
+        """Make the file available to the next reader; the file that was returned longest ago may be closed."""
         with self._lock:
             self._files[file] = number
             while len(self._files) > FILES:
@@ -219,7 +200,7 @@ class Parquet:
         return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
     def beginnings(self):
-        """Return where in the file columns begin, of the first and the last row group."""
+        """Return where in the file columns of the first and the last row group begin."""
         metadata = self.file.metadata
         columns = [
             metadata.row_group(group).column(i)
@@ -238,7 +219,7 @@ class Parquet:
         return table.combine_chunks(), False
 
     def _chunks(self, group):
-        """Return where in the file the columns that are read lie."""
+        """Yield the [begin, end) in the file of each column that is read."""
         of_group = self.metadata.row_group(group)
         for number in range(of_group.num_columns):
             column = of_group.column(number)
@@ -251,7 +232,8 @@ class Parquet:
 class Ipc:
     """An Arrow IPC file or stream, which is mapped; see `open_table`.
 
-    Behind a URL a file's record batches are read when they are asked for; a stream, which has no index, as a whole.
+    A remote file's record batches are read when they are requested. A remote stream has no index, so it is read as a
+    whole.
     """
 
     metadata = None  # the bytes of the footer of a file behind a URL
@@ -325,7 +307,7 @@ class Ipc:
 
 @contextlib.contextmanager
 def _as_raised(afar):
-    """Raise what a read from afar has raised: pyarrow's reader of IPC makes an OSError of its text."""
+    """Raise the exception of a remote read itself: pyarrow's reader of IPC makes an OSError of its text."""
     try:
         yield
     except OSError:
@@ -341,7 +323,7 @@ def _buffers(batch):
 
 
 def _width(kind):
-    """Bits of a value; those of other types than the plain ones are many."""
+    """Return the bits of a value; for types other than the plain ones, a large number."""
     try:
         return kind.bit_width
     except ValueError:
@@ -349,7 +331,7 @@ def _width(kind):
 
 
 def _ends(n):
-    """The first and the last of n numbers."""
+    """Return the first and the last of n numbers."""
     return sorted({0, n - 1}) if n else []
 
 

@@ -1,4 +1,4 @@
-"""Nulls of an Arrow column: a value in their place, and a mask that says where they were."""
+"""Nulls of an Arrow column: values that replace them, and a mask that says where they were."""
 
 import math
 
@@ -10,11 +10,11 @@ from slipring.errors import shown
 
 
 class Unfit(ValueError):
-    """Values cannot be a column: numpy or Arrow has no place for them."""
+    """An error for values that cannot be a column: numpy or Arrow has no place for them."""
 
 
 def is_number(kind):
-    """Whether numpy has the type, with as many bytes for each value."""
+    """Return whether numpy has the type, with as many bytes per value."""
     of = pa.types
     return of.is_integer(kind) or of.is_floating(kind) or of.is_boolean(kind) or _is_time(kind)
 
@@ -24,7 +24,7 @@ def _is_time(kind):
 
 
 def _value_type(kind):
-    """Return the type of a column's single values: those within tensors and lists of a fixed size."""
+    """Return the type of a column's single values, which may lie within tensors and lists of a fixed size."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return kind.value_type
     while pa.types.is_fixed_size_list(kind):
@@ -33,7 +33,7 @@ def _value_type(kind):
 
 
 def mask_type(kind):
-    """Return the type of the mask of a column of this type: a bool for each value."""
+    """Return the type of the mask for a column of this type: a bool for each value."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return pa.fixed_shape_tensor(pa.bool_(), kind.shape, kind.dim_names, kind.permutation)
     if pa.types.is_fixed_size_list(kind):
@@ -42,24 +42,10 @@ def mask_type(kind):
 
 
 def value_for(name, kind, fill_null):
-    """Return what comes in the place of a column's nulls, as an Arrow scalar: what `fill_null` says, or zero.
+    """Return the value that replaces a column's nulls, as an Arrow scalar: from `fill_null`, or zero.
 
-    Parameters
-    ----------
-    name : str
-    kind : pyarrow.DataType
-        Of the column.
-    fill_null : dict
-
-    Returns
-    -------
-    pyarrow.Scalar or None
-        None: nulls stay, because the batch has a place for them.
-
-    Raises
-    ------
-    Unfit
-        The column's type does not have the value.
+    None: nulls stay, because the batch has a place for them. Raise Unfit if the column's type, `kind`, does not have
+    the value.
     """
     kind = _value_type(kind)
     if name not in fill_null:
@@ -79,7 +65,7 @@ def value_for(name, kind, fill_null):
 
 
 def _exactly(value, kind):
-    """Return a value as an Arrow scalar of a type; None where Arrow would have made another value of it."""
+    """Return a value as an Arrow scalar of a type; None if Arrow would change the value."""
     of = pa.types
     if of.is_integer(kind) or of.is_floating(kind):
         if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
@@ -99,24 +85,10 @@ def _exactly(value, kind):
 
 
 def fill(name, column, value):
-    """Put a value in the place of a column's nulls, also of those within lists of a fixed size and tensors.
+    """Return (the column with `value` in place of its nulls, its mask), both as Arrow arrays.
 
-    Parameters
-    ----------
-    name : str
-    column : pyarrow.Array
-    value : pyarrow.Scalar or None
-        As `value_for` returns it.
-
-    Returns
-    -------
-    (pyarrow.Array, pyarrow.Array)
-        The column, and its mask: true where there was a null.
-
-    Raises
-    ------
-    Unfit
-        Arrow cannot fill columns of this type.
+    Nulls within tensors and lists of a fixed size count too; the mask is true at each null. `value` is as `value_for`
+    returns it. Raise Unfit if Arrow cannot fill columns of this type.
     """
     try:
         filled, mask = _filled(column, value, np.zeros(len(column), bool))

@@ -75,7 +75,7 @@ def collate(rows: Rows | Iterable[pa.RecordBatch] | pa.RecordBatch) -> pa.Record
 
 
 def take(table, numbers):
-    """The rows of a table that an array numbers, of any type."""
+    """Return the rows of a table, of any type, that an array numbers."""
     try:
         return table.take(pa.array(numbers))
     except pa.ArrowNotImplementedError:  # views and run-end encodings
@@ -87,7 +87,7 @@ def empty(schema):
 
 
 def one_batch(table):
-    """The rows of a table as one record batch, which refers to no other rows."""
+    """Return the rows of a table as one record batch, which refers to no other rows."""
     for at, field in enumerate(table.schema):
         for view, plain in _VIEWS:
             if field.type == view:

@@ -83,7 +83,7 @@ def _workers(text):
 
 
 def up_to(most):
-    """0, 1, 2, 4, ... and `most`."""
+    """Return 0, 1, 2, 4, ... and `most`."""
     return sorted({0, most, *(1 << bit for bit in range(most.bit_length()) if 1 << bit <= most)})
 
 
@@ -145,7 +145,7 @@ def _default_methods(torch):
 
 
 def _find(name, what):
-    """The object that `module:name` or `file.py:name` names."""
+    """Return the object that `module:name` or `file.py:name` names."""
     place, colon, path = name.rpartition(":")
     if not colon or not place or not path:
         raise Failure(f"{what} must be module:name or path/to/file.py:name, not {name!r}", USAGE)
@@ -242,7 +242,7 @@ HEAD = (
 
 
 def cells(rows):
-    """The table's lines, as texts."""
+    """Yield the texts of each line of the table."""
     alone = {row.case: row for row in rows if not row.case.transport}
     for row in rows:
         case = row.case

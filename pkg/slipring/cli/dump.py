@@ -94,13 +94,13 @@ def of_file(path):
 
 
 def newest(sight):
-    """Return the last stamp that there is."""
+    """Return the newest stamp of a snapshot, in ns."""
     stamps = [sight.table[name].max(initial=0) for name in TIMES]
     return int(max([*stamps, sight.participants["at_since"].max(initial=0)]))
 
 
 def last(sight, n):
-    """Return the last n batches by what happened to them last."""
+    """Return the n batches to which something happened last, and when it happened."""
     if n == 0:
         return sight.table[:0], None
     stamps = np.max([sight.table[name] for name in TIMES], axis=0)
@@ -109,7 +109,7 @@ def last(sight, n):
 
 
 def show(title, ended, sight, seen, n):
-    """Print what is known of a segment."""
+    """Print what is known about a segment."""
     segment_info, sums = sight.segment_info, sight.sums
     counted = ", ".join(
         (
@@ -135,7 +135,7 @@ def show(title, ended, sight, seen, n):
 
 
 def cells(batch, stamp, at_ns):
-    """Return the texts of a table's line."""
+    """Return the texts of a table line."""
 
     def between(first, then):
         begin, end = int(batch[first]), int(batch[then])
@@ -175,7 +175,7 @@ def indices(batch):
 
 
 def as_dict(title, ended, sight, seen, n):
-    """Return what is known of a segment, for JSON."""
+    """Return what is known about a segment, for JSON."""
     table, _ = last(sight, n)
     batches = []
     for batch in table:

@@ -1,7 +1,7 @@
 """Recordings as Chrome's trace events, the JSON that Perfetto and chrome://tracing read.
 
-The form is that of the document "Trace Event Format": X are slices, s, t and f arrows, M names. They are written as
-they are made: a long trace has millions.
+The format is that of the document "Trace Event Format": X are slices, s, t and f arrows, M names. Events are written
+as they are made, because a long trace has millions.
 """
 
 import contextlib
@@ -20,13 +20,7 @@ ROOM = 100_000  # of track numbers for a process
 
 
 class Writer:
-    """Writes events to a binary file, one a line.
-
-    Attributes
-    ----------
-    events : int
-        How many.
-    """
+    """A writer of events to a binary file, one per line; `events` is their number."""
 
     def __init__(self, file):
         self.file, self.events, self.lines = file, 0, []
@@ -39,7 +33,7 @@ class Writer:
             self.flush()
 
     def flush(self):
-        """Write what has come together."""
+        """Write the events that were added."""
         if self.lines:
             self._write((",\n" if self.events else "") + ",\n".join(self.lines))
             self.events += len(self.lines)
@@ -55,7 +49,7 @@ class Writer:
 
 
 def write(recordings, file, compressed):
-    """Write a trace to a binary file; return a dict of what there is in it, with the bytes that were written."""
+    """Write a trace to a binary file; return a dict of what it contains, with the number of bytes written."""
     counted = Counted(file)
     with contextlib.ExitStack() as stack:
         into = stack.enter_context(gzip.open(counted, "wb", compresslevel=4)) if compressed else counted
@@ -71,13 +65,13 @@ def write(recordings, file, compressed):
 
 
 class Counted:
-    """A binary file with the number of bytes that were written to it: a FIFO has no size."""
+    """A binary file that counts the bytes written to it: a FIFO has no size."""
 
     def __init__(self, file):
         self.file, self.bytes = file, 0
 
     def write(self, data):
-        """Write them; return how many."""
+        """Write the bytes; return how many."""
         self.bytes += len(data)
         self.file.write(data)
         return len(data)
@@ -88,15 +82,7 @@ class Counted:
 
 
 class Tracks:
-    """The events of one segment.
-
-    Parameters
-    ----------
-    out : Writer
-    recording : Recording
-    number : int
-        Of the segment, from 0.
-    """
+    """The events of one segment; `number` is the segment's, from 0."""
 
     def __init__(self, out, recording, number):
         self.out, self.recording, self.job = out, recording, recording.job
@@ -107,7 +93,7 @@ class Tracks:
         self.arrow = number << 40  # arrows have numbers of their own in each segment
 
     def write(self):
-        """Write all of them."""
+        """Write all events."""
         self._names()
         # Which of them have all that an arrow needs. Its number is the row in the table.
         whole = (self.table["published_at"] > 0) & (self.table["taken_at"] > 0)
@@ -231,7 +217,7 @@ STAYS = ("task", "being made:", "ready", "leased")  # what a slot is between two
 
 
 class Batch:
-    """A record as Python's numbers, with what events say of it."""
+    """A record as Python's numbers, with the texts that its events contain."""
 
     FIELDS = (
         "number", "run", "seq", "epoch", "bytes", "freed_at", "participant", "rows", "slot", "kind", "dispatched_at",

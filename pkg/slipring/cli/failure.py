@@ -1,10 +1,10 @@
-"""What a command says when it cannot do what it was asked for."""
+"""The exceptions that end a command which cannot do what it was asked for."""
 
 RUNTIME, USAGE = 1, 2  # exit codes
 
 
 class Failure(Exception):
-    """Ends a command with one line and an exit code: `RUNTIME`, or `USAGE` where the arguments are wrong."""
+    """The end of a command with one line and an exit code: `RUNTIME`, or `USAGE` if the arguments are wrong."""
 
     def __init__(self, reason, code=RUNTIME):
         super().__init__(reason)
@@ -12,7 +12,7 @@ class Failure(Exception):
 
 
 class Terminated(BaseException):
-    """Ends a command by a signal, with what is to be cleaned up; `number` is the signal's."""
+    """The end of a command by the signal `number`, after its cleanup."""
 
     def __init__(self, number):
         super().__init__(number)

@@ -1,4 +1,4 @@
-"""One frame of `slipring top`: what is `seen` of a segment, drawn by rich for any width."""
+"""One frame of `slipring top`: a segment's snapshot, drawn by rich for any width."""
 
 import sys
 
@@ -31,14 +31,7 @@ SHORT = 24  # lines
 
 
 class Frames:
-    """Looks at a job and draws it, again and again.
-
-    Parameters
-    ----------
-    job : Job
-    number, of : int
-        Which of the process's segments it is, from 1, and how many it has.
-    """
+    """Frames of a job, one after another: `number` of the `of` segments of its process, from 1."""
 
     def __init__(self, job, number=1, of=1):
         self.job, self.number, self.of = job, number, of
@@ -46,7 +39,7 @@ class Frames:
         self.live = self._console = None
 
     def console(self):
-        """Return where frames are printed."""
+        """Return the console on which frames are printed."""
         if self._console is None:
             self._console = shown.console()
         return self._console
@@ -54,7 +47,7 @@ class Frames:
     # ---- drawing
 
     def draw(self, seen=None):
-        """Return a frame for the console's width; on a whole screen, of as many participants as fit its height."""
+        """Return a frame for the console's width; on a whole screen, with as many participants as fit its height."""
         seen = self.look() if seen is None else seen
         height = self.console().height if self.live is not None else None
         short = height is not None and height < SHORT
@@ -69,7 +62,7 @@ class Frames:
         return len(self.console().render_lines(drawn))
 
     def _draw(self, seen, short, n):
-        """A frame with n of the participants; a short one has only what is needed beside them."""
+        """Return a frame with n of the participants; a short one has only the necessary lines besides them."""
         width = self.console().width
         kind = "queue" if self.job.push else "loader"
         several = f", segment {self.number} of {self.of}" if self.of > 1 else ""
@@ -102,7 +95,7 @@ class Frames:
         return Group(*parts)
 
     def _slots(self, sight, width, counts=True):
-        """A letter for each slot, and how many there are of each state."""
+        """Return a letter for each slot, and how many slots each state has."""
         states = records.states(sight.slots)
         states += ["free"] * (sight.segment_info["n_slots"] - len(states))
         order = [
@@ -167,7 +160,7 @@ class Frames:
         self.live.update(self.draw(), refresh=True)
 
     def stop(self):
-        """Give the terminal back."""
+        """Give the terminal back to the shell."""
         if self.live is not None:
             self.live.stop()
 

@@ -1,4 +1,4 @@
-"""What limits a dataset, and how many workers are enough for it, by the rows of a sweep."""
+"""What limits a dataset, and how many workers are enough for it, according to the rows of a sweep."""
 
 import dataclasses
 
@@ -12,32 +12,19 @@ SLOWED = 1.5  # so many times faster without transport: it is transport that tak
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What is to be said of a sweep.
+    """The conclusion from a sweep."""
 
-    Attributes
-    ----------
-    limit : str
-        'dataset CPU', 'dataset waiting', 'collation', 'transport', 'hand-over', 'consumer', 'memory' or 'GIL'.
-    sentence : str
-    workers : int
-        That are enough.
-    start_method : str
-    samples_per_s : float
-        With them.
-    more_may_help : bool
-        The most workers that were measured were still faster than fewer.
-    """
-
+    # 'dataset CPU', 'dataset waiting', 'collation', 'transport', 'hand-over', 'consumer', 'memory' or 'GIL'
     limit: str
     sentence: str
-    workers: int
+    workers: int  # that are enough
     start_method: str
-    samples_per_s: float
-    more_may_help: bool
+    samples_per_s: float  # with these workers
+    more_may_help: bool  # adding workers may increase the rate further
 
 
 def judge(rows, processors):
-    """Return the `Verdict`; None where no case has figures."""
+    """Return the `Verdict`; None if no case has figures."""
     first = rows[0].case
     good = [row for row in rows if row.case.transport and not row.error]
     curve = [row for row in good if _alike(row.case, first)]
@@ -87,7 +74,7 @@ def judge(rows, processors):
 
 
 def _alike(case, first):
-    """Whether only the number of workers differs."""
+    """Return whether two cases differ in the number of workers only."""
     return case.batch_size == first.batch_size and (
         not case.workers or case.start_method == first.start_method
     )
@@ -111,7 +98,7 @@ def limit_of(row, bare=None):
 
 
 def _slowed(row, bare):
-    """Whether transport takes the time: what is lost with it, and not in reading, which is the same without."""
+    """Return whether transport, and not slower reading, takes the time that is lost with it."""
     if bare.samples_per_s <= SLOWED * row.samples_per_s:
         return False
     lost = 1 / row.samples_per_s - 1 / bare.samples_per_s
@@ -119,7 +106,7 @@ def _slowed(row, bare):
 
 
 def _reading(row):
-    """Seconds of reading for a sample, as far as workers do not read side by side."""
+    """Return the seconds of reading for a sample, as far as workers do not read concurrently."""
     return row.fetch_s / (max(1, row.batches * row.case.batch_size) * max(1, row.case.workers))
 
 
@@ -161,7 +148,7 @@ def _page_faults(row):
 
 
 def _others(good, enough):
-    """Sentences about start methods and batch sizes, where they matter."""
+    """Return sentences about start methods and batch sizes, if they matter."""
     parts = []
     methods = {
         row.case.start_method: row

@@ -65,15 +65,15 @@ def main(arguments=None):
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong with arguments in one line."""
+    """A parser that says in one line what is wrong with the arguments."""
 
     def error(self, message):
-        """Raise it as a `Failure`."""
+        """Raise a `Failure` with the message."""
         raise Failure(f"{message}; see {self.prog} --help", USAGE)
 
 
 def _parsed(parse, arguments):
-    """What `parse` makes of them; None: it has printed the help."""
+    """Return what `parse` makes of the arguments; None: it has printed the help."""
     try:
         return parse(arguments)
     except SystemExit:

@@ -40,7 +40,7 @@ def main(args):
 
 
 def row_of(job, arguments=False):
-    """Return what is told of a job."""
+    """Return the figures of a job, as a dict."""
     sight = Sight(job.watch)
     lately = rates(sight)
     pid = job.pid
@@ -64,7 +64,7 @@ def row_of(job, arguments=False):
 
 
 def cells(row):
-    """Return the texts of a table's line."""
+    """Return the texts of a table line."""
     return (
         str(row["pid"] or "?") + ("*" if row["elsewhere"] else ""),
         row["kind"],

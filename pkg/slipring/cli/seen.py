@@ -1,4 +1,4 @@
-"""What `slipring top` sees of a segment: a frame's figures, before anything is drawn."""
+"""What `slipring top` shows of a segment: the figures of a frame, before it is drawn."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ class Of:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What a frame is made of."""
+    """The content of a frame."""
 
     sight: Sight
     rates: Rates
@@ -32,7 +32,7 @@ class Seen:
     job: object
 
     def dict(self):
-        """Return it for JSON."""
+        """Return the content, for JSON."""
         participants = [
             {**participant.doing.dict(), "batches_per_s": participant.rate, "fetch_ms": participant.fetch_ms,
              "collate_ms": participant.collate_ms, "cpu": participant.cpu}
@@ -50,19 +50,14 @@ class Seen:
 
 
 class Eye:
-    """Looks at a job again and again: some figures are of the time between two looks.
-
-    Parameters
-    ----------
-    job : Job
-    """
+    """A sampler of a job: some figures cover the time between two looks."""
 
     def __init__(self, job):
         self.job = job
         self.before, self.cpu = None, {}
 
     def look(self):
-        """Return what is `Seen` now."""
+        """Return the content of a frame, as it is now."""
         sight = Sight(self.job.watch)
         recent = lately(sight)
         got = rates(sight, self.before)

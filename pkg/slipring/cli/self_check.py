@@ -6,12 +6,12 @@ from slipring._selfcheck import check, describe
 
 
 def gigabytes(n):
-    """`n` bytes as people read them, or that there is no limit."""
+    """Return `n` bytes as people read them, or that there is no limit."""
     return "unlimited" if n is None else f"{n / 1e9:,.2f} GB"
 
 
 def lines(told):
-    """(name, text) of each line of the report."""
+    """Yield (name, text) of each line of the report."""
     build, limits, shm, memory, left = (told[name] for name in ("build", "limits", "shm", "memory", "left"))
     yield "slipring", f"{told['slipring']} in {told['place']}"
     yield "build", f"{build['kind']}, compiler {build['compiler']}"
@@ -34,7 +34,7 @@ def lines(told):
 
 
 def main(asked):
-    """Print the report; return 1 where the check fails."""
+    """Print the report; return 1 if the check fails."""
     told = describe()
     if not asked.json:
         for name, text in lines(told):

@@ -1,4 +1,4 @@
-"""What the commands that look at jobs have in common: reasons for failures, tables, and figures as people read them."""
+"""What the commands that look at jobs share: reasons for failures, tables, and figures as people read them."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ WORD = 20  # columns that a word of a table's last column gets on a narrow one
 
 @contextlib.contextmanager
 def reasons():
-    """Turn what jobs and files are refused for into a `Failure`."""
+    """Turn the errors for jobs and files that cannot be read into a `Failure`."""
     try:
         yield
     except (NoJob, NoSegment) as error:
@@ -25,7 +25,7 @@ def reasons():
 
 @contextlib.contextmanager
 def ended_by_signals():
-    """Let SIGTERM and SIGHUP raise `Terminated`, so that what a command has begun is cleaned up."""
+    """Make SIGTERM and SIGHUP raise `Terminated`, so that a command cleans up what it has begun."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     mine = [number for number, handler in before.items() if handler is signal.SIG_DFL]  # nohup's is kept
     try:
@@ -42,7 +42,7 @@ def _terminated(number, frame):
 
 
 def only_job():
-    """Return the jobs of the only process that has some; a `Failure` that lists them where there are several."""
+    """Return the jobs of the only process that has some; raise a `Failure` that lists them if there are several."""
     with reasons():
         found, refused = jobs()
     of = {}
@@ -91,16 +91,9 @@ def print_json(told):
 
 
 def print_table(head, rows, left=()):
-    """Print a table, by rich where that is installed.
+    """Print a table, with rich if it is installed; `left` names the columns that are text.
 
-    Parameters
-    ----------
-    head : sequence of str
-    rows : list of sequences of str
-    left : collection of str
-        The columns that are text.
-
-    A screen that is too narrow wraps the lines: no number is cut.
+    If the screen is too narrow, lines are wrapped: no number is cut.
     """
     try:
         from rich.table import Table
@@ -123,7 +116,7 @@ def print_table(head, rows, left=()):
 
 
 def console():
-    """Return rich's console, which raises BrokenPipeError where nobody reads; ImportError without rich."""
+    """Return rich's console, which raises BrokenPipeError if nobody reads; raise ImportError without rich."""
     from rich.console import Console
 
     class Ours(Console):
@@ -134,14 +127,14 @@ def console():
 
 
 def least_width(lines):
-    """Return the columns of a screen in which nothing of a table is cut; of its last column, words are folded."""
+    """Return how many columns show a table without cutting it; words of its last column may be folded."""
     *numbers, last = zip(*lines)
     words = max((len(word) for text in last for word in text.split()), default=0)
     return sum(max(map(len, column)) + 2 for column in numbers) + max(len(last[0]), min(words, WORD))
 
 
 def print_plain(head, rows, left=()):
-    """Print a table with nothing but spaces."""
+    """Print a table with spaces alone."""
     widths = [max(len(line[at]) for line in [head, *rows]) for at in range(len(head))]
     for line in [head, *rows]:
         cells = [
@@ -152,5 +145,5 @@ def print_plain(head, rows, left=()):
 
 
 def tell(text):
-    """Say on stderr what is no result."""
+    """Print on stderr what is not a result."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""How fast a dataset is with how many workers, and what limits it: measured on this machine."""
+"""The speed of a dataset by number of workers, measured on this machine."""
 
 import dataclasses
 import itertools
@@ -20,9 +20,10 @@ ENOUGH = 0.9  # of the best rate: who has it, has enough workers
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is measured: with a number of workers, started so, in batches of a size.
+    """What is measured: a number of workers, their start method, and a batch size.
 
-    Without transport a worker reads the samples, puts the batch together and drops it: what the dataset alone costs.
+    Without transport, a worker reads the samples, puts the batch together and drops it: the cost of the dataset
+    alone.
     """
 
     workers: int
@@ -39,43 +40,32 @@ class Case:
 
 @dataclasses.dataclass
 class Row:
-    """What was seen of a case; times in seconds, workers' summed, within `seconds`.
-
-    Attributes
-    ----------
-    first_batch_s : float
-        From the beginning to the first batch.
-    cpu_s, queued_s : float or None
-        What workers had of processors; and waited for one while they could have run. None: the kernel does not tell.
-    faults : float or None
-        Page faults per batch in the worker processes.
-    error : str or None
-        Why there are no figures.
-    """
+    """What was measured of a case; times in seconds, those of workers summed, within `seconds`."""
 
     case: Case
     batches: int = 0
     samples_per_s: float = 0.0
     mb_per_s: float = 0.0
     seconds: float = 0.0
-    first_batch_s: float = 0.0
+    first_batch_s: float = 0.0  # from the beginning to the first batch
     fetch_s: float = 0.0
     collate_s: float = 0.0
     slot_wait_s: float = 0.0
     consumer_wait_s: float = 0.0
+    # The workers' time on CPUs, and their time ready to run without one; None: the kernel does not report it.
     cpu_s: float | None = None
     queued_s: float | None = None
     private_bytes: int = 0
-    faults: float | None = None
-    error: str | None = None
+    faults: float | None = None  # page faults per batch in the worker processes
+    error: str | None = None  # why there are no figures
 
     @property
     def busy_s(self):
-        """float: reading samples and putting them together."""
+        """float: seconds of reading samples and putting them together."""
         return self.fetch_s + self.collate_s
 
     def dict(self):
-        """All of it as plain values."""
+        """Return all of it as plain values."""
         told = dataclasses.asdict(self)
         return {**told.pop("case"), **told}
 
@@ -84,7 +74,7 @@ class Row:
 
 
 class Endless:
-    """Indices of a dataset, again and again: no pass ends while its rate is measured."""
+    """The indices of a dataset, again and again: no pass ends while its rate is measured."""
 
     def __init__(self, length):
         self.length = length
@@ -94,7 +84,7 @@ class Endless:
 
 
 class Dropping:
-    """A collate function whose batch is made, and does not travel."""
+    """A collate function that makes the batch and returns a tiny one in its place."""
 
     def __init__(self, collate):
         self.collate = collate
@@ -105,7 +95,7 @@ class Dropping:
 
 
 class DroppingWhole:
-    """A dataset that makes whole batches, which do not travel."""
+    """A dataset that makes whole batches and returns tiny ones in their place."""
 
     def __init__(self, dataset):
         self.dataset = dataset
@@ -120,7 +110,7 @@ class DroppingWhole:
 
 
 class Announce:
-    """What each worker calls as it begins: it tells in a folder which process and thread it is."""
+    """A `worker_init_fn` that writes the process and thread IDs of its worker to a file in a folder."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -131,15 +121,7 @@ class Announce:
 
 
 class Maker:
-    """Makes the loader of a case.
-
-    Parameters
-    ----------
-    dataset : object
-    collate : callable or None
-    torch : bool
-        `slipring.torch.DataLoader`, with torch's collation.
-    """
+    """A factory of a case's loader; `torch`: `slipring.torch.DataLoader`, with torch's collation."""
 
     def __init__(self, dataset, collate=None, torch=False):
         self.dataset, self.collate, self.torch = dataset, collate, torch
@@ -153,7 +135,7 @@ class Maker:
             self.is_stream = isinstance(dataset, torch.utils.data.IterableDataset)
 
     def open(self, case, init):
-        """Return the loader; `init` is what each worker calls as it begins."""
+        """Return the loader; `init` is the function that each worker calls as it begins."""
         dataset, collate = self.dataset, self.collate
         if not case.transport and self.whole:
             dataset = DroppingWhole(dataset)
@@ -191,14 +173,10 @@ class Maker:
 
 
 def measure(maker, case, seconds, batches=None):
-    """Return the `Row` of a case: `seconds` long behind the warm-up, or as many batches.
+    """Return the `Row` of a case, measured after the warm-up for `seconds`, or for `batches` if these come first.
 
-    Raises
-    ------
-    Exception
-        What the dataset has raised, with a `WorkerError` as its cause where a worker did.
-    ValueError
-        The dataset gives no batch.
+    An exception of the dataset is raised, with a `WorkerError` as its cause if a worker has raised it. Raise
+    ValueError if the dataset gives no batch.
     """
     row = Row(case)
     try:
@@ -242,7 +220,7 @@ def _measure(row, loader, folder, seconds, batches):
 
 
 def _forever(loader):
-    """Batches without end; a stream begins again."""
+    """Yield once for each batch, without end; a stream begins again."""
     while True:
         some = False
         for _batch in loader:
@@ -267,7 +245,7 @@ def _page_faults(folder, case):
 
 
 def _processor_time(folder, case):
-    """(seconds on processors, seconds waiting for one) of the workers so far; None if the kernel does not tell."""
+    """Return the workers' seconds (on CPUs, waiting for one) so far; None if the kernel does not report them."""
     if not case.workers:
         tasks = [f"/proc/self/task/{threading.get_native_id()}"]
     else:
@@ -291,19 +269,10 @@ def _processor_time(folder, case):
 
 
 def sweep(maker, workers, methods, sizes, seconds, batches=None, full=False, told=lambda case: None):
-    """Measure a dataset; return the rows.
+    """Measure a dataset; return the rows. `told` is called with each `Case` before it is measured.
 
-    The number of workers is swept with the first start method and batch size, with and without transport. The
-    other methods, and then sizes, are measured at the number that was best.
-
-    Parameters
-    ----------
-    workers : list of int
-    methods, sizes : list
-    full : bool
-        Each with each.
-    told : callable
-        Called with each `Case` before it is measured.
+    The number of workers is swept with the first start method and batch size, with and without transport. The other
+    methods, and then sizes, are measured at the number that was best. With `full`, each is measured with each.
     """
     rows = []
 

@@ -72,7 +72,7 @@ def main(args):
 
 
 def watch(job, frames, seconds):
-    """Show a frame now and then, until the segment has gone."""
+    """Show a frame every `seconds`, until the segment has gone."""
     with processes.Ending(job.pid) as ending:
         while True:
             frames.show()
@@ -83,7 +83,7 @@ def watch(job, frames, seconds):
 
 
 def why_ended(job):
-    """Return what has become of a segment that nobody has any more."""
+    """Return why a segment has gone, as text."""
     pid = job.pid
     if not pid:
         return "the job has ended"

@@ -71,10 +71,10 @@ def main(args):
 
 @contextlib.contextmanager
 def output(path):
-    """Yield (file, name) of what a trace is written to; a `Failure` that names it where that does not work.
+    """Yield (file, name) of the output of a trace; raise a `Failure` that names it if it cannot be written.
 
-    A file has its new content when all of it is written, and is the old one if that fails. A link's target is
-    replaced, not the link. What is no file (a FIFO, a device) is written to; - is the standard output.
+    A file gets its new content when all of it is written, and keeps the old one if that fails. The target of a link
+    is replaced, not the link. A path that is no file (a FIFO, a device) is written to; - is the standard output.
     """
     try:
         if path == "-":
@@ -106,7 +106,7 @@ def output(path):
 
 
 def record(jobs, recordings, seconds):
-    """Record until the time is over or the job has ended; return whether the user has ended it."""
+    """Record until the time is over or the job has ended; return whether the user has ended the recording."""
     begun = looked = time.monotonic()
     with processes.Ending(jobs[0].pid) as ending:
         try:

@@ -1,4 +1,4 @@
-"""What an answer of HTTP says of its bytes: which of a file they are, of which state of the file, and their digest."""
+"""What an HTTP answer says of its bytes: their place in a file, the state of the file, and their digest."""
 
 import base64
 import hashlib
@@ -13,24 +13,11 @@ _OF_THE_ANSWER, _OF_THE_FILE = ("Content-Digest",), ("Repr-Digest", "Digest")
 
 
 def check(headers, data, start, tag):
-    """Raise if the bytes are not those that were asked for.
+    """Raise if the bytes are not those that were requested.
 
-    Parameters
-    ----------
-    headers : mapping
-        Of the answer, by names in any case.
-    data : bytes
-    start : int or None
-        The first byte that was asked for; None: the whole file was.
-    tag : str
-        The file's ETag or time of modification, when its size was asked for; "" is unknown.
-
-    Raises
-    ------
-    Damaged
-        Another attempt may do.
-    ValueError
-        The file has changed.
+    `headers` maps names in any case. `start` is the first byte requested; None: the whole file. `tag` is the file's
+    ETag or time of modification when its size was requested; "" is unknown. Raise Damaged if another attempt may
+    succeed, and ValueError if the file has changed.
     """
     if headers.get("Content-Encoding", "identity") != "identity":
         return  # ETag and digests are of what was encoded

@@ -1,4 +1,4 @@
-"""A read that is tried again: what is worth another attempt, how long to wait before it, and the error at the end."""
+"""Repeated attempts to read: which errors are worth another one, how long to wait before it, and the final error."""
 
 import asyncio
 import concurrent.futures
@@ -44,7 +44,7 @@ class Damaged(OSError):
 
 
 def is_transient(error):
-    """Whether another attempt may do: no answer, a broken one, or one that says so."""
+    """Return whether another attempt may succeed: there was no answer, a broken one, or one that says so."""
     if isinstance(error, _FINAL):
         return False
     status = _status(error)
@@ -59,37 +59,24 @@ def is_transient(error):
 
 
 def is_refused(error):
-    """Whether the server does not take the credentials: others may do."""
+    """Return whether the server rejects the credentials; other credentials may be accepted."""
     return isinstance(error, PermissionError) or _status(error) in (401, 403)
 
 
 def _status(error):
-    """Return the status of HTTP that an error tells; 0: none."""
+    """Return the HTTP status that an error reports; 0: none."""
     names = ("status", "code", "status_code")  # aiohttp's, gcsfs's, Azure's
     status = next((found for name in names if (found := getattr(error, name, None))), None)
     return status if isinstance(status, int) else 0
 
 
 def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None):
-    """Return what ``attempt(seconds)`` returns, which is tried again while that is of use.
+    """Return what ``attempt(seconds)`` returns, and repeat the attempt while that is useful.
 
-    Parameters
-    ----------
-    attempt : callable
-        Is given the seconds that it may take.
-    url, wanted : str
-        For the error: what is read, and what of it.
-    attempts : int
-    timeout, each : float
-        Seconds for all attempts, and for one.
-    start, stop : int, optional
-
-    Raises
-    ------
-    RemoteError
-        The last attempt's error is its cause; if its text has a secret, an OSError with the rest of that text.
-    ImportError
-        As an attempt has raised it.
+    `attempt` gets the seconds that it may take. `timeout` is the limit for all attempts together, `each` for one,
+    both in seconds. `url`, `wanted`, `start` and `stop` say in the error what was to be read. Raise RemoteError with
+    the last attempt's error as its cause. If that error's text has a secret, the cause is an OSError with the rest of
+    the text. An ImportError of an attempt is raised as it is.
     """
     end, number = time.monotonic() + timeout, 0
     while True:
@@ -110,7 +97,7 @@ def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None
 
 
 def _without_secrets(error):
-    """Return the error, or one in its place if a traceback of it would print credentials."""
+    """Return the error, or another in its place if its traceback would print credentials."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if redacted(text) == text:
         return error

@@ -1,4 +1,4 @@
-"""What was read from afar, kept on a disk here, within a budget. By diskcache, which evicts what has lain longest."""
+"""A disk cache for remote reads, within a budget; diskcache evicts the entries that have lain there longest."""
 
 import contextlib
 import functools
@@ -28,12 +28,12 @@ _FAILURES = (OSError, sqlite3.Error, diskcache.Timeout)
 
 
 def digest(data):
-    """Return `SUM` bytes."""
+    """Return a digest of `SUM` bytes."""
     return hashlib.blake2b(data, digest_size=SUM).digest()
 
 
 class _OnlyBytes(diskcache.Disk):
-    """Reads back no pickle: whoever may write in the folder cannot have a program run what he has put there."""
+    """A `diskcache.Disk` that reads no pickle: whoever may write to the folder cannot make a program run code."""
 
     def fetch(self, mode, filename, value, read):
         if mode not in (diskcache.core.MODE_RAW, diskcache.core.MODE_BINARY):
@@ -42,15 +42,9 @@ class _OnlyBytes(diskcache.Disk):
 
 
 class DiskCache:
-    """Bytes by their names, in a folder that any number of processes share.
+    """Bytes by name, in a folder that any number of processes share; `budget` limits all bytes that lie there.
 
-    A disk that is full or gone costs speed, not a sample: the logger "slipring" says it once.
-
-    Parameters
-    ----------
-    folder : str
-    budget : int
-        Bytes of all that lies there.
+    If the disk is full or gone, reads become slower and no sample is lost: the logger "slipring" says it once.
     """
 
     def __init__(self, folder, budget):
@@ -84,7 +78,7 @@ class DiskCache:
         return bytes(kept) if digest(kept) == data[:SUM] else None
 
     def put(self, name, data):
-        """Keep these bytes, and drop what has lain longest until the budget holds."""
+        """Store these bytes, and evict the oldest entries until the budget holds."""
         if self.kept is None:
             return
         try:
@@ -95,9 +89,9 @@ class DiskCache:
             self._say(error)
 
     def _sweep(self):
-        """Remove files of writers that were killed: they are in no row, and count for no budget.
+        """Remove files of writers that were killed: no row names them, and no budget counts them.
 
-        diskcache's own check locks the database for as long as it looks at all files, and takes those that are just
+        diskcache's own check locks the database while it looks at all files, and also removes files that are just
         being written.
         """
         root, now = self.kept.directory, time.time()  # where ~ and $VAR are expanded
@@ -124,9 +118,9 @@ class DiskCache:
 
 
 def _values(root):
-    """Return the names of files below `root` that are called as diskcache calls those of this very folder.
+    """Return the names of files below `root` that are named as diskcache names the values of this very folder.
 
-    Whatever else lies there is somebody else's: another cache in a folder below has its rows elsewhere.
+    All other files belong to somebody else: a cache in a folder below has its rows elsewhere.
     """
     names = []
     for folder, below, files in os.walk(root):

@@ -1,4 +1,4 @@
-"""What tells files apart, wherever they are: protocol, endpoint and place, never who may read them."""
+"""Names that distinguish files, wherever they are: by protocol, endpoint and place, never by who may read them."""
 
 import hashlib
 import inspect
@@ -30,12 +30,12 @@ _SYSTEMS = {("fsspec.spec", "AbstractFileSystem"), ("pyarrow._fs", "FileSystem")
 
 
 def token_of(options, filesystem=None):
-    """Return a short name of the place that is read with these options, or by this file system."""
+    """Return a short name of the place that is read with these options, or through this file system."""
     return _short(repr(_places(options) if filesystem is None else _of(filesystem)))
 
 
 def name_of(token, url, tag, start, stop):
-    """Return what bytes of a file are called on a disk here."""
+    """Return the name of a file's bytes in a local cache."""
     return _short(f"{token} {_without_password(url)} {tag} {start} {stop}")
 
 
@@ -58,7 +58,7 @@ def _called(value):
 
 
 def _of(filesystem):
-    """Return what tells a file system of fsspec, or of pyarrow, from others."""
+    """Return what distinguishes a file system of fsspec, or of pyarrow, from others."""
     kind = _called(filesystem)
     if hasattr(filesystem, "storage_options"):  # fsspec's, which keeps what it was made with
         return kind, _places(_given(filesystem))
@@ -74,7 +74,7 @@ def _of(filesystem):
 
 
 def _given(filesystem):
-    """Return the options of a file system of fsspec, also those that were given without their names."""
+    """Return the options of a file system of fsspec, including those given by position."""
     (_, *parameters) = inspect.signature(type(filesystem).__init__).parameters.values()
     names = [
         each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
@@ -85,7 +85,7 @@ def _given(filesystem):
 
 
 def _places(options):
-    """Return what is left of options without those that say who reads, or how."""
+    """Return the options without those that say who reads, or how."""
     return sorted(
         (str(name), _told(str(name), value))
         for name, value in options.items()
@@ -94,7 +94,7 @@ def _places(options):
 
 
 def _told(name, value):
-    """Return a text that is the same for the same value, and another one for another value."""
+    """Return a text that is the same for equal values, and differs for different ones."""
     if _is_system(value):
         return repr(_of(value))
     if isinstance(value, dict):
@@ -113,7 +113,7 @@ def _told(name, value):
 
 
 def _recipe(value):
-    """Return a name of any object, by its pickle; of one that has none, a name that is never found again."""
+    """Return a name of any object, by its pickle; if it has none, a name that is never found again."""
     try:
         return f"{_called(value)} {_short(pickle.dumps(value))}"
     except Exception:  # whatever its pickling raises

@@ -1,4 +1,4 @@
-"""A remote file as a Python file: reads of ranges, ahead by as much as reading on from place to place is worth."""
+"""A remote file as a Python file, read in ranges; a sequential reader fetches more and more ahead."""
 
 import io
 
@@ -7,28 +7,16 @@ GAP = 1 << 20  # between two ranges that are read as one: less than a request ta
 
 
 class RangedFile(io.RawIOBase):
-    """A file of known size, for one thread.
+    """A file of `size` bytes, for one thread; ``read(start, stop)`` returns its bytes.
 
-    Who reads on finds more and more of it read already; who jumps by more than a block, from header to header of
-    large members, reads no more than a block each time.
-
-    Parameters
-    ----------
-    read : callable
-        ``read(start, stop)`` returns these bytes.
-    size : int
-        Bytes.
-    grid : int
-        What is read on in begins and ends at multiples of so many bytes: so that it is the same, whoever reads.
-
-    Attributes
-    ----------
-    failed : Exception or None
-        What the last read has raised: pyarrow hands on no more than its text.
+    A sequential reader finds more and more bytes read already. A reader that jumps by more than a block, from header
+    to header of large members, reads no more than a block each time. What `range` reads begins and ends at multiples
+    of `grid` bytes, so that all readers read the same blocks.
     """
 
     def __init__(self, read, size, grid=1):
         self._read, self._size, self._grid = read, size, grid
+        # failed: the exception of the last read; pyarrow passes on no more than its text
         self._at, self.failed = 0, None
         self._begin, self._data, self._block = 0, b"", BLOCK
         self._ahead = []  # (begin, bytes) of what `ahead` has read
@@ -61,7 +49,7 @@ class RangedFile(io.RawIOBase):
         return data
 
     def range(self, start, stop):
-        """Return these bytes."""
+        """Return the bytes [start, stop)."""
         for begin, data in (*self._ahead, (self._begin, self._data)):
             if begin <= start and stop <= begin + len(data):
                 return data[start - begin : stop - begin]
@@ -81,21 +69,21 @@ class RangedFile(io.RawIOBase):
         return data[start - begin : stop - begin]
 
     def has(self, start, stop):
-        """Whether these bytes are here."""
+        """Return whether `ahead` or `hold` has these bytes."""
         return any(begin <= start and stop <= begin + len(data) for begin, data in self._ahead)
 
     def hold(self, begin, data):
-        """Have these bytes, which another reader has read: until the next call of `ahead`."""
+        """Keep these bytes, which another reader has read, until the next call of `ahead`."""
         self._ahead = [(begin, data)]
 
     def ahead(self, ranges):
-        """Read these ranges, [start, stop), in few requests; they are there until the next call."""
+        """Read these ranges, [start, stop), in few requests, and keep them until the next call."""
         self._ahead = []
         self._ahead = [(start, self._read(start, stop)) for start, stop in joined(ranges)]
 
 
 def joined(ranges, gap=GAP):
-    """Return ranges in their order, those that lie near each other as one."""
+    """Return sorted ranges; ranges with at most `gap` bytes between them are merged."""
     together = []
     for start, stop in sorted(ranges):
         if together and start - together[-1][1] <= gap:

@@ -1,4 +1,4 @@
-"""Where URLs lead, and how they are read: the file system, attempts, a disk cache."""
+"""The targets of URLs and how they are read: the file system, attempts, a disk cache."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Storage:
     # ---- reads
 
     def _info(self, url):
-        """Return (size, tag): the tag changes with the contents, as far as the server tells."""
+        """Return (size, tag); the tag changes with the contents, as far as the server reports that."""
         wanted = "its size"
         size, tag = self._persist(lambda system, path, left: system.info(path, left), url, wanted)
         if size is None:
@@ -130,9 +130,10 @@ class Storage:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_in_blocks(self, url, start, stop, tag, size):
-        """Return the same from blocks that are kept on a disk here, where all of them are, or are to be.
+        """Return the bytes from blocks of the disk cache, if all blocks are there, or are to be stored there.
 
-        Who reads on does so in whole blocks, which are kept one by one: whoever reads within them finds them.
+        A sequential reader reads whole blocks, which are stored one by one, so that any reader within them finds
+        them.
         """
         kept, first = self._disk(), start - start % BLOCK
         sized = f"{tag} {size}"  # the last block of a file that has grown was shorter, and no tag may tell
@@ -179,7 +180,7 @@ class Storage:
         return self._piece(url, None, None, tag)
 
     def _find(self, root):
-        """Return (path behind ``root/``, tag) of all files below it, in their order."""
+        """Return (path after ``root/``, tag) of all files below it, in order."""
         path, found = self._persist(
             lambda system, path, left: (path, system.find(path, left)), root, "what lies below it"
         )
@@ -199,7 +200,7 @@ class Storage:
         )
 
     def _persist(self, attempt, url, wanted, start=None, stop=None):
-        """Return what ``attempt(system, path, seconds)`` returns; to make the file system belongs to the attempt."""
+        """Return what ``attempt(system, path, seconds)`` returns; creating the file system is part of the attempt."""
 
         def made_and_tried(left):
             end = time.monotonic() + left
@@ -228,7 +229,7 @@ class Storage:
     # ---- this process's own connections
 
     def _made_by(self, make, protocol):
-        """Return this process's file system, which is made with its first read."""
+        """Return this process's file system, which its first read creates."""
         systems = self._mine()["systems"]
         system = systems.get(protocol)
         if system is None:
@@ -242,7 +243,7 @@ class Storage:
         return system
 
     def _forget(self, protocol, system):
-        """Have a file system made anew, unless another thread has done so."""
+        """Make the next read create a new file system, unless another thread has replaced this one."""
         systems = self._mine()["systems"]
         if systems.get(protocol) is system:
             systems.pop(protocol, None)
@@ -255,7 +256,7 @@ class Storage:
         return made
 
     def _maker(self, protocol):
-        """Return what makes the file system. What no attempt could mend is raised here, as it is."""
+        """Return a function that creates the file system; raise at once the errors that no other attempt could fix."""
         from slipring.files.systems import Arrow, Fsspec
 
         if self._threads_of is not None and os.getpid() != self._pid:
@@ -309,7 +310,7 @@ def _kind_of(filesystem):
 
 
 def _threads_of(filesystem):
-    """Return the type of pyarrow's file system if it has threads of its own, which a fork does not bring along."""
+    """Return the type of pyarrow's file system if it has threads of its own, which do not survive a fork; else None."""
     while hasattr(filesystem, "base_fs"):
         filesystem = filesystem.base_fs
     if hasattr(filesystem, "handler"):  # somebody's in Python, who may have no name for it
@@ -318,7 +319,7 @@ def _threads_of(filesystem):
 
 
 def locate(name: str, value: Any, storage: Storage | None) -> tuple[list[str], Storage | None]:
-    """Return URLs and the storage that reads them, or absolute paths of files here and None, of one path or several."""
+    """Return (URLs, the storage that reads them) or (absolute local paths, None), for one path or several."""
     if storage is not None and not isinstance(storage, Storage):
         raise TypeError(f"storage must be a slipring.Storage or None, not {shown(storage)}")
     if isinstance(value, (str, bytes, os.PathLike)):

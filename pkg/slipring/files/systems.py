@@ -1,7 +1,7 @@
-"""File systems behind one interface: what fsspec has, and pyarrow's. Each read ends within its seconds.
+"""File systems behind one interface: fsspec's and pyarrow's. Each read ends within its seconds.
 
 ``info(path, seconds)`` returns (size, tag), ``read(path, start, stop, seconds, tag)`` bytes, and
-``find(root, seconds)`` a list of (path, tag). A tag changes with the contents; a read raises if the answer tells that
+``find(root, seconds)`` a list of (path, tag). A tag changes with the contents; a read raises if the answer says that
 it has changed.
 """
 
@@ -18,15 +18,9 @@ _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "Last-Modifie
 
 
 class Fsspec:
-    """A file system of fsspec.
+    """A file system of fsspec."""
 
-    Attributes
-    ----------
-    has_answered : bool
-        Its credentials, if it has any, were good.
-    """
-
-    has_answered = False
+    has_answered = False  # its credentials, if it has any, were good
 
     def __init__(self, system):
         self._fs = system
@@ -35,7 +29,7 @@ class Fsspec:
         self._has_coroutines = _is_async(system)
 
     def path(self, url):
-        """Return what the file system calls it."""
+        """Return the file system's own name for a URL."""
         return self._fs._strip_protocol(url)
 
     def info(self, path, seconds):
@@ -73,7 +67,7 @@ class Fsspec:
         return data
 
     async def _read_if_same(self, path, start, stop, etag):
-        """Read of an object of S3, which refuses if it is another one by now: `cat_file` cannot ask so."""
+        """Read from an object of S3, which refuses if the object has changed; `cat_file` has no such request."""
         bucket, key, version = self._fs.split_path(path)
         options = {"VersionId": version} if version else {"IfMatch": etag}
         try:
@@ -101,7 +95,7 @@ class Fsspec:
         return self._run(getattr(self._fs, f"_{name}")(*args, **options), seconds)
 
     def _run(self, made, seconds):
-        """Return what a coroutine of the file system's returns."""
+        """Return the result of one of the file system's coroutines."""
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(made, seconds), self._fs.loop)
         try:
             return future.result(seconds + 1)  # one more, for a loop that is held up
@@ -152,7 +146,7 @@ class Arrow:
 
 
 def within(seconds, read):
-    """Return what `read` returns, or raise TimeoutError: it goes on in a thread of its own, which nobody waits for."""
+    """Return what `read` returns, or raise TimeoutError; `read` then goes on in a thread that nobody waits for."""
     future = Future()
 
     def run():
@@ -171,7 +165,7 @@ def within(seconds, read):
 
 
 def _is_async(system):
-    """Whether it has coroutines; one that hands on to another (``dir://``) says so whatever that one has."""
+    """Return whether it has coroutines; a wrapper (``dir://``) claims them whatever the file system below has."""
     below = getattr(system, "fs", None)
     return system.async_impl and (below is None or _is_async(below))
 

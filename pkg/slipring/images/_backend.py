@@ -1,4 +1,4 @@
-"""Which libjpeg decodes: found at run time, because a machine that has only Python has no libjpeg to link to."""
+"""The libjpeg that decodes, found at run time: a machine that has only Python has no libjpeg to link to."""
 
 import dataclasses
 import glob
@@ -12,7 +12,7 @@ _chosen = None
 
 
 def _renew_lock():
-    """In a forked child: who held the lock is not there."""
+    """Replace the lock in a forked child: the thread that held it does not exist there."""
     global _lock
     _lock = threading.RLock()
 
@@ -59,13 +59,7 @@ class Backend:
 
 
 def pillow():
-    """Return the module PIL.Image.
-
-    Raises
-    ------
-    ImportError
-        Pillow is not installed; the message says how to get it.
-    """
+    """Return the module PIL.Image; raise ImportError if Pillow is not installed, with how to get it."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -53,7 +53,7 @@ def size(data: Buffer, exif: bool = False) -> tuple[int, int]:
 
 
 def encoded(name, data):
-    """Raise TypeError if it is not bytes-like."""
+    """Raise TypeError if `data` is not bytes-like."""
     try:
         fits = memoryview(data).ndim > 0
     except TypeError:
@@ -79,7 +79,7 @@ def look(data, exif):
 
 
 def _orientation(image):
-    """Return EXIF's orientation; 1 where there is none, or none that can be read."""
+    """Return EXIF's orientation; 1 if there is none, or none that can be read."""
     try:
         value = image.getexif().get(_ORIENTATION, 1)
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, EOFError, struct.error) as error:
@@ -168,13 +168,7 @@ def decode_into(
 
 
 class Reading:
-    """How images are read, checked once.
-
-    Parameters
-    ----------
-    interpolation, reducing_gap, exif, truncated, max_pixels
-        As `decode_into`'s.
-    """
+    """The options with which images are read, checked once; see `decode_into`."""
 
     def __init__(
         self,
@@ -197,17 +191,10 @@ class Reading:
 
 
 def render(data, out, table, box, to, window, flip, reading):
-    """Decode, scale `box` to the size `to`, and write the window of that which begins at `window`.
+    """Decode, scale `box` to the size `to`, and write the window of the result that begins at `window`.
 
-    Parameters
-    ----------
-    out : numpy.ndarray
-        Of any strides.
-    table : numpy.ndarray or None
-        3 × 256 values of out's dtype for the levels of each channel.
-    to : (height, width) or None
-        None: the size of `out`.
-    reading : Reading
+    `out` may have any strides. `table` has 3 × 256 values of out's dtype for the pixel values of each channel, or is
+    None. `to` is (height, width); None: the size of `out`. `reading` is a `Reading`.
     """
     backend()
     if to is not None and max(to) > _LONGEST:
@@ -237,7 +224,7 @@ def render(data, out, table, box, to, window, flip, reading):
 
 
 def _by_pillow(data, out, table, box, to, window, flip, reading):
-    """Do the same of a format that is not for libjpeg: Pillow decodes all of it."""
+    """Do the same for a format that libjpeg does not decode: Pillow decodes all of it."""
     with _open(data) as image:
         width, height = image.size
         if width * height > reading.max_pixels or max(width, height) > _LONGEST:
@@ -257,13 +244,7 @@ def _by_pillow(data, out, table, box, to, window, flip, reading):
 
 
 def crop(pixels, out, table, box, to, window, flip, orientation, reading):
-    """Do what `render` does, of a picture in memory: H × W × 3, C-contiguous.
-
-    Parameters
-    ----------
-    orientation : int
-        EXIF's, which is applied.
-    """
+    """Do what `render` does, for an image in memory: H × W × 3, C-contiguous; EXIF's `orientation` is applied."""
     if to is not None and max(to) > _LONGEST:
         raise ImageError(f"the image would be scaled to {to[0]} x {to[1]} pixels, a side may have {_LONGEST}")
     code = _decode.crop_pixels(pixels, out, table, box, to, window, reading.bicubic, orientation, flip)
@@ -272,7 +253,7 @@ def crop(pixels, out, table, box, to, window, flip, orientation, reading):
 
 
 def _load_what_is_there(image):
-    """Decode an image that may be truncated. (Pillow's own switch for that would be all threads'.)"""
+    """Decode an image that may be truncated. Pillow's own switch for that would apply to all threads."""
     try:
         image.load()
     except OSError as error:

@@ -141,7 +141,7 @@ class Tar(ImageDataset):
         self.keys = StringList(keys)
 
     def _indices(self, paths):
-        """Yield (stamp, records, names) of each shard. Those afar are looked through beside one another."""
+        """Yield (stamp, records, names) of each shard. Remote shards are scanned concurrently."""
         if self._remote is None:
             yield from map(self._index_of, paths)
         else:
@@ -183,7 +183,7 @@ class Tar(ImageDataset):
         return records, list(samples)
 
     def _kept_index(self, path, stamp, status):
-        """Return the same from the file that keeps it, which is made first if need be."""
+        """Return the same from the index file, which is made first if necessary."""
         beside = path + _SUFFIX
         if self._kept_in:
             os.makedirs(self._kept_in, exist_ok=True)
@@ -240,7 +240,7 @@ class Tar(ImageDataset):
         return data, self._target_of(ending, raw[0]) if raw else self.keys[index]
 
     def _opened(self, shard):
-        """Return the shard to read from, by this thread; who is the first of a process sees whether it has changed."""
+        """Return the shard for this thread to read; a process's first reader checks whether the shard has changed."""
         path, stamp = self.paths[shard], self._stamps[shard]
         if self._checked_by.get(shard) != os.getpid():
             if self._remote._info(path) != stamp:
@@ -267,7 +267,7 @@ class Tar(ImageDataset):
 def paths_of(
     shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], storage: Storage | None
 ) -> tuple[list[str], Storage | None]:
-    """Return the absolute paths of one shard or several, or URLs and what reads them."""
+    """Return (absolute paths, None) of one shard or several, or (URLs, the storage that reads them)."""
     paths, storage = locate("shards", shards, storage)
     if not paths:
         raise ValueError(f"shards must name at least one shard, not {shown(shards)}")
@@ -275,7 +275,7 @@ def paths_of(
 
 
 def _folder_of(index, remote):
-    """Return the folder in which indices are kept; "" is each shard's own, None: in none."""
+    """Return the folder in which indices are kept; "": each shard's own; None: they are not kept."""
     if isinstance(index, str) and index == "memory":
         return None
     if not isinstance(index, str) or index != "beside":
@@ -293,9 +293,9 @@ def _folder_of(index, remote):
 
 @contextlib.contextmanager
 def _replacing(path, status):
-    """A file to write, that is then at `path` in one step: others may be reading it, or making it too.
+    """Yield a file that replaces `path` in one step: other processes may be reading it, or making it too.
 
-    Who may read, or write, the shard of that status may do so here.
+    It gets the read and write permissions of the shard whose `status` is given.
     """
     descriptor, unfinished = tempfile.mkstemp(prefix=os.path.basename(path), dir=os.path.dirname(path))
     try:

@@ -1,6 +1,6 @@
-"""What a loop may wait for: a rule for each cause, in the order in which they are asked.
+"""The causes that a loop may wait for: a rule for each, in the order in which they are tried.
 
-A rule returns (cause, text, advice), or None where it is something else.
+A rule returns (cause, text, advice), or None if its cause does not apply.
 """
 
 import numpy as np
@@ -149,7 +149,7 @@ def _worker(f, known):
 
 
 def _held(f):
-    """Slots that are leased or parked now."""
+    """Return how many slots are leased or parked now."""
     return sum(state in ("leased", "parked") for state in records.states(f.sight.slots))
 
 
@@ -239,7 +239,7 @@ def _pickling(f, known):
 
 
 def _unpickling(f, known):
-    """Batches are there in time, and the loop unpickles them: the time counts as its step."""
+    """Check for unpickling: batches are there in time, and the loop unpickles them, which counts as its step."""
     share = (known.unpickle_ns or 0.0) * len(f.table) / max(1.0, f.all)
     if share < BOUND:
         return None
@@ -309,7 +309,7 @@ def _fetch(f, known):
 
 
 def _memory(f, known):
-    """Where the parent's memory is being copied, and little is left."""
+    """Check for copies of the parent's memory that leave little memory available."""
     total = sum(known.copied_bytes)
     if known.free_bytes is None or total <= SHORT * (known.free_bytes + total):
         return None
@@ -317,7 +317,7 @@ def _memory(f, known):
 
 
 def _copying(f, known):
-    """Where there is enough memory, and to copy it takes time."""
+    """Check for the time to copy the parent's memory, while there is enough memory."""
     total = sum(known.copied_bytes)
     if not known.parent_bytes or total <= EXPLAINS * known.parent_bytes:
         return None
@@ -328,7 +328,7 @@ def _copying(f, known):
 
 
 def _page_faults(f, known):
-    """Workers return memory to the kernel after each batch, and fault it in again for the next."""
+    """Check for workers that return memory to the kernel after each batch, and fault it in again for the next."""
     each = float(f.made_in.mean())
     share = (known.faults or 0.0) * FAULT_NS / max(1.0, each)
     if share < FAULTS:
@@ -377,7 +377,7 @@ def _sampler(f, known):
 
 
 def _waiting(f, known):
-    """Where one wait that has not ended is most of the waiting, and a worker is at one sample for that long."""
+    """Check for one unfinished wait that is most of the waiting, while a worker reads one sample for that long."""
     if f.wait_now < max(LONG, EXPLAINS * f.all_wait):
         return None
     usual = float(np.median(f.made_in))
@@ -432,7 +432,7 @@ IF_NOT = (_memory, _copying, _gil, _unpickling, _consumer, _ok)
 
 
 def _crowded(f):
-    """What is said where processors are short."""
+    """Return the text for a shortage of CPUs; empty if there is none."""
     if f.queued < 0.15:
         return ""
     if f.delayed > f.queued:

@@ -1,4 +1,4 @@
-"""What the participants of a segment do at a moment, and what the loop has got lately."""
+"""What the participants of a segment do at one moment, and what the loop has received recently."""
 
 import dataclasses
 import os
@@ -19,37 +19,20 @@ LETTERS = {"T": "stopped", "t": "traced", "Z": "dead", "X": "dead", "D": "in the
 
 @dataclasses.dataclass(frozen=True)
 class Doing:
-    """What a participant does, or was doing when a job ended.
+    """What a participant does, or was doing when a job ended."""
 
-    Attributes
-    ----------
-    name : str
-        "consumer", "worker 0", or "participant 3" of a queue.
-    pid : int
-        Its process's number here, or the one it had.
-    state : str
-        The process's letter in /proc/<pid>/stat; "" where there is no such process.
-    what : str
-        "not begun", "idle", "reading", "making", "collating", "waiting for memory", "waiting for a batch", "waiting
-        for workers", "in its step" or "between tasks".
-    since_s : float or None
-        How long it has done that; of a job that has ended: up to the newest stamp, so that it may be longer.
-    index, first_index : int or None
-        The sample that it reads; the first one of its batch.
-    row : int or None
-        Of the batch.
-    slot, run, epoch, seq, rows : int or None
-        The batch.
-    """
-
-    name: str
-    pid: int
-    state: str
+    name: str  # "consumer", "worker 0", "made by the loop", or "participant 3" of a queue
+    pid: int  # as this PID namespace numbers it; if that is unknown, as the job does
+    state: str  # the process's letter in /proc/<pid>/stat; "" if there is no such process
+    # "not begun", "idle", "reading", "making", "collating", "waiting for memory", "waiting for a batch", "waiting for
+    # workers", "in its step" or "between tasks"
     what: str
+    # How long it has done that. If the job has ended: up to the newest stamp, so that it may be longer.
     since_s: float | None = None
-    index: int | None = None
-    first_index: int | None = None
-    row: int | None = None
+    index: int | None = None  # of the sample that it reads
+    first_index: int | None = None  # of the batch's first sample
+    row: int | None = None  # in the batch
+    # The batch.
     slot: int | None = None
     run: int | None = None
     epoch: int | None = None
@@ -58,7 +41,7 @@ class Doing:
 
     @property
     def sample(self):
-        """str: which sample it reads."""
+        """str: the sample that it reads, in words."""
         if self.index is not None:
             return f"index {self.index}"
         if self.first_index is not None:
@@ -66,7 +49,7 @@ class Doing:
         return f"row {self.row}"
 
     def sentence(self, long=True, was=False):
-        """Return it in words; `long`: with its batch."""
+        """Return the activity in words; `long`: with its batch; `was`: of a job that has ended."""
         batch = f"batch {self.seq}" if self.seq is not None else "a batch"
         told = {
             "reading": f"reads {self.sample}" if not was else f"was reading {self.sample}",
@@ -93,18 +76,15 @@ class Doing:
         return f"{mark}: {told}" if mark else told
 
     def dict(self):
-        """Return it for JSON."""
+        """Return the fields and the sentence, for JSON."""
         return {**dataclasses.asdict(self), "sentence": self.sentence()}
 
 
 def doing(sight, job=None):
     """Return the activity (`Doing`) of each participant of a snapshot, the consumer first.
 
-    Parameters
-    ----------
-    sight : Sight
-    job : Job, optional
-        By which samples are named. A file of a job that has ended has none: what lay in the slots has gone.
+    `job` is needed to name samples by their index. The record file of a job that has ended has none: the contents of
+    the slots are gone.
     """
     push = sight.segment_info["push"]
     lying = {int(slot["batch"]["slot"]): slot for slot in sight.slots}
@@ -133,7 +113,7 @@ def doing(sight, job=None):
 
 
 def _at_work(sight, job, number, participant, lying, claimed, by_rows):
-    """What a participant does, and with which batch."""
+    """Return the fields of `Doing` that say what a participant does, and with which batch."""
     since = _ago(sight, participant["at_since"])
     slot = claimed.get(number)
     if int(participant["at_slot"]) != NO_SLOT:
@@ -164,7 +144,7 @@ def _at_work(sight, job, number, participant, lying, claimed, by_rows):
 
 
 def _index(job, number, participant, slot, row):
-    """The index that a worker reads; None if it has gone on before it was read."""
+    """Return the index that a worker reads; None if the worker has moved on meanwhile."""
     index = job.index_at(slot, row)
     again = job.watch.participants()[number]
     same = all(
@@ -215,35 +195,22 @@ def _consumer(sight, job, claimed):
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What the loop has got lately, each second.
+    """What the loop has received recently."""
 
-    Attributes
-    ----------
-    batches, bytes : float
-        Each second.
-    waiting : float or None
-        The part of the time in which the loop waited, from 0 to 1; None: nothing is known of it.
-    over_s : float
-        The time that was looked at.
-    """
-
-    batches: float
-    bytes: float
-    waiting: float | None
-    over_s: float
+    batches: float  # per second
+    bytes: float  # per second
+    waiting: float | None  # the part of the time in which the loop waited, from 0 to 1; None: unknown
+    over_s: float  # the time that these figures cover
 
     def dict(self):
-        """Return it for JSON."""
+        """Return the fields, for JSON."""
         return dataclasses.asdict(self)
 
 
 def rates(sight, before=None, window_s=WINDOW_S):
-    """Return the `Rates` of a `Sight`, over a few seconds or what is remembered of them.
+    """Return the `Rates` of a `Sight`, over `window_s` seconds or as far as its table reaches back.
 
-    Parameters
-    ----------
-    before : Sight, optional
-        An earlier one: the loop behind a thread that takes its batches is known by sums alone.
+    `before` is an earlier Sight: if a thread takes the batches for the loop, only sums say how long the loop waited.
     """
     got = sight.taken
     if not len(got):
@@ -265,7 +232,7 @@ def rates(sight, before=None, window_s=WINDOW_S):
 
 
 def _of_loop(sight, before):
-    """The share of waiting of the loop behind a thread; None where there is no such thread."""
+    """Return the waiting share of a loop for which a thread takes the batches; None if there is no such thread."""
     now, then = (
         sight.segment_info,
         before.segment_info if before is not None else {"loop_ns": 0, "loop_wait_ns": 0},
@@ -278,7 +245,7 @@ def _of_loop(sight, before):
 
 
 def lately(sight, window_s=WINDOW_S):
-    """Return those of a table that were published in the last seconds; where none were, those that are remembered."""
+    """Return a snapshot's batches published in the last `window_s` seconds; if there are none, all it remembers."""
     done = records.published(sight.table)
     recent = done[done["published_at"] > sight.at_ns - int(window_s * 1e9)]
     return recent if len(recent) else done

@@ -1,4 +1,4 @@
-"""What a loader did between two looks at its figures, as numbers for a training's logger. Their names stand here."""
+"""Scalars of what a loader did between two looks at its statistics, for a training's logger; their names are here."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def scalars(now: Stats, before: Stats | None, seconds: float) -> dict[str, float
 
 
 def named(made: dict[str, float], seconds: float) -> dict[str, float]:
-    """Return the scalars of the differences of `SUMS`."""
+    """Return the scalars for the differences of `SUMS`."""
     batches = made["batches"]
     busy = made["fetch_s"] + made["collate_s"]
     figures = {

@@ -1,7 +1,6 @@
-"""Slipring's segments on this machine: found by what processes have open, and watched from outside.
+"""Slipring's segments on this machine: found by the files that processes have open, and watched from outside.
 
-Nothing is written, no process is stopped or asked: what can be seen of a job that hangs is the same as of one that
-runs.
+Nothing is written, and no process is stopped or asked. Therefore a job that hangs can be watched like one that runs.
 """
 
 import os
@@ -15,35 +14,25 @@ MAGIC = b"SLIPRING"
 
 
 class NoJob(Exception):
-    """There is nothing to be watched; the reason is one line."""
+    """The reason, in one line, why there is nothing to watch."""
 
 
 class Job:
-    """A segment, and the processes that have it open.
-
-    Attributes
-    ----------
-    watch : Watch
-    key : (int, int)
-        Device and inode of the segment's file, or of its record file.
-    path : str
-        The file, as /proc names it.
-    holders : dict
-        Process -> its descriptor of the file.
-    """
+    """A segment, and the processes that have it open."""
 
     def __init__(self, watch, key, path):
+        # key: (device, inode) of the segment's file, or of its record file; path: the file as /proc names it
         self.watch, self.key, self.path = watch, key, path
-        self.holders = {}
+        self.holders = {}  # pid -> the process's descriptor of the file
         self._there = None  # number in the job's PID namespace -> number here
 
     @property
     def push(self):
-        """bool: a queue's segment, in which no participant is the consumer."""
+        """bool: whether it is a queue's segment, in which no participant is the consumer."""
         return self.watch.segment_info()["push"]
 
     def number(self, pid):
-        """Return the number that a participant's process has here; 0: it has none here, or it has ended."""
+        """Return the pid of a participant in this PID namespace; 0: it has none here, or it has ended."""
         its = self.watch.segment_info()["pid_namespace"]
         if not pid or its in (0, processes.namespace()):
             return int(pid)
@@ -52,12 +41,12 @@ class Job:
         return self._there.get(int(pid), 0)
 
     def participant_pids(self):
-        """Return the numbers, in the job's PID namespace, of all its participants' processes."""
+        """Return the pids of all participants, in the job's PID namespace."""
         return sorted({int(pid) for pid in self.watch.participants()["pid"]} - {0})
 
     @property
     def elsewhere(self):
-        """bool: its processes are in another PID namespace than this one."""
+        """bool: whether its processes are in another PID namespace than this one."""
         return self.watch.segment_info()["pid_namespace"] not in (0, processes.namespace())
 
     @property
@@ -71,17 +60,17 @@ class Job:
 
     @property
     def name(self):
-        """str: the segment's label and its process's script; the file, where both are unknown."""
+        """str: the segment's label and its process's script; the file, if both are unknown."""
         return self.named()
 
     def named(self, arguments=False):
-        """Return the name, with the script's arguments if asked for."""
+        """Return the name, with the script's arguments if requested."""
         label = processes.one_line(self.watch.segment_info()["label"])
         said = filter(None, (label, processes.command(self.pid, arguments)))
         return " · ".join(said) or self.path
 
     def is_there(self):
-        """Return whether a process still has the segment: the job's own, or of a queue any."""
+        """Return whether a process still has the segment: the job's own, or any process of a queue."""
         own = self.pid
         held = (
             list(self.holders.items()) if self.push or own not in self.holders else [(own, self.holders[own])]
@@ -96,9 +85,10 @@ class Job:
         return (found.st_dev, found.st_ino) == self.key
 
     def index_at(self, slot, row):
-        """Return the index that lies in a slot's task area for a row; None where it cannot be had.
+        """Return the index in a slot's task area for a row; None if it cannot be read.
 
-        It is that of the slot's task only if the slot is still the same before and after: its owner's word counts.
+        It is of the slot's task only if the slot's owner reports the same task before and after: the caller must
+        check that.
         """
         segment_info = self.watch.segment_info()
         place = segment_info["data_off"] + slot * segment_info["stride"] + 8 * row
@@ -119,7 +109,7 @@ class Job:
         return None
 
     def _memory(self, pid, descriptor, data_off):
-        """The descriptor of the slots' file in a process: that of the segment, or what is mapped behind its record."""
+        """Return the path in /proc of a process's slots: the segment's file, or the one mapped after the record."""
         if not self._is_held(pid, descriptor):
             return None
         slots = self._mapped_behind(pid, data_off)
@@ -128,7 +118,7 @@ class Job:
         return next((path for path, key, _ in open_files(pid) if key[1] == slots), None)
 
     def _mapped_behind(self, pid, data_off):
-        """The inode of what a process has mapped behind the controls, where that is another file."""
+        """Return the inode of what a process has mapped directly after the controls; None if it is no other file."""
         end = None
         with open(f"{processes.PROC}/{pid}/maps") as file:
             for line in file:
@@ -144,10 +134,7 @@ class Job:
 def open_files(pid):
     """Yield (path in /proc, (device, inode), name) of the files that a process can read and write.
 
-    Raises
-    ------
-    PermissionError
-        Its descriptors are not to be seen.
+    Raise PermissionError if its descriptors are not visible.
     """
     with os.scandir(f"{processes.PROC}/{pid}/fd") as entries:
         for entry in entries:
@@ -163,21 +150,17 @@ def open_files(pid):
 
 
 class Search:
-    """A look at processes, one after another; each file is opened once.
-
-    Attributes
-    ----------
-    jobs : dict
-        (device, inode) -> `Job`.
-    refused : dict
-        (device, inode) -> (process, why that segment cannot be watched).
-    """
+    """A search for segments in processes, one after another; each file is opened once."""
 
     def __init__(self):
+        # jobs: (device, inode) -> `Job`; refused: (device, inode) -> (pid, why that segment cannot be watched)
         self.jobs, self.refused, self._other = {}, {}, set()
 
     def look(self, pid):
-        """Look at a process; return the `Job` and reasons found there. PermissionError: that is not allowed."""
+        """Return the segments that a process has open, each as a `Job` or as (pid, why it cannot be watched).
+
+        Raise PermissionError if the process may not be looked at.
+        """
         found = {}
         for path, key, name in open_files(pid):
             if key not in self.jobs and key not in self.refused and key not in self._other:
@@ -190,7 +173,7 @@ class Search:
         return list(found.values())
 
     def look_again(self, pid):
-        """Look whether a process has one of the jobs, too."""
+        """Add a process to the holders of those jobs that it has open."""
         try:
             for path, key, _ in open_files(pid):
                 if key in self.jobs:
@@ -217,7 +200,7 @@ class Search:
 
 
 def check_proc():
-    """Raise `NoJob` where /proc is missing, or another one than this process's."""
+    """Raise `NoJob` if /proc is missing, or is not of this process's PID namespace."""
     try:
         own = int(os.readlink(f"{processes.PROC}/self"))
     except (OSError, ValueError):
@@ -227,12 +210,9 @@ def check_proc():
 
 
 def jobs():
-    """Return (jobs, refused): the `Job` of each segment of this user's processes (root: of everybody's).
+    """Return (jobs, refused) for the segments of this user's processes; for root, of everybody's.
 
-    Returns
-    -------
-    tuple
-        A list of `Job`, and a list of (process, reason) for segments that cannot be watched.
+    `jobs` is a list of `Job`, `refused` a list of (pid, reason) for segments that cannot be watched.
     """
     check_proc()
     search = Search()
@@ -247,21 +227,9 @@ def jobs():
 
 
 def attach(pid):
-    """Return the jobs of a process: of the consumer, a worker, or who has a queue.
+    """Return the jobs of a process: of a consumer, a worker, or a participant of a queue.
 
-    Parameters
-    ----------
-    pid : int
-
-    Returns
-    -------
-    list of Job
-        At least one; the one that was busy last comes first.
-
-    Raises
-    ------
-    NoJob
-        With the reason in one line.
+    There is at least one; the one that was busy last comes first. Raise NoJob, with the reason in one line.
     """
     check_proc()
     try:

@@ -1,4 +1,4 @@
-"""What the rules of a verdict ask of a `Sight`: who waits, for how long, and how busy the workers are."""
+"""The quantities that the rules of a verdict need from a `Sight`: waiting times, steps, and the workers' load."""
 
 import math
 
@@ -8,7 +8,7 @@ from slipring.monitor import records
 
 
 class Figures:
-    """Of the batches that a `Sight` remembers, and of what is under way."""
+    """Times and shares of the batches that a `Sight` remembers, and of those in progress."""
 
     def __init__(self, sight):
         self.sight = sight
@@ -38,7 +38,7 @@ class Figures:
         self.queued = min(self.delayed, 1 - self.on_cpu)
 
     def _under_way(self):
-        """ns of the wait, and of the step, that have not ended: one of them is 0, or both where no loop runs."""
+        """Return the ns of the wait and of the step that have not ended: one of them is 0, or both if no loop runs."""
         sight, table = self.sight, self.table
         if not len(table) or sight.inline or sight.segment_info["push"]:
             return 0.0, 0.0
@@ -50,9 +50,10 @@ class Figures:
         return 0.0, since if ahead else 0.0
 
     def _capacity(self, steady):
-        """ns that all workers had for the batches: of each, as far as it was there when they were taken.
+        """Return the ns that all workers had for the batches: of each worker, while it was there.
 
-        Whose batches are all remembered came with the first of them; who has none yet, when it says.
+        A worker whose batches are all remembered came with the first of them. A worker without a batch reports when
+        it came.
         """
         table, sight = self.table[steady], self.sight
         took = (self.waited + self.step)[steady]
@@ -75,14 +76,14 @@ class Figures:
 
     @property
     def wait_share(self):
-        """float: of the loop's time."""
+        """float: the part of the loop's time spent waiting."""
         return self.loop_share if self.has_loop else (self.all_wait / self.all if self.all else 0.0)
 
     @property
     def asking_share(self):
-        """float: of the waiting, the part in which no worker was waited for: the batch was there before.
+        """float: the part of the waiting that was not for a worker, because the batch was already there.
 
-        The loop was then asking what comes next: the sampler, or the iterator that is the plan.
+        The loop was then asking for the next task: the sampler, or the iterator that is the plan.
         """
         waited = self.table["waited_ns"].astype(np.float64)
         there = self.table["published_at"] <= self.table["taken_at"] - self.table["waited_ns"]
@@ -91,7 +92,7 @@ class Figures:
 
     @property
     def loop_step_ns(self):
-        """float: of a step on average, also behind a thread that takes the batches; 0 where none is known."""
+        """float: an average step in ns, also if a thread takes the batches; 0 if it is unknown."""
         segment_info = self.sight.segment_info
         if self.has_loop:
             return max(
@@ -102,11 +103,11 @@ class Figures:
 
     @property
     def enough(self):
-        """int: workers that would make a batch in the time of a step; 0 where that is not known."""
+        """int: the number of workers that would make a batch in the time of a step; 0 if it is unknown."""
         steady, step = ~self.first, self.loop_step_ns
         return max(1, math.ceil(self.made_in[steady].mean() / step)) if step and steady.any() else 0
 
     @property
     def computing(self):
-        """float: the part of the workers' busy time in which they compute, or would if they had a processor."""
+        """float: the part of the workers' busy time in which they compute, or would if they had a CPU."""
         return self.on_cpu + self.queued

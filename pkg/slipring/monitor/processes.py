@@ -1,4 +1,4 @@
-"""What /proc says of processes."""
+"""What /proc says about processes."""
 
 import os
 import pwd
@@ -12,9 +12,9 @@ PF_EXITING = 4  # of the kernel's flags of a task
 
 
 class Process(NamedTuple):
-    """A process as /proc/<pid>/stat tells of it: state ('R', 'S', 'D', 'T', 'Z', ...), start and CPU time in ticks.
+    """A process as /proc/<pid>/stat describes it: state ('R', 'S', 'D', 'T', 'Z', ...), start and CPU time in ticks.
 
-    Who is `ending` closes its files, or has done so; on a loaded machine that may take seconds.
+    A process that is `ending` closes its files, or has done so; on a loaded machine that may take seconds.
     """
 
     state: str
@@ -25,7 +25,7 @@ class Process(NamedTuple):
 
 
 def process(pid):
-    """Return the `Process` of that number; None: there is none, or it is hidden."""
+    """Return the `Process` of that pid; None: there is none, or it is hidden."""
     try:
         with open(f"{PROC}/{pid}/stat", "rb") as file:
             said = file.read()
@@ -39,33 +39,33 @@ def process(pid):
 
 
 def is_alive(found):
-    """Whether a `Process` or None still runs, or may run again."""
+    """Return whether a `Process` or None still runs, or may run again."""
     return found is not None and lives(found.state)
 
 
 def lives(state):
-    """Whether a process in that state still runs, or may run again."""
+    """Return whether a process in that state still runs, or may run again."""
     return state not in ("", "Z", "X", "x")
 
 
 def state_of(pid, started):
-    """Return the letter of a process that began at that tick; "": it has gone, and its number may be another's."""
+    """Return the state of a process that began at tick `started`; "": it has gone, and its pid may be another's."""
     found = process(pid) if pid else None
     return found.state if found is not None and started in (0, found.started) else ""
 
 
 def one_line(text):
-    """Return a text of another process's as one line that does nothing to a terminal."""
+    """Return another process's text as one line that does nothing to a terminal."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def pids():
-    """Return the numbers of all processes that can be seen."""
+    """Return the pids of all visible processes."""
     return sorted(int(name) for name in os.listdir(PROC) if name.isdigit())
 
 
 def command(pid, arguments=False):
-    """Return a process's command line in one line, without the folder of its program; "" where it is unknown.
+    """Return a process's command line in one line, without the folder of its program; "" if it is unknown.
 
     Without `arguments`, which may be secrets, it ends at the name of the script.
     """
@@ -79,7 +79,7 @@ def command(pid, arguments=False):
 
 
 def user(pid):
-    """Return (number, name) of whose process it is; OSError if there is none."""
+    """Return (number, name) of a process's user; OSError if there is no such process."""
     uid = os.stat(f"{PROC}/{pid}").st_uid
     try:
         return uid, pwd.getpwuid(uid).pw_name
@@ -88,7 +88,7 @@ def user(pid):
 
 
 def hides_processes():
-    """Whether /proc shows nobody the processes of others (hidepid)."""
+    """Return whether /proc hides the processes of other users (hidepid)."""
     try:
         with open(f"{PROC}/self/mountinfo") as file:
             lines = [line.split() for line in file]
@@ -104,7 +104,7 @@ def hides_processes():
 
 
 def namespace(pid="self"):
-    """Return the inode of a process's PID namespace; 0 where it is unknown."""
+    """Return the inode of a process's PID namespace; 0 if it is unknown."""
     try:
         return os.stat(f"{PROC}/{pid}/ns/pid").st_ino
     except OSError:
@@ -112,7 +112,7 @@ def namespace(pid="self"):
 
 
 def numbers_of(wanted):
-    """Return number there -> number here, of the processes that live in a PID namespace."""
+    """Return {pid there: pid here} of the processes that live in a PID namespace."""
     found = {}
     for pid in pids():
         if namespace(pid) != wanted:
@@ -128,12 +128,9 @@ def numbers_of(wanted):
 
 
 class Ending:
-    """Waits for the end of a process; a context manager.
+    """A context manager that waits for the end of a process.
 
-    Parameters
-    ----------
-    pid : int
-        0, or one that has ended: then only time passes.
+    If `pid` is 0, or the process has ended before, only time passes.
     """
 
     def __init__(self, pid):
@@ -153,5 +150,5 @@ class Ending:
             os.close(self._fd)
 
     def wait(self, seconds):
-        """Wait so long, or until it ends; return whether it has ended."""
+        """Wait `seconds`, or until the process ends; return whether it has ended."""
         return bool(self._poll.poll(max(0.0, seconds) * 1e3))

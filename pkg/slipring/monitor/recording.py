@@ -1,4 +1,4 @@
-"""All batches of a job from one moment to another, out of the flight recorder while it goes round."""
+"""All batches of a job from one moment to another, copied from the flight recorder before it overwrites them."""
 
 import numpy as np
 
@@ -13,33 +13,20 @@ FEW, MANY = (
 
 
 class Recording:
-    """Copies the records of a job, while `poll` is called often enough.
-
-    Parameters
-    ----------
-    job : Job
-
-    Attributes
-    ----------
-    begun_at, ended_at : int
-        By CLOCK_MONOTONIC, in ns.
-    lost : int
-        Records that were written over before they were read.
-    open : numpy.ndarray
-        The batches that still lay in their slots at the end, of `RECORD`; those in use have no `freed_at`.
-    """
+    """The records of a job from now on, complete if `poll` is called often enough."""
 
     def __init__(self, job):
         self.job, self.watch = job, job.watch
-        self.begun_at = self.ended_at = now()
-        self.lost = 0
+        self.begun_at = self.ended_at = now()  # CLOCK_MONOTONIC, in ns
+        self.lost = 0  # records that were overwritten before they were read
+        # The batches, of `RECORD`, that still lay in their slots at the end; those in use have no `freed_at`.
         self.open = records.empty()
         self._next = self.watch.segment_info()["recorded"] + 1
         self._kept = []
         self._pause = LEAST_S
 
     def poll(self):
-        """Copy what is new; return after how many seconds this is to be called again."""
+        """Copy the new records; return after how many seconds to call this again."""
         got = self.watch.records(self._next)
         n = len(got)
         if n:
@@ -56,14 +43,17 @@ class Recording:
         return self._pause
 
     def _without_gap(self, got):
-        """What is missing may be just being written, by one of a queue's processes: it is waited for, for a while."""
+        """Return the records before the first gap, unless that is old.
+
+        A process of a queue may just be writing the missing record, so the recording waits for it for a while.
+        """
         expected = np.arange(self._next, self._next + len(got), dtype=np.uint64)
         whole = int(np.argmin(got["number"] == expected)) if (got["number"] != expected).any() else len(got)
         late = int(got["number"][-1]) - self._next > MANY
         return got if late else got[:whole]
 
     def end(self):
-        """Copy what is left, in the recorder and in the slots."""
+        """Copy what is left in the recorder and in the slots."""
         slots = self.watch.slots()
         self.poll()
         self.ended_at = now()
@@ -80,5 +70,5 @@ class Recording:
         self.open = lying[new & begun & ~freed_before & (lying["kind"] != records.ENDED)]
 
     def table(self):
-        """Return all batches, of `RECORD`; what was in a slot at the end has the number 0."""
+        """Return all batches, of `RECORD`; those that were in a slot at the end have the number 0."""
         return np.concatenate([*self._kept, self.open])

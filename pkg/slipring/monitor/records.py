@@ -1,4 +1,4 @@
-"""What has become of batches: the flight recorder's records, and what lies in the slots, as one table."""
+"""The history of batches as one table: the flight recorder's records, and the batches that lie in the slots."""
 
 import numpy as np
 
@@ -14,24 +14,15 @@ def states(slots):
 
 
 def state_name(word):
-    """Return the name of the state that a slot's word tells; of a damaged file's any."""
+    """Return the name of the state in a slot's state word; "damaged" if a damaged file has no such state."""
     number = int(word & STATE_MASK)
     return STATES[number] if number < len(STATES) else "damaged"
 
 
 def batches(watch, since=0):
-    """Return all batches that can be seen, published or not, in the order of their dispatch.
+    """Return all visible batches, published or not, as an array of `RECORD` in the order of their dispatch.
 
-    Parameters
-    ----------
-    watch : Watch
-    since : int
-        The number of the record to begin with.
-
-    Returns
-    -------
-    numpy.ndarray
-        Of `RECORD`. What still lies in a slot has the number 0.
+    `since` is the number of the first record to read. A batch that still lies in a slot has the number 0.
     """
     slots = watch.slots()["batch"]  # first: what is used again meanwhile is among the records
     kept = watch.records(since)
@@ -46,22 +37,22 @@ def batches(watch, since=0):
 
 
 def published(table):
-    """Return those of a table that are complete batches."""
+    """Return the complete batches of a table."""
     return table[(table["published_at"] > 0) & (table["kind"] == 1)]
 
 
 def taken(table):
-    """Return those that the consumer has got, in the order in which it did."""
+    """Return the batches that the consumer has received, in that order."""
     got = table[(table["taken_at"] > 0) & (table["kind"] == 1)]
     return got[np.argsort(got["taken_at"], kind="stable")]
 
 
 def index_text(index):
-    """What is said of a sample: its index, or its row where the sampler gave something else than an int."""
+    """Return a sample's index as text, or its row if the sampler gave something else than an int."""
     index = int(index)
     return f"row {index & 0xFFFFFFFF}" if index < NO_INDEX + (1 << 33) else f"index {index}"
 
 
 def empty():
-    """Return a table of no batches."""
+    """Return a table without batches."""
     return np.empty(0, RECORD)

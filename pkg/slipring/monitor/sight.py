@@ -1,4 +1,4 @@
-"""What can be seen of a segment at one moment, with figures made of it."""
+"""A snapshot of a segment at one moment, with the figures that follow from it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Stage:
 
 
 def bucket_of(ns):
-    """Return the buckets of an array of durations."""
+    """Return the histogram buckets of an array of durations in ns."""
     ns = np.maximum(np.asarray(ns, np.int64), 1)
     octave = 63 - _leading_zeros(ns)
     bucket = (octave - 8) * PER_OCTAVE + ((ns >> np.maximum(octave - 3, 0)) & 7)
@@ -62,13 +62,13 @@ def _leading_zeros(ns):
 
 
 def _middle(bucket):
-    """The ns in the middle of a bucket."""
+    """Return the middle of a bucket, in ns."""
     octave, part = divmod(bucket, PER_OCTAVE)
     return FIRST_NS * 2.0**octave * (1 + (part + 0.5) / PER_OCTAVE)
 
 
 def stage_of(total, most, counts):
-    """Return the `Stage` of sums in ns and a histogram."""
+    """Return the `Stage` of a sum and a maximum in ns, and a histogram."""
     count = int(counts.sum())
     if not count:
         return Stage(0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -78,7 +78,7 @@ def stage_of(total, most, counts):
 
 
 def durations(table):
-    """Return stage -> ns of each batch of a table that went through it; as the segment's totals have them."""
+    """Return {stage: ns of each batch of a table that went through it}; the segment's totals count in the same way."""
     done = table[(table["kind"] == 1) & (table["published_at"] > 0)]
     got = done[done["taken_at"] > 0]
     given_back = got[got["freed_at"] > got["taken_at"]]
@@ -100,34 +100,23 @@ def durations(table):
 
 
 class Sight:
-    """A segment at one moment: copies, which stay as they are.
+    """A segment at one moment: copies, which do not change.
 
-    Parameters
-    ----------
-    watch : Watch
-    at_ns : int, optional
-        The moment, by CLOCK_MONOTONIC; of a file the newest stamp in it.
-
-    Attributes
-    ----------
-    segment_info : dict
-    slots, participants, table, slowest, slowest_samples : numpy.ndarray
-        Of `SLOT`, `PARTICIPANT`, and three of `RECORD`; the table has all batches that are remembered, by dispatch.
-    sums : dict
+    `at_ns` is the moment, by CLOCK_MONOTONIC; for a record file it is the newest stamp in it.
     """
 
     def __init__(self, watch, at_ns=None):
         self.at_ns = now() if at_ns is None else at_ns
         self.participants = watch.participants()  # first: what they have published is in the table
         self.slots = watch.slots()
-        self.table = records.batches(watch)
+        self.table = records.batches(watch)  # of `RECORD`: all batches that are remembered, by dispatch
         self.sums, self._stages = watch.totals()
         self.segment_info = watch.segment_info()
         self.slowest, self.slowest_samples = watch.slowest(), watch.slowest(True)
         self._add_what_is_new()
 
     def _add_what_is_new(self):
-        """The totals are some batches behind: what has come since is in the table."""
+        """Add the newest batches of the table to the totals, which do not have them yet."""
         new = self.table[(self.table["number"] > self.sums["folded"]) | (self.table["number"] == 0)]
         done = new[(new["kind"] == 1) & (new["published_at"] > 0)]
         self.sums["errors"] += int(np.count_nonzero(new["kind"] == 2))
@@ -146,7 +135,7 @@ class Sight:
 
     @property
     def stages(self):
-        """dict: stage -> `Stage`, since the segment was made."""
+        """dict: stage -> `Stage`, since the segment was created."""
         return {name: stage_of(*self._stages[name]) for name in STAGES}
 
     @property
@@ -156,12 +145,12 @@ class Sight:
 
     @property
     def taken(self):
-        """numpy.ndarray: those batches of the table that the consumer has got, in that order."""
+        """numpy.ndarray: the batches of the table that the consumer has received, in that order."""
         return records.taken(self.table)
 
     @property
     def there(self):
-        """numpy.ndarray of bool: which of the participants are workers that have not left."""
+        """numpy.ndarray of bool: which participants are workers that have not left."""
         found = (
             (self.participants["pid"] > 0)
             & (self.participants["status"] > 0)
@@ -172,7 +161,7 @@ class Sight:
 
     @property
     def told(self):
-        """numpy.ndarray of bool: `there`; all workers that there were, where all have left."""
+        """numpy.ndarray of bool: `there`; if all workers have left, all that there were."""
         there = self.there
         if not there.any():
             there = self.participants["pid"] > 0
@@ -181,17 +170,17 @@ class Sight:
 
     @property
     def serving(self):
-        """numpy.ndarray: those of the participants that are `told`."""
+        """numpy.ndarray: the participants that `told` selects."""
         return self.participants[self.told]
 
     @property
     def consumer_pid(self):
-        """int: the process that takes the batches; 0 in a queue's segment, where any does."""
+        """int: the process that takes the batches; 0 for a queue's segment, where any process may take them."""
         return 0 if self.segment_info["push"] else int(self.participants[0]["pid"])
 
     @property
     def inline(self):
-        """bool: whether the consumer makes the batches itself, when it asks for them."""
+        """bool: whether the consumer makes the batches itself, when it requests them."""
         return not self.segment_info["push"] and not (self.workers["pid"] > 0).any()
 
     @property
@@ -202,12 +191,9 @@ class Sight:
 
 
 class NoSegment:
-    """In place of a `Sight` where there is none: batches were made without one, or none has been made.
+    """The stand-in for a `Sight` without a segment: batches were made without one, or none has been made.
 
-    Parameters
-    ----------
-    meter : Meter
-        Of batches that were made in the loop.
+    `meter` counts the batches that were made in the loop.
     """
 
     def __init__(self, meter):

@@ -1,4 +1,4 @@
-"""What a worker has been at for long, and who is stopped."""
+"""Workers that have been busy with one thing for too long, and processes that are stopped."""
 
 import dataclasses
 from typing import Any
@@ -16,7 +16,7 @@ TIMES = 10  # as long as any before
 
 @dataclasses.dataclass(frozen=True)
 class AtWork:
-    """What a worker has not finished."""
+    """What a worker has begun and not finished."""
 
     number: int  # of its participant
     pid: int
@@ -41,7 +41,7 @@ class AtWork:
 
 
 def at_work(sight):
-    """Return what the workers are at, an `AtWork` each, the longest first; who has died is at nothing."""
+    """Return what the workers have begun and not finished, an `AtWork` each, the longest first; not of dead workers."""
     here = sight.segment_info.get("pid_namespace") in (0, processes.namespace())
     by_rows = bool((sight.table["slowest_ns"] > 0).any())
     lying = {int(slot["batch"]["slot"]): slot for slot in sight.slots}
@@ -80,13 +80,9 @@ def at_work(sight):
 
 
 def hung(sight, forked=False):
-    """Return (text, advice) where a worker has been at one thing for far longer than any before; else None.
+    """Return (text, advice) if a worker has been busy with one thing for far longer than any before; else None.
 
-    Parameters
-    ----------
-    sight : Sight
-    forked : bool
-        Whether the workers' start method is 'fork'.
+    `forked`: whether the workers' start method is 'fork'.
     """
     stages = sight.stages
     for each in at_work(sight):
@@ -103,7 +99,7 @@ def hung(sight, forked=False):
 
 
 def stopped(sight):
-    """Return (text, advice) where processes of the job are stopped, by a signal or a debugger; else None."""
+    """Return (text, advice) if processes of the job are stopped, by a signal or a debugger; else None."""
     if sight.segment_info.get("pid_namespace") not in (0, processes.namespace()):
         return None
     found = []

@@ -1,7 +1,7 @@
-"""One sentence: is the loop waiting for data, by what, and what would help.
+"""One sentence: whether the loop waits for data, why, and what would help.
 
 The rules look at the batches that the flight recorder remembers, at what the workers do now, and at what the loader
-knows of its memory and its cache. The first cause that explains the waiting is named.
+knows of its memory and its cache. The verdict names the first cause that explains the waiting.
 """
 
 from __future__ import annotations
@@ -60,54 +60,28 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What only the loader's own process knows; None: that is not known.
+    """What only the loader's own process knows; None: that is not known."""
 
-    Attributes
-    ----------
-    copied_share : float
-        Of the batches: those that were copied because slots were short.
-    pickled : float
-        Pickled leaves per batch.
-    unpickle_ns : float
-        What the loop's process takes to decode a batch with such leaves, per batch of all.
-    private_bytes : tuple of int
-        Memory that each worker has for itself.
-    copied_bytes : tuple of int
-        Of that, what it has in place of its parent's, from which it was forked.
-    free_bytes : int
-        What may still be taken.
-    parent_bytes : int
-        What the consumer's process has of its own.
-    cache_full : str
-        Why a cache has refused entries; empty: it has not.
-    cache_bytes : int
-        What all samples would take in the cache.
-    forked : bool
-        Whether workers began with their parent's memory.
-    faults : float
-        Page faults that a batch takes in its worker.
-    own_collate, persistent, in_order : bool
-        Whether a `collate_fn` was given; what the loader was given as `persistent_workers` and `in_order`.
-    """
-
-    copied_share: float | None = None
-    pickled: float | None = None
+    copied_share: float | None = None  # the part of the batches that was copied because slots were short
+    pickled: float | None = None  # pickled leaves per batch
+    # Decoding batches with such leaves, in the loop's process, as an average over all batches.
     unpickle_ns: float | None = None
-    private_bytes: tuple[int | None, ...] = ()
+    private_bytes: tuple[int | None, ...] = ()  # of each worker
+    # Of each worker: the part of these bytes that replaces memory of the parent, from which it was forked.
     copied_bytes: tuple[int, ...] = ()
-    free_bytes: int | None = None
-    parent_bytes: int | None = None
-    cache_full: str = ""
-    cache_bytes: int | None = None
-    forked: bool = False
-    faults: float | None = None
-    own_collate: bool | None = None
-    persistent: bool | None = None
+    free_bytes: int | None = None  # memory available
+    parent_bytes: int | None = None  # memory of the consumer's process alone
+    cache_full: str = ""  # why a cache has refused entries; empty: it has not
+    cache_bytes: int | None = None  # what all samples would take in the cache
+    forked: bool = False  # whether workers began with their parent's memory
+    faults: float | None = None  # page faults per batch, in its worker
+    own_collate: bool | None = None  # whether a `collate_fn` was given
+    persistent: bool | None = None  # the loader's `persistent_workers`
     in_order: bool | None = None
 
 
 def verdict(sight, known=None):
-    """Return the `Verdict` on what can be seen of a loader."""
+    """Return the `Verdict` on what a snapshot shows of a loader."""
     if sight.segment_info["push"]:
         return _of_queue(sight)
     known = known or Known()
@@ -137,7 +111,7 @@ def verdict(sight, known=None):
 
 
 def _without_segment(f):
-    """Of batches that were made in the loop, without a slot."""
+    """Return the verdict on batches that were made in the loop, without a slot."""
     share = float(f.loop_share)
     bound = share >= BOUND
     if not bound:

@@ -1,4 +1,4 @@
-"""What a loader has in Ray's cluster: its place there, the data that it was given, and its `Ledger`."""
+"""A loader's side of Ray's cluster: its address there, the data that it was given, and its `Ledger`."""
 
 import os
 
@@ -8,7 +8,7 @@ ANSWER_S = 30  # for the ledger to answer
 
 
 def place():
-    """Return (address, namespace) of the cluster that this process is in."""
+    """Return (address, namespace) of the cluster that this process belongs to."""
     import ray
 
     if not ray.is_initialized():
@@ -18,7 +18,7 @@ def place():
 
 
 def check(address, ledger):
-    """Raise an exception if this process is no more in the cluster, or the pickled `Ledger` does not answer."""
+    """Raise an exception if this process has left the cluster, or the pickled `Ledger` does not answer."""
     import ray
     from ray import cloudpickle
 
@@ -37,7 +37,7 @@ def check(address, ledger):
 
 
 def iterator_of(given):
-    """Return the ``ray.data.DataIterator`` of what was given."""
+    """Return the ``ray.data.DataIterator`` of the user's argument."""
     import ray.data
 
     if isinstance(given, ray.data.Dataset):
@@ -48,17 +48,17 @@ def iterator_of(given):
 
 
 def split_of(iterator):
-    """Return [rank, number of ranks] of the part of a dataset that an iterator gives."""
+    """Return [rank, number of ranks] of the part of the dataset that an iterator gives."""
     if not hasattr(iterator, "_coord_actor"):
         return [0, 1]
     return [iterator._output_split_idx, iterator.world_size()]
 
 
 def look_at_order(iterator):
-    """Have it found out what tells whether the data's order repeats; return a function of a timeout that says it.
+    """Find out whether the data's order repeats; return a function of a timeout (in seconds) that returns the answer.
 
-    It returns (whether Ray keeps the order, names of the steps that shuffle with another seed each time). A split's
-    dataset is its coordinator's, which is asked now: it may be dead when somebody wants to know.
+    The answer is (whether Ray keeps the order, names of the steps that shuffle with another seed each time). Only a
+    split's coordinator has its dataset. It is asked now, because it may be dead when the answer is needed.
     """
     import ray
 
@@ -79,7 +79,7 @@ def look_at_order(iterator):
 
 
 def why_unordered(kept, shuffles):
-    """Say why another execution of the data may give other rows; None if it gives the same."""
+    """Return why another execution of the data may give other rows; None if it gives the same."""
     if not kept:
         return (
             "Ray Data gives blocks in the order in which its tasks end. Set "
@@ -107,7 +107,7 @@ def start(iterator, keep, turns, threads):
 
 
 def over(ledger, run, ending, owner):
-    """Tell a `Ledger` that a pass is over, read or left; its finalizer `ending` is alive as long as it is."""
+    """Tell a `Ledger` that a pass is over, read or abandoned; its finalizer `ending` is alive as long as the actor."""
     import ray
 
     if ending.alive and owner == os.getpid() and ray.is_initialized():
@@ -115,7 +115,7 @@ def over(ledger, run, ending, owner):
 
 
 def end(ledger, owner):
-    """End a `Ledger`: Ray keeps an actor whose handle was pickled, whoever refers to it."""
+    """End a `Ledger`: Ray keeps an actor whose handle was pickled, even if nothing refers to it."""
     import ray
 
     if owner == os.getpid() and ray.is_initialized():

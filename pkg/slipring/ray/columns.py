@@ -1,4 +1,4 @@
-"""A block of Ray Data as columns: its tensors as arrays without a copy, pictures to be decoded, the rest as Arrow."""
+"""A block of Ray Data as columns: tensors as arrays without a copy, images to be decoded, the rest as Arrow."""
 
 from collections.abc import Mapping
 
@@ -25,17 +25,10 @@ def batches_of(block, rows):
 
 
 class Columns(Mapping):
-    """A record batch as `slipring.streams.blocks.Feed` takes a dict.
+    """A record batch as the dict that `slipring.streams.blocks.Feed` reads.
 
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-    number : int
-        Of the block that it is of.
-    pictures : Pictures or None
-        What decodes some columns.
-    first : int
-        The number of its first row in the stream.
+    `number` is the number of its block, `first` that of its first row in the stream. `pictures` decodes some columns;
+    None: there are none to decode.
     """
 
     def __init__(self, batch, number, pictures, first):
@@ -51,13 +44,7 @@ class Columns(Mapping):
         return name in self.batch.schema.names  # without making an array of it
 
     def __getitem__(self, name):
-        """Return a column.
-
-        Raises
-        ------
-        BlockError
-            It has nulls, or is of a kind that has no place in a batch.
-        """
+        """Return a column; raise BlockError if it has nulls, or is of a type that a batch cannot hold."""
         column = self.batch.column(name)
         if self.pictures is not None and name in self.pictures.transforms:
             return self.pictures.column(name, column, self.first)
@@ -87,19 +74,16 @@ class Columns(Mapping):
 
 
 def refused(column, why):
-    """Return the error of a column."""
+    """Return the error for a column."""
     error = BlockError(f"column {column!r} {why}")
     error.column = column
     return error
 
 
 def bytes_of(name, column):
-    """Return a function of a row's number that gives its bytes, without a copy, of a column of encoded pictures.
+    """Return a function of a row's number that gives the row's bytes, without a copy, for a column of encoded images.
 
-    Raises
-    ------
-    BlockError
-        It holds something else, or nulls.
+    Raise BlockError if the column holds something else, or nulls.
     """
     nulls = column.null_count
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:  # Hugging Face's

@@ -1,4 +1,4 @@
-"""Which blocks of an epoch were handed out to whom: an actor of Ray's, between its executor and the last mile."""
+"""An actor of Ray's, between its executor and the ingest, that records which worker got which blocks of an epoch."""
 
 import threading
 
@@ -6,19 +6,12 @@ import ray
 
 
 class Ledger:
-    """Draws references to blocks from a ``ray.data.DataIterator``, and hands them to the workers of one loader.
+    """The coordinator that draws block references from a ``ray.data.DataIterator`` for the workers of one loader.
 
-    No block's bytes come here. The actor has no processor of its own, lies on the loader's node, and ends with the
-    process that has made it. It is asked from several threads at once.
-
-    Parameters
-    ----------
-    iterator : ray.data.DataIterator
-    keep : bool
-        Hold on to blocks until they are done with, so that they can be handed out again. False: let go of them as
-        they are handed out.
-    turns : int
-        0: whoever asks first gets the next block. Else block i is worker ``i % turns``'s.
+    No block's bytes pass through it. The actor reserves no CPU, lies on the loader's node, and ends with the process
+    that has started it. Several threads call it concurrently. With `keep`, it keeps blocks until they are released,
+    so that they can be handed out again; else it drops each block as it hands it out. With `turns`, block i belongs
+    to worker ``i % turns``; 0: to the worker that asks first.
     """
 
     def __init__(self, iterator, keep, turns):
@@ -28,18 +21,9 @@ class Ledger:
         self._end()
 
     def reset(self, generation, timeout):
-        """Forget all passes of earlier generations: an epoch may begin once more. Who is late with one is refused.
+        """Forget all passes of earlier generations, so that an epoch may begin again; late calls of those are refused.
 
-        Parameters
-        ----------
-        generation : int
-        timeout : float
-            Seconds to wait for who draws; 0 waits for ever.
-
-        Returns
-        -------
-        bool
-            False: nothing was done in time.
+        Wait at most `timeout` seconds for a call that draws (0: for ever); return False if nothing was done in time.
         """
         if not self.lock.acquire(timeout=timeout or -1):
             return False
@@ -52,31 +36,20 @@ class Ledger:
         return True
 
     def end(self, run):
-        """End a pass whose batches nobody wants any more."""
+        """End a pass whose batches nobody needs any more."""
         with self.lock:
             if run == self.run:
                 self._end()
                 self.run = None
 
     def take(self, run, worker, number, first=0):
-        """Return the block of that number of a worker's; None: there are fewer.
+        """Return a worker's block of that number; None: there are fewer.
 
-        A call costs both processes more than what it does, so this one has `release` in it.
-
-        Parameters
-        ----------
-        run : (int, int)
-            Which pass over the data it is about, its generation and epoch; a new one begins the data again.
-        worker, number : int
-            The same number may be asked for again as long as the block is kept.
-        first : int
-            As `release` has it.
-
-        Returns
-        -------
-        tuple, Exception or None
-            A list with the reference, (first, end) of its rows or None for all, and its bytes. An exception is what
-            the data has ended with. (Were it raised here, Ray would log it for each call that was made ahead.)
+        A block is ([reference], (first, end) of its rows or None for all, its size in bytes). If the data has ended
+        with an exception, that is returned, not raised: Ray would log it for each call that was made ahead. `run` is
+        the pass, as (generation, the pass's seed); a new one starts the data again. The same number may be requested
+        again as long as the block is kept. A call costs both processes more than its work, so this one includes
+        `release`, with `first`.
         """
         # At once: who draws may wait for the room that this makes in the store.
         self.release(run, worker, first)
@@ -97,14 +70,14 @@ class Ledger:
             return held[number] if self.keep else held.pop(number)
 
     def release(self, run, worker, first):
-        """Let go of a worker's blocks with smaller numbers."""
+        """Drop a worker's blocks with numbers below `first`."""
         if run == self.run:
             held = self.held.get(worker, {})
             for number in [number for number in list(held) if number < first]:
                 held.pop(number, None)
 
     def stats(self):
-        """Return what Ray says of the execution."""
+        """Return Ray's statistics of the execution."""
         return self.iterator.stats()
 
     def kept(self):
@@ -122,7 +95,7 @@ class Ledger:
         self.blocks = (part for bundle in self.bundles for part in _parts(bundle))
 
     def _draw(self, worker):
-        """Have the data's next block among those that a worker is to get."""
+        """Add the data's next block to those of the worker that is to get it."""
         try:
             block = next(self.blocks, None)
         except Exception as error:
@@ -151,7 +124,7 @@ class Ledger:
 
 
 def _parts(bundle):
-    """The blocks of a ``RefBundle``."""
+    """Yield the blocks of a ``RefBundle``."""
     slices = bundle.slices or (None,) * len(bundle.block_refs)
     for reference, about, part in zip(bundle.block_refs, bundle.metadata, slices):
         rows = None if part is None else (part.start_offset, part.end_offset)

@@ -1,4 +1,4 @@
-"""Columns of encoded pictures, decoded where the batch will be read."""
+"""Columns of encoded images, decoded where the batch will be read."""
 
 import copy
 import logging
@@ -16,19 +16,9 @@ _log = logging.getLogger("slipring")
 
 
 class Pictures:
-    """What decodes the columns of pictures.
+    """The decoders of image columns, one for each column of `transforms`; `options` are those of `ImageDataset`.
 
-    Parameters
-    ----------
-    transforms : dict of str to Transform, or list of Transform
-        By column.
-    options : dict
-        As `slipring.images.dataset.ImageDataset` has them.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Of a transform or an option; a transform leaves pictures of different sizes.
+    Raise TypeError or ValueError for a wrong transform or option, or if a transform leaves images of different sizes.
     """
 
     seed = 0
@@ -37,25 +27,18 @@ class Pictures:
         self.transforms = {name: Decoder(name, transform, options) for name, transform in transforms.items()}
 
     def seeded(self, seed):
-        """Return the same for one worker's pass."""
+        """Return a copy for one worker's pass."""
         made = copy.copy(self)
         made.seed = seed
         return made
 
     def column(self, name, column, first):
-        """Return a column to be decoded, whose first row has that number in the stream."""
+        """Return a column to be decoded; `first` is the number of its first row in the stream."""
         return Encoded(name, self.transforms[name], column, self.seed, first)
 
 
 class Decoder(ImageDataset):
-    """The transform of one column.
-
-    Parameters
-    ----------
-    name : str
-    transform, options
-        As `ImageDataset` has them.
-    """
+    """The decoder of one column: its transform, with the options of `ImageDataset`."""
 
     def __init__(self, name, transform, options):
         super().__init__(transform, **options)
@@ -75,37 +58,25 @@ class Decoder(ImageDataset):
         return 0
 
     def read(self, index):
-        """Pictures come from blocks."""
+        """Raise IndexError: images come from blocks, not by index."""
         raise IndexError(index)
 
     @property
     def shape(self):
-        """tuple of int: of a sample."""
+        """tuple of int: the shape of a sample."""
         height, width = self._size
         return (height, width, 3) if self.layout == "NHWC" else (3, height, width)
 
     def into(self, data, out, seed):
-        """Decode encoded bytes into an array."""
+        """Decode encoded bytes into the array `out`."""
         self._rendered(data, out, Draws(seed))
 
 
 class Encoded(Written):
-    """A column of encoded pictures.
+    """A column of encoded images; raise BlockError if it holds something else, or nulls.
 
-    Parameters
-    ----------
-    name : str
-    decoder : Decoder
-    column : pyarrow.Array
-    seed : int
-        With a row's number it makes the transform's random numbers.
-    first : int
-        The number of its first row in the stream.
-
-    Raises
-    ------
-    BlockError
-        It holds something else, or nulls.
+    `seed` and a row's number make the transform's random numbers. `first` is the number of the first row in the
+    stream.
     """
 
     def __init__(self, name, decoder, column, seed, first):

@@ -1,4 +1,4 @@
-"""The last mile in its worker: joins the cluster, takes blocks, and copies their rows into slots."""
+"""The ingest in its worker: it joins the cluster, takes blocks, and copies their rows into slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slipring.streams.worker import StreamWorker
 
 
 def join(address, namespace, worker):
-    """Have a worker's process join the cluster, as a driver of its own; called once, before it serves."""
+    """Join the cluster, as a driver of its own; a worker process calls it once, before it serves."""
     import ray
 
     if not ray.is_initialized():
@@ -49,33 +49,21 @@ class BlockWorker(StreamWorker):
 
     @classmethod
     def environment(cls, job):
-        """Have ray.init() in the program's main module, which a worker imports, join the cluster: never start one."""
+        """Make ray.init() in the program's main module, which a worker imports, join the cluster, never start one."""
         return {"RAY_ADDRESS": job.dataset.address}
 
     @property
     def keeps_globals(self):
-        """bool"""
+        """bool: whether snapshots include the process's own generators; only a `collate_fn` draws from them."""
         return self.job.dataset.collate_fn is not None
 
 
 class BlockStream(Stream):
     """Batches of the blocks that a `Ledger` hands out, as an iterable dataset for the workers of a loader.
 
-    Parameters
-    ----------
-    address : str
-        Of the cluster.
-    ledger : bytes
-        The pickled handle of the actor.
-    batch_size, columns, drop_last, shuffle_buffer, fill_null, null_mask
-        As `slipring.stream` has them.
-    collate_fn : callable or None
-        Makes of a batch what is handed out.
-    pictures : Pictures or None
-    prefetch : int
-        Blocks that are asked for ahead.
-    keep : bool
-        Whether the ledger keeps blocks until they are given back.
+    `address` is the cluster's, `ledger` the pickled handle of the actor. `collate_fn` makes of a batch what is handed
+    out; None: the batch itself. `prefetch` blocks are requested ahead. With `keep`, the ledger keeps blocks until
+    they are released. The other options are those of `slipring.stream`.
     """
 
     def __init__(self, address, ledger, batch_size, *, collate_fn, pictures, prefetch, keep, **options):
@@ -96,8 +84,8 @@ def _no_blocks(worker, num_workers):
 class BlockPass(Pass):
     """One pass of a worker over its blocks.
 
-    What comes is a list: a note and the batch. A note is a list of whole numbers: the worker, the rows that it has
-    used up, the blocks, and what that has taken in ns: waiting for references, for blocks, copying, collating.
+    Each item is a list: a progress record and the batch. A record is a list of integers: the worker, the rows used so
+    far, the blocks, and the ns spent so far waiting for references, waiting for blocks, copying, and collating.
     """
 
     def _begin(self, seed, rows):
@@ -173,7 +161,7 @@ class BlockPass(Pass):
 
     @property
     def _rows(self):
-        """Rows of the stream that are behind the last batch."""
+        """int: rows of the stream up to the end of the last batch."""
         return self.behind if self.made is None else max(self.behind, self._before + self.made.made)
 
     def state_dict(self) -> dict[str, Any]:
@@ -190,7 +178,7 @@ class BlockPass(Pass):
 
 
 class BlockFeed(Feed):
-    """What sees blocks as columns, and counts the rows of those that are fit."""
+    """A `Feed` of blocks that counts the rows of the valid ones."""
 
     def __init__(self, stream, rows):
         super().__init__(stream.columns, stream.batch_size, stream.fill_null, stream.null_mask)
@@ -204,27 +192,15 @@ class BlockFeed(Feed):
 
 
 class Coming:
-    """A block that was asked for: its reference, and then itself, got by Ray's own thread beside the copying.
-
-    Parameters
-    ----------
-    call : ray.ObjectRef
-        Of `Ledger.take`.
-
-    Attributes
-    ----------
-    taken : concurrent.futures.Future
-        What that has returned.
-    block : concurrent.futures.Future
-        What the reference stands for, once `get` was called; None if there is no reference.
-    """
+    """A requested block: its reference, then the block itself, which Ray's own thread gets during the copying."""
 
     def __init__(self, call):
-        self.taken = call.future()
+        self.taken = call.future()  # of what `Ledger.take` returns
+        # A Future of the block, once `get` was called; its result is None if there is no reference.
         self.block = None
 
     def get(self):
-        """Have the block got as soon as its reference is there. Until then it is in the store, but not read."""
+        """Let the block be read as soon as its reference is there; without this call it stays unread in the store."""
         if self.block is None:
             self.block = Future()
             # A future keeps its callbacks. Through this object they would be a cycle, and the block stay in the store.
@@ -232,7 +208,7 @@ class Coming:
 
 
 def _taken(block, taken):
-    """Have a block got, now that there is a reference; in Ray's thread, which tells nobody of errors."""
+    """Get a block, now that there is a reference; it runs in Ray's thread, which reports errors to nobody."""
     try:
         found = None if taken.exception() is not None else taken.result()
         if isinstance(found, tuple):
@@ -252,33 +228,11 @@ def _got(block, got):
 
 
 class Blocks:
-    """The blocks of one worker, one after the other, as `Columns`.
+    """The blocks of one worker, in order, as `Columns`. An exception costs at most the block that it is about.
 
-    An exception costs at most the block that it is about.
-
-    Parameters
-    ----------
-    ledger
-        The actor's handle.
-    run, worker, first
-        As `Ledger.take` has them; the first number.
-    ahead : int
-        Blocks that are asked for before they are wanted.
-    feed : BlockFeed
-    pictures : Pictures or None
-    large : int
-        Rows of a block from which on the next one is asked for with the next `release`, in one call. 0: never.
-
-    Attributes
-    ----------
-    at : int
-        The number of the block that was given last.
-    place : (int, int)
-        That, and the rows before it.
-    count : int
-        Blocks so far.
-    asked_ns, got_ns : int
-        Time that was waited for references, and for blocks.
+    `first` is the number of the first block; `run` and `worker` are those of `Ledger.take`. `ahead` blocks are
+    requested before they are needed. After a block of `large` rows or more, the next one is requested by the next
+    `release`, in one call; 0: never.
     """
 
     def __init__(self, ledger, run, worker, first, ahead, feed, pictures, large):
@@ -292,12 +246,14 @@ class Blocks:
         self._calls = collections.deque()  # what was asked for
         self._next = first  # to be asked for
         self._parts = []
+        # The number of the block given last, and (that number, the rows before it).
         self.at, self.place, self._released = first, (first, feed.rows), first
+        # Blocks so far, and the time spent waiting for references and for blocks.
         self.count = self.asked_ns = self.got_ns = 0
 
     @property
     def waited(self):
-        """int: nanoseconds."""
+        """int: the ns spent waiting for references and blocks."""
         return self.asked_ns + self.got_ns
 
     def __iter__(self):
@@ -309,7 +265,7 @@ class Blocks:
         return self._columns.Columns(self._parts.pop(), self.at, self._pictures, self._feed.rows)
 
     def _take(self):
-        """Have the next block's record batches. Nothing refers to the block before."""
+        """Take the next block's record batches. Nothing refers to the block before it any more."""
         begun = time.perf_counter_ns()
         self._ask(1)
         number, coming = self._next - len(self._calls), self._calls[0]
@@ -337,7 +293,7 @@ class Blocks:
             self._ask_ahead()
 
     def release(self, first):
-        """Have the ledger let go of blocks with smaller numbers, and ask for the next ones: one call is enough."""
+        """Make the ledger drop blocks with numbers below `first`, and request the next ones: one call is enough."""
         before, self._released = self._released, first
         asked = self._ask_ahead()
         if first > before and not asked:
@@ -350,7 +306,7 @@ class Blocks:
         return asked
 
     def _ask(self, ahead):
-        """Ask for blocks until so many are asked for; return whether there was a call."""
+        """Request blocks until `ahead` of them are outstanding; return whether there was a call."""
         missing = ahead - len(self._calls)
         for _ in range(missing):
             call = self._ledger.take.remote(self._run, self._worker, self._next, self._released)

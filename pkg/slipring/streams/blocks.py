@@ -1,4 +1,4 @@
-"""What a stream's source gives: record batches, tables or dicts of arrays, checked and seen as columns."""
+"""The blocks of a stream's source: record batches, tables or dicts of arrays, checked and viewed as columns."""
 
 from collections.abc import Mapping
 
@@ -14,12 +14,7 @@ _OBJECTS = "OUST"  # kinds of dtypes without numbers: text, bytes, Python's obje
 class Written:
     """A column whose rows are made where they will be read: a dict's value in place of an array.
 
-    Parameters
-    ----------
-    rows : int
-    shape : tuple of int
-        Of a row.
-    dtype : numpy.dtype
+    `shape` is the shape of one row.
     """
 
     def __init__(self, rows, shape, dtype):
@@ -29,36 +24,23 @@ class Written:
         return self.shape[0]
 
     def write(self, out, first):
-        """Make the rows from `first` on, as many as there are in `out`, an array.
+        """Make the rows from `first` on, as many as the array `out` has.
 
-        Returns
-        -------
-        int, Exception or None
-            How many could be made, and why the one behind them could not. It is passed over; with None, silently.
+        Return (number of rows made, error). If that is fewer than requested, the next row is skipped because of
+        `error`, an exception; if it is None, the row is skipped silently.
         """
         raise NotImplementedError
 
 
 class Feed:
-    """Sees blocks as columns, and compares each with the first.
+    """The view of a stream's blocks as columns; each block must match the first.
 
-    Parameters
-    ----------
-    columns : list of str, optional
-        Only these, in this order; default all of the first block.
-    batch_size : int
-    fill_null : dict
-        Column -> the value that comes in the place of its nulls.
-    null_mask : list of str
-        Columns that get a mask, which says where they had nulls. Without a value of their own they are filled with 0.
-
-    Attributes
-    ----------
-    within : str
-        What the block that is read next is a part of, for errors.
+    Only `columns` are read, in this order; None: all of the first block. `fill_null` is {column: the value that
+    replaces its nulls}. `null_mask` names the columns that get a mask, which says where they had nulls. Without a
+    value of their own they are filled with 0.
     """
 
-    within = "the stream"
+    within = "the stream"  # what the next block is part of, for errors
 
     def __init__(self, columns, batch_size, fill_null, null_mask):
         self._columns = columns
@@ -71,18 +53,10 @@ class Feed:
         self._schema = None  # of a record batch that had all that
 
     def read(self, given, number, batch):
-        """Return the `Block` of what a source has given; None: it has no rows; a list: these in its place.
+        """Return the `Block` of what the source has given; None: it has no rows; a list: blocks to read in its place.
 
-        Parameters
-        ----------
-        given
-        number, batch : int
-            Of the block, and of the batch that wants it.
-
-        Raises
-        ------
-        BlockError
-            It is no block, or not as the ones before.
+        Raise BlockError if it is no block, or does not match the blocks before; the error names the block's `number`,
+        and the `batch` that needs it.
         """
         try:
             return self._read(given)
@@ -109,7 +83,7 @@ class Feed:
         return self._of_batch(given) if given.num_rows else None
 
     def _wanted(self, found):
-        """The names of a block's columns that are wanted."""
+        """Return the names of the columns to read from a block."""
         if self._columns is None:
             return list(found) if self._read_names is None else self._alike(found)
         for name in self._columns:
@@ -143,7 +117,7 @@ class Feed:
         return made
 
     def _of_columns(self, columns):
-        """Make a block of {name: array, masked array or Arrow array}."""
+        """Return the Block of {name: array, masked array or Arrow array}; None if it has no rows."""
         if not columns:
             raise BlockError("the block has no column")
         rows, first = -1, None
@@ -180,7 +154,7 @@ class Feed:
         )
 
     def _fill(self, columns):
-        """Put values in the place of nulls in the columns that the options name; return the masks, {name: array}."""
+        """Replace the nulls in the columns that the options name; return the masks, {name: array}."""
         arrow, masks = _arrow_blocks(), {}
         for name in self._nullable:
             if name not in columns:
@@ -209,7 +183,7 @@ class Feed:
 
     @property
     def has_rest(self):
-        """bool: whether there are columns that are no arrays."""
+        """bool: whether there are columns that are not arrays."""
         return self._kinds is not None and len(self._names) < len(self._kinds)
 
     def own(self, rest):
@@ -221,7 +195,7 @@ class Feed:
         return _arrow_blocks().joined(rests)
 
     def pool(self, size):
-        """Return what keeps record batches' rows by their place in a buffer."""
+        """Return a store for record batches' rows, by their place in a buffer."""
         return _arrow_blocks().Pool(size)
 
     def named(self, arrays, rest):
@@ -238,7 +212,7 @@ class Feed:
 
 
 def _column(values, name):
-    """See what a dict has as an array, a masked array if it is one, or an Arrow array."""
+    """Return a dict's value as an array, a masked array if it is one, or an Arrow array; a `Written` stays as it is."""
     if isinstance(values, Written):
         return values
     if isinstance(values, Mapping):
@@ -268,7 +242,7 @@ def _column(values, name):
 
 
 def _seen(column, name):
-    """See a masked array, or an Arrow array whose rows have a fixed size, as an array: it has no nulls."""
+    """Return a masked array, or an Arrow array whose rows have a fixed size, as a plain array; nulls are an error."""
     if isinstance(column, np.ma.MaskedArray):
         if np.ma.is_masked(column):
             raise _error(

@@ -127,12 +127,7 @@ class Stream(IterableSource):
 
 
 class Pass(Reading):
-    """One pass of a worker over its part of a `Stream`.
-
-    Parameters
-    ----------
-    stream : Stream
-    """
+    """One pass of a worker over its part of a `Stream`."""
 
     made: Any
     behind: int
@@ -155,7 +150,7 @@ class Pass(Reading):
         self._feed = self.made = None
 
     def open(self) -> None:
-        """Have the source opened."""
+        """Open the source."""
         stream = self._stream
         source = stream._open(self._worker, self._workers)
         self._feed = Feed(stream.columns, stream.batch_size, stream.fill_null, stream.null_mask)
@@ -169,7 +164,7 @@ class Pass(Reading):
         self.made = made
 
     def catch_up(self) -> None:
-        """Read again what was given out before, and drop it."""
+        """Read again, and drop, what was given out before."""
         while True:
             try:
                 missing = self.made.catch_up()
@@ -189,12 +184,12 @@ class Pass(Reading):
         return self._feed is not None and self._feed.has_rest
 
     def take_back(self, batch: Mapping[str, Any]) -> None:
-        """Have the batch that came last come again: a signal's handler has kept it from whoever it was for."""
+        """Give the last batch again: a signal handler has kept it from its receiver."""
         arrays, rest = self._feed.unnamed(batch)
         self.made.take_back(arrays, rest, len(next(iter(batch.values()))))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place behind the last batch."""
+        """Return the position after the last batch."""
         rows = self.behind if self.made is None else max(self.behind, self.made.made)
         return {
             "seed": self._seed,
@@ -209,12 +204,9 @@ class Pass(Reading):
         return [stream.shuffle_buffer, stream.batch_size] if stream.shuffle_buffer else [0, 0]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there: the source is read from its beginning, and must give the same rows again.
+        """Resume from `state`: the source is read from its beginning, and must give the same rows again.
 
-        Raises
-        ------
-        ValueError
-            It is the place of another worker, of other numbers of workers, or of another shuffle.
+        Raise ValueError if the state is of another worker, another number of workers, or another shuffle.
         """
         divided = [self._worker, self._workers]
         if state["divided"] != divided:
@@ -228,7 +220,7 @@ class Pass(Reading):
 
 
 def check_shuffle(had, has):
-    """Raise ValueError where another buffer or batch size would have drawn other rows; [rows, batch size] of each."""
+    """Raise ValueError if another buffer or batch size would draw other rows; both arguments are [rows, batch size]."""
     if list(had) != list(has):
         words = "shuffle_buffer={} and batch_size={}"
         said, here = (words.format(*how) if how[0] else "shuffle_buffer=0" for how in (had, has))
@@ -242,7 +234,7 @@ def _is_factory(source):
 
 
 def _named(source):
-    """What a source calls itself, in a message."""
+    """Return a source's name for messages."""
     if _is_factory(source):
         return getattr(source, "__qualname__", type(source).__name__)
     return f"a {type(source).__name__}"

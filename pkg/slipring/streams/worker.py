@@ -10,11 +10,11 @@ from slipring._core.worker_info import WorkerInfo
 
 
 class StreamWorker(Worker):
-    """What `Worker` does, but without workers a batch is made with the program's own generators.
+    """A `Worker` that makes batches with the program's own generators if there are no workers.
 
-    The source is the program's, and draws where it would draw without a loader: to put numpy's and Python's
-    generators aside costs 0.3 ms, many times what a small batch does. Nor does anything refer to a batch that has
-    been published: who keeps it has it copied.
+    The source belongs to the program, and draws where it would draw without a loader. To save and restore the
+    generators of numpy and Python costs 0.3 ms, many times what a small batch takes. This class keeps no reference to
+    a batch that it has published: if code still has an array in the slot, publish() copies the batch.
     """
 
     def _introduce(self, base_seed):

@@ -24,9 +24,9 @@ _STOCK = {
 
 
 def default_collate(samples):
-    """Return what ``torch.utils.data.default_collate(samples)`` returns, made in the slot where there is one.
+    """Return the result of ``torch.utils.data.default_collate(samples)``, made in the slot if there is one.
 
-    For values that go to a slot only: arrays may stand for tensors until the consumer takes them.
+    The result must go to a slot: arrays may stand for tensors until the consumer takes them.
     """
     if has_stock_rules():
         made = collate_plain(samples)
@@ -70,9 +70,9 @@ _IN_SLOT = {**_STOCK, torch.Tensor: _collate_tensor}
 
 
 def collate_in_slot():
-    """Have torch's default_collate stack tensors in the slot, in this process; a worker calls it once.
+    """Make torch's default_collate stack tensors in the slot, in this process; a worker calls it once.
 
-    Entries of the user's own are left alone.
+    Entries that the user has registered stay.
     """
     registered = _theirs.default_collate_fn_map
     if registered.get(torch.Tensor) is _theirs.collate_tensor_fn:

@@ -10,11 +10,9 @@ _METHODS = multiprocessing.get_all_start_methods()
 
 
 def start_of(context):
-    """Return (start method, the context if workers are processes of a class of its own, else None).
+    """Return (start method, `context` if its workers are processes of a custom class, else None).
 
-    Parameters
-    ----------
-    context : BaseContext or None
+    `context` is the loader's `multiprocessing_context`, or None for the default.
     """
     if context is None:
         return default_start_method(), None

@@ -1,4 +1,4 @@
-"""Where an epoch begins, goes on, and is: for the iterators with workers and without."""
+"""The beginning, resumption and position of an epoch, for the iterators with and without workers."""
 
 import os
 import threading
@@ -17,7 +17,7 @@ from slipring.torch.state.order import generator_of, state_of
 
 
 class _SamplerUntouched:
-    """A loader, as torch's beginning of an epoch sees it, that has no sampler to begin with."""
+    """A loader as torch's beginning of an epoch sees it, with no sampler for torch to call iter() on."""
 
     _index_sampler = ()
 
@@ -29,7 +29,7 @@ class _SamplerUntouched:
 
 
 class Epoch:
-    """An epoch that knows its place: what both iterators share."""
+    """An epoch with a position that can be saved: the common base of both iterators."""
 
     foreign = False
     _plan = None
@@ -50,7 +50,7 @@ class Epoch:
                 loader._left = error.with_traceback(None)  # whose frames would keep this iterator
 
     def _go_on(self, loader):
-        """Take over what load_state_dict() has left, before torch's own beginning of an epoch."""
+        """Take over the state that load_state_dict() left, before torch's own beginning of an epoch."""
         resume, loader._resume = loader._resume, None
         # Recorded when the batch is delivered: (sequence number, worker, states), or None.
         self._made = []
@@ -70,10 +70,10 @@ class Epoch:
         return rank_that_draws(loader.rank, loader.batch_sampler, loader.sampler)
 
     def _begin_as_torch(self, loader, resume):
-        """torch's own beginning of an epoch, which also calls iter(sampler).
+        """Run torch's own beginning of an epoch, which also calls iter(sampler).
 
-        Where that is to go on, `Order` does so, when the state is loaded and the generator is where it was: a
-        second call might begin another pass.
+        If the iteration resumes, `Order` makes that call instead, after the state is loaded and the generator is back
+        where it was: a second call might begin another pass.
         """
         begun = loader if resume is None else _SamplerUntouched(loader)
         # torch draws a seed: in vain where there is one, and then the program has put its generator where it was.
@@ -85,7 +85,7 @@ class Epoch:
         self._index_sampler = loader._index_sampler
 
     def _seeded(self, loader, resume):
-        """The same behind torch's own beginning; returns the state to go on from in mid-epoch, or None."""
+        """Apply the state after torch's own beginning; return it if the epoch resumes in its middle, else None."""
         if resume is None:
             return None
         if resume["base_seed"] is not None:
@@ -101,7 +101,7 @@ class Epoch:
         return resume
 
     def _read_again(self, resume):
-        """Drop what was delivered before, where nothing says how much of it each worker has read."""
+        """Drop the batches delivered before, if the state does not say how many of them each worker has read."""
         count = 0 if resume is None else resume["dropped"]
         for done in range(count):
             try:
@@ -126,7 +126,7 @@ class Epoch:
                 return ready[0]
 
     def _step(self):
-        """Make what comes next, into `_ready`."""
+        """Make the next step into `_ready`."""
         # torch's own notes each step for a profiler, which costs more than the batch, and counts a stream's
         # samples against its length.
         if self._order is None or profiler_enabled():
@@ -136,9 +136,9 @@ class Epoch:
             self._num_yielded += 1
 
     def _settle(self):
-        """Note what has been handed out: before the next is made, and where a state is asked for.
+        """Record what has been handed out, each batch once, wherever a signal handler raises.
 
-        Each once, wherever a handler raises.
+        It runs before the next step is made, and when a state is requested.
         """
         if self._ready is not None or self._is_begun():
             return
@@ -161,7 +161,7 @@ class Epoch:
             del made[0]
 
     def _is_begun(self):
-        """Whether something of the next step is made, whose notes wait for the rest of it."""
+        """Return whether part of the next step is made, whose records wait for the rest of it."""
         return False
 
     def _delivered(self, seq):
@@ -188,10 +188,10 @@ class Epoch:
         return state_now
 
     def _put_ends(self):
-        """Have the places be what the workers' streams said at their end."""
+        """Make the last states of the workers' streams their places."""
         if isinstance(self._plan, state.TrackedPlan):
             for number, states in self._plan.ends.items():
                 self._positions.put(number, states)
 
     def _catch_up(self):
-        """Bring the place up to date where that was put off."""
+        """Bring the position up to date, if that was postponed."""

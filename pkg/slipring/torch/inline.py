@@ -1,4 +1,4 @@
-"""The iterator without workers: torch's own, which also knows its place."""
+"""The iterator without workers: torch's own iterator, with a position that can be saved and resumed."""
 
 import itertools
 import time
@@ -32,7 +32,7 @@ from slipring.torch.state.order import Order, generator_of
 
 
 class Timed:
-    """A collate function that counts what it takes, and what reading its samples took and skipped since `begin`."""
+    """A collate function that measures its own time, and the time and skipped samples of the reads since `begin`."""
 
     __slots__ = ("begun", "collate_fn", "meter", "skipped")
 
@@ -52,9 +52,9 @@ class Timed:
 
 
 class InlineIterator(Epoch, private.SingleProcessIterator):
-    """Batches made by this process, when they are asked for; nothing lies in a slot.
+    """Batches that this process makes when they are requested; they lie in no slot.
 
-    What is Stateful is asked where it is by `state_dict` itself: it stands behind the last batch.
+    `state_dict` queries Stateful objects directly, because they always stand just after the last batch.
     """
 
     _asks = False  # what was read since, or could be, holds in place of what a saved state says
@@ -98,16 +98,19 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         self._read_again(resume)
 
     def _load_epoch_before(self, loader):
-        """Before torch draws from the generators: a state may have put them where that epoch ended."""
+        """Load what the dataset keeps from the previous epoch.
+
+        It runs before torch draws from the generators: a state may have put them where that epoch ended.
+        """
         if loader._dataset_kind == private.DatasetKind.Map:
             load_dataset(loader.dataset, self._before[0])
         else:
             load_stream(loader.dataset, self._before[0])
 
     def _open(self, loader, place):
-        """torch's fetcher at a place, and how many batches of it are to be skipped.
+        """Return (torch's fetcher at `place`, how many of its batches to skip).
 
-        Its own beginning would call iter(dataset) before the dataset has loaded its state.
+        torch's own construction would call iter(dataset) before the dataset has loaded its state.
         """
         load_dataset(self._dataset, place)
         what = self._dataset, self._auto_collation, self._timed, self._drop_last
@@ -167,7 +170,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
                 making.busy = False
 
     def _next_step(self):
-        """Make what is handed out next; it stays in `_ready` until then, whatever a handler raises."""
+        """Make the next step into `_ready`; it stays there until it is handed out, even if a signal handler raises."""
         self._settle()
         if self._mover is None:
             self._make()
@@ -181,7 +184,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         self._positions.failed(number)
 
     def _make(self):
-        """Make the next batch, into `_ready`, or `_part` if it is yet to be moved."""
+        """Make the next batch into `_ready`, or into `_part` if it has yet to be moved to a device."""
         order = self._order
         if not self._spent_from:
             self._spent_from = now()
@@ -231,7 +234,10 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         self._spent_from = now()
 
     def _states(self):
-        """What is noted of a batch's states: asked for later, but for a step of several that may yet fail."""
+        """Return the states to record with a batch; None: they are queried later.
+
+        If a step has several batches, they are queried at once, because a later batch of the step may fail.
+        """
         self._asks = not self._several
         if not self._several:
             return None
@@ -243,7 +249,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
             return error.with_traceback(None)  # raised where the state is asked for
 
     def _state_now(self):
-        """What dataset and iterator say of themselves now; None if neither can."""
+        """Return the current states of dataset and iterator; None if neither has one."""
         dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
         states = states_of(self._dataset, dataset_iter)
         if states and getattr(self._dataset_fetcher, "ended", False):
@@ -266,7 +272,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
                 self._positions.put(0, copied(self._state_now()))
 
     def _is_halfway(self):
-        """Whether something was read of a batch that has not been handed out."""
+        """Return whether samples were read for a batch that has not been handed out."""
         pending = self._ready, self._part, self._index, self._parts or None
         return pending != (None,) * 4 or bool(getattr(self._dataset_fetcher, "read", None))
 
@@ -290,7 +296,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         self._parts = []
 
     def _with_seed(self):
-        """The batch, the generators seeded for it and put back: as with any number of workers."""
+        """Return the next batch, with generators seeded for it and then restored, as with any number of workers."""
         with RngGuard():
             index = self._next_index()
             share, seq = self._share, self._order.seq - 1
@@ -305,7 +311,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
 
 
 class _MapFetcher(private.MapFetcher):
-    """torch's, which reads samples beside one another, where they are to be, or can be."""
+    """torch's map fetcher, with concurrent reads of a batch's samples where that is requested or possible."""
 
     def __init__(self, dataset, auto_collation, collate_fn, drop_last, concurrency, by_sample):
         super().__init__(dataset, auto_collation, collate_fn, drop_last)
@@ -324,7 +330,7 @@ class _MapFetcher(private.MapFetcher):
 
 
 class _StreamFetcher(private.StreamFetcher):
-    """torch's, which keeps the samples of a batch until it has been made, whatever a handler raises."""
+    """torch's stream fetcher, which keeps a batch's samples until the batch is made, even if a handler raises."""
 
     def __init__(self, *what):
         super().__init__(*what)

@@ -1,4 +1,4 @@
-"""The iterator over workers: torch's base class for what an epoch begins with, the ring for the batches."""
+"""The iterator over workers: torch's base class begins an epoch, the ring delivers the batches."""
 
 import functools
 import threading
@@ -59,7 +59,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
         self._read_again(resume)
 
     def _begun_anew(self, core, error):
-        """Whether another thread has begun an epoch, by iter(loader), while this one waited in the last."""
+        """Return whether another thread began an epoch, by iter(loader), while this thread waited in the last one."""
         if not isinstance(error, (Closed, StopIteration)):
             return False
         with self._turn:
@@ -185,12 +185,12 @@ class WorkersIterator(Epoch, private.BaseIterator):
 
     @property
     def foreign(self):
-        """bool: whether this process has inherited the iterator by a fork."""
+        """bool: whether this process has inherited the iterator through a fork."""
         engine = self._core._engine
         return engine is not None and engine.foreign
 
     def _next_data(self):
-        """Have the next batch in `_ready`, and return it; it stays there until it is handed out."""
+        """Put the next batch into `_ready`, where it stays until it is handed out, and return it."""
         while (ready := self._ready) is None:
             core, preload = self._core, self._preload  # in this order; see `_begin`
             self._simple = False  # what is begun here ends here
@@ -207,7 +207,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
         return ready[0]
 
     def _receive(self, core):
-        """Make the next batch of what the core gives."""
+        """Take the next batch from the core into `_ready`."""
         came = self._came
         if came is None or came[0] is not core:
             for data in core:  # no call comes between the batch and its place
@@ -230,9 +230,10 @@ class WorkersIterator(Epoch, private.BaseIterator):
         return self._came is not None
 
     def _note_end(self, error):
-        """What an exception of next() means for the place; deaths and timeouts get torch's words.
+        """Record what an exception of next() means for the position, and raise deaths and timeouts in torch's words.
 
-        Those without a cause: of another loader's, which the dataset uses, the worker has reported already.
+        If the cause is a `WorkerError`, the error is of another loader, which the dataset uses; the worker has
+        reported it already.
         """
         if isinstance(error, StopIteration) or in_a_handler(error):
             return
@@ -243,7 +244,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
             self._failed(self._core.last_seq, self._core.last_worker)
 
     def _failed(self, seq, worker):
-        """An exception has come in a batch's place, or after the one that was delivered last."""
+        """Record an exception that came in a batch's place, or after the batch that was delivered last."""
         if self._order is None and seq != self._last_seq:
             self._positions.failed(worker)
         elif self._order is not None and worker is not None and (asked := self._asked(seq)) is not None:
@@ -263,11 +264,14 @@ class WorkersIterator(Epoch, private.BaseIterator):
             order.low_water = max(order.low_water, last + 1)
 
     def _asked_for(self):
-        """Sequence numbers that count as asked for when an epoch is broken off, however far the thread has got."""
+        """Return how many batches count as requested if an epoch is abandoned, however far the preload thread has got.
+
+        0: only those in flight, because there is no preload.
+        """
         return 0 if self._preload is None else self._last_seq + 1 + self._read_ahead
 
     def resize(self, options):
-        """Go on with another number of workers; see `DataLoader.resize`."""
+        """Continue with another number of workers; see `DataLoader.resize`."""
         core = self._core
         if core is not None:
             core.resize(options)
@@ -283,7 +287,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
 
     @property
     def _workers(self):
-        """list: the workers' processes; of a closed iteration none."""
+        """list: the workers' processes; empty if the iteration is closed."""
         engine = self._core._engine
         return [] if engine is None else list(getattr(engine.pool, "processes", {}).values())
 

@@ -242,7 +242,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         self._begin()
         # Wrong options raise now, and not at the first batch. (Whether there is an accelerator is asked then: that
         # may initialize a driver, which a process that is forked later must not have.)
-        core = self._core_options(self.device.preload or 0 if self.device else 0)
+        core = self._core_options(0 if self.device is None else self.device.preload or 0)
         self.rank = core.rank
         share(self)
         iterable_dataset = self._dataset_kind == private.DatasetKind.Iterable

@@ -1,7 +1,7 @@
-"""The next batches are on the device before they are asked for.
+"""Preload: a thread copies the next batches to the device before the loop requests them.
 
-In the manner of MegEngine's preload: a thread takes them from the ring and has them copied. But `next` never
-waits for the batch after, and an exception comes in its batch's turn.
+As in MegEngine's preload, a thread takes batches from the ring and starts their copies. But `next` never waits for a
+later batch than its own, and an exception is raised in place of the batch that failed.
 """
 
 import collections
@@ -24,18 +24,13 @@ TRANSFORM_S = 5.0  # at the end, for a transform that hangs
 
 
 class Feed:
-    """Batches of a `LoaderIterator`, each with where it lies and what is to be noted when it is handed out.
+    """The batches of a `LoaderIterator`, each with its slot and with the progress record of its delivery.
 
-    A call gives the same one until `held` has been set to None: a signal's handler may raise behind it.
-
-    Parameters
-    ----------
-    core : LoaderIterator
-    tracked : bool
-        Workers send their number and their dataset's state along.
+    A call returns the same batch until the caller sets `held` to None: a signal handler may raise after the call.
     """
 
     def __init__(self, core, tracked):
+        # tracked: workers send their number and their dataset's state along with each batch
         self.core, self.tracked = core, tracked
         self.stopped = False
         self.held = None  # what has come, in a list
@@ -56,28 +51,28 @@ class Feed:
         return batch, self.core.last_slot, (self.core.last_seq, worker, states)
 
     def notes_of(self, error):
-        """Return what is to be noted when a call's exception is raised: it may be a batch's own."""
+        """Return the progress records for a call that raised `error`, which may be a batch's own exception."""
         if isinstance(error, (StopIteration, WorkerDied, Closed)):
             return []
         return [(self.core.last_seq, self.core.last_worker, FAILED)]
 
     @property
     def over(self):
-        """bool: whether nothing will come any more."""
+        """bool: whether the iteration has ended, so that no batch will come."""
         return self.core._engine is None
 
     def interrupt(self):
-        """Have a call that waits, and every later one, raise `Closed`."""
+        """Make a waiting call, and every later one, raise `Closed`."""
         self.stopped = True
         self.core.interrupt()
 
     def timed_out(self):
-        """Return the exception for who has waited too long."""
+        """Return the exception for a caller that has waited too long."""
         return self.core.timed_out()
 
 
 class Arrival:
-    """What one step gets: a batch per device, or the exception in their place."""
+    """The result of one step: one batch per device, or the exception that is raised instead."""
 
     __slots__ = ("error", "last", "notes", "parts")
 
@@ -86,20 +81,18 @@ class Arrival:
 
 
 class Steps:
-    """Makes one Arrival after the other, for whichever thread asks.
-
-    Parameters
-    ----------
-    feed : Feed
-    mover : Mover
-    """
+    """The steps that `make` assembles from a `Feed` and a `Mover`, in whichever thread calls it."""
 
     def __init__(self, feed, mover):
         self.feed, self.mover = feed, mover
         self.parts, self.notes = [], []  # of a step that is not complete
 
     def make(self):
-        """Return the next Arrival. Too few batches at the end are dropped; those before an error are not."""
+        """Return the next Arrival.
+
+        If the iteration ends within a step, the step's batches are dropped. If a batch raises an exception, the
+        step's earlier batches wait for the next call.
+        """
         while len(self.parts) < len(self.mover.places):
             notes = None
             try:
@@ -138,7 +131,7 @@ class Steps:
 
 
 class Signal:
-    """Wakes one thread that waits, or lets the next wait pass."""
+    """A binary semaphore: it wakes one waiting thread, or lets the next wait pass."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -149,15 +142,15 @@ class Signal:
             self.lock.release()
 
     def wait(self, seconds=None):
-        """Return whether it was set in time."""
+        """Return whether the signal was set in time."""
         return self.lock.acquire(timeout=-1 if seconds is None else seconds)
 
 
 class Line:
-    """Arrivals on their way from the thread that makes them to the one that asks.
+    """The bounded queue of Arrivals from the thread that makes them to the thread that takes them.
 
-    What counts is what lies in `ready`; signals only say that it is worth a look, so that one lost to Ctrl-C
-    loses no batch and stops nobody.
+    Only `ready` holds the queue's state. A signal merely tells a thread to look at `ready`, so a signal that is lost
+    to Ctrl-C loses no batch and blocks no thread.
     """
 
     def __init__(self, ahead):
@@ -178,7 +171,7 @@ class Line:
         self.filled.set()
 
     def first(self, seconds):
-        """Return the first arrival, and leave it there; None if none comes in time."""
+        """Return the first Arrival without removing it; None if none comes within `seconds`."""
         while not self.ready:
             self.asking = True
             self.room.set()
@@ -187,31 +180,26 @@ class Line:
         return self.ready[0]
 
     def end(self, arrival):
-        """Leave this one only; never nothing, as another thread may be between `first` and `popped`."""
+        """Keep only this Arrival. The queue is never empty meanwhile: a thread may be between `first` and `popped`."""
         self.put(arrival)
         while len(self.ready) > 1:
             self.ready.popleft()
 
     def popped(self):
-        """The first arrival has been taken out."""
+        """Record that the caller has removed the first Arrival."""
         self.asking = False
         self.room.set()
 
 
 class Preload:
-    """Steps, `ahead` of which a thread has made before they are asked for.
+    """The steps of an iteration; a thread makes up to `ahead` of them before they are requested.
 
-    Parameters
-    ----------
-    steps : Steps
-    ahead : int
-        0: no thread; a step is made when it is asked for.
-    timeout : float or None
-        Seconds that `next` waits at most.
+    With ``ahead=0`` there is no thread, and `next` makes each step itself.
     """
 
     def __init__(self, steps, ahead, timeout=None):
         self.steps = steps
+        # How long `next` waits at most, in seconds; None: no limit.
         self.timeout = None if timeout is None else min(timeout, 1e9)
         self.owner, self.thread, self.patience = os.getpid(), None, TRANSFORM_S
         self.lock = threading.RLock()  # of threads that ask
@@ -229,22 +217,12 @@ class Preload:
             self.thread.start()
 
     def next(self, to, whole=True):
-        """Hand out a list of batches, one per device, in order for the caller's current stream.
+        """Hand out a list of batches, one per device, ordered for the caller's current stream.
 
-        Parameters
-        ----------
-        to : object
-            Gets it in a list as ``_ready``; and at the end of ``_made``, a list, what there is to note of each
-            batch, also if an exception is all that came.
-        whole : bool
-            The list, or its first.
-
-        Raises
-        ------
-        Exception
-            What was raised in this step's place.
-        LoaderTimeout
-            It has not come in time. Ask again.
+        `to._ready` becomes a list with that list as its item; with ``whole=False`` its item is the first batch. The
+        progress record of each batch is appended to `to._made`, also if the step gives only an exception. Raise the
+        step's exception, or LoaderTimeout if the step has not come in time; after a timeout the caller may call
+        again.
         """
         if self.owner != os.getpid():
             raise Closed("this iterator belongs to the parent process; make a new one after fork")
@@ -269,7 +247,7 @@ class Preload:
             self._hand_over(arrival, to, whole)
 
     def _note_step(self, begun, there):
-        """The loop has waited from one of these times to the other; its step before is over."""
+        """Record that the loop waited from `begun` to `there` (ns); its step before ended at `begun`."""
         before, self.there = self.there, there
         core = self.steps.feed.core
         engine = core._engine
@@ -312,7 +290,7 @@ class Preload:
                 del error
 
     def stop(self):
-        """End the thread, and let go of what it has made. Safe to call twice."""
+        """End the thread, and release the batches it has made. Safe to call twice."""
         if self.owner != os.getpid():
             return
         if self.thread is not None:
@@ -368,13 +346,13 @@ def _run(steps, line):
 
 
 def _place(thread):
-    """Where a thread is, as text."""
+    """Return the file and line at which a thread is, as text."""
     frame = sys._current_frames().get(thread.ident)
     return "its end" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _forget_batches(error):
-    """Who keeps an exception does not keep a slot: our own frames in its traceback forget the batch."""
+    """Clear the batch from our own frames in the traceback: a user who keeps the exception must not keep a slot."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__") == "slipring.torch.device.mover":
             with contextlib.suppress(RuntimeError):  # it is running

@@ -1,7 +1,7 @@
-"""What slipring uses of torch without torch's promise to keep it, each name once.
+"""The private names of torch that slipring uses, each defined once.
 
-A release of torch that changes one of these breaks `tests/torch/test_private_names.py` first, which says what slipring
-needs of it. (`_core/tensor_objects`, which is below this layer, needs two more:
+If a release of torch changes one of them, `tests/torch/test_private_names.py` fails first; it says what slipring
+needs of each. (`_core/tensor_objects`, which is below this layer, needs two more:
 ``torch._C.DisableTorchFunctionSubclass`` and ``torch._nested_view_from_buffer``.)
 """
 

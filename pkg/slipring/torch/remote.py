@@ -1,4 +1,4 @@
-"""Errors in torch's words: what users of torch's loader have learned to look for."""
+"""Errors in torch's words, which users of torch's loader recognize."""
 
 import pickle
 import signal
@@ -11,8 +11,8 @@ from slipring.torch.private import KeyErrorMessage
 def rebuild(described, original=None):
     """Return the exception to raise for an error record: of the original's class, with torch's text.
 
-    As torch does it, the text has the worker's traceback; a class that takes no text becomes RuntimeError.
-    The cause is a `WorkerError` that has worker, batch number and indices.
+    As in torch, the text contains the worker's traceback, and a class that takes no text becomes RuntimeError. The
+    cause is a `WorkerError` with the worker, the batch number and the indices.
     """
     error = _made(_class(described), caught(described))
     if isinstance(error, SlipringError):
@@ -30,7 +30,7 @@ def _class(described):
 
 
 def _attributes(described):
-    """What an exception has besides its text."""
+    """Return what an exception has besides its text."""
     try:
         return vars(pickle.loads(described["pickle"]))
     except Exception:  # it was too large, or cannot be rebuilt here: the text has it all
@@ -51,7 +51,7 @@ def _made(kind, text):
 
 
 def in_torchs_words(error, timeout):
-    """Return a death or a timeout (of that many seconds) with torch's text before ours."""
+    """Return a WorkerDied or LoaderTimeout (of `timeout` seconds) with torch's text before ours."""
     if isinstance(error, WorkerDied):
         code = error.exitcode
         if code is not None and code < 0:

@@ -1,4 +1,4 @@
-"""A worker as torch's: the same seeds, the same get_worker_info(), the same sharding of data pipes."""
+"""A worker that behaves like torch's: the same seeds, get_worker_info() and sharding of data pipes."""
 
 import contextlib
 import copy
@@ -33,19 +33,13 @@ from slipring.torch.collate import collate_in_slot, default_collate, has_stock_r
 
 @dataclasses.dataclass(frozen=True)
 class TorchJob(Job):
-    """What every worker has to know.
-
-    Attributes
-    ----------
-    tracked : bool
-        Send the dataset's state along with each batch.
-    resume : dict or None
-        Worker number -> the place to go on from, in the run of that number: a later one may have its seed.
-    """
+    """What every worker needs to know, with the additions of torch's loader."""
 
     method_argument = "multiprocessing_context"
 
-    tracked: bool = False
+    tracked: bool = False  # workers send the dataset's state along with each batch
+    # Worker number -> the place from which it resumes. It holds in session `resume_run` only: a later session may
+    # have the same seed.
     resume: dict | None = None
     resume_run: int = 1
 
@@ -67,11 +61,11 @@ class TorchJob(Job):
             )
 
     def resumed(self, places):
-        """Return the same job that goes on from the workers' places."""
+        """Return the same job, resuming from the workers' places."""
         return dataclasses.replace(self, resume=places)
 
     def begun_in(self, run):
-        """Return the same job for workers that begin in that run."""
+        """Return the same job for workers that begin in session `run`."""
         return dataclasses.replace(self, resume_run=run)
 
     def place(self, fill, number):
@@ -83,9 +77,9 @@ _thread_begins = threading.Lock()
 
 
 def init_thread(worker_init_fn, number):
-    """Call `worker_init_fn` in a worker that is a thread; meanwhile torch's get_worker_info() is about this thread.
+    """Call `worker_init_fn` in a worker thread, while torch's get_worker_info() describes this thread.
 
-    torch has one answer for the whole process.
+    torch has one worker info for the whole process, so a lock admits one thread at a time.
     """
     info = get_worker_info()
     with _thread_begins:
@@ -100,7 +94,7 @@ def init_thread(worker_init_fn, number):
 
 
 class TorchWorker(Worker):
-    """See `slipring._core.worker.Worker`."""
+    """A `slipring._core.worker.Worker` that seeds, collates and sends states as torch's loader expects."""
 
     loaded = False  # its map dataset has loaded the state that it goes on from
 
@@ -168,7 +162,7 @@ class TorchWorker(Worker):
             self._make_again(fill, place.get("again", ()))
 
     def _make_again(self, fill, batches):
-        """Make once more, and drop, what a Stateful map dataset made behind the states it has loaded."""
+        """Make again, and drop, the batches that a Stateful map dataset made after the states that it has loaded."""
         if not batches:
             return
         fill.__exit__()  # the slot is for the batch that is due
@@ -214,15 +208,15 @@ class TorchWorker(Worker):
 
 
 def delivered(place):
-    """Return how many batches of the pass a worker had delivered when a state was taken."""
+    """Return how many batches of the pass a worker had delivered when the state was taken."""
     return 0 if not place or place.get("ended") else place["batches"]
 
 
 class _TrackedStream(StreamFetcher):
-    """A stream that begins where a state says, and sends its own state along with its batches.
+    """A stream that resumes where a state says, and sends its own state along with its batches.
 
-    Which batches go with a state depends on the worker's own batches since the beginning of the pass. So a resumed run
-    has the states of one that was not interrupted.
+    The worker's own count of batches since the beginning of the pass decides which batches carry a state. A resumed
+    iteration therefore has the same states as an uninterrupted one.
     """
 
     def __init__(self, number, job, place, before):
@@ -235,7 +229,7 @@ class _TrackedStream(StreamFetcher):
             self.every.go_on(self._seq(0))
 
     def _seq(self, position):
-        """Return the sequence number of the batch before `position`, if all workers have as many."""
+        """Return the sequence number of the batch before `position`, if all workers have delivered as many."""
         return (self.before + position - 1) * self.num_workers + self.number
 
     def is_due(self):

@@ -1,7 +1,7 @@
-"""Devices at the level of stream and event: what `slipring.torch.preload` needs of one, and no more.
+"""Devices at the level of streams and events, with no more than `slipring.torch.preload` needs.
 
-Two kinds serve everything: the CPU, where a batch is ready as it lies in its slot, and torch's accelerator,
-whatever it is. Tests put a third in `KINDS`: one that delays, and fails on demand.
+Two classes serve all devices: `Cpu`, where a batch is ready as it lies in its slot, and `Accelerator` for whatever
+torch supports. Tests put a third class in `KINDS`: it delays, and fails on demand.
 """
 
 import collections
@@ -20,7 +20,7 @@ _idle = collections.defaultdict(list)  # device -> streams that nobody copies on
 
 
 class Cpu:
-    """The host itself: nothing is copied, nothing has to be waited for."""
+    """The host itself: nothing is copied, and nothing has to be waited for."""
 
     copies = False
 
@@ -33,15 +33,10 @@ class Cpu:
 
 
 class Accelerator:
-    """What `torch.accelerator` speaks for: CUDA, ROCm, XPU, ...
+    """The device of `torch.accelerator`: CUDA, ROCm, XPU or another. Without an index, `device` is the current one.
 
-    Streams and events are those of the device's own module: `torch.Event` ignores ``blocking`` (torch 2.13),
-    so that who waits for one spins.
-
-    Parameters
-    ----------
-    device : torch.device
-        Without an index: the current one.
+    Streams and events come from the device's own module: `torch.Event` ignores ``blocking`` (torch 2.13), so a thread
+    that waits for one spins.
     """
 
     copies = True
@@ -53,14 +48,14 @@ class Accelerator:
         self.module = torch.get_device_module(device)
 
     def thread(self):
-        """Return a context for a thread of ours: captures of others stand, whatever it does."""
+        """Return a context for a thread of ours: nothing it does invalidates graph captures of other threads."""
         return _relaxed_capture() if self.device.type == "cuda" else contextlib.nullcontext()
 
     def take_stream(self):
-        """Return a stream to copy on, that nobody else copies on until it is given back.
+        """Return a stream to copy on; nobody else copies on it until `give_stream`.
 
-        A few go round: torch keeps freed memory for the stream that it was allocated on. Another stream for
-        each epoch would hold batches' worth of it for ever.
+        A few streams are reused: torch keeps freed memory for the stream that it was allocated on. A new stream for
+        each epoch would hold the memory of several batches for ever.
         """
         try:
             return _idle[self.device].pop()
@@ -68,46 +63,46 @@ class Accelerator:
             return self.module.Stream(self.device)
 
     def give_stream(self, stream):
-        """Let others copy on it."""
+        """Let others copy on this stream."""
         _idle[self.device].append(stream)
 
     def current_stream(self):
-        """Return the stream that the calling thread works on."""
+        """Return the calling thread's current stream."""
         return self.module.current_stream(self.device)
 
     def new_event(self):
-        """Return an event; whoever waits for it sleeps."""
+        """Return an event; on CUDA, a thread that waits for it sleeps."""
         return self.module.Event(blocking=True) if self.device.type == "cuda" else self.module.Event()
 
     @contextlib.contextmanager
     def on(self, stream):
-        """Return a context in which the device is the current one, and work goes to `stream`."""
+        """Return a context in which this device is the current one, and new work goes to `stream`."""
         # Leaving a stream sets the device of before: in a thread of ours the first one, on which CUDA then
         # makes a context, half a gigabyte for each rank. Leaving a device does so only where there is one.
         with self.module.device(self.device), self.module.stream(stream):
             yield
 
     def copy(self, tensor):
-        """Queue a copy of a host tensor, on the stream whose context this is; it is to outlive the copy."""
+        """Queue a copy of a host tensor on the context's stream; the caller keeps `tensor` until the copy is done."""
         return tensor.to(self.device, non_blocking=True)
 
     def stage(self, tensor):
-        """Return a copy in pinned memory of torch's own, which guards its reuse."""
+        """Return a copy in pinned memory of torch's own; torch guards its reuse."""
         # Not tensor.pin_memory(): it refuses what overlaps itself, and keeps gaps, for which the copy
         # from there would take another one, unpinned.
         return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
     def mark_use(self, tensor, stream):
-        """Keep the memory of a tensor of this device until what `stream` has been given by then is done."""
+        """Keep the memory of a tensor of this device until the work that `stream` has received so far is done."""
         for part in _memory_of(tensor):
             part.record_stream(stream)
 
     def owns(self, tensor):
-        """Whether a tensor lies on this device."""
+        """Return whether a tensor lies on this device."""
         return tensor.device == self.device
 
     def register(self, address, nbytes):
-        """Make host memory readable for the device; None, or why it is refused."""
+        """Make host memory readable for the device; return None, or why it is refused."""
         if self.device.type != "cuda":
             return f"{self.device.type} devices cannot register host memory"
         driver = _driver()
@@ -120,7 +115,7 @@ class Accelerator:
         return None if refused is None else f"cuMemHostRegister: {refused}"
 
     def unregister(self, address):
-        """Take a registration back; the copies from there are done."""
+        """Undo a registration; all copies from that memory must be done."""
         driver = _driver()
         code = _called(driver, self.device.index, driver.cuMemHostUnregister, _pointer(address))
         refused = _refusal(driver, code)
@@ -129,7 +124,7 @@ class Accelerator:
 
 
 def _memory_of(tensor):
-    """The strided tensors that a tensor of any layout consists of."""
+    """Return the strided tensors that a tensor of any layout consists of."""
     if tensor.is_nested:
         return [tensor.values()]
     if tensor.layout is torch.sparse_coo:
@@ -159,7 +154,7 @@ def _driver():
 
 @contextlib.contextmanager
 def _relaxed_capture():
-    """While another thread captures a graph, allocations and registrations of this one are no mistake."""
+    """Let this thread allocate and register memory while another thread captures a graph."""
     driver, mode = _driver(), ctypes.c_int(_RELAXED)
     if driver is None:
         yield
@@ -172,10 +167,10 @@ def _relaxed_capture():
 
 
 def _called(driver, index, function, *arguments):
-    """Return the code of a call for which torch's context of that device is the calling thread's.
+    """Return the code of a driver call; meanwhile torch's context of that device is current in the calling thread.
 
-    Which may have used no device yet; and whatever thread it is (that of a close(), of a garbage collection),
-    captures of others stand.
+    The thread may have used no device before: it can be one that calls close(), or one that collects garbage.
+    Whichever it is, graph captures of other threads stay valid.
     """
     device, context = ctypes.c_int(), ctypes.c_void_p()
     code = driver.cuDeviceGet(ctypes.byref(device), index)
@@ -211,10 +206,7 @@ KINDS = {"cpu": Cpu}  # device type -> class; all others are torch's accelerator
 def checked(name, value):
     """Return the `torch.device` that an argument names.
 
-    Raises
-    ------
-    TypeError, ValueError
-        It names none, in torch's words, or none that is here.
+    Raise TypeError or ValueError if it names none, in torch's words, or none that this machine has.
     """
     try:
         device = torch.device(value)
@@ -233,23 +225,20 @@ def checked(name, value):
 def accelerator():
     """Return the `torch.device` of this machine's accelerator, or None.
 
-    torch's own answer is what it was built for: "cuda", also where there is none.
+    torch's own answer is the type that it was built for: "cuda", even if the machine has none.
     """
     return torch.accelerator.current_accelerator() if torch.accelerator.device_count() else None
 
 
 def open_device(device):
-    """Return the object that speaks for a `torch.device`."""
+    """Return this module's object for a `torch.device`."""
     return KINDS.get(device.type, Accelerator)(device)
 
 
 def checked_device(given):
-    """Return the `Device` that the argument `device` of a loader stands for, with `torch.device` in it; None for None.
+    """Return the `Device` for a loader's argument `device`, with `torch.device` objects in it; None for None.
 
-    Raises
-    ------
-    TypeError, ValueError
-        See `checked`; and each names the argument, the value and the rule.
+    Raise TypeError or ValueError as `checked` does; the message names the argument, the value and the rule.
     """
     if given is None:
         return None

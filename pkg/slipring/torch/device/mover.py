@@ -20,50 +20,27 @@ _RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
 
 class Moved:
-    """A batch on its device, as soon as `event` is over.
-
-    Attributes
-    ----------
-    value : batch
-    place : object
-        Of `slipring.torch.device.cuda`.
-    tensors : list of torch.Tensor
-        All in `value` that the copying stream has allocated.
-    event : object or None
-        None: it is there.
-    """
+    """A batch that is on its device, `place`, once `event` has completed; None: it is there already."""
 
     __slots__ = ("event", "place", "tensors", "value")
 
     def __init__(self, value, place, tensors=(), event=None):
+        # tensors: all in `value` that the copying stream has allocated
         self.value, self.place, self.tensors, self.event = value, place, tensors, event
 
 
 class Mover:
-    """Brings batches to devices.
+    """Copies of batches to `places`, which are objects of `slipring.torch.device.cuda`.
 
-    Parameters
-    ----------
-    places : list
-        Of `slipring.torch.device.cuda`.
-    memory_format : torch.memory_format or None
-        Of leaves with as many dimensions as it is meant for.
-    transform : callable or None
-        Of the batch on the device.
-    non_blocking : bool
-        Hand a batch out once the caller's stream is ordered after the copy; else when the copy is done.
-    count : DeviceCounters
-
-    Attributes
-    ----------
-    host : object or None
-        Which of the places registers memory; None if all are the CPU.
-    pins : RegisteredSlots or None
-        Of the segment that the batches lie in; None: they lie elsewhere.
+    `memory_format` applies to leaves with as many dimensions as it is meant for; `transform` receives the batch on
+    the device. With `non_blocking`, a batch is handed out once the caller's stream is ordered after the copy, else
+    when the copy is done. `count` is a `DeviceCounters`.
     """
 
     def __init__(self, places, memory_format, transform, non_blocking, count):
+        # pins: the RegisteredSlots of the segment in which the batches lie; None: they lie elsewhere
         self.places, self.count, self.pins = places, count, None
+        # The device that registers memory; None if all are the CPU.
         self.host = next((place for place in places if place.copies), None)
         self.n_copying = sum(place.copies for place in places)
         self.memory_format, self.transform, self.non_blocking = memory_format, transform, non_blocking
@@ -72,19 +49,19 @@ class Mover:
         self.follow_caller()
 
     def _stream(self, place):
-        """Take a stream for as long as there is this object, or a thread that has it."""
+        """Take a stream for the lifetime of this object; a thread that refers to the object extends it."""
         stream = place.take_stream()
         weakref.finalize(self, place.give_stream, stream).atexit = False
         return stream
 
     def follow_caller(self):
-        """Order what is copied from now on after what the caller's streams have been given so far."""
+        """Order later copies after the work that the caller's streams have received so far."""
         for place, stream in zip(self.places, self.streams, strict=True):
             if stream is not None:
                 stream.wait_stream(place.current_stream())
 
     def copy_to_device(self, number, value, slot):
-        """Return a batch as `Moved` to that one of the places; it lies in `slot`, -1 for elsewhere."""
+        """Return a batch as `Moved` to the place of that number; `slot` is where the batch lies, -1 for no slot."""
         place, stream = self.places[number], self.streams[number]
         if not place.copies:
             if self.pins is not None and slot in self.pins.registered:
@@ -126,7 +103,7 @@ class Mover:
         return leaf.contiguous(memory_format=self.memory_format)
 
     def hand_over(self, moved):
-        """Return a batch to the caller, whose current stream it is for."""
+        """Return a batch, ordered for the caller's current stream."""
         if moved.event is None:
             return moved.value
         current = moved.place.current_stream()
@@ -139,7 +116,7 @@ class Mover:
         return moved.value
 
     def _hold_back(self, place, current):
-        """Wait until the caller's stream is done with all but the last batches that it was given."""
+        """Wait until the caller's stream is done with all but the last `LAG` batches that it was given."""
         event, handed = place.new_event(), self.handed[place]
         event.record(current)
         handed.append(event)
@@ -147,18 +124,18 @@ class Mover:
             handed.popleft().synchronize()
 
     def make_room(self):
-        """Give back slots that have been copied from, before another batch is asked for."""
+        """Release slots that have been copied from, before another batch is requested."""
         if self.pins is not None:
             self.pins.make_room(self.n_copying)
 
     def finish(self):
-        """Wait for all copies, and give back their slots."""
+        """Wait for all copies, and release their slots."""
         if self.pins is not None:
             self.pins.finish()
 
 
 def _copied(leaf):
-    """A leaf that is no view of a pinned slot: copies from there by others are not guarded."""
+    """Return a leaf that is no view of a pinned slot: nothing guards a copy that others make from there."""
     if isinstance(leaf, torch.Tensor):
         return leaf.detach().clone().requires_grad_(leaf.requires_grad)
     return leaf if type(leaf) in _PLAIN else copy.deepcopy(leaf)
@@ -172,12 +149,12 @@ def _is_strided(tensor):
 
 
 def has_to(value):
-    """Whether an object moves itself, as a PackedSequence or a tokenizer's batch does."""
+    """Return whether an object moves itself, as a PackedSequence or a tokenizer's batch does."""
     return callable(getattr(value, "to", None)) and not isinstance(value, type)
 
 
 def each_leaf(value, function):
-    """Return the same structure with `function` of each leaf; what moves itself is one, text too."""
+    """Return the same structure with `function` applied to each leaf; text and self-moving objects are leaves."""
     if isinstance(value, (torch.Tensor, str, bytes, np.ndarray)) or has_to(value):
         return function(value)
     kind = type(value)
@@ -199,7 +176,7 @@ def each_leaf(value, function):
 
 
 def _filled(like, made):
-    """`made` as the type of `like`, an odd kind of mapping or sequence, with what else it knows."""
+    """Return `made` as the type of `like`, an unusual mapping or sequence, with the other attributes of `like`."""
     clone = copy.copy(like)
     if isinstance(made, dict) and hasattr(clone, "update"):
         clone.update(made)  # an OrderedDict, a defaultdict
@@ -214,7 +191,7 @@ _NO_PLACE = (str, bytes, int, float, type(None), type, np.ndarray, types.ModuleT
 
 
 def tensors_in(value):
-    """Return all tensors that a batch refers to, those in the attributes of its objects too."""
+    """Return all tensors that a batch refers to, including those in the attributes of its objects."""
     found, seen, todo = [], set(), [value]
     while todo:
         item = todo.pop()

@@ -1,4 +1,4 @@
-"""Batches of any iteration on a device: what adapters other than torch's need of preload."""
+"""The batches of any iteration on a device: what adapters other than torch's need of preload."""
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from slipring.torch.preload import Feed, Preload, Steps
 def as_tensors(batch):
     """Return a batch whose arrays are tensors over the same memory; text and objects stay as they are.
 
-    What torch does not take as it lies (read-only, unaligned, of another byte order, with negative strides)
-    is copied. Arrays of types that torch has not stay arrays.
+    An array that torch cannot use in place (read-only, unaligned, of another byte order, with negative strides) is
+    copied. Arrays of a dtype that torch lacks stay arrays.
     """
     return each_leaf(batch, _as_tensor)
 
@@ -29,7 +29,7 @@ def _as_tensor(leaf):
 
 
 class TensorFeed(Feed):
-    """What an iteration gives, arrays as tensors; see `slipring.torch.preload.Feed`."""
+    """A `slipring.torch.preload.Feed` that gives arrays as tensors."""
 
     def __call__(self):
         batch, slot, note = super().__call__()
@@ -37,14 +37,10 @@ class TensorFeed(Feed):
 
 
 class OnDevice:
-    """An iteration's batches, the next of which is on a device, or ready on the CPU, before it is asked for.
+    """An iteration's batches on one device; the next are copied there, or ready on the CPU, before they are requested.
 
-    Parameters
-    ----------
-    device : Device
-        As `slipring.torch.device.cuda.checked_device` returns it, with one device.
-    feed : Feed
-        Of an iteration that has begun. The limit for its waiting counts for `next` from now on.
+    `device` is as `slipring.torch.device.cuda.checked_device` returns it. `feed` is of an iteration that has begun;
+    the limit for its waiting counts for `next` from now on.
     """
 
     def __init__(self, device, feed):
@@ -61,7 +57,7 @@ class OnDevice:
         return self
 
     def __next__(self):
-        """Return the next batch, for the caller's current stream; errors as `Preload.next` raises them."""
+        """Return the next batch, ordered for the caller's current stream; errors as `Preload.next` raises them."""
         while True:
             if self._ready is None:
                 self._preload.next(self, whole=False)

@@ -1,4 +1,4 @@
-"""Slots as pinned memory: registered with the device, and not given back while it reads from them."""
+"""Slots as pinned memory: registered with the device, and not released while it reads from them."""
 
 import collections
 import contextlib
@@ -9,16 +9,11 @@ COPIES = 2
 
 
 class RegisteredSlots:
-    """The slots of one segment that devices copy from; it lives as long as they do.
+    """The slots of one segment that devices copy from; it lives as long as the segment.
 
-    No view of a registered slot is handed out: torch guards ``x.to(device, non_blocking=True)`` only where it
-    has pinned the memory itself, and the slot would be filled anew under the copy.
-
-    Parameters
-    ----------
-    ring : Ring
-    host : object
-        Of `slipring.torch.device.cuda`: who registers. What is registered, every device of that kind can read.
+    No view of a registered slot is handed out. torch guards ``x.to(device, non_blocking=True)`` only if it has pinned
+    the memory itself, so the slot would be refilled during the copy. `host` is the object of
+    `slipring.torch.device.cuda` that registers; every device of its type can read what it has registered.
     """
 
     def __init__(self, ring, host):
@@ -32,13 +27,13 @@ class RegisteredSlots:
 
     @property
     def registered_bytes(self):
-        """int: of all slots."""
+        """int: bytes registered, of all slots."""
         return sum(nbytes for _, nbytes in list(self.registered.values()))
 
     def cover(self, slot):
-        """Register all memory that a slot has by now, and return it as a range; an empty one if it cannot be.
+        """Register all memory that a slot has now; return its addresses as a range, an empty one if refused.
 
-        Nothing is being copied from there: the slot has just been taken.
+        No copy reads from there, because the slot has just been taken.
         """
         address, nbytes = self.ring.slot_memory(slot)
         with self.lock:
@@ -64,23 +59,23 @@ class RegisteredSlots:
                 self.release(0)
 
     def make_room(self, devices):
-        """Before a batch is taken: give up what has been copied, and wait where slots would become few."""
+        """Before a batch is taken, release what has been copied, and wait if free slots would become few."""
         self.release(min(COPIES * devices - 1, max(0, self.ring.n_slots - 3)))
 
     def release(self, keep):
-        """Give up what has been copied; wait until no more than `keep` batches are in flight."""
+        """Release what has been copied; wait until no more than `keep` batches are in flight."""
         with self.lock:
             while self.in_flight and (len(self.in_flight) > keep or self.in_flight[0][0].query()):
                 self.in_flight[0][0].synchronize()
                 self.in_flight.popleft()
 
     def finish(self):
-        """Wait for all copies, and give up what they read. In any thread: captures of graphs stand."""
+        """Wait for all copies, and release what they read. Any thread may call it: captures of graphs stay valid."""
         with self.host.thread():
             self.release(0)
 
     def close(self):
-        """Wait for the copies, and take all registrations back: the segment may go."""
+        """Wait for the copies, and undo all registrations: afterwards the segment may be unmapped."""
         with self.lock:
             self.closed = True
             # A device that has failed says so at every call; what it was told last has been raised already.

@@ -1,4 +1,4 @@
-"""Accelerate makes loaders anew from a table of arguments; while ours is installed, it has ours as well."""
+"""Our arguments in the table from which Accelerate recreates loaders, while our loader is installed."""
 
 import functools
 import sys
@@ -15,7 +15,7 @@ _undo = None  # takes back what `extend` has changed
 
 
 def extend():
-    """Have Accelerate keep our arguments, if it has been imported."""
+    """Make Accelerate keep our arguments, if it has been imported."""
     global _undo
     client = sys.modules.get("accelerate.data_loader")
     table = getattr(client, "_PYTORCH_DATALOADER_KWARGS", None)
@@ -33,7 +33,7 @@ def extend():
 
 
 def restore():
-    """Take back what `extend` has changed, where nobody else has changed it since."""
+    """Undo `extend`, except for what somebody else has changed since."""
     global _undo
     with _lock:
         if _undo is not None:
@@ -50,9 +50,9 @@ def _take_back(table, added, adapter, init, ours):
 
 
 def _for_torchdatas_too(init, added):
-    """Its adapter makes torchdata's loader of the same arguments, on demand: that one has none of ours.
+    """Return the adapter's `init`, wrapped: on demand it makes torchdata's loader from the same arguments.
 
-    Ours gets them by their own names.
+    torchdata's loader gets none of our arguments; our loader gets them by their own names.
     """
 
     @functools.wraps(init)

@@ -109,7 +109,7 @@ def uninstall() -> None:
 
 
 def _namespaces():
-    """(module, its globals) of all modules but ours, without waking those that load on first use."""
+    """Yield (module, its globals) of all modules but ours, without triggering those that load on first use."""
     for key, module in list(sys.modules.items()):
         if key.partition(".")[0] != "slipring" and issubclass(type(module), types.ModuleType):
             yield module, object.__getattribute__(module, "__dict__")
@@ -120,7 +120,7 @@ def _names_of(cls, namespace):
 
 
 def _steps_over(namespace, name):
-    """Whether a class derived from torch's says ``super(DataLoader, self)``: that must be its true base."""
+    """Return whether a class derived from torch's says ``super(DataLoader, self)``: that must be its true base."""
     for cls in _all_below(Stock):
         for function in vars(cls).values():
             if isinstance(function, types.FunctionType) and function.__globals__ is namespace:
@@ -130,7 +130,7 @@ def _steps_over(namespace, name):
 
 
 def _tell_of_derived():
-    """Warn of classes that were derived from torch's, once of each: they go on as torch's."""
+    """Warn once of each class that was derived from torch's: it continues to make torch's loaders."""
     derived = [
         cls
         for cls in _all_below(Stock)
@@ -155,9 +155,9 @@ def _all_below(cls):
 
 
 def _imported_meanwhile():
-    """(namespace, name) where ours is by ``from torch.utils.data import DataLoader`` since `install`.
+    """Yield (namespace, name) bound to our class by ``from torch.utils.data import DataLoader`` since `install`.
 
-    Only the source tells it from ``from slipring.torch import DataLoader``, which stays.
+    Only the source distinguishes it from ``from slipring.torch import DataLoader``, which stays.
     """
     known = {(id(namespace), name) for namespace, name in _changed}
     for module, namespace in _namespaces():
@@ -170,7 +170,7 @@ def _imported_meanwhile():
 
 
 def _origins(module):
-    """Which modules each name of a module is imported from, by its source."""
+    """Return which modules each name of a module is imported from, according to its source."""
     try:
         tree = ast.parse(inspect.getsource(module))
     except (OSError, TypeError, SyntaxError):
@@ -185,7 +185,7 @@ def _origins(module):
 
 
 def _reduce_stock(loader):
-    """Pickle a loader of torch's class, which pickle would look for where ours is now."""
+    """Pickle a loader of torch's class; pickle would look for that class where ours is now."""
     _, _, *state = object.__reduce_ex__(loader, 2)
     return _blank_stock, (), *state
 

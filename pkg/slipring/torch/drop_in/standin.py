@@ -17,11 +17,12 @@ Stock = torch.utils.data.DataLoader
 
 
 class StandIn(abc.ABCMeta):
-    """While `installed`, the class that has it directly on torch's counts all of torch's loaders as its own.
+    """The metaclass of our loader: while `installed`, instance checks also accept torch's loaders.
 
-    Clients ask ``isinstance(loader, torch.utils.data.DataLoader)`` and mean loaders from before, and classes
-    derived from torch's, too. An ABCMeta, so that ``class Mine(DataLoader, SomeABC)`` stays possible; whose
-    registry of virtual subclasses is not used, since what it remembers cannot be forgotten.
+    Only the class derived directly from torch's accepts them. Clients that ask
+    ``isinstance(loader, torch.utils.data.DataLoader)`` also mean earlier loaders and classes derived from torch's. It
+    is an ABCMeta, so that ``class Mine(DataLoader, SomeABC)`` stays possible. Its registry of virtual subclasses is
+    not used, because what the registry remembers cannot be forgotten.
     """
 
     installed: bool = False
@@ -39,7 +40,7 @@ class StandIn(abc.ABCMeta):
                     setattr(cls, attribute, _for_either(own, theirs, attribute == "__init__"))
 
     def extras(cls) -> dict[str, Any]:
-        """{name: default} of the arguments that torch's class does not have."""
+        """Return {name: default} of the arguments that torch's class does not have."""
         theirs = inspect.signature(Stock.__init__).parameters
         ours = inspect.signature(cls.__init__).parameters
         return {name: p.default for name, p in ours.items() if name not in theirs}
@@ -51,7 +52,7 @@ class StandIn(abc.ABCMeta):
         return type.__subclasscheck__(cls.__seen(), subclass)
 
     def __subclasses__(cls) -> list[type]:
-        """Lightning walks these to make classes derived from torch's loader reproducible."""
+        """Return the subclasses, which Lightning walks to make classes derived from torch's loader reproducible."""
         own = type.__subclasses__(cls)
         if cls.__seen() is Stock:
             own += [sub for sub in type.__subclasses__(Stock) if sub is not cls]
@@ -62,8 +63,10 @@ class StandIn(abc.ABCMeta):
 
 
 def _for_either(own, theirs, is_init):
-    """`own`, and `theirs` for loaders that are torch's: a class derived from torch's loader before
-    `install` may call ``torch.utils.data.DataLoader.__init__(self, ...)``, by a name that is ours by now.
+    """Return a method that calls `own`, but `theirs` for a loader that is torch's.
+
+    A class derived from torch's loader before `install` may call ``torch.utils.data.DataLoader.__init__(self, ...)``,
+    by a name that is ours by now.
     """
 
     @functools.wraps(own)

@@ -1,4 +1,4 @@
-"""Asking user code for its state when it is needed, instead of with every batch."""
+"""State queries to user code when the state is needed, instead of with every batch."""
 
 import contextlib
 import copy
@@ -8,7 +8,7 @@ import threading
 
 
 def copied(value):
-    """Return a copy that does not change with the original; what cannot be copied, as it is."""
+    """Return a copy that does not change with the original, or `value` itself if it cannot be copied."""
     for copy_of in (lambda: pickle.loads(pickle.dumps(value)), lambda: copy.deepcopy(value)):
         with contextlib.suppress(Exception):
             return copy_of()
@@ -16,12 +16,9 @@ def copied(value):
 
 
 class Making:
-    """User code is at work, in one thread, whose state another thread may ask for, when it is at rest.
+    """A lock between the thread in which user code makes a batch and a thread that queries the code's state.
 
-    Attributes
-    ----------
-    lock : RLock
-        Held while `busy` is set.
+    `lock` is held while `busy` is set.
     """
 
     def __init__(self):
@@ -29,12 +26,10 @@ class Making:
 
     @contextlib.contextmanager
     def at_rest(self):
-        """Wait for another thread to have made what it makes.
+        """Wait until no other thread makes a batch.
 
-        Raises
-        ------
-        RuntimeError
-            This thread itself is at it: a signal's handler asks, or the dataset.
+        Raise RuntimeError if this thread makes one: then a signal handler, the dataset or the sampler asks for the
+        state.
         """
         if self.pid != os.getpid():  # a forked child, in which no other thread will open the lock
             yield

@@ -1,9 +1,10 @@
-"""Going on with other ranks, or another batch size: by the position in the order of all ranks.
+"""Resuming with other ranks, or another batch size, by the position in the order of all ranks.
 
 A step is a batch of every rank: the next ``world_size * batch_size`` samples of one order, of which each rank takes
-every `world_size`-th. `slipring.BatchSampler` and torch's DistributedSampler divide it so. Training ranks are at the
-same step, hence one rank's state says for all how many samples have been delivered. A stream has no such order: what
-is left of it only all ranks' states together say, and only a dataset that can divide it anew (``rest_of``).
+every `world_size`-th. `slipring.BatchSampler` and torch's DistributedSampler divide the order in this way. Training
+ranks are at the same step, so one rank's state says how many samples all ranks have delivered. A stream has no such
+order. Only the states of all ranks together say what is left of it, and only a dataset that has ``rest_of`` can
+divide that again.
 """
 
 import numbers
@@ -24,13 +25,10 @@ ADVICE = "Resume with as many ranks and the same batch size, or from a state of 
 
 
 def divided(loader):
-    """Return how samples are divided among ranks, for a state; None: nobody says.
+    """Return how samples are divided among ranks, as a dict for a state; None: nothing says it.
 
-    Returns
-    -------
-    dict or None
-        "by": what divides them, "rank" (the loader's `rank=`, if that was given), "world_size"; of map datasets also
-        "batch_size" and "in_order".
+    "by" is what divides them, "rank" the loader's `rank=` if that was given; "world_size" follows, and for map
+    datasets "batch_size" and "in_order".
     """
     if loader._dataset_kind:
         return _of_a_stream(loader.dataset, loader.rank)
@@ -59,7 +57,7 @@ def _of_a_stream(dataset, given):
 
 
 def _by(source):
-    """What divides samples in the way that can be gone on with; else the class's own name, in a list."""
+    """Return the name of a division that a resumed loader can continue; else the class's own name, in a list."""
     if isinstance(source, BatchSampler):
         return "BatchSampler"
     kind = type(source)
@@ -71,10 +69,8 @@ def _by(source):
 def share(loader):
     """Return this rank's `slipring._core.seeding.Share` of each step, with ``rng="sample"``; else None.
 
-    Raises
-    ------
-    ValueError
-        Nothing says at which position of all ranks' order a sample is, or there are no single samples.
+    Raise ValueError if nothing says at which position of all ranks' order a sample is, or if there are no single
+    samples.
     """
     if loader.rng != "sample":
         return None
@@ -94,22 +90,19 @@ def share(loader):
 
 
 def places_of(state):
-    """Return {number: place} of the workers of which a state says something."""
+    """Return {number: place} of the workers that a state describes."""
     return {number: place for number, place in enumerate(state["workers"]) if place is not None}
 
 
 def in_turn(places):
-    """Return the places of {number: place} in a tuple by the workers' numbers; None: nothing is known of it."""
+    """Return the places of {number: place} as a tuple by worker number; None: nothing is known of that worker."""
     return tuple(map(places.get, range(max(places, default=-1) + 1)))
 
 
 def moved(loader, state):
-    """Return a state as this rank goes on from it: at the same position, in its own batches.
+    """Return a state as this rank resumes from it: at the same position, in its own batches.
 
-    Raises
-    ------
-    ValueError
-        That cannot be; the message says what cannot.
+    Raise ValueError if that is impossible; the message says why.
     """
     source, place = source_of(loader)[0], saved_state_of(state).get("sampler_iterator")
     if isinstance(source, BatchSampler) and isinstance(place, Mapping):
@@ -141,7 +134,7 @@ def moved(loader, state):
 
 
 def _division_of(state):
-    """How a state's samples were divided; of our sampler that says so itself, also in torchdata's states."""
+    """Return how a state's samples were divided. `slipring.BatchSampler` says so itself, also in torchdata's states."""
     place, ranks = saved_state_of(state).get("sampler_iterator"), state["ranks"]
     if isinstance(place, Mapping) and {"position", "batch_size", "world_size"} <= place.keys():
         in_order = True if ranks is None else ranks["in_order"]
@@ -150,7 +143,7 @@ def _division_of(state):
 
 
 def _are_alike(then, now):
-    """Whether a state can be gone on with as it is; also where either sampler knows of one rank at most."""
+    """Return whether a state fits as it is. If one division is unknown, the other must be of a single rank."""
     if then is None or now is None:
         return (then or now or {"world_size": 1})["world_size"] == 1
     same_order = then["by"] == now["by"] or not isinstance(now["by"], str)
@@ -206,25 +199,15 @@ def _check_stream(dataset, then, now):
 
 
 def can_divide(dataset):
-    """Whether a stream can say what is left of it; see `docs/elastic.md`."""
+    """Return whether a stream can say what is left of it; see `docs/elastic.md`."""
     return callable(getattr(dataset, "rest_of", None))
 
 
 def joined(loader, header, states):
-    """Return one state of all ranks' states.
+    """Return one state for the states of all ranks, which may come in any order.
 
-    Parameters
-    ----------
-    loader : DataLoader
-    header : dict
-        What the loader's own states begin with.
-    states : list of dict
-        In any order.
-
-    Raises
-    ------
-    TypeError, ValueError
-        They are not all ranks' states of one moment, or the dataset cannot divide what they leave.
+    `header` is what the loader's own states begin with. Raise TypeError or ValueError if these are not all ranks'
+    states of one moment, or if the dataset cannot divide what they leave.
     """
     if not states or not all(isinstance(state, Mapping) and "slipring" in state for state in states):
         raise TypeError(
@@ -273,7 +256,7 @@ def _joined_streams(loader, header, states):
 
 
 def _worker_states(state):
-    """What each worker of a rank has said of its place; None: it has delivered nothing."""
+    """Return what each worker of a rank has reported of its place; None: it has delivered nothing."""
     places = places_of(state)
     found = []
     for number in range(max(1, state["num_workers"])):

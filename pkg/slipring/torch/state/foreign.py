@@ -7,25 +7,14 @@ from slipring.torch.state.order import as_state, as_text, generator_of, saved_st
 
 
 def is_theirs(state):
-    """Whether torchdata's loader has made this state."""
+    """Return whether torchdata's loader has made this state."""
     return "_iterator_finished" in state and ("_snapshot" in state or "_num_yielded" in state)
 
 
 def translated(loader, header, state):
-    """Return the state in our own form.
+    """Return torchdata's state in our own form; `header` is what the loader's own states begin with.
 
-    Parameters
-    ----------
-    loader : DataLoader
-    header : dict
-        What the loader's own states begin with.
-    state : dict
-        torchdata's.
-
-    Raises
-    ------
-    ValueError
-        It does not say enough; the message says what is missing.
+    Raise ValueError if the state does not say enough; the message names the missing part.
     """
     snapshot = state.get("_snapshot")
     main = snapshot["_main_snapshot"] if snapshot else state
@@ -59,7 +48,7 @@ def _refuse(lag, what):
 
 
 def _places(workers):
-    """Where each worker was, as far as its dataset or iterator says so."""
+    """Return where each worker was, as far as its dataset or iterator says so."""
     places = {}
     for worker in workers:
         fetcher = worker.get("fetcher_state") or {}
@@ -73,7 +62,7 @@ def _places(workers):
 
 
 def _order(loader, main, lag, finished):
-    """What the state says about the sampler, or about the generator of torchdata's own random one."""
+    """Return what the state says about the sampler, or about the generator of torchdata's own random sampler."""
     saved_state, over = main.get("_sampler_iter_state"), finished
     if isinstance(saved_state, dict) and "samples_yielded" in saved_state:  # of torchdata's batching
         over = finished or bool(saved_state["samples_yielded"] % (source_of(loader)[1] or 1))
@@ -96,7 +85,7 @@ def _order(loader, main, lag, finished):
 
 
 def _after_an_epoch(loader, begun):
-    """Where the generator that an epoch began with is at its end; None: it is torch's global one."""
+    """Return the generator's state after an epoch that started at `begun`; None: it is torch's global generator."""
     generator = generator_of(loader)
     if generator is None:
         return None
@@ -115,10 +104,7 @@ def _after_an_epoch(loader, begun):
 def in_their_form(loader, state):
     """Return a state of this loader as torchdata 0.11 saves it.
 
-    Raises
-    ------
-    ValueError
-        torchdata's form cannot say it; the message says what.
+    Raise ValueError if torchdata's form cannot express it; the message says what.
     """
     count, places = state["num_workers"], places_of(state)
     _check_theirs(state, places)
@@ -198,7 +184,7 @@ def _their_order(loader, state, yielded):
 
 
 def _generator_of_an_epoch(loader, state):
-    """Return the state of the generator that the epoch's order is drawn from: of the next one, after an epoch's end.
+    """Return the state of the generator that draws the epoch's order; after an epoch's end, that of the next epoch.
 
     None: torch's global generator decides it when the epoch begins.
     """

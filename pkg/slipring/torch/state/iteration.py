@@ -1,7 +1,7 @@
-"""Where an iteration is, and how the next one goes on from there.
+"""The position of an iteration, and how the next one resumes there.
 
-The protocol is torchdata's: ``state_dict()`` and ``load_state_dict()`` of the loader, and of a dataset, its
-iterator or a sampler that have them (``Stateful``).
+The protocol is torchdata's: ``state_dict()`` and ``load_state_dict()`` of the loader, and of a dataset, its iterator
+or a sampler that have them (``Stateful``).
 """
 
 import copy
@@ -57,17 +57,11 @@ _NOTHING = {
 
 
 class TrackedPlan(StreamPlan):
-    """A `slipring._core.source.StreamPlan` that keeps what the workers' streams say at their end.
-
-    Attributes
-    ----------
-    ends : dict
-        Number -> the states as bytes, or None.
-    """
+    """A `slipring._core.source.StreamPlan` that keeps the states of the workers' streams at their end."""
 
     def __init__(self, num_workers, in_order, first):
         super().__init__(num_workers, in_order, first)
-        self.ends = {}
+        self.ends = {}  # worker number -> the states as bytes, or None
 
     def ended(self, worker, last):
         super().ended(worker, last)
@@ -76,54 +70,38 @@ class TrackedPlan(StreamPlan):
 
 
 class Place:
-    """Where one worker is.
-
-    Parameters
-    ----------
-    saved_state : dict, optional
-        What a state says of it.
-
-    Attributes
-    ----------
-    batches : int
-        Batches and exceptions delivered.
-    states
-        What dataset and iterator have said of themselves last: as a worker has sent it, as bytes; else the
-        very dict; or the exception that came instead; or None.
-    ended : bool
-        Those are of the epoch before.
-    since, missed : int
-        Batches delivered since then; exceptions delivered behind the last of those.
-    again, missed_lists : list
-        The same of a map dataset, whose worker must read again: [sequence number, indices] of each.
-    """
+    """The position of one worker; `saved_state` is what a state says of it."""
 
     def __init__(self, saved_state=None):
         saved_state = saved_state or {}
-        self.batches = saved_state.get("batches", 0)
-        self.ended = bool(saved_state.get("ended"))
+        self.batches = saved_state.get("batches", 0)  # batches and exceptions delivered
+        self.ended = bool(saved_state.get("ended"))  # the states are of the epoch before
         self.put(copied(saved_state.get("states")))
         self.since, self.again = saved_state.get("since", 0), list(saved_state.get("again", ()))
 
     def put(self, states):
-        """Have these be the latest states."""
+        """Make these the latest states."""
+        # What dataset and iterator last reported: bytes as a worker sent them, the dict itself, the exception that
+        # came instead, or None.
         self.states = states
+        # Batches delivered since those states, and exceptions delivered after the last of these batches.
         self.since = self.missed = 0
+        # The same for a map dataset, whose worker must read again: [sequence number, indices] of each.
         self.again, self.missed_lists = [], []
 
     def passed(self, asked):
-        """Note a batch that came without states; `asked`: [sequence number, indices] of a map dataset."""
+        """Record a batch that came without states; `asked`: [sequence number, indices] of a map dataset, else None."""
         self.since, self.missed = self.since + self.missed + 1, 0
         if asked is not None:
             self.again = [*self.again, *self.missed_lists, asked]  # another list: see `Positions.after`
             self.missed_lists = []
 
     def plain(self):
-        """Return it as plain values."""
+        """Return the place as plain values, with its states unpickled."""
         return {**self.raw(), "states": _unpickled(self.states)}
 
     def raw(self):
-        """Return the same, with the states as they are here."""
+        """Return the place as plain values, with its states as they are here."""
         behind = self.since + self.missed  # also exceptions: they are raised again, and dropped
         again = [*self.again, *self.missed_lists]
         return {
@@ -150,14 +128,9 @@ def _unpickled(states):
 
 
 class Positions:
-    """How far each worker has come.
+    """How far each worker has come: according to `resume`, a state, or else to `before`.
 
-    Parameters
-    ----------
-    resume : dict, optional
-        A state.
-    before : dict
-        Number -> the place of a worker that lives on from an epoch which has ended, see `ended_places`.
+    `before` is {number: place} of the workers that live on from an epoch that has ended, see `ended_places`.
     """
 
     def __init__(self, resume, before):
@@ -173,9 +146,9 @@ class Positions:
         return self.workers.setdefault(number, Place())
 
     def after(self, number, states, asked=None):
-        """Return a worker's Place behind one more batch, which came with `states` or None.
+        """Return a worker's Place after one more batch, which came with `states` or None; `asked`: see `Place.passed`.
 
-        What is here stays as it is: a handler that raises leaves nothing half done. `asked`: see `Place.passed`.
+        The stored Place does not change, so that a signal handler that raises leaves nothing half done.
         """
         place = copy.copy(self.at(number))
         place.batches, place.ended = place.batches + 1, False
@@ -186,18 +159,18 @@ class Positions:
         return place
 
     def failed(self, number):
-        """Note that an exception has come in a batch's place: it counts as one."""
+        """Record that an exception has come in a batch's place: it counts as a batch."""
         place = self.at(number)
         place.batches += 1
         place.missed += 1
         self.last = number
 
     def lost(self, number, asked):
-        """Note the same of a map dataset: its next state may be of behind the exception."""
+        """Record the same for a map dataset, whose next state may be from after the exception."""
         self.at(number).missed_lists.append(asked)
 
     def put(self, number, states):
-        """Have these be the worker's latest states, with no batch."""
+        """Make these the worker's latest states, without a batch."""
         place = self.at(number)
         place.ended = False
         place.put(states)
@@ -210,7 +183,7 @@ class Positions:
         }
 
     def ended(self):
-        """Return `ended_places` of an epoch that has just ended: not yet unpickled, which may fail."""
+        """Return `ended_places` of an epoch that has just ended; the states stay pickled, as unpickling may fail."""
         return _ended({number: place.raw() for number, place in self.workers.items()})
 
 
@@ -218,7 +191,7 @@ class Positions:
 
 
 def initial(loader):
-    """Return the state of an iteration that has not begun; what is Stateful says how it begins."""
+    """Return the state of an iteration that has not begun; Stateful objects say how it begins."""
     source = source_of(loader)[0]
     state = {
         **header(loader),
@@ -234,14 +207,14 @@ def _says_how_it_begins(thing):
 
 
 def _own_place(dataset):
-    """The place of this process, which reads the dataset itself."""
+    """Return the place of this process, which reads the dataset itself."""
     if not _says_how_it_begins(dataset):
         return ()
     return ({"batches": 0, "states": {"dataset": dataset.state_dict()}},)
 
 
 def header(loader):
-    """Return a state that says what is to be loaded, and nothing of where that is."""
+    """Return a state that describes the loader, without a position."""
     return {
         **_NOTHING,
         "slipring": FORMAT,
@@ -253,17 +226,17 @@ def header(loader):
 
 
 def _batch_size(loader):
-    """Indices, or samples, per batch; 0: there are no batches; None: it is a batch sampler's own."""
+    """Return the indices, or samples, per batch; 0: there is no batching; None: a batch sampler decides."""
     return source_of(loader)[1] or (None if loader._auto_collation else 0)
 
 
 def next_epochs_rng(generator):
-    """Return the state of the generator that the next epoch draws from; None: torch's global one."""
+    """Return the state of the generator that the next epoch draws from; None: torch's global generator."""
     return None if generator is None else as_text(generator.get_state())
 
 
 def begin_next_epoch(loader, state):
-    """Put the generator where a finished epoch has left it, and have a Stateful sampler end that epoch."""
+    """Set the generator to where a finished epoch has left it, and let a Stateful sampler end that epoch."""
     end_epoch_before(loader, state)
     text = state["rng_next"]
     if text is None:
@@ -276,10 +249,10 @@ def begin_next_epoch(loader, state):
 
 
 def ended_places(loader, state):
-    """Return {number: place} of the workers at the end of an epoch, where the state is one of that kind.
+    """Return {number: place} of the workers at the end of an epoch, if the state was taken there; else {}.
 
-    Datasets that live on from epoch to epoch load it, as they have it without an interruption. With
-    another number of workers nothing of it can hold.
+    Datasets that live on from epoch to epoch load these states, and so have what they have without an interruption.
+    With another number of workers none of them can hold.
     """
     if state is None or not state["finished"] or state["num_workers"] != loader.num_workers:
         return {}
@@ -307,20 +280,14 @@ def loadable(places):
 
 
 def workers_of(state):
-    """Return how many workers a state needs, because each one's place is its own; 0: any number."""
+    """Return how many workers a state needs, because each place is one worker's own; 0: any number."""
     if not isinstance(state, Mapping) or (state.get("kind") != "stream" and not state.get("workers")):
         return 0
     return state.get("num_workers", 0)
 
 
 def checked(loader, state):
-    """Return the state to go on from, in our own form.
-
-    Raises
-    ------
-    AssertionError, TypeError, ValueError
-        See `DataLoader.load_state_dict`.
-    """
+    """Return the state to resume from, in our own form. Errors are those of `DataLoader.load_state_dict`."""
     start = header(loader)
     if isinstance(state, (list, tuple)):
         state = elastic.joined(
@@ -359,7 +326,7 @@ def checked(loader, state):
 
 
 def _whole(state):
-    """Return a state with all keys and its tuples, which JSON, for instance, makes lists."""
+    """Return a state with all keys, and with tuples where a format such as JSON has made them lists."""
     state = {**_NOTHING, "ranks": None, **state}
     tuples = (name for name, value in state.items() if isinstance(value, list) and name in _IN_TUPLES)
     return {**state, **{name: tuple(state[name]) for name in tuples}}
@@ -375,7 +342,7 @@ def _or_divide(loader):
 
 
 def _check_batch_size(loader, state):
-    """Raise ValueError where batches that were delivered count, and were of another size."""
+    """Raise ValueError if the state counts delivered batches of another size."""
     had, has = state.get("batch_size"), _batch_size(loader)
     if had in (None, has) or has is None:
         return

@@ -1,4 +1,4 @@
-"""The order of a map dataset's indices: lists of them, one per task, and how to go on behind any."""
+"""The order of a map dataset's indices: a list of them per task, and how to resume after any task."""
 
 import collections
 import contextlib
@@ -24,7 +24,7 @@ _END = object()
 
 
 def generator_of(loader):
-    """The generator that sets the order: the loader's, the sampler's own, or torch's global one (None)."""
+    """Return the generator that sets the order: the loader's, the sampler's own, or torch's global one (None)."""
     for generator in (loader.generator, getattr(loader.sampler, "generator", None)):
         if isinstance(
             generator, torch.Generator
@@ -39,7 +39,7 @@ def state_of(generator):
 
 
 def put_to(generator, state):
-    """Put a generator to a state; None: torch's global one."""
+    """Set a generator's state; None: that of torch's global generator."""
     if generator is None:
         torch.set_rng_state(state)
     else:
@@ -52,7 +52,7 @@ def as_text(state):
 
 
 def as_state(text):
-    """Return the state that `as_text` has written down."""
+    """Return the state that `as_text` has written as text."""
     return None if text is None else torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
 
 
@@ -91,16 +91,11 @@ def saved_state_of(state):
 
 
 def opened(source, saved_state, generator):
-    """Return (a sampler's iterator that goes on where a state says, whether anybody took the state).
+    """Return (the sampler's iterator, resumed where a state says; whether sampler or iterator has loaded the state).
 
-    Parameters
-    ----------
-    source : iterable
-    saved_state : dict
-        "sampler", "sampler_iterator": what they said of themselves; "sampler_over": the sampler was at its end,
-        and says perhaps where its next pass begins.
-    generator : Generator or None
-        What the sampler may draw from.
+    `saved_state` has "sampler" and "sampler_iterator", their own states. With "sampler_over" the sampler was at its
+    end, and its state may say where its next pass begins. The sampler may draw from `generator`; None is torch's
+    global one.
     """
     made, loaded = _loaded(source, saved_state)
     if loaded and saved_state.get("sampler_over"):
@@ -125,12 +120,12 @@ def _loaded(source, saved_state):
 
 
 def _draws(iterator):
-    """Its draws, for what would call iter() again: a sampler that is its own iterator begins anew then."""
+    """Return an iterator for callers that call iter() again: a sampler that is its own iterator would start over."""
     return iterator if type(iterator).__module__ == "builtins" else map(next, itertools.repeat(iterator))
 
 
 def end_epoch_before(loader, state):
-    """Have a Stateful sampler end the epoch that a state is of, as it did then."""
+    """Let a Stateful sampler end the epoch that a state is of, as it did then."""
     saved_state = saved_state_of(state)
     if not saved_state:
         return
@@ -141,19 +136,10 @@ def end_epoch_before(loader, state):
 
 
 class Order:
-    """Lists of indices, one per task, and what is needed to go on behind any of them.
+    """Lists of indices, one per task, and what is needed to resume after any of them.
 
-    Parameters
-    ----------
-    loader : DataLoader
-    made : iterator
-        The index sampler's, not yet used; only where nothing is resumed.
-    before : Tensor
-        The generator's state before `made` was made.
-    resume : dict, optional
-        A state.
-    keep : bool
-        Keep the indices of each task until it has been delivered, also where the sampler is not Stateful.
+    `made` is the index sampler's iterator, not yet used; it counts only if nothing resumes. `before` is the
+    generator's state before `made` was created.
     """
 
     def __init__(self, loader, made, before, resume=None, keep=False):
@@ -179,7 +165,8 @@ class Order:
         self.saved_state = {} if resume is None else saved_state_of(resume)
         # Lists that were drawn ahead of the delivery when the state was taken: they come first.
         self.given = collections.deque(() if resume is None else resume["ahead"])
-        self.keep, self.kept = keep, {}  # sequence number -> its list, until it has been delivered
+        # Sequence number -> its list, until it has been delivered. `keep`: also if the sampler is not Stateful.
+        self.keep, self.kept = keep, {}
         # Whether the sampler has been drawn from: until then it may say what an earlier pass has left.
         self.asked = self.over = False
         self.at = self.saved_state or None  # what holds of the sampler until then
@@ -193,11 +180,11 @@ class Order:
 
     @property
     def needs_every_delivery(self):
-        """bool: whether `delivered` must be called for every task; else `low_water` alone says it all."""
+        """bool: whether `delivered` must be called for every task; else the caller may set `low_water` alone."""
         return self.keep or self.is_stateful or not self.in_order or bool(self.above)
 
     def lists(self):
-        """Return an iterator with a list of indices per task. It goes on behind what a handler raises."""
+        """Return an iterator with a list of indices per task. It continues after an exception of a signal handler."""
         return map(self._next, itertools.repeat(None))  # no generator: an exception ends those
 
     def _next(self, _):
@@ -242,7 +229,7 @@ class Order:
         return indices
 
     def _state_now(self):
-        """What sampler and iterator say of themselves; None if neither can."""
+        """Return the current states of sampler and iterator; None if neither has one."""
         parts = (
             ("sampler", None if self.source is self.made else self.source),
             ("sampler_iterator", self.made),
@@ -252,7 +239,7 @@ class Order:
     # ---- drawing
 
     def open(self):
-        """Begin with the sampler, of which nothing is drawn yet."""
+        """Start with the sampler, without drawing from it."""
         if self.is_stateful is not None:
             return
         loaded = False
@@ -271,7 +258,7 @@ class Order:
             self.at = None
 
     def _first(self):
-        """The first draw of the epoch."""
+        """Return the first list of the epoch."""
         if self.cut_off is not None:
             raise self.cut_off()
         try:
@@ -282,7 +269,7 @@ class Order:
             raise
 
     def _open_and_draw(self):
-        """Here samplers ask their generator for the whole order."""
+        """Open the sampler and return the first list. Here samplers draw the whole order from their generator."""
         resume = self.resume
         if resume is None or resume["rng"] is None:
             self.open()
@@ -301,10 +288,10 @@ class Order:
 
     @contextlib.contextmanager
     def _generator_put_to(self):
-        """What puts the generator of the order to a state.
+        """Give the function that sets the state of the order's generator.
 
-        torch's global one is put back, unless the state is from before the first batch: then these draws are
-        the ones that were still to come, and the dataset's come behind them.
+        torch's global generator is restored afterwards, unless the state is from before the first batch. Then these
+        draws are the ones that were still to come, and those of the dataset follow them.
         """
         if self.generator is not None:
             yield self.generator.set_state
@@ -344,7 +331,7 @@ class Order:
         return self._draw()
 
     def _draw(self):
-        """Return the next list, which is the same one until `_next` has given it away."""
+        """Return the next list; it stays the same until `_next` has given it away."""
         if self.given:
             return self.given[0]
         if self.cut_off is not None:
@@ -371,7 +358,7 @@ class Order:
         return drawn
 
     def _cut(self, error):
-        """What a draw has raised may mean for those to come."""
+        """Record what an exception of a draw means for the draws after it."""
         if isinstance(error, Exception) and not in_a_handler(error):
             self.cut_off = StopIteration
         elif cut_off(self.made, error) is not None:
@@ -381,7 +368,7 @@ class Order:
     # ---- the place
 
     def delivered(self, seq):
-        """Note that a task's batch has been handed out."""
+        """Record that a task's batch has been handed out."""
         if seq < self.low_water:
             return  # an exception that was no batch's came behind it
         self.above.add(seq)
@@ -412,7 +399,7 @@ class Order:
             }
 
     def _samplers(self):
-        """What a Stateful sampler and its iterator say, and what was drawn from them and not delivered."""
+        """Return the states of a Stateful sampler and its iterator, and what was drawn from them and not delivered."""
         at, drawn = self.at, []
         if self.is_stateful and self.drawn and not self.given:
             # It was interrupted: what was drawn comes first.
@@ -430,7 +417,7 @@ class Order:
         return {**said, "sampler_over": bool(at.get("sampler_over")), "ahead": (*kept, *drawn, *self.given)}
 
     def _generators(self):
-        """The generator's states, as text."""
+        """Return the generator's states, as text."""
         if self.began is None:  # nothing has been drawn yet
             resume = self.resume
             if resume is not None and resume["rng"] is not None:

@@ -1,4 +1,4 @@
-"""What is left of the order of all ranks behind a position, and a rank's part of it."""
+"""The rest of the order of all ranks after a position, and one rank's part of it."""
 
 import copy
 import itertools
@@ -9,14 +9,10 @@ from slipring.sampler import BatchSampler
 
 
 def position_of(state, ranks):
-    """Return how many samples of the order had been delivered, to all ranks.
+    """Return how many samples of the order had been delivered to all ranks together, in an epoch that is not finished.
 
-    Parameters
-    ----------
-    state : dict
-        Of an epoch that is not finished.
-    ranks : dict
-        How they were divided, see `slipring.torch.state.elastic.divided`; of a `slipring.BatchSampler` with its place.
+    `ranks` says how they were divided, see `slipring.torch.state.elastic.divided`; for a `slipring.BatchSampler` it
+    includes the sampler's own position.
     """
     step = ranks["batch_size"] * ranks["world_size"]
     if "position" in ranks:
@@ -25,20 +21,14 @@ def position_of(state, ranks):
 
 
 def source_behind(source, resume):
-    """Return what gives the indices where a state goes on in other batches than torch's sampler would."""
+    """Return the source of the indices: a `Rest` if a state resumes with other batches than torch's sampler makes."""
     if resume is None or resume["origin"] is None or isinstance(source, BatchSampler):
         return source
     return Rest(source, position_of(resume, resume["ranks"]))
 
 
 class Rest:
-    """What torch's DistributedSampler gives its rank of the order behind a position; each rank as many.
-
-    Parameters
-    ----------
-    sampler : DistributedSampler
-    position : int
-    """
+    """The indices that a DistributedSampler gives its rank of the order after a position; all ranks get as many."""
 
     def __init__(self, sampler, position):
         self.sampler, self.position = sampler, position
