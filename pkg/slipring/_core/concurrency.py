@@ -49,8 +49,8 @@ def reads_in_one_call(dataset):
 class Concurrency:
     """The concurrent reads of one worker.
 
-    `most` is the number of threads, and the largest number of coroutines that run at once. None means no thread, and all
-    coroutines of a batch at once.
+    `most` is the number of threads, and the largest number of coroutines that run at once. None means no thread, and
+    all coroutines of a batch at once.
     """
 
     def __init__(self, most):
