@@ -32,12 +32,14 @@ BATCH = 64
 
 def of_loader(make: Callable[..., Any], dataset: Any, workers: int, chunk: int | None) -> float:
     """Seconds to the first batch of a loader's second epoch: its workers are there."""
+    from slipring import Workers
+
     loader = make(
         dataset,
         BATCH,
         sampler=range(BATCH * workers),  # an epoch is a batch for each: nobody is idle, nothing is left over
         num_workers=workers,
-        chunk_size=chunk,
+        workers=Workers(chunk_size=chunk),
         persistent_workers=True,
     )
     for _ in loader:

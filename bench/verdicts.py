@@ -182,11 +182,11 @@ def epoch_start() -> tuple[str, str]:
 
 
 def slots() -> tuple[str, str]:
-    return found(loader(Data(600, sleeping(0.002)), num_workers=4, slots=2), 0.001)
+    return found(loader(Data(600, sleeping(0.002)), num_workers=4, memory=slipring.Memory(slots=2)), 0.001)
 
 
 def kept() -> tuple[str, str]:
-    return found(loader(Data(600, sleeping(0.001)), slots=16), 0.001, keep=18)
+    return found(loader(Data(600, sleeping(0.001)), memory=slipring.Memory(slots=16)), 0.001, keep=18)
 
 
 def gil() -> tuple[str, str]:

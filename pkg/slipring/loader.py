@@ -43,10 +43,7 @@ else:
 MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 
 
-@declares(
-    LoaderOptions, generator="seed", multiprocessing_context="Give workers=slipring.Workers(start_method=...)",
-    mp_context="Give workers=slipring.Workers(start_method=...)",
-)  # fmt: skip
+@declares(LoaderOptions)
 class Loader(Generic[_Batch]):
     """Batches of a dataset, made by workers and handed out as numpy views on shared memory.
 
@@ -377,9 +374,11 @@ class Loader(Generic[_Batch]):
         self.close()
 
     def __repr__(self) -> str:
+        given = {name: getattr(self.options, name) for name in self.options.__dataclass_fields__}
+        if (bounds := given.pop("bounds")) is not None:
+            given["num_workers"] = bounds
+        defaults = {name: field.default for name, field in self.options.__dataclass_fields__.items()}
         changed = [
-            f"{name}={getattr(self.options, name)!r}"
-            for name, field in type(self.options).__dataclass_fields__.items()
-            if repr(getattr(self.options, name)) != repr(field.default)
+            f"{name}={value!r}" for name, value in given.items() if repr(value) != repr(defaults[name])
         ]
         return f"Loader({', '.join([type(self.dataset).__name__, *changed])})"

@@ -26,16 +26,20 @@ from slipring._core.worker_count import (
 )
 from slipring.errors import shown
 
-_Made = TypeVar("_Made", bound=Callable[..., Any])
+_Constructor = TypeVar("_Constructor", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
+    from typing import overload
+
     import torch
     from typing_extensions import TypeVar
 
+    _Made = TypeVar("_Made")
     _Batch = TypeVar("_Batch", default=Any)
 else:
     _Batch = TypeVar("_Batch")
 
+OF_WORKERS = "; num_workers= is their number"  # ends the error for a wrong workers=
 MAX_FETCH_THREADS = 1024  # of one worker; more would wait for a processor, not for a disk or a network
 
 
@@ -54,7 +58,7 @@ def _count(least=1, most=MAX_COUNT, optional=False, hint=""):
 @documented
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Workers(Group):
-    """How workers start, how they read, and what happens if one dies.
+    """Options for how workers start, how they read, and what happens if one dies.
 
     Parameters
     ----------
@@ -81,8 +85,8 @@ class Workers(Group):
     )
     chunk_size: int | None = option(
         None,
-        """Rows per range. Several workers fill one batch concurrently, so that the first batch arrives sooner. None: a
-        batch is made by one worker.""",
+        """Rows per range. Several workers fill one batch concurrently, so that the first batch arrives sooner. None:
+        one worker makes each batch.""",
         _count(optional=True),
     )
     fetch_threads: int | None = option(
@@ -90,23 +94,25 @@ class Workers(Group):
         """Threads in each worker that read the samples of a batch concurrently, for datasets that wait for a disk or a
         network. If the dataset has ``async def __getitem__``, it is the number of samples that the worker's event loop
         reads at once. None: no threads, and all coroutines of a batch at once. A batch that the dataset makes in one
-        call (``__getitems__``, ``fetch_into``) stays one call. `slipring.rng` is then seeded for each sample.""",
+        call (``__getitems__``, ``fetch_into``) stays one call. If samples are read concurrently, `slipring.rng` is
+        seeded for each sample.""",
         _count(most=MAX_FETCH_THREADS, optional=True),
     )
     on_death: Literal["raise", "respawn"] | None = option(
         None,
         """'raise': the iteration raises `slipring.WorkerDied`. 'respawn': a new worker replaces the dead one and makes
-        its batches in flight again. A stream continues from its ``state_dict``, if the dataset or its iterator has
-        one; else it is read again from its beginning. None: 'raise'; `slipring.ray.Loader` has 'respawn'.""",
+        the batches that the dead one had not published. A stream continues from its ``state_dict``, if the dataset or
+        its iterator has one; else it is read again from its beginning. None: 'raise'; for `slipring.ray.Loader` without
+        `local_shuffle`: 'respawn'.""",
     )
     max_restarts: int = option(
         3, "With ``on_death='respawn'``: how often workers may die over the same batch.", _count(0)
     )
     snapshot_every_n_steps: int | None = option(
         1,
-        """If the dataset or its iterator is Stateful, each worker sends its state with one in so many of the loader's
-        batches. After a death or a resume, a worker reads the batches since the last state again. 0: only with a
-        worker's first batch and at the end of its stream.""",
+        """If the dataset or its iterator is Stateful, its state travels with every n-th batch of the loader. After a
+        death or a resume, a worker reads the batches since the last state again. 0 or None: only with a worker's first
+        batch and at the end of its stream.""",
         _count(0, optional=True),
     )
 
@@ -135,7 +141,8 @@ class Memory(Group):
     slots: int | None = option(
         None,
         """Slots of the segment. You can keep this number of batches, less two, without a copy. None:
-        ``prefetch_factor * num_workers + 16``.""",
+        ``prefetch_factor * num_workers + 16``, and one for each batch that is ready ahead. For ``num_workers=(least,
+        most)``, `most` counts.""",
         _count(2, MAX_SLOTS, optional=True),
     )
     slot_bytes: int | None = option(
@@ -150,17 +157,19 @@ class Memory(Group):
         lambda name, value: memory_place(value),
     )
     copy: Literal["auto", "always", "never"] = option(
-        "auto", "Copy batches out of their slots: if fewer than two slots would be left, always, or never."
+        "auto",
+        """When batches are copied out of their slots. 'auto': if fewer than two slots would be left. 'always' copies
+        every batch, 'never' none.""",
     )
 
 
 @documented
 @dataclasses.dataclass(frozen=True, repr=False)
 class Device(Group, Generic[_Batch]):
-    """Where batches go as torch tensors, and how.
+    """A device for batches, which are torch tensors there, and how they are copied to it.
 
-    Slots are pinned, and batches are copied from there on a stream of the loader. Strings and other objects stay as
-    they are.
+    Slots are pinned, and batches are copied from there on a stream of the loader. On the CPU, nothing is copied.
+    Strings and other objects stay as they are.
 
     Parameters
     ----------
@@ -181,6 +190,25 @@ class Device(Group, Generic[_Batch]):
     ...     print([batch.dtype for batch in loader])
     [torch.float32, torch.float32]
     """
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: "Device[list[_Made]]", device: "list[Any] | tuple[Any, ...]", *, transform: Callable[[Any], _Made],
+            preload: int | None = None, non_blocking: bool = True, memory_format: torch.memory_format | None = None,
+        ) -> None: ...  # fmt: skip
+        @overload
+        def __init__(
+            self: "Device[_Made]", device: "torch.device | str | int", *, transform: Callable[[Any], _Made],
+            preload: int | None = None, non_blocking: bool = True, memory_format: torch.memory_format | None = None,
+        ) -> None: ...  # fmt: skip
+        @overload
+        def __init__(
+            self, device: "torch.device | str | int | list[Any] | tuple[Any, ...]", *, transform: None = None,
+            preload: int | None = None, non_blocking: bool = True, memory_format: torch.memory_format | None = None,
+        ) -> None: ...  # fmt: skip
+        def __init__(self, device: Any, **options: Any) -> None: ...
 
     device: "torch.device | str | int | Sequence[torch.device | str | int]" = option(
         dataclasses.MISSING,
@@ -209,7 +237,7 @@ class Device(Group, Generic[_Batch]):
     transform: Callable[[Any], _Batch] | None = option(
         None,
         """Function of a batch on the device. It runs on the loader's stream, in the thread that preloads, and returns
-        what the loader delivers. Slots can so carry uint8 while the model gets bfloat16.""",
+        what the loader delivers. Slots can thus carry uint8 while the model gets bfloat16.""",
         function,
     )
 
@@ -218,14 +246,14 @@ class Device(Group, Generic[_Batch]):
 
 
 class CommonOptions(TypedDict, total=False):
-    """What all loaders have."""
+    """Options of all loaders."""
 
     rng: Annotated[
         Literal["batch", "worker", "sample"],
         Rule(
             "batch",
             """When generators are seeded, `slipring.rng` among them. 'batch': for each batch, so that results do not
-            depend on the workers. 'worker': once per worker and epoch, and batch i goes to worker ``i % num_workers``.
+            depend on the workers. 'worker': once per worker and epoch, and the workers take batches in turn.
             For torch's loader the seeds are torch's, one per worker's life, so that the same script gives the same
             bytes as with torch. 'sample': also before each sample, from its position in the order of all ranks; random
             numbers then depend neither on `batch_size` nor on the number of ranks. 'sample' gives other numbers than
@@ -240,7 +268,7 @@ class CommonOptions(TypedDict, total=False):
         Rule(
             Workers(),
             "How workers start, read and are replaced.",
-            partial(instance, kind=Workers, hint="; num_workers= is their number"),
+            partial(instance, kind=Workers, hint=OF_WORKERS),
         ),
     ]
     memory: Annotated[
@@ -250,7 +278,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 class FlowOptions(CommonOptions, total=False):
-    """What all loaders have except torch's, which has parameters of its own for the same."""
+    """Options of all loaders except torch's, which has parameters of its own for the same."""
 
     num_workers: Annotated[
         int | Literal["auto"] | tuple[int | None, int | None],
@@ -304,7 +332,7 @@ _RANK = Rule(
 
 
 class LoaderOptions(FlowOptions, total=False):
-    """What `slipring.Loader` has besides ``dataset``, ``batch_size`` and ``collate_fn``."""
+    """Options of `slipring.Loader` besides ``dataset``, ``batch_size`` and ``collate_fn``."""
 
     shuffle: Annotated[bool, Rule(False, "A new order in every epoch.")]
     sampler: Annotated[
@@ -325,7 +353,7 @@ class LoaderOptions(FlowOptions, total=False):
 
 
 class StreamOptions(FlowOptions, total=False):
-    """What `slipring.stream` has besides its options for blocks."""
+    """Options of `slipring.stream` besides those for blocks."""
 
 
 _DEVICE = Rule(
@@ -337,19 +365,27 @@ _DEVICE = Rule(
 
 
 class RayOptions(FlowOptions, total=False):
-    """What `slipring.ray.Loader` has besides its options for blocks and images."""
+    """Options of `slipring.ray.Loader` besides those for blocks and images."""
 
-    device: Annotated["Device | torch.device | str | int | None", _DEVICE]
+    device: Annotated[
+        "Device | torch.device | str | int | None",
+        Rule(
+            None,
+            """Where batches go as torch tensors. A device or its name stands for `slipring.torch.Device` with its
+            defaults. None: batches are numpy arrays.""",
+            lambda name, value: value,
+        ),
+    ]
 
 
 class OneDeviceOptions(CommonOptions, total=False):
-    """What `slipring.torch.DataLoader` has besides torch's parameters, if batches keep their type."""
+    """Options of `slipring.torch.DataLoader` besides torch's parameters and `device`."""
 
     rank: Annotated[int | None, _RANK]
 
 
 class TorchOptions(OneDeviceOptions, total=False):
-    """What `slipring.torch.DataLoader` has besides torch's parameters."""
+    """Options of `slipring.torch.DataLoader` besides torch's parameters."""
 
     device: Annotated[
         "Device | torch.device | str | int | Sequence[torch.device | str | int] | None", _DEVICE
@@ -389,13 +425,17 @@ MOVED = {
     "devices": "Give device=[...], a sequence of devices",
     "min_workers": "Give num_workers=(least, most)",
     "max_workers": "Give num_workers=(least, most)",
-    "dispatch": "Leave it out: rng='worker' gives batches to the workers in turn",
+    "dispatch": "Leave it out: with rng='worker' the workers take batches in turn, with rng='batch' any free worker "
+    "takes the next",
+    "multiprocessing_context": "Give workers=slipring.Workers(start_method=...)",
+    "mp_context": "Give workers=slipring.Workers(start_method=...)",
+    "generator": "seed",
 }
 
 
 def declares(
     declared: type, *, defaults: Mapping[str, Any] | None = None, **known: str
-) -> Callable[[_Made], _Made]:
+) -> Callable[[_Constructor], _Constructor]:
     """Give a loader the options of a TypedDict above: see `slipring._core.declare.declares`."""
     options = declare.rules(declared, (FlowOptions, CommonOptions))
     moved = {name: text for name, text in MOVED.items() if "device" in options or "device=" not in text}
@@ -403,7 +443,7 @@ def declares(
 
 
 class _Explicit(TypedDict, total=False):
-    """What loaders spell out in their signatures, because the type of a batch depends on it."""
+    """Options in the signatures of loaders, because the type of a batch depends on them."""
 
     batch_size: Annotated[int | None, Rule(1, "", _count(1, (1 << 63) - 1, optional=True))]
     collate_fn: Annotated[Callable[[Any], Any] | None, Rule(None, "", function)]
@@ -514,7 +554,9 @@ class Options:
     def check_stream(self, dataset: Any) -> None:
         """Refuse what an iterable dataset cannot have."""
         given = self._given("shuffle", "sampler", "batch_sampler")
-        given += [name for name in ("chunk_size", "fetch_threads") if getattr(self.workers, name) is not None]
+        for name in ("chunk_size", "fetch_threads"):
+            if (value := getattr(self.workers, name)) is not None:
+                given.append(f"{name}={value}")
         if given:
             raise ValueError(
                 f"{', '.join(given)} cannot be used with an iterable dataset ({type(dataset).__name__}): "

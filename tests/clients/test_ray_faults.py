@@ -285,7 +285,7 @@ def test_arguments_that_do_not_fit_are_refused_by_name():
     made = data.range(10)
     for wrong, text in [
         ({"batch_size": 0}, "batch_size"),
-        ({"batch_size": 4, "preload": 1}, "device"),
+        ({"batch_size": 4, "device": ["cpu", "cpu"]}, "to one device"),
         ({"batch_size": 4, "local_shuffle": 2}, "shuffle_buffer|local_shuffle"),
         ({"batch_size": 4, "local_shuffle": 8, "on_death": "respawn"}, "local_shuffle"),
         ({"batch_size": 4, "images": {"x": images.Resize(8)}}, "different sizes"),

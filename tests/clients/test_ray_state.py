@@ -288,7 +288,9 @@ def test_collate_fn_makes_what_is_handed_out():
 @pytest.mark.parametrize("preload", [None, 2])
 def test_a_device_makes_tensors(preload):
     torch = pytest.importorskip("torch")
-    with slipring.ray.Loader(numbers(), 16, device="cpu", preload=preload, timeout=WAIT) as loader:
+    from slipring.torch import Device
+
+    with slipring.ray.Loader(numbers(), 16, device=Device("cpu", preload=preload), timeout=WAIT) as loader:
         batches = iter(loader)
         first = next(batches)["id"]
         assert type(first) is torch.Tensor and loader.state_dict()["rows"] == [16]

@@ -83,6 +83,25 @@ def test_wrong_arguments_are_told_in_the_words_of_any_function(args, kwargs):
     assert str(ours.value) == str(theirs.value) and "__init__()" in str(ours.value)
 
 
+@pytest.mark.parametrize("wrong", [{"bath_size": 3}, {"on_worker_death": "respawn"}])
+def test_torchdatas_own_argument_is_not_blamed_for_a_wrong_one(wrong):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(wrong))}'"):
+        adapter.StatefulDataLoader(Numbers(), snapshot_every_n_steps=2, **wrong)
+    with pytest.raises(
+        TypeError, match=r"workers must be a slipring.Workers, not 5; num_workers= is their number"
+    ):
+        adapter.StatefulDataLoader(Numbers(), snapshot_every_n_steps=2, workers=5)
+
+
+def test_the_number_of_steps_is_an_attribute_that_may_be_set():
+    loader = adapter.StatefulDataLoader(
+        Numbers(), 4, snapshot_every_n_steps=None, workers=Workers(max_restarts=7)
+    )
+    assert loader.snapshot_every_n_steps is None
+    loader.snapshot_every_n_steps = 3
+    assert loader.workers == Workers(max_restarts=7, snapshot_every_n_steps=3)
+
+
 def test_shuffle_excludes_what_it_excludes_in_torch():
     with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
         adapter.StatefulDataLoader(Numbers(), shuffle=True, sampler=range(3))

@@ -311,6 +311,13 @@ def test_a_workers_death_is_raised_here(tmp_path):
         list(MultiLoader(Dies(tmp_path / "died"), 2))
 
 
+def test_options_of_workers_are_advised_by_the_name_that_they_have_here():
+    with pytest.raises(TypeError, match=r"'chunk_size'. Give worker_options=slipring.Workers\(chunk_size="):
+        MultiLoader([1], chunk_size=2)
+    with pytest.raises(TypeError, match=r"not Workers\(\); give slipring.Workers as worker_options="):
+        MultiLoader([1], workers=Workers())
+
+
 def test_a_dead_worker_can_be_replaced_and_nothing_is_lost(tmp_path):
     loader = MultiLoader(Dies(tmp_path / "died"), 2, worker_options=Workers(on_death="respawn"))
     assert numbers(loader) == list(range(20))

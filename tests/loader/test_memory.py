@@ -375,13 +375,12 @@ def test_a_warning_made_an_error_costs_no_batch(tree, persistent):
         assert len(list(loader)) == 12
 
 
-@pytest.mark.parametrize("preload", [0, 1])
+@pytest.mark.parametrize("preload", [None, 0, 1])
 def test_torchs_loader_warns_too(tree, preload):
     torch = pytest.importorskip("slipring.torch")
+    device = None if preload is None else torch.Device("cpu", preload=preload)
     tree.set(1000 * MB, 100 * MB)
-    with torch.DataLoader(
-        Hoard(12, 30), 1, num_workers=2, device=torch.Device("cpu", preload=preload)
-    ) as loader:
+    with torch.DataLoader(Hoard(12, 30), 1, num_workers=2, device=device) as loader:
         it = iter(loader)
         for _ in range(6):
             next(it)

@@ -131,8 +131,11 @@ def test_the_loaders_defaults_are_those_of_its_options():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"num_workers": (4, 2)}, "the most of num_workers must be at least 4, the least, not 2"),
-        ({"num_workers": (0, None)}, "the least of num_workers must be from 1 to 4093, not 0"),
+        ({"num_workers": (4, 2)}, r"num_workers=\(4, 2\): the upper bound must be at least the lower bound"),
+        (
+            {"num_workers": (0, None)},
+            r"num_workers=\(0, None\): the lower bound must be from 1 to 4093, not 0",
+        ),
         ({"num_workers": (1, 2, 3)}, r"num_workers must be \(least, most\), not \(1, 2, 3\)"),
         ({"sampler": [1], "shuffle": True}, "shuffle"),
         ({"sampler": [], "shuffle": True}, "shuffle"),
@@ -227,12 +230,15 @@ def test_numbers_may_be_numpy_integers():
     ) as loader:
         assert [b[1].tolist() for b in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
         assert len(loader) == 3
+    found = Loader(Squares(10), num_workers=[np.int64(2), np.int64(3)]).options
+    assert [type(n) for n in (found.num_workers, *found.bounds)] == [int] * 3 and found.bounds == (2, 3)
 
 
 def test_a_loader_shows_what_differs_from_the_defaults():
     loader = Loader(Squares(), 8, sampler=np.arange(3), worker_init_fn=leave_be)
     assert repr(loader).startswith("Loader(Squares, batch_size=8, sampler=array([0, 1, 2])")
     assert "num_workers" not in repr(loader)
+    assert repr(Loader(Squares(), num_workers=(1, 3))) == "Loader(Squares, num_workers=(1, 3))"
 
 
 class Unshowable:

@@ -76,7 +76,7 @@ def test_a_number_within_its_bounds_is_found_and_logged(method, caplog):
 def test_workers_that_wait_for_something_else_become_as_many_as_are_allowed(monkeypatch):
     job = Tuned(monkeypatch, most=12)
     job.settle()
-    assert job.tuning.workers == 12 and "num_workers=(..., 12) allows no more" in job.tuning.reason
+    assert job.tuning.workers == 12 and "its upper bound of 12 allows no more" in job.tuning.reason
     assert [workers for workers, _, _ in job.tuning.history] == job.tried == [2, 12]
 
 

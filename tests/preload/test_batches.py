@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from slipring import Memory
+from slipring import Memory, Workers
 from tests.support.options import grouped
 
 torch = pytest.importorskip("torch")
@@ -287,6 +287,25 @@ def test_arguments_may_change_between_epochs():
     loader.device = Device("cpu", preload=3)
     assert len(list(loader)) == 5
     loader.close()
+
+
+def test_a_loader_with_a_device_that_is_not_here_still_has_figures():
+    """It was unpickled on another machine, for example."""
+    loader = DataLoader(Made(torch.tensor, 5), num_workers=1)
+    loader.device = "cuda:99"
+    assert loader.stats().batches == 0
+    with pytest.raises(ValueError, match="device='cuda:99'"):
+        next(iter(loader))
+
+
+def test_what_workers_cannot_be_is_refused_between_epochs_too():
+    with DataLoader(Made(torch.tensor, 5), num_workers=1) as loader:
+        loader.workers = 3
+        with pytest.raises(TypeError, match=r"workers must be a slipring.Workers, not 3"):
+            iter(loader)
+        loader.workers = Workers(start_method="spawn")
+        with pytest.raises(ValueError, match="torch has multiprocessing_context="):
+            iter(loader)
 
 
 def test_an_endless_timeout_is_no_error():

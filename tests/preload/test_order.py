@@ -251,10 +251,11 @@ def test_no_view_of_a_registered_slot_is_handed_out_after_a_device(lab, preload)
     with DataLoader(Made(image, 40), 4, **grouped(device=DEVICE, **options)) as loader:
         list(read_all(lab, loader))
         assert lab.registered
-        loader.device = None
-        for images, _labels in loader:
-            assert not is_registered(lab, images)
-        loader.device = DEVICE
+        for place in (None, Device("cpu", preload=preload)):
+            loader.device = place
+            for images, _labels in loader:
+                assert not is_registered(lab, images)
+        loader.device = Device(DEVICE, preload=preload)
         assert len(list(read_all(lab, loader))) == 10 and lab.registered
 
 

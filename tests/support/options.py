@@ -11,7 +11,7 @@ _OF_A_DEVICE = ("preload", "non_blocking", "memory_format", "transform")
 def grouped(**options):
     """Return options for a loader: put those of `Workers`, `Memory` and `Device` into these groups.
 
-    Without `device`, those of `Device` are for the CPU.
+    Options of `Device` without `device` are for the CPU; if all of them are None, there is no device.
     """
     for argument, group in _GROUPS.items():
         names = [field.name for field in dataclasses.fields(group) if field.name in options]

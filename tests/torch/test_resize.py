@@ -188,8 +188,12 @@ def test_a_loader_without_workers_gets_some_with_its_next_epoch_only():
 @pytest.mark.parametrize(
     ("given", "kind", "said"),
     [
-        ({"num_workers": "many"}, TypeError, "'<' not supported between instances of 'str' and 'int'"),
-        ({"num_workers": (None, 0)}, ValueError, "the most of num_workers must be from 1"),
+        (
+            {"num_workers": "many"},
+            TypeError,
+            "num_workers must be an int, 'auto' or .least, most., not 'many'",
+        ),
+        ({"num_workers": (None, 0)}, ValueError, "the upper bound must be from 1"),
     ],
 )
 def test_bad_numbers_are_refused(given, kind, said):

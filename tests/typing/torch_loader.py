@@ -54,6 +54,8 @@ assert_type(DataLoader(Lines(), 4, collate_fn=longest), DataLoader[str])
 assert_type(DataLoader(Images(), batch_size=None, collate_fn=one), DataLoader[Tensor])
 assert_type(DataLoader(Images(), 4, device=Device("cuda:0", transform=halved)), DataLoader[Tensor])
 assert_type(DataLoader(Images(), 4, device=["cuda:0", "cuda:1"]), DataLoader[list[Any]])
+pair = Device(["cuda:0", "cuda:1"], transform=halved)
+assert_type(DataLoader(Images(), 4, device=pair), DataLoader[list[Tensor]])
 DataLoader(Images(), 4, collate_fn=longest)  # type: ignore[arg-type]
 DataLoader(Images(), None, collate_fn=together)  # type: ignore[arg-type]
 
@@ -80,7 +82,7 @@ DataLoader(Images(), sampler=torch.utils.data.RandomSampler(Images()), generator
 DataLoader()  # type: ignore[call-overload]
 DataLoader(5)  # type: ignore[call-overload]
 DataLoader(Images(), 4, seed=3)  # type: ignore[call-overload]
-DataLoader(Images(), 4, device=Device("cpu", memory_format="channels_last"))  # type: ignore[arg-type]
+DataLoader(Images(), 4, device=Device("cpu", memory_format="channels_last"))  # type: ignore[call-overload]
 DataLoader(Images(), 4, rng="none")  # type: ignore[call-overload]
 
 with DataLoader(Images(), 4) as entered:

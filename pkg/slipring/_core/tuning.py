@@ -337,7 +337,7 @@ class Tuner:
         """Return (number of workers that the window calls for, the reason if that is the present number)."""
         n, enough = self.workers, math.ceil(window.needed * SPARE)
         given = (
-            (self.most, f"num_workers=(..., {self.most}) allows no more"),
+            (self.most, f"its upper bound of {self.most} allows no more"),
             (self.served, f"its {self.slots} slots serve no more"),
         )
         for limit, why in given:

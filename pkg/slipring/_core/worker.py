@@ -53,7 +53,7 @@ class Job:
 
     @property
     def by_worker(self):
-        """bool: what a batch is depends on the worker that makes it, besides random numbers."""
+        """bool: batches depend on the worker that makes them, apart from random numbers."""
         return self.is_stream
 
     def resized(self, num_workers):

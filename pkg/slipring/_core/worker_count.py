@@ -41,19 +41,20 @@ def worker_count(name: str, value: Any) -> Any:
     """Check a number of workers: an int from 0, 'auto', or (least, most), each an int from 1 or None."""
     if isinstance(value, str) and value == "auto":
         return value
-    if not isinstance(value, tuple):
+    if not isinstance(value, (tuple, list)):
         try:
             return integer(name, value, 0, MAX_WORKERS, hint="; 0 loads in this process")
         except TypeError:
             raise TypeError(f"{name} must be an int, 'auto' or (least, most), not {shown(value)}") from None
     if len(value) != 2:
         raise ValueError(f"{name} must be (least, most), not {shown(value)}")
-    for bound, what in zip(value, ("least", "most"), strict=True):
-        integer(f"the {what} of {name}", bound, 1, MAX_WORKERS, optional=True)
-    least, most = value
+    least, most = (
+        integer(f"{name}={shown(value)}: the {what} bound", bound, 1, MAX_WORKERS, optional=True)
+        for what, bound in zip(("lower", "upper"), value, strict=True)
+    )
     if least is not None and most is not None and most < least:
-        raise ValueError(f"the most of {name} must be at least {least}, the least, not {most}")
-    return value
+        raise ValueError(f"{name}={shown(value)}: the upper bound must be at least the lower bound")
+    return least, most
 
 
 def bounds(num_workers: Any, slots: int | None = None) -> tuple[int, int, int]:

@@ -11,7 +11,9 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from slipring._core.arguments import instance
 from slipring.errors import shown
+from slipring.options import OF_WORKERS, Workers
 from slipring.torch import DataLoader
 from slipring.torch.state.foreign import in_their_form
 
@@ -264,15 +266,16 @@ else:
             try:
                 bound = _SIGNATURE.bind(self, *args, **kwargs)
             except TypeError:
+                kwargs.pop("snapshot_every_n_steps", None)
                 super().__init__(*args, **kwargs)  # raises the error that names the wrong argument
                 raise
             given = bound.arguments
             ordered = any(given.get(name) is not None for name in ("sampler", "batch_sampler", "generator"))
             if given.get("shuffle") and not ordered and not isinstance(given["dataset"], IterableDataset):
                 given.update(shuffle=None, sampler=RandomSampler(given["dataset"]))
-            every = given.pop("snapshot_every_n_steps", None)
-            if every is not None:
-                workers = given.get("workers", DataLoader.workers)
+            if "snapshot_every_n_steps" in given:
+                every, workers = given.pop("snapshot_every_n_steps"), given.get("workers", DataLoader.workers)
+                instance("workers", workers, Workers, OF_WORKERS)
                 given["workers"] = dataclasses.replace(workers, snapshot_every_n_steps=every)
             super().__init__(*bound.args[1:], **bound.kwargs)
 
@@ -280,6 +283,10 @@ else:
         def snapshot_every_n_steps(self):
             """int: how often workers ask Stateful objects for their states."""
             return self.workers.snapshot_every_n_steps
+
+        @snapshot_every_n_steps.setter
+        def snapshot_every_n_steps(self, every):
+            self.workers = dataclasses.replace(self.workers, snapshot_every_n_steps=every)
 
         # Clients that make a loader anew from its attributes (Lightning) look here for their names.
         __init__.__signature__ = _SIGNATURE

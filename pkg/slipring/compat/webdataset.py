@@ -13,6 +13,7 @@ from slipring._core.arguments import flag, integer, iterable
 from slipring._core.fetch import is_iterator, is_stream
 from slipring._core.weak_registry import WeakRegistry
 from slipring._core.worker import Worker
+from slipring.options import MOVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -85,7 +86,15 @@ class MultiLoader:
         flag("verbose", verbose)
         flag("nokill", nokill)
         iterable("dataset", dataset, "an iterable of samples")
+        if isinstance(workers, Workers):
+            raise TypeError(
+                f"workers must be an int, not {workers}; give slipring.Workers as worker_options="
+            )
         workers = integer("workers", workers, 0, MAX_WORKERS, hint="; 0 reads in this process")
+        for name in slipring:
+            if (place := MOVED.get(name, "")).startswith("Give workers="):
+                place = place.replace("workers=", "worker_options=", 1)
+                raise TypeError(f"MultiLoader() got an unexpected keyword argument {name!r}. {place}")
         self.dataset = dataset
         self.workers = workers
         self.verbose = verbose

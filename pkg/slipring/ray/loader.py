@@ -15,7 +15,7 @@ from slipring._core.arguments import MAX_COUNT, flag, function, instance, intege
 from slipring._core.declare import refuse
 from slipring.errors import LoaderTimeout, shown
 from slipring.loader import Loader as CoreLoader
-from slipring.options import RayOptions, Workers, declares
+from slipring.options import OF_WORKERS, RayOptions, Workers, declares
 from slipring.ray import cluster
 from slipring.ray.source import BlockStream, BlockWorker, join
 from slipring.streams.loader import REFUSED, StreamLoader, pass_seed
@@ -141,7 +141,7 @@ class Loader(StreamLoader):
         device = _device(options.pop("device", None))
         function("collate_fn", collate_fn)
         workers = options.pop("workers", Workers())
-        instance("workers", workers, Workers)
+        instance("workers", workers, Workers, OF_WORKERS)
         on_death = workers.on_death or ("raise" if local_shuffle else "respawn")
         if on_death == "respawn" and local_shuffle:
             raise ValueError(

@@ -13,7 +13,7 @@ from slipring._core.declare import refuse
 from slipring._core.source import StreamPlan
 from slipring.errors import shown
 from slipring.loader import MASK_62, Loader
-from slipring.options import StreamOptions, Workers, declares
+from slipring.options import OF_WORKERS, StreamOptions, Workers, declares
 from slipring.streams.source import Stream, check_shuffle
 from slipring.streams.worker import StreamWorker
 
@@ -117,7 +117,7 @@ def stream(
     )
     timeout, workers = options.get("timeout", 0), options.get("workers", Workers())
     seconds("timeout", timeout)
-    instance("workers", workers, Workers)
+    instance("workers", workers, Workers, OF_WORKERS)
     if not data.per_worker and num_workers:
         if num_workers > 1:
             raise ValueError(

@@ -188,7 +188,7 @@ class Epoch:
         return state_now
 
     def _put_ends(self):
-        """Make the last states of the workers' streams their places."""
+        """Set each worker's position to the last state of its stream."""
         if isinstance(self._plan, state.TrackedPlan):
             for number, states in self._plan.ends.items():
                 self._positions.put(number, states)

@@ -11,7 +11,7 @@ import torch.utils.data
 
 from slipring._core import process_pool as _process_pool  # noqa: F401 - torch has imported its slow parts
 from slipring._core._ring import MAX_WORKERS
-from slipring._core.arguments import function, integer, iterable
+from slipring._core.arguments import function, instance, integer, iterable
 from slipring._core.concurrency import Concurrency
 from slipring._core.declare import check, refuse, rules
 from slipring._core.engine_cache import EngineCache
@@ -19,7 +19,7 @@ from slipring._core.shards import IterableSource
 from slipring._core.tuning import Tuner
 from slipring._core.worker_count import bounds, worker_count
 from slipring.monitor.registry import register
-from slipring.options import Device, LoaderOptions, Options, TorchOptions, declares
+from slipring.options import OF_WORKERS, Device, LoaderOptions, Options, TorchOptions, Workers, declares
 from slipring.torch import private
 from slipring.torch.collate import convert, default_collate
 from slipring.torch.contexts import start_of
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from slipring._core.tuning import Tuning
     from slipring.loader import Samples
     from slipring.monitor.report import Report
-    from slipring.options import Memory, OneDeviceOptions, Workers
+    from slipring.options import Memory, OneDeviceOptions
     from slipring.stats import Stats
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -205,12 +205,10 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         in_order=True,
         **options,
     ):
-        refuse(options, REFUSED, "slipring.torch.DataLoader")
         for name, (kind, rule) in rules(TorchOptions).items():
             setattr(self, name, check(name, kind, rule, options.get(name, getattr(DataLoader, name))))
         self.device = _device.checked_device(self.device)
-        # torch itself refuses other text, in its own words.
-        if isinstance(num_workers, tuple) or (isinstance(num_workers, str) and num_workers == "auto"):
+        if isinstance(num_workers, (str, tuple, list)):
             num_workers, *found = bounds(worker_count("num_workers", num_workers), self.memory.slots)
             self._bounds = tuple(found)
             self.rng = "sample" if self.rng == "sample" else "batch"  # batches must not depend on the number
@@ -277,6 +275,8 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         self._resume = resume
 
     def _core_options(self, ahead=None):
+        instance("workers", self.workers, Workers, OF_WORKERS)  # it may be set between epochs
+        refuse({"workers": self.workers}, REFUSED, "slipring.torch.DataLoader")
         method, context = start_of(self.multiprocessing_context)
         return Options(
             batch_size=(self.batch_size or 1) if self._auto_collation else None,
@@ -302,21 +302,22 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
 
     @property
     def _target(self):
-        """Device or None: `device`, which users may set between epochs."""
-        return _device.checked_device(self.device)
+        """Device or None: `device`, which users may set between epochs, unchecked."""
+        return self.device if self.device is None or isinstance(self.device, Device) else Device(self.device)
 
     @property
     def _places(self):
-        """list of torch.device: where batches go; empty without a device."""
+        """list: the devices of `_target`; empty without one."""
         target = self._target
         if target is None:
             return []
-        return target.device if isinstance(target.device, list) else [target.device]
+        return list(target.device) if self._several else [target.device]
 
     @property
     def _several(self):
         """bool: a step is a list of batches, one for each device."""
-        return self._target is not None and isinstance(self._target.device, list)
+        target = self._target
+        return target is not None and not isinstance(target.device, (str, int, torch.device))
 
     @property
     def _ahead(self):
@@ -328,20 +329,20 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
     @property
     def _pins(self):
         """bool: whether batches of workers are to be pinned, as torch pins them."""
-        on_cpu = all(place.type == "cpu" for place in self._places)
+        on_cpu = all(torch.device(place).type == "cpu" for place in self._places)
         if not (self.pin_memory and self.num_workers and on_cpu):
             return False
         return torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps"
 
     def _mover(self, engine=None):
         """Return what copies batches from an engine's slots to the devices; None if they stay where they are."""
-        target = self._target
+        target = _device.checked_device(self.device)
         if target is None:
             if not self._ahead:
                 _unpin(engine)
                 return None
             target = Device("cpu")  # to be pinned
-        places = [_device.open_device(place) for place in self._places or [torch.device("cpu")]]
+        places = [_device.open_device(torch.device(place)) for place in self._places or ["cpu"]]
         transform = _pinning(target.transform) if self._pins else target.transform
         mover = Mover(places, target.memory_format, transform, target.non_blocking, self._engines.moves)
         if mover.host is None:

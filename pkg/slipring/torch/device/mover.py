@@ -30,7 +30,7 @@ class Moved:
 
 
 class Mover:
-    """Copies of batches to `places`, which are objects of `slipring.torch.device.cuda`.
+    """The copier of batches to `places`, which are objects of `slipring.torch.device.cuda`.
 
     `memory_format` applies to leaves with as many dimensions as it is meant for; `transform` receives the batch on
     the device. With `non_blocking`, a batch is handed out once the caller's stream is ordered after the copy, else
