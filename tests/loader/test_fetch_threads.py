@@ -297,7 +297,7 @@ def test_other_numbers_of_threads_are_refused(given):
 
 
 def test_an_iterable_dataset_has_no_use_for_them():
-    with pytest.raises(ValueError, match="fetch_threads cannot be used with an iterable dataset"):
+    with pytest.raises(ValueError, match="fetch_threads=4 cannot be used with an iterable dataset"):
         slipring.Loader({1, 2}, workers=Workers(fetch_threads=4))
 
 
@@ -310,7 +310,7 @@ def test_torchs_face_reads_by_threads_too_and_through_a_subset():
         with DataLoader(subset, 8, num_workers=num_workers, workers=Workers(fetch_threads=4)) as loader:
             batches = list(loader)
             assert torch.cat([which for which, _ in batches]).tolist() == list(range(24))
-    with pytest.raises(ValueError, match="fetch_threads cannot be used with an iterable dataset"):
+    with pytest.raises(ValueError, match="fetch_threads=4 cannot be used with an iterable dataset"):
         DataLoader(iterated(torch), workers=Workers(fetch_threads=4))
 
 
