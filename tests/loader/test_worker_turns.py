@@ -2,6 +2,7 @@
 
 import pytest
 
+from slipring.options import Options
 from tests.support.inside import BATCH, COPY_AUTO, ERROR, Job, receive
 from tests.trip import Trip
 
@@ -19,7 +20,7 @@ def trip():
 
 
 def worker_of(trip, mark=None):
-    job = Job(Numbers(), True, None, None, 1, 2, False, "batch")
+    job = Job(Numbers(), True, Options(batch_size=2, num_workers=1))
     return job.worker(trip.ring, 0, "inline", mark)
 
 
