@@ -60,7 +60,9 @@ def test_crops_differ_by_row_worker_epoch_and_seed_and_are_the_same_with_the_sam
     # With two workers the rows of the same place in each one's part are among them.
     assert len(first) == ROWS == len(set(first.values()))
     assert differ(first, second)
-    with loader_of(pictures, num_workers=workers, prefetch_blocks=3, slots=8) as loader:
+    with loader_of(
+        pictures, num_workers=workers, prefetch_blocks=3, memory=slipring.Memory(slots=8)
+    ) as loader:
         assert crops(loader) == first and crops(loader) == second
     with loader_of(pictures, seed=4, num_workers=workers) as loader:
         assert differ(first, crops(loader))

@@ -17,6 +17,7 @@ from slipring.torch import DataLoader  # noqa: E402
 from tests.fault.procs import worker_pids  # noqa: E402
 from tests.loader.spawned import Parts, as_it_is, is_shared, mapping_of  # noqa: E402
 from tests.parts import one_fast  # noqa: E402
+from tests.support.options import grouped  # noqa: E402
 
 
 class Two:
@@ -82,7 +83,7 @@ def tensors():
 
 def worker_looks(parts, function, loader=Loader, **options):
     options |= {"num_workers": 1, "collate_fn": as_it_is}
-    with loader(Parts(parts, function), 1, **options) as made:
+    with loader(Parts(parts, function), 1, **grouped(**options)) as made:
         return dict(zip(parts, (batch["found"] for batch in made), strict=True))
 
 
