@@ -100,10 +100,10 @@ class Workers(Group):
     )
     on_death: Literal["raise", "respawn"] | None = option(
         None,
-        """'raise': the iteration raises `slipring.WorkerDied`. 'respawn': a new worker replaces the dead one and makes
-        the batches that the dead one had not published. A stream continues from its ``state_dict``, if the dataset or
-        its iterator has one; else it is read again from its beginning. None: 'raise'; for `slipring.ray.Loader` without
-        `local_shuffle`: 'respawn'.""",
+        """'raise': the iteration raises `slipring.errors.WorkerDied`. 'respawn': a new worker replaces the dead one
+        and makes the batches that the dead one had not published. A stream continues from its ``state_dict``, if the
+        dataset or its iterator has one; else it is read again from its beginning. None: 'raise'; for
+        `slipring.ray.Loader` without `local_shuffle`: 'respawn'.""",
     )
     max_restarts: int = option(
         3, "With ``on_death='respawn'``: how often workers may die over the same batch.", _count(0)

@@ -208,7 +208,8 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         for name, (kind, rule) in rules(TorchOptions).items():
             setattr(self, name, check(name, kind, rule, options.get(name, getattr(DataLoader, name))))
         self.device = _device.checked_device(self.device)
-        if isinstance(num_workers, (str, tuple, list)):
+        # torch itself refuses other text, in its own words.
+        if isinstance(num_workers, (tuple, list)) or (isinstance(num_workers, str) and num_workers == "auto"):
             num_workers, *found = bounds(worker_count("num_workers", num_workers), self.memory.slots)
             self._bounds = tuple(found)
             self.rng = "sample" if self.rng == "sample" else "batch"  # batches must not depend on the number
