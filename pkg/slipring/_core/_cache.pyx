@@ -126,7 +126,7 @@ cdef class Core:
         }
 
     def _bind(self, uint64_t fingerprint, uint64_t samples, text):
-        """Declare what is cached; raise CacheMismatch if the cache holds something else."""
+        """Declare the contents of the cache; raise CacheMismatch if it has other contents."""
         cdef char label[448]
         cdef bytes words = text.encode(errors="replace")[:447]
         memset(label, 0, sizeof(label))

@@ -362,7 +362,7 @@ cdef class LoaderIterator:
         return 0
 
     cdef int plan_next(self) except -1:
-        """Find out what is to be dispatched next; return False if that was all."""
+        """Prepare the next task; return False if the plan has no more tasks."""
         if self.slices is not None and not self.done:  # nothing of it can raise: most of what follows is spared
             self.exhausted = not self.slices.advance()
             self.due = None if self.exhausted else self.slices
@@ -405,7 +405,7 @@ cdef class LoaderIterator:
         self.exhausted = True
 
     cdef int put(self, uint32_t slot) except -1:
-        """Put what is due into a slot; return 0 if the slot was taken meanwhile and the caller must try again."""
+        """Dispatch the prepared task into a slot; return 0 if a worker took the slot, so that the caller retries."""
         cdef Task task = Task.__new__(Task)
         cdef uint64_t sequence = 0
         cdef uint32_t addressee = 0
@@ -568,7 +568,7 @@ cdef class LoaderIterator:
             self.lock.release(before)
 
     def close(self):
-        """End the iteration and drop what is in flight. Safe to call twice, and again after Ctrl-C."""
+        """End the iteration and cancel the tasks in flight. Safe to call twice, and again after Ctrl-C."""
         if self._engine is not None:
             self.ending, self._engine = self._engine, None
         engine = self.ending

@@ -264,7 +264,7 @@ cdef class Snapshots:
     def of(self, number, tasks):
         """Return the last snapshot that a dead worker has published, delivered or not; empty if it had none.
 
-        Its replacement continues there, and reads again what was published after it. `tasks` are the tasks in flight of
+        The replacement continues there and reads the later samples again. `tasks` are the tasks in flight of
         all workers, those of each worker in the order of their sequence.
         """
         run, position, snapshot = self.kept.get(number, (self.run, 0, None))
