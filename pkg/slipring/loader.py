@@ -12,6 +12,7 @@ from slipring._core._iteration import LoaderIterator
 from slipring._core._ring import MAX_WORKERS, mix
 from slipring._core.arguments import check_shuffled, epoch_number, integer
 from slipring._core.engine_cache import EngineCache
+from slipring._core.option_values import Options
 from slipring._core.seeding import MASK_63, Share
 from slipring._core.source import StreamPlan, map_plan
 from slipring._core.tuning import Tuner
@@ -19,7 +20,7 @@ from slipring._core.worker import Job
 from slipring._core.worker_count import warn_of_many_workers
 from slipring.errors import Closed
 from slipring.monitor.registry import register
-from slipring.options import LoaderOptions, Options, declares
+from slipring.options import LoaderOptions, declares
 from slipring.sampler import place_of, rank_that_draws, read_in_order, share_of
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 
 from slipring import Loader, Memory, Workers
 from slipring.errors import shown
-from slipring.options import Options
 from tests.datasets import Into, Squares, Stream, leave_be
+from tests.support.inside import Options
 from tests.support.options import grouped
 
 BAD = {

@@ -13,13 +13,12 @@ import weakref
 import pytest
 
 from slipring import Loader, Workers
-from slipring.options import Options
 from tests.datasets import Squares, numbers
 from tests.fault.procs import until
 from tests.leaks import Snapshot, read
 from tests.loader.test_resize import Numbered, plain
 from tests.loader.tuned import Tuned
-from tests.support.inside import BATCHES, NEVER, Tuner, Tuning, _machine, engine_of, tuner_of, tuning
+from tests.support.inside import BATCHES, NEVER, Options, Tuner, Tuning, _machine, engine_of, tuner_of, tuning
 
 
 class Slow:

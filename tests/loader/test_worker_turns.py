@@ -2,8 +2,7 @@
 
 import pytest
 
-from slipring.options import Options
-from tests.support.inside import BATCH, COPY_AUTO, ERROR, Job, receive
+from tests.support.inside import BATCH, COPY_AUTO, ERROR, Job, Options, receive
 from tests.trip import Trip
 
 

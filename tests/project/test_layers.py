@@ -25,7 +25,7 @@ LAYERS = {
     "c": (("_core._cring", "_core._ccache", "_core._cwatch"), ()),
     "ring": (("_core", "_core._ring", "_core.text"), ("ground", "c")),
     "options": (
-        ("options", "_core.arguments", "_core.declare", "_core.worker_count"),
+        ("options", "_core.arguments", "_core.declare", "_core.option_values", "_core.worker_count"),
         ("ground", "ring"),
     ),
     "files": (("files.*",), ("redaction", "ground", "ring", "options")),

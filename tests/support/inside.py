@@ -28,6 +28,7 @@ _NAMES = {
     "slipring._core.cache_names": "find label_of",
     "slipring._core.deaths": "manner",
     "slipring._core.fetch": "Given",
+    "slipring._core.option_values": "Options",
     "slipring._core.pickling": "SharedPickle",
     "slipring._core.pytree": "BadDefinition parse",
     "slipring._core.reporting": "look",

@@ -23,9 +23,9 @@ from slipring._core._rng_guard import RngGuard
 from slipring._core.concurrency import Concurrency
 from slipring._core.fetch import MapFetcher, StreamFetcher, load_stream, shorter
 from slipring._core.heap import Heap
+from slipring._core.option_values import Options
 from slipring._core.worker_info import WorkerInfo, set_worker_info
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
-from slipring.options import Options
 
 NO_MEMORY = (SegmentFull, BatchTooLarge, DescriptorClosed)  # not even for what is said of an error
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import ray.data
     from typing_extensions import Unpack
 
+    from slipring._core.option_values import Options
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
     from slipring.monitor.report import Report
-    from slipring.options import Options
 
 # Of what `Dataset.stats()` says: the times in a batch's note, behind worker, rows and blocks.
 TIMES = ("In get RefBundles", "In ray.get()", "In batch creation", "In collate_fn")

@@ -15,11 +15,12 @@ from slipring._core.arguments import function, instance, integer, iterable
 from slipring._core.concurrency import Concurrency
 from slipring._core.declare import check, refuse, rules
 from slipring._core.engine_cache import EngineCache
+from slipring._core.option_values import Options
 from slipring._core.shards import IterableSource
 from slipring._core.tuning import Tuner
 from slipring._core.worker_count import bounds, worker_count
 from slipring.monitor.registry import register
-from slipring.options import OF_WORKERS, Device, LoaderOptions, Options, TorchOptions, Workers, declares
+from slipring.options import OF_WORKERS, Device, LoaderOptions, TorchOptions, Workers, declares
 from slipring.torch import private
 from slipring.torch.collate import convert, default_collate
 from slipring.torch.contexts import start_of
