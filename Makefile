@@ -90,8 +90,8 @@ venv: $(DEPS_STAMP) ## create the environment and install the pinned requirement
 build: $(BUILD_STAMP) ## build the extensions in place
 
 # Each linter is a target of its own: all of them run, two at a time, and the last lines name those that failed.
-LINTERS := lint-ruff lint-format lint-c lint-cython $(if $(filter 0,$(TORCH)),,types-stubs types-complete types-mypy \
-    types-pyright)
+LINTERS := lint-ruff lint-format lint-c lint-cython lint-mutants $(if $(filter 0,$(TORCH)),,types-stubs types-complete \
+    types-mypy types-pyright)
 .PHONY: $(LINTERS)
 lint: $(DEPS_STAMP) $(if $(filter 0,$(TORCH)),,build) ## ruff, cython-lint, gcc's warnings as errors, and the types
 	@$(PY) tools/checks.py --jobs 2 $(LINTERS)
@@ -104,6 +104,12 @@ lint-format: $(DEPS_STAMP)
 
 lint-cython: $(DEPS_STAMP)
 	PATH="$(abspath $(VENV))/bin:$$PATH" cython-lint --max-line-length 120 $(CYTHON)
+
+# A change that moves lines away from a mutant is to be seen here, not after its tests have run.
+lint-mutants:
+	@for patch in tests/mutants/*.patch tests/mutants/*/*.patch; do \
+	    git apply --check -C1 $$patch || { echo "$$patch does not apply any more"; failed=1; }; \
+	done; exit $${failed:-0}
 
 lint-c:
 	gcc -std=gnu11 -pthread -fsyntax-only -Wall -Wextra -Werror -Icsrc $(wildcard csrc/*.c csrc/*/*.c)
