@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from slipring._core import error_record, fetch
 from slipring._core._iteration import LoaderIterator
 from slipring._core._ring import MAX_WORKERS, mix
-from slipring._core.arguments import check_shuffled, epoch_number, integer
+from slipring._core.arguments import epoch_number, integer
 from slipring._core.engine_cache import EngineCache
 from slipring._core.option_values import Options
 from slipring._core.seeding import MASK_63, Share
@@ -158,9 +158,7 @@ class Loader(Generic[_Batch]):
         self.options.check_dataset(self.is_stream, dataset)
         o = self.options
         if not self.is_stream and o.sampler is None and o.batch_sampler is None:
-            length = self._dataset_length()
-            if o.shuffle:
-                check_shuffled(length)
+            self._check_length()
         _ = self._share  # what is wrong with it is wrong now
         self.seed = (int.from_bytes(os.urandom(8), "little") if o.seed is None else o.seed) & MASK_63
         self.epoch = 0
@@ -242,9 +240,9 @@ class Loader(Generic[_Batch]):
             return None
         return share_of(o.batch_sampler, o.sampler, o.batch_size, o.rank)
 
-    def _dataset_length(self):
+    def _check_length(self):
         try:
-            return len(self.dataset)
+            len(self.dataset)
         except TypeError as error:
             raise TypeError(
                 f"dataset ({type(self.dataset).__name__}) has __getitem__ but no __len__: give it one, or "

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from slipring import _machine
-from slipring._core._ring import mix
-from slipring._core.arguments import MAX_DRAWN, check_shuffled, epoch_number, flag, integer
+from slipring._core._ring import IndexOrder, mix
+from slipring._core.arguments import epoch_number, flag, integer
 from slipring._core.seeding import MASK_63, Share
 from slipring.errors import shown
 from slipring.strings import StringList
@@ -109,7 +109,7 @@ class BatchSampler:
     ) -> None:
         indices = _sequence(indices)
         batch_size = integer("batch_size", batch_size, 1)
-        num_samples = integer("num_samples", num_samples, 1, MAX_DRAWN, optional=True)
+        num_samples = integer("num_samples", num_samples, 1, sys.maxsize, optional=True)
         world_size = integer("world_size", world_size, 1)
         rank = integer("rank", rank, 0, world_size - 1)
         seed = integer("seed", seed, optional=True)
@@ -121,14 +121,15 @@ class BatchSampler:
         if shuffle and self._replaced:
             given = "num_samples" if weights is None else "weights"
             raise ValueError(f"shuffle=True gives each index once, {given} draws with replacement")
-        if shuffle:
-            check_shuffled(len(indices))
         if seed is None:
             seed = 0 if world_size > 1 else int.from_bytes(os.urandom(8), "little")
         self.indices, self.batch_size, self.shuffle, self.drop_last = indices, batch_size, shuffle, drop_last
-        self.weights, self._weights_digest = None, None
+        self.weights, self._bounds, self._weights_digest = None, None, None
         if weights is not None:
-            self.weights, self._weights_digest = _probabilities(weights, len(indices))
+            self.weights = _checked_weights(weights, len(indices))
+            self._bounds = np.cumsum(self.weights)
+            self._bounds /= self._bounds[-1]
+            self._weights_digest = _digest(self.weights)
         self._indices_digest = None  # taken once, when it is asked for: indices may be many
         self.num_samples = len(indices) if num_samples is None else num_samples
         self.rank, self.world_size, self.seed = rank, world_size, seed & MASK_63
@@ -146,7 +147,7 @@ class BatchSampler:
     def epoch(self, value: SupportsIndex) -> None:
         self.__dict__["epoch"] = epoch_number(value)
 
-    def order(self, epoch: int) -> Sequence[Any] | NDArray[Any]:
+    def order(self, epoch: int) -> Sequence[Any]:
         """Return the indices of an epoch, for all ranks.
 
         Parameters
@@ -156,18 +157,13 @@ class BatchSampler:
         Returns
         -------
         sequence
+            Indices are computed when they are asked for, each within 50 ns, and take no memory. Orders of up to 65,536
+            shuffled indices are stored: there all orders are equally likely.
         """
-        n, at = len(self.indices), None
-        draw = np.random.Generator(np.random.Philox(key=mix(self.seed, epoch, _ORDER)))
+        n, key = len(self.indices), mix(self.seed, epoch, _ORDER)
         if self._replaced:
-            at = draw.choice(n, self.num_samples, p=self.weights)
-        elif self.shuffle:
-            at = draw.permutation(n)
-        if at is None or isinstance(self.indices, range):
-            return self.indices if at is None else at
-        if isinstance(self.indices, np.ndarray):
-            return self.indices[at]
-        return [self.indices[k] for k in at.tolist()]
+            return _EpochIndices(self.indices, IndexOrder.drawn(n, self.num_samples, key, self._bounds))
+        return _EpochIndices(self.indices, IndexOrder.shuffled(n, key) if self.shuffle else IndexOrder(n))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next pass. (Without it passes count by themselves.)"""
@@ -290,8 +286,8 @@ class BatchSampler:
             raise TypeError(f"a state must be a dict, as state_after() returns it, not {shown(state)}")
         if not state.keys() >= _KEYS:
             raise ValueError(
-                f"this is no state of slipring.BatchSampler (of this version): it must have {sorted(_KEYS)}, "
-                f"and has {sorted(map(str, state))[:8]}"
+                f"this is no state of slipring.BatchSampler: it must have {sorted(_KEYS)}, and has "
+                f"{sorted(map(str, state))[:8]}"
             )
         for name in ("epoch", "position", "seed"):
             integer(f"the state's {name}", state[name], 0, MASK_63)
@@ -303,7 +299,7 @@ class BatchSampler:
                     "weights and num_samples"
                 )
         for what, has in self._digests.items():
-            if state.get(what, has) != has:  # the states of older versions do not have it
+            if state[what] != has:
                 raise ValueError(
                     f"the state is of an epoch with other {what} than this sampler's: other indices would be skipped "
                     f"than were delivered. Resume with the same {what}"
@@ -311,7 +307,37 @@ class BatchSampler:
         return int(state["epoch"]), int(state["position"])
 
 
-_KEYS = {"epoch", "position", "samples", "order", "seed"}
+_KEYS = {"epoch", "position", "samples", "order", "indices", "weights", "seed"}
+
+
+class _EpochIndices(Sequence):
+    """The indices that an `IndexOrder` puts in order."""
+
+    def __init__(self, indices, order):
+        self._indices, self._order = indices, order
+
+    def __len__(self):
+        return len(self._order)
+
+    def __getitem__(self, at):
+        places = range(len(self))[at]
+        if isinstance(at, slice):
+            return self.part(places.start, len(places), places.step)
+        return self.part(places, 1)[0]
+
+    def __iter__(self):
+        for first in range(0, len(self), 1024):
+            yield from self[first : first + 1024]
+
+    def part(self, first, count, step=1):
+        """Return a list of the indices at `count` places: first, first + step, ... Place 0 follows the last one."""
+        places = self._order.part(first, count, step % max(1, len(self)))
+        indices = self._indices
+        if isinstance(indices, np.ndarray):
+            return indices[places].tolist()
+        if isinstance(indices, range) and (indices.start, indices.step) == (0, 1):
+            return places.tolist()
+        return [indices[place] for place in places.tolist()]
 
 
 class _Pass:
@@ -338,20 +364,15 @@ class _Pass:
             if self.place is None:
                 self.place = sampler._next_pass
             self._count()
-            self.order = sampler.order(
-                self.place[0]
-            )  # last: what a handler interrupts before it is done again
+            # Last: what a handler interrupts before is done again.
+            self.order = sampler.order(self.place[0])
         epoch, position = self.place
-        n, ranks, step = len(self.order), sampler.world_size, sampler.batch_size * sampler.world_size
-        left = n - position
+        ranks, step = sampler.world_size, sampler.batch_size * sampler.world_size
+        left = len(self.order) - position
         if left <= 0 or (sampler.drop_last and left < step):
             raise StopIteration
-        first, size = position + sampler.rank, min(sampler.batch_size, -(-left // ranks))
-        places = range(first, first + size * ranks, ranks)
-        if isinstance(self.order, np.ndarray):
-            indices = self.order[np.fromiter(places, np.int64) % n].tolist()
-        else:
-            indices = [self.order[place % n] for place in places]
+        size = min(sampler.batch_size, -(-left // ranks))
+        indices = self.order.part(position + sampler.rank, size, ranks)
         self.place = epoch, position + step  # now: who was interrupted is given the same again
         return indices
 
@@ -488,11 +509,10 @@ def _digest(written):
     return hashlib.blake2b(written, digest_size=16).hexdigest()
 
 
-def _probabilities(weights, n):
-    """Return the weights as shares of one, and a digest of them as given: sums may differ between processors."""
-    given = weights
+def _checked_weights(given, n):
+    """Return the weights as an array of float64."""
     try:
-        weights = np.asarray(given, np.float64)
+        weights = np.ascontiguousarray(given, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"weights must be numbers, one per index, not {shown(given)}: {error}") from None
     if weights.shape != (n,):
@@ -501,4 +521,4 @@ def _probabilities(weights, n):
         )
     if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
         raise ValueError(f"weights must be finite, not negative, and not all zero; they are {shown(given)}")
-    return weights / weights.sum(), _digest(weights.tobytes())
+    return weights

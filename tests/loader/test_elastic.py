@@ -152,7 +152,7 @@ def test_states_of_something_else_are_refused(change, error, said):
     state = change
     if isinstance(change, dict):
         state = {**iter(sampler).state_dict(), **change}
-        state = {name: value for name, value in state.items() if value is not None}
+        state = {name: value for name, value in state.items() if value is not None or name not in change}
     for load in (sampler.resume, iter(sampler).load_state_dict):
         with pytest.raises(error, match=said):
             load(state)
@@ -251,16 +251,6 @@ def test_indices_without_numbers_or_text_are_known_by_their_length(indices):
     sampler = BatchSampler(indices, 1, shuffle=True)
     sampler.resume(BatchSampler(indices, 1, shuffle=True).state_after(1))
     assert len(list(sampler)) == len(indices) - 1
-
-
-@pytest.mark.parametrize("options", [{}, {"weights": W}, {"indices": ["a"] * 30}], ids=list)
-def test_a_state_of_an_older_version_is_compared_by_what_it_has(options):
-    sampler = BatchSampler(**{"indices": 30, "batch_size": 4, **options})
-    state = sampler.state_after(2)
-    rest = flat(list(sampler))[8:]
-    del state["indices"], state["weights"]
-    sampler.resume(state)
-    assert flat(sampler) == rest
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

@@ -101,15 +101,6 @@ def test_a_tuple_of_arrays_of_as_many_rows_is_warned_of():
             Loader(samples)
 
 
-def test_more_samples_than_an_order_has_are_refused_where_they_are_shuffled():
-    for shuffled in (
-        lambda n: Loader(range(n), 2, shuffle=True),
-        lambda n: slipring.BatchSampler(n, shuffle=True),
-    ):
-        with pytest.raises(ValueError, match=f"shuffle=True makes an order of all {2**63 - 1} samples"):
-            shuffled(2**63 - 1)
-
-
 def test_what_is_like_no_argument_gets_no_suggestion():
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'zz'$"):
         Loader(range(9), zz=1)

@@ -130,7 +130,11 @@ IMPORTED_LATE = {
 }
 
 MAY_CROSS = {"_core._ring", "_core._cring", "_core._ccache", "_core._cwatch", "_core._cache"}
-MIRRORS = {"_cring.pxd": {"ring.h", "layout.h"}, "_ccache.pxd": {"cache.h"}, "_cwatch.pxd": {"watch.h"}}
+MIRRORS = {
+    "_cring.pxd": {"ring.h", "layout.h", "index_order.h"},
+    "_ccache.pxd": {"cache.h"},
+    "_cwatch.pxd": {"watch.h"},
+}
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyx", ".pxd", ".pxi"))
 

@@ -1,4 +1,4 @@
-# The mirror of csrc/ring.h and csrc/layout.h. Nothing here blocks the GIL: all of it is nogil.
+# The mirror of csrc/ring.h, csrc/layout.h and csrc/index_order.h. Nothing here blocks the GIL: all of it is nogil.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -230,3 +230,20 @@ cdef extern from "ring.h" nogil:
     void sr_copy_by(uint32_t way, void *to, const void *source, uint64_t bytes)
     void sr_copy_rows(char *to, const char *const *source, uint64_t n, uint64_t each)
     void sr_copy_choose(uint32_t way)
+
+cdef extern from "index_order.h" nogil:
+    enum:
+        SR_ORDER_ASCENDING
+        SR_ORDER_STORED
+        SR_ORDER_SHUFFLED
+        SR_ORDER_DRAWN
+
+    ctypedef struct sr_index_order:
+        int kind
+        uint64_t n
+        uint64_t length
+        const int64_t *stored
+        const double *bounds
+
+    void sr_order_key(sr_index_order *order, uint64_t key)
+    void sr_order_write(const sr_index_order *order, uint64_t first, uint64_t step, uint64_t count, int64_t *out)

@@ -21,6 +21,7 @@ from slipring.errors import shown, told
 from slipring._core.text import task_too_large
 
 include "_ring_check.pxi"
+include "_ring_order.pxi"
 include "_ring_segment.pxi"
 include "_ring_slot.pxi"
 include "_ring_descriptors.pxi"
@@ -29,7 +30,7 @@ cnp.import_array()
 
 __all__ = [
     "DIRECT", "EPOCH_BITS", "FINISH", "JOINED", "MAX_RANGES", "MAX_SLOTS", "MAX_WORKERS", "POISON", "SERVING",
-    "STAGED", "TASK_NEXT", "WHOLE", "Lease", "Meter", "Own", "Pickled", "Ring", "copy_bytes",
+    "STAGED", "TASK_NEXT", "WHOLE", "IndexOrder", "Lease", "Meter", "Own", "Pickled", "Ring", "copy_bytes",
     "copy_ways", "current", "forking_worker", "mix", "now", "reductions", "start_time",
 ]
 
@@ -104,46 +105,6 @@ def unpicklable(indices, error):
         f"{which} cannot be pickled, which it must be to reach a worker: {told(error)}. Define functions and "
         "classes at the top level of a module; what a closure would hold, functools.partial can"
     )
-
-
-@cython.final
-@cython.no_gc
-@cython.auto_pickle(False)
-cdef class Slices:
-    """Consecutive slices of the indices below `length`, or of a permutation of them. It begins before the first slice.
-
-    This is the order that slipring itself sets, batch by batch. It is compiled and makes no object per batch, because
-    it runs while the training process has cold caches. A slice has `size` indices. The last one may have fewer, or with
-    `drop_last` is dropped. `order` is a contiguous int64 array of shape (length,). None: ascending, without an array,
-    because a dataset may be longer than memory.
-    """
-
-    def __init__(self, uint64_t length, uint64_t size, bint drop_last=False, order=None):
-        if order is not None:
-            # By numpy's own interface: a memoryview would have the format described in text.
-            if not (cnp.PyArray_Check(order) and cnp.PyArray_TYPE(order) == cnp.NPY_INT64
-                    and cnp.PyArray_NDIM(order) == 1 and cnp.PyArray_IS_C_CONTIGUOUS(order)
-                    and <uint64_t> cnp.PyArray_DIM(order, 0) == length):
-                raise TypeError(f"order must be a contiguous array of {length} int64, not {order!r}")
-            self.data = <const int64_t *> cnp.PyArray_DATA(order)
-        self.order = order
-        self.size = size
-        self.end = length - length % size if drop_last else length
-
-    cpdef bint advance(self) noexcept:
-        """Advance to the next slice; return False if there is none."""
-        self.first += self.n
-        self.n = min(self.size, self.end - self.first)
-        return self.n > 0
-
-    cdef void write(self, int64_t *out) noexcept:
-        """Write the present slice's `n` indices."""
-        cdef uint64_t i
-        if self.data != NULL:
-            memcpy(out, self.data + self.first, self.n * 8)
-        else:
-            for i in range(self.n):
-                out[i] = <int64_t> (self.first + i)
 
 
 @cython.final

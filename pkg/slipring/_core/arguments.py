@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MAX_EPOCH = (1 << EPOCH_BITS) - 1
-MAX_DRAWN = (1 << 60) - 1  # indices in one order, which is an array of 8 bytes for each
 MAX_COUNT = (1 << 32) - 1  # of rows in a batch, and whatever else is counted: as csrc/layout.h
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
@@ -84,15 +83,6 @@ def real(name: str, value: Any, what: str = "a number") -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-
-
-def check_shuffled(number: int) -> None:
-    """Raise ValueError if a dataset has too many samples to shuffle."""
-    if number > MAX_DRAWN:
-        raise ValueError(
-            f"shuffle=True makes an order of all {number} samples; {MAX_DRAWN} are the most: give a sampler that "
-            "draws indices"
-        )
 
 
 def seconds(name: str, value: Any) -> None:

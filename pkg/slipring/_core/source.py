@@ -1,10 +1,8 @@
 """Plan the tasks of a pass: which indices, or which worker's next batch, belong to each sequence number."""
 
-import numpy as np
-
 from slipring._core._iteration import Grouped as grouped
 from slipring._core._iteration import Listed, StreamPlan
-from slipring._core._ring import Slices, mix
+from slipring._core._ring import IndexOrder, Slices, mix
 
 __all__ = ["StreamPlan", "grouped", "map_plan"]
 
@@ -21,11 +19,6 @@ def map_plan(options, dataset, seed):
         return Listed(iter(options.batch_sampler), options.check_ranges)
     if options.sampler is not None:
         return grouped(options.sampler, options.batch_size or 1, options.drop_last)
-    return _sliced(len(dataset), options, seed)
-
-
-def _sliced(length, options, seed):
-    order = None
-    if options.shuffle:
-        order = np.random.Generator(np.random.Philox(key=mix(seed, _SHUFFLE))).permutation(length)
-    return Slices(length, min(options.batch_size or 1, 1 << 62), options.drop_last or False, order)
+    n = len(dataset)
+    order = IndexOrder.shuffled(n, mix(seed, _SHUFFLE)) if options.shuffle else IndexOrder(n)
+    return Slices(order, min(options.batch_size or 1, 1 << 62), options.drop_last or False)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from slipring import BatchSampler
-from slipring._core.arguments import MAX_COUNT, MAX_DRAWN, integer, is_scalar, iterable
+from slipring._core.arguments import MAX_COUNT, integer, is_scalar, iterable
 from slipring._core.source import grouped
 from slipring.compat import megengine_own as own
 from slipring.compat.refusals import refusing_by
@@ -97,7 +97,7 @@ class MapSampler(Sampler):
         self.world_size = known_size if world_size is None else world_size
         self.rank = known_rank if rank is None else rank
         batch_size = integer("batch_size", batch_size, 1)
-        num_samples = integer("num_samples", num_samples, 1, MAX_DRAWN, optional=True)
+        num_samples = integer("num_samples", num_samples, 1, MAX_COUNT, optional=True)
         self.world_size = integer("world_size", self.world_size, 1, MAX_COUNT)
         self.rank = integer("rank", self.rank, 0, self.world_size - 1)
         seed = integer("seed", seed, 0, (1 << 32) - 1, optional=True)

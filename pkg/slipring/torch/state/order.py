@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler
 from slipring._core._ring import in_a_handler, reductions
 from slipring._core.fetch import cut_off, generator_ended, is_stateful, shorter
 from slipring.sampler import read_in_order
+from slipring.torch.samplers import indices_of
 from slipring.torch.state.asking import Making, copied
 from slipring.torch.state.rest import source_behind
 
@@ -112,7 +113,7 @@ def _loaded(source, saved_state):
     loaded = "sampler" in saved_state and is_stateful(source)
     if loaded:
         source.load_state_dict(saved_state["sampler"])
-    made = iter(source)
+    made = indices_of(source)
     if "sampler_iterator" in saved_state and is_stateful(made):
         made.load_state_dict(saved_state["sampler_iterator"])
         loaded = True
@@ -326,7 +327,7 @@ class Order:
             if self.seq or not self.saved_state:
                 raise
         # Nothing had been drawn then: what the sampler said of itself was of the end of the pass before.
-        self.made, self.saved_state, self.over, self.drawn = iter(self.source), {}, False, []
+        self.made, self.saved_state, self.over, self.drawn = indices_of(self.source), {}, False, []
         self.draws = _draws(self.made)
         return self._draw()
 
@@ -364,6 +365,10 @@ class Order:
         elif cut_off(self.made, error) is not None:
             self.cut_off = functools.partial(generator_ended, "the sampler's iterator")
         self.swift = self.swift and self.cut_off is None
+
+    def let_go(self):
+        """Let go of the indices that are yet to be drawn: nobody asks for them any more."""
+        self.made = self.draws = iter(())
 
     # ---- the place
 

@@ -1,11 +1,7 @@
 """The rest of the order of all ranks after a position, and one rank's part of it."""
 
-import copy
-import itertools
-
-from torch.utils.data.distributed import DistributedSampler
-
 from slipring.sampler import BatchSampler
+from slipring.torch.samplers import listed, order_of_ranks
 
 
 def position_of(state, ranks):
@@ -34,13 +30,8 @@ class Rest:
         self.sampler, self.position = sampler, position
 
     def __iter__(self):
-        sampler = self.sampler
-        whole, n = copy.copy(sampler), len(sampler.dataset)
-        whole.rank, whole.num_replicas, whole.num_samples, whole.total_size = 0, 1, n, n
-        order = list(DistributedSampler.__iter__(whole))
-        left, ranks = order[self.position :], sampler.num_replicas
-        if sampler.drop_last:
-            left = left[: len(left) // ranks * ranks]
-        else:  # as torch does at the end of an epoch
-            left += itertools.islice(itertools.cycle(order), -len(left) % ranks)
-        return iter(left[sampler.rank :: ranks])
+        sampler, ranks = self.sampler, self.sampler.num_replicas
+        left = len(sampler.dataset) - self.position
+        # Without drop_last the order's first indices follow its last ones, as at the end of any epoch of torch's.
+        count = left // ranks if sampler.drop_last else -(-left // ranks)
+        return listed(order_of_ranks(sampler), self.position + sampler.rank, count, ranks)

@@ -1,0 +1,125 @@
+"""What a shuffled order costs by its length: ``python -m bench.orders``.
+
+Question
+    How long does a shuffled loader of n samples take to its first batch, how much memory does its process need, and
+    what does an index cost?
+Data
+    A dataset without data: sample i is i, in batches of 256. One worker; it has started before the clock does, as in
+    a second epoch.
+Machine, command, result
+    Printed. Rivals take turns in each round, each in a process of its own. "first batch": from ``iter()`` of the second
+    epoch. "memory": the most that the process has had at a time, less what it had before the loader was made. "an
+    index": an order of `BatchSampler`, evaluated and made a Python int.
+Bias
+    torch draws its permutation when the first batch is asked for, as `slipring.torch.DataLoader` has to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+from bench.chunk import figure
+from bench.machine import describe
+
+BATCH, INDICES = 256, 1 << 20
+
+
+class Numbers:
+    """A dataset of any length."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, i: int) -> int:
+        return i
+
+
+def loader_of(rival: str, n: int) -> Any:
+    """Return a rival's loader of n samples."""
+    if rival == "slipring.Loader":
+        from slipring import Loader
+
+        return Loader(Numbers(n), BATCH, shuffle=True, num_workers=1, persistent_workers=True)
+    if rival in WEIGHTED:
+        import numpy as np
+
+        from slipring import BatchSampler, Loader
+
+        kind = {"weights": np.arange(n, dtype=np.float64)} if "weights" in rival else {"shuffle": True}
+        sampler = BatchSampler(n, BATCH, **kind)
+        return Loader(Numbers(n), batch_sampler=sampler, num_workers=1, persistent_workers=True)
+    if rival == "torch":
+        from torch.utils.data import DataLoader
+    else:
+        from slipring.torch import DataLoader
+    return DataLoader(Numbers(n), BATCH, shuffle=True, num_workers=1, persistent_workers=True)
+
+
+WEIGHTED = "BatchSampler", "BatchSampler(weights=)"
+RIVALS = "slipring.Loader", *WEIGHTED, "slipring.torch.DataLoader", "torch"
+MOST = {"slipring.Loader": 10**18, "BatchSampler": 10**18, "BatchSampler(weights=)": 10**7}
+
+
+def child(rival: str, n: int) -> None:
+    """Print seconds to the first batch, bytes, and seconds per index."""
+    with_few = iter(loader_of(rival, 1000))  # imports
+    next(with_few)
+    del with_few
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    loader = loader_of(rival, n)
+    next(iter(loader))
+    begun = time.perf_counter()
+    next(iter(loader))
+    first = time.perf_counter() - begun
+    memory = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    index = None
+    if rival in WEIGHTED:
+        order = loader.options.batch_sampler.order(0)
+        begun = time.perf_counter()
+        for at in range(0, min(INDICES, len(order)), BATCH):
+            order.part(at, BATCH)
+        index = (time.perf_counter() - begun) / min(INDICES, len(order))
+    print(json.dumps([first, memory, index]))
+
+
+def main() -> int:
+    """Print a table."""
+    parser = argparse.ArgumentParser("python -m bench.orders", description=__doc__.partition("\n")[0])
+    parser.add_argument("--samples", type=int, nargs="+", default=[10**5, 10**7, 10**8, 10**9], metavar="N")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(*json.loads(options.child))
+        return 0
+    for name, value in describe((), "bench.orders").items():
+        print(f"{name}: {value}")
+    print(f"{options.rounds} rounds: median (lowest – highest)")
+    print("| samples | | first batch, ms | memory, MB | an index, ns |\n|---|---|---|---|---|")
+    for n in options.samples:
+        rivals = [rival for rival in RIVALS if n <= MOST.get(rival, 10**8)]
+        found: dict[str, list[list[float]]] = {rival: [] for rival in rivals}
+        for _ in range(options.rounds):
+            for rival in rivals:
+                command = [sys.executable, "-m", "bench.orders", "--child", json.dumps([rival, n])]
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                found[rival].append(json.loads(done.stdout.splitlines()[-1]))
+        for rival, results in found.items():
+            first, memory, index = zip(*results, strict=True)
+            row = [f"{n:,}", rival, figure([1e3 * s for s in first]), figure([b / 1e6 for b in memory])]
+            row.append("" if None in index else figure([1e9 * s for s in index]))
+            print("|", " | ".join(row), "|", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

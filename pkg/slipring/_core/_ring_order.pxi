@@ -1,0 +1,102 @@
+# Part of _ring.pyx: the orders that slipring itself sets, of any length in constant memory (csrc/index_order.h).
+
+cimport cython
+cimport numpy as cnp
+from libc.stdint cimport int64_t, uint64_t
+
+from slipring._core._cring cimport (
+    SR_ORDER_ASCENDING, SR_ORDER_DRAWN, SR_ORDER_SHUFFLED, SR_ORDER_STORED, sr_order_key, sr_order_write,
+)
+
+import numpy as np
+
+_MOST_STORED = 1 << 16  # indices; 512 kB
+
+
+cdef object _checked_array(array, int kind, uint64_t length, str what):
+    """Return a contiguous array of `length` values; by numpy's own interface, because a memoryview is slow to make."""
+    if not (cnp.PyArray_Check(array) and cnp.PyArray_TYPE(array) == kind and cnp.PyArray_NDIM(array) == 1
+            and cnp.PyArray_IS_C_CONTIGUOUS(array) and <uint64_t> cnp.PyArray_DIM(array, 0) == length):
+        raise TypeError(f"order must be a contiguous array of {length} {what}, not {array!r}")
+    return array
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class IndexOrder:
+    """The indices below `n`, one for each of `length` places (default n): ascending, or as a class method says."""
+
+    def __init__(self, uint64_t n, length=None):
+        self.order.kind, self.order.n = SR_ORDER_ASCENDING, n
+        self.order.length = n if length is None else length
+
+    @classmethod
+    def stored(cls, indices):
+        """Return the order that a contiguous array of int64 holds."""
+        cdef IndexOrder made = cls(len(indices))
+        made.held = _checked_array(indices, cnp.NPY_INT64, made.order.length, "int64")
+        made.order.kind, made.order.stored = SR_ORDER_STORED, <const int64_t *> cnp.PyArray_DATA(made.held)
+        return made
+
+    @classmethod
+    def shuffled(cls, uint64_t n, uint64_t key, uint64_t most_stored=_MOST_STORED):
+        """Return a permutation. Short ones are stored, and exactly uniform: all permutations are equally likely."""
+        if n <= most_stored:
+            return cls.stored(np.random.Generator(np.random.Philox(key=key)).permutation(n))
+        cdef IndexOrder made = cls(n)
+        made.order.kind = SR_ORDER_SHUFFLED
+        sr_order_key(&made.order, key)
+        return made
+
+    @classmethod
+    def drawn(cls, uint64_t n, uint64_t length, uint64_t key, bounds=None):
+        """Return indices that are drawn with replacement, all alike or by weight.
+
+        `bounds` are the n cumulative weights as float64, ascending; the last one is 1.
+        """
+        cdef IndexOrder made = cls(n, length)
+        made.order.kind = SR_ORDER_DRAWN
+        sr_order_key(&made.order, key)
+        if bounds is not None:
+            made.held = _checked_array(bounds, cnp.NPY_FLOAT64, n, "float64")
+            made.order.bounds = <const double *> cnp.PyArray_DATA(made.held)
+        return made
+
+    def __len__(self):
+        return self.order.length
+
+    def part(self, uint64_t first, uint64_t count, uint64_t step=1):
+        """Return the indices at `count` places as int64: first, first + step, ... Place 0 follows the last one."""
+        if count and not self.order.length:
+            raise IndexError("an order without places has no indices")
+        found = np.empty(count, np.int64)
+        if count:
+            sr_order_write(&self.order, first, step, count, <int64_t *> cnp.PyArray_DATA(found))
+        return found
+
+
+@cython.final
+@cython.no_gc
+@cython.auto_pickle(False)
+cdef class Slices:
+    """Consecutive slices of an `IndexOrder`. It begins before the first slice.
+
+    This is the order that slipring itself sets, batch by batch. It is compiled and makes no object per batch, because
+    it runs while the training process has cold caches. A slice has `size` indices. The last one may have fewer, or with
+    `drop_last` is dropped.
+    """
+
+    def __init__(self, IndexOrder indices not None, uint64_t size, bint drop_last=False):
+        cdef uint64_t length = indices.order.length
+        self.indices, self.size = indices, size
+        self.end = length - length % size if drop_last else length
+
+    cpdef bint advance(self) noexcept:
+        """Advance to the next slice; return False if there is none."""
+        self.first += self.n
+        self.n = min(self.size, self.end - self.first)
+        return self.n > 0
+
+    cdef void write(self, int64_t *out) noexcept:
+        """Write the present slice's `n` indices."""
+        sr_order_write(&self.indices.order, self.first, 1, self.n, out)

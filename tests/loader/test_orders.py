@@ -1,0 +1,161 @@
+"""The orders that slipring sets itself: uniform, of any length, and in constant memory."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from slipring import BatchSampler, Loader
+from tests.datasets import flat
+from tests.support.inside import IndexOrder
+
+BILLION = 10**9
+
+
+class Numbers:
+    """A dataset of any length."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return i
+
+
+def z_score(counts):
+    """How far the chi-square of counts that should be equal lies above its mean, in standard deviations.
+
+    By E. B. Wilson and M. M. Hilferty, The distribution of chi-square, PNAS 17(12), 1931. 3.09: p is 0.001.
+    """
+    freedom = counts.size - 1
+    chi_square = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
+    return ((chi_square / freedom) ** (1 / 3) - 1 + 2 / (9 * freedom)) / (2 / (9 * freedom)) ** 0.5
+
+
+def orders_of(n, number):
+    """So many epochs of a shuffle of n indices, as an array."""
+    return np.stack([IndexOrder.shuffled(n, 17 * epoch + 1).part(0, n) for epoch in range(number)])
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 10, 16, 37, 100, 1000])
+def test_a_short_shuffle_is_uniform_over_positions_and_neighbours(n):
+    orders = orders_of(n, 30_000 if n < 1000 else 5_000)
+    assert (np.sort(orders, axis=1) == np.arange(n)).all()
+    for place in (0, n // 2, n - 1):
+        assert z_score(np.bincount(orders[:, place], minlength=n)) < 3.09, place
+    pairs = np.bincount((orders[:, :-1] * n + orders[:, 1:]).ravel(), minlength=n * n)
+    assert z_score(pairs.reshape(n, n)[~np.eye(n, dtype=bool)]) < 3.09
+
+
+@pytest.mark.parametrize("n", [10_000, 65_536, 65_600, BILLION])
+def test_a_long_shuffle_is_uniform_over_positions_and_neighbours(n):
+    """In 40 x 40 parts of the indices, which divide all these lengths nearly evenly."""
+    parts, cells = 40, np.zeros((3, 40, 40))
+    for epoch in range(200):
+        order = IndexOrder.shuffled(n, epoch)
+        for first in (0, n // 3, n - 1001):
+            indices = order.part(first, 1001) * parts // n
+            places = np.arange(first, first + len(indices)) * parts // n
+            np.add.at(cells[0], (places, indices), 1)
+            np.add.at(cells[1], (indices[:-1], indices[1:]), 1)
+            np.add.at(cells[2], (indices[:-2], indices[2:]), 1)
+    seen = cells[0][cells[0].sum(axis=1) > 0]
+    assert all(z_score(row) < 4.5 for row in seen)  # the largest of dozens
+    assert z_score(cells[1]) < 3.09 and z_score(cells[2]) < 3.09
+
+
+def test_a_computed_shuffle_has_each_index_once():
+    for n in (1, 2, 3, 65_537, 100_000, 1 << 17):
+        found = IndexOrder.shuffled(n, n, 0).part(0, n)
+        assert (np.sort(found) == np.arange(n)).all() and (n < 3 or (found != np.arange(n)).any())
+
+
+def test_an_array_of_another_kind_is_refused_as_an_order():
+    arrays = (np.arange(5, dtype=np.int32), np.arange(6).reshape(2, 3), np.arange(10)[::2], [0] * 5)
+    for array in arrays:
+        with pytest.raises(TypeError, match=r"contiguous array of \d int64"):
+            IndexOrder.stored(array)
+    with pytest.raises(TypeError, match="contiguous array of 5 float64"):
+        IndexOrder.drawn(5, 5, 0, np.ones(4))
+    with pytest.raises(IndexError, match="without places"):
+        IndexOrder(0).part(0, 1)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"shuffle": True}, {"num_samples": 90_000}, {"weights": np.arange(70_000) % 5}],
+    ids=["ascending", "shuffled", "drawn", "weighted"],
+)
+@pytest.mark.parametrize("kind", ["number", "range", "array", "list"])
+def test_the_order_of_an_epoch_is_a_sequence_that_computes_what_it_is_asked_for(how, kind):
+    n = 70_000
+    indices = {"number": n, "range": range(5, 5 + n), "array": np.arange(5, 5 + n), "list": list(range(n))}[
+        kind
+    ]
+    sampler = BatchSampler(indices, 1000, seed=3, **how)
+    order = sampler.order(0)
+    whole = list(order)
+    assert whole == flat(sampler) and {type(index) for index in whole} == {int}
+    assert (
+        len(order) == len(whole)
+        and sampler.order(0)[:] == whole != list(sampler.order(1))[: 1 if not how else n]
+    )
+    assert order[0] == whole[0] and order[-1] == whole[-1] and order[69_999] == whole[69_999]
+    for part in (slice(3, 9), slice(None, None, 1000), slice(100, 2, -7), slice(None, None, -1), slice(5, 5)):
+        assert order[part] == whole[part]
+    with pytest.raises(IndexError):
+        order[len(whole)]
+    if how == {"shuffle": True}:
+        assert sorted(whole) == list(range(n) if kind == "number" else indices)
+
+
+def test_a_billion_shuffled_indices_are_not_stored():
+    """Also not by a loader: a process that draws from so many needs as much memory as one that draws from few."""
+    code = """
+import resource, sys
+from slipring import BatchSampler, Loader
+from tests.loader.test_orders import Numbers
+n = int(sys.argv[1])
+sampler = BatchSampler(n, 8, shuffle=True, rank=1, world_size=3)
+first = next(iter(sampler)) + sampler.order(0)[5:9]
+for options in ({"shuffle": True}, {"batch_sampler": sampler}):
+    with Loader(Numbers(n), **({"batch_size": 8} if "shuffle" in options else {}), **options, num_workers=1) as loader:
+        assert len(next(iter(loader))) == 8
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    used = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", code, str(n)], check=True, capture_output=True, text=True
+            ).stdout
+        )
+        for n in (1000, BILLION)
+    ]
+    assert used[1] - used[0] < 10_000, "kB"
+
+
+def test_a_billion_indices_are_resumed_by_other_ranks_in_place():
+    sampler = BatchSampler(BILLION, 4, shuffle=True, seed=5)
+    batches = iter(sampler)
+    order = sampler.order(0)
+    state = {**batches.state_dict(), "position": 700_000_001}
+    ranks = [BatchSampler(BILLION, 3, shuffle=True, rank=rank, world_size=2) for rank in range(2)]
+    for rank, resumed in enumerate(ranks):
+        resumed.resume(state)
+        assert next(iter(resumed)) == order[700_000_001 + rank : 700_000_007 + rank : 2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_shuffles_a_billion_samples(workers):
+    with Loader(Numbers(BILLION), batch_size=64, shuffle=True, num_workers=workers, seed=1) as loader:
+        epochs = []
+        for _ in range(2):
+            batches = iter(loader)
+            epochs.append(np.concatenate([next(batches) for _ in range(20)]))
+            batches.close()
+    assert all(len(set(epoch.tolist())) == 1280 for epoch in epochs) and (epochs[0] != epochs[1]).any()
+    assert all(0.4 < epoch.mean() / BILLION < 0.6 for epoch in epochs)

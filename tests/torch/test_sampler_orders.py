@@ -1,0 +1,135 @@
+"""torch's own samplers: the same indices from the same draws, in an array in place of a list."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DistributedSampler, RandomSampler  # noqa: E402
+
+from slipring.errors import SlipringError  # noqa: E402
+from slipring.torch import DataLoader  # noqa: E402
+from tests.datasets import flat  # noqa: E402
+
+N = 10_007
+
+
+def both(make):
+    """What torch and slipring.torch read with the same sampler, in two epochs, and the generators' states behind."""
+    found = []
+    for loader_class in (torch.utils.data.DataLoader, DataLoader):
+        torch.manual_seed(5)
+        sampler = make()
+        loader = loader_class(range(N), sampler=sampler, batch_size=100, collate_fn=list)
+        epochs = []
+        for epoch in range(2):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            epochs.append(flat(loader))
+        own = getattr(sampler, "generator", None)
+        found.append((epochs, torch.get_rng_state().tolist(), own and own.get_state().tolist()))
+    return found
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize(
+    "more", [{}, {"num_samples": 37}, {"num_samples": 2 * N + 5}, {"replacement": True}], ids=str
+)
+def test_a_random_sampler_draws_the_same(more, seeded):
+    def make():
+        generator = torch.Generator().manual_seed(3) if seeded else None
+        return RandomSampler(range(N), generator=generator, **more)
+
+    torchs, ours = both(make)
+    assert ours == torchs and ours[0][0] != ours[0][1]
+    assert {type(index) for index in ours[0][0]} == {int}
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("n", "ranks"), [(N, 1), (N, 3), (5, 4), (3, 8), (1, 5)])
+def test_a_distributed_sampler_gives_each_rank_the_same(n, ranks, drop_last, shuffle):
+    for rank in {0, ranks - 1}:
+        torchs, ours = both(
+            lambda rank=rank: DistributedSampler(
+                range(n), num_replicas=ranks, rank=rank, shuffle=shuffle, drop_last=drop_last
+            )
+        )
+        assert ours == torchs
+
+
+def test_a_subclass_with_an_order_of_its_own_is_asked_for_it():
+    class Backwards(RandomSampler):
+        def __iter__(self):
+            return iter(range(N - 1, -1, -1))
+
+    assert flat(DataLoader(range(N), sampler=Backwards(range(N)), batch_size=100)) == list(
+        range(N - 1, -1, -1)
+    )
+
+
+def test_ctrl_c_amid_the_first_draw_ends_the_order_with_an_error(monkeypatch):
+    """As it would end torch's generator: an epoch that seems to be over is worse."""
+    loader = DataLoader(range(N), shuffle=True, batch_size=100)
+    drawn = torch.randperm
+
+    def interrupted(*given, **more):
+        drawn(*given, **more)
+        raise KeyboardInterrupt
+
+    batches = iter(loader)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "randperm", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+    with pytest.raises(SlipringError, match="Python has ended it"):
+        next(batches)
+    assert sorted(flat(loader)) == list(range(N))
+
+
+@pytest.mark.slow
+def test_an_index_of_a_long_order_costs_8_bytes():
+    code = """
+import resource, sys, torch
+from slipring.torch import DataLoader
+n = int(sys.argv[1])
+samplers = torch.utils.data.RandomSampler(range(n)), torch.utils.data.DistributedSampler(range(n), 3, 1)
+for sampler in samplers:
+    next(iter(DataLoader(range(n), batch_size=8, sampler=sampler)))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    used = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", code, str(n)], check=True, capture_output=True, text=True
+            ).stdout
+        )
+        for n in (1000, 20_000_000)
+    ]
+    assert used[1] - used[0] < 180_000, "kB"
+
+
+def test_the_rest_of_an_epoch_is_divided_among_other_ranks_as_torch_would_go_on():
+    whole = list(DistributedSampler(range(N), num_replicas=1, rank=0))
+
+    def loader(rank, ranks, batch_size):
+        return DataLoader(
+            range(N),
+            batch_size=batch_size,
+            sampler=DistributedSampler(range(N), num_replicas=ranks, rank=rank),
+            collate_fn=list,
+        )
+
+    first = loader(0, 2, 50)
+    batches = iter(first)
+    list(itertools.islice(batches, 7))
+    state = first.state_dict()
+    for rank in range(3):
+        other = loader(rank, 3, 30)
+        other.load_state_dict(state)
+        left = whole[700:]
+        left += whole[: -len(left) % 3]
+        assert flat(other) == left[rank::3]
