@@ -99,4 +99,9 @@ cdef class Slices:
 
     cdef void write(self, int64_t *out) noexcept:
         """Write the present slice's `n` indices."""
-        sr_order_write(&self.indices.order, self.first, 1, self.n, out)
+        cdef uint64_t i
+        if self.indices.order.kind != SR_ORDER_ASCENDING:
+            sr_order_write(&self.indices.order, self.first, 1, self.n, out)
+            return
+        for i in range(self.n):
+            out[i] = <int64_t> (self.first + i)
