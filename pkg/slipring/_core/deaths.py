@@ -89,10 +89,10 @@ def manner(code):
         return f"was killed by signal {-code}"
 
 
-def likely(code, begun=True, forked=True, argument="start_method"):
+def likely(code, begun=True, forked=True, argument=""):
     """Return a text with the likely cause of an exit code.
 
-    `begun`: the worker had begun to take tasks. `argument` is the loader's name for the start method.
+    `begun`: the worker had begun to take tasks. `argument`: see `Job.method_argument`.
     """
     if code == -signal.SIGKILL:
         return (
@@ -118,7 +118,7 @@ def likely(code, begun=True, forked=True, argument="start_method"):
         return (
             "Likely cause: it could not start; the traceback is on stderr. A script whose workers do not "
             "begin by a fork makes its loaders under `if __name__ == '__main__':`, and what they are given "
-            f"must be in a module that can be imported, not in a notebook; or use {argument}='fork'."
+            f"must be in a module that can be imported, not in a notebook; or use {argument.format('fork')}."
         )
     return "Likely cause: something outside sent the signal."
 

@@ -155,10 +155,10 @@ class ProcessPool(ResizablePool):
             if culprit:
                 kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
                 return kind(
-                    f"{culprit} cannot be pickled, which {argument}={self.method!r} "
+                    f"{culprit} cannot be pickled, which {argument.format(self.method)} "
                     f"needs: {error}. Define functions and classes at the top level of a module, and open "
                     "files, connections and locks in the worker, where they are first used; or use "
-                    f"{argument}='fork'"
+                    + argument.format("fork")
                 )
         # Newer Pythons' fork server runs the script itself, and ends where that has no guard.
         if self.method == "forkserver" and isinstance(error, (EOFError, ConnectionError)):

@@ -15,10 +15,10 @@ PATIENCE_S = 30.0
 class StartupWatchdog:
     """The worker processes of a segment that have not begun to take tasks yet.
 
-    `argument` is the loader's name for the start method.
+    `argument`: see `Job.method_argument`.
     """
 
-    def __init__(self, ring, method, argument="start_method"):
+    def __init__(self, ring, method, argument):
         self.ring, self.method, self.argument = ring, method, argument
         self.waiting = {}  # worker -> (its process, since when, how many threads this one had then)
 
@@ -54,7 +54,7 @@ class StartupWatchdog:
         return (
             f"likely it waits for a lock that one of this process's {threads} threads held when it was "
             "forked, and that nobody opens in it. Start the loader before the threads, or use "
-            f"{self.argument}='forkserver'"
+            + self.argument.format("forkserver")
         )
 
 

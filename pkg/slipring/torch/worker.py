@@ -35,7 +35,7 @@ from slipring.torch.collate import collate_in_slot, default_collate, has_stock_r
 class TorchJob(Job):
     """What every worker needs to know, with the additions of torch's loader."""
 
-    method_argument = "multiprocessing_context"
+    method_argument = "multiprocessing_context={!r}"
 
     tracked: bool = False  # workers send the dataset's state along with each batch
     # Worker number -> the place from which it resumes. It holds in session `resume_run` only: a later session may
