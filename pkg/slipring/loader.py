@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from slipring._core import error_record, fetch
 from slipring._core._iteration import LoaderIterator
-from slipring._core._ring import MAX_WORKERS, mix
-from slipring._core.arguments import epoch_number, integer
+from slipring._core._ring import mix
+from slipring._core.arguments import epoch_number
 from slipring._core.engine_cache import EngineCache
+from slipring._core.loader import LoaderMethods
 from slipring._core.option_values import Options
 from slipring._core.seeding import MASK_63, Share
 from slipring._core.source import StreamPlan, map_plan
 from slipring._core.tuning import Tuner
 from slipring._core.worker import Job
 from slipring._core.worker_count import warn_of_many_workers
-from slipring.errors import Closed
 from slipring.monitor.registry import register
 from slipring.options import LoaderOptions, declares
 from slipring.sampler import place_of, rank_that_draws, read_in_order, share_of
@@ -27,11 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import SupportsIndex, TypeAlias
 
-    from typing_extensions import Self, TypeVar, Unpack
+    from typing_extensions import TypeVar, Unpack
 
-    from slipring._core.tuning import Tuning
-    from slipring.monitor.report import Report
-    from slipring.stats import Stats
     from slipring.typing import BatchDataset, ListDataset, MapDataset
 
     _Batch = TypeVar("_Batch", covariant=True, default=Any)
@@ -45,7 +41,7 @@ MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 
 
 @declares(LoaderOptions)
-class Loader(Generic[_Batch]):
+class Loader(LoaderMethods, Generic[_Batch]):
     """Batches of a dataset, made by workers and handed out as numpy views on shared memory.
 
     Parameters
@@ -178,8 +174,6 @@ class Loader(Generic[_Batch]):
         o = self.options
         self._tuner = Tuner(o.num_workers, *o.bounds) if o.auto else None
         self._closed = False
-        self._lock = threading.RLock()
-        self._pid = os.getpid()
         register(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -193,12 +187,8 @@ class Loader(Generic[_Batch]):
     # ---- iteration
 
     def __iter__(self) -> LoaderIterator[_Batch]:
-        if self._pid != os.getpid():
-            # In a forked child: another thread of the parent may have held the lock.
-            self._lock, self._pid = threading.RLock(), os.getpid()
-        with self._lock:
-            if self._closed:
-                raise Closed("the loader has been closed; make a new one")
+        with self._engines.locked():
+            self._check_open()
             tuner = None if self._engines.lent else self._tuner
             if tuner is not None and tuner.workers != self.options.num_workers:
                 self.options = dataclasses.replace(self.options, num_workers=tuner.workers)
@@ -265,112 +255,31 @@ class Loader(Generic[_Batch]):
             return n
         return n // o.batch_size if o.drop_last else -(-n // o.batch_size)
 
-    # ---- how many workers
-
-    def resize(self, num_workers: int) -> None:
-        """Change the number of workers, also in the middle of an iteration.
-
-        New workers start at once; surplus workers leave after their batch. No batch is lost, and with
-        ``rng="batch"`` and a map dataset every byte stays the same. If batches depend on the workers (iterable
-        datasets, ``rng="worker"``), the number changes with the next iteration. The same holds for more workers than
-        the segment has room for: 4 per processor, the upper bound of ``num_workers=(least, most)``, or the number that
-        the loader began with. Slots are added with the next iteration, too: until then, the new workers share the
-        existing slots. The loader stops looking for the best number.
-
-        Parameters
-        ----------
-        num_workers : int
-            At least 1. A loader without workers can have some from its next iteration on.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Naming the value and the rule; also for a loader without workers that is being iterated.
-        Closed
-            The loader has been closed.
-        """
-        num_workers = integer(
-            "num_workers", num_workers, 1, MAX_WORKERS, hint="; for none make a loader with num_workers=0"
-        )
-        with self._lock:
-            if self._closed:
-                raise Closed("the loader has been closed; make a new one")
-            iterators = [one for one in self._engines.iterators if one.is_live]
-            if iterators and self.options.num_workers == 0:
-                raise ValueError(
-                    f"num_workers={num_workers} for an iteration that makes its batches itself: end it first, or make "
-                    "the loader with workers"
-                )
-            self.options = dataclasses.replace(self.options, num_workers=num_workers)
-            if self._tuner is not None:
-                self._tuner.stop(num_workers, "resize() has set them")
-            for iterator in iterators:
-                iterator.resize(self.options)
+    # ---- what `LoaderMethods` asks for
 
     @property
-    def tuning(self) -> Tuning | None:
-        """Tuning or None: what the loader found for ``num_workers="auto"``; None if the number was given."""
-        return None if self._tuner is None else self._tuner.tuning
-
-    # ---- figures, end
-
-    def stats(self) -> Stats:
-        """Return the `Stats` since the loader was made."""
-        return self._engines.stats(self.options.n_slots)
-
-    def report(self, *, headroom: object = None, ranks: bool = False) -> Report:
-        """Return the `slipring.monitor.report.Report`: is the loop waiting for data, by what, and what would help.
-
-        Nothing of it is measured before it is asked for but what the slots remember anyway.
-
-        Parameters
-        ----------
-        headroom : float, optional
-            Seconds of a step alone, or the `slipring.replay` that has found them out: how much there is to gain.
-        ranks : bool
-            Gather the verdicts of all ranks (torch.distributed): every rank must ask at the same time.
-
-        Examples
-        --------
-        >>> import slipring
-        >>> with slipring.Loader(range(1000), batch_size=10, num_workers=2) as loader:
-        ...     total = sum(batch.sum() for batch in loader)
-        ...     report = loader.report()
-        >>> report.dict()["batches"]
-        100
-        """
-        from slipring._core.reporting import report
-
-        made = report(
-            self._engines,
-            self._name,
-            self.options.n_slots,
-            self.dataset,
-            headroom=headroom,
-            tuning=self.tuning,
-        )
-        return made.gathered() if ranks else made
+    def _options_now(self):
+        return self.options
 
     @property
-    def _name(self):
-        return f"{type(self).__name__}({type(self.dataset).__name__})"
+    def _makes_batches_itself(self):
+        return self.options.num_workers == 0 and any(one.is_live for one in self._engines.iterators)
+
+    def _put_num_workers(self, num_workers):
+        self.options = dataclasses.replace(self.options, num_workers=num_workers)
+
+    # ---- the end
 
     def close(self) -> None:
         """End workers and iterations. Batches that are still held stay valid. Safe to call twice."""
-        with self._lock:
+        with self._engines.locked():
             self._closed = True
             self._engines.close()
 
     def _rest(self):
         """End workers and iterations; the next pass starts others."""
-        with self._lock:
+        with self._engines.locked():
             self._engines.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         given = {name: getattr(self.options, name) for name in self.options.__dataclass_fields__}

@@ -65,7 +65,7 @@ LAYERS = {
         ("ground", "ring", "options", "codec", "workers", "iteration", "loader"),
     ),
     "loader": (
-        ("loader", "queue", "_core._queue", "sampler"),
+        ("loader", "_core.loader", "queue", "_core._queue", "sampler"),
         ("ground", "ring", "options", "bindings", "monitor", "codec", "workers", "iteration"),
     ),
     "package": (

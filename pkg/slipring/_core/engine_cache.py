@@ -47,6 +47,12 @@ class EngineCache:
         self._loan = None  # weak reference to what an iteration has
         self.iterators = WeakRegistry()  # `close` closes these; each iteration adds itself
 
+    def locked(self):
+        """Return the lock of the loader; a new one in a forked child, as another thread may have held the parent's."""
+        if self.pid != os.getpid():
+            self.lock, self.pid = threading.RLock(), os.getpid()
+        return self.lock
+
     @property
     def lent(self):
         """bool: whether an iteration uses the kept engine."""
@@ -58,10 +64,7 @@ class EngineCache:
         Persistent workers began with another job. `live_on`: they already know the state that this job resumes. A
         replacement for one of them begins with this job.
         """
-        if self.pid != os.getpid():
-            # In a forked child: another thread of the parent may have held the lock.
-            self.lock, self.pid = threading.RLock(), os.getpid()
-        with self.lock:
+        with self.locked():
             kept = self.engine
             if kept is not None and kept.foreign:
                 kept, self.engine, self._loan = None, None, None  # the parent's: this process has its own

@@ -16,16 +16,16 @@ def look(ring):
     return Sight(Watch(ring.controls))
 
 
-def report(engines, name, slots, dataset, *, headroom=None, tuning=None):
-    """Return the `Report` of a loader.
+def report(loader, name, headroom):
+    """Return the `Report` of a loader, which calls it `name`. `headroom`: the seconds of a step alone.
 
-    `slots` is the number of slots of its segment. If the dataset's attribute ``cache`` is a `Cache`, the report has its
-    figures. `headroom` is the seconds of a step alone. `tuning` is how the number of workers was found.
+    If the dataset's attribute ``cache`` is a `Cache`, the report has its figures.
     """
-    engine, stats = engines.engine, engines.stats(slots)
+    engines, stats, tuning = loader._engines, loader.stats(), loader.tuning
+    engine = engines.engine
     alive = engine is not None and engine.alive
     sight = look(engine.ring) if alive else engines.counters.seen or NoSegment(engines.inline)
-    cache = _cache_of(dataset)
+    cache = _cache_of(loader.dataset)
     pool, options = (engine.pool, engine.options) if alive else (None, None)
     forks = bool(getattr(pool, "forks", False))
     known = Known(

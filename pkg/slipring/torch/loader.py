@@ -10,11 +10,11 @@ import torch
 import torch.utils.data
 
 from slipring._core import process_pool as _process_pool  # noqa: F401 - torch has imported its slow parts
-from slipring._core._ring import MAX_WORKERS
-from slipring._core.arguments import function, instance, integer, iterable
+from slipring._core.arguments import function, instance, iterable
 from slipring._core.concurrency import Concurrency
 from slipring._core.declare import check, refuse, rules
 from slipring._core.engine_cache import EngineCache
+from slipring._core.loader import LoaderMethods
 from slipring._core.option_values import Options
 from slipring._core.shards import IterableSource
 from slipring._core.tuning import Tuner
@@ -48,11 +48,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, TypeVar, Unpack
 
-    from slipring._core.tuning import Tuning
     from slipring.loader import Samples
-    from slipring.monitor.report import Report
     from slipring.options import Memory, OneDeviceOptions
-    from slipring.stats import Stats
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
     _Place: TypeAlias = torch.device | str | int
@@ -77,7 +74,7 @@ else:
     mp_context="multiprocessing_context",
 )  # fmt: skip
 # torch's parameter is the sample, ours is the batch.
-class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=StandIn):
+class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=StandIn):
     """`torch.utils.data.DataLoader`, faster, with `torchdata.stateful_dataloader`'s state.
 
     Every argument of torch's loader has its meaning and default; batches have torch's types. They are views on shared
@@ -397,46 +394,21 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
             raise RuntimeError(f"{made}, which cannot resume from a state: call load_state_dict({{}}) first")
         return iterator
 
-    # ---- how many workers
+    # ---- what `LoaderMethods` asks for
 
-    def resize(self, num_workers: int) -> None:
-        """Change the number of workers: see `slipring.Loader.resize`.
+    @property
+    def _options_now(self):
+        return self._core_options()
 
-        It changes in the middle of an epoch if batches do not depend on the workers: with ``rng='batch'`` and a map
-        dataset that is not Stateful. Else it changes with the next epoch. Workers with ``rng='worker'`` then seed
-        their generators again, also if they persist.
-
-        Parameters
-        ----------
-        num_workers : int
-            At least 1.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Naming the value and the rule; also for a loader without workers that is being iterated.
-        """
-        num_workers = integer(
-            "num_workers", num_workers, 1, MAX_WORKERS, hint="; for none make a loader with num_workers=0"
-        )
+    @property
+    def _makes_batches_itself(self):
         latest = None if self._latest is None else self._latest()
-        if self.num_workers == 0 and latest is not None and not latest._finished:
-            raise ValueError(
-                f"num_workers={num_workers} for an iteration that makes its batches itself: end it first, or make "
-                "the loader with workers"
-            )
+        return self.num_workers == 0 and latest is not None and not latest._finished
+
+    def _put_num_workers(self, num_workers):
         self.num_workers = num_workers
         if self.prefetch_factor is None:
             self.prefetch_factor = 2  # torch's default, with workers
-        if self._tuner is not None:
-            self._tuner.stop(num_workers, "resize() has set them")
-        for iterator in self._engines.iterators:
-            iterator.resize(self._core_options())
-
-    @property
-    def tuning(self) -> Tuning | None:
-        """Tuning or None: what the loader found for ``num_workers="auto"``; None if the number was given."""
-        return None if self._tuner is None else self._tuner.tuning
 
     # ---- state
 
@@ -487,29 +459,7 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
             self._iterator = None
             self._engines.forget_workers()
 
-    # ---- figures, end
-
-    def stats(self) -> Stats:
-        """Return the `slipring.Stats` since the loader was made.
-
-        Without workers it counts batches and what reading and collating them takes: nothing lies in a slot.
-        """
-        return self._engines.stats(self._core_options().n_slots)
-
-    def report(self, *, headroom: object = None, ranks: bool = False) -> Report:
-        """Return the `slipring.monitor.report.Report`; see `slipring.Loader.report`."""
-        from slipring._core.reporting import report
-
-        name = f"{type(self).__name__}({type(self.dataset).__name__})"
-        made = report(
-            self._engines,
-            name,
-            self._core_options().n_slots,
-            self.dataset,
-            headroom=headroom,
-            tuning=self.tuning,
-        )
-        return made.gathered() if ranks else made
+    # ---- the end
 
     def close(self) -> None:
         """End workers and iterations. Batches still held stay valid. The loader can be used again."""
@@ -518,12 +468,6 @@ class DataLoader(torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=Stan
         self._concurrency.close()
 
     _rest = close  # for `slipring.replay`
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 for _name, (_, _rule) in rules(TorchOptions).items():  # of loaders of torch's too, that are unpickled as ours
