@@ -93,7 +93,7 @@ build: $(BUILD_STAMP) ## build the extensions in place
 LINTERS := lint-ruff lint-format lint-c lint-cython lint-mutants $(if $(filter 0,$(TORCH)),,types-stubs types-complete \
     types-mypy types-pyright)
 .PHONY: $(LINTERS)
-lint: $(DEPS_STAMP) $(if $(filter 0,$(TORCH)),,build) ## ruff, cython-lint, gcc's warnings as errors, and the types
+lint: $(DEPS_STAMP) $(if $(filter 0,$(TORCH)),,build) ## ruff, cython-lint, gcc's warnings as errors, mutants that apply, and the types
 	@$(PY) tools/checks.py --jobs 2 $(LINTERS)
 
 lint-ruff: $(DEPS_STAMP)
@@ -105,7 +105,7 @@ lint-format: $(DEPS_STAMP)
 lint-cython: $(DEPS_STAMP)
 	PATH="$(abspath $(VENV))/bin:$$PATH" cython-lint --max-line-length 120 $(CYTHON)
 
-# A change that moves lines away from a mutant is to be seen here, not after its tests have run.
+# Find a mutant that no longer applies before `make mutants` runs.
 lint-mutants:
 	@for patch in tests/mutants/*.patch tests/mutants/*/*.patch; do \
 	    git apply --check -C1 $$patch || { echo "$$patch does not apply any more"; failed=1; }; \

@@ -19,7 +19,7 @@ static inline uint64_t below(uint64_t random, uint64_t m)
     return (uint64_t)(((unsigned __int128)random * m) >> 64);
 }
 
-/* What a round adds to one half, of the other: the upper bits of two products, of which `below` takes the best. */
+/* What a round adds to one half, computed from the other one. `below` uses the upper bits of the product. */
 static inline uint64_t round_of(uint64_t half, uint64_t key, uint64_t m)
 {
     uint64_t x = (half + key) * 0xbf58476d1ce4e5b9ull;
@@ -81,7 +81,7 @@ static void shuffle(const sr_index_order *order, uint64_t *at, uint64_t count)
             permute(order, at + i, 1);
 }
 
-/* Return the first index whose bound is above u, which is less than 1: one without weight has the bound before it. */
+/* Return the first index whose bound is above u < 1. An index without weight has the same bound as the one before. */
 static inline uint64_t by_weight(const double *bounds, uint64_t n, double u)
 {
     const double *base = bounds;

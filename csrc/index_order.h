@@ -14,7 +14,7 @@
 
 enum sr_order_kind {
     SR_ORDER_ASCENDING = 0, /* place k has index k */
-    SR_ORDER_STORED = 1,    /* an array says so */
+    SR_ORDER_STORED = 1,    /* the indices are in an array */
     SR_ORDER_SHUFFLED = 2,  /* a permutation of the numbers below n */
     SR_ORDER_DRAWN = 3,     /* each place has one of the numbers below n, with replacement */
 };
@@ -32,7 +32,7 @@ typedef struct sr_index_order {
 /* Fill in rows, columns and keys. */
 void sr_order_key(sr_index_order *order, uint64_t key);
 
-/* Write the indices at places first, first + step, ...: `count` of them. Behind the last place the first one follows.
+/* Write the indices at places first, first + step, ...: `count` of them. After the last place, the first place follows.
  * The order has at least one place. */
 void sr_order_write(const sr_index_order *order, uint64_t first, uint64_t step, uint64_t count, int64_t *out);
 

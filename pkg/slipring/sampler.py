@@ -88,7 +88,6 @@ class BatchSampler:
     batch_size: int
     shuffle: bool
     drop_last: bool
-    weights: NDArray[np.float64] | None
     num_samples: int
     rank: int
     world_size: int
@@ -124,12 +123,9 @@ class BatchSampler:
         if seed is None:
             seed = 0 if world_size > 1 else int.from_bytes(os.urandom(8), "little")
         self.indices, self.batch_size, self.shuffle, self.drop_last = indices, batch_size, shuffle, drop_last
-        self.weights, self._bounds, self._weights_digest = None, None, None
+        self._bounds, self._weights_digest = None, None
         if weights is not None:
-            self.weights = _checked_weights(weights, len(indices))
-            self._bounds = np.cumsum(self.weights)
-            self._bounds /= self._bounds[-1]
-            self._weights_digest = _digest(self.weights)
+            self._bounds, self._weights_digest = _cumulative(weights, len(indices))
         self._indices_digest = None  # taken once, when it is asked for: indices may be many
         self.num_samples = len(indices) if num_samples is None else num_samples
         self.rank, self.world_size, self.seed = rank, world_size, seed & MASK_63
@@ -137,6 +133,11 @@ class BatchSampler:
         self._begun = None  # epoch and position at which the newest pass has begun; None: it has not
         self._resumed = None  # the same of the next pass, if a state says so
         self._in_order = True  # whether who reads the newest pass delivers its batches in order
+
+    @property
+    def weights(self) -> NDArray[np.float64] | None:
+        """ndarray of float64 or None: the weights as shares of one, shape (n,)."""
+        return None if self._bounds is None else np.diff(self._bounds, prepend=0.0)
 
     @property
     def epoch(self) -> int:
@@ -157,10 +158,10 @@ class BatchSampler:
         Returns
         -------
         sequence
-            Indices are computed when they are asked for, each within 50 ns, and take no memory. Orders of up to 65,536
-            shuffled indices are stored: there all orders are equally likely.
+            Read-only; its slices are lists. The indices are computed when they are read. A shuffle of at most 65,536
+            indices is stored, and all orders are equally likely.
         """
-        n, key = len(self.indices), mix(self.seed, epoch, _ORDER)
+        n, key = len(self.indices), mix(self.seed, epoch_number(epoch), _ORDER)
         if self._replaced:
             return _EpochIndices(self.indices, IndexOrder.drawn(n, self.num_samples, key, self._bounds))
         return _EpochIndices(self.indices, IndexOrder.shuffled(n, key) if self.shuffle else IndexOrder(n))
@@ -311,7 +312,7 @@ _KEYS = {"epoch", "position", "samples", "order", "indices", "weights", "seed"}
 
 
 class _EpochIndices(Sequence):
-    """The indices that an `IndexOrder` puts in order."""
+    """The indices of an epoch, in the order of an `IndexOrder`."""
 
     def __init__(self, indices, order):
         self._indices, self._order = indices, order
@@ -325,16 +326,21 @@ class _EpochIndices(Sequence):
             return self.part(places.start, len(places), places.step)
         return self.part(places, 1)[0]
 
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self[:], dtype)
+
     def __iter__(self):
         for first in range(0, len(self), 1024):
             yield from self[first : first + 1024]
 
     def part(self, first, count, step=1):
         """Return a list of the indices at `count` places: first, first + step, ... Place 0 follows the last one."""
-        places = self._order.part(first, count, step % max(1, len(self)))
+        n = max(1, len(self))
+        places = self._order.part(first % n, count, step % n)
         indices = self._indices
         if isinstance(indices, np.ndarray):
-            return indices[places].tolist()
+            # Times of nanoseconds would become ints.
+            return list(indices[places]) if indices.dtype.kind in "mM" else indices[places].tolist()
         if isinstance(indices, range) and (indices.start, indices.step) == (0, 1):
             return places.tolist()
         return [indices[place] for place in places.tolist()]
@@ -353,7 +359,7 @@ class _Pass:
 
     def __init__(self, sampler):
         self.sampler = sampler
-        self.place = self.order = None
+        self.place = self.order = self.seed = None
 
     def __iter__(self):
         return self
@@ -364,6 +370,7 @@ class _Pass:
             if self.place is None:
                 self.place = sampler._next_pass
             self._count()
+            self.seed = sampler.seed
             # Last: what a handler interrupts before is done again.
             self.order = sampler.order(self.place[0])
         epoch, position = self.place
@@ -378,12 +385,13 @@ class _Pass:
 
     def state_dict(self):
         """Return the place: which epoch, and how far all ranks together have come."""
-        return self.sampler._state(*(self.place or self.sampler._next_pass))
+        state = self.sampler._state(*(self.place or self.sampler._next_pass))
+        return state if self.seed is None else {**state, "seed": self.seed}
 
     def load_state_dict(self, state):
         """Go on at a place; the sampler's next pass is the epoch behind it. See `BatchSampler.resume`."""
         self.place, self.order = self.sampler._checked(state), None
-        self.sampler.seed = int(state["seed"])
+        self.sampler.seed = self.seed = int(state["seed"])
         self._count()
 
     def _count(self):
@@ -462,14 +470,19 @@ def ranks_of(sampler):
     return next((int(count) for count in counts if isinstance(count, numbers.Integral)), 1)
 
 
+_MASK = "indices must be numbers, not a mask: give numpy.flatnonzero of it"
+
+
 def _sequence(indices):
     """What can be asked for an index by its place: of how many, of a sequence, or of an array."""
+    if np.ma.is_masked(indices):
+        raise ValueError("indices are a masked array with masked values: give its compressed()")
     if hasattr(indices, "__array__"):  # a series would be asked by its labels, an array gives numpy's numbers
         array = np.asarray(indices)
         if array.ndim > 1:
             raise ValueError(f"indices must have one dimension, not shape {array.shape}")
         if array.ndim == 1 and array.dtype == bool:
-            raise TypeError("indices must be numbers, not a mask: give numpy.flatnonzero of it")
+            raise TypeError(_MASK)
         if array.ndim == 1:
             return array
         indices = array[()]
@@ -477,6 +490,8 @@ def _sequence(indices):
         return range(integer("indices", indices, 0, sys.maxsize, hint="; or give a sequence of indices"))
     if not hasattr(indices, "__getitem__") or isinstance(indices, Mapping):
         raise TypeError(f"indices must be an int or a sequence, not a {type(indices).__name__}")
+    if isinstance(indices, (list, tuple)) and indices and type(indices[0]) is bool:
+        raise TypeError(_MASK)
     return indices
 
 
@@ -509,11 +524,11 @@ def _digest(written):
     return hashlib.blake2b(written, digest_size=16).hexdigest()
 
 
-def _checked_weights(given, n):
-    """Return the weights as an array of float64."""
+def _cumulative(given, n):
+    """Return the cumulative weights, of which the last one is 1, and a digest of the weights as given."""
     try:
         weights = np.ascontiguousarray(given, np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise TypeError(f"weights must be numbers, one per index, not {shown(given)}: {error}") from None
     if weights.shape != (n,):
         raise ValueError(
@@ -521,4 +536,6 @@ def _checked_weights(given, n):
         )
     if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
         raise ValueError(f"weights must be finite, not negative, and not all zero; they are {shown(given)}")
-    return weights
+    bounds = np.cumsum(weights)
+    bounds /= bounds[-1]
+    return bounds, _digest(weights)

@@ -214,3 +214,10 @@ def test_files_are_read_without_leaving_descriptors(shards):
 def test_endings_that_are_no_texts_are_refused(kind, name, value):
     with pytest.raises(TypeError, match=f"{name} must be a str"):
         kind("there is none.tar", **{name: value})
+
+
+def test_a_name_that_comes_twice_in_a_shard_is_refused(tmp_path):
+    path = shard(tmp_path / "a.tar", [*files(2), ("again/0.JPG", b""), ("again/0.jpg", b"")])
+    for kind in (images.Tar, images.TarStream):
+        with pytest.raises(ValueError, match=r"a\.tar has again/0\.(jpg|JPG) twice"):
+            list(kind(path, images.CenterCrop(8)))

@@ -438,3 +438,31 @@ def test_a_file_that_threads_cannot_read_is_named_or_passed_over(root, tmp_path)
     with slipring.Loader(data, 37, workers=Workers(fetch_threads=4)) as loader:
         assert len(next(iter(loader))[1]) == N
         assert loader.stats().skipped_samples == 1
+
+
+class Fewer:
+    """A dataset that returns fewer samples than it was asked for."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return encoded(pixels(20, 20)), i
+
+    def __getitems__(self, indices):
+        return [self[i] for i in indices if i != 1]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_dataset_that_returns_fewer_samples_than_indices_is_an_error(cached):
+    """Pictures and targets would not belong together, and a cache would keep that."""
+    data = images.Bytes(
+        Fewer(), images.CenterCrop(4), fingerprint="fewer", **({"cache": "8MiB"} if cached else {})
+    )
+    with (
+        slipring.Loader(data, batch_size=4) as loader,
+        pytest.raises(ValueError, match="3 samples for 4 indices"),
+    ):
+        next(iter(loader))
+    with pytest.raises(ValueError, match="3 samples for 4 indices"):
+        slipring.cached(Fewer(), "8MiB").__getitems__([0, 1, 2, 3])

@@ -228,3 +228,24 @@ def test_a_signals_handler_that_raises_costs_no_row(shuffle_buffer, text):
         signal.signal(signal.SIGVTALRM, before)
     assert late > 3
     assert np.flatnonzero(got != 1).tolist() == []
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle_buffer": 16}, {"num_workers": 1}], ids=str)
+def test_rows_with_objects_in_their_fields_are_refused(options):
+    """Their bytes are pointers: a copy of them would crash."""
+
+    def rows():
+        for _ in range(5):
+            yield {"x": np.array([("text" * 50, 1)] * 5, [("text", object), ("number", "i4")])}
+
+    with (
+        slipring.stream(rows(), 8, **options) as loader,
+        pytest.raises(BlockError, match="'x' has Python objects in the fields"),
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("text", ["abc", b"abc", np.str_("abc")], ids=repr)
+def test_a_text_is_no_column_of_its_letters(text):
+    with pytest.raises(BlockError, match=r"column 'x' is .*abc"):
+        next(iter(slipring.stream([{"x": text}], 4)))

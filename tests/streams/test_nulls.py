@@ -152,3 +152,22 @@ def test_filled_columns_come_from_workers_and_after_a_resume(way, shuffle_buffer
 
 def test_a_stream_of_shards_fills_nulls():
     assert_filled(ShardStream(range(6), lambda shard: blocks(shard, 6), 7, **OPTIONS))
+
+
+@pytest.mark.parametrize("kind", ["M8[D]", "M8[25s]", "m8[10ms]", "M8[2ns]", ">M8[s]", ">i4"])
+def test_values_of_numpy_stay_the_same_whatever_their_unit(kind):
+    """Arrow has no multiples of a unit, and dates of 32 bits."""
+    values = np.array([1, 3_000_000_000 if kind == "M8[D]" else 2, 3])
+    values = values.astype(">i4") if kind == ">i4" else values.view(kind.replace(">", "")).astype(kind)
+    column = np.ma.array(values, mask=[False, False, True])
+    (batch,) = slipring.stream([{"x": column}], 8, null_mask=["x"])
+    assert (batch["x"][:2] == column.data[:2]).all() and batch["x"][2].astype(np.int64) == 0
+    assert batch["x_mask"].tolist() == [False, False, True]
+
+
+def test_a_time_that_the_unit_does_not_have_cannot_fill_nulls():
+    column = np.ma.array(np.array([1, 2]).view("M8[25s]"), mask=[False, True])
+    (batch,) = slipring.stream([{"x": column}], 8, fill_null={"x": np.datetime64(50, "s")})
+    assert (batch["x"].astype(np.int64) == [1, 2]).all()
+    with pytest.raises(BlockError, match=r"fill_null has .* for column 'x'"):
+        next(iter(slipring.stream([{"x": column}], 8, fill_null={"x": np.datetime64(26, "s")})))

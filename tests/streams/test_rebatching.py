@@ -171,3 +171,37 @@ def test_a_block_is_let_go_of_when_its_last_row_is_copied(shuffle_buffer):
     assert sorted(np.concatenate([batch["x"] for batch in batches]).tolist()) == list(range(90))
     for batch in batches:
         assert batch["text"].to_pylist() == [str(n) for n in batch["x"]]
+
+
+def dictionaries(n, rows):
+    """Blocks of numbers and of text with dictionaries that have too many values together for indices of 8 bits."""
+    pa = pytest.importorskip("pyarrow")
+    for block in range(n):
+        words = [f"{block * rows + row}" for row in range(rows)]
+        yield {
+            "i": np.arange(rows) + block * rows,
+            "d": pa.DictionaryArray.from_arrays(pa.array(range(rows), pa.int8()), words),
+        }
+
+
+@pytest.mark.parametrize(("n", "rows", "size", "shuffle"), [(5, 60, 200, 0), (10, 30, 20, 200)])
+def test_dictionaries_that_are_too_many_together_get_wider_indices(n, rows, size, shuffle):
+    batches = list(slipring.stream(dictionaries(n, rows), size, shuffle_buffer=shuffle, seed=0))
+    found = [(i, text) for batch in batches for i, text in zip(batch["i"].tolist(), batch["d"].to_pylist())]
+    assert sorted(found) == [(i, str(i)) for i in range(n * rows)]
+
+
+def test_views_are_drawn_from_a_buffer_of_one_batch():
+    pa = pytest.importorskip("pyarrow")
+    blocks = [{"x": pa.array([f"{5 * i + j}" for j in range(5)], pa.string_view())} for i in range(40)]
+    found = [
+        int(text) for batch in slipring.stream(blocks, 5, shuffle_buffer=5) for text in batch["x"].to_pylist()
+    ]
+    assert sorted(found) == list(range(200))
+
+
+def test_a_chunked_array_with_an_empty_chunk_is_a_column():
+    pa = pytest.importorskip("pyarrow")
+    four = pa.array([1, 2, 3, 4], pa.int8()).slice(3, 1)
+    (batch,) = slipring.stream([{"x": pa.chunked_array([four.slice(0, 0), four])}], 4)
+    assert batch["x"].tolist() == [4]

@@ -13,40 +13,47 @@ import numpy as np
 _MOST_STORED = 1 << 16  # indices; 512 kB
 
 
-cdef object _checked_array(array, int kind, uint64_t length, str what):
-    """Return a contiguous array of `length` values; by numpy's own interface, because a memoryview is slow to make."""
+cdef const void *_data_of(array, int kind, uint64_t length, str what) except? NULL:
+    """Return where a contiguous array of `length` values lies; by numpy's own interface, as a memoryview is slow."""
     if not (cnp.PyArray_Check(array) and cnp.PyArray_TYPE(array) == kind and cnp.PyArray_NDIM(array) == 1
             and cnp.PyArray_IS_C_CONTIGUOUS(array) and <uint64_t> cnp.PyArray_DIM(array, 0) == length):
-        raise TypeError(f"order must be a contiguous array of {length} {what}, not {array!r}")
-    return array
+        raise TypeError(f"{what} must be a contiguous array of {length} values, not {array!r}")
+    return cnp.PyArray_DATA(array)
 
 
 @cython.final
 @cython.auto_pickle(False)
 cdef class IndexOrder:
-    """The indices below `n`, one for each of `length` places (default n): ascending, or as a class method says."""
+    """The indices below `n`, one for each of `length` places (default n).
 
-    def __init__(self, uint64_t n, length=None):
-        self.order.kind, self.order.n = SR_ORDER_ASCENDING, n
+    They ascend; the class methods make other orders, of which `key` and `array` are the parameters.
+    """
+
+    def __init__(self, uint64_t n, length=None, int kind=SR_ORDER_ASCENDING, uint64_t key=0, array=None):
+        self.order.kind, self.order.n = kind, n
         self.order.length = n if length is None else length
+        self.key, self.array = key, array
+        if kind == SR_ORDER_STORED:
+            self.order.stored = <const int64_t *> _data_of(array, cnp.NPY_INT64, n, "indices (int64)")
+        elif kind != SR_ORDER_ASCENDING:
+            sr_order_key(&self.order, key)
+        if kind == SR_ORDER_DRAWN and array is not None:
+            self.order.bounds = <const double *> _data_of(array, cnp.NPY_FLOAT64, n, "bounds (float64)")
+
+    def __reduce__(self):
+        return IndexOrder, (self.order.n, self.order.length, self.order.kind, self.key, self.array)
 
     @classmethod
     def stored(cls, indices):
         """Return the order that a contiguous array of int64 holds."""
-        cdef IndexOrder made = cls(len(indices))
-        made.held = _checked_array(indices, cnp.NPY_INT64, made.order.length, "int64")
-        made.order.kind, made.order.stored = SR_ORDER_STORED, <const int64_t *> cnp.PyArray_DATA(made.held)
-        return made
+        return cls(len(indices), None, SR_ORDER_STORED, 0, indices)
 
     @classmethod
     def shuffled(cls, uint64_t n, uint64_t key, uint64_t most_stored=_MOST_STORED):
         """Return a permutation. Short ones are stored, and exactly uniform: all permutations are equally likely."""
         if n <= most_stored:
             return cls.stored(np.random.Generator(np.random.Philox(key=key)).permutation(n))
-        cdef IndexOrder made = cls(n)
-        made.order.kind = SR_ORDER_SHUFFLED
-        sr_order_key(&made.order, key)
-        return made
+        return cls(n, None, SR_ORDER_SHUFFLED, key)
 
     @classmethod
     def drawn(cls, uint64_t n, uint64_t length, uint64_t key, bounds=None):
@@ -54,13 +61,7 @@ cdef class IndexOrder:
 
         `bounds` are the n cumulative weights as float64, ascending; the last one is 1.
         """
-        cdef IndexOrder made = cls(n, length)
-        made.order.kind = SR_ORDER_DRAWN
-        sr_order_key(&made.order, key)
-        if bounds is not None:
-            made.held = _checked_array(bounds, cnp.NPY_FLOAT64, n, "float64")
-            made.order.bounds = <const double *> cnp.PyArray_DATA(made.held)
-        return made
+        return cls(n, length, SR_ORDER_DRAWN, key, bounds)
 
     def __len__(self):
         return self.order.length

@@ -85,6 +85,17 @@ def real(name: str, value: Any, what: str = "a number") -> float:
         return math.inf if value > 0 else -math.inf
 
 
+def one_each(dataset: Any, indices: Sequence[Any], samples: Iterable[Any]) -> list[Any]:
+    """Return what a dataset has read at once as a list; raise ValueError unless it is a sample for each index."""
+    found = list(samples)
+    if len(found) != len(indices):
+        raise ValueError(
+            f"{type(dataset).__name__} has returned {len(found)} samples for {len(indices)} indices: which ones they "
+            "are cannot be known"
+        )
+    return found
+
+
 def seconds(name: str, value: Any) -> None:
     """Raise an exception unless `value` is a timeout in seconds."""
     if not 0 <= real(name, value, "a number of seconds") < math.inf:

@@ -89,7 +89,7 @@ def manner(code):
         return f"was killed by signal {-code}"
 
 
-def likely(code, begun=True, forked=True, argument=""):
+def likely(code, begun=True, forked=True, *, argument):
     """Return a text with the likely cause of an exit code.
 
     `begun`: the worker had begun to take tasks. `argument`: see `Job.method_argument`.

@@ -164,7 +164,7 @@ class ProcessPool(ResizablePool):
         if self.method == "forkserver" and isinstance(error, (EOFError, ConnectionError)):
             return WorkerDied(
                 f"worker {number} did not begin: the fork server has ended while it was asked for it. "
-                f"{likely(1, False, False, argument)}",
+                f"{likely(1, False, False, argument=argument)}",
                 worker=number,
                 pid=0,
                 exitcode=None,
@@ -282,7 +282,7 @@ class ProcessPool(ResizablePool):
         had, asked = task_text(in_flight)
         return WorkerDied(
             f"worker {number} (pid {process.pid}) {manner(code)} while it had {had}. "
-            f"{likely(code, serving, self.forks, self.job.method_argument)}",
+            f"{likely(code, serving, self.forks, argument=self.job.method_argument)}",
             worker=number,
             pid=process.pid,
             exitcode=code,

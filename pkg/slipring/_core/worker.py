@@ -42,7 +42,7 @@ class Job:
     share: seeding.Share | None = None  # with rng="sample"; the run's epoch is then `Share.epoch`
     epoch_seeds: bool = True  # random numbers are made of a task's epoch too, and not of its seed alone
 
-    method_argument = "Workers(start_method={!r})"  # how its loader is told the start method
+    method_argument = "Workers(start_method={!r})"  # how users give this loader the start method
 
     resume = None  # a place to go on from, of jobs that have one
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from slipring.arrow.nulls import Unfit, fill, is_number, value_for
 from slipring.arrow.rows import one_batch, take
+from slipring.errors import shown
 
 
 def batches_of(block):
@@ -37,6 +38,8 @@ def as_column(values):
     if isinstance(values, pa.Array):
         return values
     try:
+        if isinstance(values, pa.ChunkedArray):
+            return values.combine_chunks()
         if hasattr(values, "__arrow_c_stream__"):
             return pa.chunked_array(values).combine_chunks()
         return pa.array(values)
@@ -53,12 +56,25 @@ def filled(column, name, fill_null):
     if not isinstance(column, np.ndarray):
         column, mask = fill(name, column, value_for(name, column.type, fill_null))
         return column, as_numpy(mask)
+    values, null = np.ma.getdata(column), np.ma.getmaskarray(column)
+    value = _value_like(values.dtype, name, fill_null)
+    return np.where(null, value, values) if null.any() else values, null
+
+
+def _value_like(dtype, name, fill_null):
+    """Return `value_for` a numpy array, in an array of its dtype."""
+    plain = dtype.newbyteorder("=")
+    if dtype.kind in "mM":  # Arrow has no multiples of a unit
+        plain = np.dtype(f"{dtype.kind}8[{np.datetime_data(dtype)[0]}]")
     try:
-        values = pa.array(np.ma.getdata(column).ravel(), mask=np.ma.getmaskarray(column).ravel())
-    except pa.ArrowException as error:
-        raise Unfit(f"column {name!r} is {column.dtype}, which Arrow cannot fill: {error}") from None
-    values, mask = fill(name, values, value_for(name, values.type, fill_null))
-    return as_numpy(values).reshape(column.shape), as_numpy(mask).reshape(column.shape)
+        value = value_for(name, pa.from_numpy_dtype(plain), fill_null)
+        found = pa.array([value]).to_numpy(zero_copy_only=False)
+    except pa.ArrowNotImplementedError as error:
+        raise Unfit(f"column {name!r} is {dtype}, which Arrow cannot fill: {error}") from None
+    made = found.astype(dtype)
+    if dtype.kind in "mM" and (made.astype(found.dtype) != found).any():
+        raise Unfit(f"fill_null has {shown(fill_null[name])} for column {name!r}, whose values are {dtype}")
+    return made
 
 
 def as_numpy(column):
@@ -112,7 +128,29 @@ def joined(batches):
     """Return the rows of several batches as one."""
     if len(batches) == 1:
         return batches[0]
-    return one_batch(pa.Table.from_batches(batches).unify_dictionaries())
+    return one_batch(_unified(pa.Table.from_batches(batches)))
+
+
+def _unified(table):
+    """Return a table with one dictionary for each column that has some, with wider indices if they are too many."""
+    try:
+        return table.unify_dictionaries()
+    except pa.ArrowInvalid:
+        return _wide(table).unify_dictionaries()
+
+
+def _wide(table):
+    for at, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            kind = pa.dictionary(pa.int32(), field.type.value_type, field.type.ordered)
+            chunks = [
+                pa.DictionaryArray.from_arrays(
+                    chunk.indices.cast(pa.int32()), chunk.dictionary, ordered=kind.ordered
+                )
+                for chunk in table.column(at).chunks
+            ]
+            table = table.set_column(at, field.with_type(kind), pa.chunked_array(chunks, kind))
+    return table
 
 
 class Pool:
@@ -131,6 +169,8 @@ class Pool:
             if before.num_rows > 2 * self._size:  # most of them have been drawn
                 before = pa.Table.from_batches([self.take(taken)])
                 numbers[taken] = np.arange(len(taken))
+            if before.schema != table.schema:  # one of them has wider dictionaries
+                before, table = _wide(before), _wide(table)
             table = pa.concat_tables([before, table])
         numbers[places] = np.arange(table.num_rows - len(places), table.num_rows)
         self._kept = table, numbers
@@ -138,4 +178,4 @@ class Pool:
     def take(self, places):
         """Return the rows of these places, as one batch."""
         table, numbers = self._kept
-        return one_batch(take(table.unify_dictionaries(), numbers[places]))
+        return one_batch(take(_unified(table), numbers[places]))

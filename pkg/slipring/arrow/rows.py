@@ -76,6 +76,8 @@ def collate(rows: Rows | Iterable[pa.RecordBatch] | pa.RecordBatch) -> pa.Record
 
 def take(table, numbers):
     """Return the rows of a table, of any type, that an array numbers."""
+    if not len(numbers):
+        return table.slice(0, 0)
     try:
         return table.take(pa.array(numbers))
     except pa.ArrowNotImplementedError:  # views and run-end encodings

@@ -7,7 +7,7 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from slipring._core.arguments import flag, map_dataset
+from slipring._core.arguments import flag, map_dataset, one_each
 from slipring.cache.cache import Cache, as_cache
 from slipring.errors import CacheMismatch, shown
 
@@ -114,7 +114,8 @@ class Cached(Generic[_Sample]):
         """Return several samples; those that are missing are read at once, as the dataset itself reads them."""
         indices = [self._checked(index) for index in indices]
         missing = [index for index in dict.fromkeys(indices) if index not in self.cache]
-        read = dict(zip(missing, self.dataset.__getitems__(missing))) if missing else {}
+        samples = one_each(self.dataset, missing, self.dataset.__getitems__(missing)) if missing else ()
+        read = dict(zip(missing, samples))
         out = []
         for index in indices:
             make = (

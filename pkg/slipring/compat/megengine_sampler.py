@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -97,7 +98,7 @@ class MapSampler(Sampler):
         self.world_size = known_size if world_size is None else world_size
         self.rank = known_rank if rank is None else rank
         batch_size = integer("batch_size", batch_size, 1)
-        num_samples = integer("num_samples", num_samples, 1, MAX_COUNT, optional=True)
+        num_samples = integer("num_samples", num_samples, 1, sys.maxsize, optional=True)
         self.world_size = integer("world_size", self.world_size, 1, MAX_COUNT)
         self.rank = integer("rank", self.rank, 0, self.world_size - 1)
         seed = integer("seed", seed, 0, (1 << 32) - 1, optional=True)
@@ -241,12 +242,13 @@ class ReplacementSampler(MapSampler):
 class Infinite(MapSampler):
     """Another sampler, epoch after epoch, without end. It has that one's attributes.
 
-    Examples
-    --------
-    >>> import itertools
-    >>> from slipring.compat.megengine import Infinite, SequentialSampler
-    >>> list(itertools.islice(Infinite(SequentialSampler("abc", batch_size=2)), 3))
-    [[0, 1], [2], [0, 1]]
+        Examples
+        --------
+        >>> import itertools
+    import sys
+        >>> from slipring.compat.megengine import Infinite, SequentialSampler
+        >>> list(itertools.islice(Infinite(SequentialSampler("abc", batch_size=2)), 3))
+        [[0, 1], [2], [0, 1]]
     """
 
     sampler: Any

@@ -15,7 +15,7 @@ import numpy as np
 from slipring._core import seeding, skipping
 from slipring._core._collate import default_collate
 from slipring._core._ring import DECODE, READ, RESIZE, at_row, in_a_handler, now, spent
-from slipring._core.arguments import integer, one_of
+from slipring._core.arguments import integer, one_each, one_of
 from slipring._offered import read_ahead
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
@@ -256,11 +256,14 @@ class ImageDataset(abc.ABC):
     def _read_ahead(self, indices):
         """Return what was read at once of `indices`; None for what was not, or is kept."""
         if self.cache is None:
-            return self.read_many(indices) or [None] * len(indices)
+            return self._read_many(indices)
         missing = [index for index in indices if index not in self.cache]
-        samples = (self.read_many(missing) if missing else None) or [None] * len(missing)
-        read = dict(zip(missing, samples))
+        read = dict(zip(missing, self._read_many(missing))) if missing else {}
         return [read.get(index) for index in indices]
+
+    def _read_many(self, indices):
+        samples = self.read_many(indices)
+        return [None] * len(indices) if samples is None else one_each(self, indices, samples)
 
     def _tried(self, index, out, seed, sample=None):
         """Decode the image at `index`; returns (array, target), or None where it cannot be and is to be skipped."""

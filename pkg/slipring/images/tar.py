@@ -168,6 +168,10 @@ class Tar(ImageDataset):
                         if not key or not ending or (key.startswith("__") and key.endswith("__")):
                             continue  # as webdataset: no sample's
                         files = samples.setdefault(os.path.join(folder, key), {})
+                        if ending.lower() in files:
+                            raise ValueError(
+                                f"{redacted(path)} has {member.name} twice: each sample needs its own name"
+                            )
                         files[ending.lower()] = member.offset_data, member.size
         except tarfile.ReadError as error:
             raise ValueError(

@@ -77,6 +77,13 @@ class View:
         """Narrow it to a part of what is seen now."""
         if self.flip:  # what is seen is mirrored in the end
             left = self.window[3] - left - width
+        there = zip((top, left), (height, width), self.window[:2], self.window[2:], self.to)
+        for first, size, seen_first, seen, whole in there:
+            if (first < 0 < seen_first) or (first + size > seen and seen_first + seen < whole):
+                raise ValueError(
+                    "a crop cannot be larger than an earlier one, which has cut off what is around it: leave out the "
+                    "earlier one"
+                )
         self.window = self.window[0] + top, self.window[1] + left, height, width
 
     def resize(self, height: int, width: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.arguments import map_dataset
+from slipring._core.arguments import map_dataset, one_each
 from slipring.cache.dataset import known_fingerprint
 from slipring.errors import shown
 from slipring.images.dataset import ImageDataset
@@ -76,7 +76,12 @@ class Bytes(ImageDataset):
 
     def read_many(self, indices: list[int]) -> list[tuple[Buffer, Any]] | None:
         read = getattr(self.dataset, "__getitems__", None)
-        return None if read is None else [self._parts(i, sample) for i, sample in zip(indices, read(indices))]
+        if read is None:
+            return None
+        return [
+            self._parts(i, sample)
+            for i, sample in zip(indices, one_each(self.dataset, indices, read(indices)))
+        ]
 
     def fingerprint(self) -> str | None:
         return None if self._told is None else f"{self._told} {self.image!r} {self.target!r}"

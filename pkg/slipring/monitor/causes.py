@@ -197,7 +197,7 @@ def _gil(f, known):
         "gil",
         f"{f.n_workers} worker threads are busy, and together have {cores:.1f} processors: "
         f"they wait for Python's lock{also}.",
-        "Use worker processes, or have the dataset's work release the GIL.",
+        "Use worker processes, or make the dataset's code release the GIL.",
     )
 
 

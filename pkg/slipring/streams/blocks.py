@@ -19,6 +19,8 @@ class Written:
 
     def __init__(self, rows, shape, dtype):
         self.shape, self.dtype = (rows, *shape), np.dtype(dtype)
+        if self.dtype.hasobject:
+            raise TypeError(f"rows of {self.dtype} have Python objects, which cannot be in shared memory")
 
     def __len__(self):
         return self.shape[0]
@@ -226,10 +228,15 @@ def _column(values, name):
             array = values if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
         except (ValueError, TypeError, RuntimeError) as error:
             raise _error(name, f"column {name!r} cannot be made an array: {error}") from error
+        if array.ndim == 0 and array.dtype.kind != "O":
+            raise _error(
+                name, f"column {name!r} is {shown(values)}, but an array with a row for each is expected"
+            )
         if array.dtype.kind not in _OBJECTS:
-            if array.ndim == 0:
+            if array.dtype.hasobject:
                 raise _error(
-                    name, f"column {name!r} is {shown(values)}, but an array with a row for each is expected"
+                    name,
+                    f"column {name!r} has Python objects in the fields of its rows: give each field as a column",
                 )
             return array
         arrow = _arrow_blocks()

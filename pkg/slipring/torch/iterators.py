@@ -88,7 +88,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
                 raise remote.in_torchs_words(error, self._timeout) from error
         self.close()
         if self._order is not None:
-            self._order.let_go()  # before the next epoch's are drawn: they may be many
+            self._order.release()
         self._take_number(loader)  # now: the end of the last epoch may have found another one
         super()._reset(loader, first_iter)
         if not self._keeps_seed:  # seeds come from it: each epoch needs its own

@@ -33,6 +33,7 @@ from slipring.torch.inline import InlineIterator
 from slipring.torch.iterators import WorkersIterator
 from slipring.torch.state.elastic import share
 from slipring.torch.state.iteration import checked, initial, workers_of
+from slipring.torch.state.order import begin_behind
 
 DEFAULTS = {"rng": "worker"}  # as torch's loader does it
 REFUSED = {"workers.start_method": "torch has multiprocessing_context= for it"}
@@ -452,6 +453,8 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
             self._tuner.begin_with(workers, "the state that was loaded is of as many")
             self.num_workers = workers
         self._resume = checked(self, state_dict) if state_dict or isinstance(state_dict, list) else None
+        if self._resume is not None:
+            begin_behind(self, self._resume)
         self._latest = self._left = None
         if self._iterator is not None:
             if isinstance(self._iterator, Epoch):

@@ -18,9 +18,9 @@ _OF_RANDOM, _OF_DISTRIBUTED = RandomSampler.__iter__, DistributedSampler.__iter_
 def indices_of(sampler):
     """Return what ``iter(sampler)`` returns: the same indices, drawn from the same generators at the same time."""
     made_by = type(sampler).__iter__
-    if made_by is _OF_RANDOM and not sampler.replacement:
+    if made_by is _OF_RANDOM and not sampler.replacement and _on_cpu(sampler.generator):
         return _random(sampler)
-    if made_by is _OF_DISTRIBUTED and len(sampler.dataset):
+    if made_by is _OF_DISTRIBUTED and _has_its_length(sampler) and _on_cpu(None):
         return listed(order_of_ranks(sampler), sampler.rank, sampler.num_samples, sampler.num_replicas)
     return iter(sampler)
 
@@ -42,6 +42,16 @@ def listed(order, first, count, step=1):
         order.part, itertools.count(first, _CHUNK * step), itertools.repeat(_CHUNK), itertools.repeat(step)
     )
     return itertools.islice(itertools.chain.from_iterable(map(np.ndarray.tolist, parts)), count)
+
+
+def _on_cpu(generator):
+    return torch.get_default_device().type == "cpu" and (generator is None or generator.device.type == "cpu")
+
+
+def _has_its_length(sampler):
+    """Return whether the dataset is as long as a DistributedSampler has found it; if not, torch raises an error."""
+    n, total = len(sampler.dataset), sampler.total_size
+    return n > 0 and (n >= total if sampler.drop_last else n <= total < n + sampler.num_replicas)
 
 
 def _drawn(n, generator):

@@ -15,6 +15,7 @@ from slipring._core._ring import in_a_handler
 from slipring._core.fetch import Unsaid, is_stateful
 from slipring._core.source import StreamPlan
 from slipring.errors import shown
+from slipring.sampler import BatchSampler
 from slipring.torch.state import elastic, foreign
 from slipring.torch.state.asking import copied
 from slipring.torch.state.elastic import in_turn, places_of
@@ -197,6 +198,7 @@ def initial(loader):
         **header(loader),
         "rng_next": as_text(state_of(generator_of(loader))),
         **({"sampler": (source.state_dict(),)} if _says_how_it_begins(source) else {}),
+        **({"sampler_iterator": (iter(source).state_dict(),)} if isinstance(source, BatchSampler) else {}),
         **({"workers": _own_place(loader.dataset)} if loader.num_workers == 0 else {}),
     }
     return copied(state)

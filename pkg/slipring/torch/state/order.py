@@ -12,6 +12,7 @@ from torch.utils.data import BatchSampler
 
 from slipring._core._ring import in_a_handler, reductions
 from slipring._core.fetch import cut_off, generator_ended, is_stateful, shorter
+from slipring.sampler import BatchSampler as OurBatchSampler
 from slipring.sampler import read_in_order
 from slipring.torch.samplers import indices_of
 from slipring.torch.state.asking import Making, copied
@@ -125,12 +126,26 @@ def _draws(iterator):
     return iterator if type(iterator).__module__ == "builtins" else map(next, itertools.repeat(iterator))
 
 
+def begin_behind(loader, state):
+    """Have a `slipring.BatchSampler` begin its next pass where a state between two epochs says.
+
+    That happens when the state is loaded, so that ``set_epoch()`` holds if it comes later.
+    """
+    source, place = source_of(loader)[0], saved_state_of(state).get("sampler_iterator")
+    if not (state["finished"] and place and isinstance(source, OurBatchSampler)):
+        return
+    if state["yielded"] is None:  # that epoch has not begun
+        source.resume(place)
+    else:
+        source.epoch, source.seed = int(place["epoch"]) + 1, int(place["seed"])
+
+
 def end_epoch_before(loader, state):
     """Let a Stateful sampler end the epoch that a state is of, as it did then."""
-    saved_state = saved_state_of(state)
-    if not saved_state:
+    saved_state, source = saved_state_of(state), source_of(loader)[0]
+    if not saved_state or isinstance(source, OurBatchSampler):
         return
-    made, loaded = opened(source_of(loader)[0], saved_state, generator_of(loader))
+    made, loaded = opened(source, saved_state, generator_of(loader))
     if loaded and state["yielded"] is not None:  # else that epoch has not begun
         with contextlib.suppress(Exception):  # it was raised then
             collections.deque(_draws(made), 0)
@@ -324,7 +339,7 @@ class Order:
         try:
             return self._draw()
         except StopIteration:
-            if self.seq or not self.saved_state:
+            if self.seq or not self.saved_state or self.resume["origin"]:
                 raise
         # Nothing had been drawn then: what the sampler said of itself was of the end of the pass before.
         self.made, self.saved_state, self.over, self.drawn = indices_of(self.source), {}, False, []
@@ -366,8 +381,8 @@ class Order:
             self.cut_off = functools.partial(generator_ended, "the sampler's iterator")
         self.swift = self.swift and self.cut_off is None
 
-    def let_go(self):
-        """Let go of the indices that are yet to be drawn: nobody asks for them any more."""
+    def release(self):
+        """Drop the indices that have not been drawn, so that the next epoch's have room."""
         self.made = self.draws = iter(())
 
     # ---- the place

@@ -31,7 +31,7 @@ class Rest:
 
     def __iter__(self):
         sampler, ranks = self.sampler, self.sampler.num_replicas
-        left = len(sampler.dataset) - self.position
+        left = max(0, len(sampler.dataset) - self.position)  # the last step counts as a whole one
         # Without drop_last the order's first indices follow its last ones, as at the end of any epoch of torch's.
         count = left // ranks if sampler.drop_last else -(-left // ranks)
         return listed(order_of_ranks(sampler), self.position + sampler.rank, count, ranks)
