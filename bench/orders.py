@@ -28,6 +28,15 @@ from bench.chunk import figure
 from bench.machine import describe
 
 BATCH, INDICES = 256, 1 << 20
+SAMPLERS = "BatchSampler", "BatchSampler(weights=)"
+# Rival -> the most samples that it is asked for: what it keeps of each has to find room.
+MOST = {
+    "slipring.Loader": 10**18,
+    "BatchSampler": 10**18,
+    "BatchSampler(weights=)": 10**7,
+    "slipring.torch.DataLoader": 10**8,
+    "torch": 10**8,
+}
 
 
 class Numbers:
@@ -49,7 +58,7 @@ def loader_of(rival: str, n: int) -> Any:
         from slipring import Loader
 
         return Loader(Numbers(n), BATCH, shuffle=True, num_workers=1, persistent_workers=True)
-    if rival in WEIGHTED:
+    if rival in SAMPLERS:
         import numpy as np
 
         from slipring import BatchSampler, Loader
@@ -62,11 +71,6 @@ def loader_of(rival: str, n: int) -> Any:
     else:
         from slipring.torch import DataLoader
     return DataLoader(Numbers(n), BATCH, shuffle=True, num_workers=1, persistent_workers=True)
-
-
-WEIGHTED = "BatchSampler", "BatchSampler(weights=)"
-RIVALS = "slipring.Loader", *WEIGHTED, "slipring.torch.DataLoader", "torch"
-MOST = {"slipring.Loader": 10**18, "BatchSampler": 10**18, "BatchSampler(weights=)": 10**7}
 
 
 def child(rival: str, n: int) -> None:
@@ -82,7 +86,7 @@ def child(rival: str, n: int) -> None:
     first = time.perf_counter() - begun
     memory = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     index = None
-    if rival in WEIGHTED:
+    if rival in SAMPLERS:
         order = loader.options.batch_sampler.order(0)
         begun = time.perf_counter()
         for at in range(0, min(INDICES, len(order)), BATCH):
@@ -106,7 +110,7 @@ def main() -> int:
     print(f"{options.rounds} rounds: median (lowest – highest)")
     print("| samples | | first batch, ms | memory, MB | an index, ns |\n|---|---|---|---|---|")
     for n in options.samples:
-        rivals = [rival for rival in RIVALS if n <= MOST.get(rival, 10**8)]
+        rivals = [rival for rival, most in MOST.items() if n <= most]
         found: dict[str, list[list[float]]] = {rival: [] for rival in rivals}
         for _ in range(options.rounds):
             for rival in rivals:

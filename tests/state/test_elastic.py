@@ -29,11 +29,11 @@ WORKERS = [0, 2]
 class Ours:
     """slipring's sampler, under torch's face."""
 
-    def __new__(cls, rank, ranks, batch_size, drop_last=False, loader=DataLoader, **options):
+    def __new__(cls, rank, ranks, batch_size, drop_last=False, loader=DataLoader, dataset=N, **options):
         sampler = BatchSampler(
-            N, batch_size, shuffle=True, seed=3, rank=rank, world_size=ranks, drop_last=drop_last
+            dataset, batch_size, shuffle=True, seed=3, rank=rank, world_size=ranks, drop_last=drop_last
         )
-        return loader(range(N), batch_sampler=sampler, **options)
+        return loader(range(dataset), batch_sampler=sampler, **options)
 
 
 class Weighted:
@@ -53,9 +53,9 @@ class Torchs:
 
     loader, sampler = DataLoader, DistributedSampler
 
-    def __new__(cls, rank, ranks, batch_size, drop_last=False, **options):
-        sampler = cls.sampler(range(N), num_replicas=ranks, rank=rank, seed=3)
-        return cls.loader(range(N), batch_size, sampler=sampler, drop_last=drop_last, **options)
+    def __new__(cls, rank, ranks, batch_size, drop_last=False, dataset=N, **options):
+        sampler = cls.sampler(range(dataset), num_replicas=ranks, rank=rank, seed=3)
+        return cls.loader(range(dataset), batch_size, sampler=sampler, drop_last=drop_last, **options)
 
 
 class Adapters(Torchs):
@@ -378,3 +378,76 @@ class Streamed(IterableDataset):
 def test_random_numbers_by_position_are_refused_where_there_are_none(dataset, options, said):
     with pytest.raises(ValueError, match=f"rng='sample'.*{said}"):
         DataLoader(dataset, rng="sample", **grouped(**options))
+
+
+@pytest.mark.parametrize(("n", "m"), [((3, 2), (2, 2)), ((3, 2), (1, 5)), ((4, 1), (2, 3)), ((2, 4), (2, 2))])
+@pytest.mark.parametrize("kind", [Ours, Torchs])
+def test_nothing_is_left_behind_an_epochs_last_batches_which_are_not_full(kind, n, m):
+    """Neither an error nor, as what is left, the next epoch."""
+    (ranks, size), (others, other_size) = n, m
+    first = kind(0, ranks, size, dataset=10)
+    batches = iter(first)
+    for _ in range(len(first)):
+        next(batches)
+    state = batches.state_dict()
+    for rank in range(others):
+        other = kind(rank, others, other_size, dataset=10)
+        other.load_state_dict(state)
+        assert list(other) == [], rank
+        if kind is Ours:
+            assert other.batch_sampler.epoch == 1
+
+
+def test_what_is_dropped_at_an_epochs_end_does_not_become_the_next_epoch():
+    def loader(size):
+        return DataLoader(
+            range(10), batch_sampler=BatchSampler(10, size, shuffle=True, seed=3, drop_last=True)
+        )
+
+    first = loader(2)
+    batches = iter(first)
+    for _ in range(3):
+        next(batches)
+    other = loader(8)
+    other.load_state_dict(first.state_dict())
+    assert list(other) == [] and other.batch_sampler.epoch == 1
+
+
+def test_set_epoch_behind_load_state_dict_says_which_epoch_comes():
+    def loader():
+        return DataLoader(range(8), batch_sampler=BatchSampler(8, 4, shuffle=True, seed=1), collate_fn=list)
+
+    first = loader()
+    list(first)
+    state = first.state_dict()
+    for epoch in (10, 0, None):
+        want, got = loader(), loader()
+        got.load_state_dict(state)
+        want.batch_sampler.set_epoch(1 if epoch is None else epoch)
+        if epoch is not None:
+            got.batch_sampler.set_epoch(epoch)
+        assert list(got) == list(want) and got.batch_sampler.epoch == want.batch_sampler.epoch
+
+
+def test_a_state_before_the_first_batch_has_the_samplers_epoch_position_and_seed():
+    def loader(seed):
+        return DataLoader(
+            range(8), batch_sampler=BatchSampler(8, 4, shuffle=True, seed=seed), collate_fn=list
+        )
+
+    begun = iter(loader(1))
+    next(begun)
+    first = loader(1)
+    first.batch_sampler.resume(iter(first.batch_sampler).state_dict() | {"position": 4, "epoch": 3})
+    other = loader(2)
+    other.load_state_dict(first.state_dict())
+    for _ in range(2):
+        assert list(other) == list(first)
+
+
+def test_a_dataset_that_has_grown_since_is_torchs_own_error():
+    samples = list(range(5))
+    sampler = DistributedSampler(samples, 2, 1, shuffle=False)
+    samples += range(4)
+    with pytest.raises(AssertionError, match="does not match total_size"):
+        list(DataLoader(samples, 2, sampler=sampler))

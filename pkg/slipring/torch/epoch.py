@@ -13,7 +13,7 @@ from slipring.torch import private
 from slipring.torch.preload import FAILED
 from slipring.torch.private import profiler_enabled
 from slipring.torch.state import iteration as state
-from slipring.torch.state.order import generator_of, state_of
+from slipring.torch.state.order import as_state, generator_of, seed_generator_of, state_of
 
 
 class _SamplerUntouched:
@@ -57,12 +57,20 @@ class Epoch:
         if self._asking is None:
             self._asking, self._pid = threading.RLock(), os.getpid()
         self._finished = False
+        self._put_seeds_back(loader, resume)
         self._before = state.ended_places(loader, resume)  # what datasets know from the epoch before
         if resume is not None and resume["finished"] and not resume["seeded"]:
             state.begin_next_epoch(loader, resume)
             resume = None
         self._rng_before = state_of(generator_of(loader))
         return resume
+
+    def _put_seeds_back(self, loader, resume):
+        """Set the generator of the workers' seeds to where it was before the seed of the resumed epoch."""
+        self._seeds = seed_generator_of(loader)
+        if self._seeds is not None and resume is not None and resume["rng_seeds"] is not None:
+            self._seeds.set_state(as_state(resume["rng_seeds"]))
+        self._rng_seeds = state.text_of(self._seeds)
 
     @staticmethod
     def _drawn_as(loader):
@@ -179,11 +187,12 @@ class Epoch:
             **self._header,
             "base_seed": self._base_seed,
             "finished": self._finished,
+            "rng_seeds": state.text_of(self._seeds) if self._finished else self._rng_seeds,
             **(self._positions.state() if self._positions is not None else {}),
             **(self._order.state() if self._order is not None else {}),
         }
         if self._finished:
-            state_now["rng_next"] = state.next_epochs_rng(self._generator)
+            state_now["rng_next"] = state.text_of(self._generator)
             state_now["seeded"] = self._keeps_seed
         return state_now
 

@@ -25,6 +25,7 @@ from slipring.torch.state.order import (
     end_epoch_before,
     generator_of,
     saved_state_of,
+    seed_generator_of,
     source_of,
     state_of,
 )
@@ -37,6 +38,7 @@ _NOTHING = {
     "base_seed": None,
     "finished": True,
     "rng_next": None,
+    "rng_seeds": None,
     "seeded": False,
     "last_worker": -1,
     "workers": (),
@@ -197,6 +199,7 @@ def initial(loader):
     state = {
         **header(loader),
         "rng_next": as_text(state_of(generator_of(loader))),
+        "rng_seeds": text_of(seed_generator_of(loader)),
         **({"sampler": (source.state_dict(),)} if _says_how_it_begins(source) else {}),
         **({"sampler_iterator": (iter(source).state_dict(),)} if isinstance(source, BatchSampler) else {}),
         **({"workers": _own_place(loader.dataset)} if loader.num_workers == 0 else {}),
@@ -232,8 +235,8 @@ def _batch_size(loader):
     return source_of(loader)[1] or (None if loader._auto_collation else 0)
 
 
-def next_epochs_rng(generator):
-    """Return the state of the generator that the next epoch draws from; None: torch's global generator."""
+def text_of(generator):
+    """Return the state of a generator as text; None if it is None: torch's global one, or none."""
     return None if generator is None else as_text(generator.get_state())
 
 

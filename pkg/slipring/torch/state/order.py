@@ -26,13 +26,23 @@ _END = object()
 
 
 def generator_of(loader):
-    """Return the generator that sets the order: the loader's, the sampler's own, or torch's global one (None)."""
-    for generator in (loader.generator, getattr(loader.sampler, "generator", None)):
-        if isinstance(
-            generator, torch.Generator
-        ):  # a sampler's may be of another kind; torch refuses the loader's
-            return generator
-    return None
+    """Return the generator that sets the order: that of the sampler, else the loader's; None: torch's global one.
+
+    The sampler may lie within batch samplers.
+    """
+    sampler = loader._index_sampler
+    for _ in range(9):  # a sampler may be its own attribute
+        if hasattr(sampler, "generator"):
+            generator = sampler.generator
+            if generator is None or isinstance(generator, torch.Generator):
+                return generator
+        sampler = getattr(sampler, "sampler", None)
+    return loader.generator
+
+
+def seed_generator_of(loader):
+    """Return the loader's generator if the order does not come from it, but only the workers' seeds; else None."""
+    return None if loader.generator is generator_of(loader) else loader.generator
 
 
 def state_of(generator):
