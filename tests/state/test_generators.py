@@ -1,4 +1,4 @@
-"""Which generator an order is drawn from: a state has that one's, and the workers' seeds have theirs."""
+"""Which order a state is of: the generator that it is drawn from, and what tells it from others."""
 
 import pytest
 
@@ -69,3 +69,41 @@ def test_an_order_goes_on_from_the_generator_that_it_was_drawn_from(way, options
             torch.set_rng_state(kept)
             got = [list(second) for _ in want]
         assert got == want, (epochs, batches)
+
+
+def begun(**options):
+    loader = DataLoader(range(10), collate_fn=list, **options)
+    batches = iter(loader)
+    next(batches)
+    return loader.state_dict()
+
+
+def shuffled(n=10, **options):
+    return data.RandomSampler(range(n), generator=torch.Generator().manual_seed(2), **options)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        (lambda: {"sampler": shuffled()}, dict, "RandomSampler of 10, 10 samples, .*order=SequentialSampler"),
+        (lambda: {"sampler": shuffled()}, lambda: {"sampler": shuffled(8)}, "RandomSampler of 8, 8 samples"),
+        (
+            lambda: {"sampler": shuffled()},
+            lambda: {"sampler": shuffled(replacement=True)},
+            "samples, with replacement",
+        ),
+        (
+            lambda: {"batch_sampler": data.BatchSampler(shuffled(), 2, False)},
+            lambda: {"batch_sampler": data.BatchSampler(shuffled(), 3, False)},
+            "batch_size=2, the loader has batch_size=3",
+        ),
+    ],
+)
+def test_a_state_that_counts_batches_of_another_order_is_refused(then, now, said):
+    state = begun(**then())
+    other = DataLoader(range(10), collate_fn=list, **now())
+    with pytest.raises(ValueError, match=said):
+        other.load_state_dict(state)
+    same = DataLoader(range(10), collate_fn=list, **then())
+    same.load_state_dict(state)
+    assert len(list(same)) == len(same) - 1

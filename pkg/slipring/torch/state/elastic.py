@@ -15,7 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 from slipring import _machine
 from slipring.errors import shown
 from slipring.sampler import BatchSampler, rank_of, ranks_of, share_of
-from slipring.torch.state.order import saved_state_of, source_of
+from slipring.torch.state.order import batch_size_of, saved_state_of, source_of
 from slipring.torch.state.rest import position_of
 
 ADVICE = "Resume with as many ranks and the same batch size, or from a state of the end of an epoch"
@@ -127,7 +127,7 @@ def moved(loader, state):
         "sampler_over": False,
         "ahead": (),
         "ranks": now,
-        "batch_size": source_of(loader)[1] or (None if loader._auto_collation else 0),
+        "batch_size": batch_size_of(loader),
         "yielded": position // step,
         "origin": position % step,
     }

@@ -22,8 +22,10 @@ from slipring.torch.state.elastic import in_turn, places_of
 from slipring.torch.state.order import (
     as_state,
     as_text,
+    batch_size_of,
     end_epoch_before,
     generator_of,
+    kind_of_order,
     saved_state_of,
     seed_generator_of,
     source_of,
@@ -225,14 +227,10 @@ def header(loader):
         "slipring": FORMAT,
         "kind": "stream" if loader._dataset_kind else "map",
         "num_workers": loader.num_workers,
-        "batch_size": _batch_size(loader),
+        "batch_size": batch_size_of(loader),
+        "order": None if loader._dataset_kind else kind_of_order(loader),
         "ranks": elastic.divided(loader),
     }
-
-
-def _batch_size(loader):
-    """Return the indices, or samples, per batch; 0: there is no batching; None: a batch sampler decides."""
-    return source_of(loader)[1] or (None if loader._auto_collation else 0)
 
 
 def text_of(generator):
@@ -312,7 +310,7 @@ def checked(loader, state):
         raise ValueError(f"the state is of a {state['kind']} dataset, the loader's is a {kind} dataset")
     state = elastic.moved(loader, state)
     if not state["finished"]:
-        _check_batch_size(loader, state)
+        _check_counts(loader, state, start)
     if not state["finished"] and (kind == "stream" or state["workers"]):
         if state["num_workers"] != loader.num_workers:
             raise AssertionError(
@@ -332,7 +330,7 @@ def checked(loader, state):
 
 def _whole(state):
     """Return a state with all keys, and with tuples where a format such as JSON has made them lists."""
-    state = {**_NOTHING, "ranks": None, **state}
+    state = {**_NOTHING, "ranks": None, "batch_size": None, "order": None, **state}
     tuples = (name for name, value in state.items() if isinstance(value, list) and name in _IN_TUPLES)
     return {**state, **{name: tuple(state[name]) for name in tuples}}
 
@@ -346,10 +344,11 @@ def _or_divide(loader):
     return ", or give load_state_dict() a list of all ranks' states"
 
 
-def _check_batch_size(loader, state):
-    """Raise ValueError if the state counts delivered batches of another size."""
-    had, has = state.get("batch_size"), _batch_size(loader)
-    if had in (None, has) or has is None:
+def _check_counts(loader, state, start):
+    """Raise ValueError if the state counts delivered batches of another size or order; `start`: `header(loader)`."""
+    compared = [(name, state[name], start[name]) for name in ("batch_size", "order")]
+    differ = [each for each in compared if None not in each and each[1] != each[2]]
+    if not differ:
         return
     if state["kind"] == "map":
         counts = (state["yielded"] or state["above"]) and not saved_state_of(state)
@@ -357,8 +356,8 @@ def _check_batch_size(loader, state):
         places = places_of(state).values()
         counts = any(place["batches"] and (not place["states"] or place.get("since")) for place in places)
     if counts:
+        name, had, has = differ[0]
         raise ValueError(
-            f"the state counts batches of batch_size={had or None}, the loader has batch_size={has or None}: "
-            "other samples would be skipped than were delivered. Use the same batch_size, or finish the epoch "
-            "first"
+            f"the state counts batches of {name}={had or None}, the loader has {name}={has or None}: other samples "
+            f"would be skipped than were delivered. Use the same {name}, or finish the epoch first"
         )

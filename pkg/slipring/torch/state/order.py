@@ -8,7 +8,13 @@ import itertools
 import pickle
 
 import torch
-from torch.utils.data import BatchSampler
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from slipring._core._ring import in_a_handler, reductions
 from slipring._core.fetch import cut_off, generator_ended, is_stateful, shorter
@@ -94,6 +100,30 @@ def source_of(loader):
     if loader._auto_collation and type(sampler) is BatchSampler:
         return sampler.sampler, sampler.batch_size, sampler.drop_last
     return sampler, 0, False
+
+
+def batch_size_of(loader):
+    """Return the indices, or samples, per batch; 0: there is no batching; None: a batch sampler does not say."""
+    source, size, _ = source_of(loader)
+    if size or not loader._auto_collation:
+        return size
+    size = getattr(source, "batch_size", None)
+    return size if type(size) is int else None
+
+
+def kind_of_order(loader):
+    """Return, as text, what must be the same for a position in the order of torch's samplers to hold; None: unknown."""
+    sampler = source_of(loader)[0]
+    while type(sampler) is BatchSampler:
+        sampler = sampler.sampler
+    kind = type(sampler)
+    if kind is SequentialSampler:
+        return kind.__name__
+    if kind not in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler):
+        return None
+    how = ", with replacement" if getattr(sampler, "replacement", False) else ""
+    n = f" of {len(sampler.data_source)}" if kind is RandomSampler else ""
+    return f"{kind.__name__}{n}, {len(sampler)} samples{how}"
 
 
 def saved_state_of(state):
