@@ -242,13 +242,12 @@ class ReplacementSampler(MapSampler):
 class Infinite(MapSampler):
     """Another sampler, epoch after epoch, without end. It has that one's attributes.
 
-        Examples
-        --------
-        >>> import itertools
-    import sys
-        >>> from slipring.compat.megengine import Infinite, SequentialSampler
-        >>> list(itertools.islice(Infinite(SequentialSampler("abc", batch_size=2)), 3))
-        [[0, 1], [2], [0, 1]]
+    Examples
+    --------
+    >>> import itertools
+    >>> from slipring.compat.megengine import Infinite, SequentialSampler
+    >>> list(itertools.islice(Infinite(SequentialSampler("abc", batch_size=2)), 3))
+    [[0, 1], [2], [0, 1]]
     """
 
     sampler: Any

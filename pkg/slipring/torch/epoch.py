@@ -13,7 +13,7 @@ from slipring.torch import private
 from slipring.torch.preload import FAILED
 from slipring.torch.private import profiler_enabled
 from slipring.torch.state import iteration as state
-from slipring.torch.state.order import as_state, generator_of, seed_generator_of, state_of
+from slipring.torch.state.generators import as_state, generator_of, seed_generator_of, state_of, text_of
 
 
 class _SamplerUntouched:
@@ -70,7 +70,7 @@ class Epoch:
         self._seeds = seed_generator_of(loader)
         if self._seeds is not None and resume is not None and resume["rng_seeds"] is not None:
             self._seeds.set_state(as_state(resume["rng_seeds"]))
-        self._rng_seeds = state.text_of(self._seeds)
+        self._rng_seeds = text_of(self._seeds)
 
     @staticmethod
     def _drawn_as(loader):
@@ -187,12 +187,12 @@ class Epoch:
             **self._header,
             "base_seed": self._base_seed,
             "finished": self._finished,
-            "rng_seeds": state.text_of(self._seeds) if self._finished else self._rng_seeds,
+            "rng_seeds": text_of(self._seeds) if self._finished else self._rng_seeds,
             **(self._positions.state() if self._positions is not None else {}),
             **(self._order.state() if self._order is not None else {}),
         }
         if self._finished:
-            state_now["rng_next"] = state.text_of(self._generator)
+            state_now["rng_next"] = text_of(self._generator)
             state_now["seeded"] = self._keeps_seed
         return state_now
 

@@ -28,7 +28,8 @@ from slipring.torch.preload import FAILED
 from slipring.torch.state import iteration as state
 from slipring.torch.state.asking import Making, copied
 from slipring.torch.state.elastic import share
-from slipring.torch.state.order import Order, generator_of
+from slipring.torch.state.generators import generator_of
+from slipring.torch.state.order import Order
 
 
 class Timed:

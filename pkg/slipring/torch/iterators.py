@@ -16,7 +16,8 @@ from slipring.torch.preload import Feed, Preload, Steps
 from slipring.torch.private import profiler_enabled
 from slipring.torch.state import iteration as state
 from slipring.torch.state.elastic import share
-from slipring.torch.state.order import Order, generator_of
+from slipring.torch.state.generators import generator_of
+from slipring.torch.state.order import Order
 from slipring.torch.worker import TorchJob, TorchWorker, init_thread
 
 

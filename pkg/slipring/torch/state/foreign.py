@@ -3,7 +3,8 @@
 import torch
 
 from slipring.torch.state.elastic import in_turn, places_of
-from slipring.torch.state.order import as_state, as_text, generator_of, saved_state_of, source_of
+from slipring.torch.state.generators import as_state, as_text, generator_of
+from slipring.torch.state.order import saved_state_of, source_of
 
 
 def is_theirs(state):

@@ -19,17 +19,20 @@ from slipring.sampler import BatchSampler
 from slipring.torch.state import elastic, foreign
 from slipring.torch.state.asking import copied
 from slipring.torch.state.elastic import in_turn, places_of
-from slipring.torch.state.order import (
+from slipring.torch.state.generators import (
     as_state,
     as_text,
+    generator_of,
+    seed_generator_of,
+    state_of,
+    text_of,
+)
+from slipring.torch.state.order import (
     batch_size_of,
     end_epoch_before,
-    generator_of,
     kind_of_order,
     saved_state_of,
-    seed_generator_of,
     source_of,
-    state_of,
 )
 
 FORMAT = 2
@@ -231,11 +234,6 @@ def header(loader):
         "order": None if loader._dataset_kind else kind_of_order(loader),
         "ranks": elastic.divided(loader),
     }
-
-
-def text_of(generator):
-    """Return the state of a generator as text; None if it is None: torch's global one, or none."""
-    return None if generator is None else as_text(generator.get_state())
 
 
 def begin_next_epoch(loader, state):

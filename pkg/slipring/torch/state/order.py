@@ -22,56 +22,11 @@ from slipring.sampler import BatchSampler as OurBatchSampler
 from slipring.sampler import read_in_order
 from slipring.torch.samplers import indices_of
 from slipring.torch.state.asking import Making, copied
+from slipring.torch.state.generators import as_state, as_text, generator_of, put_to, state_of
 from slipring.torch.state.rest import source_behind
 
 SAID = ("sampler", "sampler_iterator")  # in a tuple each: see `slipring.torch.state.iteration`
 _END = object()
-
-
-# ---- generators, as text that any format of checkpoint can carry
-
-
-def generator_of(loader):
-    """Return the generator that sets the order: that of the sampler, else the loader's; None: torch's global one.
-
-    The sampler may lie within batch samplers.
-    """
-    sampler = loader._index_sampler
-    for _ in range(9):  # a sampler may be its own attribute
-        if hasattr(sampler, "generator"):
-            generator = sampler.generator
-            if generator is None or isinstance(generator, torch.Generator):
-                return generator
-        sampler = getattr(sampler, "sampler", None)
-    return loader.generator
-
-
-def seed_generator_of(loader):
-    """Return the loader's generator if the order does not come from it, but only the workers' seeds; else None."""
-    return None if loader.generator is generator_of(loader) else loader.generator
-
-
-def state_of(generator):
-    """Return a generator's state; None: of torch's global one."""
-    return torch.get_rng_state() if generator is None else generator.get_state()
-
-
-def put_to(generator, state):
-    """Set a generator's state; None: that of torch's global generator."""
-    if generator is None:
-        torch.set_rng_state(state)
-    else:
-        generator.set_state(state)
-
-
-def as_text(state):
-    """Return a generator's state as text."""
-    return None if state is None else state.numpy().tobytes().hex()
-
-
-def as_state(text):
-    """Return the state that `as_text` has written as text."""
-    return None if text is None else torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
 
 
 # ---- indices that are tensors
