@@ -113,13 +113,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def test_the_rest_of_an_epoch_is_divided_among_other_ranks_as_torch_would_go_on():
-    whole = list(DistributedSampler(range(N), num_replicas=1, rank=0))
+    n = 1007
+    whole = list(DistributedSampler(range(n), num_replicas=1, rank=0))
 
     def loader(rank, ranks, batch_size):
         return DataLoader(
-            range(N),
+            range(n),
             batch_size=batch_size,
-            sampler=DistributedSampler(range(N), num_replicas=ranks, rank=rank),
+            sampler=DistributedSampler(range(n), num_replicas=ranks, rank=rank),
             collate_fn=list,
         )
 
