@@ -4,7 +4,7 @@ Question
     How long does a shuffled loader of n samples take to its first batch, how much memory does its process need, and
     what does an index cost?
 Data
-    A dataset without data: sample i is i, in batches of 256. One worker; it has started before the clock does, as in
+    A range: sample i is i, in batches of 256. One worker; it has started before the clock does, as in
     a second epoch.
 Machine, command, result
     Printed. Rivals take turns in each round, each in a process of its own. "first batch": from ``iter()`` of the second
@@ -39,25 +39,12 @@ MOST = {
 }
 
 
-class Numbers:
-    """A dataset of any length."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, i: int) -> int:
-        return i
-
-
 def loader_of(rival: str, n: int) -> Any:
     """Return a rival's loader of n samples."""
     if rival == "slipring.Loader":
         from slipring import Loader
 
-        return Loader(Numbers(n), BATCH, shuffle=True, num_workers=1, persistent_workers=True)
+        return Loader(range(n), BATCH, shuffle=True, num_workers=1, persistent_workers=True)
     if rival in SAMPLERS:
         import numpy as np
 
@@ -65,12 +52,12 @@ def loader_of(rival: str, n: int) -> Any:
 
         kind = {"weights": np.arange(n, dtype=np.float64)} if "weights" in rival else {"shuffle": True}
         sampler = BatchSampler(n, BATCH, **kind)
-        return Loader(Numbers(n), batch_sampler=sampler, num_workers=1, persistent_workers=True)
+        return Loader(range(n), batch_sampler=sampler, num_workers=1, persistent_workers=True)
     if rival == "torch":
         from torch.utils.data import DataLoader
     else:
         from slipring.torch import DataLoader
-    return DataLoader(Numbers(n), BATCH, shuffle=True, num_workers=1, persistent_workers=True)
+    return DataLoader(range(n), BATCH, shuffle=True, num_workers=1, persistent_workers=True)
 
 
 def child(rival: str, n: int) -> None:

@@ -43,7 +43,7 @@ void sr_order_key(sr_index_order *order, uint64_t key)
     order->columns = (order->n + order->rows - 1) / order->rows;
 }
 
-/* Permute places below rows x columns. Several at once take a third of the time: their products overlap. */
+/* Permute places below rows x columns. Several at once are faster, because their multiplications overlap. */
 static inline __attribute__((always_inline)) void permute(const sr_index_order *order, uint64_t *at, const int lanes)
 {
     const uint64_t rows = order->rows, columns = order->columns;

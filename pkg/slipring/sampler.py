@@ -371,7 +371,7 @@ class _Pass:
                 self.place = sampler._next_pass
             self._count()
             self.seed = sampler.seed
-            # Last: what a handler interrupts before is done again.
+            # Last: a call that a handler interrupts before this line can be repeated.
             self.order = sampler.order(self.place[0])
         epoch, position = self.place
         ranks, step = sampler.world_size, sampler.batch_size * sampler.world_size
@@ -380,7 +380,10 @@ class _Pass:
             raise StopIteration
         size = min(sampler.batch_size, -(-left // ranks))
         indices = self.order.part(position + sampler.rank, size, ranks)
-        self.place = epoch, position + step  # now: who was interrupted is given the same again
+        self.place = (
+            epoch,
+            position + step,
+        )  # last: a call that was interrupted before returns this batch again
         return indices
 
     def state_dict(self):

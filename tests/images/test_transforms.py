@@ -192,10 +192,10 @@ def test_arguments_that_make_no_sense_are_refused_when_they_are_given(make, erro
 
 
 def test_a_crop_larger_than_an_earlier_one_is_refused_where_there_was_picture():
-    """What the earlier one has cut off would be there again."""
+    """Pixels that the earlier crop has removed must not appear again."""
     data = encoded(pixels(20, 20))
     for crops in ([10, 20], [(5, 22), (15, 7)]):
-        with pytest.raises(ValueError, match="cannot be larger than an earlier one"):
+        with pytest.raises(ValueError, match="larger than an earlier crop"):
             sample(data, [images.CenterCrop(size) for size in crops])
     padded = sample(data, [images.CenterCrop(30), images.CenterCrop(40)])
     assert (padded == sample(data, images.CenterCrop(40))).all()

@@ -383,7 +383,7 @@ def test_random_numbers_by_position_are_refused_where_there_are_none(dataset, op
 @pytest.mark.parametrize(("n", "m"), [((3, 2), (2, 2)), ((3, 2), (1, 5)), ((4, 1), (2, 3)), ((2, 4), (2, 2))])
 @pytest.mark.parametrize("kind", [Ours, Torchs])
 def test_nothing_is_left_behind_an_epochs_last_batches_which_are_not_full(kind, n, m):
-    """Neither an error nor, as what is left, the next epoch."""
+    """The resumed epoch is empty: it raises no error, and does not deliver the next epoch."""
     (ranks, size), (others, other_size) = n, m
     first = kind(0, ranks, size, dataset=10)
     batches = iter(first)

@@ -1,8 +1,6 @@
 """torch's own samplers: the same indices from the same draws, in an array in place of a list."""
 
 import itertools
-import subprocess
-import sys
 
 import pytest
 
@@ -13,6 +11,7 @@ from torch.utils.data import DistributedSampler, RandomSampler  # noqa: E402
 from slipring.errors import SlipringError  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.datasets import flat  # noqa: E402
+from tests.support.memory import growth  # noqa: E402
 
 N = 10_007
 
@@ -93,23 +92,12 @@ def test_ctrl_c_amid_the_first_draw_ends_the_order_with_an_error(monkeypatch):
 @pytest.mark.slow
 def test_an_index_of_a_long_order_costs_8_bytes():
     code = """
-import resource, sys, torch
+from torch.utils.data import DistributedSampler, RandomSampler
 from slipring.torch import DataLoader
-n = int(sys.argv[1])
-samplers = torch.utils.data.RandomSampler(range(n)), torch.utils.data.DistributedSampler(range(n), 3, 1)
-for sampler in samplers:
+for sampler in (RandomSampler(range(n)), DistributedSampler(range(n), 3, 1)):
     next(iter(DataLoader(range(n), batch_size=8, sampler=sampler)))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
-    used = [
-        int(
-            subprocess.run(
-                [sys.executable, "-c", code, str(n)], check=True, capture_output=True, text=True
-            ).stdout
-        )
-        for n in (1000, 20_000_000)
-    ]
-    assert used[1] - used[0] < 180_000, "kB"
+    assert growth(code, 1000, 20_000_000) < 180_000
 
 
 def test_the_rest_of_an_epoch_is_divided_among_other_ranks_as_torch_would_go_on():

@@ -81,8 +81,8 @@ class View:
         for first, size, seen_first, seen, whole in there:
             if (first < 0 < seen_first) or (first + size > seen and seen_first + seen < whole):
                 raise ValueError(
-                    "a crop cannot be larger than an earlier one, which has cut off what is around it: leave out the "
-                    "earlier one"
+                    "this crop is larger than an earlier crop, which has already removed the pixels around it: leave "
+                    "out the earlier crop"
                 )
         self.window = self.window[0] + top, self.window[1] + left, height, width
 
