@@ -303,6 +303,24 @@ def reentered() -> RuntimeError:
     )
 
 
+def state_in_a_step() -> RuntimeError:
+    """Return the exception for a request for a state by the thread that is making a batch."""
+    return RuntimeError(
+        "state_dict() was called while this thread makes a batch, by a signal handler or by the dataset or sampler "
+        "itself: a Stateful object cannot say where it is in the middle of a step. Let the handler set a flag, and "
+        "call state_dict() between two batches"
+    )
+
+
+def state_half_made() -> RuntimeError:
+    """Return the exception for a request for a state after a signal handler has interrupted `next`."""
+    return RuntimeError(
+        "state_dict() was called after a signal handler (Ctrl-C, a timer) interrupted next(): a Stateful object has "
+        "given samples of a batch that was not delivered. Call next() once more, which returns that batch, and then "
+        "call state_dict()"
+    )
+
+
 def shown(value: object) -> str:
     """Return a value's repr without secrets, of long ones the beginning.
 

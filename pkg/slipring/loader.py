@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
-from slipring._core import error_record, fetch
-from slipring._core._iteration import LoaderIterator
+from slipring._core import error_record, fetch, reshard
+from slipring._core import state as core
+from slipring._core._iteration import LoaderIterator, Position
 from slipring._core._ring import mix
 from slipring._core.arguments import epoch_number
 from slipring._core.engine_cache import EngineCache
@@ -20,10 +23,10 @@ from slipring._core.worker import Job
 from slipring._core.worker_count import warn_of_many_workers
 from slipring.monitor.registry import register
 from slipring.options import LoaderOptions, declares
-from slipring.sampler import place_of, rank_that_draws, read_in_order, share_of
+from slipring.sampler import BatchSampler, place_of, rank_that_draws, share_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import SupportsIndex, TypeAlias
 
     from typing_extensions import TypeVar, Unpack
@@ -36,6 +39,16 @@ if TYPE_CHECKING:
     Samples: TypeAlias = MapDataset[_Sample] | Iterable[_Sample] | ListDataset[_Sample]
 else:
     _Batch = TypeVar("_Batch", covariant=True)
+
+
+class _Pass(NamedTuple):
+    """What a loader knows of its newest iteration."""
+
+    epoch: int
+    position: Position
+    source: Any  # the `SamplerSource`, or None
+    iterator: Any  # a weak reference
+
 
 MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 
@@ -86,6 +99,8 @@ class Loader(LoaderMethods, Generic[_Batch]):
     options: Options
     is_stream: bool
     seed: int
+
+    _keeps_states = True  # what workers' datasets say of their place travels with the batches
 
     # An adapter's own worker, and what makes an exception of a worker's record: see `Job`, `LoaderIterator`.
     _worker_class, _rebuild = None, staticmethod(error_record.rebuild)
@@ -174,15 +189,19 @@ class Loader(LoaderMethods, Generic[_Batch]):
         o = self.options
         self._tuner = Tuner(o.num_workers, *o.bounds) if o.auto else None
         self._closed = False
+        self._loaded = None  # a state for the next pass
+        self._newest = None  # `_Pass`
         register(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, here or in another process, has workers and figures of its own.
-        return {name: getattr(self, name) for name in ("options", "dataset", "is_stream", "seed", "epoch")}
+        kept = ("options", "dataset", "is_stream", "seed", "epoch", "_loaded")
+        return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._prepare()
+        self._loaded = state["_loaded"]
 
     # ---- iteration
 
@@ -193,26 +212,63 @@ class Loader(LoaderMethods, Generic[_Batch]):
             if tuner is not None and tuner.workers != self.options.num_workers:
                 self.options = dataclasses.replace(self.options, num_workers=tuner.workers)
             o, seed = self.options, mix(self.seed, self.epoch) & MASK_62
-            engine, on_end = self._engines.lend(o, self._job())
+            resume, source = self._resume, None
+            job = self._job()
+            places, live_on = self._places(resume) if job.tracked else ({}, False)
+            engine, on_end = self._engines.lend(
+                o, dataclasses.replace(job, resume=core.loadable(places)) if places else job, live_on
+            )
             if self.is_stream:
-                plan = self._stream_plan()
+                plan = self._stream_plan(0 if resume is None else resume["next_worker"])
             else:
-                plan = map_plan(o, self.dataset, seed)
-            read_in_order(o.batch_sampler, o.in_order)
-            first, origin = place_of(o.batch_sampler)  # of a resumed epoch the batches that it has had count
+                plan, source = map_plan(o, self.dataset, seed, resume)
+            position = self._begun_at(resume, places, job.tracked)  # the batch sampler has begun its pass
+            if source is not None:
+                source.position = position
             iterator = LoaderIterator(
-                *(o, engine, seed, self.epoch if o.rng != "sample" else Share.epoch(self.epoch, origin)),
-                *(plan, on_end),
-                rebuild=self._rebuild,
-                first_seq=first,
-                tuner=tuner,
+                o, engine, seed, plan, position, on_end, rebuild=self._rebuild, tuner=tuner
             )
             self._engines.iterators.add(iterator)
+            self._newest = _Pass(self.epoch, position, source, weakref.ref(iterator))
+            self._loaded = None
             self.epoch += 1
             return iterator
 
-    def _stream_plan(self):
-        return StreamPlan(max(1, self.options.num_workers), self.options.in_order)
+    def _stream_plan(self, first):
+        return StreamPlan(max(1, self.options.num_workers), self.options.in_order, first)
+
+    @property
+    def _resume(self):
+        """dict or None: the state within which the next pass begins; setting `epoch` to another one drops it."""
+        loaded = self._loaded
+        return (
+            loaded
+            if loaded is not None and not loaded["finished"] and loaded["epoch"] == self.epoch
+            else None
+        )
+
+    def _places(self, resume):
+        """Return ({number: place} with which workers begin, whether workers that persist know it already)."""
+        if resume is not None:
+            return reshard.places_of(resume), False
+        if self._loaded is not None and self._loaded["finished"]:
+            return core.ended_places(self.options.num_workers, self._loaded), False
+        newest = self._newest
+        if newest is None or not (newest.position.finished and self.options.persistent_workers):
+            return {}, False  # workers begin with the dataset as the loader has it
+        return core.at_end(core.raw_places(newest.position)), True
+
+    def _begun_at(self, resume, places, tracked):
+        """Return the `Position` at which the next pass begins."""
+        workers = core.positions_of(self.options.num_workers, places) if tracked else None
+        first, origin = place_of(self.options.batch_sampler)  # of a resumed epoch
+        beyond, next_worker = (), 0
+        if resume is not None:
+            if not isinstance(self.options.batch_sampler, BatchSampler):
+                first, origin = resume["delivered"] or 0, resume["origin"] or 0
+            beyond, next_worker = resume["beyond"], resume["next_worker"]
+        word = self.epoch if self.options.rng != "sample" else Share.epoch(self.epoch, origin)
+        return Position(word, first, beyond, workers, next_worker)
 
     @property
     def _engine(self):
@@ -221,7 +277,16 @@ class Loader(LoaderMethods, Generic[_Batch]):
     def _job(self):
         o = self.options
         rank = rank_that_draws(o.rank, o.batch_sampler, o.sampler)
-        return Job(self.dataset, self.is_stream, o.for_worker(), rank, self._worker_class, self._share)
+        tracked = self._keeps_states and (self.is_stream or fetch.is_stateful(self.dataset))
+        return Job(
+            self.dataset,
+            self.is_stream,
+            o.for_worker(),
+            rank,
+            self._worker_class,
+            self._share,
+            tracked=tracked,
+        )
 
     @property
     def _share(self):
@@ -267,6 +332,118 @@ class Loader(LoaderMethods, Generic[_Batch]):
 
     def _put_num_workers(self, num_workers):
         self.options = dataclasses.replace(self.options, num_workers=num_workers)
+
+    # ---- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the newest iteration is: after the batch that it returned last.
+
+        The state has a constant size for map datasets, however much has been read. Batches that raised an exception
+        count as delivered. An iterable dataset adds each worker's place, and a ``Stateful`` dataset or sampler (with
+        ``state_dict`` and ``load_state_dict``) what it says of itself.
+
+        Returns
+        -------
+        dict
+            Plain values, which JSON can write: numbers, text, lists, tuples and dicts; and the states of Stateful
+            objects. It has the same keys at all times. ``docs/state.md`` describes them.
+
+        Raises
+        ------
+        RuntimeError
+            A Stateful object could not say where it is, or is in the middle of a step: a signal handler, the dataset or
+            the sampler has called this while the same thread makes a batch in this process.
+
+        Examples
+        --------
+        >>> import slipring
+        >>> with slipring.Loader(range(6), batch_size=2, shuffle=True, seed=1) as loader:
+        ...     batches = iter(loader)
+        ...     first = next(batches).tolist()
+        ...     state = loader.state_dict()
+        ...     rest = [batch.tolist() for batch in batches]
+        >>> with slipring.Loader(range(6), batch_size=2, shuffle=True) as loader:
+        ...     loader.load_state_dict(state)
+        ...     [batch.tolist() for batch in loader] == rest
+        True
+        """
+        with self._engines.locked():
+            loaded, newest, epoch = self._loaded, self._newest, self.epoch
+        if loaded is not None and loaded["epoch"] == epoch:
+            return dict(loaded)
+        described = self._described()
+        if newest is None:
+            return core.initial(described, epoch=epoch, seed=self.seed)
+        iterator = newest.iterator()
+        if iterator is not None:
+            iterator.ask_state()
+        position = newest.position.copy()
+        more = {} if newest.source is None else newest.source.state(position)
+        if isinstance(sampler := described.source, BatchSampler):
+            more = {"sampler_iterator": (sampler.state_at(position.delivered),)}
+        return core.built(
+            described, position, epoch=epoch if position.finished else newest.epoch, seed=self.seed, **more
+        )
+
+    def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Let the next iteration continue where `state_dict` was taken; ``{}`` begins anew.
+
+        The same batches come as without the interruption. Iterations that are under way end. `seed` and `epoch` become
+        the state's; if you set `epoch` to another one afterwards, that epoch is read from its beginning. A sampler
+        without ``state_dict`` is read again from its beginning, and must give the same indices.
+
+        Parameters
+        ----------
+        state_dict : mapping, or sequence of mappings
+            Of ``state_dict()``, of any rank if a `BatchSampler` divides the samples. A list of the states of all ranks
+            is checked, and lets ranks divide an iterable dataset again that has ``rest_of``; see ``docs/elastic.md``.
+
+        Raises
+        ------
+        AssertionError
+            Workers of another number have read the iterable or Stateful dataset.
+        TypeError, ValueError
+            It is no state, or one of another kind of dataset, another order, batch size or division.
+        Closed
+            The loader has been closed.
+        """
+        with self._engines.locked():
+            self._check_open()
+            if isinstance(state_dict, Mapping) and not state_dict:
+                self._engines.close()
+                self._loaded = self._newest = None
+                return
+            if self._tuner is not None and (workers := core.workers_of(state_dict)):
+                self._tuner.begin_with(workers, "the state that was loaded is of as many")
+                self._put_num_workers(workers)
+            described = self._described()
+            state = core.checked(described, state_dict)
+            reshard.begin_source(described.source, state)
+            self._engines.close()
+            if state["seed"] is not None:
+                self.seed = int(state["seed"])
+            if state["epoch"] is not None:
+                self.epoch = state["epoch"]
+            self._loaded, self._newest = {**state, "epoch": self.epoch}, None
+
+    def _described(self):
+        o = self.options
+        source = o.sampler if o.batch_sampler is None else o.batch_sampler
+        size = (o.batch_size or 0) if o.batch_sampler is None else getattr(source, "batch_size", None)
+        order = None
+        if source is None and not self.is_stream:
+            order = f"shuffled, {len(self.dataset)} samples" if o.shuffle else "ascending"
+        return core.Described(
+            is_stream=self.is_stream,
+            dataset=self.dataset,
+            num_workers=o.num_workers,
+            rank=o.rank,
+            in_order=o.in_order,
+            source=source,
+            group=(o.batch_size or 1) if o.batch_sampler is None else 0,
+            batch_size=size if type(size) is int else None,
+            order=order,
+        )
 
     # ---- the end
 

@@ -32,7 +32,7 @@ class BatchSampler:
     every `world_size`-th index of the same order, and have equally many: the first indices are used again
     where the last ones do not suffice, as in torch's DistributedSampler. So the batches of all ranks together,
     a step, are the next ``world_size * batch_size`` indices of the order, however these are divided, and an
-    epoch can be resumed with other ranks: see `resume`.
+    epoch can be resumed with other ranks: see `load_state_dict`.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class BatchSampler:
     >>> first = next(batches)
     >>> for rank in range(3):
     ...     other = slipring.BatchSampler(10, batch_size=1, rank=rank, world_size=3)
-    ...     other.resume(batches.state_dict())
+    ...     other.load_state_dict(batches.state_dict())
     ...     print(list(other))
     [[6], [9]]
     [[7], [0]]
@@ -132,7 +132,6 @@ class BatchSampler:
         self.epoch = 0
         self._begun = None  # epoch and position at which the newest pass has begun; None: it has not
         self._resumed = None  # the same of the next pass, if a state says so
-        self._in_order = True  # whether who reads the newest pass delivers its batches in order
 
     @property
     def weights(self) -> NDArray[np.float64] | None:
@@ -170,56 +169,17 @@ class BatchSampler:
         """Set the number of the next pass. (Without it passes count by themselves.)"""
         self.epoch = epoch
 
-    def state_after(self, batches: int) -> dict[str, Any]:
-        """Return the state after so many batches of this rank, counted from where the newest pass has begun.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass continue where a state was taken, of any rank, with any ranks and any `batch_size`.
 
-        A program that reads by `Loader` counts the batches that were delivered, because the loader draws ahead of
-        them. `slipring.torch.DataLoader` and an iterator of the sampler have the state in their own ``state_dict()``.
-
-        Parameters
-        ----------
-        batches : int
-            How many were delivered. A batch that raised an exception counts.
-
-        Returns
-        -------
-        dict
-            Of numbers and text; for `resume`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            `batches` is no such number; or a loader with ``in_order=False`` reads the pass, and has delivered neither
-            none of its batches nor all: their number does not say which.
-
-        Examples
-        --------
-        >>> import slipring
-        >>> sampler = slipring.BatchSampler(10, batch_size=2)
-        >>> first = next(iter(sampler))
-        >>> sampler.state_after(1)["position"]
-        2
-        """
-        batches = integer("batches", batches, 0)
-        epoch, position = self._beginning
-        if not self._in_order and 0 < batches < self._batches_after(position):
-            raise ValueError(
-                f"batches={batches} of a pass that a loader with in_order=False reads: their number does not say which "
-                "batches were delivered, and a resume would lose samples. Use in_order=True, or the state_dict() of "
-                "slipring.torch.DataLoader, or save at the end of the pass"
-            )
-        return self._state(epoch, position + batches * self.batch_size * self.world_size)
-
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """Have the next pass go on where a state was taken, of any rank, with any ranks and any `batch_size`.
-
-        All ranks of a job are at the same step, so that one rank's state says it for all: give each rank the
-        same one. The rest of that epoch is divided anew. The state's `seed` holds from here on.
+        A loader's `load_state_dict` does it for its sampler. All ranks of a job are at the same step, so one rank's
+        state is valid for all: give each rank the same one. The rest of that epoch is divided again. The state's `seed`
+        is used from then on.
 
         Parameters
         ----------
         state : mapping
-            Of `state_after`, or of an iterator of such a sampler.
+            From ``state_dict()`` of an iterator of such a sampler.
 
         Raises
         ------
@@ -230,8 +190,14 @@ class BatchSampler:
         self._resumed = self._checked(state)
         self.epoch, self.seed = self._resumed[0], int(state["seed"])
 
+    def state_at(self, delivered):
+        """Return the state of the newest pass after so many batches of the epoch, as `place_of` counts them."""
+        epoch, beginning = self._beginning
+        step = self.batch_size * self.world_size
+        return self._state(epoch, delivered * step + beginning % step)
+
     def __iter__(self) -> Iterator[list[Any]]:
-        self._begun, self._in_order = None, True
+        self._begun = None
         return _Pass(self)
 
     def __len__(self) -> int:
@@ -284,7 +250,9 @@ class BatchSampler:
     def _checked(self, state):
         """Return (epoch, position) of a state that is one of this order."""
         if not isinstance(state, Mapping):
-            raise TypeError(f"a state must be a dict, as state_after() returns it, not {shown(state)}")
+            raise TypeError(
+                f"a state must be a dict, as state_dict() of a pass returns it, not {shown(state)}"
+            )
         if not state.keys() >= _KEYS:
             raise ValueError(
                 f"this is no state of slipring.BatchSampler: it must have {sorted(_KEYS)}, and has "
@@ -392,7 +360,7 @@ class _Pass:
         return state if self.seed is None else {**state, "seed": self.seed}
 
     def load_state_dict(self, state):
-        """Go on at a place; the sampler's next pass is the epoch behind it. See `BatchSampler.resume`."""
+        """Go on at a place; the sampler's next pass is the epoch behind it. See `BatchSampler.load_state_dict`."""
         self.place, self.order = self.sampler._checked(state), None
         self.sampler.seed = self.seed = int(state["seed"])
         self._count()
@@ -449,12 +417,6 @@ def share_of(batch_sampler, sampler, batch_size, rank=None):
             "rng='batch'"
         )
     return Share((batch_size or 1) if batch_sampler is None else batch_sampler.batch_size, rank, ranks)
-
-
-def read_in_order(batch_sampler, in_order):
-    """Note whether the loader that has begun a pass of this sampler delivers its batches in order."""
-    if isinstance(batch_sampler, BatchSampler):
-        batch_sampler._in_order = in_order
 
 
 def place_of(batch_sampler):

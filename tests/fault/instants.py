@@ -236,8 +236,8 @@ def told(loader):
         state = loader.state_dict()
     except RuntimeError:  # something Stateful was interrupted in the midst of a batch
         return None
-    if state["yielded"] is not None:
-        return state["yielded"] + len(state["above"])
+    if state["delivered"] is not None:
+        return state["delivered"] + len(state["beyond"])
     return sum(place["batches"] for place in state["workers"])
 
 

@@ -1,5 +1,6 @@
 """An epoch that n ranks have begun, and m ranks end: the samplers alone, and slipring.Loader with them."""
 
+import copy
 import itertools
 import json
 import math
@@ -52,6 +53,14 @@ def expected(order, ranks, step, drop_last, position=0):
     return found
 
 
+def after(sampler, batches):
+    """The state of a pass of a sampler after so many batches; the sampler itself does not begin one."""
+    begun = iter(copy.copy(sampler))
+    for _ in range(batches):
+        next(begun, None)
+    return begun.state_dict()
+
+
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "".join(way) or "in order")
 @pytest.mark.parametrize("n", RANKS)
@@ -67,7 +76,7 @@ def test_the_steps_stay_the_same_for_any_ranks_if_a_step_is_as_large(n, way, dro
         whole = steps(first)
         resumed = samplers(m, step // m, drop_last=drop_last, **{**way, "seed": None})
         for sampler in resumed:
-            sampler.resume(state)
+            sampler.load_state_dict(state)
         rest, later = steps(resumed), steps(resumed)
         full = len(order) // step
         assert rest == expected(order, m, step, drop_last, 2 * step), m
@@ -90,7 +99,7 @@ def test_with_any_step_nothing_comes_twice_and_nothing_is_lost(n, m, size, other
     assert len({state["position"] for state in states}) == 1
     resumed = samplers(m, other, **options)
     for rank, sampler in enumerate(resumed):
-        sampler.resume(states[rank % n])
+        sampler.load_state_dict(states[rank % n])
     rest = [list(sampler) for sampler in resumed]
     assert len({tuple(map(len, own)) for own in rest}) == 1
     before, behind = flat(seen), flat(flat(rest))
@@ -110,7 +119,7 @@ def test_epochs_can_be_moved_again_and_again():
     for ranks in (8, 3, 6, 1, 2, 4):
         resumed = samplers(ranks, 24 // ranks, shuffle=True)
         for sampler in resumed:
-            sampler.resume(state)
+            sampler.load_state_dict(state)
         states, step = begun(resumed, 0, 1)
         state = states[-1]
         seen += step
@@ -122,7 +131,7 @@ def test_a_state_of_the_end_of_an_epoch_has_an_empty_rest_and_then_the_next_epoc
     (state, _), _ = begun(first, 0, 1000)
     resumed = samplers(3, 4, shuffle=True)
     for sampler in resumed:
-        sampler.resume(state)
+        sampler.load_state_dict(state)
     assert steps(resumed) == []
     assert sorted(set(flat(steps(resumed)))) == list(range(N))
 
@@ -130,10 +139,10 @@ def test_a_state_of_the_end_of_an_epoch_has_an_empty_rest_and_then_the_next_epoc
 def test_set_epoch_drops_the_place_of_another_epoch_and_keeps_that_of_the_same():
     (state, _), _ = begun(samplers(2, 5), 3, 4)
     (sampler,) = samplers(1, 10)
-    sampler.resume(state)
+    sampler.load_state_dict(state)
     sampler.set_epoch(3)
     assert next(iter(sampler)) == list(range(40, 50))
-    sampler.resume(state)
+    sampler.load_state_dict(state)
     sampler.set_epoch(4)
     assert next(iter(sampler)) == list(range(10))
 
@@ -153,7 +162,7 @@ def test_states_of_something_else_are_refused(change, error, said):
     if isinstance(change, dict):
         state = {**iter(sampler).state_dict(), **change}
         state = {name: value for name, value in state.items() if value is not None or name not in change}
-    for load in (sampler.resume, iter(sampler).load_state_dict):
+    for load in (sampler.load_state_dict, iter(sampler).load_state_dict):
         with pytest.raises(error, match=said):
             load(state)
 
@@ -164,9 +173,9 @@ KEPT = [range(5, 35), [*range(5, 35)], (*range(5, 35),), np.arange(5, 35), np.ar
 @pytest.mark.parametrize("loaded", KEPT, ids=lambda kept: type(kept).__name__)
 @pytest.mark.parametrize("saved", KEPT, ids=lambda kept: type(kept).__name__)
 def test_the_same_numbers_are_the_same_indices_however_they_are_kept(saved, loaded):
-    state = json.loads(json.dumps(BatchSampler(saved, 7).state_after(1)))
+    state = json.loads(json.dumps(after(BatchSampler(saved, 7), 1)))
     sampler = BatchSampler(loaded, 4)
-    sampler.resume(state)
+    sampler.load_state_dict(state)
     assert flat(sampler) == list(range(12, 35))
 
 
@@ -211,11 +220,11 @@ W = [1.0, 2.0, 3.0, 4.0] * 7 + [0.5, 0.25]
 )
 def test_a_state_of_an_order_of_the_same_length_is_refused_all_the_same(saved, loaded, said):
     sampler = BatchSampler(**{"indices": 30, "batch_size": 4, "seed": 5, **saved})
-    state = json.loads(json.dumps(sampler.state_after(2)))
+    state = json.loads(json.dumps(after(sampler, 2)))
     same = BatchSampler(**{"indices": 30, "batch_size": 4, **saved})
-    same.resume(state)
+    same.load_state_dict(state)
     other = BatchSampler(**{"indices": 30, "batch_size": 4, **loaded})
-    for load in (other.resume, iter(other).load_state_dict):
+    for load in (other.load_state_dict, iter(other).load_state_dict):
         with pytest.raises(ValueError, match=f"{said} than this sampler's.*Resume with the same"):
             load(state)
 
@@ -231,17 +240,19 @@ def test_a_state_of_an_order_of_the_same_length_is_refused_all_the_same(saved, l
 def test_a_state_with_numbers_that_cannot_be_is_refused(name, value):
     sampler = BatchSampler(30, 4, shuffle=True, seed=5)
     with pytest.raises((TypeError, ValueError), match=f"the state's {name} "):
-        sampler.resume({**sampler.state_after(2), name: value})
+        sampler.load_state_dict({**after(sampler, 2), name: value})
 
 
 def test_a_state_with_numpys_numbers_is_as_good():
     sampler = BatchSampler(30, 4, shuffle=True, seed=np.int64(5))
-    state = sampler.state_after(2)
+    state = after(sampler, 2)
     want = list(sampler)[2:]
     other = BatchSampler(30, 4, shuffle=True)
-    other.resume({key: np.int64(value) if type(value) is int else value for key, value in state.items()})
+    other.load_state_dict(
+        {key: np.int64(value) if type(value) is int else value for key, value in state.items()}
+    )
     assert list(other) == want
-    json.dumps(other.state_after(1))
+    json.dumps(after(other, 1))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +260,7 @@ def test_a_state_with_numpys_numbers_is_as_good():
 )
 def test_indices_without_numbers_or_text_are_known_by_their_length(indices):
     sampler = BatchSampler(indices, 1, shuffle=True)
-    sampler.resume(BatchSampler(indices, 1, shuffle=True).state_after(1))
+    sampler.load_state_dict(after(BatchSampler(indices, 1, shuffle=True), 1))
     assert len(list(sampler)) == len(indices) - 1
 
 
@@ -265,7 +276,7 @@ def test_a_drawn_order_is_given_out_to_its_end_with_steps_of_another_size(n, siz
     assert state["position"] == 3 * n * size
     resumed = samplers(m, other, drop_last=drop_last, **{**way, "seed": None})
     for sampler in resumed:
-        sampler.resume(state)
+        sampler.load_state_dict(state)
     assert seen == expected(order, n, n * size, drop_last)[:3]
     assert steps(resumed) == expected(order, m, m * other, drop_last, state["position"])
 
@@ -292,13 +303,12 @@ def rows(n, step, state=None, epochs=1, stop=None, workers=0, **options):
             Drawn(), batch_sampler=sampler, seed=1, rng="sample", num_workers=workers, **grouped(**options)
         ) as loader:
             if state is not None:
-                sampler.resume(state)
-                loader.epoch = sampler.epoch
+                loader.load_state_dict(state)
             own = []
             for _ in range(epochs):
                 own += [np.stack(batch, axis=1) for batch in itertools.islice(loader, stop)]
             found.append(own)
-            behind = sampler.state_after(len(own))
+            behind = loader.state_dict()
     together = [np.concatenate(step) for step in zip(*found, strict=True)]
     return [step[np.argsort(step[:, 0])].tolist() for step in together], behind
 
@@ -353,10 +363,9 @@ def test_with_rng_batch_as_many_ranks_draw_as_without_the_interruption(workers):
         sampler = BatchSampler(96, 6, shuffle=True, rank=rank, world_size=2, seed=3)
         with Loader(Drawn(), batch_sampler=sampler, seed=1, num_workers=workers) as loader:
             if state is not None:
-                sampler.resume(state)
-                loader.epoch = sampler.epoch
+                loader.load_state_dict(state)
             found = [np.stack(batch, axis=1).tolist() for batch in itertools.islice(loader, stop)]
-        return found, sampler.state_after(len(found))
+            return found, loader.state_dict()
 
     for rank in range(2):
         whole, _ = draws(rank)
@@ -370,7 +379,7 @@ def test_a_report_has_the_numbers_of_the_epoch_and_of_its_batches():
     for _ in range(5):  # one batch of three, and two indices of the next
         next(batches)
     with Loader(Drawn(), batch_sampler=sampler, rng="sample", num_workers=1) as loader:
-        sampler.resume({**batches.state_dict(), "epoch": 4})
+        sampler.load_state_dict({**batches.state_dict(), "epoch": 4})
         loader.epoch = sampler.epoch
         assert len(list(loader)) == 31
         slowest = loader.report().dict()["slowest_batches"]

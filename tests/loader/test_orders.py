@@ -121,7 +121,7 @@ def test_a_billion_indices_are_resumed_by_other_ranks_in_place():
     state = {**batches.state_dict(), "position": 700_000_001}
     ranks = [BatchSampler(BILLION, 3, shuffle=True, rank=rank, world_size=2) for rank in range(2)]
     for rank, resumed in enumerate(ranks):
-        resumed.resume(state)
+        resumed.load_state_dict(state)
         assert next(iter(resumed)) == order[700_000_001 + rank : 700_000_007 + rank : 2]
 
 

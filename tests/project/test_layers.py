@@ -52,12 +52,12 @@ LAYERS = {
             ),
             *("_core.reducers", "_core.reporting", "_core.seeding", "_core.shards", "_core.signals"),
             *("_core.skipping", "_core.startup", "_core.tuning", "_core.tuning_window", "_core.worker"),
-            *("_core.worker_info", "_core.worker_main", "_core.worker_pool", "stats"),
+            *("_core.worker_info", "_core.worker_main", "_core.worker_pool", "sampler", "stats"),
         ),
         ("redaction", "ground", "ring", "options", "bindings", "monitor", "codec"),
     ),
     "iteration": (
-        ("_core._iteration", "_core.ahead", "_core.source"),
+        ("_core._iteration", "_core.ahead", "_core.reshard", "_core.source", "_core.state"),
         ("ground", "ring", "codec", "workers"),
     ),
     "streams": (
@@ -65,7 +65,7 @@ LAYERS = {
         ("ground", "ring", "options", "codec", "workers", "iteration", "loader"),
     ),
     "loader": (
-        ("loader", "_core.loader", "queue", "_core._queue", "sampler"),
+        ("loader", "_core.loader", "queue", "_core._queue"),
         ("ground", "ring", "options", "bindings", "monitor", "codec", "workers", "iteration"),
     ),
     "package": (

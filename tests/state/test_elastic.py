@@ -438,7 +438,7 @@ def test_a_state_before_the_first_batch_has_the_samplers_epoch_position_and_seed
     begun = iter(loader(1))
     next(begun)
     first = loader(1)
-    first.batch_sampler.resume(iter(first.batch_sampler).state_dict() | {"position": 4, "epoch": 3})
+    first.batch_sampler.load_state_dict(iter(first.batch_sampler).state_dict() | {"position": 4, "epoch": 3})
     other = loader(2)
     other.load_state_dict(first.state_dict())
     for _ in range(2):

@@ -266,9 +266,9 @@ def test_a_state_is_exact_before_what_is_skipped_has_been_drawn(make, look_ahead
     got = given(iterator, 1)
     state = loader.state_dict()
     # As if some later sequence numbers had come before. (Which one came first is the workers' race.)
-    later = [seq for seq in range(2, 6) if seq not in state["above"]]
+    later = [seq for seq in range(2, 6) if seq not in state["beyond"]]
     got += [state["sampler"][0]["order"][seq] for seq in later]
-    state["above"] = sorted(state["above"] + later)
+    state["beyond"] = sorted(state["beyond"] + later)
     for seed in range(2, 5):
         loader = make(data, sampler=Shuffled(seed), in_order=False, **look_ahead)
         loader.load_state_dict(state)
@@ -282,7 +282,7 @@ def test_a_state_is_exact_before_what_is_skipped_has_been_drawn(make, look_ahead
 def test_what_came_out_of_order_does_not_come_again(make, num_workers):
     data = Made(int, 20)
     state = make(data, num_workers=1).state_dict()
-    state.update(finished=False, yielded=3, above=[4, 6, 7], rng=None, sampler=None)
+    state.update(finished=False, delivered=3, beyond=[4, 6, 7], rng=None, sampler=None)
     resumed = make(data, num_workers=num_workers, in_order=False)
     resumed.load_state_dict(state)
     assert sorted(given(iter(resumed))) == [3, 5, *range(8, 20)]

@@ -113,7 +113,7 @@ def test_an_order_that_iter_draws_goes_on(make, how, taken, num_workers):
 def test_what_came_out_of_order_does_not_come_again_in_order(make, num_workers):
     data = Made(int, 20)
     state = make(data, batch_size=None, num_workers=1).state_dict()
-    state.update(finished=False, yielded=3, above=[5, 7, 9], rng=None, sampler=None)
+    state.update(finished=False, delivered=3, beyond=[5, 7, 9], rng=None, sampler=None)
     resumed = make(data, batch_size=None, num_workers=num_workers)
     resumed.load_state_dict(state)
     assert [int(i) for i in resumed] == [3, 4, 6, 8, *range(10, 20)]
@@ -123,7 +123,7 @@ def test_what_came_out_of_order_does_not_come_again_in_order(make, num_workers):
 def test_a_state_before_the_first_batch_counts_nothing_that_was_asked_for_ahead(make, preload):
     loader = make(range(8), batch_size=2, num_workers=2, preload=preload)
     iterator = iter(loader)
-    assert loader.state_dict()["yielded"] == 0
+    assert loader.state_dict()["delivered"] == 0
     assert len(numbers(iterator)) == 4
 
 
@@ -134,4 +134,4 @@ def test_an_older_iterator_that_is_dropped_last_leaves_no_state(make):
     next(newer)
     del newer
     del older
-    assert loader.state_dict()["yielded"] == 1
+    assert loader.state_dict()["delivered"] == 1

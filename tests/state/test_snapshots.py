@@ -107,7 +107,7 @@ def test_workers_ask_as_often_as_they_are_told_to(every, least, most):
 
 
 def states_after_each(loader):
-    return [(loader.state_dict()["workers"], loader.state_dict()["last_worker"]) for _ in loader]
+    return [(loader.state_dict()["workers"], loader.state_dict()["next_worker"]) for _ in loader]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

@@ -238,7 +238,7 @@ def test_a_sampler_that_is_asked_ahead_goes_on_behind_what_was_delivered(make, n
     iterator = iter(loader)
     got = np.concatenate([np.atleast_1d(next(iterator)) for _ in range(3)]).tolist()
     state = loader.state_dict()
-    ahead = [i for indices in state["ahead"] for i in indices]
+    ahead = [i for indices in state["drawn"] for i in indices]
     assert state["sampler"] == ({"at": 30 - len(got) - len(ahead)},)
     resumed = build()
     resumed.load_state_dict(state)
@@ -259,7 +259,7 @@ def test_after_a_break_the_state_is_that_of_the_loop(make, num_workers, persiste
             break
     del batch
     state = loader.state_dict()
-    assert state["yielded"] == 3 and not state["finished"]
+    assert state["delivered"] == 3 and not state["finished"]
     resumed = make(range(40), **options)
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
@@ -286,7 +286,7 @@ def test_a_resume_goes_on_behind_a_batch_that_failed(make, num_workers):
     with pytest.raises(LookupError):
         next(iterator)
     state = loader.state_dict()
-    assert state["yielded"] == 3
+    assert state["delivered"] == 3
     assert lists(iterator) == [[12, 13, 14, 15], [16, 17, 18, 19]]
     resumed = make(FailsAt(), batch_size=4, num_workers=num_workers)
     resumed.load_state_dict(state)

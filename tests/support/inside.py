@@ -20,6 +20,7 @@ _NAMES = {
         "receive view"
     ),
     "slipring._core._collate": "NUMPY ODD TORCH RowWriter collate_plain default_collate",
+    "slipring._core._iteration": "Position",
     "slipring._core._ring": (
         "DIRECT FINISH MAX_RANGES SERVING STAGED Descriptor Event IndexOrder Lease Pickled Poll Ring Slices "
         "copy_bytes copy_ways identity memory_available mix now pickled start_time"

@@ -92,6 +92,7 @@ cdef class Tree:
 cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil
 cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, bint fixed)
 cdef object unpack(Lease lease, int copy)
+cdef bytes state_in(char *payload, uint64_t limit, const sr_result *result)
 cdef object receive_kind(Ring ring, uint32_t slot, int copy, int *kind)
 
 

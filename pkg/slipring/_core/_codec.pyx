@@ -21,8 +21,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 from slipring._core._ring cimport (
-    SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, Lease, Ring, clock, forget_handlers, raised_by_a_handler,
-    sr_leaf, sr_result, take,
+    SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, WITH_STATE, Lease, Ring, clock, forget_handlers,
+    raised_by_a_handler, sr_leaf, sr_result, take,
 )
 
 import numpy as np
@@ -422,26 +422,50 @@ def foreign_module(name):
     return module
 
 
+cdef uint64_t bytes_in_use(uint64_t limit, const sr_result *result) except? 0:
+    """Return how many bytes of the payload the result uses, after a check that its tables lie within them."""
+    cdef uint64_t table = <uint64_t> result.n_leaves * sizeof(sr_leaf)
+    if result.bytes < limit:
+        limit = result.bytes
+    if (result.table_off > limit or table > limit - result.table_off
+            or result.def_off > limit or result.def_bytes > limit - result.def_off
+            or (result.flags & WITH_STATE and result.n_leaves == 0)):
+        raise CorruptBatch(
+            f"a worker sent a table of {result.n_leaves} leaves at {result.table_off} and a tree of "
+            f"{result.def_bytes} bytes at {result.def_off}; the slot has {limit} bytes in use"
+        )
+    return limit
+
+
+cdef bytes state_in(char *payload, uint64_t limit, const sr_result *result):
+    """Return the worker's state that lies next to the value, or None if there is none."""
+    cdef sr_leaf record
+    cdef uint64_t used
+    if not result.flags & WITH_STATE:
+        return None
+    used = bytes_in_use(limit, result)
+    memcpy(&record, payload + result.table_off + (result.n_leaves - 1) * sizeof(sr_leaf), sizeof(sr_leaf))
+    if record.kind != LEAF_BYTES or record.offset > used or record.nbytes > used - record.offset:
+        raise CorruptBatch(
+            f"a worker sent a state of kind {record.kind} and {record.nbytes} bytes at {record.offset}; the slot has "
+            f"{used} bytes in use"
+        )
+    return PyBytes_FromStringAndSize(payload + record.offset, record.nbytes)
+
+
 cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, bint fixed):
     """Return the value that `result` describes.
 
     Arrays are views with `base` as their owner. `fixed`: they are read-only.
     """
     cdef Decoder d = Decoder.__new__(Decoder)
-    cdef uint64_t table = <uint64_t> result.n_leaves * sizeof(sr_leaf)
-    if result.bytes < limit:
-        limit = result.bytes
-    if (result.table_off > limit or table > limit - result.table_off
-            or result.def_off > limit or result.def_bytes > limit - result.def_off):
-        raise CorruptBatch(
-            f"a worker sent a table of {result.n_leaves} leaves at {result.table_off} and a tree of "
-            f"{result.def_bytes} bytes at {result.def_off}; the slot has {limit} bytes in use"
-        )
+    cdef uint64_t used = bytes_in_use(limit, result)
+    cdef uint32_t n_leaves = result.n_leaves - ((result.flags & WITH_STATE) != 0)
     cdef Tree known = tree_of(payload + result.def_off, result.def_bytes, result.def_hash)
-    if known.leaves != result.n_leaves:
-        raise CorruptBatch(f"a worker sent {result.n_leaves} leaf records; its tree needs {known.leaves}")
-    d.payload, d.limit, d.base, d.fixed = payload, limit, base, fixed
-    d.next, d.left = payload + result.table_off, result.n_leaves
+    if known.leaves != n_leaves:
+        raise CorruptBatch(f"a worker sent {n_leaves} leaf records; its tree needs {known.leaves}")
+    d.payload, d.limit, d.base, d.fixed = payload, used, base, fixed
+    d.next, d.left = payload + result.table_off, n_leaves
     if known.repeats:
         d.made = []
     return d.build(known.root)
@@ -503,10 +527,10 @@ cdef object decode_copy(Lease lease, sr_result *result):
 
 
 def probe(data, uint64_t table_off, uint32_t n_leaves, uint64_t def_off, uint32_t def_bytes,
-          uint64_t bytes_used, def_hash=None):
+          uint64_t bytes_used, def_hash=None, bint with_state=False):
     """Decode a payload given as a writable buffer: the entry point for fuzzers and tests of malformed payloads.
 
-    `def_hash` is the treedef's hash; None: the right one.
+    `def_hash` is the treedef's hash; None: the right one. `with_state`: return (value, state).
     """
     cdef unsigned char[::1] view = data
     cdef uint64_t n = view.shape[0]
@@ -516,11 +540,13 @@ def probe(data, uint64_t table_off, uint32_t n_leaves, uint64_t def_off, uint32_
     memset(&result, 0, sizeof(result))
     result.table_off, result.n_leaves, result.kind = table_off, n_leaves, SR_BATCH
     result.def_off, result.def_bytes, result.bytes = def_off, def_bytes, bytes_used
+    result.flags = WITH_STATE if with_state else 0
     if def_hash is not None:
         result.def_hash = def_hash
     elif def_off <= n and def_bytes <= n - def_off:
         result.def_hash = hash_bytes(payload + def_off, def_bytes)
-    return decode(payload, n, &result, data, False)
+    value = decode(payload, n, &result, data, False)
+    return (value, state_in(payload, n, &result)) if with_state else value
 
 
 include "_codec_sources.pxi"

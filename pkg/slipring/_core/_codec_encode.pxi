@@ -18,7 +18,7 @@ from libc.stdlib cimport free as give_back
 from libc.string cimport memcpy, memset
 
 from slipring._core._ring cimport (
-    SET_APART, SR_BATCH, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS, Fill, Room,
+    SET_APART, WITH_STATE, SR_BATCH, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS, Fill, Room,
     sr_leaf, sr_result,
 )
 
@@ -201,12 +201,17 @@ cdef class Encoder(Definition):
 
     cdef int blob(self, int kind, bytes data) except -1:
         """Write a leaf of plain bytes."""
+        self.write_bytes(kind, data)
+        return self.tag(b"L")
+
+    cdef int write_bytes(self, int kind, bytes data) except -1:
+        """Write bytes and their record."""
         cdef uint64_t n = PyBytes_GET_SIZE(data)
         cdef char *at = self.room.alloc(n, SR_LEAF_ALIGN)
         copy_in(at, PyBytes_AS_STRING(data), n)
         cdef sr_leaf *leaf = self.record(kind)
         leaf.offset, leaf.nbytes = <uint64_t> (at - self.room.payload), n
-        return self.tag(b"L")
+        return 0
 
     cdef int array(self, cnp.ndarray value, int kind, str name, owner=None, bint borrowed=True,
                    uint8_t flags=0) except -1:
@@ -463,10 +468,12 @@ cdef class Encoder(Definition):
 
     # ---- a whole value
 
-    cdef int encode(self, Room room, list box, int kind, sr_result *result, Fill apart=None) except -1:
+    cdef int encode(self, Room room, list box, int kind, sr_result *result, Fill apart=None,
+                    bytes state=None) except -1:
         """Flatten ``box.pop()`` into a room; `*result` is what a publish needs.
 
         `apart` is the room's `Fill` if the consumer must share no byte with code that still has an array of its slot.
+        `state` is what `state_in` returns.
         """
         if self.room is not None:
             raise RuntimeError("this Encoder is at work already: each worker needs its own")
@@ -481,6 +488,9 @@ cdef class Encoder(Definition):
             if apart is not None and self.low != NOWHERE and apart.is_kept():
                 self.set_apart()
                 result.flags = SET_APART
+            if state is not None:
+                self.write_bytes(LEAF_BYTES, state)
+                result.flags |= WITH_STATE
             self.table(result)
         finally:
             self.sources.forget()
@@ -528,15 +538,15 @@ cdef class Encoder(Definition):
     # ---- still refers to arrays in the slot when it is published
 
     def publish(self, Fill fill not None, list box not None, int kind=SR_BATCH, uint64_t begun=0,
-                uint64_t fetched=0,
-                bint moved=False):
+                uint64_t fetched=0, bint moved=False, bytes state=None):
         """Encode ``box.pop()`` into the slot and publish it.
 
         `begun` and `fetched` (ns, as `_ring.now`) are when fetching began and ended, for the statistics. `moved`: code
-        that still refers to arrays in the slot has promised not to use them any more.
+        that still refers to arrays in the slot has promised not to use them any more. `state` is the worker's state
+        after this value.
         """
         cdef sr_result result
-        self.encode(fill, box, kind, &result, None if moved else fill)
+        self.encode(fill, box, kind, &result, None if moved else fill, state)
         if begun:
             fill.note(begun, fetched)
         fill.publish(&result)

@@ -1,19 +1,26 @@
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from slipring._core._ring cimport Ring
+from slipring._core._ring cimport Lease
 
 
 cdef class StreamPlan:
     cdef readonly list turn, sequence, pending
     cdef readonly bint in_order
     cdef int came(self, worker) except -1
+    cdef int ended(self, worker) except -1
 
 
 cdef class Task:
     cdef readonly uint64_t seq, gen, sequence
     cdef readonly uint32_t slot
     cdef readonly object worker  # whom it is addressed to: a number, or None
+    cdef readonly object indices  # if a resumed worker may have to read them again, else None
     cdef int before, behind      # the slots of those dispatched before and after it; -1: there is none
+    # From receive() on:
+    cdef Lease lease
+    cdef int kind             # SR_BATCH, SR_ERROR, SR_END; 0: not made yet
+    cdef object value         # the batch, or the exception in its place, until commit()
+    cdef readonly bytes state  # the worker's state, as it came with the batch; None: none
 
 
 cdef class InFlight:
@@ -26,13 +33,23 @@ cdef class InFlight:
     cdef list all(self)
 
 
-cdef class Snapshots:
-    cdef Ring ring
-    cdef uint64_t run
-    cdef object streams, counters
-    cdef dict kept  # worker -> (run, batches, the snapshot behind them)
-    cdef object keep(self, worker, uint64_t sequence, value)
-    cdef object peek(self, uint32_t slot)
+cdef class WorkerPosition:
+    cdef readonly uint64_t batches, since
+    cdef readonly object state
+    cdef readonly list again
+    cdef readonly int64_t at
+    cdef readonly bint before, ended
+    cdef int put(self, object state, int64_t at) except -1
+
+
+cdef class Position:
+    cdef readonly uint64_t epoch, delivered
+    cdef readonly set beyond
+    cdef readonly list workers
+    cdef readonly int next_worker
+    cdef readonly bint finished
+    cdef uint64_t changes
+    cdef int add(self, Task task) except -1
 
 
 cdef class ReentrantLock:

@@ -9,23 +9,33 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from slipring._core._ring cimport (
-    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_ERROR, SR_FOREVER, Lease, Pickled, Ring, Slices, clock,
-    forget_handlers, raised_by_a_handler, take,
+    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, Lease, Pickled, Ring, Slices,
+    clock, forget_handlers, raised_by_a_handler, sr_result, take,
 )
-from slipring._core._codec cimport unpack
+from slipring._core._codec cimport state_in, unpack
 
 from slipring._core import error_record
 from slipring._core._codec import COPY
+from slipring._core.deaths import log_replay
 from slipring._core.engine import exiting, stay_if_exiting
-from slipring.errors import Closed, LoaderTimeout, SlotsHeld, reentered
+from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsHeld, reentered, state_in_a_step
 from slipring._core.text import slots_held, timed_out
 
 include "_iteration_progress.pxi"
+include "_iteration_position.pxi"
+
+cdef list listed(indices):
+    """Return the indices of a task as a list."""
+    if isinstance(indices, Slices):
+        return (<Slices> indices).indices.part((<Slices> indices).first, (<Slices> indices).n).tolist()
+    return list((<Pickled> indices).indices if isinstance(indices, Pickled) else indices)
+
 
 # ns; how often a waiting consumer looks after its workers, and where the wait ends with a worker (`watched`).
 cdef uint64_t IDLE = 100_000_000, SELDOM = 500_000_000
 cdef double SECOND = 1e9  # ns
 cdef object _exiting = exiting  # see there
+cdef object NEVER = object()
 
 
 @cython.final
@@ -35,16 +45,18 @@ cdef class LoaderIterator:
 
     Several threads may call next(): each batch goes to one of them. A forked child must not use it.
 
-    `seed` is the iteration's base seed of 64 bits, to which workers add their number. `epoch` has 64 bits; with `seed`
-    and a sequence number it seeds a batch. `plan` comes from `slipring._core.source` and yields indices, or which
-    worker is next. `on_end` is called with the engine when the iteration is over. `rebuild` makes an exception of an
-    error record; the default is `slipring._core.error_record.rebuild`.
+    A task stays in flight until `commit`: whatever comes before can be repeated after an exception of a signal handler,
+    and `commit` is one step in C.
 
-    `first_seq` is the sequence number of the first batch that `plan` yields. `done` has sequence numbers that are not
-    delivered: their indices are skipped. `patient`: wait for a batch without a limit, because other code handles
-    `timeout`. `eager`: dispatch the next task before a batch is handed out, not when the next batch is requested. A
-    loop that is left early has then had as many batches made as with torch. `tuner` changes the number of workers
-    during the iteration.
+    `seed` is the iteration's base seed of 64 bits, to which workers add their number. `plan` comes from
+    `slipring._core.source` and yields indices, or which worker is next; its first item has the sequence number
+    ``position.delivered``. Items whose batches are in ``position.beyond`` are skipped. `on_end` is called with the
+    engine when the iteration is over. `rebuild` makes an exception of an error record; the default is
+    `slipring._core.error_record.rebuild`.
+
+    `patient`: wait for a batch without a limit, because other code handles `timeout`. `eager`: dispatch the next task
+    before a batch is handed out, not when the next batch is requested. A loop that is left early has then had as many
+    batches made as with torch. `tuner` changes the number of workers during the iteration.
     """
 
     cdef object __weakref__
@@ -58,9 +70,12 @@ cdef class LoaderIterator:
     cdef uint64_t look_next, memory_at  # when to look, between two batches, after any of these; after memory
     cdef set done
     cdef readonly Ring ring
-    cdef Snapshots snapshots  # None: batches come without
+    cdef readonly Position position
     cdef InFlight tasks
-    cdef list broken_off  # (task, lease, value, made) of deliveries that a handler's exception came into, newest last
+    cdef Task received  # has left its slot, and has not been committed
+    cdef readonly Task last  # the task that was committed last, or None
+    cdef bint respawns  # a replacement continues a dead worker's stream where that was
+    cdef bint keeps_indices  # workers read again from the indices of their tasks
     cdef object draw    # where the next task comes from
     cdef StreamPlan streams  # the same, if it says whose turn it is
     cdef Slices slices         # the same as `draw`, where slipring itself sets the order
@@ -75,20 +90,16 @@ cdef class LoaderIterator:
     cdef uint32_t chunk, n_static
     cdef uint64_t run, epoch, seed, next_seq, look_ahead, timeout, look_at, idle
     cdef int watched   # a descriptor that is readable when a worker has died, or -1
-    cdef readonly int64_t last_seq  # of the batch or error that was delivered last; -1 before
-    cdef int64_t late                  # what that was when a wait took `timeout` seconds; -2: none has
-    cdef readonly int last_slot        # where that one lay
-    cdef readonly object last_worker   # whom it was addressed to, or None
+    cdef object late  # `last` when a wait took `timeout` seconds; NEVER: none has
 
-    def __init__(self, options, engine, seed, epoch, plan, on_end, *, rebuild=error_record.rebuild, first_seq=0,
-                 done=(), eager=False, patient=False, tuner=None):
+    def __init__(self, options, engine, seed, plan, Position position not None, on_end, *,
+                 rebuild=error_record.rebuild, eager=False, patient=False, tuner=None):
         self.options, self.on_end, self.rebuild = options, on_end, rebuild
         self.lock = ReentrantLock()
         self.ring = engine.ring
         self.tasks = InFlight(self.ring.n_slots)
-        self.broken_off = []
-        self.seed, self.epoch = seed, epoch
-        self.next_seq, self.done, self.last_seq, self.late = first_seq, set(done), -1, -2
+        self.seed, self.position, self.epoch = seed, position, position.epoch
+        self.next_seq, self.done, self.late = position.delivered, set(position.beyond), NEVER
         self.copy = COPY[options.memory.copy]
         self.in_order, self.inline = bool(options.in_order), engine.inline
         self.watched = engine.pool.watched
@@ -113,8 +124,10 @@ cdef class LoaderIterator:
             self.n_static = options.num_workers if engine.by_turns else 0
             if tuner is not None:
                 tuner.begin(engine)
-            if self.streams is not None and options.respawns and not self.inline:
-                self.snapshots = Snapshots(engine, self.run, self.streams)
+            if self.streams is not None and position.workers is None:
+                position.workers = [WorkerPosition() for _ in self.streams.pending]
+            self.respawns = self.streams is not None and options.respawns and not self.inline
+            self.keeps_indices = self.streams is None and position.workers is not None and not self.inline
             if not self.inline:  # workers begin now: the caller may have much to do before the first next()
                 self.dispatch(False)
         except BaseException:
@@ -145,90 +158,87 @@ cdef class LoaderIterator:
         raise StopIteration
 
     cdef object next_batch(self):
-        cdef Task task = None
-        cdef Lease lease = None
-        cdef bint made = False
+        cdef Task task
+        cdef int kind
         engine = self._engine
         if engine is None:
             self.raise_end()
         if self.ring.meter.taken_at >= self.look_next:
             self.look(engine)
+        while True:
+            task = self.receive(engine)
+            if task is None:
+                self.finish()
+            if self.eager:
+                self.dispatch(False)
+            # The last place where a signal's handler can raise: from here on nothing of Python's runs until the batch
+            # is with who has asked for it.
+            PyErr_CheckSignals()
+            kind = task.kind
+            value = self.commit(task)
+            if kind == SR_BATCH:
+                return value
+            if kind == SR_ERROR:
+                raise value
+
+    cdef Task receive(self, engine):
+        """Return the task that is due, with its value; None at the end. The call can be repeated until `commit`."""
+        cdef Task task = self.received
+        cdef int slot
         forget_handlers()
-        value = None
-        try:
-            while True:
-                if not self.broken_off:
-                    task = self.due_task(engine)
-                    if task is None:
-                        break
-                    lease = take(self.ring, SR_CONSUMER, task.slot)
-                else:
-                    task, lease, value, made = self.broken_off.pop()
-                if not made:
-                    value = unpack(lease, self.copy)
-                    if lease.result.kind != SR_BATCH or self.snapshots is not None:
-                        value = self.make(engine, task, lease, value)
-                    made = True
-                if self.eager:
-                    self.dispatch(False)
-                # The last place where a signal's handler can raise: from here on nothing of Python's runs until
-                # the batch is with who has asked for it.
-                PyErr_CheckSignals()
-                if lease.result.kind == SR_BATCH and self.streams is None:
-                    self.last_seq, self.last_slot = <int64_t> task.seq, task.slot
-                    self.last_worker = task.worker
-                    return value
-                self.delivered(engine, task, lease)
-                if lease.result.kind == SR_BATCH:
-                    return value
-                if lease.result.kind == SR_ERROR:
-                    break
-                task = lease = value = None
-                made = False
-        except BaseException as error:
-            self.interrupted(engine, error, task, lease, value, made)
-            raise
         if task is None:
-            self.finish()
-        raise value
+            try:
+                slot = self.due_slot(engine)
+            except BaseException as error:
+                self.interrupted(error)
+                raise
+            if slot < 0:
+                return None
+            task = <Task> self.tasks.by_slot[slot]
+            # From here on nothing of Python's runs until the lease is where the next call finds it.
+            task.lease = take(self.ring, SR_CONSUMER, slot)
+            self.tasks.remove(slot)
+            self.received = task
+        if task.kind:
+            return task
+        try:
+            task.state = state_in(task.lease.payload, task.lease.limit, &task.lease.result)
+            value = unpack(task.lease, self.copy)
+            if task.lease.result.kind == SR_ERROR:
+                value = self.rebuild(value, engine.pool.error_of(task.seq) if self.inline else None)
+        except Exception as error:
+            if raised_by_a_handler(error):
+                raise
+            task.value, task.kind = error, SR_ERROR  # this comes in place of what cannot be made
+            return task
+        task.value, task.kind = value, task.lease.result.kind
+        return task
 
-    cdef object make(self, engine, Task task, Lease lease, value):
-        """Make the object to deliver from what the worker sent. The call can be repeated."""
-        if lease.result.kind == SR_ERROR:
-            return self.rebuild(value, engine.pool.error_of(task.seq) if self.inline else None)
-        if self.snapshots is not None:
-            value = self.snapshots.keep(task.worker, task.sequence, value)
-        if lease.result.kind != SR_BATCH:
-            self.streams.ended(task.worker, value)
-        return value
+    cdef object commit(self, Task task):
+        """Deliver a task that was received: it leaves flight, and the position moves. No Python code runs before that.
 
-    cdef int delivered(self, engine, Task task, Lease lease) except -1:
-        """Record that a batch, or an exception in its place, goes to the caller of next()."""
-        self.last_seq, self.last_slot = <int64_t> task.seq, task.slot
-        self.last_worker = task.worker
+        Return its value.
+        """
+        self.position.add(task)
+        self.received, self.last = None, task
         if self.streams is not None:
             self.streams.came(task.worker)
-        if self.inline and lease.result.kind == SR_ERROR:
-            engine.pool.worker.errors.pop(task.seq, None)
-        return 0
+            if task.kind == SR_END:
+                self.streams.ended(task.worker)
+        if self.inline and task.kind == SR_ERROR and self._engine is not None:
+            self._engine.pool.worker.errors.pop(task.seq, None)
+        value, task.value, task.lease, task.indices = task.value, None, None, None
+        return value
 
-    cdef int interrupted(self, engine, error, Task task, Lease lease, value, bint made) except -1:
-        """Handle an exception that came into next(), so that no batch is lost or delivered twice."""
-        cdef bint outside
-        mine = None
-        if lease is not None and self._engine is not None:  # before all else, which a handler may interrupt
-            mine = task, lease, value, made
-            self.broken_off.append(mine)
-        outside = not isinstance(error, Exception) or raised_by_a_handler(error)
-        if lease is not None:
-            if not (made or outside) and mine in self.broken_off:
-                self.broken_off.remove(mine)
-                self.delivered(engine, task, lease)  # this comes in place of what cannot be made
-        elif not (outside or self.stopped or self.planning or isinstance(error, (LoaderTimeout, SlotsHeld))):
-            stay_if_exiting()
-            if self._engine is None:  # another thread has ended the iteration meanwhile
-                raise Closed("the loader was closed while a batch was waited for") from error
-            self.fail(error)
+    cdef int interrupted(self, error) except -1:
+        """End the iteration if an exception that came while a batch was waited for is the loader's own."""
+        if (not isinstance(error, Exception) or raised_by_a_handler(error) or self.stopped or self.planning
+                or isinstance(error, (LoaderTimeout, SlotsHeld))):
+            return 0
+        stay_if_exiting()
+        if self._engine is None:  # another thread has ended the iteration meanwhile
+            raise Closed("the loader was closed while a batch was waited for") from error
+        self.fail(error)
         return 0
 
     cdef int look(self, engine) except -1:
@@ -282,18 +292,22 @@ cdef class LoaderIterator:
             self.lock.release(before)
 
     @property
+    def last_seq(self):
+        """int: sequence number of the batch or exception that was delivered last; -1: none has been."""
+        return -1 if self.last is None else <int64_t> self.last.seq
+
+    @property
     def is_live(self):
         """bool: whether the iteration goes on."""
         return self._engine is not None
 
-    cdef Task due_task(self, engine):
-        """Dispatch and wait; return the task whose batch is delivered next, None at the end."""
+    cdef int due_slot(self, engine) except -2:
+        """Dispatch and wait; return the slot of the batch that is delivered next, -1 at the end."""
         cdef int slot
-        cdef Task task
         while True:
             self.dispatch(True)
             if self.tasks.n == 0:
-                return None
+                return -1
             # Sequence numbers come in turn, but for those delivered before a resume.
             slot = self.tasks.first if self.in_order else -1
             if self.inline:
@@ -301,9 +315,8 @@ cdef class LoaderIterator:
             slot = self.wait(slot)
             if self._engine is None:
                 raise Closed("the loader was closed while a batch was waited for")
-            task = self.tasks.remove(slot)
-            if task is not None:
-                return task
+            if self.tasks.by_slot[slot] is not None:
+                return slot
 
     cdef int make_here(self, engine) except -1:
         """Make the next batch here, without workers; the time counts as waiting."""
@@ -317,6 +330,7 @@ cdef class LoaderIterator:
     def finish(self):
         """End after everything has been delivered; raise the sampler's exception if it raised one."""
         self.last_error, self.plan_error = self.plan_error, None
+        self.position.finished = True
         if self.tuner is not None:
             self.tuner.end(clock())
         self.close()
@@ -417,6 +431,8 @@ cdef class LoaderIterator:
             task.worker = self.next_seq % self.n_static if self.in_order else self.least_busy()
         if task.worker is not None:
             addressee = <uint32_t> task.worker + 2
+        if self.keeps_indices:
+            task.indices = listed(indices)
         task.slot, task.seq, task.sequence = slot, self.next_seq, sequence
         task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.seq, self.seed, sequence,
                                       addressee, self.chunk, self.single)
@@ -501,7 +517,7 @@ cdef class LoaderIterator:
 
     def timed_out(self):
         """Return the exception for a wait that has taken `timeout` seconds."""
-        self.late = self.last_seq
+        self.late = self.last
         seq = self.tasks.oldest().seq if self.tasks.n else self.next_seq
         return timed_out(self.options.timeout, seq, self.options.num_workers, self.options.method)
 
@@ -511,14 +527,45 @@ cdef class LoaderIterator:
         """Check that all workers live, and that there are as many as wanted."""
         if self.resized is not None:
             self.change_workers(engine)
-        engine.pool.check(None if self.snapshots is None else self.snapshot_of)
+        engine.pool.check(self.state_for if self.respawns else None)
         self.watched = engine.pool.watched  # another one, if code of the program has closed it
         return 0
 
     @cython.nonecheck(True)
-    def snapshot_of(self, number):
-        """Return the snapshot from which a dead worker's replacement continues."""
-        return self.snapshots.of(number, self.tasks.all())
+    def state_for(self, number):
+        """Return from where a dead worker's replacement continues: see `Worker.inherited`.
+
+        That is the newest state that the worker has published in this iteration, delivered or not. The replacement reads
+        the later samples again.
+        """
+        cdef WorkerPosition worker = <WorkerPosition> self.position.workers[number]
+        cdef Task task
+        cdef int64_t at = worker.at
+        state = worker.state if at >= 0 else None
+        due = self.streams.sequence[number] if number in self.streams.turn else None
+        # The tasks of a worker in the order of their sequence: the one that has left its slot comes before the others.
+        for task in ([] if self.received is None else [self.received]) + self.tasks.all():
+            if task.worker != number:
+                continue
+            if task is not self.received and self.ring.await_ready(task.slot, 0, -1) < 0:
+                due = task.sequence
+                break
+            later = task.state if task is self.received else self.state_at(task.slot)
+            if later is not None:
+                state, at = later, <int64_t> task.sequence + 1
+        at = max(at, 0)
+        if due:
+            self._engine.counters.goes_on(state is not None, due - at)
+            log_replay(number, due - at, state is not None)
+        return self.run, at, state
+
+    cdef bytes state_at(self, uint32_t slot):
+        """Return the state in a slot that is READY; it stays there."""
+        cdef sr_result result = self.ring.result_of(slot, SR_WHOLE)[0]
+        try:
+            return state_in(self.ring.payload(slot), self.ring.committed(slot), &result)
+        except CorruptBatch:
+            return None  # raised when it is this batch's turn
 
     # ---- the end
 
@@ -527,7 +574,7 @@ cdef class LoaderIterator:
         self.error = error
         engine, self._engine = self._engine, None
         if engine is not None:
-            engine.overdue = self.late == self.last_seq
+            engine.overdue = self.late is self.last
             engine.shut_down()
             self.on_end(engine)
             if self.would_wait is not None:
@@ -551,6 +598,7 @@ cdef class LoaderIterator:
         finally:
             self.interrupt(False)
         try:
+            self.received = None
             while True:
                 if <int64_t> self.next_seq < upto:
                     self.look_ahead = self.tasks.n + <uint64_t> (upto - <int64_t> self.next_seq)
@@ -567,8 +615,45 @@ cdef class LoaderIterator:
         finally:
             self.lock.release(before)
 
+    def ask_state(self):
+        """Have what the dataset and its iterator say of their place in the position; workers say it with each batch.
+
+        Raise RuntimeError if this thread is making a batch, or if a batch is half made.
+        """
+        cdef unsigned long before
+        engine = self._engine
+        if not self.inline or self.position.workers is None or engine is None or engine.foreign:
+            return
+        if self.lock.is_mine():
+            raise state_in_a_step()
+        before = self.lock.acquire()
+        try:
+            if self._engine is not None:
+                self.put_state(engine)
+        finally:
+            self.lock.release(before)
+
+    cdef int put_state(self, engine) except -1:
+        cdef WorkerPosition worker = <WorkerPosition> self.position.workers[0]
+        asked, states = engine.pool.states_now(self.received is not None)
+        if asked:
+            if self.streams is None:
+                worker.batches = self.position.delivered
+            worker.put(states, 0)
+        return 0
+
+    cdef int keep_state(self) except -1:
+        """Ask for the state at the end, for later requests; an exception is raised by them."""
+        try:
+            self.ask_state()
+        except Exception as error:
+            (<WorkerPosition> self.position.workers[0]).put(error.with_traceback(None), 0)
+        return 0
+
     def close(self):
         """End the iteration and cancel the tasks in flight. Safe to call twice, and again after Ctrl-C."""
+        if self.inline and self._engine is not None and self.position.workers is not None:
+            self.keep_state()
         if self._engine is not None:
             self.ending, self._engine = self._engine, None
         engine = self.ending
@@ -576,10 +661,10 @@ cdef class LoaderIterator:
             return
         if not engine.foreign:
             self.interrupt(False)
-            self.broken_off.clear()
+            self.received = None
             if self.tuner is not None:
                 self.tuner.end(self.ring.meter.taken_at)  # what the program did since is not known
-            engine.overdue = self.late == self.last_seq
+            engine.overdue = self.late is self.last
             engine.end_run(self.run, self.tasks.all())
             self.on_end(engine)
             if self.would_wait is not None:

@@ -1,5 +1,5 @@
-# Part of _iteration.pyx: the progress of a pass. It knows the next task, the tasks in flight, where a stream's new
-# worker continues, and which thread may continue.
+# Part of _iteration.pyx: the progress of a pass. It knows the next task, the tasks in flight, and which thread may
+# continue.
 
 import queue
 import types
@@ -7,12 +7,6 @@ import types
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint32_t, uint64_t
-
-from slipring._core._codec cimport decode
-from slipring._core._ring cimport SR_ERROR, SR_WHOLE, sr_result
-
-from slipring.errors import CorruptBatch
-from slipring._core.deaths import log_replay
 
 cdef object END = object()
 
@@ -168,10 +162,11 @@ cdef class StreamPlan:
         self.pending[worker] -= 1
         return 0
 
-    def ended(self, worker, last):
-        """Record the end of the worker's stream; `last` is what `StreamFetcher.last` has sent with it."""
+    cdef int ended(self, worker) except -1:
+        """Record the end of the worker's stream."""
         if worker in self.turn:
             self.turn.remove(worker)
+        return 0
 
 
 # ---- what has been dispatched and not yet delivered
@@ -238,64 +233,6 @@ cdef class InFlight:
             found.append(self.by_slot[slot])
             slot = (<Task> self.by_slot[slot]).behind
         return found
-
-
-# ---- snapshots: with each batch of a stream its worker publishes from where another worker could go on
-
-
-@cython.final
-@cython.auto_pickle(False)
-cdef class Snapshots:
-    """The workers' snapshots in one iteration. The engine keeps each worker's last one between iterations."""
-
-    def __init__(self, engine, run, streams):
-        self.ring, self.run, self.streams = engine.ring, run, streams
-        self.kept, self.counters = engine.snapshots, engine.counters
-
-    cdef object keep(self, worker, uint64_t sequence, value):
-        """Keep the snapshot that came with a worker's batch, or with its end; return the batch."""
-        if type(value) is not list or len(value) != 2:  # of a worker that could not begin
-            return value
-        snapshot = (<list> value)[1]
-        if snapshot is not None:
-            self.kept[worker] = self.run, sequence + 1, snapshot
-        return (<list> value)[0]
-
-    def of(self, number, tasks):
-        """Return the last snapshot that a dead worker has published, delivered or not; empty if it had none.
-
-        The replacement continues there and reads the later samples again. `tasks` are the tasks in flight of
-        all workers, those of each worker in the order of their sequence.
-        """
-        run, position, snapshot = self.kept.get(number, (self.run, 0, None))
-        if run != self.run:
-            position = 0
-        due = self.streams.sequence[number] if number in self.streams.turn else None
-        for task in tasks:
-            if task.worker != number:
-                continue
-            if self.ring.await_ready(task.slot, 0, -1) < 0:
-                due = task.sequence
-                break
-            later = self.peek(task.slot)
-            if later is not None:
-                run, position, snapshot = self.run, task.sequence + 1, later
-        if due:
-            by_state = snapshot is not None and run == self.run
-            self.counters.goes_on(by_state, due - position)
-            log_replay(number, due - position, by_state)
-        return snapshot or b""
-
-    cdef object peek(self, uint32_t slot):
-        """Return the snapshot in a slot that is READY; it stays there."""
-        cdef sr_result result = self.ring.result_of(slot, SR_WHOLE)[0]
-        if result.kind == SR_ERROR:
-            return None
-        try:
-            value = decode(self.ring.payload(slot), self.ring.committed(slot), &result, self.ring, False)
-        except CorruptBatch:
-            return None  # raised when it is this batch's turn
-        return value[1] if type(value) is list and len(value) == 2 else None
 
 
 # ---- which thread may go on, of those that ask one iterator

@@ -64,7 +64,7 @@ cdef class StreamIterator:
             place.notes[worker] = note
             place.turn = (worker + 1) % len(place.rows)
             return batch
-        worker = self.batches.last_worker
+        worker = self.batches.last.worker
         for column in (<dict?> batch).values():
             place.rows[worker] = <int64_t> place.rows[worker] + len(column)
             break

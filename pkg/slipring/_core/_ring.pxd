@@ -28,6 +28,7 @@ cdef extern from "<stdint.h>" nogil:
 cdef enum:
     HELD = 1       # worker code keeps an array of this slot
     SET_APART = 2  # which is why what lay in the slot has been copied within it
+    WITH_STATE = 4  # the last leaf record is the worker's state, and belongs to no leaf of the tree
 
 # sr_task.flags
 cdef enum:
@@ -201,6 +202,7 @@ cdef extern from "<stdint.h>" nogil:
 
 
 cdef class Pickled:
+    cdef object indices
     cdef uint64_t rows
     cdef bytes data
 

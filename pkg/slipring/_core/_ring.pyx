@@ -117,7 +117,7 @@ cdef class Pickled:
     """
 
     def __init__(self, indices):
-        self.rows = len(indices)
+        self.indices, self.rows = indices, len(indices)
         forget_handlers()
         try:
             self.data = pickled(indices)

@@ -84,13 +84,14 @@ cdef class Slices:
 
     This is the order that slipring itself sets, batch by batch. It is compiled and makes no object per batch, because
     it runs while the training process has cold caches. A slice has `size` indices. The last one may have fewer, or with
-    `drop_last` is dropped.
+    `drop_last` is dropped. The first `skipped` slices are left out.
     """
 
-    def __init__(self, IndexOrder indices not None, uint64_t size, bint drop_last=False):
+    def __init__(self, IndexOrder indices not None, uint64_t size, bint drop_last=False, uint64_t skipped=0):
         cdef uint64_t length = indices.order.length
         self.indices, self.size = indices, size
         self.end = length - length % size if drop_last else length
+        self.first = self.end if skipped > self.end // size else skipped * size
 
     cpdef bint advance(self) noexcept:
         """Advance to the next slice; return False if there is none."""

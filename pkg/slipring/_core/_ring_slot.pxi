@@ -322,7 +322,7 @@ cdef class Fill(Room):
         cdef Hold hold = self.hold
         self.hold = None
         cdef bint held = hold is not None and (Py_REFCNT(hold) > 1 or self.ring.stays(self.slot))
-        result.flags = (result.flags & SET_APART) | (HELD if held else 0)
+        result.flags = (result.flags & (SET_APART | WITH_STATE)) | (HELD if held else 0)
         self.ring.publish(self.participant, self.slot, self.gen, result, held)
         self.done = True
         # Only now: a slot that was not published is not to be given back by this hold.

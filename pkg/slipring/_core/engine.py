@@ -40,7 +40,6 @@ class Engine:
         self.memory = None  # of worker processes
         self.pool = self._pool(job)
         self.started = False
-        self.snapshots = {}  # of streams that are resumed: worker -> (run, batches, where it was then as bytes)
         self.running = 0  # the current run's number
         self.unfinished = None  # the same, until that run has ended
         self.left_behind = -1  # a slot that a worker was at, when the last run ended
@@ -138,7 +137,6 @@ class Engine:
         if not self.started:
             if self.ring.closed:
                 self.ring.reopen()
-            self.snapshots.clear()
             try:
                 self.started = True  # from here on: what is interrupted is ended again
                 self.pool.start(base_seed)

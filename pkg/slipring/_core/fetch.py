@@ -1,5 +1,7 @@
 """Read samples from a dataset, for the tasks of a worker."""
 
+import contextlib
+import copy
 import inspect
 import operator
 import pickle
@@ -177,6 +179,14 @@ def states_of(dataset, iterator):
     return {name: part.state_dict() for name, part in parts if is_stateful(part)}
 
 
+def copied(value):
+    """Return a copy that does not change with the original, or `value` itself if it cannot be copied."""
+    for copy_of in (lambda: pickle.loads(pickle.dumps(value)), lambda: copy.deepcopy(value)):
+        with contextlib.suppress(Exception):
+            return copy_of()
+    return value
+
+
 class Unsaid:
     """The text of an error that a worker sends in place of a state; it is raised when the state is needed.
 
@@ -187,21 +197,28 @@ class Unsaid:
         self.text = text
 
 
-def pickled_states(dataset, iterator, last=False):
-    """Return (pickled `states_of`, True), or (None, False) if neither object has a state.
+def pickled_states(dataset, iterator, last=False, generators=None):
+    """Return the pickled `states_of`, or None if neither object has a state.
 
-    If a state cannot be queried or pickled, return (pickled `Unsaid`, False). `last`: no batch follows, and the dataset
-    may already be at its beginning again.
+    If a state cannot be queried or pickled, return a pickled `Unsaid`. `last`: no batch follows, and the dataset may
+    already be at its beginning again. `generators` returns where the worker's generators are, for `seeding.go_on`.
     """
     try:
         states = states_of(dataset, iterator)
         if not states:
-            return None, False
+            return None
         if last:
             states["last"] = True
-        return pickle.dumps(states), True
+        if generators is not None:
+            states["generators"] = generators()
+        return pickle.dumps(states)
     except Exception:  # no batch is to be lost over it
-        return pickle.dumps(Unsaid(traceback.format_exc())), False
+        return pickle.dumps(Unsaid(traceback.format_exc()))
+
+
+def delivered(place):
+    """Return how many batches of the pass a worker had delivered when the state was taken."""
+    return place["batches"] if place else 0
 
 
 class Every:
@@ -269,7 +286,7 @@ def open_stream(dataset, place):
     if place.get("ended"):
         if place["states"]:
             load_stream(dataset, place)
-        return iter(dataset), 0
+        return iter(dataset), place["batches"]
     return load_stream(dataset, place), 0 if place["states"] else place["batches"]
 
 
@@ -330,17 +347,20 @@ class StreamFetcher:
     """A reader of the batches of one pass over an iterable dataset.
 
     `place` is where to begin; see `open_stream`. `shared`: other workers iterate the same dataset object, so that only
-    the iterator's state belongs to this worker. See `Every` for `every`.
+    the iterator's state belongs to this worker. See `Every` for `every`; `number` and `num_workers` say which of all
+    workers' batches this worker makes. An earlier iteration delivered `before` batches of this pass.
     """
 
-    seq = 0  # of the batch that is being made
-
-    def __init__(self, dataset, collate_fn, batch_size, drop_last, place=None, shared=False, every=1):
+    def __init__(
+        self, dataset, collate_fn, batch_size, drop_last, place=None, shared=False, every=1, number=0, num_workers=1,
+        before=0,
+    ):  # fmt: skip
+        self.number, self.num_workers, self.before = number, num_workers, before
         self.iterator, skip = open_stream(dataset, place)
         self.rows, self.cut_off = None, None
         self.dataset = None if shared else dataset
         self.every = Every(every)
-        self.saved_state = None, None, False  # position, the states there as bytes, whether they are there
+        self.saved_state = None, None  # position, the states there as bytes
         self.collate_fn = collate_fn
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -351,27 +371,35 @@ class StreamFetcher:
         # A dataset without a state is read again up to the place.
         skip_batches(lambda: self.read(DROP) or None, skip)
         self.position = -since(place)
+        if before:
+            self.every.go_on(self._seq(0))
 
-    def states(self, last=False):
-        """Return as bytes what dataset and iterator say of their place; None if neither can, or none is due.
+    def _seq(self, position):
+        """Return the sequence number of the batch before `position`, if all workers have delivered as many.
+
+        The worker counts its own batches since the beginning of the pass. A resumed iteration therefore has the same
+        states as an uninterrupted one.
+        """
+        return (self.before + position - 1) * self.num_workers + self.number
+
+    def states(self, last=False, generators=None):
+        """Return `pickled_states` after the batch that was read last; None if none is due.
 
         `last`: at the end of the stream the states are always due.
         """
         if self.saved_state[0] != self.position:
-            due = self.is_due() or last
+            due = self.every.due(self._seq(self.position)) or last
             # A last batch that is not full: the dataset may be at its beginning again.
-            states = pickled_states(self.dataset, self.iterator, self.ended) if due else (None, False)
-            self.saved_state = self.position, *states
+            states = pickled_states(self.dataset, self.iterator, self.ended, generators) if due else None
+            self.saved_state = self.position, states
         return self.saved_state[1]
 
-    def is_due(self):
-        """Return whether a state goes with the batch that was read last."""
-        return self.every.due(self.seq)
-
-    def snapshot(self, last=False):
-        """Return the same as `states`, but None also if the states could not be queried or pickled."""
-        states = self.states(last)
-        return states if self.saved_state[2] else None
+    def states_now(self):
+        """Return the present `states_of`, for a caller in this process; None if neither object has a state."""
+        states = states_of(self.dataset, self.iterator)
+        if states and self.ended:
+            states["last"] = True
+        return states or None
 
     def read(self, rules, again=False):
         """Read the samples of the next batch (without batching: one sample) into `rows`; return False at the end.
@@ -398,10 +426,6 @@ class StreamFetcher:
             self.ended = not more
         count = self.rows.count
         return count > 0 and (count == want or not self.drop_last)
-
-    def last(self):
-        """Return what goes to the consumer with the end of the stream."""
-        return None
 
     def collate(self):
         """Return the batch of the samples that were read."""

@@ -41,6 +41,12 @@ class InlinePool(WorkerPool):
         """Return the exception behind the error record of a task."""
         return self.worker.errors.get(seq)
 
+    def states_now(self, received):
+        """Return `Worker.states_now`; `received`: a batch that was made has not been delivered."""
+        if self.worker is None:
+            return False, None
+        return self.worker.states_now(received or self.own.unfinished() is not None)
+
     def begin_run(self):
         """Release the tasks that were interrupted while the last iteration ended."""
         self.end_run()
@@ -67,10 +73,10 @@ class ThreadPool(ResizablePool):
     def _begin(self, number):
         self.workers[number] = self._started(number)
 
-    def _started(self, number, snapshot=None):
+    def _started(self, number, inherited=None):
         thread = threading.Thread(
             target=_thread_main,
-            args=(self.ring, number, self.job, self.base_seed, snapshot),
+            args=(self.ring, number, self.job, self.base_seed, inherited),
             name=f"slipring-worker-{number}",
             daemon=True,
         )
@@ -82,11 +88,11 @@ class ThreadPool(ResizablePool):
         """bool: whether threads remain that did not end when they were asked to."""
         return bool(self.workers) and self.ring.closed
 
-    def check(self, snapshot_of=None):
+    def check(self, state_for=None):
         """Find threads that ended without being asked to; see `WorkerPool.check`."""
         for number, thread in list(self.workers.items()):
             if not thread.is_alive() and not self.ring.closed:
-                self._ended(number, snapshot_of)
+                self._ended(number, state_for)
         if not self.ring.closed and self.changing:
             self._match()
 
@@ -110,7 +116,7 @@ class ThreadPool(ResizablePool):
             processor_ns_of(thread.native_id, of_thread=True) for thread in list(self.workers.values())
         )
 
-    def _ended(self, number, snapshot_of):
+    def _ended(self, number, state_for):
         participant = number + 1
         serving, in_flight = (
             self.ring.participant(participant)[1] == SERVING,
@@ -133,7 +139,7 @@ class ThreadPool(ResizablePool):
             self._gone(number)
             return
         self.ring.recover(participant, thread=True)
-        self.workers[number] = self._started(number, None if snapshot_of is None else snapshot_of(number))
+        self.workers[number] = self._started(number, None if state_for is None else state_for(number))
 
     def _gone(self, number):
         """Remove a thread that has retired; the next one with its number stays."""
@@ -154,6 +160,6 @@ class ThreadPool(ResizablePool):
             self._gone(number)
 
 
-def _thread_main(ring, number, job, base_seed, snapshot):
+def _thread_main(ring, number, job, base_seed, inherited):
     ring.join(number + 1)
-    run(job.worker(ring, number, "thread", snapshot), base_seed)
+    run(job.worker(ring, number, "thread", inherited), base_seed)

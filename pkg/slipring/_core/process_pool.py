@@ -79,8 +79,8 @@ class ProcessPool(ResizablePool):
         with no_interrupt(self.forks) as mask:
             self._start_one(number, mask)
 
-    def _start_one(self, number, mask, snapshot_of=None):
-        snapshot = None if snapshot_of is None else snapshot_of(number)
+    def _start_one(self, number, mask, state_for=None):
+        inherited = None if state_for is None else state_for(number)
         # With SIGINT blocked: between fork and the worker's handler it would print a second traceback.
         collects = gc.isenabled()
         _starting.by = os.getpid()
@@ -88,7 +88,7 @@ class ProcessPool(ResizablePool):
             with no_collection(), forking_worker(), standard_taken(), _environment(self.job.environment()):
                 process = self.context.Process(
                     target=process_main,
-                    args=(self.ring, number, self._to_send(), self.base_seed, mask, snapshot, collects),
+                    args=(self.ring, number, self._to_send(), self.base_seed, mask, inherited, collects),
                     name=f"slipring-worker-{number}",
                     daemon=True,
                 )
@@ -101,7 +101,7 @@ class ProcessPool(ResizablePool):
             raise explained from error
         finally:
             _starting.by = None
-        self._watch(number, process, mask, snapshot_of)
+        self._watch(number, process, mask, state_for)
 
     def _to_send(self):
         """Return the job in the form in which a worker's process receives it."""
@@ -120,7 +120,7 @@ class ProcessPool(ResizablePool):
                 self.shared.close()
                 self.shared = None
 
-    def _watch(self, number, process, mask, snapshot_of):
+    def _watch(self, number, process, mask, state_for):
         try:
             fd = Descriptor(os.pidfd_open(process.pid))
             try:
@@ -130,7 +130,7 @@ class ProcessPool(ResizablePool):
                 raise
         except ProcessLookupError:  # it has died already, and somebody (the forkserver) has waited for it
             self.processes[number] = process
-            self._died(number, mask, snapshot_of)
+            self._died(number, mask, state_for)
             return
         except OSError:  # no descriptor left, or no place in the epoll: what cannot be watched is not kept
             process.kill()
@@ -174,7 +174,7 @@ class ProcessPool(ResizablePool):
 
     # ---- death
 
-    def check(self, snapshot_of=None):
+    def check(self, state_for=None):
         """Look for dead workers; see `WorkerPool.check`."""
         if not self.pidfds:
             return  # they are about to be started, or have been ended
@@ -185,7 +185,7 @@ class ProcessPool(ResizablePool):
         for number in [n for n, fd in self.pidfds.items() if fd.fd in ready or fd.fd < 0]:
             # A worker that is neither here nor replaced would be waited for.
             with no_interrupt(self.forks) as mask:
-                self._died(number, mask, snapshot_of)
+                self._died(number, mask, state_for)
         if self.changing:
             self._match()
         self.starts.look()
@@ -210,7 +210,7 @@ class ProcessPool(ResizablePool):
                 new.close()  # seen at the next look, which tries again
                 raise
 
-    def _died(self, number, mask, snapshot_of):
+    def _died(self, number, mask, state_for):
         process = self.processes.pop(number)
         self._forget(number)
         self._join(process, GRACE_S)
@@ -227,7 +227,7 @@ class ProcessPool(ResizablePool):
                 self._check_start(error)
             self.restarts.allow(number, serving, in_flight, error, not left)
         if not left:
-            self._start_one(number, mask, snapshot_of)
+            self._start_one(number, mask, state_for)
 
     def _check_start(self, error):
         try:

@@ -1,24 +1,361 @@
 """Plan the tasks of a pass: which indices, or which worker's next batch, belong to each sequence number."""
 
+import collections
+import contextlib
+import functools
+import itertools
+import os
+import threading
+
 from slipring._core._iteration import Grouped as grouped
 from slipring._core._iteration import Listed, StreamPlan
-from slipring._core._ring import IndexOrder, Slices, mix
+from slipring._core._ring import IndexOrder, Slices, in_a_handler, mix
+from slipring._core.fetch import copied, cut_off, generator_ended, is_stateful, shorter
+from slipring._core.reshard import SAMPLERS, saved_state_of
+from slipring.errors import state_in_a_step
+from slipring.sampler import BatchSampler
 
-__all__ = ["StreamPlan", "grouped", "map_plan"]
+__all__ = ["SamplerSource", "StreamPlan", "draws", "grouped", "map_plan", "opened"]
+
+_END = object()
 
 _SHUFFLE = 0x5348554646  # keeps the order's seed apart from the batches'
 
 
-def map_plan(options, dataset, seed):
-    """Return an iterator over the batches of one epoch of a map dataset.
+def map_plan(options, dataset, seed, resume=None):
+    """Return (plan, source) of one epoch of a map dataset.
 
-    It yields, per task, a list of indices as the sampler gave them. If slipring itself sets the order, it is a
-    `Slices`.
+    The plan is an iterator that yields, per task, a list of indices as the sampler gave them. If slipring itself sets
+    the order, it is a `Slices`. The source is the `SamplerSource` whose state belongs to the loader's, or None.
+
+    `resume` is a state within the epoch, after which the plan continues. A `slipring.BatchSampler` has loaded its part
+    of it.
     """
-    if options.batch_sampler is not None:
-        return Listed(iter(options.batch_sampler), options.check_ranges)
-    if options.sampler is not None:
-        return grouped(options.sampler, options.batch_size or 1, options.drop_last)
-    n = len(dataset)
-    order = IndexOrder.shuffled(n, mix(seed, _SHUFFLE)) if options.shuffle else IndexOrder(n)
-    return Slices(order, min(options.batch_size or 1, 1 << 62), options.drop_last or False)
+    o, skipped = options, 0 if resume is None else resume["delivered"] or 0
+    sampler = o.sampler if o.batch_sampler is None else o.batch_sampler
+    if sampler is None:
+        n = len(dataset)
+        order = IndexOrder.shuffled(n, mix(seed, _SHUFFLE)) if o.shuffle else IndexOrder(n)
+        size, drop_last = min(o.batch_size or 1, 1 << 62), o.drop_last or False
+        batches = n // size if drop_last else -(-n // size)
+        if skipped > batches:
+            raise shorter(skipped, batches, "the dataset")
+        return Slices(order, size, drop_last, skipped), None
+    if isinstance(sampler, BatchSampler):
+        return Listed(iter(sampler), o.check_ranges), None
+    group = (o.batch_size or 1) if o.batch_sampler is None else 0
+    made = None if resume is not None else iter(sampler)
+    if resume is None and not is_stateful(sampler) and not is_stateful(made):
+        return (grouped(made, group, o.drop_last) if group else Listed(made, o.check_ranges)), None
+    source = SamplerSource(sampler, group, bool(o.drop_last), resume=resume, made=made)
+    if o.workers.chunk_size is not None:
+        source.check = o.check_ranges
+    return source.lists(), source
+
+
+class Making:
+    """A lock between the thread in which user code makes a batch and a thread that queries the code's state.
+
+    `lock` is held while `busy` is set.
+    """
+
+    def __init__(self):
+        self.lock, self.busy, self.pid = threading.RLock(), False, os.getpid()
+
+    @contextlib.contextmanager
+    def at_rest(self):
+        """Wait until no other thread makes a batch.
+
+        Raise RuntimeError if this thread makes one: then a signal handler, the dataset or the sampler asks for the
+        state.
+        """
+        if self.pid != os.getpid():  # a forked child, in which no other thread will open the lock
+            yield
+            return
+        with self.lock:
+            if self.busy:
+                raise state_in_a_step()
+            yield
+
+
+def opened(source, saved_state, rng=None, open_source=iter):
+    """Return (the sampler's iterator, resumed where a state says; whether sampler or iterator has loaded the state).
+
+    `saved_state` has "sampler" and "sampler_iterator", their own states. With "sampler_over" the sampler was at its
+    end, and its state may say where its next pass begins. The sampler may draw from `rng`, an object with ``get`` and
+    ``put`` for its state; None: from nothing whose state is known. `open_source` returns the sampler's iterator.
+    """
+    made, loaded = _loaded(source, saved_state, open_source)
+    if loaded and saved_state.get("sampler_over"):
+        drawn_from = None if rng is None else rng.get()
+        if next(made, _END) is not _END:  # it has begun the next pass, which is not its turn yet
+            if rng is not None:
+                rng.put(drawn_from)
+            _loaded(source, saved_state, open_source)
+            made = iter(())
+    return made, loaded
+
+
+def _loaded(source, saved_state, open_source):
+    saved_state = copied(saved_state)
+    loaded = "sampler" in saved_state and is_stateful(source)
+    if loaded:
+        source.load_state_dict(saved_state["sampler"])
+    made = open_source(source)
+    if "sampler_iterator" in saved_state and is_stateful(made):
+        made.load_state_dict(saved_state["sampler_iterator"])
+        loaded = True
+    return made, loaded
+
+
+def draws(iterator):
+    """Return an iterator for callers that call iter() again: a sampler that is its own iterator would start over."""
+    return iterator if type(iterator).__module__ == "builtins" else map(next, itertools.repeat(iterator))
+
+
+class SamplerSource:
+    """Lists of indices, one per task, from a sampler; and what is needed to resume after any of them.
+
+    Parameters
+    ----------
+    source : iterable
+        The sampler, or a batch sampler if `group` is 0.
+    group : int
+        Indices per list; 0: the source gives whole lists.
+    drop_last : bool
+    single : bool
+        There is no batching: each list is what the source gave for one sample.
+    resume : dict, optional
+        A state (see `slipring._core.state`) to resume from.
+    made : iterator, optional
+        The source's iterator, not yet used; it counts only if nothing resumes.
+    keep : bool
+        Keep the lists in flight, also if the sampler is not Stateful.
+    begins_there : bool
+        The source itself begins after what was delivered.
+    """
+
+    open_source = staticmethod(iter)
+    position = None  # the iteration's `Position`; None: who delivers says it
+    rng = None  # an object with `get` and `put` for the state of the generator that the sampler draws from
+
+    def __init__(
+        self,
+        source,
+        group,
+        drop_last,
+        *,
+        single=False,
+        resume=None,
+        made=None,
+        keep=False,
+        begins_there=False,
+    ):
+        self.source, self.group, self.drop_last, self.single = source, group, drop_last, single
+        self.begins_there = begins_there
+        self.resume = resume
+        self.seq = 0 if resume is None else resume["delivered"]
+        self.low_water = self.seq  # every task before it has been delivered
+        self.above = set() if resume is None else set(resume["beyond"])  # delivered beyond that
+        self.made = None if resume is not None else made
+        self.is_stateful = None  # whether the sampler or its iterator is Stateful
+        self.saved_state = {} if resume is None else saved_state_of(resume)
+        # Lists that were drawn ahead of the delivery when the state was taken: they come first.
+        self.given = collections.deque(() if resume is None else resume["drawn"])
+        self.keep, self.kept = keep, {}  # sequence number -> its list, until it has been delivered
+        # Whether the sampler has been drawn from: until then it may say what an earlier pass has left.
+        self.asked = self.over = False
+        self.at = self.saved_state or None  # what holds of the sampler until then
+        self.making = Making()
+        self.drawn = []  # the next list, as far as it is drawn: what a handler raises meanwhile loses nothing
+        self.first = True  # nothing has been drawn yet in this iteration
+        self.swift = False  # nobody needs to know of the next list but who gets it
+        self.cut_off = None  # makes the exception that is raised instead of a draw
+        self.check = None  # called with each list's length
+
+    def lists(self):
+        """Return an iterator with a list of indices per task. It continues after an exception of a signal handler."""
+        return map(self._next, itertools.repeat(None))  # no generator: an exception ends those
+
+    def _next(self, _):
+        if self.swift:
+            drawn, group = self.drawn, self.group
+            try:
+                drawn.extend(itertools.islice(self.draws, group - len(drawn)))
+            except BaseException as error:
+                self._cut(error)
+                raise
+            if len(drawn) == group:
+                # No call from here on, as below.
+                self.seq += 1
+                self.drawn = []
+                return drawn
+            self.swift, self.over = False, True
+        if self.is_stateful is False and not self.keep:
+            indices = self._first() if self.first else self._draw()
+            if self.check is not None:
+                self.check(len(indices))
+        else:
+            making = self.making
+            with making.lock:
+                try:
+                    making.busy = True
+                    indices = self._first() if self.first else self._draw()
+                    if self.check is not None:
+                        self.check(len(indices))
+                finally:
+                    making.busy = False
+        # No call from here on: a handler cannot raise, and the list is given once.
+        if self.is_stateful or self.keep:
+            self.kept[self.seq] = indices
+            if self.position is not None:
+                self._forget_delivered()
+        self.seq += 1
+        self.first = False
+        if self.given:
+            del self.given[0]
+        else:
+            self.drawn = []
+            kept = self.is_stateful is not False or self.keep
+            self.swift = not (kept or self.over or self.cut_off or self.check or not self.group)
+        return indices
+
+    def _forget_delivered(self):
+        delivered = self.position.delivered
+        for seq in [*itertools.takewhile(lambda seq: seq < delivered, self.kept)]:
+            self.kept.pop(seq, None)
+
+    def _state_now(self):
+        """Return the current states of sampler and iterator; None if neither has one."""
+        parts = (
+            ("sampler", None if self.source is self.made else self.source),
+            ("sampler_iterator", self.made),
+        )
+        return {name: copied(part.state_dict()) for name, part in parts if is_stateful(part)} or None
+
+    # ---- drawing
+
+    def open(self):
+        """Start with the sampler, without drawing from it; return whether it has loaded a state."""
+        loaded = False
+        if self.made is None:
+            self.made, loaded = opened(self.source, self.saved_state, self.rng, self.open_source)
+        self.draws = draws(self.made)
+        self.to_skip = 0 if loaded or self.begins_there else self.seq
+        if not loaded:
+            self.given.clear()  # they are drawn again
+            self.at = None
+        self.is_stateful = is_stateful(self.source) or is_stateful(self.made)
+        return loaded
+
+    def _first(self):
+        """Return the first list of the epoch."""
+        if self.cut_off is not None:
+            raise self.cut_off()
+        try:
+            return self._open_and_draw()
+        except BaseException as error:
+            if self.is_stateful is None:  # it was iter(sampler), which is called once
+                self._cut(error)
+            raise
+
+    def _open_and_draw(self):
+        """Open the sampler and return the first list. Here samplers draw the whole order from their generator."""
+        if self.is_stateful is None:
+            self.open()
+        return self._skip()
+
+    def _skip(self):
+        while self.to_skip:
+            try:
+                self._draw()
+            except StopIteration:
+                if self.cut_off is not None:
+                    raise
+                self.cut_off = StopIteration
+                raise shorter(self.seq, self.seq - self.to_skip, "the sampler's order") from None
+            self.drawn = []
+            self.to_skip -= 1
+        try:
+            return self._draw()
+        except StopIteration:
+            if self.seq or not self.saved_state or self.resume["origin"]:
+                raise
+        # Nothing had been drawn then: what the sampler said of itself was of the end of the pass before.
+        self.made, self.saved_state, self.over, self.drawn = self.open_source(self.source), {}, False, []
+        self.draws = draws(self.made)
+        return self._draw()
+
+    def _draw(self):
+        """Return the next list; it stays the same until `_next` has given it away."""
+        if self.given:
+            return self.given[0]
+        if self.cut_off is not None:
+            raise self.cut_off()
+        self.asked = True
+        drawn, group = self.drawn, self.group or 1
+        if len(drawn) < group and not self.over:
+            try:
+                drawn.extend(itertools.islice(self.draws, group - len(drawn)))
+            except BaseException as error:
+                self._cut(error)
+                raise
+            self.over = len(drawn) < group
+        if not self.group:
+            if not drawn:
+                raise StopIteration
+            if self.single:
+                return drawn
+            if not hasattr(drawn[0], "__len__"):
+                drawn[0] = list(drawn[0])  # kept: an iterator gives its indices once
+            return drawn[0]
+        if not drawn or (self.drop_last and len(drawn) < group):
+            raise StopIteration
+        return drawn
+
+    def _cut(self, error):
+        """Record what an exception of a draw means for the draws after it."""
+        if isinstance(error, Exception) and not in_a_handler(error):
+            self.cut_off = StopIteration
+        elif cut_off(self.made, error) is not None:
+            self.cut_off = functools.partial(generator_ended, "the sampler's iterator")
+        self.swift = self.swift and self.cut_off is None
+
+    def release(self):
+        """Drop the indices that have not been drawn, so that the next epoch's have room."""
+        self.made = self.draws = iter(())
+
+    # ---- the place
+
+    def state(self, position):
+        """Return this source's part of the state at a `Position` of its iteration."""
+        with self.making.at_rest():
+            self.low_water = position.delivered
+            if self.resume is None and self.cut_off is None and self.is_stateful is None:
+                self.open()
+            return self._samplers()
+
+    def close(self):
+        """Nothing to end: the sampler is this process's."""
+
+    def asked_for(self, seq):
+        """Return [sequence number, indices] of a task that is kept; None if nothing is."""
+        return [seq, self.kept[seq]] if self.keep and seq in self.kept else None
+
+    def _samplers(self):
+        """Return the states of a Stateful sampler and its iterator, and what was drawn from them and not delivered."""
+        at, drawn = self.at, []
+        if self.is_stateful and self.drawn and not self.given:
+            # It was interrupted: what was drawn comes first.
+            with contextlib.suppress(StopIteration):
+                drawn = [self._draw()]
+        if self.is_stateful and not self.asked and not self.to_skip and at is None:
+            at = self._state_now()
+        if self.is_stateful and self.asked and not self.saved_state.get("sampler_over"):
+            at = {**(self._state_now() or {}), **({"sampler_over": True} if self.over else {})}
+        if not at:
+            return {}
+        seqs = range(self.low_water, self.seq) if self.is_stateful else ()
+        kept = [self.kept[seq] for seq in seqs]
+        said = {name: (at[name],) for name in SAMPLERS if name in at}
+        return {**said, "sampler_over": bool(at.get("sampler_over")), "drawn": (*kept, *drawn, *self.given)}

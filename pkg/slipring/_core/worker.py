@@ -21,11 +21,23 @@ from slipring._core._collate import DROP, LIST, NUMPY, RowWriter
 from slipring._core._ring import DIRECT, FINISH, STAGED, TASK_NEXT, in_a_handler, mix, now
 from slipring._core._rng_guard import RngGuard
 from slipring._core.concurrency import Concurrency
-from slipring._core.fetch import MapFetcher, StreamFetcher, load_stream, shorter
+from slipring._core.fetch import (
+    Every,
+    MapFetcher,
+    StreamFetcher,
+    Unsaid,
+    copied,
+    delivered,
+    is_stateful,
+    load_dataset,
+    load_stream,
+    pickled_states,
+    shorter,
+)
 from slipring._core.heap import Heap
 from slipring._core.option_values import Options
 from slipring._core.worker_info import WorkerInfo, set_worker_info
-from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
+from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError, state_half_made
 
 NO_MEMORY = (SegmentFull, BatchTooLarge, DescriptorClosed)  # not even for what is said of an error
 
@@ -41,10 +53,13 @@ class Job:
     worker_class: type = None  # `Worker`, or an adapter's own
     share: seeding.Share | None = None  # with rng="sample"; the run's epoch is then `Share.epoch`
     epoch_seeds: bool = True  # random numbers are made of a task's epoch too, and not of its seed alone
+    tracked: bool = False  # what dataset and iterator say of their place travels with the batches
+    # Worker number -> the place from which it resumes; see `open_stream`. It holds in session `resume_run` only: a
+    # later session may have the same seed.
+    resume: dict | None = None
+    resume_run: int = 1
 
     method_argument = "Workers(start_method={!r})"  # how users give this loader the start method
-
-    resume = None  # a place to go on from, of jobs that have one
 
     @property
     def num_workers(self):
@@ -54,15 +69,19 @@ class Job:
     @property
     def by_worker(self):
         """bool: batches depend on the worker that makes them, apart from random numbers."""
-        return self.is_stream
+        return self.is_stream or self.tracked
 
     def resized(self, num_workers):
         """Return the same job for another number of workers."""
         return dataclasses.replace(self, options=dataclasses.replace(self.options, num_workers=num_workers))
 
     def begun_in(self, run):
-        """Return the same job for workers that begin in that run."""
-        return self
+        """Return the same job for workers that begin in session `run`."""
+        return self if self.resume is None else dataclasses.replace(self, resume_run=run)
+
+    def place_of(self, number, run):
+        """Return where a worker resumes in session `run`; None: at the beginning."""
+        return None if self.resume is None or run != self.resume_run else self.resume.get(number)
 
     def not_sent(self, error):
         """Called before the exception is raised that has kept a worker from being started."""
@@ -75,10 +94,10 @@ class Job:
         """See `Worker.environment`."""
         return (self.worker_class or Worker).environment(self)
 
-    def worker(self, ring, number, kind, snapshot=None):
+    def worker(self, ring, number, kind, inherited=None):
         """Return the worker of that number; for the parameters see `Worker`."""
         made = (self.worker_class or Worker)(ring, number, self, kind)
-        made.snapshot = snapshot
+        made.inherited = inherited
         return made
 
 
@@ -95,13 +114,15 @@ class Worker:
 
     Attributes
     ----------
-    snapshot : bytes or None
-        The last one that a worker has published which died, and whose stream this one goes on with; empty:
-        it left none. None: nobody had this number before.
+    inherited : tuple or None
+        (session, batches, state) of a worker that died and whose stream this worker continues: the state is the newest
+        that it published in that session, after that many batches; None: it published none. `inherited` is None if
+        nobody had this number before.
     """
 
-    snapshot = None
-    keeps_globals = True  # a snapshot has the process's own generators too, which takes 0.3 ms
+    inherited = None
+    loaded = False  # the map dataset has loaded the state from which it resumes
+    keeps_globals = True  # a state has the process's own generators too, which takes 0.3 ms
     turn = 0  # the batch of its stream that comes next, in this run
 
     @classmethod
@@ -203,6 +224,7 @@ class Worker:
         self.run = self.stream = self.states = None
         self.turn = 0
         self.errors = {}
+        self.every = Every(self.options.snapshot_interval)  # of a map dataset
 
     def _enter_run(self, fill):
         if fill.run == self.run:
@@ -225,7 +247,44 @@ class Worker:
                     seeding.seed_globals(seed)
                 if self.kind == "inline":
                     self.states = seeding.save_globals()
+        self._resume_dataset(fill)
         self.run = fill.run  # at last: a handler that raises meanwhile has all of it done again
+
+    def _resume_dataset(self, fill):
+        """Have a map dataset load its state, in the first session that has a task for this worker."""
+        job = self.job
+        if self.loaded or job.is_stream or job.resume is None:
+            return
+        self.loaded = True
+        place = job.resume.get(self.number) or {}
+        load_dataset(job.dataset, place)
+        if delivered(place):
+            self.every.go_on(fill.seq - job.num_workers)
+        self._make_again(fill, place.get("again", ()))
+
+    def _make_again(self, fill, batches):
+        """Make again, and drop, the batches that a Stateful map dataset made after the states that it has loaded."""
+        if not batches:
+            return
+        fill.__exit__()  # the slot is for the batch that is due
+        try:
+            for seq, indices in batches:
+                with contextlib.suppress(Exception):  # it was raised then
+                    self._make_one_again(fill, seq, indices)
+        finally:
+            fill.__enter__()
+
+    def _make_one_again(self, fill, seq, indices):
+        if self.options.rng != "worker":
+            self._seed_rows(fill, seq, 0)
+        if fill.single:
+            self.fetcher.one(indices[0])
+        elif self.fetcher.into is not None:
+            self.fetcher.whole(indices)
+        else:
+            rows = RowWriter(0, len(indices), self.rules())
+            self.fetcher.read(indices, rows)
+            self.fetcher.collate(rows)
 
     def _epoch_of(self, fill):
         return fill.epoch if self.job.epoch_seeds else 0
@@ -254,9 +313,17 @@ class Worker:
         if self.kind == "inline":
             with self._guard():
                 box, fetched = self._make(fill, indices, begun)
+            state = None
         else:
             box, fetched = self._make(fill, indices, begun)
-        self.encoder.publish(fill, box, BATCH, begun, fetched)
+            state = self._state_of_dataset(fill)
+        self.encoder.publish(fill, box, BATCH, begun, fetched, state=state)
+
+    def _state_of_dataset(self, fill):
+        """Return the state of a map dataset after this batch, as bytes; None if none is due."""
+        if not self.job.tracked or not self.every.due(fill.seq):
+            return None
+        return pickled_states(self.job.dataset, None)
 
     def _make(self, fill, indices, begun):
         self._seed(fill, 0)
@@ -288,20 +355,46 @@ class Worker:
                 self._repeat(fill)
             if self.stream.position < 0:
                 raise shorter(behind, behind + self.stream.position)
-            self.stream.seq = fill.seq
             # Made already, in the consumer's process: a handler has raised, and it is asked for again.
             rules = LIST if self.options.batch_size is None else self.rules()
             more = self.stream.read(rules, again=self.stream.position > fill.sequence)
             fetched = self.stream.rows.fetched_at(begun)
-            box = [self.stream.collate() if more else self.stream.last()]
+            box = [self.stream.collate() if more else None]
             if self.kind != "inline":
                 self.stream.rows = None  # nobody else keeps samples when the batch is published
-            if self.options.respawns:
-                box = [[box.pop(), self._snapshot(fill, not more)]]
+            state = self._state_of_stream(not more)
         if more:
-            self.encoder.publish(fill, box, BATCH, begun, fetched)
+            self.encoder.publish(fill, box, BATCH, begun, fetched, state=state)
         else:
-            self.encoder.publish(fill, box, END)
+            self.encoder.publish(fill, box, END, state=state)
+
+    def _state_of_stream(self, last):
+        """Return what travels with the batch, or with the stream's end: bytes, or None."""
+        if self.kind == "inline" or not (self.job.tracked or self.options.respawns):
+            return None  # without workers, `state_dict` asks
+        return self.stream.states(last, self._generators if self.options.respawns else None)
+
+    def states_now(self, half_made):
+        """Return (True, what dataset and iterator say of their place), without workers; None: they say nothing.
+
+        (False, None): nothing has been read in this session, so that what was loaded still holds. `half_made`: samples
+        were read for a batch that has not been delivered; raise RuntimeError if the states would count them.
+        """
+        stream, dataset = self.stream, self.job.dataset
+        if self.job.is_stream:
+            if stream is None or stream.position < 0:
+                return False, None
+            states = copied(stream.states_now())
+        else:
+            if not is_stateful(dataset) or (self.job.resume is not None and not self.loaded):
+                return False, None
+            states = {"dataset": copied(dataset.state_dict())}
+        if states and half_made:
+            raise state_half_made()
+        return True, states
+
+    def _generators(self):
+        return seeding.position(self.kind == "process" and self.keeps_globals)
 
     def kept_in(self, fill):
         """Return how many bytes of a slot have samples of a stream's interrupted batch, which continues with them."""
@@ -310,7 +403,7 @@ class Worker:
 
     def _turn_to(self, fill):
         """Refuse to pass over a batch of which nobody has died: it would be lost without a word."""
-        heir = self.turn == 0 and self.snapshot is not None
+        heir = self.turn == 0 and self.inherited is not None
         if fill.sequence > self.turn and not heir:
             raise SlipringError(
                 f"worker {self.number} got the task for batch {fill.sequence} of its stream where batch "
@@ -319,28 +412,35 @@ class Worker:
         self.turn = fill.sequence + 1
 
     def _begin_stream(self, fill):
-        snapshot, self.snapshot = self.snapshot, None
-        if not snapshot:
-            return self._open_stream(fill, None)
-        run, batches, ended, states, generators = pickle.loads(snapshot)
-        place = {"batches": batches, "states": pickle.loads(states)}
-        if run != fill.run:  # the dataset is as an earlier run has left it, if that came to its end
-            return self._open_stream(fill, {**place, "ended": True} if ended else None)
-        if ended:
+        (run, batches, state), self.inherited = self.inherited or (None, 0, None), None
+        states = None if state is None else pickle.loads(state)
+        resumed = self.job.place_of(self.number, fill.run)
+        if states is None or isinstance(states, Unsaid):
+            return self._open_stream(resumed, delivered(resumed))
+        place = {"batches": batches, "states": states}
+        if run != fill.run:  # the dataset is as an earlier session has left it, if that came to its end
+            return self._open_stream(
+                {**place, "batches": 0, "ended": True} if states.get("last") else None, 0
+            )
+        if states.get("last"):
             load_stream(self.job.dataset, place)
             stream = _ended()
         else:
-            stream = self._open_stream(fill, place)
+            stream = self._open_stream(place, delivered(resumed))
         stream.position = batches
-        seeding.go_on(generators)
+        if "generators" in states:
+            seeding.go_on(states["generators"])
         return stream
 
-    def _open_stream(self, fill, place):
-        """Return the fetcher of this run; `place`: where it goes on, None at its beginning."""
+    def _open_stream(self, place, before):
+        """Return the fetcher of this session.
+
+        `place`: where it continues, None at its beginning; an earlier iteration delivered `before` batches of the pass.
+        """
         o = self.options
         return StreamFetcher(
             *(self.job.dataset, o.collate_fn, o.batch_size, bool(o.drop_last)),
-            *(place, self.kind == "thread", o.snapshot_interval),
+            *(place, self.kind == "thread", o.snapshot_interval, self.number, self.job.num_workers, before),
         )
 
     def _repeat(self, fill):
@@ -350,15 +450,6 @@ class Worker:
             if self.stream.read(LIST if collates else DROP) and collates:
                 StreamFetcher.collate(self.stream)
         fill.rewind()
-
-    def _snapshot(self, fill, last):
-        """What a worker needs to go on behind this batch; None: it goes on from an earlier snapshot, if any."""
-        stream = self.stream
-        states = stream.snapshot(last)
-        if states is None:
-            return None
-        generators = seeding.position(self.kind == "process" and self.keeps_globals)
-        return pickle.dumps((fill.run, stream.position, stream.ended, states, generators))
 
     # ---- cooperative batches
 
@@ -449,7 +540,7 @@ class Worker:
         del rows
         if not in_place:
             fill.rewind()  # the batch overwrites the rows and the staged samples, unless it refers to them
-        self.encoder.publish(fill, box, BATCH, begun, begun)
+        self.encoder.publish(fill, box, BATCH, begun, begun, state=self._state_of_dataset(fill))
 
     def _whole_of(self, fill, parts):
         """Return a `RowWriter` with all rows of a batch in place, and with the leaves that have no rows."""

@@ -62,14 +62,14 @@ def _leave_signals_to_consumer():
     signal.set_wakeup_fd(-1)  # the parent's: its event loop would take this process's signals for its own
 
 
-def process_main(ring, number, job, base_seed, mask, snapshot=None, collects=True):
+def process_main(ring, number, job, base_seed, mask, inherited=None, collects=True):
     """Run in the worker's process: the target of `multiprocessing.Process`.
 
     Parameters
     ----------
     mask : set of signal.Signals
         The signal mask to go back to: SIGINT has been blocked around the start.
-    snapshot : bytes, optional
+    inherited : tuple, optional
         See `Worker`.
     collects : bool
         Whether the garbage collector is to run.
@@ -86,7 +86,7 @@ def process_main(ring, number, job, base_seed, mask, snapshot=None, collects=Tru
     ring.watch_consumer()
     one_thread()
     os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(number), str(job.num_workers)
-    run(job.worker(ring, number, "process", snapshot), base_seed)
+    run(job.worker(ring, number, "process", inherited), base_seed)
 
 
 def run(worker, base_seed):

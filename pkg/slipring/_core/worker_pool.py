@@ -30,11 +30,11 @@ class WorkerPool(Protocol):
     def see_leavers(self) -> None:
         """Reap retired workers. It does not wait."""
 
-    def check(self, snapshot_of: Callable[[int], bytes] | None = None) -> None:
+    def check(self, state_for: Callable[[int], tuple[int, int, bytes | None]] | None = None) -> None:
         """Find dead workers; replace them or raise `WorkerDied`.
 
-        `snapshot_of` is called with a dead worker's number. It returns the snapshot from which the replacement
-        continues (see `Worker`).
+        `state_for` is called with a dead worker's number. It returns from where the replacement continues (see
+        `Worker.inherited`).
         """
 
     def stop(self, overdue: bool = False) -> None:

@@ -219,7 +219,7 @@ class _SourceFeed(Feed):
             raise value
         if kind == READY:
             return value, -1, None
-        return as_tensors(next(self.core)), self.core.last_slot, None
+        return as_tensors(next(self.core)), self.core.last.slot, None
 
     def interrupt(self):
         super().interrupt()

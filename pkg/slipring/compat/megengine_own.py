@@ -119,3 +119,4 @@ class StreamCore(Core):
     """What the workers of a stream run on."""
 
     _worker_class = StreamWorker
+    _keeps_states = False

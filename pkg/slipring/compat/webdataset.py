@@ -159,6 +159,7 @@ class _Core(Loader):
     """What `MultiLoader` runs on."""
 
     _worker_class = _Worker
+    _keeps_states = False
 
 
 class _Iterated:

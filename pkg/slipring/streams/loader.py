@@ -166,6 +166,7 @@ class StreamLoader(Loader[dict[str, Any]]):
     seed: int
     _at: Place | None
     _worker_class = StreamWorker
+    _keeps_states = False
 
     def __init__(self, dataset: Stream, **options: Any) -> None:
         self._at = None  # `Place`: how far the latest pass is
@@ -191,7 +192,7 @@ class StreamLoader(Loader[dict[str, Any]]):
     def _beginning(self, epoch):
         return Place(epoch, [0] * max(1, self.options.num_workers))
 
-    def _stream_plan(self):
+    def _stream_plan(self, first):
         o = self.options
         return StreamPlan(max(1, o.num_workers), o.in_order, self._at.turn)
 

@@ -7,6 +7,7 @@ import torch
 
 from slipring._core.engine import exiting
 from slipring._core.fetch import shorter
+from slipring._core.state import ended_places
 from slipring.errors import reentered
 from slipring.sampler import rank_that_draws
 from slipring.torch import private
@@ -32,7 +33,6 @@ class Epoch:
     """An epoch with a position that can be saved: the common base of both iterators."""
 
     foreign = False
-    _plan = None
     _ready = None  # what is made and not handed out, in a list
     _asking = None  # the lock of threads that ask
     _last_seq = -1
@@ -58,7 +58,7 @@ class Epoch:
             self._asking, self._pid = threading.RLock(), os.getpid()
         self._finished = False
         self._put_seeds_back(loader, resume)
-        self._before = state.ended_places(loader, resume)  # what datasets know from the epoch before
+        self._before = ended_places(loader.num_workers, resume)  # what datasets know from the epoch before
         if resume is not None and resume["finished"] and not resume["seeded"]:
             state.begin_next_epoch(loader, resume)
             resume = None
@@ -85,7 +85,7 @@ class Epoch:
         """
         begun = loader if resume is None else _SamplerUntouched(loader)
         # torch draws a seed: in vain where there is one, and then the program has put its generator where it was.
-        seeded = resume is not None and resume["base_seed"] is not None and loader.generator is None
+        seeded = resume is not None and resume["seed"] is not None and loader.generator is None
         now = torch.get_rng_state() if seeded else None
         private.BaseIterator.__init__(self, begun)
         if seeded:
@@ -96,8 +96,8 @@ class Epoch:
         """Apply the state after torch's own beginning; return it if the epoch resumes in its middle, else None."""
         if resume is None:
             return None
-        if resume["base_seed"] is not None:
-            self._base_seed = resume["base_seed"]
+        if resume["seed"] is not None:
+            self._base_seed = resume["seed"]
         if resume["finished"]:  # workers that persist have drawn their seed in an earlier epoch
             state.begin_next_epoch(loader, resume)
             self._rng_before = state_of(generator_of(loader))
@@ -105,7 +105,7 @@ class Epoch:
             return None
         if self._dataset_kind == private.DatasetKind.Iterable:
             self._sampler_iter = iter(self._index_sampler)
-        self._num_yielded = resume["yielded"] or 0
+        self._num_yielded = resume["delivered"] or 0
         return resume
 
     def _read_again(self, resume):
@@ -161,7 +161,7 @@ class Epoch:
                 place = self._positions.after(number, states, self._asked(seq))
                 # No call from here on: all of it has happened, or nothing.
                 self._positions.workers[number] = place
-                self._positions.last = number
+                self._positions.next = number + 1
                 made[0] = (seq, None, None)
             if seq is not None:
                 self._delivered(seq)  # twice is once
@@ -185,7 +185,7 @@ class Epoch:
             self._put_ends()
         state_now = {
             **self._header,
-            "base_seed": self._base_seed,
+            "seed": self._base_seed,
             "finished": self._finished,
             "rng_seeds": text_of(self._seeds) if self._finished else self._rng_seeds,
             **(self._positions.state() if self._positions is not None else {}),
@@ -197,10 +197,7 @@ class Epoch:
         return state_now
 
     def _put_ends(self):
-        """Set each worker's position to the last state of its stream."""
-        if isinstance(self._plan, state.TrackedPlan):
-            for number, states in self._plan.ends.items():
-                self._positions.put(number, states)
+        """Set each worker's position to the last state of its stream, if workers read one."""
 
     def _catch_up(self):
         """Bring the position up to date, if that was postponed."""

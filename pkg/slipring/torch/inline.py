@@ -11,8 +11,10 @@ from slipring._core._ring import in_a_handler, now
 from slipring._core._rng_guard import RngGuard
 from slipring._core.fetch import (
     MapFetcher,
+    copied,
     cut_off,
     generator_ended,
+    is_stateful,
     load_dataset,
     load_iterator,
     load_stream,
@@ -21,15 +23,17 @@ from slipring._core.fetch import (
     states_of,
     was_last,
 )
+from slipring._core.reshard import places_of
+from slipring._core.source import Making
+from slipring._core.state import header
+from slipring.errors import state_half_made
 from slipring.torch import private
 from slipring.torch.collate import convert
 from slipring.torch.epoch import Epoch
 from slipring.torch.preload import FAILED
 from slipring.torch.state import iteration as state
-from slipring.torch.state.asking import Making, copied
-from slipring.torch.state.elastic import share
 from slipring.torch.state.generators import generator_of
-from slipring.torch.state.order import Order
+from slipring.torch.state.order import Order, described, share
 
 
 class Timed:
@@ -74,7 +78,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         self._spent_from = 0
         collate = convert if self._collate_fn is default_convert else self._collate_fn
         self._timed, self._share = Timed(collate, self._meter), share(loader)
-        place = None if resume is None else state.places_of(resume).get(0)
+        place = None if resume is None else places_of(resume).get(0)
         self._dataset_fetcher, skip = self._open(loader, place)
         self._index = None  # what is in flight, in a list
         self._generator, self._rank_drawn = generator_of(loader), self._drawn_as(loader)
@@ -82,18 +86,18 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         self._part = None  # a batch on its way to a device, in a list
         self._parts = []  # batches of a step
         self._pin_memory = self._pin_memory and self._mover is None
-        self._header = state.header(loader)
+        self._header = header(described(loader))
         self._per_batch = loader.rng != "worker" and self._dataset_kind == private.DatasetKind.Map
         self._positions = self._order = None
         if self._dataset_kind == private.DatasetKind.Map:
             self._order = Order(loader, self._sampler_iter, self._rng_before, resume)
             self._lists = self._order.lists()
             self._done = set(self._order.above)  # delivered before, and to be skipped
-        if self._order is None or state.is_stateful(self._dataset):
+        if self._order is None or is_stateful(self._dataset):
             self._positions = state.Positions(resume, self._before)
             dataset_iter = getattr(self._dataset_fetcher, "dataset_iter", None)
             # (A generator has not begun yet: what its dataset says now may be of an earlier pass.)
-            self._asks = resume is None and (self._order is not None or state.is_stateful(dataset_iter))
+            self._asks = resume is None and (self._order is not None or is_stateful(dataset_iter))
         self._making = Making()
         skip_batches(self._read_once_more, skip)
         self._read_again(resume)
@@ -264,11 +268,7 @@ class InlineIterator(Epoch, private.SingleProcessIterator):
         with self._making.at_rest():
             self._settle()
             if self._asks and self._is_halfway():
-                raise RuntimeError(
-                    "state_dict() was called behind a next() that a signal's handler (Ctrl-C, a timer) interrupted: "
-                    "what is Stateful has given samples of a batch that was not delivered. Call next() once more, "
-                    "which gives that batch, and ask then"
-                )
+                raise state_half_made()
             if self._asks:
                 self._positions.put(0, copied(self._state_now()))
 

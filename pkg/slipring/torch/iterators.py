@@ -1,23 +1,27 @@
 """The iterator over workers: torch's base class begins an epoch, the ring delivers the batches."""
 
+import dataclasses
 import functools
 import threading
 
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-from slipring._core._iteration import LoaderIterator
+from slipring._core._iteration import LoaderIterator, Position, WorkerPosition
 from slipring._core._ring import in_a_handler
+from slipring._core.fetch import is_stateful
+from slipring._core.reshard import places_of
 from slipring._core.seeding import Share
+from slipring._core.source import StreamPlan
+from slipring._core.state import header, loadable
 from slipring.errors import Closed, LoaderTimeout, WorkerDied, WorkerError
 from slipring.torch import private, remote
 from slipring.torch.epoch import Epoch
 from slipring.torch.preload import Feed, Preload, Steps
 from slipring.torch.private import profiler_enabled
 from slipring.torch.state import iteration as state
-from slipring.torch.state.elastic import share
 from slipring.torch.state.generators import generator_of
-from slipring.torch.state.order import Order
+from slipring.torch.state.order import Order, described, share
 from slipring.torch.worker import TorchJob, TorchWorker, init_thread
 
 
@@ -106,9 +110,9 @@ class WorkersIterator(Epoch, private.BaseIterator):
     def _begin(self, loader, resume):
         self._num_workers = loader.num_workers  # as torch's class has it
         self._factor = loader.prefetch_factor
-        self._header = state.header(loader)
+        self._header = header(described(loader))
         is_map = self._dataset_kind == private.DatasetKind.Map
-        tracked = not is_map or state.is_stateful(self._dataset)
+        tracked = not is_map or is_stateful(self._dataset)
         self._positions = state.Positions(resume, self._before) if tracked else None
         self._order = Order(loader, self._sampler_iter, self._rng_before, resume, tracked) if is_map else None
         # Where it is no part of the seeds, which each epoch has of its own, it is told for the records alone.
@@ -121,9 +125,9 @@ class WorkersIterator(Epoch, private.BaseIterator):
         options = loader._core_options()
         job = self._job(loader, options, tracked)
         if resume is not None and tracked:
-            job = job.resumed(state.places_of(resume))
+            job = dataclasses.replace(job, resume=places_of(resume))
         elif self._before:
-            job = job.resumed(state.loadable(self._before))
+            job = dataclasses.replace(job, resume=loadable(self._before))
         if is_map:
             first = self._order.seq
             plan = self._order.lists()
@@ -131,21 +135,19 @@ class WorkersIterator(Epoch, private.BaseIterator):
                 self._order.check = options.check_ranges
         else:
             first = 0
-            plan = state.TrackedPlan(options.num_workers, options.in_order, self._positions.last + 1)
-        self._plan = plan
+            plan = StreamPlan(options.num_workers, options.in_order, self._positions.next)
         tuner = None if loader._engines.lent else loader._tuner
         engine, give_back = loader._engines.lend(options, job, live_on=self._core is not None)
         waited = engine.ring.meter.wait_ns
+        workers = None if is_map else [WorkerPosition() for _ in range(options.num_workers)]
         core = LoaderIterator(
             options,
             engine,
             self._base_seed,
-            epoch,
             plan,
+            Position(epoch, first, self._order.above if is_map else (), workers),
             give_back,
             rebuild=remote.rebuild,
-            first_seq=first,
-            done=self._order.above if is_map else (),
             eager=loader.rng == "worker",
             patient=loader._ahead > 0,
             tuner=tuner,
@@ -218,10 +220,9 @@ class WorkersIterator(Epoch, private.BaseIterator):
                 break
             else:
                 raise StopIteration
-        data, note = came[1], (core.last_seq, None, None)
-        if self._positions is not None:
-            number, data, states = data
-            note = core.last_seq, number, states
+        data, last = came[1], core.last
+        tracked = self._positions is not None
+        note = (last.seq, last.worker, last.state) if tracked else (last.seq, None, None)
         if self._pin_memory:
             data = private.pin_memory.pin_memory(data, self._pin_memory_device)
         # No call from here on: all of it has happened, or nothing.
@@ -244,7 +245,8 @@ class WorkersIterator(Epoch, private.BaseIterator):
         if isinstance(error, (WorkerDied, LoaderTimeout)) and not isinstance(error.__cause__, WorkerError):
             raise remote.in_torchs_words(error, self._timeout) from error
         elif self._preload is None:
-            self._failed(self._core.last_seq, self._core.last_worker)
+            last = self._core.last
+            self._failed(self._core.last_seq, None if last is None else last.worker)
 
     def _failed(self, seq, worker):
         """Record an exception that came in a batch's place, or after the batch that was delivered last."""
@@ -265,6 +267,12 @@ class WorkersIterator(Epoch, private.BaseIterator):
         if order is not None and not order.needs_every_delivery:
             last = self._core.last_seq if self._simple else self._last_seq
             order.low_water = max(order.low_water, last + 1)
+
+    def _put_ends(self):
+        """Set each worker's position to the last state of its stream."""
+        for number, worker in enumerate(self._core.position.workers or ()):
+            if worker.ended and worker.state is not None:
+                self._positions.put(number, worker.state)
 
     def _asked_for(self):
         """Return how many batches count as requested if an epoch is abandoned, however far the preload thread has got.

@@ -16,7 +16,9 @@ from slipring._core.declare import check, refuse, rules
 from slipring._core.engine_cache import EngineCache
 from slipring._core.loader import LoaderMethods
 from slipring._core.option_values import Options
+from slipring._core.reshard import begin_source
 from slipring._core.shards import IterableSource
+from slipring._core.state import workers_of
 from slipring._core.tuning import Tuner
 from slipring._core.worker_count import bounds, worker_count
 from slipring.monitor.registry import register
@@ -31,9 +33,8 @@ from slipring.torch.drop_in.standin import StandIn
 from slipring.torch.epoch import Epoch
 from slipring.torch.inline import InlineIterator
 from slipring.torch.iterators import WorkersIterator
-from slipring.torch.state.elastic import share
-from slipring.torch.state.iteration import checked, initial, workers_of
-from slipring.torch.state.order import begin_behind
+from slipring.torch.state.iteration import checked, initial
+from slipring.torch.state.order import share, source_of
 
 DEFAULTS = {"rng": "worker"}  # as torch's loader does it
 REFUSED = {"workers.start_method": "torch has multiprocessing_context= for it"}
@@ -453,8 +454,8 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
             self._tuner.begin_with(workers, "the state that was loaded is of as many")
             self.num_workers = workers
         self._resume = checked(self, state_dict) if state_dict or isinstance(state_dict, list) else None
-        if self._resume is not None:
-            begin_behind(self, self._resume)
+        if self._resume is not None and self._resume["finished"]:
+            begin_source(source_of(self)[0], self._resume)
         self._latest = self._left = None
         if self._iterator is not None:
             if isinstance(self._iterator, Epoch):

@@ -30,7 +30,7 @@ class Feed:
     """
 
     def __init__(self, core, tracked):
-        # tracked: workers send their number and their dataset's state along with each batch
+        # tracked: the position of each worker counts
         self.core, self.tracked = core, tracked
         self.stopped = False
         self.held = None  # what has come, in a list
@@ -45,16 +45,16 @@ class Feed:
                 break
             else:
                 raise StopIteration
-        batch, worker, states = self.held[0], None, None
-        if self.tracked:
-            worker, batch, states = batch
-        return batch, self.core.last_slot, (self.core.last_seq, worker, states)
+        last = self.core.last
+        note = (last.seq, last.worker, last.state) if self.tracked else (last.seq, None, None)
+        return self.held[0], last.slot, note
 
     def notes_of(self, error):
         """Return the progress records for a call that raised `error`, which may be a batch's own exception."""
         if isinstance(error, (StopIteration, WorkerDied, Closed)):
             return []
-        return [(self.core.last_seq, self.core.last_worker, FAILED)]
+        last = self.core.last
+        return [(self.core.last_seq, None if last is None else last.worker, FAILED)]
 
     @property
     def over(self):

@@ -2,9 +2,9 @@
 
 import torch
 
-from slipring.torch.state.elastic import in_turn, places_of
+from slipring._core.reshard import in_turn, places_of, saved_state_of
 from slipring.torch.state.generators import as_state, as_text, generator_of
-from slipring.torch.state.order import saved_state_of, source_of
+from slipring.torch.state.order import source_of
 
 
 def is_theirs(state):
@@ -25,19 +25,19 @@ def translated(loader, header, state):
     made = {
         **header,
         "num_workers": main.get("_num_workers", 0),
-        "base_seed": main.get("_base_seed"),
+        "seed": main.get("_base_seed"),
         "finished": finished,
     }
     workers = snapshot["_worker_snapshots"].values() if snapshot else [state]
     places = in_turn(_places(workers))
     if places:
         _refuse(lag, "dataset")
-        made.update(workers=places, last_worker=snapshot["_last_yielded_worker_id"] if snapshot else 0)
-    if header["kind"] == "stream":
+        made.update(workers=places, next_worker=snapshot["_last_yielded_worker_id"] + 1 if snapshot else 1)
+    if header["kind"] == "iterable":
         # Without states nothing says how many of them each worker has read.
         return made if places else {**made, "dropped": yielded}
     order = _order(loader, main, lag, finished)
-    return {**made, "yielded": yielded, **order}
+    return {**made, "delivered": yielded, **order}
 
 
 def _refuse(lag, what):
@@ -109,7 +109,7 @@ def in_their_form(loader, state):
     """
     count, places = state["num_workers"], places_of(state)
     _check_theirs(state, places)
-    is_stream = state["kind"] == "stream"
+    is_stream = state["kind"] == "iterable"
     yielded = 0 if state["finished"] else _yielded(state, places)
     workers = [_worker(number, places.get(number), is_stream) for number in range(max(1, count))]
     main = {
@@ -124,12 +124,12 @@ def in_their_form(loader, state):
     if not count:
         del workers[0]["worker_id"]
         return {**main, "_num_yielded": yielded, **workers[0], **finished}
-    last = state["last_worker"] if is_stream else (yielded - 1) % count
+    last = state["next_worker"] - 1 if is_stream else (yielded - 1) % count
     return {
         "_snapshot": {
             "_snapshot_step": yielded,
             "_last_yielded_worker_id": last % count,
-            "_main_snapshot": {**main, "_num_workers": count, "_base_seed": state["base_seed"]},
+            "_main_snapshot": {**main, "_num_workers": count, "_base_seed": state["seed"]},
             "_worker_snapshots": {f"worker_{worker['worker_id']}": worker for worker in workers},
         },
         "_steps_since_snapshot": 0,
@@ -138,9 +138,9 @@ def in_their_form(loader, state):
 
 
 def _check_theirs(state, places):
-    if state["above"]:
+    if state["beyond"]:
         raise ValueError("torchdata's state cannot say which batches came out of order: use in_order=True")
-    if state["ahead"]:
+    if state["drawn"]:
         raise ValueError(
             "a Stateful sampler was asked ahead of the delivery, which torchdata's state cannot say: use num_workers=0 "
             "or take the state at the end of an epoch"
@@ -154,7 +154,7 @@ def _check_theirs(state, places):
 
 def _yielded(state, places):
     if state["kind"] == "map":
-        return state["yielded"] or 0
+        return state["delivered"] or 0
     return state["dropped"] + sum(place["batches"] for place in places.values())
 
 

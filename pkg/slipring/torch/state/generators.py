@@ -33,12 +33,22 @@ def state_of(generator):
     return torch.get_rng_state() if generator is None else generator.get_state()
 
 
-def put_to(generator, state):
-    """Set a generator's state; None: that of torch's global generator."""
-    if generator is None:
-        torch.set_rng_state(state)
-    else:
-        generator.set_state(state)
+class OrderRng:
+    """The generator that sets the order, for `SamplerSource.rng`; None: torch's global one."""
+
+    def __init__(self, generator):
+        self.generator = generator
+
+    def get(self):
+        """Return its state."""
+        return state_of(self.generator)
+
+    def put(self, state):
+        """Set its state."""
+        if self.generator is None:
+            torch.set_rng_state(state)
+        else:
+            self.generator.set_state(state)
 
 
 def as_text(state):

@@ -5,20 +5,15 @@ or a sampler that have them (``Stateful``).
 """
 
 import copy
-import pickle
-import warnings
 from collections.abc import Mapping
 
 import torch
 
-from slipring._core._ring import in_a_handler
-from slipring._core.fetch import Unsaid, is_stateful
-from slipring._core.source import StreamPlan
-from slipring.errors import shown
-from slipring.sampler import BatchSampler
-from slipring.torch.state import elastic, foreign
-from slipring.torch.state.asking import copied
-from slipring.torch.state.elastic import in_turn, places_of
+from slipring._core import state as core
+from slipring._core.fetch import copied
+from slipring._core.reshard import in_turn, places_of
+from slipring._core.state import at_end, unpickled
+from slipring.torch.state import foreign
 from slipring.torch.state.generators import (
     as_state,
     as_text,
@@ -27,54 +22,9 @@ from slipring.torch.state.generators import (
     state_of,
     text_of,
 )
-from slipring.torch.state.order import (
-    batch_size_of,
-    end_epoch_before,
-    kind_of_order,
-    saved_state_of,
-    source_of,
-)
+from slipring.torch.state.order import described, end_epoch_before
 
-FORMAT = 2
-
-# Every state has all keys, because torch.distributed.checkpoint loads those of a fresh loader's state only. It flattens
-# dicts, also those in lists: what has other keys from state to state stands in tuples, which it leaves as they are.
-_NOTHING = {
-    "base_seed": None,
-    "finished": True,
-    "rng_next": None,
-    "rng_seeds": None,
-    "seeded": False,
-    "last_worker": -1,
-    "workers": (),
-    "yielded": None,  # the epoch has not begun
-    "above": [],
-    "rng": None,
-    "rng_iter": None,
-    "rng_is_the_samplers": False,
-    "origin": None,
-    "sampler": None,
-    "sampler_iterator": None,
-    "sampler_over": False,
-    "ahead": (),
-    "dropped": 0,
-}
-
-
-# ---- what workers send along
-
-
-class TrackedPlan(StreamPlan):
-    """A `slipring._core.source.StreamPlan` that keeps the states of the workers' streams at their end."""
-
-    def __init__(self, num_workers, in_order, first):
-        super().__init__(num_workers, in_order, first)
-        self.ends = {}  # worker number -> the states as bytes, or None
-
-    def ended(self, worker, last):
-        super().ended(worker, last)
-        if last is not None:  # not of a worker that could not begin
-            self.ends[worker] = last[2]
+# ---- how far each worker has come
 
 
 class Place:
@@ -106,7 +56,7 @@ class Place:
 
     def plain(self):
         """Return the place as plain values, with its states unpickled."""
-        return {**self.raw(), "states": _unpickled(self.states)}
+        return {**self.raw(), "states": unpickled(self.states)}
 
     def raw(self):
         """Return the place as plain values, with its states as they are here."""
@@ -121,20 +71,6 @@ class Place:
         }
 
 
-def _unpickled(states):
-    if isinstance(states, Exception):
-        raise states
-    if not isinstance(states, bytes):
-        return states
-    states = pickle.loads(states)
-    if isinstance(states, Unsaid):
-        raise RuntimeError(
-            f"a worker's dataset (or its iterator) could not say where it is in a way that can be sent to "
-            f"this process, by pickle; so there is no state of this iteration. In the worker:\n{states.text}"
-        )
-    return states
-
-
 class Positions:
     """How far each worker has come: according to `resume`, a state, or else to `before`.
 
@@ -143,9 +79,9 @@ class Positions:
 
     def __init__(self, resume, before):
         self.workers = {}  # number -> Place
-        self.last = -1
+        self.next = 0
         if resume is not None:
-            self.last, before = resume["last_worker"], places_of(resume)
+            self.next, before = resume["next_worker"], places_of(resume)
         for number, place in before.items():
             self.workers[number] = Place(place)
 
@@ -171,7 +107,7 @@ class Positions:
         place = self.at(number)
         place.batches += 1
         place.missed += 1
-        self.last = number
+        self.next = number + 1
 
     def lost(self, number, asked):
         """Record the same for a map dataset, whose next state may be from after the exception."""
@@ -186,13 +122,13 @@ class Positions:
     def state(self):
         """Return the workers' part of the state."""
         return {
-            "last_worker": self.last,
+            "next_worker": self.next,
             "workers": in_turn({number: place.plain() for number, place in self.workers.items()}),
         }
 
     def ended(self):
         """Return `ended_places` of an epoch that has just ended; the states stay pickled, as unpickling may fail."""
-        return _ended({number: place.raw() for number, place in self.workers.items()})
+        return at_end({number: place.raw() for number, place in self.workers.items()})
 
 
 # ---- a whole state
@@ -200,40 +136,11 @@ class Positions:
 
 def initial(loader):
     """Return the state of an iteration that has not begun; Stateful objects say how it begins."""
-    source = source_of(loader)[0]
-    state = {
-        **header(loader),
-        "rng_next": as_text(state_of(generator_of(loader))),
-        "rng_seeds": text_of(seed_generator_of(loader)),
-        **({"sampler": (source.state_dict(),)} if _says_how_it_begins(source) else {}),
-        **({"sampler_iterator": (iter(source).state_dict(),)} if isinstance(source, BatchSampler) else {}),
-        **({"workers": _own_place(loader.dataset)} if loader.num_workers == 0 else {}),
-    }
-    return copied(state)
-
-
-def _says_how_it_begins(thing):
-    return is_stateful(thing) and not hasattr(thing, "__next__")  # an iterator's place is of a pass
-
-
-def _own_place(dataset):
-    """Return the place of this process, which reads the dataset itself."""
-    if not _says_how_it_begins(dataset):
-        return ()
-    return ({"batches": 0, "states": {"dataset": dataset.state_dict()}},)
-
-
-def header(loader):
-    """Return a state that describes the loader, without a position."""
-    return {
-        **_NOTHING,
-        "slipring": FORMAT,
-        "kind": "stream" if loader._dataset_kind else "map",
-        "num_workers": loader.num_workers,
-        "batch_size": batch_size_of(loader),
-        "order": None if loader._dataset_kind else kind_of_order(loader),
-        "ranks": elastic.divided(loader),
-    }
+    return core.initial(
+        described(loader),
+        rng_next=as_text(state_of(generator_of(loader))),
+        rng_seeds=text_of(seed_generator_of(loader)),
+    )
 
 
 def begin_next_epoch(loader, state):
@@ -249,113 +156,9 @@ def begin_next_epoch(loader, state):
         generator.set_state(as_state(text))
 
 
-def ended_places(loader, state):
-    """Return {number: place} of the workers at the end of an epoch, if the state was taken there; else {}.
-
-    Datasets that live on from epoch to epoch load these states, and so have what they have without an interruption.
-    With another number of workers none of them can hold.
-    """
-    if state is None or not state["finished"] or state["num_workers"] != loader.num_workers:
-        return {}
-    return _ended(places_of(state))
-
-
-def _ended(places):
-    return {
-        number: {**place, "batches": 0, "ended": True}
-        for number, place in places.items()
-        if place["states"] or place.get("again")
-    }
-
-
-def loadable(places):
-    """Return the places with states that workers can load; a state that failed is raised by `state_dict` alone."""
-    found = {}
-    for number, place in places.items():
-        try:
-            found[number] = {**place, "states": _unpickled(place["states"])}
-        except Exception as error:
-            if in_a_handler(error):
-                raise
-    return found
-
-
-def workers_of(state):
-    """Return how many workers a state needs, because each place is one worker's own; 0: any number."""
-    if not isinstance(state, Mapping) or (state.get("kind") != "stream" and not state.get("workers")):
-        return 0
-    return state.get("num_workers", 0)
-
-
 def checked(loader, state):
     """Return the state to resume from, in our own form. Errors are those of `DataLoader.load_state_dict`."""
-    start = header(loader)
-    if isinstance(state, (list, tuple)):
-        state = elastic.joined(
-            loader, start, [_whole(one) if isinstance(one, Mapping) else one for one in state]
-        )
-    if not isinstance(state, Mapping):
-        raise TypeError(f"a state must be a dict, as state_dict() returns it, not {shown(state)}")
-    if foreign.is_theirs(state):
-        state = foreign.translated(loader, start, state)
-    if state.get("slipring") != FORMAT:
-        raise ValueError(
-            "this is no state of slipring.torch.DataLoader (of this version); its keys are "
-            f"{sorted(map(str, state))[:8]}"
-        )
-    kind, state = start["kind"], _whole(state)
-    if state["kind"] != kind:
-        raise ValueError(f"the state is of a {state['kind']} dataset, the loader's is a {kind} dataset")
-    state = elastic.moved(loader, state)
-    if not state["finished"]:
-        _check_counts(loader, state, start)
-    if not state["finished"] and (kind == "stream" or state["workers"]):
-        if state["num_workers"] != loader.num_workers:
-            raise AssertionError(
-                f"the state is of num_workers={state['num_workers']}, the loader has num_workers="
-                f"{loader.num_workers}: a place in an iterable or Stateful dataset is each worker's own. "
-                f"Use as many workers, or finish the epoch first{_or_divide(loader)}"
-            )
-        unsaid = any(place["batches"] and not place["states"] for place in places_of(state).values())
-        if kind == "stream" and (unsaid or state["dropped"]):
-            warnings.warn(
-                "the iterable dataset has no state_dict()/load_state_dict(), nor has its iterator: each "
-                "worker reads again, and drops, what was delivered before",
-                stacklevel=3,
-            )
-    return copied(state)
-
-
-def _whole(state):
-    """Return a state with all keys, and with tuples where a format such as JSON has made them lists."""
-    state = {**_NOTHING, "ranks": None, "batch_size": None, "order": None, **state}
-    tuples = (name for name, value in state.items() if isinstance(value, list) and name in _IN_TUPLES)
-    return {**state, **{name: tuple(state[name]) for name in tuples}}
-
-
-_IN_TUPLES = ("workers", "sampler", "sampler_iterator", "ahead")
-
-
-def _or_divide(loader):
-    if not (loader._dataset_kind and elastic.can_divide(loader.dataset)):
-        return ""
-    return ", or give load_state_dict() a list of all ranks' states"
-
-
-def _check_counts(loader, state, start):
-    """Raise ValueError if the state counts delivered batches of another size or order; `start`: `header(loader)`."""
-    compared = [(name, state[name], start[name]) for name in ("batch_size", "order")]
-    differ = [each for each in compared if None not in each and each[1] != each[2]]
-    if not differ:
-        return
-    if state["kind"] == "map":
-        counts = (state["yielded"] or state["above"]) and not saved_state_of(state)
-    else:
-        places = places_of(state).values()
-        counts = any(place["batches"] and (not place["states"] or place.get("since")) for place in places)
-    if counts:
-        name, had, has = differ[0]
-        raise ValueError(
-            f"the state counts batches of {name}={had or None}, the loader has {name}={has or None}: other samples "
-            f"would be skipped than were delivered. Use the same {name}, or finish the epoch first"
-        )
+    here = described(loader)
+    if isinstance(state, Mapping) and foreign.is_theirs(state):
+        state = foreign.translated(loader, core.header(here), state)
+    return core.checked(here, state)

@@ -2,9 +2,7 @@
 
 import collections
 import contextlib
-import functools
 import inspect
-import itertools
 import pickle
 
 import torch
@@ -16,18 +14,15 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from slipring._core._ring import in_a_handler, reductions
-from slipring._core.fetch import cut_off, generator_ended, is_stateful, shorter
+from slipring._core._ring import reductions
+from slipring._core.reshard import saved_state_of
+from slipring._core.source import SamplerSource, draws, opened
+from slipring._core.state import Described
 from slipring.sampler import BatchSampler as OurBatchSampler
-from slipring.sampler import read_in_order
+from slipring.sampler import share_of
 from slipring.torch.samplers import indices_of
-from slipring.torch.state.asking import Making, copied
-from slipring.torch.state.generators import as_state, as_text, generator_of, put_to, state_of
+from slipring.torch.state.generators import OrderRng, as_state, as_text, generator_of
 from slipring.torch.state.rest import source_behind
-
-SAID = ("sampler", "sampler_iterator")  # in a tuple each: see `slipring.torch.state.iteration`
-_END = object()
-
 
 # ---- indices that are tensors
 
@@ -81,58 +76,40 @@ def kind_of_order(loader):
     return f"{kind.__name__}{n}, {len(sampler)} samples{how}"
 
 
-def saved_state_of(state):
-    """Return what a state holds of a Stateful sampler and its iterator; empty: nothing."""
-    said = {name: state[name][0] for name in SAID if state[name] is not None}
-    return {**said, "sampler_over": True} if state["sampler_over"] else said
+def described(loader):
+    """Return the `slipring._core.state.Described` of a loader of torch's kind."""
+    source, group, _ = source_of(loader)
+    return Described(
+        is_stream=bool(loader._dataset_kind),
+        dataset=loader.dataset,
+        num_workers=loader.num_workers,
+        rank=loader.rank,
+        in_order=bool(loader.in_order),
+        source=source,
+        group=group,
+        batch_size=batch_size_of(loader),
+        order=kind_of_order(loader),
+    )
 
 
-def opened(source, saved_state, generator):
-    """Return (the sampler's iterator, resumed where a state says; whether sampler or iterator has loaded the state).
+def share(loader):
+    """Return this rank's `slipring._core.seeding.Share` of each step, with ``rng="sample"``; else None.
 
-    `saved_state` has "sampler" and "sampler_iterator", their own states. With "sampler_over" the sampler was at its
-    end, and its state may say where its next pass begins. The sampler may draw from `generator`; None is torch's
-    global one.
+    Raise ValueError if nothing says at which position of all ranks' order a sample is, or if there are no single
+    samples.
     """
-    made, loaded = _loaded(source, saved_state)
-    if loaded and saved_state.get("sampler_over"):
-        drawn_from = state_of(generator)
-        if next(made, _END) is not _END:  # it has begun the next pass, which is not its turn yet
-            put_to(generator, drawn_from)
-            _loaded(source, saved_state)
-            made = iter(())
-    return made, loaded
-
-
-def _loaded(source, saved_state):
-    saved_state = copied(saved_state)
-    loaded = "sampler" in saved_state and is_stateful(source)
-    if loaded:
-        source.load_state_dict(saved_state["sampler"])
-    made = indices_of(source)
-    if "sampler_iterator" in saved_state and is_stateful(made):
-        made.load_state_dict(saved_state["sampler_iterator"])
-        loaded = True
-    return made, loaded
-
-
-def _draws(iterator):
-    """Return an iterator for callers that call iter() again: a sampler that is its own iterator would start over."""
-    return iterator if type(iterator).__module__ == "builtins" else map(next, itertools.repeat(iterator))
-
-
-def begin_behind(loader, state):
-    """Have a `slipring.BatchSampler` begin its next pass where a state between two epochs says.
-
-    That happens when the state is loaded, so that ``set_epoch()`` holds if it comes later.
-    """
-    source, place = source_of(loader)[0], saved_state_of(state).get("sampler_iterator")
-    if not (state["finished"] and place and isinstance(source, OurBatchSampler)):
-        return
-    if state["yielded"] is None:  # that epoch has not begun
-        source.resume(place)
-    else:
-        source.epoch, source.seed = int(place["epoch"]) + 1, int(place["seed"])
+    if loader.rng != "sample":
+        return None
+    source, group, _ = source_of(loader)
+    name = type(loader.dataset).__name__
+    if loader._dataset_kind or not hasattr(loader.dataset, "__getitem__"):
+        why = "is iterated: its samples have no position" if loader._dataset_kind else "has no __getitem__"
+        raise ValueError(
+            f"rng='sample' reads samples one by one, each with random numbers of its position, but {name} "
+            f"{why}: use rng='batch'"
+        )
+    batched_by_it = loader._auto_collation and not group
+    return share_of(source if batched_by_it else None, source, group, loader.rank)
 
 
 def end_epoch_before(loader, state):
@@ -140,53 +117,37 @@ def end_epoch_before(loader, state):
     saved_state, source = saved_state_of(state), source_of(loader)[0]
     if not saved_state or isinstance(source, OurBatchSampler):
         return
-    made, loaded = opened(source, saved_state, generator_of(loader))
-    if loaded and state["yielded"] is not None:  # else that epoch has not begun
+    made, loaded = opened(source, saved_state, OrderRng(generator_of(loader)), indices_of)
+    if loaded and state["delivered"] is not None:  # else that epoch has not begun
         with contextlib.suppress(Exception):  # it was raised then
-            collections.deque(_draws(made), 0)
+            collections.deque(draws(made), 0)
 
 
-class Order:
-    """Lists of indices, one per task, and what is needed to resume after any of them.
+class Order(SamplerSource):
+    """A `SamplerSource` with the generator that torch's samplers draw from.
 
     `made` is the index sampler's iterator, not yet used; it counts only if nothing resumes. `before` is the
     generator's state before `made` was created.
     """
 
+    open_source = staticmethod(indices_of)
+
     def __init__(self, loader, made, before, resume=None, keep=False):
+        source, group, drop_last = source_of(loader)
+        behind = source_behind(source, resume)
+        super().__init__(
+            behind, group, drop_last, single=not loader._auto_collation, resume=resume, made=None if group else made,
+            keep=keep, begins_there=behind is not source,
+        )  # fmt: skip
         # Not the loader itself: with persistent workers it keeps the iterator that keeps this.
         self.in_order, self.sampler = loader.in_order, loader.sampler
-        source, self.group, self.drop_last = source_of(loader)
-        self.source = source_behind(source, resume)
         # The position, in the order of all ranks, of sequence number 0; None: no other ranks have begun this epoch.
         self.origin = None if resume is None else resume["origin"]
-        self.single = not loader._auto_collation
-        self.begins_there = self.source is not source  # behind what was delivered
-        self.generator = generator_of(loader)
-        self.resume = resume
-        self.seq = 0 if resume is None else resume["yielded"]
-        self.low_water = self.seq  # every task before it has been delivered
-        self.above = set() if resume is None else set(resume["above"])  # delivered beyond that
+        self.rng = OrderRng(generator_of(loader))
         self.began = None  # the generator's state before the first draw
         self.before = before  # and before iter(), for samplers that draw there
         # A state of torchdata's has that of a generator which torch's sampler would make by itself.
         self.samplers_rng = resume is not None and resume["rng_is_the_samplers"]
-        self.made = None if self.group or resume is not None else made
-        self.is_stateful = None  # whether the sampler or its iterator is Stateful
-        self.saved_state = {} if resume is None else saved_state_of(resume)
-        # Lists that were drawn ahead of the delivery when the state was taken: they come first.
-        self.given = collections.deque(() if resume is None else resume["ahead"])
-        # Sequence number -> its list, until it has been delivered. `keep`: also if the sampler is not Stateful.
-        self.keep, self.kept = keep, {}
-        # Whether the sampler has been drawn from: until then it may say what an earlier pass has left.
-        self.asked = self.over = False
-        self.at = self.saved_state or None  # what holds of the sampler until then
-        self.making = Making()
-        self.drawn = []  # the next list, as far as it is drawn: what a handler raises meanwhile loses nothing
-        self.first = True  # nothing has been drawn yet in this iteration
-        self.swift = False  # nobody needs to know of the next list but who gets it
-        self.cut_off = None  # makes the exception that is raised instead of a draw
-        self.check = None  # called with each list's length
         self._texts = {}
 
     @property
@@ -194,90 +155,17 @@ class Order:
         """bool: whether `delivered` must be called for every task; else the caller may set `low_water` alone."""
         return self.keep or self.is_stateful or not self.in_order or bool(self.above)
 
-    def lists(self):
-        """Return an iterator with a list of indices per task. It continues after an exception of a signal handler."""
-        return map(self._next, itertools.repeat(None))  # no generator: an exception ends those
-
-    def _next(self, _):
-        if self.swift:
-            drawn, group = self.drawn, self.group
-            try:
-                drawn.extend(itertools.islice(self.draws, group - len(drawn)))
-            except BaseException as error:
-                self._cut(error)
-                raise
-            if len(drawn) == group:
-                # No call from here on, as below.
-                self.seq += 1
-                self.drawn = []
-                return drawn
-            self.swift, self.over = False, True
-        if self.is_stateful is False and not self.keep:
-            indices = self._first() if self.first else self._draw()
-            if self.check is not None:
-                self.check(len(indices))
-        else:
-            making = self.making
-            with making.lock:
-                try:
-                    making.busy = True
-                    indices = self._first() if self.first else self._draw()
-                    if self.check is not None:
-                        self.check(len(indices))
-                finally:
-                    making.busy = False
-        # No call from here on: a handler cannot raise, and the list is given once.
-        if self.is_stateful or self.keep:
-            self.kept[self.seq] = indices
-        self.seq += 1
-        self.first = False
-        if self.given:
-            del self.given[0]
-        else:
-            self.drawn = []
-            kept = self.is_stateful is not False or self.keep
-            self.swift = not (kept or self.over or self.cut_off or self.check or not self.group)
-        return indices
-
-    def _state_now(self):
-        """Return the current states of sampler and iterator; None if neither has one."""
-        parts = (
-            ("sampler", None if self.source is self.made else self.source),
-            ("sampler_iterator", self.made),
-        )
-        return {name: copied(part.state_dict()) for name, part in parts if is_stateful(part)} or None
-
     # ---- drawing
 
     def open(self):
         """Start with the sampler, without drawing from it."""
         if self.is_stateful is not None:
             return
-        loaded = False
         if self.made is None:
-            self.before = state_of(self.generator)
-            self.made, loaded = opened(self.source, self.saved_state, self.generator)
-        read_in_order(self.source, self.in_order)
-        self.draws = _draws(self.made)
-        self.to_skip = 0 if loaded or self.begins_there else self.seq
-        if not loaded:
-            self.given.clear()  # they are drawn again
-        self.is_stateful = is_stateful(self.source) or is_stateful(self.made)
+            self.before = self.rng.get()
+        super().open()
         if self.is_stateful or inspect.isgenerator(self.made):
             self.before = None  # it loads its state, or has drawn nothing
-        if not loaded:
-            self.at = None
-
-    def _first(self):
-        """Return the first list of the epoch."""
-        if self.cut_off is not None:
-            raise self.cut_off()
-        try:
-            return self._open_and_draw()
-        except BaseException as error:
-            if self.is_stateful is None:  # it was iter(sampler), which is called once
-                self._cut(error)
-            raise
 
     def _open_and_draw(self):
         """Open the sampler and return the first list. Here samplers draw the whole order from their generator."""
@@ -285,9 +173,9 @@ class Order:
         if resume is None or resume["rng"] is None:
             self.open()
             if self.began is None:
-                self.began = state_of(self.generator)
+                self.began = self.rng.get()
             return self._skip()
-        began, before = as_state(resume["rng"]), as_state(resume["rng_iter"])
+        began, before = as_state(resume["rng"]), as_state(resume["rng_before_iter"])
         with self._generator_put_to() as put:
             if self.began is None:
                 put(began if before is None else before)
@@ -304,8 +192,8 @@ class Order:
         torch's global generator is restored afterwards, unless the state is from before the first batch. Then these
         draws are the ones that were still to come, and those of the dataset follow them.
         """
-        if self.generator is not None:
-            yield self.generator.set_state
+        if self.rng.generator is not None:
+            yield self.rng.put
         elif self.samplers_rng:
             self.sampler.generator = torch.Generator()
             try:
@@ -319,66 +207,6 @@ class Order:
             finally:
                 if self.low_water or self.above:
                     torch.set_rng_state(now)
-
-    def _skip(self):
-        while self.to_skip:
-            try:
-                self._draw()
-            except StopIteration:
-                if self.cut_off is not None:
-                    raise
-                self.cut_off = StopIteration
-                raise shorter(self.seq, self.seq - self.to_skip, "the sampler's order") from None
-            self.drawn = []
-            self.to_skip -= 1
-        try:
-            return self._draw()
-        except StopIteration:
-            if self.seq or not self.saved_state or self.resume["origin"]:
-                raise
-        # Nothing had been drawn then: what the sampler said of itself was of the end of the pass before.
-        self.made, self.saved_state, self.over, self.drawn = indices_of(self.source), {}, False, []
-        self.draws = _draws(self.made)
-        return self._draw()
-
-    def _draw(self):
-        """Return the next list; it stays the same until `_next` has given it away."""
-        if self.given:
-            return self.given[0]
-        if self.cut_off is not None:
-            raise self.cut_off()
-        self.asked = True
-        drawn, group = self.drawn, self.group or 1
-        if len(drawn) < group and not self.over:
-            try:
-                drawn.extend(itertools.islice(self.draws, group - len(drawn)))
-            except BaseException as error:
-                self._cut(error)
-                raise
-            self.over = len(drawn) < group
-        if not self.group:
-            if not drawn:
-                raise StopIteration
-            if self.single:
-                return drawn
-            if not hasattr(drawn[0], "__len__"):
-                drawn[0] = list(drawn[0])  # kept: an iterator gives its indices once
-            return drawn[0]
-        if not drawn or (self.drop_last and len(drawn) < group):
-            raise StopIteration
-        return drawn
-
-    def _cut(self, error):
-        """Record what an exception of a draw means for the draws after it."""
-        if isinstance(error, Exception) and not in_a_handler(error):
-            self.cut_off = StopIteration
-        elif cut_off(self.made, error) is not None:
-            self.cut_off = functools.partial(generator_ended, "the sampler's iterator")
-        self.swift = self.swift and self.cut_off is None
-
-    def release(self):
-        """Drop the indices that have not been drawn, so that the next epoch's have room."""
-        self.made = self.draws = iter(())
 
     # ---- the place
 
@@ -395,53 +223,31 @@ class Order:
             self.above.discard(low)
             self.kept.pop(low, None)
 
-    def asked_for(self, seq):
-        """Return [sequence number, indices] of a task that is kept; None if nothing is."""
-        return [seq, self.kept[seq]] if self.keep and seq in self.kept else None
-
     def state(self):
         """Return this order's part of the state."""
         with self.making.at_rest():
             if self.resume is None and self.cut_off is None:
                 self.open()
             return {
-                "yielded": self.low_water,
-                "above": sorted(seq for seq in self.above if seq >= self.low_water),
+                "delivered": self.low_water,
+                "beyond": sorted(seq for seq in self.above if seq >= self.low_water),
                 **self._generators(),
                 **self._samplers(),
                 "rng_is_the_samplers": self.samplers_rng,
                 "origin": self.origin,
             }
 
-    def _samplers(self):
-        """Return the states of a Stateful sampler and its iterator, and what was drawn from them and not delivered."""
-        at, drawn = self.at, []
-        if self.is_stateful and self.drawn and not self.given:
-            # It was interrupted: what was drawn comes first.
-            with contextlib.suppress(StopIteration):
-                drawn = [self._draw()]
-        if self.is_stateful and not self.asked and not self.to_skip and at is None:
-            at = self._state_now()
-        if self.is_stateful and self.asked and not self.saved_state.get("sampler_over"):
-            at = {**(self._state_now() or {}), **({"sampler_over": True} if self.over else {})}
-        if not at:
-            return {}
-        seqs = range(self.low_water, self.seq) if self.is_stateful else ()
-        kept = [self.kept[seq] for seq in seqs]
-        said = {name: (at[name],) for name in SAID if name in at}
-        return {**said, "sampler_over": bool(at.get("sampler_over")), "ahead": (*kept, *drawn, *self.given)}
-
     def _generators(self):
         """Return the generator's states, as text."""
         if self.began is None:  # nothing has been drawn yet
             resume = self.resume
             if resume is not None and resume["rng"] is not None:
-                return {name: resume[name] for name in ("rng", "rng_iter")}
-            return self._text_of(state_of(self.generator))
+                return {name: resume[name] for name in ("rng", "rng_before_iter")}
+            return self._text_of(self.rng.get())
         if not self._texts:
             self._texts = self._text_of(self.began)
         return self._texts
 
     def _text_of(self, began):
         drawn_before = self.before is not None and not torch.equal(self.before, began)
-        return {"rng": as_text(began), **({"rng_iter": as_text(self.before)} if drawn_before else {})}
+        return {"rng": as_text(began), **({"rng_before_iter": as_text(self.before)} if drawn_before else {})}

@@ -1,19 +1,8 @@
 """The rest of the order of all ranks after a position, and one rank's part of it."""
 
+from slipring._core.reshard import position_of
 from slipring.sampler import BatchSampler
 from slipring.torch.samplers import listed, order_of_ranks
-
-
-def position_of(state, ranks):
-    """Return how many samples of the order had been delivered to all ranks together, in an epoch that is not finished.
-
-    `ranks` says how they were divided, see `slipring.torch.state.elastic.divided`; for a `slipring.BatchSampler` it
-    includes the sampler's own position.
-    """
-    step = ranks["batch_size"] * ranks["world_size"]
-    if "position" in ranks:
-        return ranks["position"] - len(state["ahead"]) * step
-    return (state["origin"] or 0) + state["yielded"] * step
 
 
 def source_behind(source, resume):

@@ -10,14 +10,12 @@ divide that again.
 import numbers
 from collections.abc import Mapping
 
-from torch.utils.data.distributed import DistributedSampler
-
 from slipring import _machine
 from slipring.errors import shown
-from slipring.sampler import BatchSampler, rank_of, ranks_of, share_of
-from slipring.torch.state.order import batch_size_of, saved_state_of, source_of
-from slipring.torch.state.rest import position_of
+from slipring.sampler import BatchSampler, rank_of, ranks_of
 
+SAMPLERS = ("sampler", "sampler_iterator")  # in a tuple each: see `slipring._core.state.NOTHING`
+_DISTRIBUTED = "torch.utils.data.distributed", "DistributedSampler"
 ADVICE = "Resume with as many ranks and the same batch size, or from a state of the end of an epoch"
 
 
@@ -30,9 +28,9 @@ def divided(loader):
     "by" is what divides them, "rank" the loader's `rank=` if that was given; "world_size" follows, and for map
     datasets "batch_size" and "in_order".
     """
-    if loader._dataset_kind:
+    if loader.is_stream:
         return _of_a_stream(loader.dataset, loader.rank)
-    source, group, _ = source_of(loader)
+    source, group = loader.source, loader.group
     rank = rank_of(source)
     if rank is None:
         return None
@@ -61,32 +59,47 @@ def _by(source):
     if isinstance(source, BatchSampler):
         return "BatchSampler"
     kind = type(source)
-    # (torchdata's gives the same order; slipring.compat's is above this layer.)
-    known = kind.__iter__ is DistributedSampler.__iter__ or kind.__name__ == "StatefulDistributedSampler"
-    return "DistributedSampler" if isinstance(source, DistributedSampler) and known else [kind.__name__]
-
-
-def share(loader):
-    """Return this rank's `slipring._core.seeding.Share` of each step, with ``rng="sample"``; else None.
-
-    Raise ValueError if nothing says at which position of all ranks' order a sample is, or if there are no single
-    samples.
-    """
-    if loader.rng != "sample":
-        return None
-    source, group, _ = source_of(loader)
-    name = type(loader.dataset).__name__
-    if loader._dataset_kind or not hasattr(loader.dataset, "__getitem__"):
-        why = "is iterated: its samples have no position" if loader._dataset_kind else "has no __getitem__"
-        raise ValueError(
-            f"rng='sample' reads samples one by one, each with random numbers of its position, but {name} "
-            f"{why}: use rng='batch'"
-        )
-    batched_by_it = loader._auto_collation and not group
-    return share_of(source if batched_by_it else None, source, group, loader.rank)
+    # By name: torch is not imported for it. (torchdata's sampler gives the same order.)
+    theirs = [c for c in kind.__mro__ if (c.__module__, c.__name__) == _DISTRIBUTED]
+    known = theirs and (kind.__iter__ is theirs[0].__iter__ or kind.__name__ == "StatefulDistributedSampler")
+    return "DistributedSampler" if known else [kind.__name__]
 
 
 # ---- one rank's state
+
+
+def position_of(state, ranks):
+    """Return how many samples of the order had been delivered to all ranks together, in an epoch that is not finished.
+
+    `ranks` says how they were divided, see `divided`; for a `slipring.BatchSampler` it
+    includes the sampler's own position.
+    """
+    step = ranks["batch_size"] * ranks["world_size"]
+    if "position" in ranks:
+        return ranks["position"] - len(state["drawn"]) * step
+    return (state["origin"] or 0) + state["delivered"] * step
+
+
+def begin_source(source, state):
+    """Have the next pass of a `slipring.BatchSampler` begin where a checked state says.
+
+    That happens when the state is loaded, so that ``set_epoch()`` holds if it comes later.
+    """
+    place = saved_state_of(state).get("sampler_iterator")
+    if not place or not isinstance(source, BatchSampler):
+        return
+    if not state["finished"]:
+        source.load_state_dict({**place, "position": position_of(state, division_of(state))})
+    elif state["delivered"] is None:  # that epoch has not begun
+        source.load_state_dict(place)
+    else:
+        source.epoch, source.seed = int(place["epoch"]) + 1, int(place["seed"])
+
+
+def saved_state_of(state):
+    """Return what a state holds of a Stateful sampler and its iterator; empty: nothing."""
+    said = {name: state[name][0] for name in SAMPLERS if state[name] is not None}
+    return {**said, "sampler_over": True} if state["sampler_over"] else said
 
 
 def places_of(state):
@@ -104,16 +117,16 @@ def moved(loader, state):
 
     Raise ValueError if that is impossible; the message says why.
     """
-    source, place = source_of(loader)[0], saved_state_of(state).get("sampler_iterator")
+    source, place = loader.source, saved_state_of(state).get("sampler_iterator")
     if isinstance(source, BatchSampler) and isinstance(place, Mapping):
         source._checked(place)
     if state["finished"]:
         return state
     now = divided(loader)
-    if state["kind"] == "stream":
+    if state["kind"] == "iterable":
         _check_stream(loader.dataset, state["ranks"], now)
         return state
-    then = _division_of(state)
+    then = division_of(state)
     if _are_alike(then, now):
         return state
     _check_division(state, then, now)
@@ -125,15 +138,15 @@ def moved(loader, state):
         "sampler": None,
         "sampler_iterator": there and (there,),
         "sampler_over": False,
-        "ahead": (),
+        "drawn": (),
         "ranks": now,
-        "batch_size": batch_size_of(loader),
-        "yielded": position // step,
+        "batch_size": loader.batch_size,
+        "delivered": position // step,
         "origin": position % step,
     }
 
 
-def _division_of(state):
+def division_of(state):
     """Return how a state's samples were divided. `slipring.BatchSampler` says so itself, also in torchdata's states."""
     place, ranks = saved_state_of(state).get("sampler_iterator"), state["ranks"]
     if isinstance(place, Mapping) and {"position", "batch_size", "world_size"} <= place.keys():
@@ -228,10 +241,10 @@ def joined(loader, header, states):
     if len({bool(state["finished"]) for state in states}) > 1 and header["kind"] == "map":
         raise ValueError("of the list of states some are of the end of an epoch, and some are not")
     states = sorted(states, key=lambda state: state["ranks"]["rank"])
-    if header["kind"] == "stream":
+    if header["kind"] == "iterable":
         return _joined_streams(loader, header, states)
     if not states[0]["finished"]:
-        positions = [position_of(state, _division_of(state)) for state in states]
+        positions = [position_of(state, division_of(state)) for state in states]
         if len(set(positions)) > 1:
             raise ValueError(
                 f"the ranks' states are not of the same step: they are at positions {positions} of the order. "

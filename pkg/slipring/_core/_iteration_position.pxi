@@ -1,0 +1,111 @@
+# Part of _iteration.pyx: the position of a pass. `Iteration.commit` alone changes it.
+
+cimport cython
+from libc.stdint cimport int64_t, uint64_t
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class WorkerPosition:
+    """How far one worker has come in a pass.
+
+    Attributes
+    ----------
+    batches : int
+        Batches, and exceptions in their place, that have been delivered.
+    state : object
+        What the worker's dataset and iterator reported last: bytes as the worker sent them, or what was loaded; None:
+        nothing.
+    since : int
+        How many of `batches` came after `state`.
+    again : list
+        The same for a map dataset, whose worker must read again: [sequence number, indices] of each.
+    at : int
+        Batches of this iteration up to `state`; -1: the state is of an earlier one.
+    before : bool
+        `state` is of the end of the pass before.
+    ended : bool
+        The worker's stream is at its end.
+    """
+
+    def __init__(self, batches=0, state=None, since=0, again=(), before=False):
+        self.batches, self.state, self.since, self.again, self.before = batches, state, since, list(again), before
+        self.at = -1
+
+    def copy(self):
+        """Return another one that does not change."""
+        return WorkerPosition(self.batches, self.state, self.since, self.again, self.before)
+
+    cdef int put(self, object state, int64_t at) except -1:
+        """Make this the newest state."""
+        self.state, self.at, self.since, self.before = state, at, 0, False
+        if self.again:
+            self.again = []
+        return 0
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Position:
+    """What has been delivered of a pass. A state is made of it, and the next iteration begins at one.
+
+    Attributes
+    ----------
+    epoch : int
+        The epoch word of the tasks; with the seed and a sequence number it seeds a batch.
+    delivered : int
+        All sequence numbers below it have been delivered.
+    beyond : set of int
+        Delivered sequence numbers above that.
+    workers : list of WorkerPosition, or None
+        None: batches do not depend on the worker that makes them, or states are not kept.
+    next_worker : int
+        The worker whose turn is next, if workers take turns.
+    finished : bool
+        All of the pass has been delivered.
+    """
+
+    def __init__(self, epoch=0, delivered=0, beyond=(), workers=None, next_worker=0):
+        self.epoch, self.delivered, self.beyond = epoch, delivered, set(beyond)
+        self.workers, self.next_worker = workers, next_worker
+
+    def copy(self):
+        """Return another one that does not change, although another thread may be in next()."""
+        cdef Position copied
+        cdef uint64_t changes
+        while True:
+            changes = self.changes
+            workers = None if self.workers is None else [worker.copy() for worker in self.workers]
+            copied = Position(self.epoch, self.delivered, self.beyond, workers, self.next_worker)
+            copied.finished = self.finished
+            if changes == self.changes:
+                return copied
+
+    cdef int add(self, Task task) except -1:
+        """Count a task whose batch, exception or end of a stream is delivered. This runs no Python code."""
+        cdef WorkerPosition worker
+        self.changes += 1
+        if task.seq != self.delivered:
+            self.beyond.add(task.seq)
+        else:
+            self.delivered += 1
+            while self.beyond and self.delivered in self.beyond:
+                self.beyond.discard(self.delivered)
+                self.delivered += 1
+        if self.workers is None or task.worker is None:
+            return 0
+        worker = <WorkerPosition> self.workers[task.worker]
+        if task.kind == SR_END:
+            worker.ended = True
+            if task.state is not None:
+                worker.put(task.state, <int64_t> task.sequence + 1)
+            return 0
+        self.next_worker = (<int> task.worker + 1) % len(self.workers)
+        worker.batches += 1
+        if task.state is not None:
+            worker.put(task.state, <int64_t> task.sequence + 1)
+            return 0
+        worker.since += 1
+        if task.indices is not None:
+            worker.again.append([task.seq, task.indices])
+        return 0

@@ -1,0 +1,285 @@
+"""What a loader's state contains, and how a state is checked before it is loaded.
+
+The protocol is torchdata's: ``state_dict()`` and ``load_state_dict()`` of the loader, and of a dataset, its iterator or
+a sampler that have them (``Stateful``).
+"""
+
+import dataclasses
+import pickle
+import warnings
+from collections.abc import Mapping
+
+from slipring._core import reshard
+from slipring._core._iteration import WorkerPosition
+from slipring._core._ring import in_a_handler
+from slipring._core.fetch import Unsaid, copied, is_stateful
+from slipring._core.reshard import places_of, saved_state_of
+from slipring.errors import shown
+from slipring.sampler import BatchSampler
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """What a state must have in common with the loader that loads it.
+
+    Attributes
+    ----------
+    is_stream : bool
+    dataset : object
+    num_workers : int
+    rank : int or None
+        As the loader was given it.
+    in_order : bool
+    source : iterable or None
+        The sampler, or the batch sampler; None: the loader sets the order itself.
+    group : int
+        Indices per batch that are taken from `source`; 0: it gives whole batches.
+    batch_size : int or None
+        Samples per batch; 0: there is no batching; None: a batch sampler does not say.
+    order : str or None
+        What must be the same for a position in the order to hold; None: unknown.
+    """
+
+    is_stream: bool
+    dataset: object
+    num_workers: int
+    rank: object
+    in_order: bool
+    source: object
+    group: int
+    batch_size: object
+    order: object
+
+
+# Every state has all keys, because torch.distributed.checkpoint loads those of a fresh loader's state only. It flattens
+# dicts, also those in lists: what has other keys from state to state stands in tuples, which it leaves as they are.
+NOTHING = {
+    "epoch": None,
+    "seed": None,
+    "finished": True,
+    "rng_next": None,
+    "rng_seeds": None,
+    "seeded": False,
+    "next_worker": 0,
+    "workers": (),
+    "delivered": None,  # the epoch has not begun
+    "beyond": [],
+    "rng": None,
+    "rng_before_iter": None,
+    "rng_is_the_samplers": False,
+    "origin": None,
+    "sampler": None,
+    "sampler_iterator": None,
+    "sampler_over": False,
+    "drawn": (),
+    "dropped": 0,
+}
+
+
+def unpickled(states):
+    """Return the states of a dataset and its iterator as plain values; raise what kept the worker from saying them."""
+    if isinstance(states, Exception):
+        raise states
+    if not isinstance(states, bytes):
+        return states
+    states = pickle.loads(states)
+    if isinstance(states, Unsaid):
+        raise RuntimeError(
+            f"a worker's dataset (or its iterator) could not say where it is in a way that can be sent to "
+            f"this process, by pickle; so there is no state of this iteration. In the worker:\n{states.text}"
+        )
+    states.pop("generators", None)  # for a dead worker's replacement alone
+    return states
+
+
+def header(loader):
+    """Return a state that describes the loader, without a position; `loader` is a `Described`."""
+    return {
+        **NOTHING,
+        "slipring": FORMAT,
+        "kind": "iterable" if loader.is_stream else "map",
+        "num_workers": loader.num_workers,
+        "batch_size": loader.batch_size,
+        "order": None if loader.is_stream else loader.order,
+        "ranks": reshard.divided(loader),
+    }
+
+
+def ended_places(num_workers, state):
+    """Return {number: place} of the workers at the end of an epoch, if the state was taken there; else {}.
+
+    Datasets that live on from epoch to epoch load these states, and so have what they have without an interruption.
+    With another number of workers none of them can hold.
+    """
+    if state is None or not state["finished"] or state["num_workers"] != num_workers:
+        return {}
+    return at_end(places_of(state))
+
+
+def at_end(places):
+    """Return the places of workers at the end of a pass, as the next pass begins with them."""
+    return {
+        number: {**place, "batches": 0, "ended": True}
+        for number, place in places.items()
+        if place["states"] or place.get("again")
+    }
+
+
+def loadable(places):
+    """Return the places with states that workers can load; a state that failed is raised by `state_dict` alone."""
+    found = {}
+    for number, place in places.items():
+        try:
+            found[number] = {**place, "states": unpickled(place["states"])}
+        except Exception as error:
+            if in_a_handler(error):
+                raise
+    return found
+
+
+def workers_of(state):
+    """Return how many workers a state needs, because each place is one worker's own; 0: any number."""
+    if not isinstance(state, Mapping) or (state.get("kind") != "iterable" and not state.get("workers")):
+        return 0
+    return state.get("num_workers", 0)
+
+
+def checked(loader, state):
+    """Return the state to resume from, complete. Errors are those of `DataLoader.load_state_dict`."""
+    start = header(loader)
+    if isinstance(state, (list, tuple)):
+        state = reshard.joined(
+            loader, start, [whole(one) if isinstance(one, Mapping) else one for one in state]
+        )
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a state must be a dict, as state_dict() returns it, not {shown(state)}")
+    if state.get("slipring") != FORMAT:
+        raise ValueError(
+            f"this is no state of a slipring loader (of this version); its keys are {sorted(map(str, state))[:8]}"
+        )
+    kind, state = start["kind"], whole(state)
+    if state["kind"] != kind:
+        raise ValueError(f"the state is of a {state['kind']} dataset, the loader's is a {kind} dataset")
+    state = reshard.moved(loader, state)
+    if not state["finished"]:
+        _check_counts(loader, state, start)
+    if not state["finished"] and (kind == "iterable" or state["workers"]):
+        if state["num_workers"] != loader.num_workers:
+            raise AssertionError(
+                f"the state is of num_workers={state['num_workers']}, the loader has num_workers="
+                f"{loader.num_workers}: a place in an iterable or Stateful dataset is each worker's own. "
+                f"Use as many workers, or finish the epoch first{_or_divide(loader)}"
+            )
+        unsaid = any(place["batches"] and not place["states"] for place in places_of(state).values())
+        if kind == "iterable" and (unsaid or state["dropped"]):
+            warnings.warn(
+                "the iterable dataset has no state_dict()/load_state_dict(), nor has its iterator: each "
+                "worker reads again, and drops, what was delivered before",
+                stacklevel=3,
+            )
+    return copied(state)
+
+
+def whole(state):
+    """Return a state with all keys, and with tuples where a format such as JSON has made them lists."""
+    state = {**NOTHING, "ranks": None, "batch_size": None, "order": None, **state}
+    tuples = (name for name, value in state.items() if isinstance(value, list) and name in IN_TUPLES)
+    return {**state, **{name: tuple(state[name]) for name in tuples}}
+
+
+IN_TUPLES = ("workers", "sampler", "sampler_iterator", "drawn")
+
+
+def _or_divide(loader):
+    if not (loader.is_stream and reshard.can_divide(loader.dataset)):
+        return ""
+    return ", or give load_state_dict() a list of all ranks' states"
+
+
+def _check_counts(loader, state, start):
+    """Raise ValueError if the state counts delivered batches of another size or order; `start`: `header(loader)`."""
+    compared = [(name, state[name], start[name]) for name in ("batch_size", "order")]
+    differ = [each for each in compared if None not in each and each[1] != each[2]]
+    if not differ:
+        return
+    if state["kind"] == "map":
+        counts = (state["delivered"] or state["beyond"]) and not saved_state_of(state)
+    else:
+        places = places_of(state).values()
+        counts = any(place["batches"] and (not place["states"] or place.get("since")) for place in places)
+    if counts:
+        name, had, has = differ[0]
+        raise ValueError(
+            f"the state counts batches of {name}={had or None}, the loader has {name}={has or None}: other samples "
+            f"would be skipped than were delivered. Use the same {name}, or finish the epoch first"
+        )
+
+
+def place_of(worker):
+    """Return a `WorkerPosition` as a state has it; None: nothing is known of the worker."""
+    if not worker.batches and worker.state is None and not worker.again:
+        return None
+    states = unpickled(worker.state)
+    return {
+        "batches": worker.batches,
+        "states": states,
+        **({"ended": True} if worker.before else {}),
+        **({"since": worker.since} if worker.since and states is not None and not worker.again else {}),
+        **({"again": [*worker.again]} if worker.again else {}),
+    }
+
+
+def positions_of(num_workers, places):
+    """Return a `WorkerPosition` for each worker, at these places: {number: place}."""
+    made = []
+    for number in range(max(1, num_workers)):
+        place = places.get(number) or {"batches": 0, "states": None}
+        again, before = place.get("again", ()), bool(place.get("ended"))
+        made.append(WorkerPosition(place["batches"], place["states"], place.get("since", 0), again, before))
+    return made
+
+
+def raw_places(position):
+    """Return {number: place} of a `Position`'s workers, with their states as they came."""
+    return {
+        number: {"batches": worker.batches, "states": worker.state, "again": [*worker.again]}
+        for number, worker in enumerate(position.workers or ())
+    }
+
+
+def initial(described, **more):
+    """Return the state of a loader whose pass has not begun; Stateful objects say how it begins."""
+    source, dataset = described.source, described.dataset
+    said = {}
+    if says_how_it_begins(source):
+        said["sampler"] = (source.state_dict(),)
+    if isinstance(source, BatchSampler):
+        said["sampler_iterator"] = (iter(source).state_dict(),)
+    if described.num_workers == 0 and says_how_it_begins(dataset):  # this process reads the dataset itself
+        said["workers"] = ({"batches": 0, "states": {"dataset": dataset.state_dict()}},)
+    return copied({**header(described), **said, **more})
+
+
+def says_how_it_begins(thing):
+    """Return whether a dataset or sampler is Stateful between two passes; an iterator's place is of one pass."""
+    return is_stateful(thing) and not hasattr(thing, "__next__")
+
+
+def built(described, position, **more):
+    """Return the state at a `Position`; `more` are the keys of the source, the epoch and the seed."""
+    return {
+        **header(described),
+        "finished": position.finished,
+        "delivered": position.delivered,
+        "beyond": sorted(position.beyond),
+        "next_worker": position.next_worker,
+        "workers": reshard.in_turn(_known(position.workers or ())),
+        **more,
+    }
+
+
+def _known(workers):
+    places = {number: place_of(worker) for number, worker in enumerate(workers)}
+    return {number: place for number, place in places.items() if place is not None}
