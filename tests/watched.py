@@ -96,6 +96,36 @@ def beginning(gate, **options):
     say(done=True)
 
 
+def _unpickled(gate):
+    Gate(gate)()
+    return Rows(8)
+
+
+class Unpickled:
+    """A dataset whose copy in a worker waits at a gate while it is unpickled."""
+
+    def __init__(self, gate):
+        self.gate = gate
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        raise AssertionError("only the copy is read")
+
+    def __reduce__(self):
+        return _unpickled, (self.gate,)
+
+
+def unpickling(gate):
+    """Goes on until its worker hangs at the gate as it unpickles the dataset; then on to the end."""
+    with slipring.Loader(Unpickled(gate), num_workers=1, **grouped(start_method="spawn")) as loader:
+        say()
+        for _ in loader:
+            pass
+    say(done=True)
+
+
 def collating(reads, collates):
     """Its worker hangs at a gate as it reads index 2, and then at another as it collates that batch."""
 
@@ -185,7 +215,10 @@ def nothing():
 
 SCENES = {
     each.__name__: each
-    for each in (held, shrunk, hung, beginning, collating, running, asked, several, queue, opened, nothing)
+    for each in (
+        *(held, shrunk, hung, beginning, unpickling, collating),
+        *(running, asked, several, queue, opened, nothing),
+    )
 }
 
 

@@ -182,8 +182,10 @@ def _consumer(sight, job, claimed):
         its = _batch(slot["batch"], slot["task_rows"])
         told["since_s"] = _ago(sight, slot["batch"]["claimed_at"])
         told.update(what="waiting for a batch", **{name: its[name] for name in ("seq", "epoch", "rows")})
-    elif sight.segment_info["ready_waiters"] and len(late) and len(late) == sight.there.sum():
-        told = {"what": "waiting for workers", "since_s": _ago(sight, late["at_since"].min())}
+    elif sight.segment_info["ready_waiters"] and not sight.inline and len(late) == sight.there.sum():
+        # A worker that imports modules or unpickles the dataset has not joined the segment yet.
+        begun = late["at_since"] if len(late) else slots["batch"]["dispatched_at"]
+        told = {"what": "waiting for workers", "since_s": _ago(sight, begun.min(initial=sight.at_ns))}
     elif sight.segment_info["ready_waiters"]:
         told["what"] = "waiting for a batch"
         due = [slot["batch"] for slot in slots if state_name(slot["state"]) in DUE]

@@ -180,8 +180,13 @@ class Sight:
 
     @property
     def inline(self):
-        """bool: whether the consumer makes the batches itself, when it requests them."""
-        return not self.segment_info["push"] and not (self.workers["pid"] > 0).any()
+        """bool: whether the consumer makes the batches itself, when it requests them.
+
+        The segment of a loader without workers has one participant besides the consumer. With workers it has more,
+        which have no pid before the processes have imported their modules.
+        """
+        few = len(self.participants) <= 2 and not self.segment_info["push"]
+        return few and not (self.workers["pid"] > 0).any()
 
     @property
     def threads(self):

@@ -1,4 +1,4 @@
-"""Workers that have been busy with one thing for too long, and processes that are stopped."""
+"""Workers that have been busy with one thing for too long or do not start, and processes that are stopped."""
 
 import dataclasses
 from typing import Any
@@ -8,10 +8,13 @@ import numpy as np
 from slipring._core._cache import NO_SLOT
 from slipring._core.text import FORKED
 from slipring.monitor import processes, records
+from slipring.monitor.doing import SERVING
 from slipring.monitor.words import seconds
 
 HANGS = 10.0  # seconds for one sample or batch at least: a worker that hangs
 TIMES = 10  # as long as any before
+NAMED_S = 1.0  # a shorter activity is not worth a sentence
+NAMED = 4  # workers in one sentence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +41,11 @@ class AtWork:
         if self.row is None:
             return f"batch {int(self.batch['seq'])}{first}"
         return f"row {self.row} of its batch{first}"
+
+    @property
+    def sentence(self):
+        """str: who has been busy with what, and for how long."""
+        return f"{self.who} has been {self.what} for {seconds(self.since_s)}: {self.where}."
 
 
 def at_work(sight):
@@ -89,13 +97,86 @@ def hung(sight, forked=False):
         usual = stages["fetch"].max_s + (0.0 if each.row is not None else stages["collate"].max_s)
         if each.since_s >= max(HANGS, TIMES * usual):
             return (
-                f"{each.who} has been {each.what} for {seconds(each.since_s)}: {each.where}.",
+                each.sentence,
                 ("" if each.row is None else "`slipring dump` with its number names the index; ")
                 + "py-spy or gdb say where it is"
                 + (FORKED if forked and each.pid else "")
                 + ".",
             )
     return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Starting:
+    """Workers that have not started: they take no tasks yet."""
+
+    numbers: list  # of the workers; empty: no worker has joined the segment
+    pids: list
+    since_s: float  # of the worker that began first
+
+    @property
+    def sentence(self):
+        """str: which workers have not started, and for how long."""
+        if not self.numbers:
+            return (
+                f"No worker has started after {seconds(self.since_s)}: worker processes first import modules and "
+                "unpickle the dataset."
+            )
+        named = [f"worker {number} (pid {pid})" for number, pid in zip(self.numbers[:NAMED], self.pids)]
+        if len(self.numbers) > NAMED:
+            named.append(f"{len(self.numbers) - NAMED} more")
+        text = " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
+        has, it_is = ("has", "it is") if len(self.numbers) == 1 else ("have", "they are")
+        return (
+            f"{text[0].upper()}{text[1:]} {has} not started after {seconds(self.since_s)}: {it_is} in worker_init_fn, "
+            "or about to call it."
+        )
+
+    def advice(self, forked=False):
+        """Return what shows the reason; `forked`: whether the workers' start method is 'fork'."""
+        pid = self.pids[0] if self.pids else "PID"
+        of = "" if self.pids else " of a worker process"
+        return f"`py-spy dump --pid {pid}`{of} shows where it is{FORKED if forked else ''}."
+
+
+def starting(sight):
+    """Return the workers that have not started as `Starting`; None if all have, or if nothing waits for a worker."""
+    if sight.segment_info["push"] or sight.inline:
+        return None
+    here = sight.segment_info.get("pid_namespace") in (0, processes.namespace())
+    late = []
+    for number in np.flatnonzero(sight.there & (sight.participants["status"] < SERVING)).tolist():
+        participant = sight.participants[number]
+        pid = int(participant["pid"])
+        if not here or processes.lives(processes.state_of(pid, int(participant["started"]))):
+            late.append((number - 1, pid, int(participant["at_since"])))
+    if late:
+        numbers, pids, since = zip(*late)
+        return Starting(list(numbers), list(pids), max(0.0, (sight.at_ns - min(since)) / 1e9))
+    tasks = sight.slots[sight.slots["batch"]["run"] == sight.segment_info["run"]]
+    tasks = tasks["batch"]["dispatched_at"]
+    if sight.there.any() or not sight.segment_info["ready_waiters"] or not len(tasks):
+        return None
+    return Starting([], [], max(0.0, (sight.at_ns - int(tasks.min())) / 1e9))
+
+
+def not_starting(sight, forked=False):
+    """Return (text, advice) if the loop waits, and workers have not started for long; else None."""
+    found = starting(sight)
+    if found is None or found.since_s < HANGS or not sight.segment_info["ready_waiters"]:
+        return None
+    # While other workers deliver batches, one that starts slowly stops nobody.
+    if sight.at_ns - int(sight.table["taken_at"].max(initial=0)) < HANGS * 1e9:
+        return None
+    return found.sentence, found.advice(forked)
+
+
+def under_way(sight):
+    """Return sentences about workers that have not started, or that have been busy with one thing for a while."""
+    found = starting(sight)
+    said = [] if found is None or found.since_s < NAMED_S else [found.sentence]
+    busy = [each for each in at_work(sight) if each.since_s >= NAMED_S]
+    return said + [each.sentence for each in busy[:NAMED]]
 
 
 def stopped(sight):

@@ -13,7 +13,7 @@ from slipring._machine import cpus
 from slipring.monitor import records
 from slipring.monitor.causes import BOUND, IF_BOUND, IF_NOT
 from slipring.monitor.pace import Figures
-from slipring.monitor.stuck import hung, stopped
+from slipring.monitor.stuck import NAMED_S, hung, not_starting, stopped, under_way
 from slipring.monitor.words import seconds
 
 FEW = 8  # batches, of which nothing is concluded
@@ -27,8 +27,8 @@ class Verdict:
     ----------
     cause : str
         "ok", "unknown", "consumer", "decode", "storage", "worker", "sample", "sampler", "collate", "pickled",
-        "epoch_start", "slots", "kept", "gil", "tiny", "memory", "page_faults", "cache", "copy", "rank", "hung",
-        "stopped" or "no_workers".
+        "epoch_start", "slots", "kept", "gil", "tiny", "memory", "page_faults", "cache", "copy", "ray", "rank",
+        "hung", "starting", "stopped" or "no_workers".
     sentence : str
         The whole of it, for people.
     advice : str
@@ -92,12 +92,17 @@ def verdict(sight, known=None):
     stuck = hung(sight, known.forked)
     if stuck is not None:
         return Verdict("hung", *stuck, 1.0, True)
+    late = not_starting(sight, known.forked)
+    if late is not None:
+        return Verdict("starting", *late, 1.0, True)
     if not len(sight.participants) and sight.segment_info["loop_steps"] >= FEW:
         return _without_segment(f)
     if len(f.table) < FEW:
-        return Verdict(
-            "unknown", f"Too early to tell: {len(f.table)} batches so far.", wait_share=f.wait_share
-        )
+        # A hang in these batches leaves this verdict for good: it has to name who is busy, and with what.
+        told = [f"Too early to tell: {len(f.table)} batches so far.", *under_way(sight)]
+        if f.step_now >= NAMED_S * 1e9:
+            told.append(f"The loop has been in its step for {seconds(f.step_now / 1e9)}.")
+        return Verdict("unknown", " ".join(told), wait_share=f.wait_share)
     share = float(f.wait_share)
     bound = share >= BOUND
     rules = IF_BOUND if bound else IF_NOT
