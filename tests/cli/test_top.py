@@ -59,6 +59,27 @@ def test_a_frame_tells_rate_waiting_slots_workers_stages_and_the_verdict(capsys,
     assert any(each["batches_per_s"] > 0 and each["fetch_ms"] > 0 for each in told["participants"][1:])
 
 
+@pytest.mark.parametrize("start_method", ["fork", "thread"])
+def test_a_single_frame_has_the_cpu_share_of_each_process(capsys, start_method):
+    with watched("running", num_workers=2, start_method=start_method) as program:
+        out = frame(capsys, program.pid)
+        told = json.loads(run(capsys, "top", program.pid, "--json")[1])
+    assert all(each["cpu"] >= 0 for each in told["participants"])  # None is not comparable
+    (head,) = (line for line in out.splitlines() if line.startswith("who "))
+    end = head.index("CPU") + len("CPU")
+    rows = [line for line in out.splitlines() if re.match("consumer |worker ", line)]
+    assert len(rows) == 3 and all(re.search(r"\d%$", row[:end]) for row in rows)
+
+
+def test_a_single_frame_of_a_stopped_job_has_no_cpu_time(capsys):
+    with watched("running", num_workers=1) as program:
+        os.kill(program.pid, signal.SIGSTOP)
+        until(lambda: state(program.pid) == "T", "it has stopped")
+        told = json.loads(run(capsys, "top", program.pid, "--json")[1])
+        os.kill(program.pid, signal.SIGCONT)
+    assert told["participants"][0]["name"] == "consumer" and told["participants"][0]["cpu"] == 0
+
+
 def test_a_queue_has_a_frame_too(capsys):
     with watched("queue", processes=3) as program:
         out = frame(capsys, program.pid)

@@ -35,7 +35,8 @@ class Frames:
 
     def __init__(self, job, number=1, of=1):
         self.job, self.number, self.of = job, number, of
-        self.look = Eye(job).look
+        eye = Eye(job)
+        self.look, self.measure = eye.look, eye.measure
         self.live = self._console = None
 
     def console(self):

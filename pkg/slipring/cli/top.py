@@ -53,7 +53,9 @@ def main(args):
         raise Failure(f"--segment {number}: the job has {len(jobs)}", shown.USAGE)
     job = jobs[number - 1]
     if args.json:
-        shown.print_json(Eye(job).look().dict())
+        eye = Eye(job)
+        eye.measure()
+        shown.print_json(eye.look().dict())
         return 0
     try:
         from slipring.cli.frame import Frames
@@ -61,6 +63,7 @@ def main(args):
         raise Failure(f"it needs rich ({error}): pip install slipring[monitor]") from error
     frames = Frames(job, number, len(jobs))
     if args.once:
+        frames.measure()
         frames.console().print(frames.draw())
         return 0
     with shown.ended_by_signals():
