@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import slipring
 from slipring.monitor import processes
 from slipring.monitor.jobs import NoJob, attach, jobs
 from tests.fault.procs import ROOT, state, until
@@ -245,3 +246,32 @@ def test_a_job_in_another_pid_namespace_is_found_by_its_number_here():
         program.stdin.close()
         program.wait()
         program.stdout.close()
+
+
+class Lists:
+    """A batch sampler whose batches have no common size."""
+
+    def __iter__(self):
+        yield from ([0, 1], [2], [3, 4, 5])
+
+    def __len__(self):
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"batch_size": 4}, "list, batch_size=4"),
+        ({"batch_size": None}, "list, batch_size=None"),
+        ({"batch_sampler": slipring.BatchSampler(12, 3)}, "list, batch_size=3"),
+        ({"batch_sampler": Lists()}, "list, batch_sampler"),
+        ({"batch_sampler": [[0, 1], [2]]}, "list, batch_sampler"),
+    ],
+    ids=["batch_size", "none", "sized", "unsized", "list"],
+)
+def test_a_loader_is_named_by_its_dataset_and_the_size_of_its_batches(options, named):
+    with slipring.Loader(list(range(12)), num_workers=1, **options) as loader:
+        batches = iter(loader)
+        next(batches)
+        names = [job.named() for job in attach(os.getpid())]
+    assert len(names) == 1 and names[0].startswith(f"{named} \u00b7 ")

@@ -34,7 +34,14 @@ class Engine:
             self.room + 1,
             os.fspath(options.memory.backing),
             options.memory.slot_bytes or 0,
-            label=f"{type(job.dataset).__name__}, batch_size={options.batch_size}",
+            label=f"{type(job.dataset).__name__}, "
+            + (
+                f"batch_size={options.batch_size}"
+                if options.batch_sampler is None
+                else f"batch_size={options.batch_sampler.batch_size}"
+                if type(getattr(options.batch_sampler, "batch_size", None)) is int
+                else "batch_sampler"
+            ),
         )
         counters.add(self.ring.meter)
         self.memory = None  # of worker processes
