@@ -271,6 +271,36 @@ def test_the_report_has_rays_names():
     assert report.waits["In get RefBundles"] > 0 and report.dict()["waits"] == report.waits
 
 
+def slowly(rows):
+    time.sleep(0.2)
+    return rows
+
+
+def test_a_slow_pipeline_is_the_cause_of_a_loop_that_waits():
+    made = data.range(240, override_num_blocks=24).map_batches(slowly)
+    with slipring.ray.Loader(made, 5, timeout=WAIT) as loader:
+        assert len(ids(loader)) == 48
+        report = loader.report()
+    assert (report.verdict.cause, report.verdict.data_bound) == ("ray", True)
+    assert (
+        "wait for blocks of Ray Data" in report.verdict.sentence and "Ray pipeline" in report.verdict.advice
+    )
+    assert report.dict()["verdict"]["cause"] == "ray" and "Ray pipeline" in str(report)
+
+
+def collated_slowly(batch):
+    time.sleep(0.05)
+    return batch
+
+
+def test_a_slow_collate_fn_is_not_taken_for_a_slow_pipeline():
+    made = data.range(240, override_num_blocks=6).materialize()
+    with slipring.ray.Loader(made, 5, collate_fn=collated_slowly, timeout=WAIT) as loader:
+        assert len(ids(loader)) == 48
+        found = loader.report().verdict
+    assert found.data_bound and found.cause != "ray"
+
+
 def summed(batch):
     return {"sum": batch["id"].sum(), "twice": (batch["id"], batch["id"] * 2)}
 

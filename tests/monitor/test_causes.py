@@ -123,6 +123,16 @@ def test_a_slow_beginning_is_no_workers_fault():
     assert verdict(at).cause == "storage"
 
 
+def test_the_time_that_ray_takes_to_start_its_tasks_is_no_wait_of_a_slow_pipeline():
+    at = sight(cpu=0.1)  # 60 batches, which took 18 ms each
+    assert verdict(at, Known(block_wait_ns=30 * 18 * MS, block_ns=60 * 18 * MS)).cause == "storage"
+    assert verdict(at, Known(block_wait_ns=34 * 18 * MS, block_ns=60 * 18 * MS)).cause == "ray"
+    at.table["fetch_ns"][:2] = 3000 * MS  # the first batch of each worker
+    spent = 6000 + 58 * 18
+    assert verdict(at, Known(block_wait_ns=(6000 + 280) * MS, block_ns=spent * MS)).cause == "storage"
+    assert verdict(at, Known(block_wait_ns=(6000 + 800) * MS, block_ns=spent * MS)).cause == "ray"
+
+
 def test_a_slow_worker_is_told_from_the_others_at_the_same_time():
     at = sight(workers=4, n=80)
     slow = at.table["participant"] == 3

@@ -120,6 +120,21 @@ def _times_as_long(f):
     }
 
 
+def _ray(f, known):
+    """Check for workers that wait for blocks of Ray Data, which another process makes."""
+    # Ray starts its tasks during the first batch of each worker, once in a loader's life.
+    waited, spent = known.block_wait_ns - f.first_fetches, known.block_ns - f.first_fetches
+    if waited <= 0 or waited < EXPLAINS * spent:
+        return None
+    return (
+        "ray",
+        f"The workers wait for blocks of Ray Data for {min(1.0, waited / spent):.0%} of the time that a batch takes.",
+        "Give the Ray pipeline more CPUs or more actors (num_cpus=, concurrency=), or make its blocks larger "
+        "(override_num_blocks=). A larger prefetch_blocks helps if blocks come from other nodes. A faster disk or more "
+        "workers of the loader do not help.",
+    )
+
+
 def _worker(f, known):
     times = _times_as_long(f)
     if not times:
@@ -422,8 +437,8 @@ def _ok(f, known):
 
 
 IF_BOUND = (
-    *(_no_workers, _memory, _waiting, _epoch_start, _copy, _sampler, _kept, _sample, _cache, _worker, _slots),
-    *(_gil, _copying, _tiny, _pickling, _page_faults, _collate, _fetch),
+    *(_no_workers, _memory, _waiting, _epoch_start, _copy, _sampler, _kept, _ray, _sample, _cache, _worker),
+    *(_slots, _gil, _copying, _tiny, _pickling, _page_faults, _collate, _fetch),
 )
 IF_NOT = (_memory, _copying, _gil, _unpickling, _consumer, _ok)
 

@@ -91,6 +91,15 @@ class Figures:
         return float(waited[steady & there].sum() / max(1.0, waited[steady].sum() + self.wait_now))
 
     @property
+    def first_fetches(self):
+        """float: the ns that each worker's first batch took to fetch; 0 if the first batch is no longer remembered."""
+        table = self.table[self.table["run"] == 1]
+        if not (table["step_ns"] == 0).any():
+            return 0.0
+        _, first = np.unique(table["participant"], return_index=True)
+        return float(table["fetch_ns"][first].sum())
+
+    @property
     def loop_step_ns(self):
         """float: an average step in ns, also if a thread takes the batches; 0 if it is unknown."""
         segment_info = self.sight.segment_info

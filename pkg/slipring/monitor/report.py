@@ -135,6 +135,20 @@ class Report:
         self.ranks: list[dict[str, Any]] = []
         self.waits: dict[str, float] = {}
         self.rates: dict[str, float] = _rates(sight)
+        self._sight, self._known = sight, known
+
+    def add_waits(self, waits: Mapping[str, float], **known: Any) -> None:
+        """Add the times that the source reports, by its own names, and give the verdict again.
+
+        Parameters
+        ----------
+        waits : dict of str to float
+            In seconds.
+        **known
+            Fields of `slipring.monitor.verdict.Known` that follow from these times.
+        """
+        self.waits = dict(waits)
+        self.verdict = verdict(self._sight, dataclasses.replace(self._known, **known))
 
     def gathered(self) -> Report:
         """Return this report with the verdicts of all ranks, where torch.distributed is up; all ranks must ask."""

@@ -78,6 +78,9 @@ class Known:
     own_collate: bool | None = None  # whether a `collate_fn` was given
     persistent: bool | None = None  # the loader's `persistent_workers`
     in_order: bool | None = None
+    # Of `slipring.ray.Loader`, summed over its workers: the ns spent waiting for Ray's blocks, and on all of fetching.
+    block_wait_ns: float = 0.0
+    block_ns: float = 0.0
 
 
 def verdict(sight, known=None):

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from slipring.monitor.report import Report
 
 # Of what `Dataset.stats()` says: the times in a batch's note, behind worker, rows and blocks.
-TIMES = ("In get RefBundles", "In ray.get()", "In batch creation", "In collate_fn")
+WAITS = ("In get RefBundles", "In ray.get()")  # for what other processes of Ray do
+TIMES = (*WAITS, "In batch creation", "In collate_fn")
 END_S = 5  # for an execution to be ended in good order, at the most
 
 
@@ -301,10 +302,16 @@ class Loader(StreamLoader):
         headroom, ranks
             As `slipring.Loader.report` has them.
         """
-        made = super().report(headroom=headroom, ranks=ranks)
-        made.waits = {name: ns / 1e9 for name, ns in zip(TIMES, self._times())}
-        made.waits["Total time user thread is blocked"] = made.stages["waited"].total_s
-        return made
+        made = super().report(headroom=headroom)
+        times = dict(zip(TIMES, self._times()))
+        waits = {name: ns / 1e9 for name, ns in times.items()}
+        waits["Total time user thread is blocked"] = made.stages["waited"].total_s
+        made.add_waits(
+            waits,
+            block_wait_ns=sum(times[name] for name in WAITS),
+            block_ns=sum(times.values()),
+        )
+        return made.gathered() if ranks else made  # after the verdict, which the other ranks get
 
     def data_stats(self) -> str:
         """Return what ``Dataset.stats()`` says of the latest execution, which is not this process's.
