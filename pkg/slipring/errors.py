@@ -178,9 +178,9 @@ class SlotsExhausted(SlipringError, RuntimeError):
 
 
 class SlotsHeld(SlotsExhausted):
-    """All slots are held (views in the consumer, arrays kept by worker code): nothing can be filled.
+    """All slots are held: by views in the consumer, computations on a device, or arrays that worker code keeps.
 
-    Drop batches, and the iteration can go on.
+    Drop batches, or wait until the device has finished its computations; then the iteration can go on.
 
     Attributes
     ----------

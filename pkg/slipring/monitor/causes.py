@@ -175,15 +175,17 @@ def _kept(f, known):
     # Not where the workers have all they need.
     if n <= f.n_workers + 2 or not (much or (n - held <= f.n_workers + 1 and f.busy < BUSY)):
         return None
-    text = f"The program keeps {held} batches, of {n} slots."
+    text = f"The program, or a computation on a device, keeps {held} batches, of {n} slots."
     if much:
         text = (
-            f"The program keeps batches: {copied:.0%} of all were copied, as few of the {n} slots were left."
+            f"The program, or a computation on a device, keeps batches: {copied:.0%} of all were copied, as few of "
+            f"the {n} slots were left."
         )
     return (
         "kept",
         text,
-        f"Let batches go (del batch, or keep copies of what is needed), or give Memory(slots={2 * n}).",
+        f"Let batches go (del batch, or keep copies of what is needed), or give Memory(slots={2 * n}). If no variable "
+        "keeps them, the device is behind the loop: wait for its computations (jax.block_until_ready).",
     )
 
 
