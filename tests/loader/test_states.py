@@ -16,6 +16,7 @@ from tests.support.states import check_state
 
 N, SIZE = 50, 4
 FORKED = Workers(start_method="fork")
+SPARSE = Workers(start_method="fork", snapshot_every_n_steps=5)
 
 
 def first_of_worker():
@@ -146,6 +147,10 @@ def plain(batch):
     return [plain(part) for part in batch] if isinstance(batch, (list, tuple)) else np.asarray(batch).tolist()
 
 
+def flat(lists):
+    return [*itertools.chain.from_iterable(lists)]
+
+
 def taken(batches, count=None):
     """So many batches as lists; an OSError in a batch's place as its text."""
     found = []
@@ -211,7 +216,7 @@ def test_out_of_order_exactly_the_other_batches_come(kind):
         with made(kind, num_workers=2, in_order=False) as loader:
             loader.load_state_dict(state)
             rest = taken(iter(loader))
-        assert sorted(sum(begun + rest, [])) == list(range(N))
+        assert sorted(flat(begun + rest)) == list(range(N))
 
 
 def test_a_resumed_pass_can_be_resumed_again_and_again():
@@ -331,7 +336,7 @@ def test_an_end_of_an_epoch_fits_any_loader():
     assert state["finished"] and state["epoch"] == 1
     with made("shuffled", batch_size=10) as loader:
         loader.load_state_dict(state)
-        assert sum(taken(iter(loader)), []) == sum(epochs[1], [])
+        assert flat(taken(iter(loader))) == flat(epochs[1])
 
 
 class Unsayable(Counting):
@@ -370,7 +375,7 @@ def test_a_dataset_that_asks_in_the_middle_of_a_batch_is_told_so():
     with loader:
         batches = iter(loader)
         next(batches)
-        with pytest.raises(RuntimeError, match="state_dict.. was called while this thread makes a batch"):
+        with pytest.raises(RuntimeError, match=r"state_dict\(\) was called while this thread makes a batch"):
             next(batches)
 
 
@@ -432,12 +437,12 @@ def test_other_ranks_divide_the_rest_of_an_iterable_dataset(ranks):
     for rank in range(2):
         with Loader(Divided(rank, 2), 3, num_workers=1, workers=FORKED) as loader:
             batches = iter(loader)
-            seen += sum(taken(batches, 2), [])
+            seen += flat(taken(batches, 2))
             states.append(loader.state_dict())
     for rank in range(ranks):
         with Loader(Divided(rank, ranks), 3, num_workers=2, workers=FORKED) as loader:
             loader.load_state_dict(states)
-            seen += sum(taken(iter(loader)), [])
+            seen += flat(taken(iter(loader)))
     assert sorted(seen) == list(range(40))
 
 
@@ -619,7 +624,7 @@ def test_a_state_behind_an_interrupted_next_is_refused():
             next(batches)
             with pytest.raises(Stop):
                 next(batches)
-            with pytest.raises(RuntimeError, match="Call next.. once more"):
+            with pytest.raises(RuntimeError, match=r"Call next\(\) once more"):
                 loader.state_dict()
             next(batches)
             assert loader.state_dict()["delivered"] == 2

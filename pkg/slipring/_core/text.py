@@ -106,9 +106,9 @@ FORKED = (
 def slots_held(slots: int, free: int) -> SlotsHeld:
     """Return the SlotsHeld where all slots are in use and only `free` of them can come back."""
     return SlotsHeld(
-        f"all {slots} slots are held ({slots - free} of them by batches you keep, or by worker "
-        "code that keeps arrays from slipring.empty), so no batch can be made; drop batches, raise slots "
-        f"(now {slots}), or use copy='auto'",
+        f"all {slots} slots are held ({slots - free} of them by batches you keep, by computations still running on a "
+        "device, or by worker code that keeps arrays from slipring.empty), so no batch can be made; drop batches, wait "
+        f"for the device (jax.block_until_ready), raise slots (now {slots}), or use copy='auto'",
         slots=slots,
         held=slots - free,
     )
