@@ -1,11 +1,13 @@
 """What every test gets: a watchdog that cannot be blocked, and a check that nothing was left behind."""
 
+import contextlib
 import faulthandler
 import gc
 import hashlib
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 import warnings
@@ -186,3 +188,21 @@ def make():
         yield loader
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A function that mounts a tmpfs of so many bytes and returns where."""
+    with contextlib.ExitStack() as stack:
+
+        def mount(size, name="small"):
+            place = tmp_path / name
+            place.mkdir()
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+            stack.callback(subprocess.run, ["umount", "-l", str(place)], check=True)
+            return str(place)
+
+        yield mount
