@@ -67,3 +67,9 @@ def serve():
     """Start a server with such faults; it ends with the test."""
     with contextlib.ExitStack() as servers:
         yield lambda folder, **options: servers.enter_context(Running(folder, **options))
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A folder for a disk cache, which does not exist yet."""
+    return tmp_path / "kept"

@@ -120,7 +120,6 @@ def test_headers_of_small_members_take_few_requests(tmp_path, serve):
 
 
 def test_with_a_disk_cache_a_shard_of_small_members_is_read_once_and_kept_once(tmp_path, serve):
-    pytest.importorskip("diskcache")
     (tmp_path / "served").mkdir()
     fill(tmp_path / "served" / "small.tar", 300, 20_000)
     size = os.path.getsize(tmp_path / "served" / "small.tar")
@@ -133,7 +132,7 @@ def test_with_a_disk_cache_a_shard_of_small_members_is_read_once_and_kept_once(t
     streamed = slipring.images.Tar(f"{server.url}/small.tar", storage=storage).in_order()
     assert [streamed.read(number) for number in range(300)] == [here.read(number) for number in range(300)]
     assert server.tells("requests")["bytes"] == size
-    kept = sum(path.stat().st_size for path in (tmp_path / "kept").rglob("*.val"))
+    kept = sum(path.stat().st_size for path in (tmp_path / "kept").rglob("*.entry"))
     assert size <= kept <= 1.01 * size
 
 

@@ -1,13 +1,10 @@
 """What a Storage takes and refuses, what it is for local files, and what it keeps on a disk here."""
 
-import contextlib
 import gc
 import os
 import pickle
-import sqlite3
 import subprocess
 import sys
-import time
 import weakref
 
 import numpy as np
@@ -26,7 +23,7 @@ def test_local_files_are_read_without_fsspec(folder):
         "import sys; from slipring import images; from slipring.arrow import TableDataset\n"
         f"images.Tar({str(folder / '0.tar')!r})[0]; TableDataset({str(folder / 'rows.parquet')!r})[0]\n"
         f"images.Folder({str(folder / 'classes')!r})[0]\n"
-        "print(sorted({'fsspec', 'aiohttp', 'diskcache'} & set(sys.modules)))"
+        "print(sorted({'fsspec', 'aiohttp', 'slipring.files.disk'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -196,12 +193,6 @@ def test_what_is_kept_says_no_password_and_who_has_another_one_finds_it(tmp_path
     assert data in written and b"-one" not in written
 
 
-@pytest.fixture
-def disk(tmp_path):
-    pytest.importorskip("diskcache")
-    return tmp_path / "kept"
-
-
 def rows(data, **options):
     with slipring.Loader(data, 8, **options) as loader:
         return [plain(batch) for batch in loader]
@@ -246,148 +237,8 @@ def test_several_processes_keep_together_to_the_budget_of_a_disk_cache(tmp_path,
     for _ in range(2):
         with slipring.Loader(dataset, 4, num_workers=2, workers=Workers(fetch_threads=2)) as loader:
             assert b"".join(batch.tobytes() for batch in loader) == data
-    used = sum(path.stat().st_size for path in disk.rglob("*.val"))
+    used = sum(path.stat().st_size for path in disk.rglob("*.entry"))
     assert 0 < used <= budget
-
-
-@pytest.mark.parametrize("damage", [b"", b"short", bytes(100_016)], ids=["empty", "short", "zeros"])
-def test_an_entry_that_is_damaged_is_read_from_afar_again(tmp_path, serve, disk, damage):
-    data = os.urandom(100_000)
-    (tmp_path / "served").mkdir()
-    (tmp_path / "served" / "bytes").write_bytes(data)
-    url = f"{serve(tmp_path / 'served').url}/bytes"
-    assert read_of(slipring.Storage(disk_cache=disk))(url, 0, 100_000) == data
-    (entry,) = disk.rglob("*.val")
-    entry.write_bytes(damage)
-    for _ in range(2):
-        assert read_of(slipring.Storage(disk_cache=disk))(url, 0, 100_000) == data
-    assert entry.exists() is False  # another one has taken its place
-
-
-def test_small_budgets_drop_what_has_lain_longest(disk):
-    from slipring.files.disk import DiskCache
-
-    kept = DiskCache(str(disk), 200_000)
-    for number in range(40):
-        kept.put(f"{number}", bytes([number]) * 10_000)
-    there = [number for number in range(40) if kept.get(f"{number}") is not None]
-    assert there and there == list(range(there[0], 40)) and there[0] > 0
-    assert kept.kept.volume() <= 200_000
-    kept.kept.close()
-
-
-WRITER = """
-import sys
-from slipring.files.disk import DiskCache
-
-cache = DiskCache(sys.argv[1], 1 << 30)
-print("open", flush=True)
-sys.stdin.readline()
-cache.put("x", bytes(1 << 20))
-"""
-
-
-def killed_writer(disk):
-    """Have a process killed that has written a file, and waits to write its row; return the file."""
-    before = set(disk.rglob("*.val"))
-    command = [sys.executable, "-c", WRITER, str(disk)]
-    database = sqlite3.connect(disk / "cache.db", isolation_level=None)
-    with (
-        contextlib.closing(database),
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer,
-    ):
-        assert writer.stdout.readline() == b"open\n"
-        database.execute("BEGIN IMMEDIATE")
-        writer.stdin.write(b"\n")
-        writer.stdin.flush()
-        while not any(path.stat().st_size > 1 << 20 for path in set(disk.rglob("*.val")) - before):
-            assert writer.poll() is None
-            time.sleep(0.01)
-        writer.kill()
-        writer.wait()
-        database.execute("ROLLBACK")
-    (left,) = set(disk.rglob("*.val")) - before
-    return left
-
-
-def test_what_killed_writers_have_left_is_removed_when_it_is_old_and_in_no_row(disk):
-    from slipring.files.disk import DiskCache
-
-    def opened():
-        cache = DiskCache(str(disk), 1 << 30)
-        cache.kept.close()
-        return set(disk.rglob("*.val"))
-
-    cache = DiskCache(str(disk), 1 << 30)
-    for number in range(3):
-        cache.put(f"{number}", bytes([number]) * 10_000)
-    cache.kept.close()
-    entries = set(disk.rglob("*.val"))
-    old, young = killed_writer(disk), killed_writer(disk)
-    for path in (old, *entries):
-        os.utime(path, (1, 1))
-    assert opened() == {old, young, *entries}  # it was looked for not long ago
-    os.utime(disk / "swept", (1, 1))
-    assert opened() == {young, *entries}
-    cache = DiskCache(str(disk), 1 << 30)
-    assert cache.get("2") == bytes([2]) * 10_000
-    cache.kept.close()
-
-
-def test_what_other_caches_keep_in_folders_below_stays(disk):
-    import diskcache
-
-    from slipring.files.disk import DiskCache
-
-    DiskCache(str(disk), 1 << 30).kept.close()
-    others = [disk / "theirs", disk / "ab", disk / "ab" / "cd", disk / "ab" / "cd" / "ef"]
-    for folder in others:
-        with diskcache.Cache(str(folder)) as other:
-            other.set("name", bytes(100_000))
-    with diskcache.FanoutCache(str(disk / "12"), shards=2) as shards:
-        shards.set("name", bytes(100_000))
-    (disk / "ab" / "cd" / "mine.val").write_bytes(b"no name of diskcache's")
-    theirs = set(disk.rglob("*.val"))
-    assert len(theirs) == len(others) + 2
-    (inside,) = (disk / "theirs").rglob("*.val")
-    (disk / "ff").symlink_to(inside.parent.parent)
-    left = disk / "01" / "23" / f"{'0' * 28}.val"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"of a writer that was killed")
-    for path in (left, disk / "swept", *theirs):
-        os.utime(path, (1, 1))
-    DiskCache(str(disk), 1 << 30).kept.close()
-    assert not left.exists() and all(path.exists() for path in theirs)
-
-
-def test_a_folder_with_a_variable_in_its_name_is_tidied_where_it_is(disk, monkeypatch):
-    from slipring.files.disk import DiskCache
-
-    monkeypatch.setenv("SCRATCH", str(disk))
-    DiskCache("$SCRATCH/kept", 1 << 30).kept.close()
-    left = disk / "kept" / "01" / "23" / f"{'0' * 28}.val"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"of a writer that was killed")
-    for path in (left, disk / "kept" / "swept"):
-        os.utime(path, (1, 1))
-    cache = DiskCache("$SCRATCH/kept", 1 << 30)
-    cache.put("name", b"bytes")
-    assert cache.get("name") == b"bytes" and not left.exists()
-    cache.kept.close()
-
-
-def test_a_folder_that_cannot_be_tidied_keeps_on(disk, caplog):
-    from slipring.files.disk import DiskCache
-
-    (disk / "swept").mkdir(parents=True)
-    os.utime(disk / "swept", (1, 1))
-    for _ in range(2):
-        cache = DiskCache(str(disk), 1 << 30)
-        cache.put("name", b"bytes")
-        assert cache.get("name") == b"bytes"
-        cache.kept.close()
-    (said,) = caplog.messages
-    assert "killed processes have left" in said and "IsADirectoryError" in said
 
 
 def test_a_file_that_has_grown_is_read_anew_where_the_server_tells_no_tag(tmp_path, serve, disk):
@@ -406,25 +257,3 @@ def test_a_disk_cache_that_does_not_work_costs_no_sample(folder, server, disk, c
     storage = slipring.Storage(disk_cache=disk)
     assert rows(source("Tar", server.url, storage=storage)) == rows(source("Tar", folder))
     assert "does not work" in caplog.text
-
-
-def test_a_pickle_that_somebody_put_into_the_folder_is_not_loaded(disk, tmp_path):
-    import diskcache
-
-    from slipring.files.disk import DiskCache
-
-    with diskcache.Cache(str(disk)) as foreign:
-        foreign.set("name", Evil(tmp_path / "harm"))
-    kept = DiskCache(str(disk), 1 << 20)
-    assert kept.get("name") is None and not (tmp_path / "harm").exists()
-    kept.kept.close()
-
-
-class Evil:
-    """Writes a file when its pickle is read."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")

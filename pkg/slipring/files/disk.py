@@ -1,137 +1,168 @@
-"""A disk cache for remote reads, within a budget; diskcache evicts the entries that have lain there longest."""
+"""A disk cache of remote reads: one file per entry, within a budget for all processes that share the folder."""
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import logging
 import os
 import re
-import sqlite3
 import time
 from pathlib import Path
 
-try:
-    import diskcache
-except ModuleNotFoundError as error:
-    if error.name != "diskcache":
-        raise
-    raise ModuleNotFoundError(
-        "disk_cache= needs diskcache: pip install 'slipring[remote]'", name="diskcache"
-    ) from None
+from slipring._core._ring import in_a_handler
 
-SUM = 16  # bytes of a digest, before what it is of
-OLD_S = 3600  # a file is written, and gets its row, in seconds
-SWEPT = "swept"  # a file that is touched when files of killed writers are removed
-EVERY_S = 86_400  # so seldom, since a million files take a minute
-_TWO_DIGITS, _VALUE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{28}\.val")  # diskcache's names
-_FAILURES = (OSError, sqlite3.Error, diskcache.Timeout)
-
-
-def digest(data):
-    """Return a digest of `SUM` bytes."""
-    return hashlib.blake2b(data, digest_size=SUM).digest()
-
-
-class _OnlyBytes(diskcache.Disk):
-    """A `diskcache.Disk` that reads no pickle: whoever may write to the folder cannot make a program run code."""
-
-    def fetch(self, mode, filename, value, read):
-        if mode not in (diskcache.core.MODE_RAW, diskcache.core.MODE_BINARY):
-            raise OSError(f"an entry is no bytes (mode {mode}): another program has written here")
-        return super().fetch(mode, filename, value, read)
+DIGEST = 16  # bytes of the digest at the beginning of each entry
+LOW_WATER = 0.9  # the share of the budget that a sweep leaves, so that few calls of put() need a sweep
+LOCK_S = 0.5  # to wait for the lock, which is held for microseconds, except during a sweep
+TOTAL = "slipring.total"  # the file that is locked; it contains the size of all entries and temporary files
+_TEMPORARY = re.compile(r"slipring-[0-9a-f]{32}\.part")
+_SUBFOLDER, _ENTRY = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{32}\.entry")
 
 
 class DiskCache:
-    """Bytes by name, in a folder that any number of processes share; `budget` limits all bytes that lie there.
+    """Bytes by name, in a folder that any number of processes share; `budget` limits the size of all entries.
 
-    If the disk is full or gone, reads become slower and no sample is lost: the logger "slipring" says it once.
+    A failure of the cache makes reads slower, but no read fails. The logger "slipring" reports it once per process.
     """
 
     def __init__(self, folder, budget):
-        self.folder = folder
-        # Keys are str and values bytes: diskcache keeps both as they are.
-        try:
-            self.kept = diskcache.Cache(
-                folder, disk=_OnlyBytes, size_limit=budget, disk_min_file_size=1 << 12
-            )
-        except _FAILURES as error:
-            self._say(error)
-            self.kept = None
-            return
-        try:
-            self._sweep()
-        except _FAILURES as error:
-            self._say(error, "works, but what killed processes have left there stays")
+        self.folder, self.budget = folder, budget
+        with self._failures_logged():
+            os.makedirs(folder, exist_ok=True)
+            with self._locked() as total:
+                if total is not None:
+                    self._remove_abandoned()
 
     def get(self, name):
         """Return the bytes, or None."""
-        if self.kept is None:
-            return None
-        try:
-            data = self.kept.get(name)
-        except _FAILURES as error:
-            self._say(error)
-            return None
-        if not isinstance(data, bytes):
-            return None
-        kept = memoryview(data)[SUM:]  # a file may have survived a loss of power in part
-        return bytes(kept) if digest(kept) == data[:SUM] else None
+        with (
+            self._failures_logged(),
+            contextlib.suppress(FileNotFoundError),
+            open(self._path_of(name), "rb", buffering=0) as file,
+        ):
+            begin, data = file.read(DIGEST), file.read()
+            if begin == _digest(name, data):
+                with contextlib.suppress(OSError):  # the folder may be read-only
+                    os.utime(file.fileno())
+                return data
+        return None
 
     def put(self, name, data):
-        """Store these bytes, and evict the oldest entries until the budget holds."""
-        if self.kept is None:
-            return
+        """Store these bytes. If the budget would be exceeded, first remove the least recently used entries."""
+        size = DIGEST + len(data)
+        if size <= self.budget:
+            with self._failures_logged():
+                self._store(name, data, size)
+
+    def _store(self, name, data, size):
+        path = self._path_of(name)
+        temporary = Path(self.folder, f"slipring-{os.urandom(16).hex()}.part")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            with self._locked() as total:
+                if total is None:
+                    return
+                text = os.pread(total, 21, 0)
+                # If the total is damaged, a sweep counts again.
+                used = int(text) if re.fullmatch(rb"\d{20}", text) else self.budget
+                if used + size > self.budget:
+                    used = self._sweep(int(LOW_WATER * self.budget) - size)
+                if used + size > self.budget:  # the files that others are writing need it
+                    return
+                # Before the file is created: after a kill the total may be too large, but never too small.
+                os.pwrite(total, b"%020d" % (used + size), 0)
+                file = stack.enter_context(open(temporary, "xb", buffering=0))
+                stack.callback(temporary.unlink, missing_ok=True)
+                # A sweep counts the length of a locked temporary file. It removes the others: their writers are dead.
+                _try_lock(file)
+                file.truncate(size)
+            for part in (_digest(name, data), data):
+                left = memoryview(part)
+                while left:
+                    left = left[file.write(left) :]
+            os.rename(temporary, path)
+
+    def _sweep(self, limit):
+        """Remove the least recently used entries until at most `limit` bytes are left; return how many are left."""
+        # In this order, a temporary file that is renamed meanwhile may be counted twice, but is never missed.
+        used = self._remove_abandoned()
+        entries = sorted(self._entries())
+        used += sum(size for _, size, _ in entries)
+        for _, size, path in entries:
+            if used <= limit:
+                break
+            Path(path).unlink(missing_ok=True)
+            used -= size
+        return used
+
+    def _remove_abandoned(self):
+        """Remove the temporary files of dead writers; return the size of the other temporary files."""
+        used = 0
+        for found in os.scandir(self.folder):
+            if _TEMPORARY.fullmatch(found.name):
+                with contextlib.suppress(FileNotFoundError), open(found.path, "rb") as file:
+                    if _try_lock(file):
+                        os.unlink(found.path)
+                    else:
+                        used += os.fstat(file.fileno()).st_size
+        return used
+
+    def _entries(self):
+        """Yield (time of the last use, size, path) of each entry. All other files belong to other programs."""
+        for folder in os.scandir(self.folder):
+            if _SUBFOLDER.fullmatch(folder.name) and folder.is_dir():
+                for file in os.scandir(folder.path):
+                    if _ENTRY.fullmatch(file.name) and file.name.startswith(folder.name):
+                        stat = file.stat(follow_symlinks=False)
+                        yield stat.st_mtime_ns, stat.st_size, file.path
+
+    def _path_of(self, name):
+        hashed = _hash(name).hex()
+        return os.path.join(self.folder, hashed[:2], f"{hashed}.entry")
+
+    @contextlib.contextmanager
+    def _locked(self):
+        """Lock `TOTAL` and give its descriptor, or None if somebody else keeps it locked."""
+        fd = os.open(os.path.join(self.folder, TOTAL), os.O_RDWR | os.O_CREAT, 0o666)
+        with os.fdopen(fd, "r+b", buffering=0):
+            end = time.monotonic() + LOCK_S
+            while not (locked := _try_lock(fd)) and time.monotonic() < end:
+                time.sleep(0.001)
+            try:
+                yield fd if locked else None
+            finally:
+                fcntl.flock(fd, fcntl.LOCK_UN)  # a process that was forked meanwhile keeps the file open
+
+    @contextlib.contextmanager
+    def _failures_logged(self):
         try:
-            self.kept.set(name, digest(data) + data)
-            if self.kept.volume() > self.kept.size_limit:  # set() itself drops ten at most
-                self.kept.cull()
-        except _FAILURES as error:
-            self._say(error)
-
-    def _sweep(self):
-        """Remove files of writers that were killed: no row names them, and no budget counts them.
-
-        diskcache's own check locks the database while it looks at all files, and also removes files that are just
-        being written.
-        """
-        root, now = self.kept.directory, time.time()  # where ~ and $VAR are expanded
-        swept = os.path.join(root, SWEPT)
-        if os.path.exists(swept) and now - os.path.getmtime(swept) < EVERY_S:
-            return
-        with open(swept, "a"):
-            os.utime(swept)
-        old = set()
-        for name in _values(root):
-            with contextlib.suppress(FileNotFoundError):  # it has been evicted meanwhile
-                if now - os.path.getmtime(os.path.join(root, name)) > OLD_S:
-                    old.add(name)
-        database = Path(root, diskcache.core.DBNAME).as_uri()
-        with contextlib.closing(sqlite3.connect(f"{database}?mode=ro", uri=True, timeout=60)) as rows:
-            for (name,) in rows.execute("SELECT filename FROM Cache WHERE filename IS NOT NULL"):
-                old.discard(name)
-        for name in old:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(root, name))
-
-    def _say(self, error, what="does not work, what it lacks is read from afar"):
-        _say(self.folder, what, type(error).__name__, str(error), os.getpid())
+            yield
+        except OSError as error:
+            if in_a_handler(error):
+                raise
+            # str(error) may contain the name of a temporary file, so each text would be a new one.
+            _log(self.folder, type(error).__name__, error.strerror or str(error), os.getpid())
 
 
-def _values(root):
-    """Return the names of files below `root` that are named as diskcache names the values of this very folder.
+def _hash(name):
+    return hashlib.blake2b(name.encode(), digest_size=DIGEST).digest()
 
-    All other files belong to somebody else: a cache in a folder below has its rows elsewhere.
-    """
-    names = []
-    for folder, below, files in os.walk(root):
-        at = os.path.relpath(folder, root)
-        deep = 0 if at == os.curdir else at.count(os.sep) + 1
-        below[:] = [name for name in below if deep < 2 and _TWO_DIGITS.fullmatch(name)]
-        if deep == 2:
-            names += [os.path.join(at, name) for name in files if _VALUE.fullmatch(name)]
-    return names
+
+def _digest(name, data):
+    """Return a digest of the name and the bytes: it shows an entry that was cut, changed or renamed."""
+    return hashlib.blake2b(data, digest_size=DIGEST, key=_hash(name)).digest()
+
+
+def _try_lock(file):
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @functools.cache
-def _say(folder, what, kind, reason, pid):
-    logging.getLogger("slipring").warning("the disk cache in %s %s: %s: %s", folder, what, kind, reason)
+def _log(folder, kind, reason, pid):
+    text = "the disk cache in %s does not work (%s: %s); reads that it cannot serve go to the remote storage"
+    logging.getLogger("slipring").warning(text, folder, kind, reason)

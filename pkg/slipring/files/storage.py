@@ -44,14 +44,14 @@ class Storage:
     attempt_timeout : float
         Seconds for one attempt.
     disk_cache : path, optional
-        A folder where what was read is kept, for all processes of this machine. It needs ``diskcache``.
+        A folder that keeps the ranges that were read, for all processes of this machine.
     disk_cache_bytes : int or str
-        Budget of that folder. What has lain there longest goes first.
+        Budget of that folder. If it would be exceeded, the least recently used ranges are removed first.
 
     Raises
     ------
     ModuleNotFoundError
-        fsspec, its part for a URL, or diskcache is not installed; at the first read of such a URL.
+        fsspec, or its part for a URL, is not installed; at the first read of such a URL.
 
     Examples
     --------
