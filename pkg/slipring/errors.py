@@ -312,6 +312,14 @@ def state_in_a_step() -> RuntimeError:
     )
 
 
+def closed_in_a_step() -> RuntimeError:
+    """Return the exception for a request for the state of an iteration that was closed within `next`."""
+    return RuntimeError(
+        "state_dict() of an iteration that was closed while a batch was being made in this process: its Stateful "
+        "dataset could not say where it was"
+    )
+
+
 def state_half_made() -> RuntimeError:
     """Return the exception for a request for a state after a signal handler has interrupted `next`."""
     return RuntimeError(

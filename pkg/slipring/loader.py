@@ -377,8 +377,10 @@ class Loader(LoaderMethods, Generic[_Batch]):
         iterator = newest.iterator()
         if iterator is not None:
             iterator.ask_state()
-        position = newest.position.copy()
-        more = {} if newest.source is None else newest.source.state(position)
+        if newest.source is None:
+            position, more = newest.position.copy(), {}
+        else:
+            position, more = newest.source.state()
         if isinstance(sampler := described.source, BatchSampler):
             more = {"sampler_iterator": (sampler.state_at(position.delivered),)}
         return core.built(

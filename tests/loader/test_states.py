@@ -5,6 +5,7 @@ import json
 import pickle
 import random
 import signal
+import threading
 import warnings
 
 import numpy as np
@@ -302,7 +303,7 @@ def test_a_closed_loader_still_says_where_it_was_and_loads_nothing():
         ),
         ({"shuffle": True}, {}, ValueError, "order=shuffled, 50 samples.*has order=ascending"),
         ({"shuffle": True}, {"shuffle": True, "dataset": range(49)}, ValueError, "50 samples.*49 samples"),
-        ({"dataset": Counting()}, {}, ValueError, "of a iterable dataset.*is a map dataset"),
+        ({"dataset": Counting()}, {}, ValueError, "of kind 'iterable'.*of kind 'map'"),
         ({"dataset": Counting(), "num_workers": 2}, {"dataset": Counting()}, AssertionError, "num_workers=2"),
         ({}, {"dataset": range(9)}, ValueError, "5 batches.*ends after 3"),
     ],
@@ -639,3 +640,46 @@ def test_a_state_has_no_generators_of_workers_that_may_be_replaced():
         next(batches)
         state = check_state(loader.state_dict())
     assert state["workers"][0]["states"].keys() == {"dataset"}
+
+
+class Failing:
+    def __iter__(self):
+        yield from range(10)
+        raise LookupError("no more indices")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_pass_that_its_sampler_has_broken_off_is_not_finished(num_workers):
+    with Loader(range(N), SIZE, sampler=Failing(), num_workers=num_workers, workers=FORKED) as loader:
+        batches = iter(loader)
+        assert taken(batches, 2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        with pytest.raises(LookupError):
+            next(batches)
+        state = check_state(loader.state_dict())
+        assert not state["finished"] and state["delivered"] == 2
+
+
+def test_a_loader_is_closed_while_another_thread_makes_a_batch_in_this_process():
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Waiting(Counting):
+        def __iter__(self):
+            for sample in super().__iter__():
+                if sample == 6:
+                    begun.set()
+                    go_on.wait(20)
+                yield sample
+
+    loader = Loader(Waiting(), SIZE)
+    batches = iter(loader)
+    next(batches)
+    thread = threading.Thread(target=lambda: taken(batches, 1), daemon=True)
+    thread.start()
+    assert begun.wait(20)
+    loader.close()
+    assert not go_on.is_set()
+    with pytest.raises(RuntimeError, match="was closed while a batch was being made"):
+        loader.state_dict()
+    go_on.set()
+    thread.join(20)
+    assert not thread.is_alive()

@@ -293,9 +293,9 @@ def test_a_resume_goes_on_behind_a_batch_that_failed(make, num_workers):
     assert lists(resumed) == [[12, 13, 14, 15], [16, 17, 18, 19]]
 
 
-@pytest.mark.parametrize("state", [{"a": 1}, {"slipring": 1, "kind": "map"}])
+@pytest.mark.parametrize("state", [{"a": 1}, {"slipring": 99, "kind": "map"}])
 def test_what_is_no_state_is_refused(make, state):
-    with pytest.raises(ValueError, match=r"no state of slipring\.torch\.DataLoader"):
+    with pytest.raises(ValueError, match="no state of a slipring loader"):
         make(range(4)).load_state_dict(state)
 
 
@@ -306,7 +306,7 @@ def test_what_is_no_dict_is_refused(make, state):
 
 
 def test_a_state_of_the_other_kind_of_dataset_is_refused(make):
-    with pytest.raises(ValueError, match="of a map dataset, the loader's is a stream dataset"):
+    with pytest.raises(ValueError, match="of kind 'map', the loader's dataset is of kind 'iterable'"):
         make(Plain()).load_state_dict(make(range(4)).state_dict())
 
 

@@ -18,7 +18,7 @@ from slipring._core import error_record
 from slipring._core._codec import COPY
 from slipring._core.deaths import log_replay
 from slipring._core.engine import exiting, stay_if_exiting
-from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsHeld, reentered, state_in_a_step
+from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsHeld, closed_in_a_step, reentered, state_in_a_step
 from slipring._core.text import slots_held, timed_out
 
 include "_iteration_progress.pxi"
@@ -330,7 +330,7 @@ cdef class LoaderIterator:
     def finish(self):
         """End after everything has been delivered; raise the sampler's exception if it raised one."""
         self.last_error, self.plan_error = self.plan_error, None
-        self.position.finished = True
+        self.position.finished = self.last_error is None
         if self.tuner is not None:
             self.tuner.end(clock())
         self.close()
@@ -643,8 +643,10 @@ cdef class LoaderIterator:
         return 0
 
     cdef int keep_state(self) except -1:
-        """Ask for the state at the end, for later requests; an exception is raised by them."""
+        """Ask for the state at the end, for later requests; an exception is raised by them. It does not wait."""
         try:
+            if self.lock.holder != 0:
+                raise closed_in_a_step()
             self.ask_state()
         except Exception as error:
             (<WorkerPosition> self.position.workers[0]).put(error.with_traceback(None), 0)

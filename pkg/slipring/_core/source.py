@@ -327,13 +327,14 @@ class SamplerSource:
 
     # ---- the place
 
-    def state(self, position):
-        """Return this source's part of the state at a `Position` of its iteration."""
+    def state(self):
+        """Return (a copy of the iteration's `Position`, this source's part of the state there)."""
         with self.making.at_rest():
+            position = self.position.copy()
             self.low_water = position.delivered
             if self.resume is None and self.cut_off is None and self.is_stateful is None:
                 self.open()
-            return self._samplers()
+            return position, self._samplers()
 
     def close(self):
         """Nothing to end: the sampler is this process's."""

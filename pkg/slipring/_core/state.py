@@ -161,7 +161,7 @@ def checked(loader, state):
         )
     kind, state = start["kind"], whole(state)
     if state["kind"] != kind:
-        raise ValueError(f"the state is of a {state['kind']} dataset, the loader's is a {kind} dataset")
+        raise ValueError(f"the state is of kind {state['kind']!r}, the loader's dataset is of kind {kind!r}")
     state = reshard.moved(loader, state)
     if not state["finished"]:
         _check_counts(loader, state, start)
