@@ -35,7 +35,7 @@ NOTICED = {
 }
 
 # The parts of the tree that a mutant of the loaders needs, and those for compiling a Cython module again.
-PYTHON_PARTS = ["pkg", "tests", "pyproject.toml"]
+PYTHON_PARTS = ["pkg", "tests", "pyproject.toml", "docs/state.schema.json"]
 CYTHON_PARTS = ["csrc", "setup.py", "README.md", f"build/{os.environ.get('SLIPRING_BUILD', 'release')}"]
 
 

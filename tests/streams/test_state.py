@@ -154,15 +154,15 @@ def test_a_resumed_sampler_holds_for_one_pass_too():
 
     whole = [list(epoch) for epoch in (sampler(), sampler())]
     assert whole[0] == whole[1]
-    state = sampler()
-    next(iter(state))
-    state = state.state_after(1)
+    begun = iter(sampler())
+    next(begun)
+    state = begun.state_dict()
     again = sampler()
-    again.resume(state)
+    again.load_state_dict(state)
     assert list(again) == whole[0][1:]
     again.set_epoch(0)
     assert list(again) == whole[0]
-    again.resume(state)
+    again.load_state_dict(state)
     again.set_epoch(1)
     list(again)
     again.set_epoch(0)
