@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import multiprocessing
 import pickle
 import random
 import signal
@@ -73,6 +74,11 @@ class Backwards:
 
     def load_state_dict(self, state):
         self.i = state["i"]
+
+
+class Forwards(Backwards):
+    def __iter__(self):
+        return (self.n - 1 - i for i in super(Forwards, self).__iter__())
 
 
 class Read:
@@ -218,6 +224,46 @@ def test_out_of_order_exactly_the_other_batches_come(kind):
             loader.load_state_dict(state)
             rest = taken(iter(loader))
         assert sorted(flat(begun + rest)) == list(range(N))
+
+
+class Held:
+    """Numbers, of which one of the second batch comes only when the tenth batch has been read."""
+
+    def __init__(self):
+        self.read = multiprocessing.get_context("fork").Event()
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        if i == SIZE:
+            assert self.read.wait(30)
+        if i == 9 * SIZE:
+            self.read.set()
+        return i
+
+
+@pytest.mark.parametrize("order", ["own", "batch sampler", "stateful sampler"])
+def test_batches_that_were_delivered_before_their_turn_do_not_come_again(order):
+    def loader():
+        orders = {
+            "own": {"batch_size": SIZE},
+            "batch sampler": {"batch_sampler": BatchSampler(N, SIZE)},
+            "stateful sampler": {"batch_size": SIZE, "sampler": Forwards(N)},
+        }
+        return Loader(held, num_workers=3, in_order=False, workers=FORKED, **orders[order])
+
+    held = Held()
+    with loader() as one:
+        batches = iter(one)
+        begun = taken(batches, 3)
+        state = json.loads(json.dumps(check_state(one.state_dict())))
+    assert state["delivered"] == 1 and len(state["beyond"]) == 2
+    held.read.set()
+    with loader() as other:
+        other.load_state_dict(state)
+        rest = taken(iter(other))
+    assert sorted(flat(begun + rest)) == list(range(N))
 
 
 def test_a_resumed_pass_can_be_resumed_again_and_again():
