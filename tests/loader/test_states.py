@@ -78,7 +78,7 @@ class Backwards:
 
 class Forwards(Backwards):
     def __iter__(self):
-        return (self.n - 1 - i for i in super(Forwards, self).__iter__())
+        return map((self.n - 1).__sub__, super().__iter__())
 
 
 class Read:
@@ -258,8 +258,8 @@ def test_batches_that_were_delivered_before_their_turn_do_not_come_again(order):
         batches = iter(one)
         begun = taken(batches, 3)
         state = json.loads(json.dumps(check_state(one.state_dict())))
+        held.read.set()  # a worker that is killed while it waits would keep the event's lock
     assert state["delivered"] == 1 and len(state["beyond"]) == 2
-    held.read.set()
     with loader() as other:
         other.load_state_dict(state)
         rest = taken(iter(other))
@@ -729,3 +729,61 @@ def test_a_loader_is_closed_while_another_thread_makes_a_batch_in_this_process()
     go_on.set()
     thread.join(20)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_state_of_an_iterator_that_is_gone_is_that_of_its_last_batch(num_workers):
+    with made("stateful-iterable", num_workers=num_workers) as loader:
+        whole = taken(iter(loader))
+    with made("stateful-iterable", num_workers=num_workers) as loader:
+        batches = iter(loader)
+        begun = taken(batches, 3)
+        del batches
+        state = loader.state_dict()
+    with made("stateful-iterable", num_workers=num_workers) as loader:
+        loader.load_state_dict(state)
+        assert begun + taken(iter(loader)) == whole
+
+
+class Loud:
+    """Raises a signal when it is unpickled."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        if self.number == 5:
+            signal.raise_signal(signal.SIGUSR1)
+
+
+class Loudly:
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return Loud(i)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_whose_delivery_was_interrupted_comes_with_the_next_call(num_workers):
+    interrupted = []
+
+    def handler(*_):
+        if not interrupted:
+            interrupted.append(True)
+            raise Stop
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with Loader(Loudly(), SIZE, collate_fn=list, num_workers=num_workers, workers=FORKED) as loader:
+            batches = iter(loader)
+            next(batches)
+            with pytest.raises(Stop):
+                next(batches)
+            assert loader.state_dict()["delivered"] == 1
+            assert [loud.number for loud in next(batches)] == [4, 5, 6, 7]
+            assert loader.state_dict()["delivered"] == 2
+            assert [loud.number for loud in next(batches)] == [8, 9, 10, 11]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
