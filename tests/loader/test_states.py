@@ -719,7 +719,12 @@ def test_a_loader_is_closed_while_another_thread_makes_a_batch_in_this_process()
     loader = Loader(Waiting(), SIZE)
     batches = iter(loader)
     next(batches)
-    thread = threading.Thread(target=lambda: taken(batches, 1), daemon=True)
+
+    def read():
+        with pytest.raises(slipring.errors.Closed):
+            next(batches)
+
+    thread = threading.Thread(target=read, daemon=True)
     thread.start()
     assert begun.wait(20)
     loader.close()
