@@ -382,7 +382,7 @@ class Loader(LoaderMethods, Generic[_Batch]):
         else:
             position, more = newest.source.state()
         if isinstance(sampler := described.source, BatchSampler):
-            more = {"sampler_iterator": (sampler.state_at(position.delivered),)}
+            more = {"sampler_iterator": (sampler._state_at(position.delivered),)}
         return core.built(
             described, position, epoch=epoch if position.finished else newest.epoch, seed=self.seed, **more
         )

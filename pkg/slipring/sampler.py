@@ -190,7 +190,7 @@ class BatchSampler:
         self._resumed = self._checked(state)
         self.epoch, self.seed = self._resumed[0], int(state["seed"])
 
-    def state_at(self, delivered):
+    def _state_at(self, delivered):
         """Return the state of the newest pass after so many batches of the epoch, as `place_of` counts them."""
         epoch, beginning = self._beginning
         step = self.batch_size * self.world_size

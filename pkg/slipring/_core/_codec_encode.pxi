@@ -18,8 +18,8 @@ from libc.stdlib cimport free as give_back
 from libc.string cimport memcpy, memset
 
 from slipring._core._ring cimport (
-    SET_APART, WITH_STATE, SR_BATCH, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS, Fill, Room,
-    sr_leaf, sr_result,
+    SET_APART, SR_BATCH, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS, WITH_STATE,
+    Fill, Room, sr_leaf, sr_result,
 )
 
 cdef extern from "<stdlib.h>" nogil:

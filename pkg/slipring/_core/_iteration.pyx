@@ -9,8 +9,8 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from slipring._core._ring cimport (
-    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, Lease, Pickled, Ring, Slices,
-    clock, forget_handlers, raised_by_a_handler, sr_result, take,
+    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, Pickled, Ring, Slices, clock,
+    forget_handlers, raised_by_a_handler, sr_result, take,
 )
 from slipring._core._codec cimport state_in, unpack
 
@@ -535,8 +535,8 @@ cdef class LoaderIterator:
     def state_for(self, number):
         """Return from where a dead worker's replacement continues: see `Worker.inherited`.
 
-        That is the newest state that the worker has published in this iteration, delivered or not. The replacement reads
-        the later samples again.
+        That is the newest state that the worker has published in this iteration, delivered or not. The replacement
+        reads the later samples again.
         """
         cdef WorkerPosition worker = <WorkerPosition> self.position.workers[number]
         cdef Task task
