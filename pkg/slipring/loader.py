@@ -100,7 +100,7 @@ class Loader(LoaderMethods, Generic[_Batch]):
     is_stream: bool
     seed: int
 
-    _keeps_states = True  # what workers' datasets say of their place travels with the batches
+    _keeps_states = True  # the states of workers' datasets travel with the batches
 
     # An adapter's own worker, and what makes an exception of a worker's record: see `Job`, `LoaderIterator`.
     _worker_class, _rebuild = None, staticmethod(error_record.rebuild)

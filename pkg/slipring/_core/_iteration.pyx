@@ -171,8 +171,7 @@ cdef class LoaderIterator:
                 self.finish()
             if self.eager:
                 self.dispatch(False)
-            # The last place where a signal's handler can raise: from here on nothing of Python's runs until the batch
-            # is with who has asked for it.
+            # The last place where a signal handler can raise: no Python code runs until the caller has the batch.
             PyErr_CheckSignals()
             kind = task.kind
             value = self.commit(task)
@@ -195,7 +194,7 @@ cdef class LoaderIterator:
             if slot < 0:
                 return None
             task = <Task> self.tasks.by_slot[slot]
-            # From here on nothing of Python's runs until the lease is where the next call finds it.
+            # No Python code runs until the lease is stored where the next call finds it.
             task.lease = take(self.ring, SR_CONSUMER, slot)
             self.tasks.remove(slot)
             self.received = task
@@ -209,16 +208,13 @@ cdef class LoaderIterator:
         except Exception as error:
             if raised_by_a_handler(error):
                 raise
-            task.value, task.kind = error, SR_ERROR  # this comes in place of what cannot be made
+            task.value, task.kind = error, SR_ERROR  # the exception takes the place of a batch that cannot be made
             return task
         task.value, task.kind = value, task.lease.result.kind
         return task
 
     cdef object commit(self, Task task):
-        """Deliver a task that was received: it leaves flight, and the position moves. No Python code runs before that.
-
-        Return its value.
-        """
+        """Move the position, and return the value of a received task. No Python code runs before the position moves."""
         self.position.add(task)
         self.received, self.last = None, task
         if self.streams is not None:
@@ -616,7 +612,9 @@ cdef class LoaderIterator:
             self.lock.release(before)
 
     def ask_state(self):
-        """Have what the dataset and its iterator say of their place in the position; workers say it with each batch.
+        """Without workers: ask the dataset and its iterator where they are, and store the answer in the position.
+
+        Workers send theirs with the batches.
 
         Raise RuntimeError if this thread is making a batch, or if a batch is half made.
         """
@@ -643,7 +641,7 @@ cdef class LoaderIterator:
         return 0
 
     cdef int keep_state(self) except -1:
-        """Ask for the state at the end, for later requests; an exception is raised by them. It does not wait."""
+        """Store the state before the iteration ends, without waiting. `state_dict` raises what kept it from that."""
         try:
             if self.lock.holder != 0:
                 raise closed_in_a_step()

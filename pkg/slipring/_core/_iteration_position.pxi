@@ -1,4 +1,4 @@
-# Part of _iteration.pyx: the position of a pass. `Iteration.commit` alone changes it.
+# Part of _iteration.pyx: the position of a pass. `LoaderIterator.commit` alone moves it.
 
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
@@ -17,9 +17,9 @@ cdef class WorkerPosition:
         What the worker's dataset and iterator reported last: bytes as the worker sent them, or what was loaded; None:
         nothing.
     since : int
-        How many of `batches` came after `state`.
+        How many of `batches` were delivered after `state`.
     again : list
-        The same for a map dataset, whose worker must read again: [sequence number, indices] of each.
+        [sequence number, indices] of each of these batches, for a map dataset whose worker must read them again.
     at : int
         Batches of this iteration up to `state`; -1: the state is of an earlier one.
     before : bool
@@ -33,7 +33,7 @@ cdef class WorkerPosition:
         self.at = -1
 
     def copy(self):
-        """Return another one that does not change."""
+        """Return a copy, which does not change."""
         return WorkerPosition(self.batches, self.state, self.since, self.again, self.before)
 
     cdef int put(self, object state, int64_t at) except -1:
@@ -56,7 +56,7 @@ cdef class Position:
     delivered : int
         All sequence numbers below it have been delivered.
     beyond : set of int
-        Delivered sequence numbers above that.
+        Sequence numbers above `delivered` that have been delivered, too.
     workers : list of WorkerPosition, or None
         None: batches do not depend on the worker that makes them, or states are not kept.
     next_worker : int
@@ -70,7 +70,7 @@ cdef class Position:
         self.workers, self.next_worker = workers, next_worker
 
     def copy(self):
-        """Return another one that does not change, although another thread may be in next()."""
+        """Return a copy of one moment; another thread may be in next()."""
         cdef Position copied
         cdef uint64_t changes
         while True:

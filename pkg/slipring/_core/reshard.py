@@ -81,9 +81,9 @@ def position_of(state, ranks):
 
 
 def begin_source(source, state):
-    """Have the next pass of a `slipring.BatchSampler` begin where a checked state says.
+    """Let the next pass of a `slipring.BatchSampler` begin where a checked state says.
 
-    That happens when the state is loaded, so that ``set_epoch()`` holds if it comes later.
+    Call it when the state is loaded, so that a later ``set_epoch()`` has the last word.
     """
     place = saved_state_of(state).get("sampler_iterator")
     if not place or not isinstance(source, BatchSampler):

@@ -136,7 +136,7 @@ class SamplerSource:
     """
 
     open_source = staticmethod(iter)
-    position = None  # the iteration's `Position`; None: who delivers says it
+    position = None  # the iteration's `Position`; None: the owner counts the deliveries itself
     rng = None  # an object with `get` and `put` for the state of the generator that the sampler draws from
 
     def __init__(
@@ -335,9 +335,6 @@ class SamplerSource:
             if self.resume is None and self.cut_off is None and self.is_stateful is None:
                 self.open()
             return position, self._samplers()
-
-    def close(self):
-        """Nothing to end: the sampler is this process's."""
 
     def asked_for(self, seq):
         """Return [sequence number, indices] of a task that is kept; None if nothing is."""

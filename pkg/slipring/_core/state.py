@@ -54,7 +54,7 @@ class Described:
 
 
 # Every state has all keys, because torch.distributed.checkpoint loads those of a fresh loader's state only. It flattens
-# dicts, also those in lists: what has other keys from state to state stands in tuples, which it leaves as they are.
+# dicts, also those in lists. Values whose keys differ from state to state stand in tuples, which it leaves as they are.
 NOTHING = {
     "epoch": None,
     "seed": None,
@@ -79,7 +79,7 @@ NOTHING = {
 
 
 def unpickled(states):
-    """Return the states of a dataset and its iterator as plain values; raise what kept the worker from saying them."""
+    """Return the states of a dataset and its iterator as plain values; raise the error that came in their place."""
     if isinstance(states, Exception):
         raise states
     if not isinstance(states, bytes):
@@ -110,8 +110,8 @@ def header(loader):
 def ended_places(num_workers, state):
     """Return {number: place} of the workers at the end of an epoch, if the state was taken there; else {}.
 
-    Datasets that live on from epoch to epoch load these states, and so have what they have without an interruption.
-    With another number of workers none of them can hold.
+    Datasets that persist from epoch to epoch load these states, and are then as they would be without the interruption.
+    With another number of workers, none of the states is valid.
     """
     if state is None or not state["finished"] or state["num_workers"] != num_workers:
         return {}

@@ -53,7 +53,7 @@ class Job:
     worker_class: type = None  # `Worker`, or an adapter's own
     share: seeding.Share | None = None  # with rng="sample"; the run's epoch is then `Share.epoch`
     epoch_seeds: bool = True  # random numbers are made of a task's epoch too, and not of its seed alone
-    tracked: bool = False  # what dataset and iterator say of their place travels with the batches
+    tracked: bool = False  # the states of dataset and iterator travel with the batches
     # Worker number -> the place from which it resumes; see `open_stream`. It holds in session `resume_run` only: a
     # later session may have the same seed.
     resume: dict | None = None
