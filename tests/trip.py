@@ -44,14 +44,17 @@ class Trip:
         fill.indices()
         return fill
 
-    def put(self, value, indices=(0,), kind=BATCH):
-        """Publish a value, or what a function returns that is called inside the fill; returns the slot."""
+    def put(self, value, indices=(0,), kind=BATCH, state=None):
+        """Publish a value, or what a function returns that is called inside the fill; returns the slot.
+
+        `state` is the worker's state after it, as bytes.
+        """
         fill = self.claim(indices)
         with fill:
             # Nothing but the box refers to the value: what is left of it later is what a worker kept.
             box = [value() if callable(value) else value]
             value = None
-            self.encoder.publish(fill, box, kind)
+            self.encoder.publish(fill, box, kind, state=state)
         return fill.slot
 
     def take(self, slot, copy=COPY_AUTO):

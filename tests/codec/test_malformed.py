@@ -31,8 +31,8 @@ def capture(trip):
     """A function from a value to the case that its slot holds."""
     window = Window(trip.ring)
 
-    def capture(value):
-        slot = trip.put([value])
+    def capture(value, state=None):
+        slot = trip.put([value], state=state)
         case = window.case(slot)
         trip.ring.discard(slot)
         return case
@@ -41,10 +41,17 @@ def capture(trip):
     window.close()
 
 
-def decode(case):
-    return probe(
-        case.payload, case.table_off, case.n_leaves, case.def_off, case.def_bytes, case.bytes, case.def_hash
+def decode(case, with_state=False):
+    place = (
+        case.payload,
+        case.table_off,
+        case.n_leaves,
+        case.def_off,
+        case.def_bytes,
+        case.bytes,
+        case.def_hash,
     )
+    return probe(*place, with_state)
 
 
 FIELDS = {
@@ -298,3 +305,35 @@ def test_a_result_beyond_the_committed_bytes_is_refused(trip):
         slot = trip.put([np.arange(6)])
     assert trip.take(slot)[0].tolist() == list(range(6))
     window.close()
+
+
+@pytest.mark.parametrize("state", [b"", b"where it is", bytes(100_000)], ids=len)
+@pytest.mark.parametrize("value", [None, 3, np.arange(6), {"a": b"bytes", "b": [1.5, "text"]}], ids=str)
+def test_a_workers_state_lies_next_to_the_value(capture, trip, value, state):
+    case = capture(value, state)
+    read, said = decode(case, with_state=True)
+    assert said == state and str(read) == str([value])
+    assert str(trip.take(trip.put([value], state=state))) == str([value])
+    with pytest.raises(CorruptBatch, match="leaf records"):
+        decode(case)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"kind": 4}, "a state of kind 4"),
+        ({"offset": 1 << 40}, "a state of kind 8"),
+        ({"nbytes": 1 << 40}, "a state of kind 8"),
+        ({"nbytes": (1 << 64) - 1}, "a state of kind 8"),
+    ],
+    ids=str,
+)
+def test_a_state_that_lies_elsewhere_is_refused(capture, fields, said):
+    case = capture(7, b"where it is")
+    with pytest.raises(CorruptBatch, match=said):
+        decode(changed(case, leaf=1, **fields), with_state=True)
+
+
+def test_a_result_without_leaves_has_no_state(capture):
+    with pytest.raises(CorruptBatch, match="leaf"):
+        decode(capture({}), with_state=True)

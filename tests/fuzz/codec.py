@@ -127,7 +127,7 @@ class Fuzzer:
                 self.refused += 1
         return sum(fresh)
 
-    def through_probe(self, case):
+    def through_probe(self, case, with_state=False):
         return probe(
             bytearray(case.payload),
             case.table_off,
@@ -136,6 +136,7 @@ class Fuzzer:
             case.def_bytes,
             case.bytes,
             case.def_hash,
+            with_state,
         )
 
     def published(self, case):
@@ -160,6 +161,7 @@ class Fuzzer:
                 case = mutated(self.rng, self.choice())
                 if self.run(case):
                     self.found.append(with_hash(case))
+                self.expect(lambda case=case: self.through_probe(case, with_state=True))
             rounds += 100
             assert self.trip.free == 2, "a refused batch keeps its slot"
         return rounds

@@ -422,28 +422,29 @@ def foreign_module(name):
     return module
 
 
-cdef uint64_t bytes_in_use(uint64_t limit, const sr_result *result) except? 0:
-    """Return how many bytes of the payload the result uses, after a check that its tables lie within them."""
+cdef inline bint tables_fit(uint64_t limit, const sr_result *result) noexcept nogil:
+    """Return whether the leaf records and the treedef lie within the first `limit` bytes of the payload."""
     cdef uint64_t table = <uint64_t> result.n_leaves * sizeof(sr_leaf)
-    if result.bytes < limit:
-        limit = result.bytes
-    if (result.table_off > limit or table > limit - result.table_off
-            or result.def_off > limit or result.def_bytes > limit - result.def_off
-            or (result.flags & WITH_STATE and result.n_leaves == 0)):
-        raise CorruptBatch(
-            f"a worker sent a table of {result.n_leaves} leaves at {result.table_off} and a tree of "
-            f"{result.def_bytes} bytes at {result.def_off}; the slot has {limit} bytes in use"
-        )
-    return limit
+    return not (result.table_off > limit or table > limit - result.table_off
+                or result.def_off > limit or result.def_bytes > limit - result.def_off)
+
+
+cdef object misplaced(uint64_t limit, const sr_result *result):
+    """Return the exception for a result whose tables do not fit."""
+    return CorruptBatch(
+        f"a worker sent a table of {result.n_leaves} leaves at {result.table_off} and a tree of "
+        f"{result.def_bytes} bytes at {result.def_off}; the slot has {limit} bytes in use"
+    )
 
 
 cdef bytes state_in(char *payload, uint64_t limit, const sr_result *result):
     """Return the worker's state that lies next to the value, or None if there is none."""
     cdef sr_leaf record
-    cdef uint64_t used
+    cdef uint64_t used = min(limit, result.bytes)
     if not result.flags & WITH_STATE:
         return None
-    used = bytes_in_use(limit, result)
+    if result.n_leaves == 0 or not tables_fit(used, result):
+        raise misplaced(used, result)
     memcpy(&record, payload + result.table_off + (result.n_leaves - 1) * sizeof(sr_leaf), sizeof(sr_leaf))
     if record.kind != LEAF_BYTES or record.offset > used or record.nbytes > used - record.offset:
         raise CorruptBatch(
@@ -459,12 +460,17 @@ cdef object decode(char *payload, uint64_t limit, const sr_result *result, objec
     Arrays are views with `base` as their owner. `fixed`: they are read-only.
     """
     cdef Decoder d = Decoder.__new__(Decoder)
-    cdef uint64_t used = bytes_in_use(limit, result)
-    cdef uint32_t n_leaves = result.n_leaves - ((result.flags & WITH_STATE) != 0)
+    cdef uint32_t n_leaves = result.n_leaves
+    if result.bytes < limit:
+        limit = result.bytes
+    if not tables_fit(limit, result):
+        raise misplaced(limit, result)
+    if result.flags & WITH_STATE:
+        n_leaves -= 1
     cdef Tree known = tree_of(payload + result.def_off, result.def_bytes, result.def_hash)
     if known.leaves != n_leaves:
         raise CorruptBatch(f"a worker sent {n_leaves} leaf records; its tree needs {known.leaves}")
-    d.payload, d.limit, d.base, d.fixed = payload, used, base, fixed
+    d.payload, d.limit, d.base, d.fixed = payload, limit, base, fixed
     d.next, d.left = payload + result.table_off, n_leaves
     if known.repeats:
         d.made = []

@@ -1,7 +1,5 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from slipring._core._ring cimport Lease
-
 
 cdef class StreamPlan:
     cdef readonly list turn, sequence, pending
@@ -14,13 +12,8 @@ cdef class Task:
     cdef readonly uint64_t seq, gen, sequence
     cdef readonly uint32_t slot
     cdef readonly object worker  # whom it is addressed to: a number, or None
-    cdef readonly object indices  # if a resumed worker may have to read them again, else None
     cdef int before, behind      # the slots of those dispatched before and after it; -1: there is none
-    # From receive() on:
-    cdef Lease lease
-    cdef int kind             # SR_BATCH, SR_ERROR, SR_END; 0: not made yet
-    cdef object value         # the batch, or the exception in its place, until commit()
-    cdef readonly bytes state  # the worker's state, as it came with the batch; None: none
+    cdef int kind                # SR_BATCH, SR_ERROR, SR_END, when the batch has been decoded; 0: before that
 
 
 cdef class InFlight:
@@ -49,7 +42,7 @@ cdef class Position:
     cdef readonly int next_worker
     cdef readonly bint finished
     cdef uint64_t changes
-    cdef int add(self, Task task) except -1
+    cdef int add(self, Task task, bytes state, dict indices) except -1
 
 
 cdef class ReentrantLock:

@@ -9,8 +9,8 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from slipring._core._ring cimport (
-    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, Pickled, Ring, Slices, clock,
-    forget_handlers, raised_by_a_handler, sr_result, take,
+    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Lease, Pickled, Ring,
+    Slices, clock, forget_handlers, raised_by_a_handler, sr_result, take,
 )
 from slipring._core._codec cimport state_in, unpack
 
@@ -73,9 +73,13 @@ cdef class LoaderIterator:
     cdef readonly Position position
     cdef InFlight tasks
     cdef Task received  # has left its slot, and has not been committed
+    cdef Lease lease    # its slot
+    cdef object value   # its batch, or the exception in its place
+    cdef bytes state    # the worker's state that came with it, or None
     cdef readonly Task last  # the task that was committed last, or None
+    cdef readonly bytes last_state  # the state that came with that, or None
+    cdef dict indices  # sequence number -> the indices of a task in flight; None: no worker reads them again
     cdef bint respawns  # a replacement continues a dead worker's stream where that was
-    cdef bint keeps_indices  # workers read again from the indices of their tasks
     cdef object draw    # where the next task comes from
     cdef StreamPlan streams  # the same, if it says whose turn it is
     cdef Slices slices         # the same as `draw`, where slipring itself sets the order
@@ -127,7 +131,8 @@ cdef class LoaderIterator:
             if self.streams is not None and position.workers is None:
                 position.workers = [WorkerPosition() for _ in self.streams.pending]
             self.respawns = self.streams is not None and options.respawns and not self.inline
-            self.keeps_indices = self.streams is None and position.workers is not None and not self.inline
+            if self.streams is None and position.workers is not None and not self.inline:
+                self.indices = {}
             if not self.inline:  # workers begin now: the caller may have much to do before the first next()
                 self.dispatch(False)
         except BaseException:
@@ -185,37 +190,50 @@ cdef class LoaderIterator:
         cdef Task task = self.received
         cdef int slot
         forget_handlers()
-        if task is None:
-            try:
-                slot = self.due_slot(engine)
-            except BaseException as error:
-                self.interrupted(error)
-                raise
-            if slot < 0:
-                return None
-            task = <Task> self.tasks.by_slot[slot]
-            # No Python code runs until the lease is stored where the next call finds it.
-            task.lease = take(self.ring, SR_CONSUMER, slot)
-            self.tasks.remove(slot)
-            self.received = task
-        if task.kind:
-            return task
         try:
-            task.state = state_in(task.lease.payload, task.lease.limit, &task.lease.result)
-            value = unpack(task.lease, self.copy)
-            if task.lease.result.kind == SR_ERROR:
-                value = self.rebuild(value, engine.pool.error_of(task.seq) if self.inline else None)
-        except Exception as error:
-            if raised_by_a_handler(error):
-                raise
-            task.value, task.kind = error, SR_ERROR  # the exception takes the place of a batch that cannot be made
+            if task is None:
+                slot = self.due_slot(engine)
+                if slot < 0:
+                    return None
+                task = <Task> self.tasks.by_slot[slot]
+                # No Python code runs until the lease is stored where the next call finds it.
+                self.lease = take(self.ring, SR_CONSUMER, slot)
+                self.tasks.remove(slot)
+                self.received = task
+            if task.kind == 0:
+                if self.lease.result.flags & WITH_STATE:
+                    self.state = state_in(self.lease.payload, self.lease.limit, &self.lease.result)
+                value = unpack(self.lease, self.copy)
+                if self.lease.result.kind == SR_ERROR:
+                    value = self.rebuild(value, engine.pool.error_of(task.seq) if self.inline else None)
+                self.value, task.kind = value, self.lease.result.kind
             return task
-        task.value, task.kind = value, task.lease.result.kind
-        return task
+        except BaseException as error:
+            if not self.takes_its_place(error):
+                raise
+            return self.received
+
+    cdef bint takes_its_place(self, error) except -1:
+        """Return whether an exception of `receive` is delivered in the place of a batch that cannot be made.
+
+        If it came while a batch was waited for and is the loader's own, the iteration ends.
+        """
+        cdef Task task = self.received
+        if not isinstance(error, Exception) or raised_by_a_handler(error):
+            return False
+        if task is not None:
+            self.value, task.kind = error, SR_ERROR
+            return True
+        if not (self.stopped or self.planning or isinstance(error, (LoaderTimeout, SlotsHeld))):
+            stay_if_exiting()
+            if self._engine is None:  # another thread has ended the iteration meanwhile
+                raise Closed("the loader was closed while a batch was waited for") from error
+            self.fail(error)
+        return False
 
     cdef object commit(self, Task task):
         """Move the position, and return the value of a received task. No Python code runs before the position moves."""
-        self.position.add(task)
+        self.position.add(task, self.state, self.indices)
         self.received, self.last = None, task
         if self.streams is not None:
             self.streams.came(task.worker)
@@ -223,19 +241,13 @@ cdef class LoaderIterator:
                 self.streams.ended(task.worker)
         if self.inline and task.kind == SR_ERROR and self._engine is not None:
             self._engine.pool.worker.errors.pop(task.seq, None)
-        value, task.value, task.lease, task.indices = task.value, None, None, None
+        if self.indices is not None:
+            self.indices.pop(task.seq, None)
+        if self.last_state is not self.state:
+            self.last_state, self.state = self.state, None
+        value = self.value
+        self.value = self.lease = None
         return value
-
-    cdef int interrupted(self, error) except -1:
-        """End the iteration if an exception that came while a batch was waited for is the loader's own."""
-        if (not isinstance(error, Exception) or raised_by_a_handler(error) or self.stopped or self.planning
-                or isinstance(error, (LoaderTimeout, SlotsHeld))):
-            return 0
-        stay_if_exiting()
-        if self._engine is None:  # another thread has ended the iteration meanwhile
-            raise Closed("the loader was closed while a batch was waited for") from error
-        self.fail(error)
-        return 0
 
     cdef int look(self, engine) except -1:
         """Look at memory and workers between two batches. If a user turns a warning into an error, no batch is lost."""
@@ -427,8 +439,8 @@ cdef class LoaderIterator:
             task.worker = self.next_seq % self.n_static if self.in_order else self.least_busy()
         if task.worker is not None:
             addressee = <uint32_t> task.worker + 2
-        if self.keeps_indices:
-            task.indices = listed(indices)
+        if self.indices is not None:
+            self.indices[self.next_seq] = listed(indices)
         task.slot, task.seq, task.sequence = slot, self.next_seq, sequence
         task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.seq, self.seed, sequence,
                                       addressee, self.chunk, self.single)
@@ -546,7 +558,7 @@ cdef class LoaderIterator:
             if task is not self.received and self.ring.await_ready(task.slot, 0, -1) < 0:
                 due = task.sequence
                 break
-            later = task.state if task is self.received else self.state_at(task.slot)
+            later = self.state if task is self.received else self.state_at(task.slot)
             if later is not None:
                 state, at = later, <int64_t> task.sequence + 1
         at = max(at, 0)
@@ -594,7 +606,7 @@ cdef class LoaderIterator:
         finally:
             self.interrupt(False)
         try:
-            self.received = None
+            self.received = self.lease = self.value = self.state = None
             while True:
                 if <int64_t> self.next_seq < upto:
                     self.look_ahead = self.tasks.n + <uint64_t> (upto - <int64_t> self.next_seq)
@@ -661,7 +673,7 @@ cdef class LoaderIterator:
             return
         if not engine.foreign:
             self.interrupt(False)
-            self.received = None
+            self.received = self.lease = self.value = self.state = None
             if self.tuner is not None:
                 self.tuner.end(self.ring.meter.taken_at)  # what the program did since is not known
             engine.overdue = self.late is self.last

@@ -81,8 +81,11 @@ cdef class Position:
             if changes == self.changes:
                 return copied
 
-    cdef int add(self, Task task) except -1:
-        """Count a task whose batch, exception or end of a stream is delivered. This runs no Python code."""
+    cdef int add(self, Task task, bytes state, dict indices) except -1:
+        """Count a task whose batch, exception or end of a stream is delivered. This runs no Python code.
+
+        `state` came with it. `indices` has those of the tasks in flight, if workers may have to read them again.
+        """
         cdef WorkerPosition worker
         self.changes += 1
         if task.seq != self.delivered:
@@ -97,15 +100,15 @@ cdef class Position:
         worker = <WorkerPosition> self.workers[task.worker]
         if task.kind == SR_END:
             worker.ended = True
-            if task.state is not None:
-                worker.put(task.state, <int64_t> task.sequence + 1)
+            if state is not None:
+                worker.put(state, <int64_t> task.sequence + 1)
             return 0
         self.next_worker = (<int> task.worker + 1) % len(self.workers)
         worker.batches += 1
-        if task.state is not None:
-            worker.put(task.state, <int64_t> task.sequence + 1)
+        if state is not None:
+            worker.put(state, <int64_t> task.sequence + 1)
             return 0
         worker.since += 1
-        if task.indices is not None:
-            worker.again.append([task.seq, task.indices])
+        if indices is not None:
+            worker.again.append([task.seq, indices.get(task.seq)])
         return 0

@@ -222,7 +222,7 @@ class WorkersIterator(Epoch, private.BaseIterator):
                 raise StopIteration
         data, last = came[1], core.last
         tracked = self._positions is not None
-        note = (last.seq, last.worker, last.state) if tracked else (last.seq, None, None)
+        note = (last.seq, last.worker, core.last_state) if tracked else (last.seq, None, None)
         if self._pin_memory:
             data = private.pin_memory.pin_memory(data, self._pin_memory_device)
         # No call from here on: all of it has happened, or nothing.

@@ -46,7 +46,7 @@ class Feed:
             else:
                 raise StopIteration
         last = self.core.last
-        note = (last.seq, last.worker, last.state) if self.tracked else (last.seq, None, None)
+        note = (last.seq, last.worker, self.core.last_state) if self.tracked else (last.seq, None, None)
         return self.held[0], last.slot, note
 
     def notes_of(self, error):
