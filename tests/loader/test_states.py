@@ -353,7 +353,7 @@ def test_a_closed_loader_still_says_where_it_was_and_loads_nothing():
         ({"dataset": Counting(), "num_workers": 2}, {"dataset": Counting()}, AssertionError, "num_workers=2"),
         ({}, {"dataset": range(9)}, ValueError, "5 batches.*ends after 3"),
     ],
-    ids=str,
+    ids=["batch size", "no shuffle", "other length", "other kind", "other workers", "shorter"],
 )
 def test_a_state_that_counts_something_else_is_refused(saved, loaded, error, said):
     def loader(dataset=range(N), batch_size=4, **options):
