@@ -745,6 +745,7 @@ def test_the_state_of_an_iterator_that_is_gone_is_that_of_its_last_batch(num_wor
         begun = taken(batches, 3)
         del batches
         state = loader.state_dict()
+    assert state["workers"][0]["states"] == {"dataset": {"i": 12 if num_workers == 0 else 8}}
     with made("stateful-iterable", num_workers=num_workers) as loader:
         loader.load_state_dict(state)
         assert begun + taken(iter(loader)) == whole
