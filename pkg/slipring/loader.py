@@ -381,7 +381,7 @@ class Loader(LoaderMethods, Generic[_Batch]):
             position, more = newest.position.copy(), {}
         else:
             position, more = newest.source.state()
-        if isinstance(sampler := described.source, BatchSampler):
+        if isinstance(sampler := self.options.batch_sampler, BatchSampler):
             more = {"sampler_iterator": (sampler._state_at(position.delivered),)}
         return core.built(
             described, position, epoch=epoch if position.finished else newest.epoch, seed=self.seed, **more
@@ -420,7 +420,7 @@ class Loader(LoaderMethods, Generic[_Batch]):
                 self._put_num_workers(workers)
             described = self._described()
             state = core.checked(described, state_dict)
-            reshard.begin_source(described.source, state)
+            reshard.begin_source(self.options.batch_sampler, state)
             self._engines.close()
             if state["seed"] is not None:
                 self.seed = int(state["seed"])

@@ -793,3 +793,19 @@ def test_a_batch_whose_delivery_was_interrupted_comes_with_the_next_call(num_wor
             assert [loud.number for loud in next(batches)] == [8, 9, 10, 11]
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_batches_of_indices_that_are_single_samples_are_resumed():
+    def loader():
+        sampler = BatchSampler(12, batch_size=2, shuffle=True, seed=1)
+        return Loader(np.arange(12), None, sampler=sampler)
+
+    with loader() as one:
+        whole = taken(iter(one))
+    with loader() as one:
+        batches = iter(one)
+        begun = taken(batches, 2)
+        state = check_state(one.state_dict())
+    with loader() as other:
+        other.load_state_dict(state)
+        assert begun + taken(iter(other)) == whole

@@ -41,7 +41,7 @@ def map_plan(options, dataset, seed, resume=None):
         if skipped > batches:
             raise shorter(skipped, batches, "the dataset")
         return Slices(order, size, drop_last, skipped), None
-    if isinstance(sampler, BatchSampler):
+    if isinstance(o.batch_sampler, BatchSampler):
         return Listed(iter(sampler), o.check_ranges), None
     group = (o.batch_size or 1) if o.batch_sampler is None else 0
     made = None if resume is not None else iter(sampler)
