@@ -45,8 +45,8 @@ cdef class LoaderIterator:
 
     Several threads may call next(): each batch goes to one of them. A forked child must not use it.
 
-    A task stays in flight until `commit`: whatever comes before can be repeated after an exception of a signal handler,
-    and `commit` is one step in C.
+    A task stays in flight until `commit`, which is one step in C. If a signal handler raises before that step, the
+    caller can repeat `next`.
 
     `seed` is the iteration's base seed of 64 bits, to which workers add their number. `plan` comes from
     `slipring._core.source` and yields indices, or which worker is next; its first item has the sequence number

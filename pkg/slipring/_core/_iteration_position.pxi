@@ -14,8 +14,8 @@ cdef class WorkerPosition:
     batches : int
         Batches, and exceptions in their place, that have been delivered.
     state : object
-        What the worker's dataset and iterator reported last: bytes as the worker sent them, or what was loaded; None:
-        nothing.
+        The newest states of the worker's dataset and iterator: bytes from the worker, or a loaded dict. None: neither
+        is Stateful.
     since : int
         How many of `batches` were delivered after `state`.
     again : list
