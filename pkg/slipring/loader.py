@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from slipring._core import error_record, fetch, reshard
 from slipring._core import state as core
-from slipring._core._iteration import LoaderIterator, Position
+from slipring._core._iteration import Iteration, Position
 from slipring._core._ring import mix
 from slipring._core.arguments import epoch_number
 from slipring._core.engine_cache import EngineCache
@@ -102,7 +102,7 @@ class Loader(LoaderMethods, Generic[_Batch]):
 
     _keeps_states = True  # the states of workers' datasets travel with the batches
 
-    # An adapter's own worker, and what makes an exception of a worker's record: see `Job`, `LoaderIterator`.
+    # An adapter's own worker, and what makes an exception of a worker's record: see `Job`, `Iteration`.
     _worker_class, _rebuild = None, staticmethod(error_record.rebuild)
 
     # What `collate_fn` returns is the batch. Without batching it is given a sample.
@@ -205,7 +205,7 @@ class Loader(LoaderMethods, Generic[_Batch]):
 
     # ---- iteration
 
-    def __iter__(self) -> LoaderIterator[_Batch]:
+    def __iter__(self) -> Iteration[_Batch]:
         with self._engines.locked():
             self._check_open()
             tuner = None if self._engines.lent else self._tuner
@@ -225,7 +225,7 @@ class Loader(LoaderMethods, Generic[_Batch]):
             position = self._begun_at(resume, places, job.tracked)  # the batch sampler has begun its pass
             if source is not None:
                 source.position = position
-            iterator = LoaderIterator(
+            iterator = Iteration(
                 o, engine, seed, plan, position, on_end, rebuild=self._rebuild, tuner=tuner
             )
             self._engines.iterators.add(iterator)
@@ -267,6 +267,8 @@ class Loader(LoaderMethods, Generic[_Batch]):
             if not isinstance(self.options.batch_sampler, BatchSampler):
                 first, origin = resume["delivered"] or 0, resume["origin"] or 0
             beyond, next_worker = resume["beyond"], resume["next_worker"]
+            if self.is_stream:  # workers know themselves what they have delivered
+                first, beyond = first + len(beyond), ()
         word = self.epoch if self.options.rng != "sample" else Share.epoch(self.epoch, origin)
         return Position(word, first, beyond, workers, next_worker)
 

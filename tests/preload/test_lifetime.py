@@ -17,7 +17,7 @@ from slipring.errors import Closed  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.parity.common import Made  # noqa: E402
 from tests.parts import one_fast  # noqa: E402
-from tests.support.inside import engines_of  # noqa: E402
+from tests.support.inside import ahead_of, engines_of  # noqa: E402
 
 DEVICE = "privateuseone"
 
@@ -105,13 +105,13 @@ def test_a_thread_that_waits_for_a_stuck_worker_ends_with_the_iteration(lab):
 def test_the_thread_keeps_no_batch_but_what_is_ready():
     with DataLoader(Made(image, 50), 2, num_workers=1, device="cpu") as loader:
         batches = iter(loader)
-        ring, line = engines_of(loader).engine.ring, batches._preload.line
+        ring, ahead = engines_of(loader).engine.ring, ahead_of(batches)
         for _ in range(5):
             batch = next(batches)
-            while not line.ready:
-                line.filled.wait(0.01)
+            while not ahead.ready:
+                ahead.filled.acquire(timeout=0.01)
             assert ring.n_slots - ring.circulating == 2  # this one, and the one that is ready
-        del batch, batches, line
+        del batch, batches, ahead
 
 
 def test_what_ends_the_thread_is_raised_where_the_batch_is_waited_for():
@@ -142,10 +142,9 @@ def test_close_from_another_thread_ends_a_next_that_waits(lab):
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    line = batches._preload.line
-    while not line.asking:
-        line.room.wait(0.01)
-    line.room.set()  # what was taken from the thread
+    ahead = ahead_of(batches)
+    while not ahead.asking:
+        ahead.filled.acquire(timeout=0.01)
     batches.close()
     consumer.join()
     assert [type(one) for one in outcome] == [Closed]
@@ -157,7 +156,7 @@ def test_close_from_another_thread_ends_a_next_that_waits(lab):
 
 
 def test_a_transform_that_does_not_return_is_waited_for_once_and_told(caplog, monkeypatch):
-    monkeypatch.setattr("slipring.torch.preload.TRANSFORM_S", 0.5)
+    monkeypatch.setattr("slipring._core.ahead.TRANSFORM_S", 0.5)
     inside, gate = threading.Event(), threading.Event()
 
     def hangs(batch):

@@ -67,4 +67,4 @@ def test_no_method_of_a_half_made_object_ends_the_process(module, name):
 
 
 def test_there_are_types_to_be_tried():
-    assert {"Ring", "Fill", "Encoder", "Slot", "LoaderIterator"} <= {name for _, name in extension_types()}
+    assert {"Ring", "Fill", "Encoder", "Slot", "Iteration"} <= {name for _, name in extension_types()}

@@ -76,9 +76,14 @@ def ledger_of(loader):
     return loader._ledger
 
 
-def ready_of(iterator):
-    """Return [the batch] that an iterator of torch's loader has made and not handed out, or None."""
-    return iterator._ready
+def ahead_of(iterator):
+    """Return what makes the batches of an iterator on a device before they are requested."""
+    return iterator.ahead
+
+
+def source_of_pass(loader):
+    """Return the source of indices of the newest iteration of torch's loader."""
+    return loader._newest.source
 
 
 def count_of(queue):

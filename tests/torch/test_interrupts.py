@@ -13,8 +13,8 @@ from tests.support.options import grouped
 torch = pytest.importorskip("torch")
 
 from slipring import Loader  # noqa: E402
-from slipring.torch import DataLoader, Device, iterators  # noqa: E402
-from tests.support.inside import engine_of, engines_of, ready_of  # noqa: E402
+from slipring.torch import DataLoader, Device  # noqa: E402
+from tests.support.inside import ahead_of, engine_of, engines_of, source_of_pass  # noqa: E402
 
 
 class Raised(Exception):
@@ -132,8 +132,7 @@ def test_another_thread_never_finds_a_batch_that_is_not_on_its_device_yet():
 
         def look(frame, event, arg):  # as a thread would that runs between any two instructions
             frame.f_trace_opcodes = True
-            if (ready := ready_of(it)) is not None:
-                found.append(ready[0])
+            found.extend(part.value for step in ahead_of(it).ready for part in step.parts)
             return look
 
         sys.settrace(look)
@@ -238,19 +237,19 @@ def test_the_kept_workers_are_lent_again_where_an_iteration_did_not_begin(monkey
 
     with DataLoader(Numbers(), 4, num_workers=1, persistent_workers=True) as loader:
         with monkeypatch.context() as patched:
-            patched.setattr(iterators, "LoaderIterator", refuse)
+            patched.setattr("slipring.torch.iteration.TorchIteration.begin", refuse)
             with pytest.raises(KeyboardInterrupt):
                 iter(loader)
         it = iter(loader)
-        assert engine_of(it._core) is engines_of(loader).engine
+        assert engine_of(it) is engines_of(loader).engine
         assert len(rest(it)) == 3
         del it
 
 
 def test_indices_that_come_as_an_iterator_are_drawn_once():
     lists = [iter([0, 1]), iter([2, 3])]
-    it = iter(DataLoader(Numbers(), batch_sampler=lists))
-    order = it._order
+    loader = DataLoader(Numbers(), batch_sampler=lists)
+    it, order = iter(loader), source_of_pass(loader)
     order.open()
     assert order._draw() == order._draw() == [0, 1]  # as where a handler raises behind the first
     assert rest(it) == [[0, 1], [2, 3]]

@@ -22,8 +22,7 @@ def parameters(function):
 
 
 def test_every_iterator_of_torchs_is_one_of_the_base_class():
-    assert issubclass(private.SingleProcessIterator, private.BaseIterator)
-    assert type(iter(DataLoader(range(2)))) is private.SingleProcessIterator
+    assert isinstance(iter(DataLoader(range(2))), private.BaseIterator)
 
 
 def test_the_base_class_takes_a_loader_and_has_what_an_epoch_begins_with():
@@ -42,14 +41,8 @@ def test_the_base_class_takes_a_loader_and_has_what_an_epoch_begins_with():
     assert callable(made._next_data) and callable(made._next_index) and callable(made._reset)
 
 
-def test_the_kinds_of_datasets_are_two_and_make_their_fetchers():
+def test_the_kinds_of_datasets_are_two():
     assert private.DatasetKind.Map != private.DatasetKind.Iterable
-    fetcher = private.DatasetKind.create_fetcher(private.DatasetKind.Map, range(9), True, list, False)
-    assert fetcher.fetch([1, 2]) == [1, 2]
-    assert isinstance(
-        private.DatasetKind.create_fetcher(private.DatasetKind.Iterable, [1, 2], True, list, False),
-        private.StreamFetcher,
-    )
 
 
 def test_shared_seeds_and_shards_have_the_same_arguments():

@@ -11,6 +11,7 @@ cdef class StreamPlan:
 cdef class Task:
     cdef readonly uint64_t seq, gen, sequence
     cdef readonly uint32_t slot
+    cdef object state  # that came with the batch, while the batch lies with `Ahead`
     cdef readonly object worker  # whom it is addressed to: a number, or None
     cdef int before, behind      # the slots of those dispatched before and after it; -1: there is none
     cdef int kind                # SR_BATCH, SR_ERROR, SR_END, when the batch has been decoded; 0: before that
@@ -42,7 +43,7 @@ cdef class Position:
     cdef readonly int next_worker
     cdef readonly bint finished
     cdef uint64_t changes
-    cdef int add(self, Task task, bytes state, dict indices) except -1
+    cdef int add(self, Task task, object state, dict indices) except -1
 
 
 cdef class ReentrantLock:

@@ -4,9 +4,12 @@ This module is compiled because all of it runs once per batch in the training pr
 are cold, so interpreted code costs several times as much here as in a tight loop.
 """
 
+import collections
+
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from posix.unistd cimport getpid
 
 from slipring._core._ring cimport (
     NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Lease, Pickled, Ring,
@@ -18,7 +21,9 @@ from slipring._core import error_record
 from slipring._core._codec import COPY
 from slipring._core.deaths import log_replay
 from slipring._core.engine import exiting, stay_if_exiting
-from slipring.errors import Closed, CorruptBatch, LoaderTimeout, SlotsHeld, closed_in_a_step, reentered, state_in_a_step
+from slipring.errors import (
+    Closed, CorruptBatch, LoaderTimeout, SlotsHeld, WorkerDied, closed_in_a_step, reentered, state_in_a_step,
+)
 from slipring._core.text import slots_held, timed_out
 
 include "_iteration_progress.pxi"
@@ -35,12 +40,43 @@ cdef list listed(indices):
 cdef uint64_t IDLE = 100_000_000, SELDOM = 500_000_000
 cdef double SECOND = 1e9  # ns
 cdef object _exiting = exiting  # see there
-cdef object NEVER = object()
+cdef uint64_t NEVER = SR_FOREVER
+END_OF_STREAM = END  # what the fetcher of a `LocalEngine` returns in place of a batch
 
 
 @cython.final
 @cython.auto_pickle(False)
-cdef class LoaderIterator:
+cdef class LocalEngine:
+    """What an `Iteration` needs of an engine, if this process makes the very objects that `next` returns.
+
+    `fetcher` has ``make(seq, indices)``, which may be called again after a signal handler has raised in it; ``state``,
+    to send with the batch that was made, or None; ``kept``, not None while a batch is being made; ``drop()``, called
+    when the batch is stored; ``states_now(half_made)``, see `Worker.states_now`; and ``forget_run()``. `meter` counts.
+    """
+
+    cdef readonly object fetcher, meter, ring, memory, pool
+    cdef readonly int watched
+    cdef readonly bint inline, by_turns, fixed, foreign, changing
+    cdef public bint overdue
+
+    def __init__(self, fetcher, meter):
+        self.fetcher = self.pool = fetcher
+        self.meter, self.inline, self.fixed, self.watched = meter, True, True, -1
+
+    def begin_run(self, seed):
+        """Return the number of the iteration."""
+        return 1
+
+    def end_run(self, run, tasks):
+        """Drop the dataset's iterator."""
+        self.fetcher.forget_run()
+
+    def shut_down(self):
+        """There is nothing to end."""
+
+
+@cython.auto_pickle(False)
+cdef class Iteration:
     """The iterator that ``iter(loader)`` returns. Its first tasks are in flight when it is made.
 
     Several threads may call next(): each batch goes to one of them. A forked child must not use it.
@@ -48,22 +84,52 @@ cdef class LoaderIterator:
     A task stays in flight until `commit`, which is one step in C. If a signal handler raises before that step, the
     caller can repeat `next`.
 
-    `seed` is the iteration's base seed of 64 bits, to which workers add their number. `plan` comes from
-    `slipring._core.source` and yields indices, or which worker is next; its first item has the sequence number
-    ``position.delivered``. Items whose batches are in ``position.beyond`` are skipped. `on_end` is called with the
-    engine when the iteration is over. `rebuild` makes an exception of an error record; the default is
-    `slipring._core.error_record.rebuild`.
+    Parameters
+    ----------
 
-    `patient`: wait for a batch without a limit, because other code handles `timeout`. `eager`: dispatch the next task
-    before a batch is handed out, not when the next batch is requested. A loop that is left early has then had as many
-    batches made as with torch. `tuner` changes the number of workers during the iteration.
+    options : Options
+    engine : Engine or LocalEngine
+        A `LocalEngine` has a `fetcher`, which makes the very objects that `next` returns; they lie in no slot.
+    seed : int
+        The iteration's base seed of 64 bits, to which workers add their number.
+    plan : iterator
+        It comes from `slipring._core.source` and yields indices, or which worker is next. Its first item has the
+        sequence number ``position.delivered``. Items whose batches are in ``position.beyond`` are skipped.
+    position : Position
+    on_end : callable
+        Called with the engine when the iteration is over.
+    rebuild : callable
+        Makes an exception of an error record.
+    finish : callable, optional
+        Called with each batch before it is delivered; it returns the batch to deliver. It is called again if a signal
+        handler raises.
+    reword : callable, optional
+        Returns the exception to raise for a `WorkerDied` or `LoaderTimeout` of this iteration.
+    dispatch_before_return : bool
+        Dispatch the next task before a batch is handed out, not when the next batch is requested. A loop that is left
+        early has then had as many batches made as with torch.
+    no_timeout : bool
+        Wait for a batch without a limit, because other code handles `timeout`.
+    before_return : callable, optional
+        Called once before each batch is returned. If it raises an exception, the next call returns the batch.
+    is_recorded, recording : callable, optional
+        If ``is_recorded()``, the next batch is received in the context ``recording()``.
+    tuner : Tuner, optional
+        Changes the number of workers during the iteration.
     """
 
     cdef object __weakref__
     cdef readonly object _engine  # None: the iteration is over
     cdef object ending        # the engine, while close() takes leave of it
     cdef object options, on_end, rebuild, error
+    cdef public object finish_batch  # see `finish`
+    cdef object reword, is_recorded, recording
+    cdef readonly object before_return
+    cdef uint64_t announced   # sequence number + 1 of the batch for which it was called last
+    cdef object fetcher       # of a `LocalEngine`, else None
     cdef ReentrantLock lock  # of who is in next(); close() does not ask, to end a wait
+    cdef int restarting      # calls of `restart` that have not returned
+    cdef int owner           # without a ring: the process that last used the lock
     cdef object memory  # what the workers' growth is watched by; None: it is not
     cdef object tuner   # what finds out how many workers are best; None: that is given
     cdef object resized  # the options that ask for another number of workers, until that is seen to
@@ -72,12 +138,11 @@ cdef class LoaderIterator:
     cdef readonly Ring ring
     cdef readonly Position position
     cdef InFlight tasks
-    cdef Task received  # has left its slot, and has not been committed
+    cdef readonly Task received  # has left its slot, and has not been committed
     cdef Lease lease    # its slot
     cdef object value   # its batch, or the exception in its place
-    cdef bytes state    # the worker's state that came with it, or None
-    cdef readonly Task last  # the task that was committed last, or None
-    cdef readonly bytes last_state  # the state that came with that, or None
+    cdef object state   # the worker's state that came with it, or None
+    cdef object uncommitted  # tasks whose batches lie with `Ahead`, in turn
     cdef dict indices  # sequence number -> the indices of a task in flight; None: no worker reads them again
     cdef bint respawns  # a replacement continues a dead worker's stream where that was
     cdef object draw    # where the next task comes from
@@ -87,33 +152,52 @@ cdef class LoaderIterator:
     cdef object due     # what the plan gave, and no slot was free for
     cdef object plan_error   # is raised in its turn: behind what has been dispatched
     cdef object last_error   # is raised at the end
-    cdef bint exhausted, in_order, inline, single, eager
+    cdef bint exhausted, in_order, inline, single, dispatch_before_return
     cdef bint planning  # users' code may run that says what comes next, until that is in a slot
+    cdef bint at_end      # everything has been delivered
+    cdef bint state_kept  # without workers: the state has been stored in the position
     cdef bint stopped  # next() is to give up: another thread wants to end the iteration
     cdef int copy
     cdef uint32_t chunk, n_static
     cdef uint64_t run, epoch, seed, next_seq, look_ahead, timeout, look_at, idle
+    cdef readonly uint64_t start_ns  # how long the beginning waited for workers
     cdef int watched   # a descriptor that is readable when a worker has died, or -1
-    cdef object late  # `last` when a wait took `timeout` seconds; NEVER: none has
+    cdef uint64_t late  # `Position.changes` when a wait took `timeout` seconds; NEVER: none has
 
-    def __init__(self, options, engine, seed, plan, Position position not None, on_end, *,
-                 rebuild=error_record.rebuild, eager=False, patient=False, tuner=None):
-        self.options, self.on_end, self.rebuild = options, on_end, rebuild
+    def __cinit__(self, *_, **__):
         self.lock = ReentrantLock()
+        self.owner = getpid()
+
+    def __init__(self, options, engine, seed, plan, position, on_end, **hooks):
+        self.begin(options, engine, seed, plan, position, on_end, **hooks)
+
+    def begin(self, options, engine, seed, plan, Position position not None, on_end, *, rebuild=error_record.rebuild,
+              finish=None, reword=None, dispatch_before_return=False, no_timeout=False,
+              before_return=None, is_recorded=None, recording=None, tuner=None):
+        """Begin a pass; the parameters are those of the class. A pass that was begun before has been closed."""
+        self.options, self.on_end, self.rebuild = options, on_end, rebuild
+        self.finish_batch, self.reword = finish, reword
+        self.before_return, self.announced = before_return, 0
+        self.is_recorded, self.recording = is_recorded, recording
+        self.fetcher = engine.fetcher
         self.ring = engine.ring
-        self.tasks = InFlight(self.ring.n_slots)
+        self.tasks = InFlight(1 if self.ring is None else self.ring.n_slots)
+        self.uncommitted, self.received, self.error = collections.deque(), None, None
+        self.due = self.plan_error = self.last_error = self.indices = None
+        self.exhausted = self.planning = self.at_end = self.state_kept = False
+        self.look_at = 0
         self.seed, self.position, self.epoch = seed, position, position.epoch
         self.next_seq, self.done, self.late = position.delivered, set(position.beyond), NEVER
         self.copy = COPY[options.memory.copy]
         self.in_order, self.inline = bool(options.in_order), engine.inline
-        self.watched = engine.pool.watched
+        self.watched = -1 if self.fetcher is not None else engine.pool.watched
         self.idle = IDLE if self.watched < 0 else SELDOM
-        limited = options.timeout and not patient
+        limited = options.timeout and not no_timeout
         self.timeout = <uint64_t> (min(options.timeout, 1e9) * SECOND) if limited else SR_FOREVER
         self.look_ahead = 1 if self.inline else options.look_ahead
         self.chunk = options.workers.chunk_size or 0
         self.single = options.batch_size is None
-        self.eager = eager
+        self.dispatch_before_return = dispatch_before_return
         self.memory, self.memory_at = engine.memory, 0
         self.tuner = tuner
         self.look_next = SR_FOREVER if self.memory is None and tuner is None else 0
@@ -124,7 +208,8 @@ cdef class LoaderIterator:
         cdef uint64_t began = clock()
         try:
             self.run = engine.begin_run(seed)
-            self.ring.meter.wait_ns += clock() - began  # for workers to begin: the first batch's
+            self.start_ns = clock() - began
+            engine.meter.wait_ns += self.start_ns  # the first batch's
             self.n_static = options.num_workers if engine.by_turns else 0
             if tuner is not None:
                 tuner.begin(engine)
@@ -143,23 +228,42 @@ cdef class LoaderIterator:
         return self
 
     def __next__(self):
-        if self._engine is None:
-            self.raise_end()
-        self.ring.usable()  # first: in a forked child another thread would hold the lock for ever
-        if self.lock.is_mine():
-            raise reentered()
-        cdef unsigned long before = self.lock.acquire()
-        try:
-            return self.next_batch()
-        finally:
-            self.lock.release(before)
+        cdef unsigned long before
+        while True:
+            if self._engine is None and not self.restarting:
+                self.raise_end()
+            # First: in a forked child another thread would hold the lock for ever.
+            if self.ring is None:
+                self.own_lock()
+            else:
+                self.ring.usable()
+            if self.lock.is_mine():
+                raise reentered()
+            before = self.lock.acquire()
+            try:
+                value = self.next_batch()
+            except BaseException as error:
+                self.lock.release(before)
+                if not (self.restarting and isinstance(error, Closed)):
+                    raise
+            else:
+                self.lock.release(before)
+                return value
 
-    cdef int raise_end(self) except -1:
+    cdef int own_lock(self) except -1:
+        if self.owner != getpid():
+            self.owner, self.lock = getpid(), ReentrantLock()
+        return 0
+
+    cpdef int raise_end(self) except -1:
+        """Raise what comes after the end."""
         error, self.last_error = self.last_error, None
         if error is not None:
             raise error
         if self.error is not None:
             raise Closed(f"the iteration ended with an error: {self.error}")
+        if self.at_end:
+            self.position.finished = True
         raise StopIteration
 
     cdef object next_batch(self):
@@ -168,14 +272,20 @@ cdef class LoaderIterator:
         engine = self._engine
         if engine is None:
             self.raise_end()
-        if self.ring.meter.taken_at >= self.look_next:
+        if self.ring is not None and self.ring.meter.taken_at >= self.look_next:
             self.look(engine)
         while True:
-            task = self.receive(engine)
+            if self.is_recorded is None or not self.is_recorded():
+                task = self.receive(engine)
+            else:
+                with self.recording():
+                    task = self.receive(engine)
             if task is None:
                 self.finish()
-            if self.eager:
+            if self.dispatch_before_return:
                 self.dispatch(False)
+            if self.before_return is not None and task.kind == SR_BATCH:
+                self.announce(task)
             # The last place where a signal handler can raise: no Python code runs until the caller has the batch.
             PyErr_CheckSignals()
             kind = task.kind
@@ -185,13 +295,24 @@ cdef class LoaderIterator:
             if kind == SR_ERROR:
                 raise value
 
+    cpdef int announce(self, Task task) except -1:
+        """Call `before_return` for the batch of a task that has left its slot."""
+        if self.announced != task.seq + 1:
+            self.announced = task.seq + 1
+            self.before_return()
+        return 0
+
     cdef Task receive(self, engine):
         """Return the task that is due, with its value; None at the end. The call can be repeated until `commit`."""
         cdef Task task = self.received
-        cdef int slot
+        cdef int slot, kind
         forget_handlers()
         try:
-            if task is None:
+            if task is None and self.fetcher is not None:
+                task = self.make()
+                if task is None:
+                    return None
+            elif task is None:
                 slot = self.due_slot(engine)
                 if slot < 0:
                     return None
@@ -200,18 +321,56 @@ cdef class LoaderIterator:
                 self.lease = take(self.ring, SR_CONSUMER, slot)
                 self.tasks.remove(slot)
                 self.received = task
-            if task.kind == 0:
+            if task.kind != 0:
+                return task
+            if self.fetcher is not None:
+                value, kind = self.value, SR_BATCH
+            else:
                 if self.lease.result.flags & WITH_STATE:
                     self.state = state_in(self.lease.payload, self.lease.limit, &self.lease.result)
-                value = unpack(self.lease, self.copy)
-                if self.lease.result.kind == SR_ERROR:
+                value, kind = unpack(self.lease, self.copy), self.lease.result.kind
+                if kind == SR_ERROR:
                     value = self.rebuild(value, engine.pool.error_of(task.seq) if self.inline else None)
-                self.value, task.kind = value, self.lease.result.kind
+            if self.finish_batch is not None and kind == SR_BATCH:
+                value = self.finish_batch(value)
+            self.value, task.kind = value, kind
             return task
         except BaseException as error:
             if not self.takes_its_place(error):
                 raise
             return self.received
+
+    cdef Task make(self):
+        """Let the fetcher make the next batch; return its task, None at the end. The call can be repeated."""
+        cdef Task task
+        if self.due is None and (self.exhausted or not self.plan_next()):
+            return None
+        task = Task.__new__(Task)
+        task.seq, task.kind = self.next_seq, 0
+        indices = self.due
+        if self.streams is not None:
+            task.worker, task.sequence = indices
+        elif self.position.workers is not None:
+            task.worker = 0
+        try:
+            value = self.fetcher.make(task.seq, indices)
+        except Exception as error:
+            if raised_by_a_handler(error):
+                raise
+            value, task.kind = error, SR_ERROR
+        if value is END_OF_STREAM:
+            task.kind = SR_END
+        self.put_by(task, value)
+        return task
+
+    cdef int put_by(self, Task task, value) except -1:
+        """Store what the fetcher has made, in one step."""
+        self.received, self.value, self.due = task, value, None
+        self.state = self.fetcher.state
+        self.next_seq += 1
+        self.fetcher.kept = None
+        self.fetcher.drop()  # nothing is lost if a handler raises from here on
+        return 0
 
     cdef bint takes_its_place(self, error) except -1:
         """Return whether an exception of `receive` is delivered in the place of a batch that cannot be made.
@@ -234,20 +393,89 @@ cdef class LoaderIterator:
     cdef object commit(self, Task task):
         """Move the position, and return the value of a received task. No Python code runs before the position moves."""
         self.position.add(task, self.state, self.indices)
-        self.received, self.last = None, task
+        self.leave(task)
+        if self.indices is not None:
+            self.indices.pop(task.seq, None)
+        value = self.value
+        self.value = self.lease = None
+        return value
+
+    cdef int leave(self, Task task) except -1:
+        """Let the received task leave. No Python code runs."""
+        self.received = self.state = None
         if self.streams is not None:
             self.streams.came(task.worker)
             if task.kind == SR_END:
                 self.streams.ended(task.worker)
-        if self.inline and task.kind == SR_ERROR and self._engine is not None:
+        if self.inline and task.kind == SR_ERROR and self.fetcher is None and self._engine is not None:
             self._engine.pool.worker.errors.pop(task.seq, None)
-        if self.indices is not None:
-            self.indices.pop(task.seq, None)
-        if self.last_state is not self.state:
-            self.last_state, self.state = self.state, None
-        value = self.value
+        return 0
+
+    # ---- batches that another object moves to a device before they are requested: see `slipring._core.ahead`
+
+    def take(self):
+        """Receive the next batch; return (batch, slot, False), or (exception, slot, True); None at the end.
+
+        The slot is -1 if the batch lies in none. The call returns the same until `set_aside` has been called.
+        """
+        cdef Task task
+        cdef unsigned long before
+        engine = self._engine
+        if engine is None:
+            self.raise_end()
+        if self.lock.is_mine():
+            raise reentered()
+        before = self.lock.acquire()
+        try:
+            if self._engine is None:
+                self.raise_end()
+            if self.ring is not None and self.ring.meter.taken_at >= self.look_next:
+                self.look(engine)
+            while True:
+                task = self.receive(engine)
+                if task is None:
+                    return None
+                if task.kind != SR_END:
+                    return self.value, -1 if self.fetcher is not None else task.slot, task.kind == SR_ERROR
+                self.set_aside(None, None)
+        finally:
+            self.lock.release(before)
+
+    def set_aside(self, items, item):
+        """Append `item`, which is made of the batch that `take` returned, to `items`. No Python code runs."""
+        cdef Task task = self.received
+        if items is not None:
+            items.append(item)
+        task.state = self.state
+        self.uncommitted.append(task)
+        self.leave(task)
         self.value = self.lease = None
-        return value
+
+    def note_copy(self, slot, seconds):
+        """Record how long the copy from a slot took."""
+        self.ring.note_copy(slot, seconds)
+
+    def note_loop(self, uint64_t begun, uint64_t there, uint64_t before):
+        """Record that the loop waited from `begun` to `there`; `before` is when its last wait ended. All in ns."""
+        engine = self._engine
+        if self.ring is None:
+            return
+        if before:
+            self.ring.note_loop((there - begun) / SECOND, (there - before) / SECOND)
+        elif engine is not None and engine.running > 1:  # the very first wait is no part of the loader's pace
+            waited = there - begun + self.start_ns
+            self.ring.note_loop(waited / SECOND, waited / SECOND)
+
+    def commit_upto(self, last):
+        """Commit the tasks that were set aside, up to this one; None: none of them; True: all."""
+        cdef Task task
+        while last is not None and self.uncommitted:
+            task = self.uncommitted.popleft()
+            self.position.add(task, task.state, self.indices)
+            if self.indices is not None:
+                self.indices.pop(task.seq, None)
+            if task is last:
+                break
 
     cdef int look(self, engine) except -1:
         """Look at memory and workers between two batches. If a user turns a warning into an error, no batch is lost."""
@@ -300,14 +528,14 @@ cdef class LoaderIterator:
             self.lock.release(before)
 
     @property
-    def last_seq(self):
-        """int: sequence number of the batch or exception that was delivered last; -1: none has been."""
-        return -1 if self.last is None else <int64_t> self.last.seq
-
-    @property
     def is_live(self):
         """bool: whether the iteration goes on."""
         return self._engine is not None
+
+    @property
+    def foreign(self):
+        """bool: whether this process has inherited the iteration by a fork."""
+        return self._engine is not None and self._engine.foreign
 
     cdef int due_slot(self, engine) except -2:
         """Dispatch and wait; return the slot of the batch that is delivered next, -1 at the end."""
@@ -338,9 +566,12 @@ cdef class LoaderIterator:
     def finish(self):
         """End after everything has been delivered; raise the sampler's exception if it raised one."""
         self.last_error, self.plan_error = self.plan_error, None
+        self.at_end = True
         self.position.finished = self.last_error is None
         if self.tuner is not None:
             self.tuner.end(clock())
+        if self.keeps_state():
+            self.keep_state(True)
         self.close()
         self.raise_end()
 
@@ -419,7 +650,7 @@ cdef class LoaderIterator:
         try:
             return next(self.draw, None)
         finally:
-            self.ring.meter.wait_ns += clock() - began
+            self._engine.meter.wait_ns += clock() - began
 
     cdef void end_with(self, error):
         """Dispatch no more. The error is raised after the batches before it."""
@@ -519,15 +750,18 @@ cdef class LoaderIterator:
         return 0
 
     def hand_over_timeout(self):
-        """Wait without a limit from now on, as if made `patient`; return the previous limit in seconds, 0 for none."""
+        """Wait without a limit from now on; return the previous limit in seconds, 0 for none."""
         self.timeout = SR_FOREVER
         return self.options.timeout
 
     def timed_out(self):
         """Return the exception for a wait that has taken `timeout` seconds."""
-        self.late = self.last
+        self.late = self.position.changes
         seq = self.tasks.oldest().seq if self.tasks.n else self.next_seq
-        return timed_out(self.options.timeout, seq, self.options.num_workers, self.options.method)
+        return self.worded(timed_out(self.options.timeout, seq, self.options.num_workers, self.options.method))
+
+    cdef object worded(self, error):
+        return error if self.reword is None else self.reword(error)
 
     # ---- deaths
 
@@ -535,7 +769,10 @@ cdef class LoaderIterator:
         """Check that all workers live, and that there are as many as wanted."""
         if self.resized is not None:
             self.change_workers(engine)
-        engine.pool.check(self.state_for if self.respawns else None)
+        try:
+            engine.pool.check(self.state_for if self.respawns else None)
+        except WorkerDied as error:
+            raise self.worded(error)
         self.watched = engine.pool.watched  # another one, if code of the program has closed it
         return 0
 
@@ -551,14 +788,16 @@ cdef class LoaderIterator:
         cdef int64_t at = worker.at
         state = worker.state if at >= 0 else None
         due = self.streams.sequence[number] if number in self.streams.turn else None
-        # The tasks of a worker in the order of their sequence: the one that has left its slot comes before the others.
-        for task in ([] if self.received is None else [self.received]) + self.tasks.all():
+        # The tasks of a worker in the order of their sequence: those that have left their slots come before the others.
+        left = [*self.uncommitted] if self.received is None else [*self.uncommitted, self.received]
+        for task in left + self.tasks.all():
             if task.worker != number:
                 continue
-            if task is not self.received and self.ring.await_ready(task.slot, 0, -1) < 0:
+            has_left = task is self.received or task in left
+            if not has_left and self.ring.await_ready(task.slot, 0, -1) < 0:
                 due = task.sequence
                 break
-            later = self.state if task is self.received else self.state_at(task.slot)
+            later = self.state if task is self.received else task.state if has_left else self.state_at(task.slot)
             if later is not None:
                 state, at = later, <int64_t> task.sequence + 1
         at = max(at, 0)
@@ -582,7 +821,7 @@ cdef class LoaderIterator:
         self.error = error
         engine, self._engine = self._engine, None
         if engine is not None:
-            engine.overdue = self.late is self.last
+            engine.overdue = self.late == self.position.changes
             engine.shut_down()
             self.on_end(engine)
             if self.would_wait is not None:
@@ -592,7 +831,25 @@ cdef class LoaderIterator:
     def interrupt(self, bint on=True):
         """Make the current next() in another thread, and later ones, raise `Closed`; with `on` false, undo that."""
         self.stopped = on
-        self.ring.interrupt(on)
+        if self.ring is not None:
+            self.ring.interrupt(on)
+
+    def restart(self, begin):
+        """Call `begin`, which begins another pass here, while no thread is in next(); these wait for that pass."""
+        cdef unsigned long before
+        self.restarting += 1
+        try:
+            self.interrupt()
+            try:
+                before = self.lock.acquire()
+            finally:
+                self.interrupt(False)
+            try:
+                return begin()
+            finally:
+                self.lock.release(before)
+        finally:
+            self.restarting -= 1
 
     def drain(self, int64_t upto=0):
         """Wait until workers have made everything in flight, and all batches below `upto`; drop these batches."""
@@ -645,27 +902,39 @@ cdef class LoaderIterator:
 
     cdef int put_state(self, engine) except -1:
         cdef WorkerPosition worker = <WorkerPosition> self.position.workers[0]
-        asked, states = engine.pool.states_now(self.received is not None)
+        asked, states = engine.pool.states_now(self.received is not None or len(self.uncommitted) > 0)
         if asked:
             if self.streams is None:
                 worker.batches = self.position.delivered
             worker.put(states, 0)
         return 0
 
-    cdef int keep_state(self) except -1:
-        """Store the state before the iteration ends, without waiting. `state_dict` raises what kept it from that."""
+    cdef bint keeps_state(self):
+        return self.inline and self._engine is not None and self.position.workers is not None and not self.state_kept
+
+    cdef int keep_state(self, bint at_end) except -1:
+        """Store the state before the iteration ends, without waiting. `state_dict` raises what kept it from that.
+
+        `at_end`: this is part of the last next().
+        """
         try:
-            if self.lock.holder != 0:
+            if at_end:
+                self.put_state(self._engine)
+            elif self.lock.holder != 0:
                 raise closed_in_a_step()
-            self.ask_state()
+            else:
+                self.ask_state()
         except Exception as error:
+            if raised_by_a_handler(error):
+                raise
             (<WorkerPosition> self.position.workers[0]).put(error.with_traceback(None), 0)
+        self.state_kept = True
         return 0
 
     def close(self):
         """End the iteration and cancel the tasks in flight. Safe to call twice, and again after Ctrl-C."""
-        if self.inline and self._engine is not None and self.position.workers is not None:
-            self.keep_state()
+        if self.keeps_state():
+            self.keep_state(False)
         if self._engine is not None:
             self.ending, self._engine = self._engine, None
         engine = self.ending
@@ -676,14 +945,17 @@ cdef class LoaderIterator:
             self.received = self.lease = self.value = self.state = None
             if self.tuner is not None:
                 self.tuner.end(self.ring.meter.taken_at)  # what the program did since is not known
-            engine.overdue = self.late is self.last
+            engine.overdue = self.late == self.position.changes
             engine.end_run(self.run, self.tasks.all())
             self.on_end(engine)
             if self.would_wait is not None:
                 self.draw.close()
-        self.tasks = InFlight(self.ring.n_slots)
+        self.tasks = InFlight(1 if self.ring is None else self.ring.n_slots)
         self.ending = None
 
     def __del__(self):
         if (self._engine is not None or self.ending is not None) and not _exiting():
             self.close()
+
+
+include "_iteration_device.pxi"

@@ -1,4 +1,4 @@
-# Part of _iteration.pyx: the position of a pass. `LoaderIterator.commit` alone moves it.
+# Part of _iteration.pyx: the position of a pass. `Iteration.commit` and `commit_upto` alone move it.
 
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
@@ -81,7 +81,14 @@ cdef class Position:
             if changes == self.changes:
                 return copied
 
-    cdef int add(self, Task task, bytes state, dict indices) except -1:
+    def before(self, seq):
+        """Return this position with `delivered` at most `seq`; what was delivered from there on is in `beyond`."""
+        if self.delivered > seq:
+            self.beyond.update(range(seq, self.delivered))
+            self.delivered = seq
+        return self
+
+    cdef int add(self, Task task, object state, dict indices) except -1:
         """Count a task whose batch, exception or end of a stream is delivered. This runs no Python code.
 
         `state` came with it. `indices` has those of the tasks in flight, if workers may have to read them again.

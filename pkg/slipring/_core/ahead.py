@@ -1,14 +1,22 @@
-"""A thread that reads batches from an iterator before the consumer asks for them."""
+"""Threads that prepare batches before the consumer requests them: read from an iterator, or moved to a device."""
 
 import collections
+import contextlib
+import logging
 import os
+import sys
 import threading
+import traceback
 
-from slipring._core.engine import stop_at_exit
+from slipring._core._ring import in_a_handler, now
+from slipring._core.engine import stay_if_exiting, stop_at_exit
 from slipring._core.source import grouped
 from slipring.errors import Closed, LoaderTimeout
 
+log = logging.getLogger("slipring")
+
 GRACE_S = 1.0  # at the end, for an iterator that is being asked; what waits for ever is left behind
+TRANSFORM_S = 5.0  # at the end, for a transform of a device that hangs
 
 
 class Prefetcher:
@@ -182,3 +190,263 @@ def _run(line):
     with line.changed:
         line.over, line.iterator = True, None
         line.changed.notify_all()
+
+
+# ---- batches on devices
+
+
+class Step:
+    """A step's batches on their devices, or the exception in their place.
+
+    `last_task` is the last task that counts as delivered when the step is handed out; None: none does.
+    """
+
+    __slots__ = ("error", "is_end", "is_ready", "last_task", "parts", "value")
+
+    def __init__(self, parts=(), last_task=None, error=None, is_end=False):
+        self.parts, self.last_task, self.error, self.is_end = parts, last_task, error, is_end
+        self.value, self.is_ready = None, error is not None or is_end
+
+
+class Ahead:
+    """Steps of an iteration whose batches are on their devices before they are requested.
+
+    As in MegEngine's preload, a thread takes batches and starts their copies. But `first` never waits for a later step
+    than its own, and an exception is raised in place of the batch that failed. The thread refers to this object:
+    `stop` ends it.
+
+    Parameters
+    ----------
+    core : Iteration
+        Or another object with its ``take`` and so on; see `DeviceIteration`.
+    mover : Mover
+        It copies batches to its ``places``.
+    depth : int
+        How many steps the thread makes before they are requested. 0: there is no thread; `first` makes each step.
+    timeout : float, optional
+        How long `first` waits at most, in seconds.
+    whole : bool
+        A step is a list of batches, one for each device, not a single batch.
+    """
+
+    def __init__(self, core, mover, depth, timeout=None, whole=False):
+        self.core, self.mover, self.depth, self.whole = core, mover, depth, whole
+        self.timeout = None if timeout is None else min(timeout, 1e9)
+        self.owner, self.patience = os.getpid(), TRANSFORM_S
+        self.parts, self.last_task = [], None  # of the step that is being made
+        # Only `ready` holds the state. The locks are semaphores that tell a thread to look at it, so that a signal
+        # that is lost to Ctrl-C loses no batch and blocks no thread.
+        self.ready = collections.deque()
+        self.filled, self.room = _semaphore(), _semaphore()
+        self.asking = False  # `first` waits for a step
+        self.failed = False  # the last step was an exception: the next is made when it is requested
+        self.over = self.stopped = False  # no step comes from the thread any more; `stop` has been called
+        self.asked_at = 0  # when the last step was there
+        self.thread = None
+        if depth:
+            self.thread = threading.Thread(target=self._run, name="slipring-preload", daemon=True)
+            stop_at_exit(self)
+            self.thread.start()
+
+    # ---- the consumer
+
+    def check_owner(self):
+        """Raise `Closed` in a forked child."""
+        if self.owner != os.getpid():
+            raise Closed("this iterator belongs to the parent process; make a new one after fork")
+
+    def first(self):
+        """Return the next step, ordered for the caller's current stream, without removing it; None after the last.
+
+        The call can be repeated. Raise `LoaderTimeout` if the step has not come in time.
+        """
+        if self.stopped:
+            stay_if_exiting()
+            raise _closed()
+        if not self.ready:
+            if self.thread is not None and not self.over:
+                self._wait()
+            elif self.core.is_live:
+                while not self.ready:
+                    self._make()
+            else:
+                return None
+        step = self.ready[0]
+        if not step.is_ready:
+            try:
+                batches = [self.mover.hand_over(part) for part in step.parts]
+            except Exception as error:
+                if in_a_handler(error):
+                    raise
+                step.error = error
+            else:
+                step.value = batches if self.whole else batches[0]
+            step.is_ready = True
+        if step.is_end or not (step.error is None or self.core.is_live):
+            self._join()  # it waits for the last copies: then all slots are free
+            self.mover.finish()
+        if self.stopped:
+            stay_if_exiting()
+        return step
+
+    def _wait(self):
+        begun = now()
+        while not self.ready:
+            self.asking = True
+            _set(self.room)
+            if not self.filled.acquire(timeout=-1 if self.timeout is None else self.timeout) and not self.ready:
+                raise self.core.timed_out()
+        there, before = now(), self.asked_at
+        self.asked_at = there
+        self.core.note_loop(begun, there, before)
+
+    def stop(self):
+        """End the thread, and release the batches that it has made. Safe to call twice."""
+        if self.owner != os.getpid():
+            return
+        if self.thread is not None:
+            self.stopped = True
+            self.core.interrupt()
+            _set(self.room)
+            self._join()
+            self._put(Step(error=_closed()))  # for a thread that waits in `first`
+            while len(self.ready) > 1:  # never empty: a thread may look at the first
+                self.ready.popleft()
+        else:
+            self.ready.clear()
+            with contextlib.suppress(RuntimeError):  # a device that has failed: it was raised in its turn
+                self.mover.finish()
+        self.parts = []
+
+    def _join(self):
+        thread = self.thread
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(self.patience)
+        if not thread.is_alive():
+            self.thread = None
+        elif self.patience:
+            seconds, self.patience = self.patience, 0.0  # once: close() and the exit would each wait as long
+            log.warning(
+                "the preload thread has not ended in %g s and is left behind: it is at %s. "
+                "If the device's transform does not return, give it a limit of its own",
+                *(seconds, _place(thread)),
+            )
+
+    # ---- the thread, if there is one
+
+    def _run(self):
+        try:
+            with contextlib.ExitStack() as stack:
+                for place in self.mover.places:
+                    stack.enter_context(place.thread())
+                while not self.stopped:
+                    if not self._has_room():
+                        self.room.acquire()
+                    elif not self._make():
+                        break
+                self.mover.finish()
+        except BaseException as error:  # a thread that waits must not wait for ever
+            self.over = True
+            self._put(Step(error=error))
+
+    def _has_room(self):
+        if self.failed:
+            return self.asking and not self.ready
+        return len(self.ready) < self.depth
+
+    def _put(self, step):
+        self.ready.append(step)
+        self._wake(step)
+
+    def _wake(self, step):
+        self.failed, self.asking = step.error is not None, False
+        _set(self.filled)
+
+    def _make(self):
+        """Put the next step into `ready`; return whether others can follow.
+
+        If the iteration ends within a step, the step's batches are dropped. If a batch raises an exception, the step's
+        earlier batches wait for the next call, and nothing after them counts as delivered before they do.
+        """
+        core, mover, parts = self.core, self.mover, self.parts
+        while len(parts) < len(mover.places):
+            begun = now()
+            try:
+                mover.make_room()
+                there = now()
+                got = core.take()
+            except Exception as error:
+                if self.depth == 0:
+                    raise
+                got = None
+                _forget_batches(error)
+                self.over = not core.is_live
+                self._put(Step(error=error))
+                return not self.over
+            if got is None:
+                step = Step(last_task=True, is_end=True)
+                # No call from here on: all of it has happened, or nothing.
+                self.ready += (step,)
+                self.parts, self.over = [], True
+                self._wake(step)
+                return False
+            (value, slot, is_error), got, task = got, None, core.received
+            took = now()
+            if not is_error:
+                try:
+                    if self.depth == 0 and slot < 0:  # the caller's stream may have made it
+                        mover.follow_caller()
+                    part = mover.copy_to_device(len(parts), value, slot)
+                except Exception as error:
+                    if self.depth == 0 and in_a_handler(error):
+                        raise  # the same batch is copied again
+                    value, is_error = error, True
+                    _forget_batches(error)
+            if is_error:
+                step, value = Step(last_task=None if parts else task, error=value), None
+                core.set_aside(self.ready, step)
+                self._wake(step)
+                del step  # or the error's traceback would refer to it
+                return True
+            if slot >= 0:
+                # What is copied from is waited for before the next batch is requested: that counts as well.
+                core.note_copy(slot, (there - begun + now() - took) / 1e9)
+            self.last_task = task
+            core.set_aside(parts, part)
+            value = part = None  # a lease, if it is on no device
+        step = Step(parts, self.last_task)
+        # No call from here on, as above.
+        self.ready += (step,)
+        self.parts = []
+        self._wake(step)
+        return True
+
+
+def _semaphore():
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+def _set(lock):
+    with contextlib.suppress(RuntimeError):  # it is set
+        lock.release()
+
+
+def _place(thread):
+    """Return the file and line at which a thread is, as text."""
+    frame = sys._current_frames().get(thread.ident)
+    return "its end" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _forget_batches(error):
+    """Clear the batch from our own frames in the traceback: a user who keeps the exception must not keep a slot."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__") == "slipring.torch.device.mover":
+            with contextlib.suppress(RuntimeError):  # it is running
+                frame.clear()
+
+
+def _closed():
+    return Closed("the loader was closed while a batch was waited for")

@@ -24,6 +24,8 @@ _importing = threading.RLock()  # a child forked meanwhile would wait for ever f
 class Engine:
     """A segment and its workers. The segment is made at once, the workers when an iteration begins."""
 
+    fetcher = None  # see `LocalEngine`
+
     def __init__(self, options, job, counters):
         self.options = options
         self.counters = counters
@@ -43,7 +45,8 @@ class Engine:
                 else "batch_sampler"
             ),
         )
-        counters.add(self.ring.meter)
+        self.meter = self.ring.meter
+        counters.add(self.meter)
         self.memory = None  # of worker processes
         self.pool = self._pool(job)
         self.started = False

@@ -129,14 +129,12 @@ class SamplerSource:
         A state (see `slipring._core.state`) to resume from.
     made : iterator, optional
         The source's iterator, not yet used; it counts only if nothing resumes.
-    keep : bool
-        Keep the lists in flight, also if the sampler is not Stateful.
     begins_there : bool
         The source itself begins after what was delivered.
     """
 
     open_source = staticmethod(iter)
-    position = None  # the iteration's `Position`; None: the owner counts the deliveries itself
+    position = None  # the iteration's `Position`, which its owner puts here
     rng = None  # an object with `get` and `put` for the state of the generator that the sampler draws from
 
     def __init__(
@@ -148,21 +146,18 @@ class SamplerSource:
         single=False,
         resume=None,
         made=None,
-        keep=False,
         begins_there=False,
     ):
         self.source, self.group, self.drop_last, self.single = source, group, drop_last, single
         self.begins_there = begins_there
         self.resume = resume
         self.seq = 0 if resume is None else resume["delivered"]
-        self.low_water = self.seq  # every task before it has been delivered
-        self.above = set() if resume is None else set(resume["beyond"])  # delivered beyond that
         self.made = None if resume is not None else made
         self.is_stateful = None  # whether the sampler or its iterator is Stateful
         self.saved_state = {} if resume is None else saved_state_of(resume)
         # Lists that were drawn ahead of the delivery when the state was taken: they come first.
         self.given = collections.deque(() if resume is None else resume["drawn"])
-        self.keep, self.kept = keep, {}  # sequence number -> its list, until it has been delivered
+        self.kept = {}  # of a Stateful sampler: sequence number -> its list, until it has been delivered
         # Whether the sampler has been drawn from: until then it may say what an earlier pass has left.
         self.asked = self.over = False
         self.at = self.saved_state or None  # what holds of the sampler until then
@@ -191,7 +186,7 @@ class SamplerSource:
                 self.drawn = []
                 return drawn
             self.swift, self.over = False, True
-        if self.is_stateful is False and not self.keep:
+        if self.is_stateful is False:
             indices = self._first() if self.first else self._draw()
             if self.check is not None:
                 self.check(len(indices))
@@ -206,17 +201,16 @@ class SamplerSource:
                 finally:
                     making.busy = False
         # No call from here on: a handler cannot raise, and the list is given once.
-        if self.is_stateful or self.keep:
+        if self.is_stateful:
             self.kept[self.seq] = indices
-            if self.position is not None:
-                self._forget_delivered()
+            self._forget_delivered()
         self.seq += 1
         self.first = False
         if self.given:
             del self.given[0]
         else:
             self.drawn = []
-            kept = self.is_stateful is not False or self.keep
+            kept = self.is_stateful is not False
             self.swift = not (kept or self.over or self.cut_off or self.check or not self.group)
         return indices
 
@@ -331,16 +325,13 @@ class SamplerSource:
         """Return (a copy of the iteration's `Position`, this source's part of the state there)."""
         with self.making.at_rest():
             position = self.position.copy()
-            self.low_water = position.delivered
             if self.resume is None and self.cut_off is None and self.is_stateful is None:
                 self.open()
-            return position, self._samplers()
+            if self.is_stateful:  # it is asked behind what it has given, also if a resume skips more
+                position = position.before(self.seq)
+            return position, self._samplers(position)
 
-    def asked_for(self, seq):
-        """Return [sequence number, indices] of a task that is kept; None if nothing is."""
-        return [seq, self.kept[seq]] if self.keep and seq in self.kept else None
-
-    def _samplers(self):
+    def _samplers(self, position):
         """Return the states of a Stateful sampler and its iterator, and what was drawn from them and not delivered."""
         at, drawn = self.at, []
         if self.is_stateful and self.drawn and not self.given:
@@ -353,7 +344,7 @@ class SamplerSource:
             at = {**(self._state_now() or {}), **({"sampler_over": True} if self.over else {})}
         if not at:
             return {}
-        seqs = range(self.low_water, self.seq) if self.is_stateful else ()
+        seqs = range(position.delivered, self.seq) if self.is_stateful else ()
         kept = [self.kept[seq] for seq in seqs]
         said = {name: (at[name],) for name in SAMPLERS if name in at}
         return {**said, "sampler_over": bool(at.get("sampler_over")), "drawn": (*kept, *drawn, *self.given)}

@@ -18,8 +18,7 @@ from slipring._core.pytree import is_namedtuple
 from slipring._core.tensors import stack
 from slipring.errors import Closed, shown
 from slipring.torch.device.cuda import checked, checked_device
-from slipring.torch.device.onto import OnDevice, as_tensors
-from slipring.torch.preload import Feed
+from slipring.torch.device.onto import as_tensors, on_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +114,7 @@ class AsyncDataLoader:
         )
         core = iter(self._loader)  # the workers are forked here, before there are threads
         source = Prefetcher(_Source(self, self._loader.options.check_ranges), 2 * workers)
-        self._batches = OnDevice(place, _SourceFeed(core, source, work, 2 * workers))
+        self._batches = on_device(_Ordered(core, source, work, 2 * workers), place)
         self._closed = False
 
     def _rows_per_range(self, workers):
@@ -191,39 +190,78 @@ class _Calls:
         return work()
 
 
-class _SourceFeed(Feed):
-    """Batches in the order in which the source gave them, whoever makes them."""
+class _Ordered:
+    """Batches in the order in which the source gave them, whoever makes them: see `DeviceIteration`."""
 
-    def __init__(self, core, source, work, look_ahead):
-        super().__init__(core, tracked=False)
-        self.source, self.work, self.look_ahead = source, work, look_ahead
-        self.order = collections.deque()  # what has been asked of the source, and not been delivered
+    received = before_return = None
+    note_loop = staticmethod(lambda *_: None)
 
-    def __call__(self):
-        while len(self.order) < self.look_ahead and not (self.order and self.source.would_wait()):
-            try:
-                kind, value = next(self.source)
-            except StopIteration:
-                if not self.order:
-                    self.core.close()
-                    raise
-                break
-            except Exception as error:
-                kind, value = ERROR, error
-            if kind == WORK:
-                self.work.hand(value)
-                value = None
-            self.order.append((kind, value))
-        kind, value = self.order.popleft()
-        if kind == ERROR:
-            raise value
-        if kind == READY:
-            return value, -1, None
-        return as_tensors(next(self.core)), self.core.last.slot, None
+    def __init__(self, core, source, work, prefetch_depth):
+        self.core, self.source, self.work, self.prefetch_depth = core, source, work, prefetch_depth
+        core.finish_batch = as_tensors
+        self._engine, self.note_copy, self.timed_out = core._engine, core.note_copy, core.timed_out
+        self.order = collections.deque()  # what has been requested of the source, and not been received
+        self.next = None  # (kind, value): what is received next
+
+    def take(self):
+        """Return (batch, slot, whether it is an exception); None at the end."""
+        while self.next is None:
+            while len(self.order) < self.prefetch_depth and not (self.order and self.source.would_wait()):
+                try:
+                    kind, value = next(self.source)
+                except StopIteration:
+                    if not self.order:
+                        self.core.close()
+                        return None
+                    break
+                except Exception as error:
+                    kind, value = ERROR, error
+                if kind == WORK:
+                    self.work.hand(value)
+                    value = None
+                self.order.append((kind, value))
+            self.next = self.order.popleft()
+        kind, value = self.next
+        return self.core.take() if kind == WORK else (value, -1, kind == ERROR)
+
+    def set_aside(self, items, item):
+        """Append `item`, which is made of the batch that `take` returned, to `items`."""
+        if self.next[0] == WORK:
+            self.core.set_aside(items, item)
+        else:
+            items.append(item)
+        self.next = None
+
+    def commit_upto(self, last):
+        """Count all that were set aside: nobody asks for the position."""
+        self.core.commit_upto(True)
+
+    @property
+    def is_live(self):
+        """bool: whether the iteration goes on."""
+        return self.core.is_live
+
+    def hand_over_timeout(self):
+        """See `Iteration`."""
+        return self.core.hand_over_timeout()
+
+    def raise_end(self):
+        """Raise what comes after the end."""
+        self.core.raise_end()
+
+    def finish(self):
+        """Raise what comes at the end."""
+        self.core.finish()
 
     def interrupt(self):
-        super().interrupt()
+        """See `Iteration.interrupt`."""
+        self.core.interrupt()
         self.source.close()
+
+    def close(self):
+        """End the iteration."""
+        self.source.close()
+        self.core.close()
 
 
 def default_collate(samples: Sequence[Any]) -> Any:

@@ -304,6 +304,6 @@ def _preloaded(core):
         ahead.begin()
         return ahead
     from slipring.torch.device.cuda import accelerator, checked_device
-    from slipring.torch.device.onto import OnDevice, TensorFeed
+    from slipring.torch.device.onto import on_device
 
-    return OnDevice(checked_device(accelerator() or "cpu"), TensorFeed(core, tracked=False))
+    return on_device(core, checked_device(accelerator() or "cpu"))

@@ -15,7 +15,7 @@ from slipring._core.arguments import instance
 from slipring.errors import shown
 from slipring.options import OF_WORKERS, Workers
 from slipring.torch import DataLoader
-from slipring.torch.state.foreign import in_their_form
+from slipring.torch.torchdata_states import in_their_form
 
 __all__ = ["RandomSampler", "Stateful", "StatefulDataLoader", "StatefulDistributedSampler", "torchdata_state"]
 

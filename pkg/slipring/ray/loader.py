@@ -188,9 +188,9 @@ class Loader(StreamLoader):
         self._begun.add(run)
         known = self.dataset.generation, pass_seed(*run)
         if self._device is not None:
-            from slipring.torch.device.onto import OnDevice, TensorFeed
+            from slipring.torch.device.onto import on_device
 
-            iterator = OnDevice(self._device, TensorFeed(iterator, tracked=False))
+            iterator = on_device(iterator, self._device)
         return StreamIterator(
             iterator, at, True, partial(cluster.over, self._ledger, known, self._end, self._owner)
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 import torch
@@ -30,11 +29,9 @@ from slipring.torch.device import cuda as _device
 from slipring.torch.device.mover import Mover
 from slipring.torch.device.registered import RegisteredSlots
 from slipring.torch.drop_in.standin import StandIn
-from slipring.torch.epoch import Epoch
-from slipring.torch.inline import InlineIterator
-from slipring.torch.iterators import WorkersIterator
-from slipring.torch.state.iteration import checked, initial
-from slipring.torch.state.order import share, source_of
+from slipring.torch.iteration import TorchDeviceIteration, TorchIteration, TorchPasses
+from slipring.torch.order import share, source_of
+from slipring.torch.states import checked, initial
 
 DEFAULTS = {"rng": "worker"}  # as torch's loader does it
 REFUSED = {"workers.start_method": "torch has multiprocessing_context= for it"}
@@ -257,8 +254,7 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
     def _begin(self):
         self._engines = EngineCache()
         self._concurrency = Concurrency(self.workers.fetch_threads)  # without workers
-        self._latest = None  # weak reference to the newest iterator: whose state state_dict() is
-        self._left = None  # the state in which that one ended
+        self._newest = None  # `Pass`, or the exception to raise where its state is asked for
         self._epochs = 0  # that have begun
         self._resume = None  # a loaded state, for the next iterator
         self._tuner = Tuner(self.num_workers, *self._bounds) if self._bounds else None
@@ -266,7 +262,7 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, here or in another process, has workers and figures of its own.
-        own = {"_engines", "_concurrency", "_latest", "_left", "_epochs", "_iterator", "_tuner"}
+        own = {"_engines", "_concurrency", "_newest", "_epochs", "_iterator", "_tuner"}
         return {**{k: v for k, v in self.__dict__.items() if k not in own}, "_iterator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -335,22 +331,26 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
             return False
         return torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps"
 
-    def _mover(self, engine=None):
-        """Return what copies batches from an engine's slots to the devices; None if they stay where they are."""
+    def _mover(self, engine):
+        """Return what copies batches to the devices; `engine`: in whose slots they lie, or None."""
         target = _device.checked_device(self.device)
         if target is None:
-            if not self._ahead:
-                _unpin(engine)
-                return None
             target = Device("cpu")  # to be pinned
         places = [_device.open_device(torch.device(place)) for place in self._places or ["cpu"]]
         transform = _pinning(target.transform) if self._pins else target.transform
         mover = Mover(places, target.memory_format, transform, target.non_blocking, self._engines.moves)
         if mover.host is None:
-            _unpin(engine)
+            self._unpin(engine)
         elif engine is not None:
             mover.pins = engine.attachment = engine.attachment or RegisteredSlots(engine.ring, mover.host)
         return mover
+
+    @staticmethod
+    def _unpin(engine):
+        """Undo what an earlier epoch has registered, before views of it get out; see `RegisteredSlots`."""
+        if engine is not None and engine.attachment is not None:
+            engine.attachment.close()
+            engine.attachment = None
 
     def _core_collate(self):
         if self.collate_fn is private.collate.default_collate:
@@ -360,20 +360,18 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
     # ---- iteration
 
     def _get_iterator(self):
-        if self.num_workers == 0:
-            made = InlineIterator(self)
-        else:
+        if self.num_workers:
             if not self._bounds:
                 self.check_worker_number_rationality()
             if self.prefetch_factor == 0:
                 raise AssertionError(
                     "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
                 )
-            made = WorkersIterator(self)
-        return made
+        moves = self._target is not None or (self.num_workers and self._ahead)
+        return TorchDeviceIteration(self) if moves else TorchIteration(self)
 
     def __iter__(self) -> _Iterator[T_co]:
-        if isinstance(self._iterator, Epoch) and self._iterator.foreign:
+        if isinstance(self._iterator, TorchPasses) and self._iterator.foreign:
             self._iterator = None  # a forked child starts workers of its own
         resume = self._resume
         try:
@@ -382,19 +380,19 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
             if self._resume is None:
                 self._resume = resume  # it has not begun: what was loaded still is where it is to go on
             raise
-        if not isinstance(iterator, Epoch):
-            return self._of_a_subclass(iterator)
-        self._latest, self._left = weakref.ref(iterator), None
-        iterator.home, iterator.known_as = weakref.ref(self), self._latest
-        return iterator
+        return iterator if isinstance(iterator, TorchPasses) else self._of_a_subclass(iterator)
 
     def _of_a_subclass(self, iterator):
         """Return an iterator that a subclass has made of another class, by its own ``_get_iterator``."""
         made = f"{type(self).__name__}._get_iterator() returns a {type(iterator).__name__}"
-        self._latest, self._left = None, RuntimeError(f"{made}, so this loader does not know where it is")
+        self._newest = RuntimeError(f"{made}, so this loader does not know where it is")
         if self._resume is not None:
             raise RuntimeError(f"{made}, which cannot resume from a state: call load_state_dict({{}}) first")
         return iterator
+
+    def _release_order(self):
+        if self._newest is not None and not isinstance(self._newest, Exception):
+            self._newest.release()
 
     # ---- what `LoaderMethods` asks for
 
@@ -404,8 +402,7 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
 
     @property
     def _makes_batches_itself(self):
-        latest = None if self._latest is None else self._latest()
-        return self.num_workers == 0 and latest is not None and not latest._finished
+        return self.num_workers == 0 and any(one.is_live for one in self._engines.iterators)
 
     def _put_num_workers(self, num_workers):
         self.num_workers = num_workers
@@ -428,12 +425,9 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
         """
         if self._resume is not None:
             return dict(self._resume)
-        latest = None if self._latest is None else self._latest()
-        if latest is not None:
-            return latest.state_dict()
-        if isinstance(self._left, Exception):
-            raise self._left
-        return initial(self) if self._left is None else dict(self._left)
+        if isinstance(self._newest, Exception):
+            raise self._newest
+        return initial(self) if self._newest is None else self._newest.state()
 
     def load_state_dict(self, state_dict: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Have the next iterator go on where `state_dict` was taken; ``{}`` begins anew.
@@ -456,9 +450,9 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
         self._resume = checked(self, state_dict) if state_dict or isinstance(state_dict, list) else None
         if self._resume is not None and self._resume["finished"]:
             begin_source(source_of(self)[0], self._resume)
-        self._latest = self._left = None
+        self._newest = None
         if self._iterator is not None:
-            if isinstance(self._iterator, Epoch):
+            if isinstance(self._iterator, TorchPasses):
                 self._iterator.close()
             self._iterator = None
             self._engines.forget_workers()
@@ -489,10 +483,3 @@ def _pinning(transform):
         return batch if transform is None else transform(batch)
 
     return pin
-
-
-def _unpin(engine):
-    """Take back what an earlier epoch has registered, before views of it get out; see `RegisteredSlots`."""
-    if engine is not None and engine.attachment is not None:
-        engine.attachment.close()
-        engine.attachment = None

@@ -8,15 +8,12 @@ needs of each. (`_core/tensor_objects`, which is below this layer, needs two mor
 import torch
 from torch._utils import KeyErrorMessage
 from torch.utils.data import dataloader
-from torch.utils.data._utils import collate, fetch, pin_memory, worker
+from torch.utils.data._utils import collate, pin_memory, worker
 
 __all__ = [
     "BaseIterator",
     "DatasetKind",
     "KeyErrorMessage",
-    "MapFetcher",
-    "SingleProcessIterator",
-    "StreamFetcher",
     "collate",
     "generate_state",
     "pin_memory",
@@ -27,11 +24,8 @@ __all__ = [
 ]
 
 BaseIterator = dataloader._BaseDataLoaderIter
-SingleProcessIterator = dataloader._SingleProcessDataLoaderIter
 DatasetKind = dataloader._DatasetKind
 share_dist_seed = dataloader._share_dist_seed
 sharding_worker_init_fn = dataloader._sharding_worker_init_fn
-MapFetcher = fetch._MapDatasetFetcher
-StreamFetcher = fetch._IterableDatasetFetcher
 generate_state = worker._generate_state
 profiler_enabled = torch.autograd._profiler_enabled

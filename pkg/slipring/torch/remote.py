@@ -12,8 +12,11 @@ def rebuild(described, original=None):
     """Return the exception to raise for an error record: of the original's class, with torch's text.
 
     As in torch, the text contains the worker's traceback, and a class that takes no text becomes RuntimeError. The
-    cause is a `WorkerError` with the worker, the batch number and the indices.
+    cause is a `WorkerError` with the worker, the batch number and the indices. `original` is the exception itself, if it
+    was raised in this process.
     """
+    if original is not None:
+        return original
     error = _made(_class(described), caught(described))
     if isinstance(error, SlipringError):
         error.__dict__.update(_attributes(described))
@@ -62,4 +65,5 @@ def in_torchs_words(error, timeout):
     else:
         made = LoaderTimeout(f"DataLoader timed out after {timeout} seconds: {error}")
     made.__dict__.update(error.__dict__)
+    made.__cause__ = error
     return made

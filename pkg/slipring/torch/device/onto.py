@@ -3,11 +3,12 @@
 import numpy as np
 import torch
 
+from slipring._core._iteration import DeviceIteration
+from slipring._core.ahead import Ahead
 from slipring._core.engine_cache import DeviceCounters
 from slipring.torch.device import cuda as _device
 from slipring.torch.device.mover import Mover, each_leaf
 from slipring.torch.device.registered import RegisteredSlots
-from slipring.torch.preload import Feed, Preload, Steps
 
 
 def as_tensors(batch):
@@ -28,46 +29,17 @@ def _as_tensor(leaf):
     return torch.from_numpy(leaf)
 
 
-class TensorFeed(Feed):
-    """A `slipring.torch.preload.Feed` that gives arrays as tensors."""
+def on_device(core, device, convert=as_tensors):
+    """Return a `DeviceIteration` with the batches of `core` on one device, each converted by `convert` first.
 
-    def __call__(self):
-        batch, slot, note = super().__call__()
-        return as_tensors(batch), slot, note
-
-
-class OnDevice:
-    """An iteration's batches on one device; the next are copied there, or ready on the CPU, before they are requested.
-
-    `device` is as `slipring.torch.device.cuda.checked_device` returns it. `feed` is of an iteration that has begun;
-    the limit for its waiting counts for `next` from now on.
+    `device` is as `slipring.torch.device.cuda.checked_device` returns it. `core` is an `Iteration` that has begun; the
+    limit for its waiting counts for next() from now on. Or another object that `DeviceIteration` takes.
     """
-
-    def __init__(self, device, feed):
-        places = [_device.open_device(device.device)]
-        mover = Mover(places, device.memory_format, device.transform, device.non_blocking, DeviceCounters())
-        engine = feed.core._engine
-        if mover.host is not None and engine is not None:
-            mover.pins = engine.attachment = engine.attachment or RegisteredSlots(engine.ring, mover.host)
-        self._ready, self._made = None, []  # what is made and not handed out; what of it nobody notes
-        ahead = 1 if device.preload is None else device.preload
-        self._preload = Preload(Steps(feed, mover), ahead, feed.core.hand_over_timeout() or None)
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        """Return the next batch, ordered for the caller's current stream; errors as `Preload.next` raises them."""
-        while True:
-            if self._ready is None:
-                self._preload.next(self, whole=False)
-            self._made.clear()
-            # No call from here on: a handler cannot raise, nor another thread take the same.
-            ready = self._ready
-            if ready is not None:
-                self._ready = None
-                return ready[0]
-
-    def close(self):
-        """End the thread. Safe to call twice."""
-        self._preload.stop()
+    places = [_device.open_device(device.device)]
+    mover = Mover(places, device.memory_format, device.transform, device.non_blocking, DeviceCounters())
+    core.finish_batch = convert
+    engine = core._engine
+    if mover.host is not None and engine is not None:
+        mover.pins = engine.attachment = engine.attachment or RegisteredSlots(engine.ring, mover.host)
+    depth = 1 if device.preload is None else device.preload
+    return DeviceIteration(core, Ahead(core, mover, depth, core.hand_over_timeout() or None))

@@ -3,8 +3,8 @@
 import torch
 
 from slipring._core.reshard import in_turn, places_of, saved_state_of
-from slipring.torch.state.generators import as_state, as_text, generator_of
-from slipring.torch.state.order import source_of
+from slipring.torch.generators import as_state, as_text, generator_of
+from slipring.torch.order import source_of
 
 
 def is_theirs(state):

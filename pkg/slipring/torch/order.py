@@ -20,9 +20,8 @@ from slipring._core.source import SamplerSource, draws, opened
 from slipring._core.state import Described
 from slipring.sampler import BatchSampler as OurBatchSampler
 from slipring.sampler import share_of
-from slipring.torch.samplers import indices_of
-from slipring.torch.state.generators import OrderRng, as_state, as_text, generator_of
-from slipring.torch.state.rest import source_behind
+from slipring.torch.generators import OrderRng, as_state, as_text, generator_of
+from slipring.torch.samplers import indices_of, source_behind
 
 # ---- indices that are tensors
 
@@ -132,15 +131,15 @@ class Order(SamplerSource):
 
     open_source = staticmethod(indices_of)
 
-    def __init__(self, loader, made, before, resume=None, keep=False):
+    def __init__(self, loader, made, before, resume=None):
         source, group, drop_last = source_of(loader)
         behind = source_behind(source, resume)
         super().__init__(
             behind, group, drop_last, single=not loader._auto_collation, resume=resume, made=None if group else made,
-            keep=keep, begins_there=behind is not source,
+            begins_there=behind is not source,
         )  # fmt: skip
         # Not the loader itself: with persistent workers it keeps the iterator that keeps this.
-        self.in_order, self.sampler = loader.in_order, loader.sampler
+        self.sampler = loader.sampler
         # The position, in the order of all ranks, of sequence number 0; None: no other ranks have begun this epoch.
         self.origin = None if resume is None else resume["origin"]
         self.rng = OrderRng(generator_of(loader))
@@ -149,11 +148,6 @@ class Order(SamplerSource):
         # A state of torchdata's has that of a generator which torch's sampler would make by itself.
         self.samplers_rng = resume is not None and resume["rng_is_the_samplers"]
         self._texts = {}
-
-    @property
-    def needs_every_delivery(self):
-        """bool: whether `delivered` must be called for every task; else the caller may set `low_water` alone."""
-        return self.keep or self.is_stateful or not self.in_order or bool(self.above)
 
     # ---- drawing
 
@@ -205,37 +199,20 @@ class Order(SamplerSource):
             try:
                 yield torch.set_rng_state
             finally:
-                if self.low_water or self.above:
+                if self.resume["delivered"] or self.resume["beyond"]:
                     torch.set_rng_state(now)
 
     # ---- the place
 
-    def delivered(self, seq):
-        """Record that a task's batch has been handed out."""
-        if seq < self.low_water:
-            return  # an exception that was no batch's came behind it
-        self.above.add(seq)
-        # Not past what is yet to be drawn, and skipped: the sampler is asked behind it.
-        kept = self.is_stateful or self.keep
-        while (low := self.low_water) in self.above and (not kept or low in self.kept):
-            # First: a handler that raises leaves what is behind us, which counts for nothing.
-            self.low_water = low + 1
-            self.above.discard(low)
-            self.kept.pop(low, None)
-
     def state(self):
-        """Return this order's part of the state."""
-        with self.making.at_rest():
-            if self.resume is None and self.cut_off is None:
-                self.open()
-            return {
-                "delivered": self.low_water,
-                "beyond": sorted(seq for seq in self.above if seq >= self.low_water),
-                **self._generators(),
-                **self._samplers(),
-                "rng_is_the_samplers": self.samplers_rng,
-                "origin": self.origin,
-            }
+        """Return (a copy of the iteration's `Position`, this order's part of the state there)."""
+        position, more = super().state()
+        return position, {
+            **self._generators(),
+            **more,
+            "rng_is_the_samplers": self.samplers_rng,
+            "origin": self.origin,
+        }
 
     def _generators(self):
         """Return the generator's states, as text."""

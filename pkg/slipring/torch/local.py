@@ -1,0 +1,154 @@
+"""Batches that this process makes when they are requested; they lie in no slot."""
+
+from torch.utils.data import IterDataPipe, MapDataPipe, default_convert
+from torch.utils.data.graph_settings import apply_sharding
+
+from slipring._core import seeding, skipping
+from slipring._core._collate import LIST
+from slipring._core._iteration import END_OF_STREAM
+from slipring._core._ring import in_a_handler, now
+from slipring._core._rng_guard import RngGuard
+from slipring._core.fetch import MapFetcher, StreamFetcher, copied, is_stateful, load_dataset, load_stream, skip_batches
+from slipring._core.fetch import states_of as queried
+from slipring.errors import state_half_made
+from slipring.torch import private
+from slipring.torch.collate import convert
+
+
+def load_epoch_before(loader, place):
+    """Load what the dataset keeps from the previous epoch.
+
+    Call it before torch draws from the generators: a state may have put them where that epoch ended.
+    """
+    if loader._dataset_kind == private.DatasetKind.Map:
+        load_dataset(loader.dataset, place)
+    else:
+        load_stream(loader.dataset, place)
+
+
+class LocalFetcher:
+    """The fetcher of an iteration of torch's loader without workers; see `slipring._core._iteration.LocalEngine`.
+
+    Parameters
+    ----------
+    iterator : torch's iterator, which has begun an epoch
+    loader : DataLoader
+    place : dict or None
+        Where a resumed epoch goes on; see `slipring._core.fetch.open_stream`.
+    share : Share or None
+        With ``rng="sample"``.
+    origin : int
+        The offset of sequence number 0 in a step.
+    rank : int
+        Whose random numbers are drawn.
+    """
+
+    watched, changing = -1, False
+    kept = state = None
+
+    def __init__(self, iterator, loader, place, share, origin, rank):
+        self.meter, self.spent_from = loader._engines.inline, 0
+        self.seed, self.share, self.rank = iterator._base_seed, share, rank
+        self.epoch = 0 if share is None else share.epoch(0, origin)
+        # A step of several devices: a batch may fail after others were made, whose states count then.
+        self.sends_states = loader._several
+        self.resumed, self.begun = place is not None, False
+        dataset = self.dataset = iterator._dataset
+        if isinstance(dataset, (IterDataPipe, MapDataPipe)):
+            apply_sharding(dataset, iterator._world_size, iterator._rank)
+        collate = iterator._collate_fn
+        self.collate_fn = convert if collate is default_convert else collate
+        self.batched = iterator._auto_collation
+        self.is_seeded = loader.rng != "worker" and iterator._dataset_kind == private.DatasetKind.Map
+        self.stream = self.reader = None
+        if iterator._dataset_kind == private.DatasetKind.Map:
+            load_dataset(dataset, place)
+            self.reader = MapFetcher(dataset, None, loader._concurrency, share is not None)
+        else:
+            size = iterator._index_sampler.batch_size if self.batched else None
+            self.stream = StreamFetcher(dataset, self.collate_fn, size, iterator._drop_last, place)
+            skip_batches(self._read_again, -self.stream.position)
+
+    def _read_again(self):
+        return self.stream.read(LIST) and [self.stream.collate()] or None
+
+    def make(self, seq, indices):
+        """Return the next batch, `END_OF_STREAM` at an iterable dataset's end."""
+        self.spent_from = self.spent_from or now()
+        self.kept = self.begun = True
+        if self.reader is None:
+            batch = self._next_of_stream(indices[1])
+        elif self.is_seeded:
+            with RngGuard():  # seeded for the batch, as with any number of workers
+                seed = seeding.batch_seed(self.seed, self.epoch, seq, 0, self.rank)
+                seeding.set_batch_seed(seed, seed)
+                seeding.seed_globals(seed)
+                if self.share is not None:
+                    self.share.begin(self.seed, self.epoch, seq, 0)
+                batch = self._of_map(indices)
+        else:
+            batch = self._of_map(indices)
+        self.state = self._states() if self.sends_states else None
+        return batch
+
+    def _of_map(self, indices):
+        reader, begun, skipped = self.reader, now(), skipping.apart.skipped
+        try:
+            samples = reader.samples(indices) if self.batched else reader.one(indices[0])
+        finally:
+            reader.failed = None  # whose traceback would be kept
+        return self._collated(begun, skipped, lambda: self.collate_fn(samples))
+
+    def _next_of_stream(self, position):
+        stream, begun, skipped = self.stream, now(), skipping.apart.skipped
+        if not stream.read(LIST, again=stream.position > position):
+            return END_OF_STREAM
+        return self._collated(begun, skipped, stream.collate)
+
+    def _collated(self, begun, skipped, collate):
+        meter, read = self.meter, now()
+        meter.fetch_ns += read - begun
+        meter.skipped_samples += skipping.apart.skipped - skipped
+        batch = collate()
+        there = now()
+        meter.collate_ns += there - read
+        meter.batches += 1
+        meter.spent_ns += there - self.spent_from
+        self.spent_from = there
+        return batch
+
+    def _states(self):
+        try:
+            return copied(self._states_now())
+        except Exception as error:
+            if in_a_handler(error):
+                raise
+            return error.with_traceback(None)  # raised where the state is asked for
+
+    def _states_now(self):
+        if self.stream is not None:
+            return self.stream.states_now()
+        return queried(self.dataset, None) or None
+
+    def states_now(self, half_made):
+        """See `slipring._core.worker.Worker.states_now`."""
+        begun = self.begun or not (self.resumed or self._tells_of_an_earlier_pass())
+        if self.sends_states or not begun:
+            return False, None
+        states = copied(self._states_now())
+        if states and (half_made or self.kept):
+            raise state_half_made()
+        return True, states
+
+    def _tells_of_an_earlier_pass(self):
+        """Return whether the dataset may still be where an earlier pass has left it: a generator has not begun yet."""
+        return self.stream is not None and not is_stateful(self.stream.iterator)
+
+    def drop(self):
+        """Drop the samples of the batch that was made."""
+        if self.stream is not None:
+            self.stream.rows = None
+
+    def forget_run(self):
+        """Drop the dataset's iterator."""
+        self.stream = None

@@ -1,1 +1,0 @@
-"""Where an iteration is: saved, and loaded by samplers and streams."""

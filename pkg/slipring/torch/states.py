@@ -1,0 +1,97 @@
+"""States of torch's loader.
+
+The protocol is torchdata's: ``state_dict()`` and ``load_state_dict()`` of the loader, and of a dataset, its iterator
+or a sampler that have them (``Stateful``).
+"""
+
+import dataclasses
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from slipring._core import state as core
+from slipring.torch import torchdata_states
+from slipring.torch.generators import as_state, as_text, generator_of, seed_generator_of, state_of, text_of
+from slipring.torch.order import described, end_epoch_before
+
+
+@dataclasses.dataclass
+class Pass:
+    """What a loader knows of its newest iteration, also after the iterator has gone.
+
+    Attributes
+    ----------
+    described : slipring._core.state.Described
+        Of the loader when the iteration began.
+    position : Position
+    source : Order or None
+        None: the dataset is iterable.
+    seed : int
+        The workers' base seed.
+    seeded : bool
+        The next epoch of persistent workers has the same seed.
+    generator, seeds : torch.Generator or None
+        Those of the order and of the workers' seeds; None: torch's global one, or the order's.
+    rng_seeds : str or None
+        The state of `seeds` before `seed` was drawn.
+    iterator : weakref.ref
+    """
+
+    described: Any
+    position: Any
+    source: Any
+    seed: int
+    seeded: bool
+    generator: Any
+    seeds: Any
+    rng_seeds: Any
+    iterator: weakref.ref
+
+    def state(self):
+        """Return where the iteration is."""
+        iterator = self.iterator()
+        if iterator is not None:
+            iterator.ask_state()
+        position, more = (self.position.copy(), {}) if self.source is None else self.source.state()
+        if position.finished:
+            more = {**more, "rng_next": text_of(self.generator), "seeded": self.seeded}
+        rng_seeds = text_of(self.seeds) if position.finished else self.rng_seeds
+        return core.built(self.described, position, seed=self.seed, rng_seeds=rng_seeds, **more)
+
+    def release(self):
+        """Drop the indices that have not been drawn, before the next epoch draws others."""
+        iterator = self.iterator()
+        if self.source is not None and self.source.is_stateful is False and not (iterator is not None and iterator.is_live):
+            self.source.release()
+
+
+def initial(loader):
+    """Return the state of an iteration that has not begun; Stateful objects say how it begins."""
+    return core.initial(
+        described(loader),
+        rng_next=as_text(state_of(generator_of(loader))),
+        rng_seeds=text_of(seed_generator_of(loader)),
+    )
+
+
+def begin_next_epoch(loader, state):
+    """Set the generator to where a finished epoch has left it, and let a Stateful sampler end that epoch."""
+    end_epoch_before(loader, state)
+    text = state["rng_next"]
+    if text is None:
+        return
+    generator = generator_of(loader)
+    if generator is None:
+        torch.set_rng_state(as_state(text))
+    else:
+        generator.set_state(as_state(text))
+
+
+def checked(loader, state):
+    """Return the state to resume from, in our own form. Errors are those of `DataLoader.load_state_dict`."""
+    here = described(loader)
+    if isinstance(state, Mapping) and torchdata_states.is_theirs(state):
+        state = torchdata_states.translated(loader, core.header(here), state)
+    return core.checked(here, state)
