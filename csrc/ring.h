@@ -241,8 +241,9 @@ int sr_interrupt(sr_ring *ring, bool on);
  * queue segment also: no longer the first, because another consumer was faster (wait again). */
 int sr_take(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t *gen, sr_result *result);
 
-/* Return how many slots can still carry tasks: those neither leased nor parked. */
-int sr_circulating(const sr_ring *ring);
+/* Return how many slots can still carry tasks: those neither leased nor parked. If there are `enough`, the count may stop
+ * there. */
+int sr_circulating(const sr_ring *ring, int enough);
 
 /* LEASED -> FREE; PARKED while worker code keeps an array in it. -ESTALE: not this lease. */
 int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen);

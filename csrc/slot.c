@@ -701,12 +701,13 @@ int sr_take(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t *gen, s
     }
 }
 
-int sr_circulating(const sr_ring *ring)
+int sr_circulating(const sr_ring *ring, int enough)
 {
-    int n = (int)ring->n_slots;
-    for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++) {
+    uint32_t end = sr_scan_end(ring); /* the slots behind it are free */
+    int n = (int)(ring->n_slots - end);
+    for (uint32_t i = 0; i < end && n < enough; i++) {
         unsigned state = sr_state_of(sr_load_relaxed(&ring->slots[i].state));
-        n -= state == SR_LEASED || state == SR_PARKED;
+        n += state != SR_LEASED && state != SR_PARKED;
     }
     return n;
 }

@@ -9,7 +9,7 @@ static void a_release_before_the_unpin_parks_the_slot(void)
     CHECK_OK(sr_release(ring, 0, gen));
     CHECK_EQ(state_of(ring, 0), SR_PARKED);
     CHECK_EQ(owner_of(ring, 0), 2); /* the worker */
-    CHECK_EQ(sr_circulating(ring), 0);
+    CHECK_EQ(sr_circulating(ring, 9), 0);
     CHECK_EQ(sr_pick_free(ring, &slot), -EAGAIN);
     CHECK_EQ(sr_release(ring, 0, gen), -ESTALE);
     CHECK_OK(sr_unpin(ring, 1, 0, gen));

@@ -17,6 +17,7 @@ from slipring.errors import Closed  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.parity.common import Made  # noqa: E402
 from tests.parts import one_fast  # noqa: E402
+from tests.support import inside  # noqa: E402
 from tests.support.inside import ahead_of, engines_of  # noqa: E402
 
 DEVICE = "privateuseone"
@@ -156,17 +157,17 @@ def test_close_from_another_thread_ends_a_next_that_waits(lab):
 
 
 def test_a_transform_that_does_not_return_is_waited_for_once_and_told(caplog, monkeypatch):
-    monkeypatch.setattr("slipring._core.ahead.TRANSFORM_S", 0.5)
-    inside, gate = threading.Event(), threading.Event()
+    monkeypatch.setattr(inside.ahead, "TRANSFORM_S", 0.5)
+    begun, gate = threading.Event(), threading.Event()
 
     def hangs(batch):
-        inside.set()
+        begun.set()
         gate.wait()
         return batch
 
     loader = DataLoader(Made(image, 50), num_workers=1, device=Device("cpu", transform=hangs))
     batches = iter(loader)
-    inside.wait()
+    begun.wait()
     [thread] = threads()
     for end in (batches.close, loader.close, loader.close):
         end()

@@ -25,12 +25,10 @@ SHARED = {
     *(
         "Core",
         "Decoder",
-        "Feed",
         "Job",
         "NoSegment",
         "Opened",
         "Pass",
-        "Place",
         "Reading",
         "Row",
         "StreamWorker",

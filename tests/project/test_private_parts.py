@@ -29,9 +29,7 @@ STILL_USED = {
         "_mine",
         "_open",
         "_open_here",
-        "_order",
         "_pool",
-        "_preload",
     ),
     *(
         "_processor_time",

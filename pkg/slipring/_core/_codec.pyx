@@ -508,7 +508,7 @@ cdef object unpack(Lease lease, int copy):
     """Return the value of a leased slot: views that keep the lease, or a copy if `copy` says so."""
     cdef sr_result result = lease.result
     cdef uint64_t begun = clock() if result.pickled else 0
-    if result.kind == SR_BATCH and copy != NEVER and (copy == ALWAYS or lease.ring.in_circulation() < 2):
+    if result.kind == SR_BATCH and copy != NEVER and (copy == ALWAYS or lease.ring.in_circulation(2) < 2):
         value = decode_copy(lease, &result)
     else:
         value = decode(lease.payload, lease.limit, &result, lease, False)

@@ -200,7 +200,7 @@ cdef extern from "ring.h" nogil:
     void sr_set_copy_time(sr_ring *ring, uint32_t slot, uint64_t copy_ns)
     void sr_add_loop_step(sr_ring *ring, uint64_t wait_ns, uint64_t step_ns)
     int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
-    int sr_circulating(const sr_ring *ring)
+    int sr_circulating(const sr_ring *ring, int enough)
     int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen)
     int sr_interrupt(sr_ring *ring, bint on)
     int sr_discard(sr_ring *ring, uint32_t slot)

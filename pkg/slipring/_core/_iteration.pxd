@@ -11,7 +11,6 @@ cdef class StreamPlan:
 cdef class Task:
     cdef readonly uint64_t seq, gen, sequence
     cdef readonly uint32_t slot
-    cdef object state  # that came with the batch, while the batch lies with `Ahead`
     cdef readonly object worker  # whom it is addressed to: a number, or None
     cdef int before, behind      # the slots of those dispatched before and after it; -1: there is none
     cdef int kind                # SR_BATCH, SR_ERROR, SR_END, when the batch has been decoded; 0: before that
@@ -51,6 +50,7 @@ cdef class ReentrantLock:
     cdef int waiting           # how many others want it
     cdef object queue          # what they wait on
     cdef unsigned long acquire(self) except? 1
+    cdef unsigned long acquire_as(self, unsigned long me) except? 1
     cdef bint is_mine(self) noexcept
     cdef int release(self, unsigned long before) except -1
     cdef int wait(self) except -1

@@ -12,8 +12,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.unistd cimport getpid
 
 from slipring._core._ring cimport (
-    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Lease, Pickled, Ring,
-    Slices, clock, forget_handlers, raised_by_a_handler, sr_result, take,
+    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Lease, Meter, Pickled,
+    Ring, Slices, clock, forget_handlers, raised_by_a_handler, sr_result, take,
 )
 from slipring._core._codec cimport state_in, unpack
 
@@ -28,6 +28,7 @@ from slipring._core.text import slots_held, timed_out
 
 include "_iteration_progress.pxi"
 include "_iteration_position.pxi"
+include "_iteration_local.pxi"
 
 cdef list listed(indices):
     """Return the indices of a task as a list."""
@@ -41,38 +42,7 @@ cdef uint64_t IDLE = 100_000_000, SELDOM = 500_000_000
 cdef double SECOND = 1e9  # ns
 cdef object _exiting = exiting  # see there
 cdef uint64_t NEVER = SR_FOREVER
-END_OF_STREAM = END  # what the fetcher of a `LocalEngine` returns in place of a batch
-
-
-@cython.final
-@cython.auto_pickle(False)
-cdef class LocalEngine:
-    """What an `Iteration` needs of an engine, if this process makes the very objects that `next` returns.
-
-    `fetcher` has ``make(seq, indices)``, which may be called again after a signal handler has raised in it; ``state``,
-    to send with the batch that was made, or None; ``kept``, not None while a batch is being made; ``drop()``, called
-    when the batch is stored; ``states_now(half_made)``, see `Worker.states_now`; and ``forget_run()``. `meter` counts.
-    """
-
-    cdef readonly object fetcher, meter, ring, memory, pool
-    cdef readonly int watched
-    cdef readonly bint inline, by_turns, fixed, foreign, changing
-    cdef public bint overdue
-
-    def __init__(self, fetcher, meter):
-        self.fetcher = self.pool = fetcher
-        self.meter, self.inline, self.fixed, self.watched = meter, True, True, -1
-
-    def begin_run(self, seed):
-        """Return the number of the iteration."""
-        return 1
-
-    def end_run(self, run, tasks):
-        """Drop the dataset's iterator."""
-        self.fetcher.forget_run()
-
-    def shut_down(self):
-        """There is nothing to end."""
+cdef object NOT_READ = object()
 
 
 @cython.auto_pickle(False)
@@ -135,14 +105,15 @@ cdef class Iteration:
     cdef object resized  # the options that ask for another number of workers, until that is seen to
     cdef uint64_t look_next, memory_at  # when to look, between two batches, after any of these; after memory
     cdef set done
-    cdef readonly Ring ring
+    cdef readonly Ring ring  # None: the batches lie in no slot
+    cdef Meter meter
     cdef readonly Position position
     cdef InFlight tasks
     cdef readonly Task received  # has left its slot, and has not been committed
     cdef Lease lease    # its slot
     cdef object value   # its batch, or the exception in its place
     cdef object state   # the worker's state that came with it, or None
-    cdef object uncommitted  # tasks whose batches lie with `Ahead`, in turn
+    cdef object uncommitted  # (task, state) of batches that lie with `Ahead`, in turn
     cdef dict indices  # sequence number -> the indices of a task in flight; None: no worker reads them again
     cdef bint respawns  # a replacement continues a dead worker's stream where that was
     cdef object draw    # where the next task comes from
@@ -154,6 +125,9 @@ cdef class Iteration:
     cdef object last_error   # is raised at the end
     cdef bint exhausted, in_order, inline, single, dispatch_before_return
     cdef bint planning  # users' code may run that says what comes next, until that is in a slot
+    cdef bint has_hooks   # other code is to be called at each next()
+    cdef bint is_plain    # no streams, no states, workers: most of the rest is spared
+    cdef bint gives_way   # `receive` was interrupted by `restart`
     cdef bint at_end      # everything has been delivered
     cdef bint state_kept  # without workers: the state has been stored in the position
     cdef bint stopped  # next() is to give up: another thread wants to end the iteration
@@ -179,8 +153,9 @@ cdef class Iteration:
         self.finish_batch, self.reword = finish, reword
         self.before_return, self.announced = before_return, 0
         self.is_recorded, self.recording = is_recorded, recording
+        self.has_hooks = dispatch_before_return or before_return is not None or is_recorded is not None
         self.fetcher = engine.fetcher
-        self.ring = engine.ring
+        self.ring, self.meter = engine.ring, engine.meter
         self.tasks = InFlight(1 if self.ring is None else self.ring.n_slots)
         self.uncommitted, self.received, self.error = collections.deque(), None, None
         self.due = self.plan_error = self.last_error = self.indices = None
@@ -209,7 +184,8 @@ cdef class Iteration:
         try:
             self.run = engine.begin_run(seed)
             self.start_ns = clock() - began
-            engine.meter.wait_ns += self.start_ns  # the first batch's
+            if self.fetcher is None:
+                self.meter.wait_ns += self.start_ns  # the first batch's
             self.n_static = options.num_workers if engine.by_turns else 0
             if tuner is not None:
                 tuner.begin(engine)
@@ -218,6 +194,7 @@ cdef class Iteration:
             self.respawns = self.streams is not None and options.respawns and not self.inline
             if self.streams is None and position.workers is not None and not self.inline:
                 self.indices = {}
+            self.is_plain = self.streams is None and self.indices is None and not self.inline
             if not self.inline:  # workers begin now: the caller may have much to do before the first next()
                 self.dispatch(False)
         except BaseException:
@@ -228,7 +205,7 @@ cdef class Iteration:
         return self
 
     def __next__(self):
-        cdef unsigned long before
+        cdef unsigned long before, me
         while True:
             if self._engine is None and not self.restarting:
                 self.raise_end()
@@ -237,19 +214,19 @@ cdef class Iteration:
                 self.own_lock()
             else:
                 self.ring.usable()
-            if self.lock.is_mine():
+            me = PyThread_get_thread_ident()
+            if self.lock.holder == me:
                 raise reentered()
-            before = self.lock.acquire()
+            before = self.lock.acquire_as(me)
             try:
                 value = self.next_batch()
-            except BaseException as error:
+            finally:
                 self.lock.release(before)
-                if not (self.restarting and isinstance(error, Closed)):
-                    raise
-            else:
-                self.lock.release(before)
+            if value is not None or not self.gives_way:
                 return value
+            self.gives_way = False  # the pass has been begun anew by another thread
 
+    @cython.final
     cdef int own_lock(self) except -1:
         if self.owner != getpid():
             self.owner, self.lock = getpid(), ReentrantLock()
@@ -266,26 +243,21 @@ cdef class Iteration:
             self.position.finished = True
         raise StopIteration
 
+    @cython.final
     cdef object next_batch(self):
         cdef Task task
         cdef int kind
         engine = self._engine
         if engine is None:
             self.raise_end()
-        if self.ring is not None and self.ring.meter.taken_at >= self.look_next:
+        if self.meter.taken_at >= self.look_next:
             self.look(engine)
         while True:
-            if self.is_recorded is None or not self.is_recorded():
-                task = self.receive(engine)
-            else:
-                with self.recording():
-                    task = self.receive(engine)
+            task = self.receive_with_hooks(engine) if self.has_hooks else self.receive(engine)
             if task is None:
+                if self.gives_way:
+                    return None
                 self.finish()
-            if self.dispatch_before_return:
-                self.dispatch(False)
-            if self.before_return is not None and task.kind == SR_BATCH:
-                self.announce(task)
             # The last place where a signal handler can raise: no Python code runs until the caller has the batch.
             PyErr_CheckSignals()
             kind = task.kind
@@ -295,6 +267,21 @@ cdef class Iteration:
             if kind == SR_ERROR:
                 raise value
 
+    @cython.final
+    cdef Task receive_with_hooks(self, engine):
+        cdef Task task
+        if self.is_recorded is None or not self.is_recorded():
+            task = self.receive(engine)
+        else:
+            with self.recording():
+                task = self.receive(engine)
+        if task is not None:
+            if self.dispatch_before_return:
+                self.dispatch(False)
+            if self.before_return is not None and task.kind == SR_BATCH:
+                self.announce(task)
+        return task
+
     cpdef int announce(self, Task task) except -1:
         """Call `before_return` for the batch of a task that has left its slot."""
         if self.announced != task.seq + 1:
@@ -302,6 +289,7 @@ cdef class Iteration:
             self.before_return()
         return 0
 
+    @cython.final
     cdef Task receive(self, engine):
         """Return the task that is due, with its value; None at the end. The call can be repeated until `commit`."""
         cdef Task task = self.received
@@ -316,11 +304,9 @@ cdef class Iteration:
                 slot = self.due_slot(engine)
                 if slot < 0:
                     return None
-                task = <Task> self.tasks.by_slot[slot]
                 # No Python code runs until the lease is stored where the next call finds it.
                 self.lease = take(self.ring, SR_CONSUMER, slot)
-                self.tasks.remove(slot)
-                self.received = task
+                task = self.received = self.tasks.remove(slot)
             if task.kind != 0:
                 return task
             if self.fetcher is not None:
@@ -336,10 +322,14 @@ cdef class Iteration:
             self.value, task.kind = value, kind
             return task
         except BaseException as error:
+            if self.restarting and self.received is None and isinstance(error, Closed):
+                self.gives_way = True
+                return None
             if not self.takes_its_place(error):
                 raise
             return self.received
 
+    @cython.final
     cdef Task make(self):
         """Let the fetcher make the next batch; return its task, None at the end. The call can be repeated."""
         cdef Task task
@@ -363,6 +353,7 @@ cdef class Iteration:
         self.put_by(task, value)
         return task
 
+    @cython.final
     cdef int put_by(self, Task task, value) except -1:
         """Store what the fetcher has made, in one step."""
         self.received, self.value, self.due = task, value, None
@@ -372,6 +363,7 @@ cdef class Iteration:
         self.fetcher.drop()  # nothing is lost if a handler raises from here on
         return 0
 
+    @cython.final
     cdef bint takes_its_place(self, error) except -1:
         """Return whether an exception of `receive` is delivered in the place of a batch that cannot be made.
 
@@ -390,16 +382,21 @@ cdef class Iteration:
             self.fail(error)
         return False
 
+    @cython.final
     cdef object commit(self, Task task):
         """Move the position, and return the value of a received task. No Python code runs before the position moves."""
         self.position.add(task, self.state, self.indices)
-        self.leave(task)
-        if self.indices is not None:
-            self.indices.pop(task.seq, None)
+        if self.is_plain:
+            self.received = None
+        else:
+            self.leave(task)
+            if self.indices is not None:
+                self.indices.pop(task.seq, None)
         value = self.value
         self.value = self.lease = None
         return value
 
+    @cython.final
     cdef int leave(self, Task task) except -1:
         """Let the received task leave. No Python code runs."""
         self.received = self.state = None
@@ -429,7 +426,7 @@ cdef class Iteration:
         try:
             if self._engine is None:
                 self.raise_end()
-            if self.ring is not None and self.ring.meter.taken_at >= self.look_next:
+            if self.meter.taken_at >= self.look_next:
                 self.look(engine)
             while True:
                 task = self.receive(engine)
@@ -444,10 +441,11 @@ cdef class Iteration:
     def set_aside(self, items, item):
         """Append `item`, which is made of the batch that `take` returned, to `items`. No Python code runs."""
         cdef Task task = self.received
+        if task is None:
+            raise Closed("the iteration was closed while a batch was on its way to a device")
         if items is not None:
             items.append(item)
-        task.state = self.state
-        self.uncommitted.append(task)
+        self.uncommitted.append((task, self.state))
         self.leave(task)
         self.value = self.lease = None
 
@@ -470,13 +468,14 @@ cdef class Iteration:
         """Commit the tasks that were set aside, up to this one; None: none of them; True: all."""
         cdef Task task
         while last is not None and self.uncommitted:
-            task = self.uncommitted.popleft()
-            self.position.add(task, task.state, self.indices)
+            task, state = self.uncommitted.popleft()
+            self.position.add(task, state, self.indices)
             if self.indices is not None:
                 self.indices.pop(task.seq, None)
             if task is last:
                 break
 
+    @cython.final
     cdef int look(self, engine) except -1:
         """Look at memory and workers between two batches. If a user turns a warning into an error, no batch is lost."""
         cdef uint64_t then = SR_FOREVER
@@ -499,6 +498,7 @@ cdef class Iteration:
         self.look_next = then if self.resized is None else 0
         return 0
 
+    @cython.final
     cdef int change_workers(self, engine) except -1:
         """Adapt workers and tasks in flight to the options in `resized`, or leave that to the next iteration."""
         options = self.resized
@@ -537,6 +537,7 @@ cdef class Iteration:
         """bool: whether this process has inherited the iteration by a fork."""
         return self._engine is not None and self._engine.foreign
 
+    @cython.final
     cdef int due_slot(self, engine) except -2:
         """Dispatch and wait; return the slot of the batch that is delivered next, -1 at the end."""
         cdef int slot
@@ -551,16 +552,17 @@ cdef class Iteration:
             slot = self.wait(slot)
             if self._engine is None:
                 raise Closed("the loader was closed while a batch was waited for")
-            if self.tasks.by_slot[slot] is not None:
+            if self.in_order or self.tasks.by_slot[slot] is not None:
                 return slot
 
+    @cython.final
     cdef int make_here(self, engine) except -1:
         """Make the next batch here, without workers; the time counts as waiting."""
         cdef uint64_t began = clock()
         try:
             engine.pool.advance()
         finally:
-            self.ring.meter.wait_ns += clock() - began
+            self.meter.wait_ns += clock() - began
         return 0
 
     def finish(self):
@@ -577,6 +579,7 @@ cdef class Iteration:
 
     # ---- ahead
 
+    @cython.final
     cdef int dispatch(self, bint patient) except -1:
         """Dispatch tasks up to the prefetch depth. `patient`: wait for a slot if there is no task to wait for."""
         if self.planning or self.exhausted or self.tasks.n >= self.look_ahead:
@@ -588,9 +591,10 @@ cdef class Iteration:
             self.planning = False
         return 0
 
+    @cython.final
     cdef int plan_ahead(self, bint patient) except -1:
         cdef int slot
-        while not self.exhausted and self.tasks.n < self.look_ahead:
+        while True:
             if self.due is None:
                 if self.would_wait is not None and (self.tasks.n or not patient) and self.would_wait():
                     return 0
@@ -612,8 +616,10 @@ cdef class Iteration:
                     raise
                 self.due = None
                 self.end_with(error)
-        return 0
+            if self.exhausted or self.tasks.n >= self.look_ahead:
+                return 0
 
+    @cython.final
     cdef int plan_next(self) except -1:
         """Prepare the next task; return False if the plan has no more tasks."""
         if self.slices is not None and not self.done:  # nothing of it can raise: most of what follows is spared
@@ -639,39 +645,43 @@ cdef class Iteration:
             self.exhausted = True
         return not self.exhausted
 
+    @cython.final
     cdef object drawn(self):
         """Return the plan's next item, None if that was all. The time of a user's sampler counts as waiting."""
         cdef uint64_t began
         if self.slices is not None:
             return self.slices if self.slices.advance() else None
-        if self.streams is not None:
+        if self.streams is not None or self.fetcher is not None:
             return next(self.draw, None)
         began = clock()
         try:
             return next(self.draw, None)
         finally:
-            self._engine.meter.wait_ns += clock() - began
+            self.meter.wait_ns += clock() - began
 
+    @cython.final
     cdef void end_with(self, error):
         """Dispatch no more. The error is raised after the batches before it."""
         self.plan_error = error
         self.exhausted = True
 
+    @cython.final
     cdef int put(self, uint32_t slot) except -1:
         """Dispatch the prepared task into a slot; return 0 if a worker took the slot, so that the caller retries."""
         cdef Task task = Task.__new__(Task)
         cdef uint64_t sequence = 0
         cdef uint32_t addressee = 0
         indices = self.due
-        if self.streams is not None:
-            task.worker, sequence = indices
-            indices = None
-        elif self.n_static:
+        if not self.is_plain:
+            if self.streams is not None:
+                task.worker, sequence = indices
+                indices = None
+            if self.indices is not None:
+                self.indices[self.next_seq] = listed(indices)
+        if self.n_static and self.streams is None:
             task.worker = self.next_seq % self.n_static if self.in_order else self.least_busy()
         if task.worker is not None:
             addressee = <uint32_t> task.worker + 2
-        if self.indices is not None:
-            self.indices[self.next_seq] = listed(indices)
         task.slot, task.seq, task.sequence = slot, self.next_seq, sequence
         task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.seq, self.seed, sequence,
                                       addressee, self.chunk, self.single)
@@ -686,6 +696,7 @@ cdef class Iteration:
         self.tasks.add(task)
         return 1
 
+    @cython.final
     cdef int least_busy(self) except -1:
         """Return the least busy worker. In turn, a worker with a slow sample would end up with all tasks."""
         cdef list busy = [0] * self.n_static
@@ -694,6 +705,7 @@ cdef class Iteration:
             busy[task.worker] += 1
         return busy.index(min(busy))
 
+    @cython.final
     cdef int wait_for_slot(self) except -1:
         """Wait for a free slot: workers may still use slots of an iteration that has ended."""
         cdef uint64_t began = clock(), give_up = self.give_up(began)
@@ -704,8 +716,8 @@ cdef class Iteration:
                 if slot >= 0:
                     return slot
                 engine = self._engine
-                if self.inline or self.ring.in_circulation() == 0:
-                    raise slots_held(self.ring.n_slots, self.ring.in_circulation())
+                if self.inline or self.ring.in_circulation(1) == 0:
+                    raise slots_held(self.ring.n_slots, self.ring.circulating)
                 # What is published into the slot wakes this wait, although nobody wants it any more.
                 self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up), self.watched)
                 self.go_on()
@@ -713,13 +725,15 @@ cdef class Iteration:
                 if clock() >= give_up:
                     raise self.timed_out()
         finally:
-            self.ring.meter.wait_ns += clock() - began
+            self.meter.wait_ns += clock() - began
 
     # ---- delivery
 
+    @cython.final
     cdef uint64_t give_up(self, uint64_t began) noexcept:
         return SR_FOREVER if self.timeout > SR_FOREVER - began else began + self.timeout
 
+    @cython.final
     cdef int wait(self, int wanted) except -1:
         """Wait for the batch that is due (-1: any); return its slot."""
         cdef int slot = self.ring.await_ready(wanted, 0, -1)
@@ -742,8 +756,9 @@ cdef class Iteration:
                 if clock() >= give_up:
                     raise self.timed_out()
         finally:
-            self.ring.meter.wait_ns += clock() - began
+            self.meter.wait_ns += clock() - began
 
+    @cython.final
     cdef int go_on(self) except -1:
         if self.stopped:
             raise Closed("another thread has ended the iteration")
@@ -760,11 +775,13 @@ cdef class Iteration:
         seq = self.tasks.oldest().seq if self.tasks.n else self.next_seq
         return self.worded(timed_out(self.options.timeout, seq, self.options.num_workers, self.options.method))
 
+    @cython.final
     cdef object worded(self, error):
         return error if self.reword is None else self.reword(error)
 
     # ---- deaths
 
+    @cython.final
     cdef int check(self, engine) except -1:
         """Check that all workers live, and that there are as many as wanted."""
         if self.resized is not None:
@@ -789,15 +806,15 @@ cdef class Iteration:
         state = worker.state if at >= 0 else None
         due = self.streams.sequence[number] if number in self.streams.turn else None
         # The tasks of a worker in the order of their sequence: those that have left their slots come before the others.
-        left = [*self.uncommitted] if self.received is None else [*self.uncommitted, self.received]
-        for task in left + self.tasks.all():
+        left = [*self.uncommitted, *([] if self.received is None else [(self.received, self.state)])]
+        for task, later in left + [(task, NOT_READ) for task in self.tasks.all()]:
             if task.worker != number:
                 continue
-            has_left = task is self.received or task in left
-            if not has_left and self.ring.await_ready(task.slot, 0, -1) < 0:
-                due = task.sequence
-                break
-            later = self.state if task is self.received else task.state if has_left else self.state_at(task.slot)
+            if later is NOT_READ:
+                if self.ring.await_ready(task.slot, 0, -1) < 0:
+                    due = task.sequence
+                    break
+                later = self.state_at(task.slot)
             if later is not None:
                 state, at = later, <int64_t> task.sequence + 1
         at = max(at, 0)
@@ -806,6 +823,7 @@ cdef class Iteration:
             log_replay(number, due - at, state is not None)
         return self.run, at, state
 
+    @cython.final
     cdef bytes state_at(self, uint32_t slot):
         """Return the state in a slot that is READY; it stays there."""
         cdef sr_result result = self.ring.result_of(slot, SR_WHOLE)[0]
@@ -900,6 +918,7 @@ cdef class Iteration:
         finally:
             self.lock.release(before)
 
+    @cython.final
     cdef int put_state(self, engine) except -1:
         cdef WorkerPosition worker = <WorkerPosition> self.position.workers[0]
         asked, states = engine.pool.states_now(self.received is not None or len(self.uncommitted) > 0)
@@ -909,9 +928,11 @@ cdef class Iteration:
             worker.put(states, 0)
         return 0
 
+    @cython.final
     cdef bint keeps_state(self):
         return self.inline and self._engine is not None and self.position.workers is not None and not self.state_kept
 
+    @cython.final
     cdef int keep_state(self, bint at_end) except -1:
         """Store the state before the iteration ends, without waiting. `state_dict` raises what kept it from that.
 
@@ -944,7 +965,7 @@ cdef class Iteration:
             self.interrupt(False)
             self.received = self.lease = self.value = self.state = None
             if self.tuner is not None:
-                self.tuner.end(self.ring.meter.taken_at)  # what the program did since is not known
+                self.tuner.end(self.meter.taken_at)  # what the program did since is not known
             engine.overdue = self.late == self.position.changes
             engine.end_run(self.run, self.tasks.all())
             self.on_end(engine)

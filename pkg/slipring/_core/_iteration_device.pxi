@@ -60,7 +60,7 @@ cdef class DeviceIteration:
         step = ahead.first()
         if step is None:
             core.raise_end()
-        if step.value is not None and core.before_return is not None:
+        if core.before_return is not None and step.value is not None and step.last_task is not None:
             core.announce(step.last_task)
         # The last place where a signal handler can raise: no Python code runs until the caller has the batch.
         PyErr_CheckSignals()

@@ -254,7 +254,11 @@ cdef class ReentrantLock:
 
     cdef unsigned long acquire(self) except? 1:
         """Wait until no other thread holds the lock; return the argument for `release`."""
-        cdef unsigned long before = self.holder, me = PyThread_get_thread_ident()
+        return self.acquire_as(PyThread_get_thread_ident())
+
+    cdef unsigned long acquire_as(self, unsigned long me) except? 1:
+        """Do the same for the calling thread, which is `me`."""
+        cdef unsigned long before = self.holder
         if before != 0 and before != me:
             self.wait()
             before = 0

@@ -64,7 +64,7 @@ cdef class StreamIterator:
             place.notes[worker] = note
             place.turn = (worker + 1) % len(place.rows)
             return batch
-        worker = self.batches.last.worker
+        worker = (<Py_ssize_t> self.batches.position.next_worker - 1) % len(place.rows)
         for column in (<dict?> batch).values():
             place.rows[worker] = <int64_t> place.rows[worker] + len(column)
             break

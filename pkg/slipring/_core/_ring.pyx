@@ -134,7 +134,7 @@ cdef class Ring(Segment):
     def circulating(self):
         """int: slots neither leased nor kept by worker code."""
         self.made()
-        return self.in_circulation()
+        return self.in_circulation(<int> self.n_slots)
 
     def slot_memory(self, uint32_t slot):
         """Return (address, bytes): the part of a slot's payload that has memory."""

@@ -393,8 +393,8 @@ cdef class Segment:
             self.made()
         return -1 if c.sr_pick_free(self.ptr, &slot) < 0 else <int> slot
 
-    cdef int in_circulation(self) noexcept:
-        return c.sr_circulating(self.ptr)
+    cdef int in_circulation(self, int enough) noexcept:
+        return c.sr_circulating(self.ptr, enough)
 
     def cancel(self, uint32_t slot, uint64_t gen):
         """Take a task back; return False if a worker has it already."""

@@ -1,0 +1,36 @@
+# Part of _iteration.pyx: batches that this process makes, and that lie in no slot.
+
+cimport cython
+
+END_OF_STREAM = END  # what the fetcher of a `LocalEngine` returns in place of a batch
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class LocalEngine:
+    """What an `Iteration` needs of an engine, if this process makes the very objects that `next` returns.
+
+    `fetcher` has ``make(seq, indices)``, which may be called again after a signal handler has raised in it; ``state``,
+    to send with the batch that was made, or None; ``kept``, not None while a batch is being made; ``drop()``, called
+    when the batch is stored; ``states_now(half_made)``, see `Worker.states_now`; and ``forget_run()``. `meter` counts.
+    """
+
+    cdef readonly object fetcher, meter, ring, memory, pool
+    cdef readonly int watched
+    cdef readonly bint inline, by_turns, fixed, foreign, changing
+    cdef public bint overdue
+
+    def __init__(self, fetcher, meter):
+        self.fetcher = self.pool = fetcher
+        self.meter, self.inline, self.fixed, self.watched = meter, True, True, -1
+
+    def begin_run(self, seed):
+        """Return the number of the iteration."""
+        return 1
+
+    def end_run(self, run, tasks):
+        """Drop the dataset's iterator."""
+        self.fetcher.forget_run()
+
+    def shut_down(self):
+        """There is nothing to end."""
