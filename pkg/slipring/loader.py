@@ -225,9 +225,7 @@ class Loader(LoaderMethods, Generic[_Batch]):
             position = self._begun_at(resume, places, job.tracked)  # the batch sampler has begun its pass
             if source is not None:
                 source.position = position
-            iterator = Iteration(
-                o, engine, seed, plan, position, on_end, rebuild=self._rebuild, tuner=tuner
-            )
+            iterator = Iteration(o, engine, seed, plan, position, on_end, rebuild=self._rebuild, tuner=tuner)
             self._engines.iterators.add(iterator)
             self._newest = _Pass(self.epoch, position, source, weakref.ref(iterator))
             self._loaded = None

@@ -26,9 +26,12 @@ def test_the_protocol_page_has_every_kind_of_result():
 
 def test_only_commit_moves_the_position():
     core = ROOT / "pkg" / "slipring" / "_core"
-    sources = "".join(path.read_text() for path in sorted(core.glob("_iteration*.p[xy]*")) if path.suffix != ".pyi")
+    sources = "".join(
+        path.read_text() for path in sorted(core.glob("_iteration*.p[xy]*")) if path.suffix != ".pyi"
+    )
     for function in ("cdef object commit(", "def commit_upto("):
-        assert sources.partition(function)[2].partition("\n    cdef ")[0].partition("\n    def ")[0].count("position.add(") == 1
+        body = sources.partition(function)[2].partition("\n    cdef ")[0].partition("\n    def ")[0]
+        assert body.count("position.add(") == 1
     assert sources.count("position.add(") == 2
     position = Position()
     for name in ("epoch", "delivered", "beyond", "workers", "next_worker", "finished"):

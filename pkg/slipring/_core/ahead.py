@@ -294,7 +294,10 @@ class Ahead:
         while not self.ready:
             self.asking = True
             _set(self.room)
-            if not self.filled.acquire(timeout=-1 if self.timeout is None else self.timeout) and not self.ready:
+            if (
+                not self.filled.acquire(timeout=-1 if self.timeout is None else self.timeout)
+                and not self.ready
+            ):
                 raise self.core.timed_out()
         there, before = now(), self.asked_at
         self.asked_at = there

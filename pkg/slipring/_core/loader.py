@@ -108,7 +108,11 @@ class LoaderMethods:
 
         name = f"{type(self).__name__}({type(self.dataset).__name__})"
         made = report(self, name, headroom)
-        return made.gathered() if ranks else made
+        self._add_waits(made)
+        return made.gathered() if ranks else made  # last: the other ranks get the verdict
+
+    def _add_waits(self, made: Report) -> None:
+        """Add to a report what only one kind of loader knows."""
 
     def _check_open(self) -> None:
         if self._closed:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from slipring._core.option_values import Options
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
-    from slipring.monitor.report import Report
 
 # Of what `Dataset.stats()` says: the times in a batch's note, behind worker, rows and blocks.
 WAITS = ("In get RefBundles", "In ray.get()")  # for what other processes of Ray do
@@ -294,15 +293,8 @@ class Loader(StreamLoader):
 
     # ---- figures, end
 
-    def report(self, *, headroom: object = None, ranks: bool = False) -> Report:
-        """Return the `slipring.monitor.report.Report`; its ``waits`` have the names of ``Dataset.stats()``.
-
-        Parameters
-        ----------
-        headroom, ranks
-            As `slipring.Loader.report` has them.
-        """
-        made = super().report(headroom=headroom)
+    def _add_waits(self, made):
+        """Add the times that ``Dataset.stats()`` has, by their names there."""
         times = dict(zip(TIMES, self._times()))
         waits = {name: ns / 1e9 for name, ns in times.items()}
         waits["Total time user thread is blocked"] = made.stages["waited"].total_s
@@ -311,7 +303,6 @@ class Loader(StreamLoader):
             block_wait_ns=sum(times[name] for name in WAITS),
             block_ns=sum(times.values()),
         )
-        return made.gathered() if ranks else made  # after the verdict, which the other ranks get
 
     def data_stats(self) -> str:
         """Return what ``Dataset.stats()`` says of the latest execution, which is not this process's.

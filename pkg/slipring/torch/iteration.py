@@ -181,7 +181,12 @@ class TorchPasses:
         if loader.num_workers == 0:
             place = None if resume is None else places.get(0)
             fetcher = LocalFetcher(
-                self, loader, place, share(loader), (order.origin if order else 0) or 0, self._rank_drawn(loader)
+                self,
+                loader,
+                place,
+                share(loader),
+                (order.origin if order else 0) or 0,
+                self._rank_drawn(loader),
             )
             engine, on_end = LocalEngine(fetcher, fetcher.meter), _nothing
         else:
@@ -237,7 +242,9 @@ class TorchPasses:
     def _before_return(self):
         if self._dataset_kind == private.DatasetKind.Map or self._IterableDataset_len_called is None:
             return None
-        return functools.partial(_check_length, weakref.ref(self))  # not the method: the iterator would keep itself
+        return functools.partial(
+            _check_length, weakref.ref(self)
+        )  # not the method: the iterator would keep itself
 
     def state_dict(self):
         """Return the place after the batch that was handed out last; see `DataLoader.state_dict`."""

@@ -8,7 +8,15 @@ from slipring._core._collate import LIST
 from slipring._core._iteration import END_OF_STREAM
 from slipring._core._ring import in_a_handler, now
 from slipring._core._rng_guard import RngGuard
-from slipring._core.fetch import MapFetcher, StreamFetcher, copied, is_stateful, load_dataset, load_stream, skip_batches
+from slipring._core.fetch import (
+    MapFetcher,
+    StreamFetcher,
+    copied,
+    is_stateful,
+    load_dataset,
+    load_stream,
+    skip_batches,
+)
 from slipring._core.fetch import states_of as queried
 from slipring.errors import state_half_made
 from slipring.torch import private
@@ -70,7 +78,7 @@ class LocalFetcher:
             skip_batches(self._read_again, -self.stream.position)
 
     def _read_again(self):
-        return self.stream.read(LIST) and [self.stream.collate()] or None
+        return (self.stream.read(LIST) and [self.stream.collate()]) or None
 
     def make(self, seq, indices):
         """Return the next batch, `END_OF_STREAM` at an iterable dataset's end."""

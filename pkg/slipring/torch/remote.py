@@ -12,8 +12,8 @@ def rebuild(described, original=None):
     """Return the exception to raise for an error record: of the original's class, with torch's text.
 
     As in torch, the text contains the worker's traceback, and a class that takes no text becomes RuntimeError. The
-    cause is a `WorkerError` with the worker, the batch number and the indices. `original` is the exception itself, if it
-    was raised in this process.
+    cause is a `WorkerError` with the worker, the batch number and the indices. If `original` is given, it is the
+    exception itself, which was raised in this process.
     """
     if original is not None:
         return original

@@ -63,7 +63,8 @@ class Pass:
     def release(self):
         """Drop the indices that have not been drawn, before the next epoch draws others."""
         iterator = self.iterator()
-        if self.source is not None and self.source.is_stateful is False and not (iterator is not None and iterator.is_live):
+        is_live = iterator is not None and iterator.is_live
+        if self.source is not None and self.source.is_stateful is False and not is_live:
             self.source.release()
 
 

@@ -1,0 +1,67 @@
+"""What every loader has is written once: `LoaderMethods`, and the keys of a state."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "pkg" / "slipring"
+FRONTENDS = {
+    "loader.py": "Loader",
+    "torch/loader.py": "DataLoader",
+    "streams/loader.py": "StreamLoader",
+    "ray/loader.py": "Loader",
+}
+HOOKS = {"_add_waits"}  # of `LoaderMethods`, for frontends to define
+MOST_LINES = 250  # of a frontend's module
+# Longer ones. Only ever shorten this list.
+LONGER = {"loader.py", "torch/loader.py", "streams/loader.py", "ray/loader.py"}
+# Where a state's keys may stand besides `_core/state.py` and `_core/reshard.py`. Only ever shorten this list.
+KNOWS_KEYS = {
+    "_core/source.py",
+    "loader.py",
+    "torch/iteration.py",
+    "torch/loader.py",
+    "torch/order.py",
+    "torch/samplers.py",
+    "torch/states.py",
+    "torch/torchdata_states.py",
+}
+ELSEWHERE = {"sampler.py"}  # another state, with keys of the same name
+# Words that mean something else in other modules, too.
+COMMON = {
+    *("batch_size", "epoch", "kind", "num_workers", "order", "ranks", "rng", "sampler", "seed", "slipring"),
+    "workers",
+}
+
+
+def names_of(path, kind):
+    (found,) = (
+        node
+        for node in ast.parse((PACKAGE / path).read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == kind
+    )
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in found.body if isinstance(node, functions)}
+
+
+def test_no_frontend_defines_what_all_loaders_have():
+    common = names_of("_core/loader.py", "LoaderMethods")
+    assert {"resize", "stats", "report", "__exit__"} <= common
+    again = {path: names_of(path, kind) & common - HOOKS for path, kind in FRONTENDS.items()}
+    assert not any(again.values()), again
+
+
+def test_a_frontend_is_short():
+    lines = {path: len((PACKAGE / path).read_text().splitlines()) for path in FRONTENDS}
+    assert {path for path, n in lines.items() if n > MOST_LINES} == LONGER
+
+
+def test_the_keys_of_a_state_stand_in_few_modules():
+    keys = set(json.loads((ROOT / "docs" / "state.schema.json").read_text())["properties"]) - COMMON
+    assert {"beyond", "drawn", "rng_before_iter"} <= keys
+    quoted = re.compile(rf"""["'](?:{"|".join(sorted(keys))})["']""")
+    sources = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyx", ".pxi")]
+    found = {str(path.relative_to(PACKAGE)) for path in sources if quoted.search(path.read_text())}
+    assert found - ELSEWHERE == KNOWS_KEYS | {"_core/state.py", "_core/reshard.py"}
