@@ -1,0 +1,197 @@
+"""The state of a `slipring.Loader` behind signal handlers, in threads, and of an iterator that has gone."""
+
+import signal
+import threading
+import warnings
+
+import pytest
+
+import slipring
+from slipring import Loader
+from tests.loader.kinds_of_states import FORKED, SIZE, Counting, N, made, taken
+
+
+@pytest.fixture(autouse=True)
+def _quietly():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the iterable dataset has no state_dict")
+        yield
+
+
+class Asking(Counting):
+    """Asks for the loader's state while it gives a sample."""
+
+    def __iter__(self):
+        for sample in super().__iter__():
+            if sample == 6:
+                self.loader.state_dict()
+            yield sample
+
+
+def test_a_dataset_that_asks_in_the_middle_of_a_batch_is_told_so():
+    data = Asking()
+    data.loader = loader = Loader(data, SIZE)
+    with loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(RuntimeError, match=r"state_dict\(\) was called while this thread makes a batch"):
+            next(batches)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_signal_handler_can_ask_within_next(num_workers):
+    said = []
+    with Loader(range(N), SIZE, shuffle=True, num_workers=num_workers, workers=FORKED, seed=3) as loader:
+        batches = iter(loader)
+
+        def handler(*_):
+            said.append(loader.state_dict())
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            for _ in range(3):
+                signal.raise_signal(signal.SIGUSR1)
+                next(batches)
+            signal.raise_signal(signal.SIGUSR1)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+    assert [state["delivered"] for state in said] == [0, 1, 2, 3]
+
+
+class Interrupted(Counting):
+    def __iter__(self):
+        for sample in super().__iter__():
+            if sample == 6:
+                signal.raise_signal(signal.SIGUSR1)
+            yield sample
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_state_behind_an_interrupted_next_is_refused():
+    interrupted = []
+
+    def handler(*_):
+        if not interrupted:
+            interrupted.append(True)
+            raise Stop
+
+    class Object(Interrupted):
+        """An iterator of its own, which an exception does not end."""
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if self.i == self.n:
+                raise StopIteration
+            self.i += 1
+            if self.i == 6:
+                signal.raise_signal(signal.SIGUSR1)
+            return self.i
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with Loader(Object(), SIZE) as loader:
+            batches = iter(loader)
+            next(batches)
+            with pytest.raises(Stop):
+                next(batches)
+            with pytest.raises(RuntimeError, match=r"Call next\(\) once more"):
+                loader.state_dict()
+            next(batches)
+            assert loader.state_dict()["delivered"] == 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_loader_is_closed_while_another_thread_makes_a_batch_in_this_process():
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Waiting(Counting):
+        def __iter__(self):
+            for sample in super().__iter__():
+                if sample == 6:
+                    begun.set()
+                    go_on.wait(20)
+                yield sample
+
+    loader = Loader(Waiting(), SIZE)
+    batches = iter(loader)
+    next(batches)
+
+    def read():
+        with pytest.raises(slipring.errors.Closed):
+            next(batches)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    assert begun.wait(20)
+    loader.close()
+    assert not go_on.is_set()
+    with pytest.raises(RuntimeError, match="was closed while a batch was being made"):
+        loader.state_dict()
+    go_on.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_state_of_an_iterator_that_is_gone_is_that_of_its_last_batch(num_workers):
+    with made("stateful-iterable", num_workers=num_workers) as loader:
+        whole = taken(iter(loader))
+    with made("stateful-iterable", num_workers=num_workers) as loader:
+        batches = iter(loader)
+        begun = taken(batches, 3)
+        del batches
+        state = loader.state_dict()
+    assert state["workers"][0]["states"] == {"dataset": {"i": 12 if num_workers == 0 else 8}}
+    with made("stateful-iterable", num_workers=num_workers) as loader:
+        loader.load_state_dict(state)
+        assert begun + taken(iter(loader)) == whole
+
+
+class Loud:
+    """Raises a signal when it is unpickled."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        if self.number == 5:
+            signal.raise_signal(signal.SIGUSR1)
+
+
+class Loudly:
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return Loud(i)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_whose_delivery_was_interrupted_comes_with_the_next_call(num_workers):
+    interrupted = []
+
+    def handler(*_):
+        if not interrupted:
+            interrupted.append(True)
+            raise Stop
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with Loader(Loudly(), SIZE, collate_fn=list, num_workers=num_workers, workers=FORKED) as loader:
+            batches = iter(loader)
+            next(batches)
+            with pytest.raises(Stop):
+                next(batches)
+            assert loader.state_dict()["delivered"] == 1
+            assert [loud.number for loud in next(batches)] == [4, 5, 6, 7]
+            assert loader.state_dict()["delivered"] == 2
+            assert [loud.number for loud in next(batches)] == [8, 9, 10, 11]
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -1,0 +1,162 @@
+"""States that do not fit a `slipring.Loader`, or that are those of other ranks."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import slipring
+from slipring import BatchSampler, Loader
+from tests.loader.kinds_of_states import FORKED, SIZE, Counting, N, flat, made, taken
+from tests.support.states import check_state
+
+
+@pytest.fixture(autouse=True)
+def _quietly():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the iterable dataset has no state_dict")
+        yield
+
+
+def test_loading_nothing_begins_anew():
+    with made("shuffled") as loader:
+        whole = taken(iter(loader))
+    with made("shuffled") as loader:
+        batches = iter(loader)
+        taken(batches, 3)
+        loader.load_state_dict(loader.state_dict())
+        loader.load_state_dict({})
+        loader.epoch = 0
+        assert taken(iter(loader)) == whole
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "error", "said"),
+    [
+        (
+            {"batch_size": 4},
+            {"batch_size": 5},
+            ValueError,
+            "counts batches of batch_size=4.*has batch_size=5",
+        ),
+        ({"shuffle": True}, {}, ValueError, "order=shuffled, 50 samples.*has order=ascending"),
+        ({"shuffle": True}, {"shuffle": True, "dataset": range(49)}, ValueError, "50 samples.*49 samples"),
+        ({"dataset": Counting()}, {}, ValueError, "of kind 'iterable'.*of kind 'map'"),
+        ({"dataset": Counting(), "num_workers": 2}, {"dataset": Counting()}, AssertionError, "num_workers=2"),
+        ({}, {"dataset": range(9)}, ValueError, "5 batches.*ends after 3"),
+    ],
+    ids=["batch size", "no shuffle", "other length", "other kind", "other workers", "shorter"],
+)
+def test_a_state_that_counts_something_else_is_refused(saved, loaded, error, said):
+    def loader(dataset=range(N), batch_size=4, **options):
+        return Loader(dataset, batch_size, workers=FORKED, **options)
+
+    with loader(**saved) as one:
+        batches = iter(one)
+        taken(batches, 5)
+        state = one.state_dict()
+    with loader(**loaded) as other, pytest.raises(error, match=said):
+        other.load_state_dict(state)
+        iter(other)
+
+
+@pytest.mark.parametrize("state", [3, [], ["a"], {"a": 1}, {"slipring": 99}], ids=str)
+def test_something_that_is_no_state_is_refused(state):
+    with made("shuffled") as loader, pytest.raises((TypeError, ValueError), match="state"):
+        loader.load_state_dict(state)
+
+
+def test_an_end_of_an_epoch_fits_any_loader():
+    with made("shuffled") as loader:
+        epochs = [taken(iter(loader)) for _ in range(2)]
+    with made("shuffled") as loader:
+        taken(iter(loader))
+        state = loader.state_dict()
+    assert state["finished"] and state["epoch"] == 1
+    with made("shuffled", batch_size=10) as loader:
+        loader.load_state_dict(state)
+        assert flat(taken(iter(loader))) == flat(epochs[1])
+
+
+class Unsayable(Counting):
+    def state_dict(self):
+        if self.i > 4:
+            raise RuntimeError("lost")
+        return {"i": self.i}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_state_that_cannot_be_said_is_raised_where_it_is_asked_for(num_workers):
+    with Loader(Unsayable(), SIZE, num_workers=num_workers, workers=FORKED) as loader:
+        batches = iter(loader)
+        assert taken(batches, 1) and check_state(loader.state_dict())
+        assert len(taken(batches)) == 5
+        loader.load_state_dict({})
+        batches = iter(loader)
+        taken(batches, 3)
+        with pytest.raises(RuntimeError, match="lost"):
+            loader.state_dict()
+
+
+class Divided(Counting):
+    """An iterable dataset that divides what nobody has read: samples first, first + step, ..."""
+
+    def __init__(self, rank, world_size, n=40):
+        self.rank, self.world_size, self.n = rank, world_size, n
+        self.left = None
+
+    def __iter__(self):
+        info = slipring.get_worker_info()
+        number, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        if self.left is None:
+            part = self.rank * workers + number
+            self.left = list(range(part, self.n, self.world_size * workers))
+        while self.left:
+            yield self.left.pop(0)
+        self.left = None
+
+    def state_dict(self):
+        return {"left": list(self.left or ())}
+
+    def load_state_dict(self, state):
+        self.left = list(state["left"])
+
+    def rest_of(self, states, num_workers):
+        left = sorted(i for rank in states for worker in rank for i in worker["dataset"]["left"])
+        parts = self.world_size * num_workers
+        return [{"dataset": {"left": left[self.rank * num_workers + k :: parts]}} for k in range(num_workers)]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_other_ranks_divide_the_rest_of_an_iterable_dataset(ranks):
+    seen, states = [], []
+    for rank in range(2):
+        with Loader(Divided(rank, 2), 3, num_workers=1, workers=FORKED) as loader:
+            batches = iter(loader)
+            seen += flat(taken(batches, 2))
+            states.append(loader.state_dict())
+    for rank in range(ranks):
+        with Loader(Divided(rank, ranks), 3, num_workers=2, workers=FORKED) as loader:
+            loader.load_state_dict(states)
+            seen += flat(taken(iter(loader)))
+    assert sorted(seen) == list(range(40))
+
+
+def test_a_state_of_torchs_loader_continues_here_and_the_other_way_round():
+    pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    def sampler():
+        return BatchSampler(N, SIZE, shuffle=True, seed=1)
+
+    whole = list(sampler())
+    theirs = DataLoader(range(N), batch_sampler=sampler(), collate_fn=np.array)
+    batches = iter(theirs)
+    begun = [next(batches).tolist() for _ in range(4)]
+    with Loader(range(N), batch_sampler=sampler()) as ours:
+        ours.load_state_dict(theirs.state_dict())
+        batches = iter(ours)
+        begun += taken(batches, 4)
+        state = ours.state_dict()
+    theirs.load_state_dict(state)
+    assert begun + [batch.tolist() for batch in theirs] == whole
