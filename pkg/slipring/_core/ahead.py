@@ -251,8 +251,8 @@ class Ahead:
     # ---- the consumer
 
     def check_owner(self):
-        """Raise `Closed` in a forked child."""
-        if self.owner != os.getpid():
+        """Raise `Closed` in a forked child, which has neither the thread nor the workers."""
+        if self.owner != os.getpid() and (self.depth or self.core.foreign):
             raise Closed("this iterator belongs to the parent process; make a new one after fork")
 
     def first(self):

@@ -241,6 +241,11 @@ class _Ordered:
         """bool: whether the iteration goes on."""
         return self.core.is_live
 
+    @property
+    def foreign(self):
+        """bool: whether this process has inherited the iteration by a fork."""
+        return self.core.foreign
+
     def hand_over_timeout(self):
         """See `Iteration`."""
         return self.core.hand_over_timeout()
