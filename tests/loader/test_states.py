@@ -19,6 +19,7 @@ from tests.loader.kinds_of_states import (
     Forwards,
     N,
     Read,
+    first_of_worker,
     flat,
     made,
     taken,
@@ -344,3 +345,33 @@ def test_a_state_at_the_end_has_what_the_dataset_says_there(num_workers):
         state = check_state(loader.state_dict())
     (place,) = state["workers"]
     assert state["finished"] and place["batches"] == count and place["states"]["last"]
+
+
+class Slow(Counting):
+    """The same, but worker 0 gives nothing before `gate` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = multiprocessing.get_context("fork").Event()
+
+    def __iter__(self):
+        if first_of_worker() == 0:
+            assert self.gate.wait(30)
+        yield from super().__iter__()
+
+
+def test_out_of_order_each_worker_of_an_iterable_dataset_continues_at_its_own_place():
+    def loader():
+        return Loader(dataset, SIZE, num_workers=2, in_order=False, workers=FORKED)
+
+    dataset = Slow()
+    with loader() as one:
+        batches = iter(one)
+        begun = taken(batches, 2)  # of worker 1
+        state = json.loads(json.dumps(check_state(one.state_dict())))
+        dataset.gate.set()
+    assert state["delivered"] == 0 and len(state["beyond"]) == 2
+    with loader() as other:
+        other.load_state_dict(state)
+        rest = taken(iter(other))
+    assert sorted(flat(begun + rest)) == [*range(1, 24), *range(101, 124)]
