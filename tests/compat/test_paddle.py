@@ -236,6 +236,16 @@ def test_worker_init_fn_is_called_in_each_worker(kind, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 
+@pytest.mark.usefixtures("forked")
+def test_generators_stay_as_worker_init_fn_seeded_them():
+    """Keep: Paddle does not seed numpy's generator again."""
+    loader = DataLoader(
+        Made(lambda i: np.random.random(), 4), num_workers=1, worker_init_fn=lambda n: np.random.seed(5)
+    )
+    drawn = np.concatenate([plain(batch) for batch in loader])
+    assert drawn.tolist() == np.random.RandomState(5).random(4).tolist()
+
+
 def test_costs_are_counted(kind):
     """Keep: reader cost and batch cost figures."""
     loader = DataLoader(Made(lambda i: (time.sleep(0.02), i)[1], 8), use_buffer_reader=False)
