@@ -289,13 +289,13 @@ from torch.utils.data import DataLoader
 assert DataLoader is Ours is client.DataLoader is client.Wanted is star.DataLoader
 slipring.torch.uninstall()
 import torch
-assert DataLoader is torch.utils.data.DataLoader is client.DataLoader is star.DataLoader is not Ours
-assert client.Wanted is Ours is slipring.torch.DataLoader
+assert torch.utils.data.DataLoader is torch.utils.data.dataloader.DataLoader is not Ours
+assert DataLoader is client.DataLoader is star.DataLoader is client.Wanted is Ours is slipring.torch.DataLoader
 print("well")
 """
 
 
-def test_what_was_imported_by_torchs_name_meanwhile_is_torchs_after(tmp_path):
+def test_a_module_that_was_imported_meanwhile_keeps_our_class(tmp_path):
     client = """
     from slipring.torch import DataLoader as Wanted
     from torch.utils.data import Dataset, DataLoader

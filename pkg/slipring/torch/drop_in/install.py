@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import copyreg
-import inspect
 import sys
 import threading
 import types
@@ -65,9 +63,9 @@ def install() -> Installed:
     with _lock:
         _tell_of_derived()  # first: where warnings are errors, nothing has been changed
         # Also when nested: modules may have been imported since.
-        for _, namespace in _namespaces():
-            for name in _names_of(Stock, namespace):
-                if not _steps_over(namespace, name):
+        for namespace in _namespaces():
+            for name, value in list(namespace.items()):
+                if value is Stock and not _steps_over(namespace, name):
                     namespace[name] = DataLoader
                     _changed.append((namespace, name))
         copyreg.pickle(Stock, _reduce_stock)
@@ -79,10 +77,10 @@ def install() -> Installed:
 
 
 def uninstall() -> None:
-    """Take back one `install`; the last one puts torch's class where it was.
+    """Take back one `install`; the last one restores the names that `install` replaced, and nothing else.
 
-    Exactly what was changed is changed back, unless somebody else has changed it since. So are globals of
-    modules that have imported torch's name meanwhile. Loaders made meanwhile stay ours.
+    A name that other code has changed since stays as it is. A module that was imported between `install` and
+    `uninstall` keeps our class, and a loader that was made in that time stays ours.
 
     Raises
     ------
@@ -101,7 +99,6 @@ def uninstall() -> None:
         if copyreg.dispatch_table.get(Stock) is _reduce_stock:
             del copyreg.dispatch_table[Stock]
         for_accelerate.restore()
-        _changed.extend(_imported_meanwhile())
         for namespace, name in _changed:
             if namespace.get(name) is DataLoader:
                 namespace[name] = Stock
@@ -109,14 +106,10 @@ def uninstall() -> None:
 
 
 def _namespaces():
-    """Yield (module, its globals) of all modules but ours, without triggering those that load on first use."""
+    """Yield the globals of all modules but ours, without triggering those that load on first use."""
     for key, module in list(sys.modules.items()):
         if key.partition(".")[0] != "slipring" and issubclass(type(module), types.ModuleType):
-            yield module, object.__getattribute__(module, "__dict__")
-
-
-def _names_of(cls, namespace):
-    return [name for name, value in list(namespace.items()) if value is cls]
+            yield object.__getattribute__(module, "__dict__")
 
 
 def _steps_over(namespace, name):
@@ -152,36 +145,6 @@ def _all_below(cls):
     for sub in type.__subclasses__(cls):
         yield sub
         yield from _all_below(sub)
-
-
-def _imported_meanwhile():
-    """Yield (namespace, name) bound to our class by ``from torch.utils.data import DataLoader`` since `install`.
-
-    Only the source distinguishes it from ``from slipring.torch import DataLoader``, which stays.
-    """
-    known = {(id(namespace), name) for namespace, name in _changed}
-    for module, namespace in _namespaces():
-        names = [name for name in _names_of(DataLoader, namespace) if (id(namespace), name) not in known]
-        if names:
-            origins = _origins(module)
-            for name in names:
-                if origins.get(name, origins.get("*")) == {"torch.utils.data"}:
-                    yield namespace, name
-
-
-def _origins(module):
-    """Return which modules each name of a module is imported from, according to its source."""
-    try:
-        tree = ast.parse(inspect.getsource(module))
-    except (OSError, TypeError, SyntaxError):
-        return {}  # a module without source keeps what it has
-    origins = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            origin = "." * node.level + (node.module or "").removesuffix(".dataloader")
-            for alias in node.names:
-                origins.setdefault(alias.asname or alias.name, set()).add(origin)
-    return origins
 
 
 def _reduce_stock(loader):
