@@ -19,7 +19,7 @@ NAME_MODULES = {
 }
 # Private attributes that single tests still use themselves. Only ever shorten this list.
 STILL_USED = {
-    *("_attach", "_begun", "_change", "_choose", "_digests", "_division", "_draw", "_early", "_end"),
+    *("_attach", "_begun", "_change", "_choose", "_division", "_draw", "_early", "_end"),
     *(
         "_fits",
         "_go_on",

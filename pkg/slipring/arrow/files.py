@@ -1,9 +1,8 @@
-"""Parquet and Arrow IPC files as tables that are read by row groups, with a test for copies."""
+"""Parquet and Arrow IPC files as tables that are read by row groups."""
 
 import collections
 import contextlib
 import functools
-import hashlib
 import os
 import threading
 from typing import NamedTuple
@@ -14,34 +13,26 @@ import pyarrow.parquet as pq
 from slipring.errors import RemoteError
 from slipring.redaction import redacted
 
-WHOLE = 1 << 20  # bytes: a smaller file's digest is of all of it
-END, PROBE, PROBES = 1 << 16, 4096, 64  # of another: bytes at each end, and at so many columns' beginnings
-
+END = 1 << 16  # bytes that the first request for a remote file reads, at its end
 FILES = 64  # that a process keeps open, of a dataset
 
 
 class Stamp(NamedTuple):
-    """What identifies a file and tells that it has changed; it is valid on this machine until the next boot."""
+    """What tells that a file has changed."""
 
     size: int
-    changed: int
-    machine: str | None
-    device: int
-    inode: int
+    changed: int | str  # a time, or what a server tells in its place
+    machine: str | None = None  # None: `changed` holds everywhere
 
     @classmethod
     def of(cls, fd):
         """Return the stamp of an open file."""
         stat = os.fstat(fd)
-        return cls(stat.st_size, stat.st_mtime_ns, machine(), stat.st_dev, stat.st_ino)
+        return cls(stat.st_size, stat.st_mtime_ns, machine())
 
     def is_as(self, other):
-        """Return whether nothing indicates a change; copies that keep the time are alike too."""
-        return self[:2] == other[:2]
-
-    def may_be_copy_of(self, other):
-        """Return whether it is another file of the same size."""
-        return self.size == other.size and self[2:] != other[2:]
+        """Return whether nothing indicates a change. A copy on another machine may have another time."""
+        return self.size == other.size and (self.changed == other.changed or self.machine != other.machine)
 
 
 @functools.cache
@@ -56,39 +47,7 @@ def machine():
 
 def stamp_afar(url, storage):
     """Return the stamp of a URL's file."""
-    return Stamp(*storage._info(url), None, 0, 0)
-
-
-def digest(file):
-    """Return a hash of what an open table file contains; None if its path leads to another file by now.
-
-    For a large file, it covers both ends, the footer (Parquet's has all places, sizes, least and greatest values) and
-    the beginnings of columns in the first and the last row group, unless it is compressed IPC, where the sizes reveal
-    a change. It may miss a few changed rows in the middle.
-    """
-    with open(file.path, "rb") as raw:
-        if Stamp.of(raw.fileno()) != file.stamp:
-            return None
-        if file.stamp.size <= WHOLE:
-            return hashlib.blake2b(raw.read(), digest_size=16).digest()
-        raw.seek(-10, os.SEEK_END)
-        end = max(END, _footer(raw.read()))
-        places = sorted(set(file.beginnings()))
-        probes = [(place, PROBE) for place in places[:: max(1, -(-len(places) // PROBES))]]
-        hashed = hashlib.blake2b(digest_size=16)
-        for at, length in ((0, END), *probes, (max(0, file.stamp.size - end), end)):
-            raw.seek(at)
-            hashed.update(raw.read(length))
-    return hashed.digest()
-
-
-def _footer(tail):
-    """Return the length of a footer in bytes, from the last ten bytes of a file."""
-    if tail[-4:] == b"PAR1":
-        return int.from_bytes(tail[2:6], "little") + 8
-    if tail[-6:] == b"ARROW1":
-        return int.from_bytes(tail[:4], "little") + 10
-    return 0  # a stream has none
+    return Stamp(*storage._info(url))
 
 
 def open_table(path, columns, storage=None, known=None):
@@ -199,16 +158,6 @@ class Parquet:
         metadata = self.file.metadata
         return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
-    def beginnings(self):
-        """Return where in the file columns of the first and the last row group begin."""
-        metadata = self.file.metadata
-        columns = [
-            metadata.row_group(group).column(i)
-            for group in _ends(metadata.num_row_groups)
-            for i in range(metadata.num_columns)
-        ]
-        return [min(filter(None, (c.dictionary_page_offset, c.data_page_offset))) for c in columns]
-
     def read(self, group):
         """Return (the row group's table, False)."""
         if self._afar is not None:
@@ -254,7 +203,7 @@ class Ipc:
         whole = self.file.schema
         self.types, self.schema = whole.types, _project(whole, columns, path)
         if afar is not None and not stream:
-            length = _footer(afar.range(max(0, stamp.size - 10), stamp.size))
+            length = int.from_bytes(afar.range(max(0, stamp.size - 10), stamp.size)[:4], "little") + 10
             self.metadata = bytes(afar.range(stamp.size - length, stamp.size))
         if (
             (afar is not None)
@@ -285,13 +234,6 @@ class Ipc:
         with _as_raised(self.memory):
             file = pa.ipc.open_file(self.memory, options=options)
             return [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
-
-    def beginnings(self):
-        """Return where in the file buffers of the first and the last batch begin, if they are not decoded."""
-        batches = [self.batch(i) for i in _ends(len(self))]
-        buffers = [buffer for batch in batches for buffer in _buffers(batch) if buffer.size]
-        places = [buffer.address - self.memory.address for buffer in buffers]
-        return [place for place in places if 0 <= place < self.memory.size]
 
     def read(self, group):
         """Return (the record batch as a table, whether all of it lies in the mapped file)."""
@@ -328,11 +270,6 @@ def _width(kind):
         return kind.bit_width
     except ValueError:
         return 1 << 30
-
-
-def _ends(n):
-    """Return the first and the last of n numbers."""
-    return sorted({0, n - 1}) if n else []
 
 
 def _project(schema, columns, path):

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from slipring._core.arguments import function, integer, mask_name, names, null_options, one_of
 from slipring._offered import read_in_turn, threads
-from slipring.arrow.files import Opened, digest, open_table, stamp_afar
+from slipring.arrow.files import Opened, open_table, stamp_afar
 from slipring.arrow.nulls import fill, value_for
 from slipring.arrow.rows import Rows, empty, one_batch, take
 from slipring.errors import RemoteError
@@ -44,7 +44,7 @@ class TableDataset:
         Parquet files, Arrow IPC files or IPC streams (Hugging Face datasets' ``.arrow``), told apart by their
         first bytes. Rows are numbered through all of them. The columns read must be alike in all, in whatever
         order. The files must stay as they are: a reader that finds another size or time of modification
-        says so. Where a pickle is read, each may be a copy with another time, of the same contents.
+        raises ValueError. On another machine, a file may be a copy with another time: there the size must match.
     columns : sequence of str, optional
         Only these columns are read, at least one, each named once, in this order; default all, in the first
         file's order.
@@ -124,7 +124,6 @@ class TableDataset:
         self._survey()
         self._stored = self.schema  # of the rows as the files have them
         self._check_nulls()
-        self._digests = None  # of the files, or None for one that could not be read: when it is pickled
 
     def _forget(self):
         """Begin as a dataset that has opened nothing: here, and where it was sent to."""
@@ -212,42 +211,20 @@ class TableDataset:
         return [stamp[:2] for stamp in self._stamps]
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._digests is None:
-            self._digests = [self._digest(number) for number in range(len(self.paths))]
         return {name: value for name, value in self.__dict__.items() if name not in OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._forget()
 
-    def _digest(self, number):
-        if self._remote is not None:
-            return None  # there are no copies of it that have other times
-        try:
-            file = open_table(self.paths[number], self.columns)
-            return digest(file) if file.stamp.is_as(self._stamps[number]) else None
-        except (OSError, ValueError):  # whoever reads it is told
-            return None
-
     def _check_same(self, number, file):
-        """Raise ValueError where a file is not what it was, nor a copy of that."""
+        """Raise ValueError if a file is not what it was when the dataset was made, nor as large on another machine."""
         now, then = file.stamp, self._stamps[number]
-        if now.is_as(then):
-            return
-        known = None if self._digests is None else self._digests[number]
-        if known is not None and now.may_be_copy_of(then):
-            if digest(file) == known:
-                self._stamps[number] = now  # and so it must stay
-                return
+        if not now.is_as(then):
             raise ValueError(
-                f"{redacted(file.path)} ({now.size} bytes, changed {_time(now.changed)}) is no copy of the file that "
-                f"the dataset was made of (as many bytes, changed {_time(then.changed)}): its contents are "
-                "others. Copy that one here, or make a new TableDataset of this one"
+                f"{redacted(file.path)} has {now.size} bytes, changed {_time(now.changed)}; it had {then.size}, "
+                f"changed {_time(then.changed)}, when the dataset was made: make a new TableDataset of it"
             )
-        raise ValueError(
-            f"{redacted(file.path)} has {now.size} bytes, changed {_time(now.changed)}; it had {then.size}, changed "
-            f"{_time(then.changed)}, when the dataset was made: make a new TableDataset of it"
-        )
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
