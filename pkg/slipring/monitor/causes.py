@@ -7,7 +7,7 @@ import numpy as np
 
 from slipring._machine import cpus
 from slipring.monitor import records
-from slipring.monitor.stuck import at_work
+from slipring.monitor.stuck import at_work, sentence_of
 from slipring.monitor.words import seconds, size
 
 BOUND = 0.10  # of its time: a loop that waits longer is bound by its data
@@ -399,14 +399,11 @@ def _waiting(f, known):
         return None
     usual = float(np.median(f.made_in))
     for each in at_work(f.sight):
-        if each.since_s * 1e9 < max(LONG, OUTLIER * usual):
-            continue
-        return (
-            "sample",
-            f"{each.who} has been {each.what} for {seconds(each.since_s)} now: {each.where}. To make a whole batch "
-            f"takes {seconds(usual / 1e9)} otherwise.",
-            "Look at it: `slipring dump` names the index.",
-        )
+        if (each.since_s or 0.0) * 1e9 >= max(LONG, OUTLIER * usual):
+            text = (
+                f"{sentence_of(each, ' now')} To make a whole batch takes {seconds(usual / 1e9)} otherwise."
+            )
+            return "sample", text, "Look at it: `slipring dump` names the index."
     return None
 
 

@@ -1,90 +1,51 @@
 """Workers that have been busy with one thing for too long or do not start, and processes that are stopped."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
-from slipring._core._cache import NO_SLOT
 from slipring._core.text import FORKED
 from slipring.monitor import processes, records
-from slipring.monitor.doing import SERVING
+from slipring.monitor.doing import SERVING, doing
 from slipring.monitor.words import seconds
 
 HANGS = 10.0  # seconds for one sample or batch at least: a worker that hangs
 TIMES = 10  # as long as any before
 NAMED_S = 1.0  # a shorter activity is not worth a sentence
 NAMED = 4  # workers in one sentence
-
-
-@dataclasses.dataclass(frozen=True)
-class AtWork:
-    """What a worker has begun and not finished."""
-
-    number: int  # of its participant
-    pid: int
-    since_s: float
-    row: int | None  # None: it is told of no single sample
-    batch: Any  # the record of its batch, or None
-    what: str
-
-    @property
-    def who(self):
-        return f"Worker {self.number - 1} (pid {self.pid})" if self.pid else "The loop itself"
-
-    @property
-    def where(self):
-        """str: which sample, or batch, as far as it is known."""
-        first = ""
-        if self.batch is not None and self.batch["first_index"] != records.NO_INDEX:
-            first = f", which begins at {records.index_text(self.batch['first_index'])}"
-        if self.row is None:
-            return f"batch {int(self.batch['seq'])}{first}"
-        return f"row {self.row} of its batch{first}"
-
-    @property
-    def sentence(self):
-        """str: who has been busy with what, and for how long."""
-        return f"{self.who} has been {self.what} for {seconds(self.since_s)}: {self.where}."
+# `Doing.what` of a worker that has begun something -> the activity as a sentence names it
+WORK = {
+    "reading": "reading one sample",
+    "making": "making one batch",
+    "collating": "putting one batch together",
+}
 
 
 def at_work(sight):
-    """Return what the workers have begun and not finished, an `AtWork` each, the longest first; not of dead workers."""
+    """Return the `Doing` of each worker that has begun something and not finished it, the longest first.
+
+    Dead workers are left out.
+    """
+    if not len(sight.participants) or not (sight.inline or sight.there.any()):
+        return []
     here = sight.segment_info.get("pid_namespace") in (0, processes.namespace())
-    by_rows = bool((sight.table["slowest_ns"] > 0).any())
-    lying = {int(slot["batch"]["slot"]): slot for slot in sight.slots}
-    claimed = {
-        int(slot["batch"]["participant"]): slot
-        for slot, state in zip(sight.slots, records.states(sight.slots))
-        if state == "claimed" and slot["batch"]["claimed_at"]
-    }
-    numbers = range(1, len(sight.participants)) if sight.inline else np.flatnonzero(sight.there).tolist()
-    found = []
-    for number in numbers:
-        participant, row, slot, what = (
-            sight.participants[number],
-            None,
-            claimed.get(number),
-            "making one batch",
-        )
-        since = int(participant["at_since"])
-        if participant["at_slot"] != NO_SLOT:
-            slot, row, what = (
-                lying.get(int(participant["at_slot"])),
-                int(participant["at_row"]),
-                "reading one sample",
-            )
-        elif slot is None:
-            continue
-        else:
-            since = int(slot["batch"]["claimed_at"])
-            what = "putting one batch together" if by_rows else what
-        pid = 0 if sight.inline else int(participant["pid"])
-        if here and pid and not processes.lives(processes.state_of(pid, int(participant["started"]))):
-            continue  # it has died, which the loop has not seen yet
-        batch = None if slot is None else slot["batch"]
-        found.append(AtWork(number, pid, max(0.0, (sight.at_ns - since) / 1e9), row, batch, what))
-    return sorted(found, key=lambda each: -each.since_s)
+    found = [each for each in doing(sight) if each.what in WORK and (not here or processes.lives(each.state))]
+    return sorted(found, key=_since, reverse=True)
+
+
+def _since(each):
+    return each.since_s or 0.0
+
+
+def sentence_of(each, when=""):
+    """Return a sentence about what `at_work` has found: which worker has been busy with what, and for how long."""
+    who = (
+        f"{each.name.capitalize()} (pid {each.pid})" if each.name.startswith("worker") else "The loop itself"
+    )
+    where = f"batch {each.seq}" if each.row is None else f"row {each.row} of its batch"
+    if each.first_index is not None:
+        where += f", which begins at {records.index_text(each.first_index)}"
+    return f"{who} has been {WORK[each.what]} for {seconds(_since(each))}{when}: {where}."
 
 
 def hung(sight, forked=False):
@@ -95,12 +56,12 @@ def hung(sight, forked=False):
     stages = sight.stages
     for each in at_work(sight):
         usual = stages["fetch"].max_s + (0.0 if each.row is not None else stages["collate"].max_s)
-        if each.since_s >= max(HANGS, TIMES * usual):
+        if _since(each) >= max(HANGS, TIMES * usual):
             return (
-                each.sentence,
+                sentence_of(each),
                 ("" if each.row is None else "`slipring dump` with its number names the index; ")
                 + "py-spy or gdb say where it is"
-                + (FORKED if forked and each.pid else "")
+                + (FORKED if forked else "")
                 + ".",
             )
     return None
@@ -175,8 +136,7 @@ def under_way(sight):
     """Return sentences about workers that have not started, or that have been busy with one thing for a while."""
     found = starting(sight)
     said = [] if found is None or found.since_s < NAMED_S else [found.sentence]
-    busy = [each for each in at_work(sight) if each.since_s >= NAMED_S]
-    return said + [each.sentence for each in busy[:NAMED]]
+    return said + [sentence_of(each) for each in at_work(sight)[:NAMED] if _since(each) >= NAMED_S]
 
 
 def stopped(sight):
