@@ -15,10 +15,7 @@ from slipring._core import declare
 from slipring._core._ring import MAX_SLOTS
 from slipring._core.arguments import MAX_COUNT, function, instance, integer, iterable, memory_place, seconds
 from slipring._core.declare import Group, Rule, documented, option
-from slipring._core.worker_count import (
-    StartMethod,
-    worker_count,
-)
+from slipring._core.worker_count import StartMethod, worker_count
 
 _Constructor = TypeVar("_Constructor", bound=Callable[..., Any])
 
@@ -266,8 +263,7 @@ class CommonOptions(TypedDict, total=False):
         ),
     ]
     memory: Annotated[
-        Memory,
-        Rule(Memory(), "The shared memory that carries batches.", partial(instance, kind=Memory)),
+        Memory, Rule(Memory(), "The shared memory that carries batches.", partial(instance, kind=Memory))
     ]
 
 

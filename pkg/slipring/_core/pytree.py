@@ -201,11 +201,7 @@ def _is_guarded(attribute):
 
 
 # What dataclasses themselves give to those with frozen=True and slots=True.
-_GETSTATES = (
-    None,
-    getattr(object, "__getstate__", None),
-    getattr(dataclasses, "_dataclass_getstate", None),
-)
+_GETSTATES = (None, getattr(object, "__getstate__", None), getattr(dataclasses, "_dataclass_getstate", None))
 _SETSTATES = (None, getattr(dataclasses, "_dataclass_setstate", None))
 
 

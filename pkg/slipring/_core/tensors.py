@@ -31,7 +31,7 @@ _DTYPES = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in _NUMPY}
 BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in _NUMPY | _CARRIED}
 
 
-def _array(tensor):
+def array_of(tensor):
     """Return the tensor's memory as an array; if numpy lacks the tensor's dtype, the array has a carrier's dtype."""
     tensor = tensor.detach()
     if tensor.is_conj() or tensor.is_neg():
@@ -64,7 +64,7 @@ def pack(value):
     if not is_plain(value) or value.dim() > 12 or vars(value):
         return None
     borrowed = not (value.is_conj() or value.is_neg())
-    return _array(value), str(value.dtype).removeprefix("torch."), value.requires_grad, borrowed
+    return array_of(value), str(value.dtype).removeprefix("torch."), value.requires_grad, borrowed
 
 
 def _refuse_device(tensor):
@@ -130,7 +130,7 @@ def stack(tensors, empty):
         return torch.stack(tensors)
     shape = (len(tensors), *first.shape)
     if first.dtype in _NUMPY:
-        out = torch.from_numpy(empty(shape, _array(first[:0] if first.dim() else first).dtype))
+        out = torch.from_numpy(empty(shape, array_of(first[:0] if first.dim() else first).dtype))
     else:
         out = torch.from_numpy(empty(shape, _CARRIERS[first.element_size()][1])).view(first.dtype)
     return torch.stack([t.detach() for t in tensors], out=out)
@@ -175,8 +175,3 @@ def over_rows(array, dtype):
     """Return the tensor over an array of `row_dtype`."""
     tensor = torch.from_numpy(array)
     return tensor if tensor.dtype is dtype else tensor.view(dtype)
-
-
-def array_of(tensor):
-    """Return the array over a plain tensor's memory."""
-    return _array(tensor)

@@ -21,50 +21,42 @@ def megabytes(n: int) -> str:
 
 def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
     """Return the SegmentFull for `needed` bytes where `limit` (a text) leaves `free`."""
-    return SegmentFull(
+    text = (
         f"no memory for a batch: {megabytes(needed)} ({needed} bytes) more are needed, {megabytes(free)} "
         f"({free} bytes) are free within {limit}; use fewer slots (slots={slots} now), a smaller batch_size "
-        "or prefetch_factor, raise that limit, or choose another backing",
-        needed=needed,
-        free=free,
-        limit=limit,
+        "or prefetch_factor, raise that limit, or choose another backing"
     )
+    return SegmentFull(text, needed=needed, free=free, limit=limit)
 
 
 def cache_refused(needed: int, free: int, limit: str) -> SegmentFull:
     """Return the SegmentFull where not even a cache's first pages find room."""
-    return SegmentFull(
+    text = (
         f"no room for a cache's first pages: {megabytes(needed)} ({needed} bytes) are needed, {megabytes(free)} "
-        f"({free} bytes) may be taken within {limit}",
-        needed=needed,
-        free=free,
-        limit=limit,
+        f"({free} bytes) may be taken within {limit}"
     )
+    return SegmentFull(text, needed=needed, free=free, limit=limit)
 
 
 def dataset_refused(whole: int, needed: int, free: int, limit: str) -> SegmentFull:
     """Return the SegmentFull where what all workers share of a dataset finds no room."""
-    return SegmentFull(
+    text = (
         f"no memory to hand the dataset to workers: {megabytes(whole)} at least, of which {megabytes(needed)} "
         f"({needed} bytes) are still to be written, and {megabytes(free)} ({free} bytes) are free within {limit}; "
-        "keep arrays in files (np.memmap), tensors in shared memory (share_memory_()), or start workers by fork",
-        needed=needed,
-        free=free,
-        limit=limit,
+        "keep arrays in files (np.memmap), tensors in shared memory (share_memory_()), or start workers by fork"
     )
+    return SegmentFull(text, needed=needed, free=free, limit=limit)
 
 
 def segment_refused(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
     """Return the SegmentFull where not even the smallest segment can be reserved."""
-    return SegmentFull(
+    text = (
         f"no room to reserve a segment: {megabytes(needed)} ({needed} bytes) of addresses are needed for "
         f"{slots} slots, {megabytes(free)} ({free} bytes) may be taken within {limit}; close loaders and "
         f"queues that are not in use (each live one has a segment), use fewer slots (slots={slots} now), or "
-        "raise that limit",
-        needed=needed,
-        free=free,
-        limit=limit,
+        "raise that limit"
     )
+    return SegmentFull(text, needed=needed, free=free, limit=limit)
 
 
 def batch_too_large(needed: int, capacity: int, limited_by: str | None) -> BatchTooLarge:
@@ -73,12 +65,11 @@ def batch_too_large(needed: int, capacity: int, limited_by: str | None) -> Batch
     if limited_by:
         shrunk = f" (reserved less than asked for because of {limited_by})"
         remedy = "raise that limit, use fewer slots"
-    return BatchTooLarge(
+    text = (
         f"a batch of at least {megabytes(needed)} does not fit a slot of {megabytes(capacity)}{shrunk}; "
-        f"{remedy}, or make the batch smaller",
-        needed=needed,
-        limit=capacity,
+        f"{remedy}, or make the batch smaller"
     )
+    return BatchTooLarge(text, needed=needed, limit=capacity)
 
 
 def task_too_large(needed: int, room: int, slot_bytes: int, limited_by: str | None) -> BatchTooLarge:
@@ -88,12 +79,11 @@ def task_too_large(needed: int, room: int, slot_bytes: int, limited_by: str | No
         remedy += f", or raise {limited_by}, because of which less was reserved"
     elif room == slot_bytes:  # no more than for the batch itself
         remedy += ", or raise slot_bytes"
-    return BatchTooLarge(
+    text = (
         f"the indices of a batch take {megabytes(needed)} ({needed} bytes); a slot has room for "
-        f"{megabytes(room)} ({room} bytes) of them; {remedy}; or let one index stand for many rows",
-        needed=needed,
-        limit=room,
+        f"{megabytes(room)} ({room} bytes) of them; {remedy}; or let one index stand for many rows"
     )
+    return BatchTooLarge(text, needed=needed, limit=room)
 
 
 FORKED = (
@@ -126,14 +116,12 @@ def timed_out(seconds: float, seq: int, workers: int, method: str) -> LoaderTime
 
 def message_refused(refused: SegmentFull, maxsize: int) -> SegmentFull:
     """Return the SegmentFull of a queue, in place of a loader's."""
-    return SegmentFull(
+    text = (
         f"no memory for a message: {megabytes(refused.needed)} ({refused.needed} bytes) more are needed, "
         f"{megabytes(refused.free)} ({refused.free} bytes) are free within {refused.limit}; put smaller "
-        f"messages, use a smaller maxsize (now {maxsize}), raise that limit, or choose another backing",
-        needed=refused.needed,
-        free=refused.free,
-        limit=refused.limit,
+        f"messages, use a smaller maxsize (now {maxsize}), raise that limit, or choose another backing"
     )
+    return SegmentFull(text, needed=refused.needed, free=refused.free, limit=refused.limit)
 
 
 def segment_closed() -> DescriptorClosed:

@@ -185,21 +185,8 @@ class Cache(Core):
     def stats(self) -> CacheStats:
         """Return `CacheStats`, summed over all processes that share the cache."""
         info = self._info()
-        return CacheStats(
-            hits=info["hits"],
-            misses=info["misses"],
-            waits=info["waits"],
-            entries=info["entries"],
-            bytes=info["stored_bytes"],
-            budget=info["budget"],
-            committed=info["committed"],
-            refused_budget=info["refused_budget"],
-            refused_memory=info["refused_memory"],
-            refused_other=info["refused_other"],
-            recovered=info["recovered"],
-            lost_bytes=info["lost"],
-            samples=info["samples"],
-        )
+        info.update(bytes=info["stored_bytes"], lost_bytes=info["lost"])
+        return CacheStats(**{field.name: info[field.name] for field in dataclasses.fields(CacheStats)})
 
     def report(self) -> str:
         """Return in words how much is kept, how often it was found, and what budget all samples need.

@@ -298,11 +298,7 @@ class Loader(StreamLoader):
         times = dict(zip(TIMES, self._times()))
         waits = {name: ns / 1e9 for name, ns in times.items()}
         waits["Total time user thread is blocked"] = made.stages["waited"].total_s
-        made.add_waits(
-            waits,
-            block_wait_ns=sum(times[name] for name in WAITS),
-            block_ns=sum(times.values()),
-        )
+        made.add_waits(waits, block_wait_ns=sum(times[name] for name in WAITS), block_ns=sum(times.values()))
 
     def data_stats(self) -> str:
         """Return what ``Dataset.stats()`` says of the latest execution, which is not this process's.
