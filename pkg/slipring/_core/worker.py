@@ -270,31 +270,17 @@ class Worker:
         try:
             for seq, indices in batches:
                 with contextlib.suppress(Exception):  # it was raised then
-                    self._make_one_again(fill, seq, indices)
+                    self._make(fill, seq, indices, 0)
         finally:
             fill.__enter__()
-
-    def _make_one_again(self, fill, seq, indices):
-        if self.options.rng != "worker":
-            self._seed_rows(fill, seq, 0)
-        if fill.single:
-            self.fetcher.one(indices[0])
-        elif self.fetcher.into is not None:
-            self.fetcher.whole(indices)
-        else:
-            rows = RowWriter(0, len(indices), self.rules())
-            self.fetcher.read(indices, rows)
-            self.fetcher.collate(rows)
 
     def _epoch_of(self, fill):
         return fill.epoch if self.job.epoch_seeds else 0
 
-    def _seed(self, fill, first_row):
+    def _seed(self, fill, seq, first_row):
         """Seed what is seeded per range of rows."""
-        if self.options.rng != "worker" and not self.job.is_stream:
-            self._seed_rows(fill, fill.seq, first_row)
-
-    def _seed_rows(self, fill, seq, first_row):
+        if self.options.rng == "worker" or self.job.is_stream:
+            return
         batch = seed = seeding.batch_seed(fill.seed, self.epoch, seq, 0, self.job.rank)
         if first_row:
             seed = seeding.batch_seed(fill.seed, self.epoch, seq, first_row, self.job.rank)
@@ -312,10 +298,10 @@ class Worker:
         indices = fill.indices()
         if self.kind == "inline":
             with self._guard():
-                box, fetched = self._make(fill, indices, begun)
+                box, fetched = self._make(fill, fill.seq, indices, begun)
             state = None
         else:
-            box, fetched = self._make(fill, indices, begun)
+            box, fetched = self._make(fill, fill.seq, indices, begun)
             state = self._state_of_dataset(fill)
         self.encoder.publish(fill, box, BATCH, begun, fetched, state=state)
 
@@ -325,15 +311,13 @@ class Worker:
             return None
         return pickled_states(self.job.dataset, None)
 
-    def _make(self, fill, indices, begun):
-        self._seed(fill, 0)
+    def _make(self, fill, seq, indices, begun):
+        self._seed(fill, seq, 0)
         fetcher = self.fetcher
         if fill.single:
-            batch = fetcher.one(indices[0])
-            return [batch], now()
+            return [fetcher.one(indices[0])], now()
         if fetcher.into is not None:
-            batch = fetcher.whole(indices)
-            return [batch], now()
+            return [fetcher.whole(indices)], now()
         rows = RowWriter(0, len(indices), self.rules())
         fetcher.read(indices, rows)
         fetched = rows.fetched_at(begun)
@@ -460,7 +444,7 @@ class Worker:
         rows = RowWriter(first, end, self.rules(), self._share_rows)
         try:
             with self._guard():
-                self._seed(fill, first)
+                self._seed(fill, fill.seq, first)
                 self.fetcher.read(fill.indices(), rows)
             if rows.count != end - first:
                 name = type(self.job.dataset).__name__
@@ -534,7 +518,7 @@ class Worker:
         rows = self._list_of(fill, parts) if some_staged else self._whole_of(fill, parts)
         del parts, value
         with self._guard():
-            self._seed(fill, fill.n_rows)
+            self._seed(fill, fill.seq, fill.n_rows)
             box = [self.fetcher.collate(rows)]
         in_place = rows.in_place
         del rows
