@@ -96,7 +96,7 @@ LAYERS = {
         ("ground", "ring", "options", "monitor", "codec", "workers", "iteration", "loader", "package"),
     ),
     "command": (
-        ("__main__", "_selfcheck", "cli.*"),
+        ("__main__", "cli.*"),
         (
             *("ground", "ring", "options", "bindings", "monitor", "codec", "workers", "iteration", "loader"),
             *("package", "torch"),

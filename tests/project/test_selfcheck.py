@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import slipring
-from slipring import _selfcheck
+from slipring.cli import self_check
 
 
 def command(*arguments, limit=""):
@@ -67,27 +67,27 @@ def test_where_no_memory_can_be_had_the_command_fails_with_the_remedy():
 
 
 def test_a_batch_that_differs_is_a_failure_with_the_remedy(monkeypatch):
-    monkeypatch.setattr(_selfcheck.Numbers, "__getitem__", lambda self, i: (_selfcheck.np.zeros(1000), i, ""))
+    monkeypatch.setattr(self_check.Numbers, "__getitem__", lambda self, i: (self_check.np.zeros(1000), i, ""))
     monkeypatch.setattr(
-        _selfcheck,
+        self_check,
         "Loader",
-        functools.partial(_selfcheck.Loader, workers=slipring.Workers(start_method="fork")),
+        functools.partial(self_check.Loader, workers=slipring.Workers(start_method="fork")),
     )
-    told = _selfcheck.check()
+    told = self_check.check()
     assert not told["ok"]
     assert told["sentence"].startswith("16 of 16 batches are not") and "pip install" in told["sentence"]
 
 
 def test_missing_batches_are_a_failure(monkeypatch):
-    monkeypatch.setattr(_selfcheck.Numbers, "__len__", lambda self: 60)
-    assert _selfcheck.check()["sentence"].startswith("0 of 15 batches are not")
+    monkeypatch.setattr(self_check.Numbers, "__len__", lambda self: 60)
+    assert self_check.check()["sentence"].startswith("0 of 15 batches are not")
 
 
 def test_an_error_that_is_not_ours_is_to_be_reported(monkeypatch):
     def fail(*args, **kwargs):
         raise OSError(1, "Operation not permitted")
 
-    monkeypatch.setattr(_selfcheck, "Loader", fail)
-    told = _selfcheck.check()
+    monkeypatch.setattr(self_check, "Loader", fail)
+    told = self_check.check()
     assert not told["ok"]
     assert "Operation not permitted; if that names nothing you can change, report it" in told["sentence"]

@@ -1,8 +1,155 @@
-"""What is installed here, within which limits, and whether it works."""
+"""What is installed here, within which limits, and whether batches arrive: `python -m slipring` prints it.
 
+Nothing is imported that the program has not asked for: versions come from the installed packages' metadata.
+"""
+
+import importlib.metadata
 import json
+import os
+import platform
+import resource
+import time
 
-from slipring._selfcheck import check, describe
+import numpy as np
+
+from slipring import Loader, SlipringError, __version__
+from slipring._core._ring import MAX_SLOTS, MAX_WORKERS, build, memory_available
+
+PACKAGES = ("numpy", "torch", "pyarrow", "pillow")
+SAMPLES, BATCH, WORKERS, PATIENCE_S = 64, 4, 2, 60
+
+
+def describe():
+    """Return a dict of plain values: versions, build, limits, memory, kernel."""
+    left = memory_available()
+    return {
+        "slipring": __version__,
+        "place": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        "build": dict(zip(("kind", "compiler"), build())),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "limits": {
+            "slots": MAX_SLOTS,
+            "workers": MAX_WORKERS,
+            "open_files": _limit(resource.RLIMIT_NOFILE),
+            "address_space": _limit(resource.RLIMIT_AS),
+            "file_size": _limit(resource.RLIMIT_FSIZE),
+        },
+        "shm": _space("/dev/shm"),
+        "memory": _memory(),
+        "left": None if left is None else dict(zip(("bytes", "of", "limit", "file"), left)),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "processors": len(os.sched_getaffinity(0)),
+    }
+
+
+def _version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _limit(which):
+    """The soft limit of this process; None: there is none."""
+    soft, _ = resource.getrlimit(which)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _space(path):
+    """Size and free bytes of a file system; None where it is not there."""
+    try:
+        fs = os.statvfs(path)
+    except OSError:
+        return None
+    return {"size": fs.f_blocks * fs.f_frsize, "free": fs.f_bavail * fs.f_frsize}
+
+
+def _memory():
+    """The machine's memory, as the kernel counts it; None where /proc does not tell."""
+    try:
+        with open("/proc/meminfo") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return {
+            "total": int(fields["MemTotal"].split()[0]) << 10,
+            "available": int(fields["MemAvailable"].split()[0]) << 10,
+        }
+    except (OSError, KeyError):
+        return None
+
+
+# ---- the check
+
+
+class Numbers:
+    """Samples of which anybody can tell what they must be: an array, a number and a text."""
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, i):
+        return np.arange(i, i + 1000), i, f"sample {i}"
+
+
+def check(torch=False):
+    """Let a loader with two worker processes deliver batches, and compare each of them.
+
+    Parameters
+    ----------
+    torch : bool
+        Use `slipring.torch.DataLoader`, which imports torch.
+
+    Returns
+    -------
+    dict
+        ok, sentence (what was seen; where it is not ok, with the remedy), seconds.
+    """
+    begun = time.monotonic()
+    try:
+        ok, sentence = _deliver(torch)
+    except Exception as error:
+        ok, sentence = False, f"{type(error).__name__}: {error}"
+        if not isinstance(error, SlipringError):  # ours name the remedy
+            sentence += "; if that names nothing you can change, report it and what `python -m slipring --json` prints"
+    return {"ok": ok, "sentence": sentence, "seconds": round(time.monotonic() - begun, 3)}
+
+
+def _deliver(torch):
+    if torch:
+        from slipring.torch import DataLoader
+
+        loader = DataLoader(Numbers(), BATCH, num_workers=WORKERS, timeout=PATIENCE_S)
+        wrong, seen = _compare((a.numpy(), n.numpy(), t) for a, n, t in loader)
+        where = "slipring.torch.DataLoader"
+    else:
+        with Loader(Numbers(), BATCH, num_workers=WORKERS, timeout=PATIENCE_S) as loader:
+            wrong, seen = _compare(loader)
+            stats = loader.stats()
+        where = f"{stats.backing}: {stats.backing_reason}"
+    if wrong or seen * BATCH != SAMPLES:
+        return False, (
+            f"{wrong} of {seen} batches are not what the dataset has, and {SAMPLES // BATCH} were to come: "
+            "this installation is broken; run `pip install --force-reinstall slipring`"
+        )
+    return True, f"{seen} batches from {WORKERS} worker processes, each as it must be ({where})"
+
+
+def _compare(batches):
+    """How many batches are wrong, and how many there are."""
+    wrong = seen = 0
+    for arrays, numbers, texts in batches:
+        rows = range(seen * BATCH, (seen + 1) * BATCH)
+        right = (
+            np.array_equal(arrays, [np.arange(i, i + 1000) for i in rows])
+            and np.array_equal(numbers, rows)
+            and list(texts) == [f"sample {i}" for i in rows]
+        )
+        wrong, seen = wrong + (not right), seen + 1
+    return wrong, seen
+
+
+# ---- what is printed
 
 
 def gigabytes(n):
