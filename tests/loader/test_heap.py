@@ -143,18 +143,3 @@ def found_with(**environment):
 def test_who_has_said_how_the_heap_is_to_be_is_obeyed(told):
     assert found_with()
     assert not found_with(**told)
-
-
-OTHER = """
-#include <stddef.h>
-extern void *__libc_malloc(size_t);
-void *malloc(size_t n) { return __libc_malloc(n); }
-"""
-
-
-@pytest.mark.skipif(not heap.glibc(), reason="not glibc's allocator")
-def test_another_allocator_is_left_alone(tmp_path):
-    (tmp_path / "other.c").write_text(OTHER)
-    library = tmp_path / "other.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "other.c"], check=True, timeout=60)
-    assert not found_with(LD_PRELOAD=str(library))

@@ -4,7 +4,8 @@ A `collate_fn` gets a list of samples. After each batch the samples and the resu
 returns so much memory to the kernel, and the next batch takes a page fault for every 4 KiB of it, which can cost more
 than making the batch. This module raises glibc's thresholds as far as the batches need.
 
-It changes nothing for other allocators and C libraries, or if the environment configures glibc's allocator.
+It changes nothing for other C libraries, or if the environment configures glibc's allocator. If another allocator is
+preloaded, glibc's thresholds have no effect.
 """
 
 import ctypes
@@ -59,30 +60,11 @@ def _faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-class _Symbol(ctypes.Structure):
-    _fields_ = [
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("name", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    ]
-
-
 def glibc():
-    """Return the C library if it is glibc, its allocator is in use, and the environment does not configure it."""
+    """Return the C library if it is glibc, and the environment does not configure its allocator."""
     told = any(name.startswith("MALLOC_") for name in os.environ)
     if told or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         return None
     library = ctypes.CDLL(None)
-    if not all(
-        hasattr(library, name) for name in ("gnu_get_libc_version", "mallopt", "malloc_trim", "dladdr")
-    ):
-        return None
-    return library if _file_of(library, "malloc") == _file_of(library, "gnu_get_libc_version") else None
-
-
-def _file_of(library, name):
-    """Return the file of the function that a call reaches; a preloaded allocator comes before glibc."""
-    found = _Symbol()
-    address = ctypes.cast(getattr(library, name), ctypes.c_void_p)
-    return found.file if library.dladdr(address, ctypes.byref(found)) else None
+    names = ("gnu_get_libc_version", "mallopt", "malloc_trim")
+    return library if all(hasattr(library, name) for name in names) else None
