@@ -244,7 +244,10 @@ class Ipc:
         if not isinstance(self.memory, pa.Buffer):
             return False
         begin, end = self.memory.address, self.memory.address + self.memory.size
-        return all(begin <= buffer.address < end or buffer.size == 0 for buffer in _buffers(batch))
+        # A buffer may be None, or have no bytes: then it lies anywhere.
+        return all(
+            begin <= buffer.address < end for column in batch.columns for buffer in column.buffers() if buffer
+        )
 
 
 @contextlib.contextmanager
@@ -258,10 +261,6 @@ def _as_raised(afar):
             raise
         afar.failed = None  # it leads back to the file
         raise failed from failed.__cause__
-
-
-def _buffers(batch):
-    return [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
 
 
 def _width(kind):

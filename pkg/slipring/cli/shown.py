@@ -9,6 +9,7 @@ import sys
 from slipring._core._cache import NoSegment
 from slipring.cli.failure import USAGE, Failure, Terminated
 from slipring.monitor.jobs import NoJob, attach, jobs
+from slipring.monitor.words import aligned
 
 WIDE = 150  # columns of what is printed to no terminal
 WORD = 20  # columns that a word of a table's last column gets on a narrow one
@@ -101,7 +102,7 @@ def print_table(head, rows, left=()):
 
         screen = console()
     except ImportError:
-        print_plain(head, rows, left)
+        print(*aligned([head, *rows], [at for at, name in enumerate(head) if name in left]), sep="\n")
         return
     table = Table(box=None, pad_edge=False)
     for name in head:
@@ -131,17 +132,6 @@ def least_width(lines):
     *numbers, last = zip(*lines)
     words = max((len(word) for text in last for word in text.split()), default=0)
     return sum(max(map(len, column)) + 2 for column in numbers) + max(len(last[0]), min(words, WORD))
-
-
-def print_plain(head, rows, left=()):
-    """Print a table with spaces alone."""
-    widths = [max(len(line[at]) for line in [head, *rows]) for at in range(len(head))]
-    for line in [head, *rows]:
-        cells = [
-            text.ljust(width) if name in left else text.rjust(width)
-            for name, text, width in zip(head, line, widths)
-        ]
-        print("  ".join(cells).rstrip())
 
 
 def tell(text):

@@ -231,10 +231,14 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     """Return a file's bytes, without a Python file object: three system calls."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        size = os.fstat(descriptor).st_size
-        data = os.read(descriptor, size)
-        while len(data) < size and (more := os.read(descriptor, size - len(data))):
-            data += more
-        return data
+        return read_at(descriptor, 0, os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
+
+
+def read_at(descriptor, at, size):
+    """Return `size` bytes of an open file, from `at` on; fewer where the file ends."""
+    data = os.pread(descriptor, size, at)
+    while len(data) < size and (more := os.pread(descriptor, size - len(data), at + len(data))):
+        data += more
+    return data

@@ -20,6 +20,7 @@ import numpy as np
 from slipring.errors import ImageError, shown
 from slipring.files.storage import locate
 from slipring.images.dataset import ImageDataset
+from slipring.images.folder import read_at
 from slipring.redaction import redacted
 from slipring.strings import StringList
 
@@ -225,10 +226,10 @@ class Tar(ImageDataset):
                 raise ImageError(
                     f"{self.paths[shard]} has changed since its index was made; make the dataset anew"
                 )
-            data = _read(descriptor, at, size)
+            data = read_at(descriptor, at, size)
             if not self._endings:
                 return data, self.keys[index]
-            return data, self._target_of(ending, _read(descriptor, target_at, target_size))
+            return data, self._target_of(ending, read_at(descriptor, target_at, target_size))
         finally:
             os.close(descriptor)
 
@@ -338,13 +339,6 @@ def _first(endings, files, what, key, path):
         f"sample {key} of {redacted(path)} has no {what}: it has {', '.join(sorted(files))}, wanted is "
         f"{' or '.join(endings)}; say {what}= which"
     )
-
-
-def _read(descriptor, at, size):
-    data = os.pread(descriptor, size, at)
-    while len(data) < size and (more := os.pread(descriptor, size - len(data), at + len(data))):
-        data += more
-    return data
 
 
 def _decoded(ending, raw):

@@ -16,7 +16,7 @@ from slipring.monitor.pace import Figures
 from slipring.monitor.ranks import gather, slowest
 from slipring.monitor.sight import Stage
 from slipring.monitor.verdict import FEW, Known, Verdict, verdict
-from slipring.monitor.words import seconds
+from slipring.monitor.words import aligned, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -271,7 +271,7 @@ class Report:
     def __str__(self) -> str:
         blocks = [f"{self.name}: {self.verdict}", "\n".join(self.notes())]
         for title, head, rows in self.tables():
-            blocks.append(f"{title}\n{_plain([head, *rows])}")
+            blocks.append("\n".join([title, *aligned([head, *rows])]))
         return "\n\n".join(blocks)
 
     def __repr__(self) -> str:
@@ -426,11 +426,3 @@ def _texts_of(row):
         *(str(row.worker), str(row.pid), f"{row.batches:,}", seconds(row.fetch_s), seconds(row.collate_s)),
         *(f"{row.busy:.0%}", f"{row.on_cpu:.0%}", memory),
     ]
-
-
-def _plain(rows):
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(row[1:], widths[1:])]).rstrip()
-        for row in rows
-    )

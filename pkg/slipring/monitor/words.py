@@ -18,3 +18,12 @@ def seconds(s):
 def size(n):
     """Return a number of bytes with its unit."""
     return f"{n / 1e9:.2g} GB" if n >= 1e9 else f"{n / 1e6:.3g} MB"
+
+
+def aligned(rows, left=(0,)):
+    """Yield the lines of a table of texts, whose columns of the numbers in `left` are aligned to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        cells = zip(row, widths)
+        aligned = [text.ljust(n) if at in left else text.rjust(n) for at, (text, n) in enumerate(cells)]
+        yield "  ".join(aligned).rstrip()
