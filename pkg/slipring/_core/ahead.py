@@ -201,11 +201,12 @@ class Step:
     `last_task` is the last task that counts as delivered when the step is handed out; None: none does.
     """
 
-    __slots__ = ("error", "is_end", "is_ready", "last_task", "parts", "value")
+    __slots__ = ("error", "is_end", "is_noted", "is_ready", "last_task", "parts", "value")
 
     def __init__(self, parts=(), last_task=None, error=None, is_end=False):
         self.parts, self.last_task, self.error, self.is_end = parts, last_task, error, is_end
         self.value, self.is_ready = None, error is not None or is_end
+        self.is_noted = False  # the wait for it has been recorded
 
 
 class Ahead:
@@ -263,6 +264,7 @@ class Ahead:
         if self.stopped:
             stay_if_exiting()
             raise _closed()
+        begun = now()
         if not self.ready:
             if self.thread is not None and not self.over:
                 self._wait()
@@ -272,6 +274,10 @@ class Ahead:
             else:
                 return None
         step = self.ready[0]
+        if self.thread is not None and not step.is_noted:
+            there, before, self.asked_at = now(), self.asked_at, now()
+            self.core.note_loop(begun, there, before)
+            step.is_noted = True
         if not step.is_ready:
             try:
                 batches = [self.mover.hand_over(part) for part in step.parts]
@@ -290,7 +296,6 @@ class Ahead:
         return step
 
     def _wait(self):
-        begun = now()
         while not self.ready:
             self.asking = True
             _set(self.room)
@@ -299,9 +304,6 @@ class Ahead:
                 and not self.ready
             ):
                 raise self.core.timed_out()
-        there, before = now(), self.asked_at
-        self.asked_at = there
-        self.core.note_loop(begun, there, before)
 
     def stop(self):
         """End the thread, and release the batches that it has made. Safe to call twice."""
