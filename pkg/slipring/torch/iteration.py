@@ -171,26 +171,17 @@ class TorchPasses:
             if options.workers.chunk_size is not None and loader.num_workers:
                 order.check = options.check_ranges
         else:
-            workers = max(1, loader.num_workers)
-            plan = StreamPlan(workers, options.in_order, position.next_worker)
+            plan = StreamPlan(max(1, loader.num_workers), options.in_order, position.next_worker)
         self._pass = Pass(
             described(loader), position, order, self._base_seed, self._keeps_seed,
             generator_of(loader), self._seeds, self._rng_seeds, weakref.ref(self),
         )  # fmt: skip
-        tuner = None
+        tuner = None if loader._engines.lent else loader._tuner
         if loader.num_workers == 0:
-            place = None if resume is None else places.get(0)
-            fetcher = LocalFetcher(
-                self,
-                loader,
-                place,
-                share(loader),
-                (order.origin if order else 0) or 0,
-                self._rank_drawn(loader),
-            )
+            place, origin = None if resume is None else places.get(0), (order.origin if order else 0) or 0
+            fetcher = LocalFetcher(self, loader, place, share(loader), origin, self._rank_drawn(loader))
             engine, on_end = LocalEngine(fetcher, fetcher.meter), _nothing
         else:
-            tuner = None if loader._engines.lent else loader._tuner
             job = self._job(loader, options, tracked)
             if places and tracked:
                 job = dataclasses.replace(job, resume=places if resume is not None else loadable(places))
@@ -202,7 +193,7 @@ class TorchPasses:
             "dispatch_before_return": bool(loader.num_workers) and loader.rng == "worker",
             "is_recorded": private.profiler_enabled,
             "recording": functools.partial(torch.autograd.profiler.record_function, self._profile_name),
-            "tuner": tuner,
+            "tuner": tuner if loader.num_workers else None,
         }
         self._begin_core(loader, (options, engine, self._base_seed, plan, position, on_end), hooks)
         loader._engines.iterators.add(self)
@@ -242,9 +233,8 @@ class TorchPasses:
     def _before_return(self):
         if self._dataset_kind == private.DatasetKind.Map or self._IterableDataset_len_called is None:
             return None
-        return functools.partial(
-            _check_length, weakref.ref(self)
-        )  # not the method: the iterator would keep itself
+        # Not a method: the iterator would refer to itself.
+        return functools.partial(_check_length, weakref.ref(self))
 
     def state_dict(self):
         """Return the place after the batch that was handed out last; see `DataLoader.state_dict`."""
