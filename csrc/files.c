@@ -1,10 +1,7 @@
 /* files.c - files in memory without a name: create, identify and map them, and commit their memory. Also record files.
  *
- * Their descriptors never have the numbers of the standard streams. If a program was started without one of these, the
- * first file that is opened takes its number. Messages of C code then overwrite that file.
- *
- * A handle never mistakes another file for its own. Code that closes descriptors which it did not open (os.closerange)
- * closes ours too; then the next file that is opened takes the number that a handle remembers.
+ * Other code may close their descriptors (os.closerange), and another file may get the number. So sr_file_fd compares
+ * device and inode before each use that changes or closes a file.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,7 +20,9 @@
 #endif
 #define TMPFS_MAGIC_NUMBER 0x01021994
 
-int sr_beyond_standard(int fd)
+/* Move a new descriptor away from the numbers of the standard streams, which a daemonised process may have closed. What
+ * C code prints would overwrite the file. On failure -1 with errno, like the call that opened it. */
+static int beyond_standard(int fd)
 {
     if (fd < 0 || fd > STDERR_FILENO)
         return fd;
@@ -55,7 +54,7 @@ int sr_file_fd(const sr_file *file)
 static int open_unnamed(const char *dir)
 {
     /* O_EXCL: no process can name the file later (linkat), so it cannot outlive its processes. */
-    int fd = sr_beyond_standard(open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
+    int fd = beyond_standard(open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
     return fd < 0 ? -errno : fd;
 }
 
@@ -77,7 +76,7 @@ static int open_memfd(const char *label)
     int fd = (int)syscall(SYS_memfd_create, label, CLOEXEC | NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL)
         fd = (int)syscall(SYS_memfd_create, label, CLOEXEC);
-    fd = sr_beyond_standard(fd);
+    fd = beyond_standard(fd);
     if (fd < 0)
         return -errno;
     /* Initially, every process that finds it in /proc may open it. */
@@ -137,7 +136,7 @@ static int take_record(const char *path, uint64_t magic)
 {
     struct stat st;
     uint64_t begins = 0;
-    int fd = sr_beyond_standard(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600));
+    int fd = beyond_standard(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600));
     if (fd < 0)
         return -errno;
     int rc = fstat(fd, &st) != 0 ? -errno : S_ISREG(st.st_mode) ? 0 : -EINVAL;
@@ -151,7 +150,7 @@ static int take_record(const char *path, uint64_t magic)
     if (rc == 0) {
         int fresh = -1;
         if (unlink(path) == 0)
-            fresh = sr_beyond_standard(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+            fresh = beyond_standard(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
         if (fresh >= 0 && flock(fresh, LOCK_EX | LOCK_NB) == 0) {
             close(fd);
             return fresh;

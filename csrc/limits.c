@@ -110,7 +110,7 @@ static void add_lock(const struct search *s, const char *dir)
     int n = snprintf(path, sizeof path, "%s%s", s->root, dir);
     if (n < 0 || (size_t)n >= sizeof path || locks->n == SR_MAX_CGROUP_LOCKS)
         return;
-    int fd = sr_beyond_standard(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return;
     if (sr_identify_file(&file, fd) != 0) {

@@ -48,10 +48,6 @@ enum sr_backing { SR_BACKING_AUTO = 0, SR_BACKING_SHM = 1, SR_BACKING_MEMFD = 2,
  * chosen. */
 int sr_open_memory(int backing, const char *where, int *chosen, const char **reason);
 
-/* Move a new descriptor away from the numbers of the standard streams. On failure -1 with errno, like the call that
- * opened it. */
-int sr_beyond_standard(int fd);
-
 /* A file that a handle can identify again: another file may have its number by now. */
 typedef struct sr_file {
     int fd;

@@ -17,9 +17,6 @@
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
 #endif
-#ifndef SYS_pidfd_send_signal
-#define SYS_pidfd_send_signal 424
-#endif
 
 uint64_t sr_rescan_at(uint64_t deadline)
 {
@@ -204,32 +201,25 @@ int sr_wait_serving(sr_ring *ring, uint32_t participant, uint64_t deadline)
 /* The state of the thread that watches the consumer. It does not use the ring, whose handle may end before the
  * process. */
 struct watched_consumer {
-    int fd; /* -1: code of the worker has closed it */
+    int fd;
     uint64_t incarnation, program;
 };
 
-/* Return whether the readable descriptor `fd` is still a pidfd. Used if no other pidfd can be opened to check. */
-static bool still_a_pidfd(int fd) { return syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) == 0 || errno != EBADF; }
-
-static bool consumer_has_gone(struct watched_consumer *consumer)
+static void *watch(void *arg)
 {
-    struct pollfd fd = {.fd = consumer->fd, .events = POLLIN};
-    bool woken = poll(&fd, 1, SR_WATCH_MS) > 0;
-    int gone = sr_has_exited(consumer->incarnation, consumer->program);
-    if (woken && gone < 0)
-        gone = still_a_pidfd(consumer->fd);
-    if (woken && gone <= 0)
-        /* The consumer lives, so a readable or closed descriptor is not its pidfd: another file has that number. */
-        consumer->fd = -1;
-    return gone > 0;
-}
-
-static void *watch(void *consumer)
-{
-    while (!consumer_has_gone(consumer)) {
+    struct watched_consumer *consumer = arg;
+    for (;;) {
+        struct pollfd fd = {.fd = consumer->fd, .events = POLLIN};
+        bool ended = poll(&fd, 1, SR_WATCH_MS) > 0 && (fd.revents & POLLIN);
+        int gone = sr_has_exited(consumer->incarnation, consumer->program);
+        if (gone > 0 || (ended && gone < 0))
+            /* No participant is left to inform, and Python's own exit could hang on a lock that the consumer held. */
+            _exit(1);
+        if (fd.revents)
+            /* The consumer lives, so code of the worker has closed the pidfd. This thread cannot raise an error. It
+             * checks once per SR_WATCH_MS, or a killed job would leave the worker behind. */
+            consumer->fd = -1;
     }
-    /* No participant is left to inform, and Python's own exit could hang on a lock that the consumer held. */
-    _exit(1);
 }
 
 int sr_watch_consumer(const sr_ring *ring)
@@ -240,7 +230,7 @@ int sr_watch_consumer(const sr_ring *ring)
         return -ENOMEM;
     consumer->incarnation = sr_load_acquire(&participant->incarnation);
     consumer->program = sr_load_relaxed(&participant->program);
-    int fd = sr_beyond_standard((int)syscall(SYS_pidfd_open, (int)(uint32_t)consumer->incarnation, 0));
+    int fd = (int)syscall(SYS_pidfd_open, (int)(uint32_t)consumer->incarnation, 0);
     if (fd < 0 && errno != ESRCH) {
         int rc = -errno;
         free(consumer);
