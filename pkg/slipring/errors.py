@@ -262,7 +262,7 @@ class BlockError(SlipringError, ValueError):
 
 
 class DescriptorClosed(SlipringError, RuntimeError):
-    """Code that did not open the segment's file descriptor has closed it, so that no memory can be added."""
+    """Code that did not open a file descriptor of slipring has closed it. The error names the descriptor."""
 
 
 class TooManyProcesses(SlipringError, RuntimeError):

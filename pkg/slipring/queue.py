@@ -135,7 +135,7 @@ class Queue(Core):
         from multiprocessing.reduction import DupFd
 
         assert_spawning(self)
-        return _attach, (type(self), self._ring(), DupFd(self.event.to_send()), self._copy)
+        return _attach, (type(self), self._ring(), DupFd(self.event.number()), self._copy)
 
     def __repr__(self) -> str:
         ring = self.ring  # another thread may close the queue meanwhile

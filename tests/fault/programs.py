@@ -22,7 +22,7 @@ import numpy as np
 
 import slipring
 from slipring import Loader, Workers
-from slipring.errors import SlipringError, WorkerDied
+from slipring.errors import DescriptorClosed, SlipringError, WorkerDied
 from tests.fault.procs import LONG_S, worker_pids
 from tests.fault.scenes import AtPickling, Closing, Gate, Images, Rows, Sized, Stream, close_and_open
 from tests.leaks import name_semaphores
@@ -484,28 +484,51 @@ def is_open(number):
 
 
 def daemon(method, directory):
-    """Close all that this process has open, open files instead, and go on; a worker dies on the way."""
-    rows = 0
+    """Close all that this process has open, and open files instead; then a worker dies."""
     options = {"num_workers": 2, "rng": "worker", "start_method": method, "on_death": "respawn"}
+    told = None
     with Loader(Rows(64), 4, **grouped(**options)) as loader:
         it = iter(loader)
-        rows += len(next(it)[1])
+        next(it)
+        workers = worker_pids(loader)
         pipes = {
             fd for each in engine_of(loader).pool.processes.values() for fd in each._popen.finalizer._args
         }
         files = close_and_open(directory)
-        if method == "fork":  # others cannot be started without what multiprocessing has open
-            os.kill(worker_pids(loader)[1], signal.SIGKILL)
-        rows += sum(len(b[1]) for b in it)
-        assert all(not file.closed for file in files)
-        stats = loader.stats()
+        os.kill(workers[1], signal.SIGKILL)
+        try:
+            list(it)
+        except DescriptorClosed as error:
+            told = str(error)
     # multiprocessing closes, by their numbers, the pipes that it had to the workers.
     gone = {file.fileno() for file in files if not is_open(file.fileno())}
     assert gone <= pipes, (gone, pipes)
     for file in files:
         with contextlib.suppress(OSError):
             file.close()
-    say("end", rows=rows, respawns=stats.respawns)
+    say("end", error=told, workers=list(workers.values()))
+
+
+def daemonised(method, streams):
+    """Fork a child amid an epoch, which closes all that is open and makes a loader of its own."""
+    with Loader(Rows(64), 4, **grouped(num_workers=2, start_method="fork")) as loader:
+        it = iter(loader)
+        rows = len(next(it)[1])
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.closerange(0 if streams == "closed" else 3, 256)
+                with Loader(Rows(32), 4, **grouped(num_workers=2, start_method=method)) as own:
+                    code = int(
+                        [b[1].tolist() for b in own] != [list(range(k, k + 4)) for k in range(0, 32, 4)]
+                    )
+            finally:
+                os._exit(code)
+        child = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        rows += sum(len(b[1]) for b in it)
+    say("end", child=child, rows=rows)
 
 
 def main():

@@ -1,27 +1,26 @@
-"""Code closes what it did not open, or a standard stream is missing: no file is taken for another."""
+"""Code closes descriptors that it did not open: an error names them, and no other file is taken for ours."""
 
 import contextlib
 import json
 import multiprocessing
 import os
+import re
 import resource
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-from slipring import Loader, Queue, WorkerDied, Workers
+from slipring import Loader, Queue, Workers
 from slipring.errors import DescriptorClosed
-from tests.fault.procs import ROOT, Program, alive, state, until, wait_dead, worker_pids
+from tests.fault.procs import Program, alive, state, until, wait_dead, worker_pids
 from tests.fault.scenes import MARK, Closing, Rows, contents
-from tests.support import inside
-from tests.support.inside import Descriptor, Event, Poll, engine_of, start_time
+from tests.support.inside import Descriptor, Event, Poll, engine_of
 
 pytestmark = pytest.mark.fault
 
 METHODS = ["fork", "spawn", "forkserver"]
+CLOSED = "slipring's file descriptor of .* has been closed by other code"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -59,14 +58,27 @@ def test_a_worker_that_has_closed_everything_lives_as_long_as_its_consumer(tmp_p
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_consumer_that_closes_everything_goes_on(tmp_path, method):
+def test_a_consumer_that_closes_everything_gets_an_error_and_its_workers_end(tmp_path, method):
     with Program("daemon", method, tmp_path) as program:
         line = program.line()
         assert line, program.end()
-        assert json.loads(line) == {"at": "end", "rows": 64, "respawns": int(method == "fork")}
+        told = json.loads(line)
+        assert re.search(CLOSED, told["error"]) and "worker" in told["error"]
+        assert f"(pid {program.pid})" in told["error"]
+        for pid in told["workers"]:
+            wait_dead(pid)
         code, _, err = program.end()
-        assert (code, [line for line in err.splitlines() if "Error" in line]) == (0, [])
+        assert code == 0
+        assert "The workers end by themselves" in err
     assert contents(tmp_path) == {MARK}
+
+
+@pytest.mark.parametrize("streams", ["kept", "closed"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_child_that_closes_everything_makes_its_own_loader_and_disturbs_no_parent(method, streams):
+    with Program("daemonised", method, streams) as program:
+        assert json.loads(program.line()) == {"at": "end", "child": 0, "rows": 64}
+        assert program.end()[0] == 0
 
 
 def without_descriptors():
@@ -89,7 +101,7 @@ def few_descriptors():
 
 @pytest.mark.usefixtures("few_descriptors")
 def test_a_poll_needs_no_further_descriptor():
-    poll = Poll()
+    poll = Poll("a poll")
     readers, writers = zip(*(os.pipe() for _ in range(2)), strict=True)
     taken = without_descriptors()
     try:
@@ -107,16 +119,40 @@ def test_a_poll_needs_no_further_descriptor():
         poll.close()
 
 
-@pytest.mark.usefixtures("few_descriptors")
-def test_a_descriptor_of_which_nothing_could_be_asked_is_closed_all_the_same(monkeypatch):
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_worker_pool_names_its_descriptor_that_was_closed(caplog, number):
+    """The epoll (0), or a worker's pidfd (1)."""
+    with Loader(Rows(80), 8, num_workers=1, workers=Workers(start_method="fork")) as loader:
+        it = iter(loader)
+        next(it)
+        pool = engine_of(loader).pool
+        pid = worker_pids(loader)[0]
+        fd = (pool.poll, pool.pidfds[0])[number].fd
+        os.close(fd)
+        with open(os.devnull) as other:  # it has the number by now
+            assert other.fileno() == fd
+            with pytest.raises(
+                DescriptorClosed, match=("epoll of a worker pool", "pidfd of worker 0")[number]
+            ):
+                pool.check()
+            del it
+            loader.close()
+            os.fstat(fd)
+    wait_dead(pid)
+    assert "The workers end by themselves" in caplog.text
+
+
+def test_a_descriptor_closes_no_other_file(tmp_path):
     reader, writer = os.pipe()
-    with monkeypatch.context() as patch:
-        patch.setattr(inside._ring, "identity", lambda fd: None)  # fstat: no memory
-        held = Descriptor(reader)
-    assert held.intact() and held.seems_intact()
-    held.close()
-    with pytest.raises(BrokenPipeError):
-        os.write(writer, b"nobody reads")
+    held = Descriptor(reader, "a pipe")
+    os.close(reader)
+    with open(tmp_path / "file", "wb") as file:
+        assert file.fileno() == reader and not held.intact()
+        with pytest.raises(DescriptorClosed, match="descriptor of a pipe in this process"):
+            held.number()
+        held.close()
+        del held
+        os.fstat(reader)
     os.close(writer)
 
 
@@ -135,137 +171,34 @@ def test_the_end_of_workers_is_seen_without_a_free_descriptor():
     del it
 
 
-def test_a_stranger_with_a_dead_workers_number_is_not_taken_for_it():
-    """The program waits for its children itself, and the number of one is another process's soon."""
-    shell = "sleep 1000 </dev/null >/dev/null 2>&1 & echo $!"
-    stranger = int(subprocess.run(["sh", "-c", shell], stdout=subprocess.PIPE, check=True).stdout)
-    # The kernel tells start times in ticks of a hundredth of a second: it must not begin in the worker's.
-    until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * 100 > start_time(stranger) + 1, "another tick")
-    try:
-        with Loader(
-            Rows(80), 8, num_workers=1, prefetch_factor=1, workers=Workers(start_method="fork")
-        ) as loader:
-            it = iter(loader)
-            next(it)
-            pool = engine_of(loader).pool
-            process = pool.processes[0]
-            os.kill(process.pid, signal.SIGKILL)
-            os.waitpid(process.pid, 0)
-            process._popen.pid = stranger
-            for fd in (pool.poll, *pool.pidfds.values()):
-                os.close(fd.fd)
-            with pytest.raises(WorkerDied):
-                list(it)
-        assert alive(stranger)
-    finally:
-        os.kill(stranger, signal.SIGKILL)
-
-
 def test_a_queues_event_writes_into_no_other_file(tmp_path):
     event = Event()
+    event.fileno()
     number = event.fd
     os.close(number)
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     assert file == number
-    event.signal()
-    assert event.calm() is False
-    event.fileno()
+    for call in (event.signal, event.calm, event.fileno):
+        with pytest.raises(DescriptorClosed, match="a queue's event"):
+            call()
     del event
     assert os.fstat(file).st_size == 0  # and it is still open
     os.close(file)
 
 
-NO_STREAMS = """
-import json, os, sys
-taken = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
-import ctypes  # its libffi may keep a file of its own open
-for fd in taken:
-    os.close(fd)
-from slipring import Loader, Queue, Workers
-from tests.fault.scenes import Rows
-method, out = sys.argv[1:]
-
-def low():
-    found = {}
-    for fd in range(3):
-        try:
-            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
-        except OSError:
-            pass
-    return {fd: name for fd, name in found.items() if "null" not in name}
-
-class Data(Rows):
-    def __getitem__(self, i):
-        os.closerange(200, 201)
-        assert not low(), low()
-        return super().__getitem__(i)
-
-if __name__ == "__main__":
-    with Loader(Data(16), 4, num_workers=2, workers=Workers(start_method=method)) as loader:
-        it = iter(loader)
-        next(it)
-        seen = low()
-        left = len(list(it))
-        os.write(os.open(os.devnull, os.O_WRONLY), b"message")
-    q = Queue(4)
-    q.fileno()
-    seen |= low()
-    with open(out, "w") as file:
-        json.dump([seen, left], file)
-"""
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_without_standard_streams_nothing_of_slipring_gets_their_numbers(tmp_path, method):
-    (tmp_path / "program.py").write_text(NO_STREAMS)
-    command = f'exec "{sys.executable}" program.py {method} {tmp_path}/out 0<&- 1>&- 2>&-'
-    path = os.pathsep.join([str(ROOT), str(ROOT / "pkg")])
-    run = subprocess.run(["sh", "-c", command], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
-    assert run.returncode == 0
-    assert json.loads((tmp_path / "out").read_text()) == [{}, 3]
-
-
-PRINTING = """
-import sys
-from slipring import Loader, Workers
-
-class Data:
-    def __len__(self):
-        return 16
-
-    def __getitem__(self, i):
-        if sys.argv[3] == "there":
-            print(i, flush=True)
-            print(i, file=sys.stderr, flush=True)
-        return i
-
-if __name__ == "__main__":
-    with Loader(Data(), 4, num_workers=2, workers=Workers(start_method=sys.argv[1]), timeout=100) as loader:
-        left = len(list(loader))
-    with open(sys.argv[2], "w") as file:
-        file.write(str(left))
-"""
-# In a mount namespace of its own: an empty /dev but for /dev/shm.
-WITHOUT_NULL = "mount -t tmpfs none {0} && mkdir {0}/shm && mount --bind {0} /dev && "
-
-
-@pytest.mark.parametrize("streams", ["open", "closed"])
-@pytest.mark.parametrize("null", ["there", "missing"])
-@pytest.mark.parametrize("method", METHODS)
-def test_workers_start_without_standard_streams_and_without_dev_null(tmp_path, method, null, streams):
-    if null == "missing" and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
-        pytest.skip("no mount namespace")
-    (tmp_path / "program.py").write_text(PRINTING)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "pkg")])
-    command = f'exec "{sys.executable}" program.py {method} {tmp_path}/out {null}'
-    command += " 0<&- 1>&- 2>&-" if streams == "closed" else ""
-    shell = ["sh", "-c", command]
-    if null == "missing":
-        (tmp_path / "dev").mkdir()
-        shell = ["unshare", "-m", "sh", "-c", WITHOUT_NULL.format(tmp_path / "dev") + command]
-    run = subprocess.run(shell, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, timeout=220)
-    assert run.returncode == 0
-    assert (tmp_path / "out").read_text() == "4"
+@pytest.mark.parametrize("what", ["event", "epoll"])
+def test_a_queue_that_is_polled_puts_and_gets_nothing_without_its_descriptors(what):
+    with contextlib.closing(Queue(2)) as queue:
+        queue.put(1)
+        polled = queue.fileno()
+        os.close(queue.event.fd if what == "event" else polled)
+        with pytest.raises(DescriptorClosed, match=f"a queue's {what}"):
+            queue.fileno()
+        if what == "event":
+            for call in (queue.get_nowait, lambda: queue.put_nowait(2)):
+                with pytest.raises(DescriptorClosed, match="a queue's event"):
+                    call()
+        assert queue.qsize() == 1
 
 
 def test_a_queue_whose_event_is_another_file_by_now_is_not_sent_with_that(tmp_path):
@@ -276,7 +209,7 @@ def test_a_queue_whose_event_is_another_file_by_now_is_not_sent_with_that(tmp_pa
         assert os.open(tmp_path / "mine", os.O_CREAT | os.O_RDWR) == number
         try:
             process = multiprocessing.get_context("spawn").Process(target=queue.put, args=(1,))
-            with pytest.raises(DescriptorClosed, match="queue cannot be given to another one"):
+            with pytest.raises(DescriptorClosed, match="a queue's event"):
                 process.start()
         finally:
             os.close(number)

@@ -23,7 +23,7 @@ _NAMES = {
     "slipring._core._iteration": "Position",
     "slipring._core._ring": (
         "DIRECT FINISH MAX_RANGES SERVING STAGED Descriptor Event IndexOrder Lease Pickled Poll Ring Slices "
-        "copy_bytes copy_ways identity memory_available mix now pickled start_time"
+        "copy_bytes copy_ways memory_available mix now pickled"
     ),
     "slipring._core.ahead": "Handed Prefetcher ReadHere",
     "slipring._core.cache_names": "find label_of",

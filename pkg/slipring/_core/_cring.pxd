@@ -162,7 +162,6 @@ cdef extern from "ring.h" nogil:
                        uint64_t *waited) nogil
     int sr_end_wait_memory(sr_ring *ring, uint32_t participant)
     bint sr_needs_memory(const sr_ring *ring, uint32_t participant)
-    uint64_t sr_start_time(int pid)
     int sr_release_free(sr_ring *ring, uint32_t participant)
     int sr_set_registered(sr_ring *ring, uint32_t slot)
     int sr_rewind(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen)

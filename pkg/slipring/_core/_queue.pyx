@@ -85,6 +85,8 @@ cdef class Core:
     cdef int enter(self) except -1:
         """A call begins that waits, or holds a slot: until `leave` the number and the descriptors stay."""
         self.open()
+        if self.ring.polled():  # the call will need the event, and must not fail after it has put or got
+            self.event.number()
         self.inside += 1
         return 0
 

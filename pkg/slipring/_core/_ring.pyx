@@ -31,7 +31,7 @@ cnp.import_array()
 __all__ = [
     "DIRECT", "EPOCH_BITS", "FINISH", "JOINED", "MAX_RANGES", "MAX_SLOTS", "MAX_WORKERS", "POISON", "SERVING",
     "STAGED", "TASK_NEXT", "WHOLE", "IndexOrder", "Lease", "Meter", "Own", "Pickled", "Ring", "copy_bytes",
-    "copy_ways", "current", "forking_worker", "mix", "now", "reductions", "start_time",
+    "copy_ways", "current", "forking_worker", "mix", "now", "reductions",
 ]
 
 # Type -> function, as in `copyreg.dispatch_table`: how values of another library are pickled among indices.

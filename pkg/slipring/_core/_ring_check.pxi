@@ -15,7 +15,7 @@ from posix cimport signal as c_signal
 
 from slipring._core cimport _cring as c
 from slipring.errors import Closed, SlotLost
-from slipring._core.text import segment_closed, segment_full, segment_refused
+from slipring._core.text import descriptor_closed, segment_full, segment_refused
 
 BACKINGS = {"auto": c.SR_BACKING_AUTO, "shm": c.SR_BACKING_SHM, "memfd": c.SR_BACKING_MEMFD}
 COPY_WAYS = (None, "memcpy", "stores of 16 bytes", "stores of 64 bytes")  # enum sr_copy
@@ -70,7 +70,7 @@ cdef int refuse(int rc, c.sr_alloc_error *why, uint64_t slots) except -1:
     if rc == -ENOSPC or rc == -EFBIG or rc == -ENOMEM:
         raise segment_full(why.needed, why.free, LIMITS.get(why.limit, "the system"), slots)
     if rc == -EBADF:
-        raise segment_closed()
+        raise descriptor_closed("a segment")
     return check(rc)
 
 

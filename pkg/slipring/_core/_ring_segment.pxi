@@ -35,8 +35,8 @@ cdef extern from *:
 from slipring.errors import Closed, CorruptBatch
 from slipring._core.text import (
     batch_too_large,
+    descriptor_closed,
     not_in_memory,
-    segment_closed,
     task_too_large,
     too_many_processes,
 )
@@ -110,11 +110,6 @@ def warn_of_record(path, error):
 
     why = "it is there, and no record of slipring's" if error == EEXIST else os.strerror(error)
     warnings.warn(f"SLIPRING_RECORD: nothing is recorded in {path!r}: {why}", RuntimeWarning, stacklevel=2)
-
-
-def start_time(int pid):
-    """Return when a process began, in clock ticks of /proc; 0 if there is none, or if /proc does not report it."""
-    return c.sr_start_time(pid)
 
 
 def now():
@@ -238,7 +233,7 @@ cdef class Segment:
         self.made()
         cdef int fd = c.sr_fd(self.ptr)
         if fd < 0:
-            raise segment_closed()
+            raise descriptor_closed("a segment")
         return fd
 
     @property

@@ -54,15 +54,11 @@ class SharedPickle:
         self.known = [identity(each.fd) if isinstance(each, _Fd) else None for each in self.given]
 
     def is_of(self, value):
-        """Return whether it can be sent for these objects: its file and the other descriptors are still open."""
-        return (
-            all(mine is theirs for mine, theirs in zip(self.value, value, strict=True))
-            and self.file.descriptor.intact()
-            and all(
-                identity(each.fd) == known
-                for each, known in zip(self.given, self.known, strict=True)
-                if isinstance(each, _Fd)
-            )
+        """Return whether it can be sent for these objects: the descriptors that they need are still the same files."""
+        return all(mine is theirs for mine, theirs in zip(self.value, value, strict=True)) and all(
+            identity(each.fd) == known
+            for each, known in zip(self.given, self.known, strict=True)
+            if isinstance(each, _Fd)
         )
 
     def close(self):
@@ -71,7 +67,7 @@ class SharedPickle:
 
     def __reduce__(self):
         given = [DupFd(each.fd) if isinstance(each, _Fd) else each for each in self.given]
-        return _load, (DupFd(self.file.descriptor.fd), self.pickle, self.table, given)
+        return _load, (DupFd(self.file.descriptor.number()), self.pickle, self.table, given)
 
 
 def _load(file, place, table, given):
@@ -106,7 +102,7 @@ class _File:
             if error.errno != errno.EINVAL:
                 raise
             fd = os.memfd_create("slipring-dataset", flags)  # a kernel before 6.3
-        self.descriptor = Descriptor(fd)
+        self.descriptor = Descriptor(fd, "the pickled dataset")
         os.fchmod(self.descriptor.fd, 0o600)  # it begins open to all who find it in /proc
         self.end = 0
         self.unchecked = CHECKED

@@ -25,22 +25,20 @@ from multiprocessing.reduction import ForkingPickler
 
 import numpy.random  # noqa: F401  by numpy at its first use: a fork in that instant would hang the worker
 
-from slipring._core._ring import SERVING, Descriptor, Poll, forking_worker, standard_taken, start_time
+from slipring._core._ring import SERVING, Descriptor, Poll, forking_worker
 from slipring._core.deaths import left_behind, likely, manner, state_of, task_text
 from slipring._core.pickling import SharedPickle
 from slipring._core.signals import no_collection, no_interrupt
 from slipring._core.startup import StartupWatchdog
 from slipring._core.worker_main import PARTS, SentJob, parts_of, process_main
 from slipring._core.worker_pool import GRACE_S, ResizablePool, is_busy, processor_ns_of
-from slipring.errors import SlipringError, WorkerDied, shown
+from slipring.errors import DescriptorClosed, SlipringError, WorkerDied, shown
 
 TERM_S = 2.0  # for a worker to end after SIGTERM, before it is killed
 KILL_S = 3.0  # and after SIGKILL, before it is left behind: it is frozen, or its system call does not return
 LACK_S = 60.0  # if it only lacks a processor
 
 log = logging.getLogger("slipring")
-
-_starting = threading.local()  # has `by`, the process, while this thread starts a worker; the worker sees it
 
 
 class ProcessPool(ResizablePool):
@@ -56,8 +54,7 @@ class ProcessPool(ResizablePool):
         self.starts = StartupWatchdog(ring, method, job.method_argument)
         self.processes = self.workers
         self.pidfds = {}
-        self.begun = {}  # when each process has: a number may be another process's by now
-        self.poll = Poll()  # can be polled itself, from C
+        self.poll = Poll("the epoll of a worker pool")  # can be polled itself, from C
         self.shared = None  # what all workers get of the job, where they do not inherit it
         self.stuck = False
 
@@ -70,8 +67,7 @@ class ProcessPool(ResizablePool):
         """Start all processes."""
         if self.method != "fork":
             # Now, because its own start ends with SIGINT unblocked, whatever it was before.
-            with standard_taken():
-                resource_tracker.ensure_running()
+            resource_tracker.ensure_running()
         super().start(base_seed)
 
     def _begin(self, number):
@@ -83,9 +79,8 @@ class ProcessPool(ResizablePool):
         inherited = None if state_for is None else state_for(number)
         # With SIGINT blocked: between fork and the worker's handler it would print a second traceback.
         collects = gc.isenabled()
-        _starting.by = os.getpid()
         try:
-            with no_collection(), forking_worker(), standard_taken(), _environment(self.job.environment()):
+            with no_collection(), forking_worker(), _environment(self.job.environment()):
                 process = self.context.Process(
                     target=process_main,
                     args=(self.ring, number, self._to_send(), self.base_seed, mask, inherited, collects),
@@ -99,8 +94,6 @@ class ProcessPool(ResizablePool):
             if explained is None:
                 raise
             raise explained from error
-        finally:
-            _starting.by = None
         self._watch(number, process, mask, state_for)
 
     def _to_send(self):
@@ -122,24 +115,19 @@ class ProcessPool(ResizablePool):
 
     def _watch(self, number, process, mask, state_for):
         try:
-            fd = Descriptor(os.pidfd_open(process.pid))
-            try:
-                self.poll.add(fd.fd)
-            except OSError:
-                fd.close()
-                raise
+            fd = Descriptor(os.pidfd_open(process.pid), f"the pidfd of worker {number}")
+            self.poll.add(fd.fd)
         except ProcessLookupError:  # it has died already, and somebody (the forkserver) has waited for it
             self.processes[number] = process
             self._died(number, mask, state_for)
             return
-        except OSError:  # no descriptor left, or no place in the epoll: what cannot be watched is not kept
+        except (OSError, DescriptorClosed):  # a worker that cannot be watched is not kept
             process.kill()
             process.join()
             _close(process)
             raise
         self.processes[number] = process
         self.pidfds[number] = fd
-        self.begun[number] = start_time(process.pid)
         self.starts.started(number, process.pid)
 
     def _explain(self, error, number):
@@ -178,11 +166,7 @@ class ProcessPool(ResizablePool):
         """Look for dead workers; see `WorkerPool.check`."""
         if not self.pidfds:
             return  # they are about to be started, or have been ended
-        if not all(fd.seems_intact() for fd in (self.poll, *self.pidfds.values())):
-            with no_interrupt():
-                self._reopen()
-        ready = self.poll.ready()
-        for number in [n for n, fd in self.pidfds.items() if fd.fd in ready or fd.fd < 0]:
+        for number in self._ended():
             # A worker that is neither here nor replaced would be waited for.
             with no_interrupt(self.forks) as mask:
                 self._died(number, mask, state_for)
@@ -190,25 +174,13 @@ class ProcessPool(ResizablePool):
             self._match()
         self.starts.look()
 
-    def _reopen(self):
-        """Replace descriptors that the program's code has closed; other files that now have their numbers stay open."""
-        self.poll.close()
-        self.poll = Poll()
-        for number, old in list(self.pidfds.items()):
-            old.close()
-            try:
-                self.pidfds[number] = new = Descriptor(os.pidfd_open(self.processes[number].pid))
-            except ProcessLookupError:
-                continue  # it has died, and somebody has waited for it
-            # In this order: who still has the number has had it when the descriptor was opened.
-            if start_time(self.processes[number].pid) != self.begun[number]:
-                new.close()
-                continue
-            try:
-                self.poll.add(new.fd)
-            except OSError:
-                new.close()  # seen at the next look, which tries again
-                raise
+    def _ended(self, seconds=0.0):
+        """Wait until a worker has ended; return those that have. DescriptorClosed: one cannot be watched any more."""
+        pidfds = dict(self.pidfds)
+        for fd in pidfds.values():
+            fd.number()
+        ready = self.poll.ready(seconds)
+        return [number for number, fd in pidfds.items() if fd.fd in ready]
 
     def _died(self, number, mask, state_for):
         process = self.processes.pop(number)
@@ -243,9 +215,8 @@ class ProcessPool(ResizablePool):
         """See `WorkerPool`."""
         if not self.leaving:
             return
-        ready = self.poll.ready()
-        for number in list(self.leaving):
-            if self.pidfds[number].fd in ready and not self.ring.in_flight(number + 1):
+        for number in self._ended():
+            if number in self.leaving and not self.ring.in_flight(number + 1):
                 with no_interrupt(self.forks) as mask:
                     self._died(number, mask, None)
 
@@ -265,7 +236,7 @@ class ProcessPool(ResizablePool):
     def _forget(self, number):
         self.starts.forget(number)
         fd = self.pidfds.pop(number, None)
-        if fd is not None and fd.fd >= 0:
+        if fd is not None:
             try:
                 self.poll.remove(fd.fd)
             finally:
@@ -294,6 +265,16 @@ class ProcessPool(ResizablePool):
     def stop(self, overdue=False):
         """End all processes; see `WorkerPool.stop`. If one cannot be killed, the pool leaves it and is `stuck`."""
         self._forget_shared()  # the next workers get what the dataset is by then
+        try:
+            self._end(overdue)
+        except DescriptorClosed as error:
+            log.warning("%s. The workers end by themselves, and are not waited for.", str(error))
+            self.stuck = True
+            with no_interrupt():
+                self.pidfds.clear()
+                self.processes.clear()
+
+    def _end(self, overdue):
         stuck = [number for number in self.processes if overdue and is_busy(self.ring, number)]
         if stuck:
             self._send(signal.SIGTERM, stuck)
@@ -324,20 +305,16 @@ class ProcessPool(ResizablePool):
 
     def _send(self, number, workers):
         """Send a signal (None: no signal) to those of the workers that exist."""
-        if not all(fd.intact() for fd in (self.poll, *self.pidfds.values())):
-            with no_interrupt():
-                self._reopen()
         for fd in [self.pidfds[worker] for worker in workers if number and worker in self.pidfds]:
             # Not through multiprocessing: it thinks a worker dead when the forkserver is.
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                signal.pidfd_send_signal(fd.fd, number)
+                signal.pidfd_send_signal(fd.number(), number)
 
     def _reap(self, seconds):
         deadline = time.monotonic() + seconds
         while self.processes:
             left = max(0.0, deadline - time.monotonic())
-            ended = self.poll.ready(left)
-            gone = [n for n, fd in self.pidfds.items() if fd.fd in ended or fd.fd < 0]
+            gone = self._ended(left)
             for number in gone:
                 self._join(self.processes[number], left)
             with no_interrupt():  # once for all that have ended: it takes as long as to see to one of them
@@ -353,12 +330,7 @@ class ProcessPool(ResizablePool):
         """Give up the parent's workers in a forked child: this process's exit must not end them."""
         for process in self.processes.values():
             multiprocessing.process._children.discard(process)
-        # Our own workers keep what they inherit of others' until they end: to close one takes ten system calls
-        # (see `Descriptor.close`), and all together would take time by the square of how many workers there are.
-        if getattr(_starting, "by", None) != os.getppid():
-            for fd in self.pidfds.values():
-                fd.close()
-        self.pidfds.clear()
+        self.pidfds.clear()  # which closes this process's
         if self.shared is not None:
             self.shared.close()
         self.poll.close()  # this process's; nothing is taken out, for that would be the parent's too

@@ -124,21 +124,12 @@ def message_refused(refused: SegmentFull, maxsize: int) -> SegmentFull:
     return SegmentFull(text, needed=refused.needed, free=refused.free, limit=refused.limit)
 
 
-def segment_closed() -> DescriptorClosed:
-    """Return the DescriptorClosed of a process whose descriptor of the segment has gone."""
+def descriptor_closed(what: str) -> DescriptorClosed:
+    """Return the DescriptorClosed of a process whose descriptor of `what` has gone."""
     return DescriptorClosed(
-        f"a batch needs more memory, and slipring's file descriptor in this process (pid {os.getpid()}) has "
-        "been closed by other code, such as os.closerange() in the dataset, or a library that makes a daemon "
-        "of its process. No file that has its number now was touched. Close only what you have opened"
-    )
-
-
-def event_closed() -> DescriptorClosed:
-    """Return the DescriptorClosed of a queue that is to be sent to a process, and whose event has gone."""
-    return DescriptorClosed(
-        f"the file descriptor of this queue's event has been closed by other code in this process (pid {os.getpid()}), "
-        "so the queue cannot be given to another one. No file that has its number now was touched. Close only what "
-        "you have opened"
+        f"slipring's file descriptor of {what} in this process (pid {os.getpid()}) has been closed by other code, such "
+        "as os.closerange(), or a library that makes a daemon of its process. No file that has its number now was "
+        "touched. Close only what your code has opened, then make a new loader, queue or cache"
     )
 
 
