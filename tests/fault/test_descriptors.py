@@ -9,9 +9,10 @@ import resource
 import signal
 import time
 
+import numpy as np
 import pytest
 
-from slipring import Loader, Queue, Workers
+from slipring import Cache, Loader, Queue, Workers
 from slipring.errors import DescriptorClosed
 from tests.fault.procs import Program, alive, state, until, wait_dead, worker_pids
 from tests.fault.scenes import MARK, Closing, Rows, contents
@@ -199,6 +200,28 @@ def test_a_queue_that_is_polled_puts_and_gets_nothing_without_its_descriptors(wh
                 with pytest.raises(DescriptorClosed, match="a queue's event"):
                     call()
         assert queue.qsize() == 1
+
+
+def read_link(fd):
+    """Return the name of an open file; "" if the descriptor has been closed meanwhile."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
+
+
+def test_a_cache_without_its_descriptor_says_so_when_it_needs_memory(tmp_path):
+    with contextlib.closing(Cache("64MiB")) as cache:
+        assert cache.get_or_make(1, lambda: np.ones(8)).sum() == 8
+        names = {int(fd): read_link(fd) for fd in os.listdir("/proc/self/fd")}
+        (number,) = (fd for fd, name in names.items() if name.startswith("/memfd:slipring-cache"))
+        os.close(number)
+        assert os.open(tmp_path / "mine", os.O_CREAT | os.O_RDWR) == number
+        with pytest.raises(DescriptorClosed, match="descriptor of a cache"):
+            cache.get_or_make(2, lambda: np.ones(5 << 20))
+        assert cache.get_or_make(1, lambda: None).sum() == 8
+    os.close(number)
+    assert (tmp_path / "mine").read_bytes() == b""
 
 
 def test_a_queue_whose_event_is_another_file_by_now_is_not_sent_with_that(tmp_path):

@@ -20,12 +20,11 @@ cdef extern from "<errno.h>" nogil:
 
 from slipring.errors import CacheMismatch, Closed, CorruptBatch, shown
 from slipring._core._ring import BACKINGS, LIMITS
-from slipring._core.text import cache_refused, not_in_memory
+from slipring._core.text import cache_refused, descriptor_closed, not_in_memory
 
 # How long another's making of an entry is waited for. One that takes longer may be stopped.
 cdef uint64_t PATIENCE = 1_000_000_000
 REASONS = {
-    EBADF: "other code has closed its file descriptor in this process",
     EUSERS: "1024 entries are being made at this moment",
     EXDEV: "it was made in another PID namespace, where nobody can tell from here who lives",
 }
@@ -109,7 +108,7 @@ cdef class Core:
     def _fd(self):
         cdef int fd = c.sr_cache_fd(self.opened().ptr)
         if fd == -EBADF:
-            raise OSError(EBADF, "other code has closed the cache's file descriptor")
+            raise descriptor_closed("a cache")
         return fd
 
     def _info(self):
@@ -362,8 +361,10 @@ cdef class Core:
         return value if rc == 0 else packed.value()
 
     cdef int refused(self, Mapping mapping, int rc, sr_alloc_error *why) except -1:
-        """Count a refusal, and let one process report it once."""
+        """Count a refusal, and let one process report it once; raise DescriptorClosed for -EBADF."""
         cdef bint budget = rc == -ENOSPC and why.limit not in LIMITS
+        if rc == -EBADF:
+            raise descriptor_closed("a cache")
         if rc == -ENOSPC:
             c.sr_cache_count(mapping.ptr, c.SR_REFUSED_BUDGET if budget else c.SR_REFUSED_MEMORY, 1)
         else:
