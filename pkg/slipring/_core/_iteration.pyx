@@ -224,7 +224,7 @@ cdef class Iteration:
                 self.lock.release(before)
             if value is not None or not self.gives_way:
                 return value
-            self.gives_way = False  # the pass has been begun anew by another thread
+            self.gives_way = False  # another thread has begun the next pass here
 
     @cython.final
     cdef int own_lock(self) except -1:
@@ -233,7 +233,7 @@ cdef class Iteration:
         return 0
 
     cpdef int raise_end(self) except -1:
-        """Raise what comes after the end."""
+        """Raise the exception that ended the iteration, or StopIteration."""
         error, self.last_error = self.last_error, None
         if error is not None:
             raise error
@@ -790,7 +790,7 @@ cdef class Iteration:
             engine.pool.check(self.state_for if self.respawns else None)
         except WorkerDied as error:
             raise self.worded(error)
-        self.watched = engine.pool.watched  # another one, if code of the program has closed it
+        self.watched = engine.pool.watched
         return 0
 
     @cython.nonecheck(True)

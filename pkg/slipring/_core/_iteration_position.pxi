@@ -82,7 +82,7 @@ cdef class Position:
                 return copied
 
     def before(self, seq):
-        """Return this position with `delivered` at most `seq`; what was delivered from there on is in `beyond`."""
+        """Lower `delivered` to `seq`, move the later delivered batches to `beyond`, and return this position."""
         if self.delivered > seq:
             self.beyond.update(range(seq, self.delivered))
             self.delivered = seq

@@ -319,7 +319,7 @@ class Ahead:
                 self.ready.popleft()
         else:
             self.ready.clear()
-            with contextlib.suppress(RuntimeError):  # a device that has failed: it was raised in its turn
+            with contextlib.suppress(RuntimeError):  # next() has already raised the error of a failed device
                 self.mover.finish()
         self.parts = []
 
@@ -415,7 +415,7 @@ class Ahead:
                 del step  # or the error's traceback would refer to it
                 return True
             if slot >= 0:
-                # What is copied from is waited for before the next batch is requested: that counts as well.
+                # The time includes the wait for earlier copies in make_room().
                 core.note_copy(slot, (there - begun + now() - took) / 1e9)
             self.last_task = task
             core.set_aside(parts, part)

@@ -1,4 +1,4 @@
-"""What is installed here, within which limits, and whether batches arrive: `python -m slipring` prints it.
+"""Print what is installed, which limits apply, and whether batches arrive: ``python -m slipring``.
 
 Nothing is imported that the program has not asked for: versions come from the installed packages' metadata.
 """
@@ -103,7 +103,7 @@ def check(torch=False):
     Returns
     -------
     dict
-        ok, sentence (what was seen; where it is not ok, with the remedy), seconds.
+        ok, sentence (the result, and the remedy if it is not ok), seconds.
     """
     begun = time.monotonic()
     try:
@@ -149,7 +149,7 @@ def _compare(batches):
     return wrong, seen
 
 
-# ---- what is printed
+# ---- output
 
 
 def gigabytes(n):

@@ -251,11 +251,11 @@ class _Ordered:
         return self.core.hand_over_timeout()
 
     def raise_end(self):
-        """Raise what comes after the end."""
+        """See `Iteration.raise_end`."""
         self.core.raise_end()
 
     def finish(self):
-        """Raise what comes at the end."""
+        """See `Iteration.finish`."""
         self.core.finish()
 
     def interrupt(self):
