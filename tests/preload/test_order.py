@@ -30,7 +30,8 @@ def image(i, size=5000):
 
 
 def growing(i):
-    return torch.full((1 + 997 * i,), i % 251, dtype=torch.uint8)
+    # Slots grow in steps of 64 KiB: whichever slots the worker takes, they grow again after ten batches.
+    return torch.full((1 + 9973 * i,), i % 251, dtype=torch.uint8)
 
 
 def read_all(lab, loader):
@@ -164,7 +165,7 @@ def test_a_slot_is_registered_once_and_again_when_it_has_grown(lab):
 def test_a_growing_slot_never_has_two_registrations(lab):
     with DataLoader(Made(growing, 60), num_workers=2, device=DEVICE, memory=Memory(slots=4)) as loader:
         for i, batch in enumerate(loader):
-            assert lab.read(batch).tolist() == [[i % 251] * (1 + 997 * i)]
+            assert lab.read(batch).tolist() == [[i % 251] * (1 + 9973 * i)]
         assert loader.stats().registered_bytes == sum(lab.registered.values()) > 0
     assert len(lab.registrations) > len({a for a, _ in lab.registrations})
 
