@@ -320,6 +320,15 @@ def closed_in_a_step() -> RuntimeError:
     )
 
 
+def generator_ended(generator: Any, error: BaseException) -> SlipringError:
+    """Return the exception for a request to a generator that `KeyboardInterrupt` or the like has ended."""
+    return SlipringError(
+        f"the generator {generator.__qualname__} was ended by the {type(error).__name__} that came while it ran, and "
+        "what it had not given yet is lost: begin a new iteration, or resume from a state. An iterator that is an "
+        "object with __next__ can go on"
+    )
+
+
 def state_half_made() -> RuntimeError:
     """Return the exception for a request for a state after a signal handler has interrupted `next`."""
     return RuntimeError(

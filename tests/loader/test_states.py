@@ -99,24 +99,34 @@ class Held:
         return i
 
 
-@pytest.mark.parametrize("order", ["own", "batch sampler", "stateful sampler"])
+@pytest.mark.parametrize("order", ["own", "batch-sampler", "stateful-sampler"])
 def test_batches_that_were_delivered_before_their_turn_do_not_come_again(order):
-    def loader():
+    def loader(num_workers):
         orders = {
             "own": {"batch_size": SIZE},
-            "batch sampler": {"batch_sampler": BatchSampler(N, SIZE)},
-            "stateful sampler": {"batch_size": SIZE, "sampler": Forwards(N)},
+            "batch-sampler": {"batch_sampler": BatchSampler(N, SIZE)},
+            "stateful-sampler": {"batch_size": SIZE, "sampler": Forwards(N)},
         }
-        return Loader(held, num_workers=3, in_order=False, workers=FORKED, **orders[order])
+        return Loader(held, num_workers=num_workers, in_order=False, workers=FORKED, **orders[order])
 
     held = Held()
-    with loader() as one:
+    with loader(3) as one:
         batches = iter(one)
         begun = taken(batches, 3)
         state = json.loads(json.dumps(check_state(one.state_dict())))
         held.read.set()  # a worker that is killed while it waits would keep the event's lock
     assert state["delivered"] == 1 and len(state["beyond"]) == 2
-    with loader() as other:
+    with loader(3) as other:
+        other.load_state_dict(state)
+        rest = taken(iter(other))
+    assert sorted(flat(begun + rest)) == list(range(N))
+    with loader(
+        0
+    ) as other:  # its sampler has not drawn the batches again that were delivered before their turn
+        other.load_state_dict(state)
+        begun += taken(iter(other), 1)
+        state = check_state(other.state_dict())
+    with loader(3) as other:
         other.load_state_dict(state)
         rest = taken(iter(other))
     assert sorted(flat(begun + rest)) == list(range(N))

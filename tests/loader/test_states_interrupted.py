@@ -8,6 +8,7 @@ import pytest
 
 import slipring
 from slipring import Loader
+from slipring.errors import CorruptBatch
 from tests.loader.kinds_of_states import FORKED, SIZE, Counting, N, made, taken
 
 
@@ -173,25 +174,84 @@ class Loudly:
         return Loud(i)
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_batch_whose_delivery_was_interrupted_comes_with_the_next_call(num_workers):
-    interrupted = []
+def interrupting(kind):
+    """A handler that raises once."""
+    kinds = [kind]
 
     def handler(*_):
-        if not interrupted:
-            interrupted.append(True)
-            raise Stop
+        if kinds:
+            raise kinds.pop()
 
-    before = signal.signal(signal.SIGUSR1, handler)
+    return handler
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("kind", [Stop, KeyboardInterrupt])
+def test_an_exception_while_a_batch_is_unpickled_takes_its_place_and_ctrl_c_costs_no_batch(num_workers, kind):
+    before = signal.signal(signal.SIGUSR1, interrupting(kind))
     try:
         with Loader(Loudly(), SIZE, collate_fn=list, num_workers=num_workers, workers=FORKED) as loader:
             batches = iter(loader)
             next(batches)
-            with pytest.raises(Stop):
-                next(batches)
-            assert loader.state_dict()["delivered"] == 1
-            assert [loud.number for loud in next(batches)] == [4, 5, 6, 7]
+            if kind is Stop:
+                with pytest.raises(CorruptBatch, match="Stop") as caught:
+                    next(batches)
+                assert isinstance(caught.value.__cause__, Stop)
+            else:
+                with pytest.raises(KeyboardInterrupt):
+                    next(batches)
+                assert loader.state_dict()["delivered"] == 1
+                assert [loud.number for loud in next(batches)] == [4, 5, 6, 7]
             assert loader.state_dict()["delivered"] == 2
             assert [loud.number for loud in next(batches)] == [8, 9, 10, 11]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def raised_at(index):
+    """Indices, at one of which a signal comes."""
+    for i in range(12):
+        if i == index:
+            signal.raise_signal(signal.SIGUSR1)
+        yield i
+
+
+class Numbers:
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return i
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_exception_of_a_handler_within_a_sampler_is_the_samplers_and_comes_in_its_turn(num_workers):
+    before = signal.signal(signal.SIGUSR1, interrupting(Stop))
+    try:
+        with Loader(Numbers(), SIZE, sampler=raised_at(9), num_workers=num_workers, workers=FORKED) as loader:
+            batches = iter(loader)
+            assert [next(batches).tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+            with pytest.raises(Stop):
+                next(batches)
+            with pytest.raises(StopIteration):
+                next(batches)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_generator_that_ctrl_c_has_ended_is_no_end_of_the_order():
+    before = signal.signal(signal.SIGUSR1, interrupting(KeyboardInterrupt))
+    try:
+        with Loader(Numbers(), SIZE, sampler=raised_at(5)) as loader:
+            batches = iter(loader)
+            assert next(batches).tolist() == [0, 1, 2, 3]
+            with pytest.raises(KeyboardInterrupt):
+                next(batches)
+            with pytest.raises(
+                slipring.errors.SlipringError, match="raised_at was ended by the KeyboardInterrupt"
+            ):
+                next(batches)
+            with pytest.raises(StopIteration):
+                next(batches)
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -84,7 +84,7 @@ def test_ctrl_c_amid_the_first_draw_ends_the_order_with_an_error(monkeypatch):
         patch.setattr(torch, "randperm", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(batches)
-    with pytest.raises(SlipringError, match="Python has ended it"):
+    with pytest.raises(SlipringError, match="generator _random was ended by the KeyboardInterrupt"):
         next(batches)
     assert sorted(flat(loader)) == list(range(N))
 

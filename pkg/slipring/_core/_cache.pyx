@@ -10,7 +10,7 @@ from libc.string cimport memset, strncpy
 
 from slipring._core cimport _ccache as c
 from slipring._core._codec cimport Packed, decode, pack
-from slipring._core._ring cimport check, forget_handlers, looked_up, raised_by_a_handler
+from slipring._core._ring cimport check, looked_up
 from slipring._core._cring cimport SR_BACKING_DIR, SR_LIMIT_NONE, sr_result, sr_alloc_error
 
 cdef extern from "<errno.h>" nogil:
@@ -19,7 +19,7 @@ cdef extern from "<errno.h>" nogil:
         EUSERS
 
 from slipring.errors import CacheMismatch, Closed, CorruptBatch, shown
-from slipring._core._ring import BACKINGS, LIMITS
+from slipring._core._ring import BACKINGS, LIMITS, from_handler
 from slipring._core.text import cache_refused, descriptor_closed, not_in_memory
 
 # How long another's making of an entry is waited for. One that takes longer may be stopped.
@@ -245,11 +245,10 @@ cdef class Core:
         cdef int rc = 0
         cdef Claim claim = None
         while True:
-            forget_handlers()
             try:
                 value = self.found(mapping, number, &rc)
             except CorruptBatch as error:  # of a class, mostly, that this program does not have
-                if raised_by_a_handler(error):
+                if from_handler(error):
                     raise
                 self._say_unfit(shown(error))
                 c.sr_cache_count(mapping.ptr, c.SR_MISSES, 1)
@@ -326,13 +325,12 @@ cdef class Core:
         cdef sr_alloc_error why
         cdef Packed packed
         cdef int rc = 0
-        forget_handlers()
         try:
             packed = pack(value)
             if packed.result.pickled:
                 packed.value()  # what does not come back from its pickle is not kept
         except Exception as error:
-            if raised_by_a_handler(error):
+            if from_handler(error):
                 raise
             c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
             self._say_unfit(shown(error))

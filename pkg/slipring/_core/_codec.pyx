@@ -21,8 +21,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 from slipring._core._ring cimport (
-    SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, WITH_STATE, Lease, Ring, clock, forget_handlers,
-    raised_by_a_handler, sr_leaf, sr_result, take,
+    SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, WITH_STATE, Lease, Ring, clock, sr_leaf, sr_result, take,
 )
 
 import numpy as np
@@ -286,12 +285,9 @@ cdef class Decoder:
                 raise CorruptBatch(f"a worker sent an object whose part {i} has {length} bytes")
             parts.append(memory(self.base, at + offset, length, self.fixed))
             offset += length
-        forget_handlers()
         try:
             return pickle.loads(parts[0], buffers=parts[1:])
         except Exception as error:
-            if raised_by_a_handler(error):
-                raise
             raise CorruptBatch(f"an object from a worker cannot be unpickled here: {shown(error)}") from error
 
     cdef object build(self, Node node):

@@ -22,7 +22,7 @@ import numpy as np
 
 from slipring._core import _codec, pytree
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
-from slipring._core._ring import in_a_handler
+from slipring._core._ring import from_handler
 
 cdef extern from "Python.h":
     PyObject *PyIter_Next(object iterator) except? NULL
@@ -569,7 +569,7 @@ cdef class RowWriter:
                     fits = write(self.root, sample, row, self.first + row if self.share is not None else row,
                                  self.rules)
                 except Exception as error:  # raised by a mapping or dataclass: collating the list raises it again
-                    if in_a_handler(error):
+                    if from_handler(error):
                         raise
                     fits = False
                 if fits:
@@ -632,7 +632,7 @@ cdef class RowWriter:
         except (SegmentFull, BatchTooLarge, DescriptorClosed):
             return False  # collating the list needs less memory, or raises it again
         except Exception as error:
-            if isinstance(error, SlipringError) or in_a_handler(error):
+            if isinstance(error, SlipringError) or from_handler(error):
                 raise
             return False  # raised by the sample's own code: collating the list raises it again
         if self.fill is not None:

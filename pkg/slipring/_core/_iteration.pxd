@@ -1,6 +1,17 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 
+cdef class Failed:
+    cdef readonly object error
+
+
+cdef class SamplerDraws:
+    cdef object iterator
+    cdef readonly Failed failed  # None: the iterator has not failed
+    cdef object draw(self)
+    cpdef bint take(self, list items, Py_ssize_t n) except -1
+
+
 cdef class StreamPlan:
     cdef readonly list turn, sequence, pending
     cdef readonly bint in_order

@@ -13,7 +13,7 @@ from posix.unistd cimport getpid
 
 from slipring._core._ring cimport (
     NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Lease, Meter,
-    Pickled, Ring, Slices, clock, forget_handlers, raised_by_a_handler, sr_result, take,
+    Pickled, Ring, Slices, clock, sr_result, take,
 )
 from slipring._core._codec cimport state_in, unpack
 
@@ -21,8 +21,10 @@ from slipring._core import error_record
 from slipring._core._codec import COPY
 from slipring._core.deaths import log_replay
 from slipring._core.engine import exiting, stay_if_exiting
+from slipring._core.fetch import attempt
 from slipring.errors import (
-    Closed, CorruptBatch, LoaderTimeout, SlotsHeld, WorkerDied, closed_in_a_step, reentered, state_in_a_step,
+    BatchTooLarge, Closed, CorruptBatch, LoaderTimeout, SegmentFull, WorkerDied, closed_in_a_step, generator_ended,
+    reentered, state_in_a_step,
 )
 from slipring._core.text import slots_held, timed_out
 
@@ -293,41 +295,62 @@ cdef class Iteration:
     cdef Task receive(self, engine):
         """Return the task that is due, with its value; None at the end. The call can be repeated until `commit`."""
         cdef Task task = self.received
-        cdef int slot, kind
-        forget_handlers()
-        try:
-            if task is None and self.fetcher is not None:
+        cdef int slot
+        if task is None:
+            if self.fetcher is not None:
                 task = self.make()
                 if task is None:
                     return None
-            elif task is None:
-                slot = self.due_slot(engine)
+            else:
+                try:
+                    slot = self.due_slot(engine)
+                except Closed as error:
+                    self.closed_meanwhile(error)
+                    slot = -1
                 if slot < 0:
                     return None
                 # No Python code runs until the lease is stored where the next call finds it.
                 self.lease = take(self.ring, SR_CONSUMER, slot)
                 task = self.received = self.tasks.remove(slot)
-            if task.kind != 0:
-                return task
-            if self.fetcher is not None:
-                value, kind = self.value, SR_BATCH
-            else:
+        if task.kind == 0:
+            self.decode(engine, task)
+        return task
+
+    @cython.final
+    cdef int decode(self, engine, Task task) except -1:
+        """Put the received task's value into `value`, or the exception that takes its place."""
+        cdef int kind = SR_BATCH
+        if self.fetcher is not None:
+            value = self.value
+        else:
+            try:
                 if self.lease.result.flags & WITH_STATE:
                     self.state = state_in(self.lease.payload, self.lease.limit, &self.lease.result)
                 value, kind = unpack(self.lease, self.copy), self.lease.result.kind
+            except CorruptBatch as error:
+                value, kind = error, SR_ERROR
+            else:
                 if kind == SR_ERROR:
                     value = self.rebuild(value, engine.pool.error_of(task.seq) if self.inline else None)
-            if self.finish_batch is not None and kind == SR_BATCH:
+        if self.finish_batch is not None and kind == SR_BATCH:
+            try:
                 value = self.finish_batch(value)
-            self.value, task.kind = value, kind
-            return task
-        except BaseException as error:
-            if self.restarting and self.received is None and isinstance(error, Closed):
-                self.gives_way = True
-                return None
-            if not self.takes_its_place(error):
-                raise
-            return self.received
+            except Exception as error:
+                value, kind = error, SR_ERROR
+        self.value, task.kind = value, kind
+        return 0
+
+    @cython.final
+    cdef int closed_meanwhile(self, error) except -1:
+        """Raise the exception for a wait that another thread has ended, or give way to the pass that it begins here."""
+        if self.restarting:
+            self.gives_way = True
+            return 0
+        if not self.stopped:
+            stay_if_exiting()
+            if self._engine is None:
+                raise Closed("the loader was closed while a batch was waited for") from error
+        raise error
 
     @cython.final
     cdef Task make(self):
@@ -342,11 +365,8 @@ cdef class Iteration:
             task.worker, task.sequence = indices
         elif self.position.workers is not None:
             task.worker = 0
-        try:
-            value = self.fetcher.make(task.seq, indices)
-        except Exception as error:
-            if raised_by_a_handler(error):
-                raise
+        value, error = attempt(self.fetcher.make, task.seq, indices)
+        if error is not None:
             value, task.kind = error, SR_ERROR
         if value is END_OF_STREAM:
             task.kind = SR_END
@@ -362,25 +382,6 @@ cdef class Iteration:
         self.fetcher.kept = None
         self.fetcher.drop()  # nothing is lost if a handler raises from here on
         return 0
-
-    @cython.final
-    cdef bint takes_its_place(self, error) except -1:
-        """Return whether an exception of `receive` is delivered in the place of a batch that cannot be made.
-
-        If it came while a batch was waited for and is the loader's own, the iteration ends.
-        """
-        cdef Task task = self.received
-        if not isinstance(error, Exception) or raised_by_a_handler(error):
-            return False
-        if task is not None:
-            self.value, task.kind = error, SR_ERROR
-            return True
-        if not (self.stopped or self.planning or isinstance(error, (LoaderTimeout, SlotsHeld))):
-            stay_if_exiting()
-            if self._engine is None:  # another thread has ended the iteration meanwhile
-                raise Closed("the loader was closed while a batch was waited for") from error
-            self.fail(error)
-        return False
 
     @cython.final
     cdef object commit(self, Task task):
@@ -550,8 +551,7 @@ cdef class Iteration:
             if self.inline:
                 self.make_here(engine)
             slot = self.wait(slot)
-            if self._engine is None:
-                raise Closed("the loader was closed while a batch was waited for")
+            self.go_on()
             if self.in_order or self.tasks.by_slot[slot] is not None:
                 return slot
 
@@ -608,14 +608,8 @@ cdef class Iteration:
                 if self.tasks.n or not patient:
                     return 0
                 slot = self.wait_for_slot()
-            try:
-                if not self.put(slot):
-                    continue
-            except Exception as error:
-                if raised_by_a_handler(error):
-                    raise
-                self.due = None
-                self.end_with(error)
+            if not self.put(slot):
+                continue
             if self.exhausted or self.tasks.n >= self.look_ahead:
                 return 0
 
@@ -626,22 +620,15 @@ cdef class Iteration:
             self.exhausted = not self.slices.advance()
             self.due = None if self.exhausted else self.slices
             return not self.exhausted
-        try:
+        self.due = self.drawn()
+        while self.done and self.next_seq in self.done and self.due is not None and type(self.due) is not Failed:
+            self.done.discard(self.next_seq)
+            self.next_seq += 1
+            self.due = None
             self.due = self.drawn()
-            while self.done and self.next_seq in self.done and self.due is not None:
-                self.done.discard(self.next_seq)
-                self.next_seq += 1
-                self.due = None
-                self.due = self.drawn()
-        except LoaderTimeout as error:
-            if self.would_wait is not None:
-                raise  # it can be asked again
-            self.end_with(error)
-        except Exception as error:
-            if raised_by_a_handler(error):
-                raise
-            self.end_with(error)
-        if self.due is None:
+        if type(self.due) is Failed:
+            self.end_with((<Failed> self.due).error)
+        elif self.due is None:
             self.exhausted = True
         return not self.exhausted
 
@@ -663,11 +650,15 @@ cdef class Iteration:
     cdef void end_with(self, error):
         """Dispatch no more. The error is raised after the batches before it."""
         self.plan_error = error
+        self.due = None
         self.exhausted = True
 
     @cython.final
     cdef int put(self, uint32_t slot) except -1:
-        """Dispatch the prepared task into a slot; return 0 if a worker took the slot, so that the caller retries."""
+        """Dispatch the prepared task into a slot; return 0 if that must be tried again.
+
+        An exception that the task itself causes ends the plan.
+        """
         cdef Task task = Task.__new__(Task)
         cdef uint64_t sequence = 0
         cdef uint32_t addressee = 0
@@ -683,12 +674,20 @@ cdef class Iteration:
         if task.worker is not None:
             addressee = <uint32_t> task.worker + 2
         task.slot, task.seq, task.sequence = slot, self.next_seq, sequence
-        task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.seq, self.seed, sequence,
-                                      addressee, self.chunk, self.single)
+        try:
+            task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.seq, self.seed, sequence,
+                                          addressee, self.chunk, self.single)
+        except (SegmentFull, BatchTooLarge) as error:
+            self.end_with(error)
+            return 1
         if task.gen == NOT_FREE:  # a worker that is short of memory has taken it meanwhile
             return 0
         if task.gen == NOT_INTS:
-            self.due = Pickled(indices)
+            try:
+                self.due = Pickled(indices)
+            except Exception as error:
+                self.end_with(error)
+                return 1
             return 0
         # From here on nothing of Python's runs, so that Ctrl-C cannot come between.
         self.due = None
@@ -762,6 +761,8 @@ cdef class Iteration:
     cdef int go_on(self) except -1:
         if self.stopped:
             raise Closed("another thread has ended the iteration")
+        if self._engine is None:
+            raise Closed("the loader was closed while a batch was waited for")
         return 0
 
     def hand_over_timeout(self):
@@ -788,8 +789,10 @@ cdef class Iteration:
             self.change_workers(engine)
         try:
             engine.pool.check(self.state_for if self.respawns else None)
-        except WorkerDied as error:
-            raise self.worded(error)
+        except WorkerDied as died:
+            error = self.worded(died)
+            self.fail(error)
+            raise error
         self.watched = engine.pool.watched
         return 0
 
@@ -898,10 +901,10 @@ cdef class Iteration:
         finally:
             self.lock.release(before)
 
-    def ask_state(self):
+    def ask_state(self, at_end=False):
         """Without workers: ask the dataset and its iterator where they are, and store the answer in the position.
 
-        Workers send theirs with the batches.
+        Workers send theirs with the batches. `at_end`: this is part of the last next().
 
         Raise RuntimeError if this thread is making a batch, or if a batch is half made.
         """
@@ -909,7 +912,7 @@ cdef class Iteration:
         engine = self._engine
         if not self.inline or self.position.workers is None or engine is None or engine.foreign:
             return
-        if self.lock.is_mine():
+        if self.lock.is_mine() and not at_end:
             raise state_in_a_step()
         before = self.lock.acquire()
         try:
@@ -938,16 +941,11 @@ cdef class Iteration:
 
         `at_end`: this is part of the last next().
         """
-        try:
-            if at_end:
-                self.put_state(self._engine)
-            elif self.lock.holder != 0:
-                raise closed_in_a_step()
-            else:
-                self.ask_state()
-        except Exception as error:
-            if raised_by_a_handler(error):
-                raise
+        if not at_end and self.lock.holder != 0:
+            error = closed_in_a_step()
+        else:
+            error = attempt(self.ask_state, at_end)[1]
+        if error is not None:
             (<WorkerPosition> self.position.workers[0]).put(error.with_traceback(None), 0)
         self.state_kept = True
         return 0

@@ -13,49 +13,65 @@ cdef object END = object()
 
 # ---- what comes next
 #
-# Plans lose nothing to an exception from outside: what has been drawn stays until it is given. A signal's handler
-# runs between two instructions of Python code and may raise there; in compiled code there is no such place. What
-# the user's own sampler loses nobody can bring back: that is said.
-
-
-cdef int ended_by(iterator, error) except -1:
-    """Return whether an exception from outside has ended a generator, so that it yields nothing more."""
-    return type(iterator) is types.GeneratorType and iterator.gi_frame is None
-
-
-cdef object broken_off(iterator, error):
-    """Return the exception for later requests to that generator."""
-    return RuntimeError(
-        f"the generator {iterator.__qualname__} was ended by the {type(error).__name__} that came while it "
-        "was asked, and gives nothing more: begin a new iteration; an iterator that is an object with "
-        "__next__ can go on"
-    )
-
-
-cdef class Drawn:
-    """A user's iterator, wrapped so that iteration can continue after an exception as far as possible."""
-
-    cdef object iterator, broken
-
-    def __init__(self, iterator):
-        self.iterator = iterator
-
-    cdef object draw(self):
-        """Return the next item, `END` at the end."""
-        if self.broken is not None:
-            error, self.broken, self.iterator = self.broken, None, iter(())
-            raise error
-        try:
-            return next(self.iterator, END)
-        except BaseException as error:
-            if ended_by(self.iterator, error):
-                self.broken = broken_off(self.iterator, error)
-            raise
+# A plan yields the next task's indices, or a `Failed` if the user's sampler raised an exception. An exception that a
+# plan raises comes from a signal handler in other code: the plan has lost nothing, and the call can be repeated.
 
 
 @cython.final
 @cython.auto_pickle(False)
-cdef class Grouped(Drawn):
+cdef class Failed:
+    """The end of a plan: the user's sampler has raised `error`."""
+
+    def __init__(self, error):
+        self.error = error
+
+
+cdef class SamplerDraws:
+    """A sampler's iterator as a plan uses it: an exception of the iterator ends it, and is stored in `failed`.
+
+    `KeyboardInterrupt` and the like are raised. If one of them ends a generator, `failed` says so.
+    """
+
+    def __init__(self, iterator):
+        self.iterator = iterator
+
+    def __iter__(self):
+        return self
+
+    cpdef bint take(self, list items, Py_ssize_t n) except -1:
+        """Append items to a list until it has `n`; return False if the iterator ended before."""
+        while len(items) < n:
+            item = self.draw()
+            if item is END:
+                return False
+            items.append(item)
+        return True
+
+    cdef object draw(self):
+        """Return the next item, `END` at the end."""
+        try:
+            return next(self.iterator, END)
+        except Exception as error:
+            self.fail(error)
+            return END
+        except BaseException as error:
+            if was_ended(self.iterator):
+                self.fail(generator_ended(self.iterator, error))
+            raise
+
+    def fail(self, error):
+        """End the iterator with an exception."""
+        self.iterator, self.failed = iter(()), Failed(error)
+
+
+def was_ended(iterator):
+    """Return whether an iterator is a generator that an exception, or its own end, has ended."""
+    return type(iterator) is types.GeneratorType and iterator.gi_frame is None
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Grouped(SamplerDraws):
     """Lists of `size` items. The last list has the items that are left, or with `drop_last` is dropped."""
 
     cdef list group
@@ -63,59 +79,67 @@ cdef class Grouped(Drawn):
     cdef bint drop_last
 
     def __init__(self, items, size, drop_last=False):
-        Drawn.__init__(self, iter(items))
+        self.iterator = iter(items)
         self.group, self.size, self.drop_last = [], min(size, 1 << 62), bool(drop_last)
-
-    def __iter__(self):
-        return self
 
     def __next__(self):
         cdef list group
-        while len(self.group) < self.size:
-            item = self.draw()
-            if item is END:
-                if not self.group or self.drop_last:
-                    self.group = []
-                    raise StopIteration
-                break
-            self.group.append(item)
+        if not self.take(self.group, self.size):
+            if self.failed is not None:
+                return self.failed
+            if not self.group or self.drop_last:
+                raise StopIteration
         group, self.group = self.group, []
         return group
 
 
 @cython.final
 @cython.auto_pickle(False)
-cdef class Listed(Drawn):
-    """The batches of a sampler, each as a list; `check` is called with the length of each."""
+cdef class Listed(SamplerDraws):
+    """The batches of a sampler, each as a list; `check` is called with the length of each.
+
+    `as_given`: batches that have a length are no lists if the sampler gives others.
+    """
 
     cdef object check, batch
+    cdef bint as_given
     cdef readonly object would_wait  # whether the next batch must be waited for; None: never, or not known
 
-    def __init__(self, batches, check):
-        Drawn.__init__(self, batches)
-        self.check = check
+    def __init__(self, batches, check=None, as_given=False):
+        self.iterator, self.check, self.as_given = batches, check, as_given
         self.would_wait = getattr(batches, "would_wait", None)
 
-    def __iter__(self):
-        return self
-
     def __next__(self):
-        cdef list indices
         if self.batch is None:
             self.batch = self.draw()
-        if self.batch is END:
-            self.batch = None
+        indices, self.batch = self.batch, None
+        if indices is not END:
+            try:
+                if not (self.as_given and hasattr(indices, "__len__")):
+                    indices = list(indices)
+                if self.check is not None:
+                    self.check(len(indices))
+            except Exception as error:
+                self.fail(error)
+            except BaseException:
+                self.batch = indices
+                raise
+        if self.failed is not None:
+            return self.failed
+        if indices is END:
             raise StopIteration
-        indices = list(self.batch)
-        if indices is not self.batch:
-            self.batch = indices  # what gives its indices once has been asked for them
-        try:
-            self.check(len(indices))
-        except ValueError:
-            self.batch = None
-            raise
-        self.batch = None
         return indices
+
+    cdef object draw(self):
+        if self.would_wait is None:
+            return SamplerDraws.draw(self)
+        try:
+            return next(self.iterator, END)
+        except LoaderTimeout:  # it can be asked again
+            raise
+        except Exception as error:
+            self.fail(error)
+            return END
 
     def close(self):
         """Close the sampler, which may make its batches in a thread."""

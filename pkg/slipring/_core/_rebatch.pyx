@@ -17,7 +17,7 @@ from slipring._core._ring cimport current_fill
 import numpy as np
 
 from slipring._core._codec import empty
-from slipring._core._ring import in_a_handler
+from slipring._core._ring import from_handler
 
 cdef extern from "numpy/arrayobject.h":
     # numpy's own .pxd has it not.
@@ -74,7 +74,7 @@ cdef class Rebatcher:
             try:
                 block = self.feed.read(self.given, self.number, self.batches)
             except Exception as error:
-                if not in_a_handler(error):
+                if not from_handler(error):
                     self.given = None
                     self.number += 1
                 raise

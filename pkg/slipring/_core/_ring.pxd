@@ -11,8 +11,6 @@ from slipring._core._cring cimport (
 
 cdef int refused(int rc) except -1
 cdef int refuse(int rc, sr_alloc_error *why, uint64_t slots) except -1
-cdef void forget_handlers() noexcept
-cdef bint raised_by_a_handler(error) except -1
 
 
 cdef inline int check(int rc) except -1:

@@ -118,12 +118,9 @@ cdef class Pickled:
 
     def __init__(self, indices):
         self.indices, self.rows = indices, len(indices)
-        forget_handlers()
         try:
             self.data = pickled(indices)
         except Exception as error:
-            if raised_by_a_handler(error):
-                raise
             raise unpicklable(indices, error) from error
 
 

@@ -39,19 +39,10 @@ LIMITS = {
 RESERVED = (c.SR_LIMIT_ADDRESS, c.SR_LIMIT_MAPPED, c.SR_LIMIT_MAPPINGS, c.SR_LIMIT_LOCKED)
 
 
-# What a signal's handler has raised last, as an address: it must not be kept alive.
-cdef void *_raised = NULL
-
-
 cdef int refused(int rc) except -1:
     """Raise the exception of a negative code, as `check` does."""
-    global _raised
     if rc == -EINTR:
-        try:
-            PyErr_CheckSignals()
-        except BaseException as error:
-            _raised = <void *> error
-            raise
+        PyErr_CheckSignals()
         return 0
     if rc == -ESHUTDOWN:
         raise Closed("the segment has been closed; make a new loader, or a new iterator of it")
@@ -74,36 +65,25 @@ cdef int refuse(int rc, c.sr_alloc_error *why, uint64_t slots) except -1:
     return check(rc)
 
 
-cdef void forget_handlers() noexcept:
-    """Forget what signal handlers have raised so far.
+def from_handler(error):
+    """Return whether a signal handler of this program raised an exception, or an exception in its context.
 
-    Call it before code whose exceptions are passed to `raised_by_a_handler`: another exception may get the address of
-    one that was freed.
+    Code that catches exceptions in order to skip, retry or substitute asks this, and raises the handler's exception.
+    The function runs no Python code, not even that of the module signal: another handler could raise in it.
     """
-    global _raised
-    _raised = NULL
-
-
-cdef bint raised_by_a_handler(error) except -1:
-    """Return whether a signal handler raised an exception: in `check`, or within the Python code that raised it."""
-    return <void *> error == _raised or in_a_handler(error)
-
-
-def in_a_handler(error):
-    """Return whether an exception's traceback leads through a signal handler of this program.
-
-    It runs no Python code, not even that of the module signal: another handler could raise in it.
-    """
-    traceback = error.__traceback__
-    codes = set()
+    codes, seen = set(), set()
     for number in _signal.valid_signals():
         handler = _signal.getsignal(number)
         if callable(handler):
             codes.add(code_of(handler))
-    while traceback is not None and codes:
-        if traceback.tb_frame.f_code in codes:
-            return True
-        traceback = traceback.tb_next
+    while codes and error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback = error.__traceback__
+        while traceback is not None:
+            if traceback.tb_frame.f_code in codes:
+                return True
+            traceback = traceback.tb_next
+        error = error.__context__
     return False
 
 

@@ -6,7 +6,7 @@ left with the generators of the batch.
 
 cimport cython
 
-from slipring._core._ring import in_a_handler
+from slipring._core._ring import from_handler
 from slipring._core import seeding
 from slipring._core.worker_info import get_worker_info, swap_thread_info
 
@@ -94,6 +94,6 @@ cdef tuple surely(function, tuple arguments, raised):
         try:
             return function(*arguments), raised
         except BaseException as error:
-            if isinstance(error, Exception) and not in_a_handler(error):
+            if isinstance(error, Exception) and not from_handler(error):
                 raise
             raised = error if raised is None else raised

@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 
-from slipring._core._ring import in_a_handler, now
+from slipring._core._ring import now
 from slipring._core.engine import stay_if_exiting, stop_at_exit
 from slipring._core.source import grouped
 from slipring.errors import Closed, LoaderTimeout
@@ -279,14 +279,8 @@ class Ahead:
             self.core.note_loop(begun, there, before)
             step.is_noted = True
         if not step.is_ready:
-            try:
-                batches = [self.mover.hand_over(part) for part in step.parts]
-            except Exception as error:
-                if in_a_handler(error):
-                    raise
-                step.error = error
-            else:
-                step.value = batches if self.whole else batches[0]
+            batches = [self.mover.hand_over(part) for part in step.parts]
+            step.value = batches if self.whole else batches[0]
             step.is_ready = True
         if step.is_end or not (step.error is None or self.core.is_live):
             self._join()  # it waits for the last copies: then all slots are free
@@ -403,11 +397,14 @@ class Ahead:
                     if self.depth == 0 and slot < 0:  # the caller's stream may have made it
                         mover.follow_caller()
                     part = mover.copy_to_device(len(parts), value, slot)
-                except Exception as error:
-                    if self.depth == 0 and in_a_handler(error):
-                        raise  # the same batch is copied again
-                    value, is_error = error, True
+                    error = part.error
+                except Exception as failed:
+                    if self.depth == 0:
+                        raise  # the next call copies the same batch
+                    error = failed
+                if error is not None:
                     _forget_batches(error)
+                    value, is_error, error = error, True, None
             if is_error:
                 step, value = Step(last_task=None if parts else task, error=value), None
                 core.set_aside(self.ready, step)
@@ -448,9 +445,10 @@ def _place(thread):
 def _forget_batches(error):
     """Clear the batch from our own frames in the traceback: a user who keeps the exception must not keep a slot."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_globals.get("__name__") == "slipring.torch.device.mover":
+        while frame is not None and frame.f_globals.get("__name__") == "slipring.torch.device.mover":
             with contextlib.suppress(RuntimeError):  # it is running
                 frame.clear()
+            frame = frame.f_back
 
 
 def _closed():

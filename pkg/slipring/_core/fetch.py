@@ -11,10 +11,10 @@ from functools import partial
 from slipring._core import seeding
 from slipring._core._codec import empty
 from slipring._core._collate import DROP, LIST, RowWriter, default_collate, draw, read_samples
-from slipring._core._ring import in_a_handler
+from slipring._core._ring import from_handler
 from slipring._core.concurrency import is_async, is_awaitable, reads_in_one_call
 from slipring._core.seeding import BySample
-from slipring.errors import SlipringError, shown
+from slipring.errors import generator_ended, shown
 
 # Classes that are iterated although they inherit a __getitem__, which only raises.
 _ITERATED = {
@@ -312,28 +312,19 @@ def skip_batches(read, count):
     `read` returns None at the end of the stream.
     """
     for done in range(count):
-        try:
-            batch = read()
-        except Exception as error:
-            if in_a_handler(error):
-                raise
-            continue  # it was raised then
-        if batch is None:
+        batch, error = attempt(read)
+        if batch is None and error is None:  # an error was raised then
             raise shorter(count, done)
 
 
-def cut_off(iterator, error):
-    """Return `error` if it comes from a signal handler and has ended a generator, whose rest is lost; else None."""
-    ended = inspect.isgenerator(iterator) and iterator.gi_frame is None
-    return error if ended and (not isinstance(error, Exception) or in_a_handler(error)) else None
-
-
-def generator_ended(name):
-    """Return the exception for a request to a generator that a signal handler's exception has ended."""
-    return SlipringError(
-        f"{name} is a generator, and Python has ended it because a signal's handler raised an exception "
-        "inside it: what it had not given yet is lost. Begin anew, or resume from a state"
-    )
+def attempt(function, *arguments):
+    """Return (what a function returns, None) or (None, its exception). The exception of a signal handler is raised."""
+    try:
+        return function(*arguments), None
+    except Exception as error:
+        if from_handler(error):
+            raise
+        return None, error
 
 
 class Given:
@@ -357,7 +348,7 @@ class StreamFetcher:
     ):  # fmt: skip
         self.number, self.num_workers, self.before = number, num_workers, before
         self.iterator, skip = open_stream(dataset, place)
-        self.rows, self.cut_off = None, None
+        self.rows, self.failed = None, None
         self.dataset = None if shared else dataset
         self.every = Every(every)
         self.saved_state = None, None  # position, the states there as bytes
@@ -413,15 +404,16 @@ class StreamFetcher:
             # No call comes between: a handler cannot raise.
             self.rows = rows
             self.position += 1
-        if self.cut_off is not None:
-            raise generator_ended("the dataset's iterator") from self.cut_off
+        if self.failed is not None:
+            raise self.failed
         if self.rows.count < want and not self.ended:
             try:
                 more = draw(self.iterator, self.rows, want)
             except BaseException as error:
-                self.cut_off = cut_off(self.iterator, error)
-                if isinstance(error, Exception) and not in_a_handler(error):
+                if isinstance(error, Exception) and not from_handler(error):
                     self.rows = RowWriter(0, 0, DROP)
+                elif inspect.isgenerator(self.iterator) and self.iterator.gi_frame is None:
+                    self.failed = generator_ended(self.iterator, error)
                 raise
             self.ended = not more
         count = self.rows.count

@@ -2,20 +2,19 @@
 
 import collections
 import contextlib
-import functools
 import itertools
 import os
 import threading
 
+from slipring._core._iteration import Failed, Listed, SamplerDraws, StreamPlan
 from slipring._core._iteration import Grouped as grouped
-from slipring._core._iteration import Listed, StreamPlan
-from slipring._core._ring import IndexOrder, Slices, in_a_handler, mix
-from slipring._core.fetch import copied, cut_off, generator_ended, is_stateful, shorter
+from slipring._core._ring import IndexOrder, Slices, mix
+from slipring._core.fetch import copied, is_stateful, shorter
 from slipring._core.reshard import SAMPLERS, saved_state_of
 from slipring.errors import state_in_a_step
 from slipring.sampler import BatchSampler
 
-__all__ = ["SamplerSource", "StreamPlan", "draws", "grouped", "map_plan", "opened"]
+__all__ = ["SamplerSource", "StreamPlan", "grouped", "map_plan", "opened"]
 
 _END = object()
 
@@ -108,11 +107,6 @@ def _loaded(source, saved_state, open_source):
     return made, loaded
 
 
-def draws(iterator):
-    """Return an iterator for callers that call iter() again: a sampler that is its own iterator would start over."""
-    return iterator if type(iterator).__module__ == "builtins" else map(next, itertools.repeat(iterator))
-
-
 class SamplerSource:
     """Lists of indices, one per task, from a sampler; and what is needed to resume after any of them.
 
@@ -165,41 +159,33 @@ class SamplerSource:
         self.drawn = []  # the next list, as far as it is drawn: what a handler raises meanwhile loses nothing
         self.first = True  # nothing has been drawn yet in this iteration
         self.swift = False  # nobody needs to know of the next list but who gets it
-        self.cut_off = None  # makes the exception that is raised instead of a draw
         self.check = None  # called with each list's length
 
     def lists(self):
-        """Return an iterator with a list of indices per task. It continues after an exception of a signal handler."""
+        """Return an iterator with a list of indices per task, or a `Failed`; see `slipring._core._iteration`."""
         return map(self._next, itertools.repeat(None))  # no generator: an exception ends those
 
     def _next(self, _):
         if self.swift:
-            drawn, group = self.drawn, self.group
-            try:
-                drawn.extend(itertools.islice(self.draws, group - len(drawn)))
-            except BaseException as error:
-                self._cut(error)
-                raise
-            if len(drawn) == group:
+            drawn = self.drawn
+            if self.draws.take(drawn, self.group):
                 # No call from here on, as below.
                 self.seq += 1
                 self.drawn = []
                 return drawn
             self.swift, self.over = False, True
         if self.is_stateful is False:
-            indices = self._first() if self.first else self._draw()
-            if self.check is not None:
-                self.check(len(indices))
+            indices = self._checked()
         else:
             making = self.making
             with making.lock:
                 try:
                     making.busy = True
-                    indices = self._first() if self.first else self._draw()
-                    if self.check is not None:
-                        self.check(len(indices))
+                    indices = self._checked()
                 finally:
                     making.busy = False
+        if type(indices) is Failed:
+            return indices
         # No call from here on: a handler cannot raise, and the list is given once.
         if self.is_stateful:
             self.kept[self.seq] = indices
@@ -211,7 +197,16 @@ class SamplerSource:
         else:
             self.drawn = []
             kept = self.is_stateful is not False
-            self.swift = not (kept or self.over or self.cut_off or self.check or not self.group)
+            self.swift = not (kept or self.over or self.check or not self.group)
+        return indices
+
+    def _checked(self):
+        indices = self._first() if self.first else self._draw()
+        if self.check is not None and type(indices) is not Failed:
+            try:
+                self.check(len(indices))
+            except ValueError as error:
+                return Failed(error)
         return indices
 
     def _forget_delivered(self):
@@ -234,7 +229,7 @@ class SamplerSource:
         loaded = False
         if self.made is None:
             self.made, loaded = opened(self.source, self.saved_state, self.rng, self.open_source)
-        self.draws = draws(self.made)
+        self._put_draws()
         self.to_skip = 0 if loaded or self.begins_there else self.seq
         if not loaded:
             self.given.clear()  # they are drawn again
@@ -242,16 +237,22 @@ class SamplerSource:
         self.is_stateful = is_stateful(self.source) or is_stateful(self.made)
         return loaded
 
+    def _put_draws(self):
+        as_given = not self.group and not self.single
+        self.draws = SamplerDraws(Listed(self.made, as_given=True) if as_given else self.made)
+
     def _first(self):
         """Return the first list of the epoch."""
-        if self.cut_off is not None:
-            raise self.cut_off()
         try:
             return self._open_and_draw()
-        except BaseException as error:
-            if self.is_stateful is None:  # it was iter(sampler), which is called once
-                self._cut(error)
+        except StopIteration:
             raise
+        except Exception as error:
+            if self.is_stateful is not None:
+                raise
+            self.release()  # of iter(sampler), or of load_state_dict: it is called once
+            self.is_stateful = False
+            return Failed(error)
 
     def _open_and_draw(self):
         """Open the sampler and return the first list. Here samplers draw the whole order from their generator."""
@@ -262,12 +263,11 @@ class SamplerSource:
     def _skip(self):
         while self.to_skip:
             try:
-                self._draw()
+                indices = self._draw()
             except StopIteration:
-                if self.cut_off is not None:
-                    raise
-                self.cut_off = StopIteration
-                raise shorter(self.seq, self.seq - self.to_skip, "the sampler's order") from None
+                return Failed(shorter(self.seq, self.seq - self.to_skip, "the sampler's order"))
+            if type(indices) is Failed:
+                return indices
             self.drawn = []
             self.to_skip -= 1
         try:
@@ -277,47 +277,27 @@ class SamplerSource:
                 raise
         # Nothing had been drawn then: what the sampler said of itself was of the end of the pass before.
         self.made, self.saved_state, self.over, self.drawn = self.open_source(self.source), {}, False, []
-        self.draws = draws(self.made)
+        self._put_draws()
         return self._draw()
 
     def _draw(self):
         """Return the next list; it stays the same until `_next` has given it away."""
         if self.given:
             return self.given[0]
-        if self.cut_off is not None:
-            raise self.cut_off()
         self.asked = True
         drawn, group = self.drawn, self.group or 1
-        if len(drawn) < group and not self.over:
-            try:
-                drawn.extend(itertools.islice(self.draws, group - len(drawn)))
-            except BaseException as error:
-                self._cut(error)
-                raise
-            self.over = len(drawn) < group
-        if not self.group:
-            if not drawn:
-                raise StopIteration
-            if self.single:
-                return drawn
-            if not hasattr(drawn[0], "__len__"):
-                drawn[0] = list(drawn[0])  # kept: an iterator gives its indices once
-            return drawn[0]
+        if not self.over:
+            self.over = not self.draws.take(drawn, group)
+        if self.draws.failed is not None and len(drawn) < group:
+            return self.draws.failed
         if not drawn or (self.drop_last and len(drawn) < group):
             raise StopIteration
-        return drawn
-
-    def _cut(self, error):
-        """Record what an exception of a draw means for the draws after it."""
-        if isinstance(error, Exception) and not in_a_handler(error):
-            self.cut_off = StopIteration
-        elif cut_off(self.made, error) is not None:
-            self.cut_off = functools.partial(generator_ended, "the sampler's iterator")
-        self.swift = self.swift and self.cut_off is None
+        return drawn if self.group or self.single else drawn[0]
 
     def release(self):
         """Drop the indices that have not been drawn, so that the next epoch's have room."""
-        self.made = self.draws = iter(())
+        self.made = iter(())
+        self.draws = SamplerDraws(self.made)
 
     # ---- the place
 
@@ -325,7 +305,7 @@ class SamplerSource:
         """Return (a copy of the iteration's `Position`, this source's part of the state there)."""
         with self.making.at_rest():
             position = self.position.copy()
-            if self.resume is None and self.cut_off is None and self.is_stateful is None:
+            if self.resume is None and self.is_stateful is None:
                 self.open()
             if self.is_stateful:  # it is asked behind what it has given, also if a resume skips more
                 position = position.before(self.seq)
@@ -337,7 +317,7 @@ class SamplerSource:
         if self.is_stateful and self.drawn and not self.given:
             # It was interrupted: what was drawn comes first.
             with contextlib.suppress(StopIteration):
-                drawn = [self._draw()]
+                drawn = [indices for indices in [self._draw()] if type(indices) is not Failed]
         if self.is_stateful and not self.asked and not self.to_skip and at is None:
             at = self._state_now()
         if self.is_stateful and self.asked and not self.saved_state.get("sampler_over"):

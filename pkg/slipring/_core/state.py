@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 from slipring._core import reshard
 from slipring._core._iteration import WorkerPosition
-from slipring._core._ring import in_a_handler
-from slipring._core.fetch import Unsaid, copied, is_stateful
+from slipring._core.fetch import Unsaid, attempt, copied, is_stateful
 from slipring._core.reshard import places_of, saved_state_of
 from slipring.errors import shown
 from slipring.sampler import BatchSampler
@@ -131,11 +130,9 @@ def loadable(places):
     """Return the places with states that workers can load; a state that failed is raised by `state_dict` alone."""
     found = {}
     for number, place in places.items():
-        try:
-            found[number] = {**place, "states": unpickled(place["states"])}
-        except Exception as error:
-            if in_a_handler(error):
-                raise
+        states, error = attempt(unpickled, place["states"])
+        if error is None:
+            found[number] = {**place, "states": states}
     return found
 
 

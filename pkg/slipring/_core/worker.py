@@ -18,7 +18,7 @@ from slipring._core._codec import (
     view,
 )
 from slipring._core._collate import DROP, LIST, NUMPY, RowWriter
-from slipring._core._ring import DIRECT, FINISH, STAGED, TASK_NEXT, in_a_handler, mix, now
+from slipring._core._ring import DIRECT, FINISH, STAGED, TASK_NEXT, from_handler, mix, now
 from slipring._core._rng_guard import RngGuard
 from slipring._core.concurrency import Concurrency
 from slipring._core.fetch import (
@@ -202,7 +202,7 @@ class Worker:
                 else:
                     self._map(fill, begun)
             except Exception as error:
-                if self.kind == "inline" and in_a_handler(error):
+                if self.kind == "inline" and from_handler(error):
                     self.fetcher.failed = None  # whose traceback would be kept
                     raise  # not the dataset's: the batch is made again, when it is asked for again
                 self._fail(fill, error)
@@ -461,7 +461,7 @@ class Worker:
                 rows = kept = None
                 last = self.encoder.stage(fill, box, BATCH, begun, fetched)
         except Exception as error:
-            if self.kind == "inline" and in_a_handler(error):
+            if self.kind == "inline" and from_handler(error):
                 self.fetcher.failed = None
                 raise
             described, allocation_error = self._describe(fill, error), error_record.allocation_error(error)

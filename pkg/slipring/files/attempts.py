@@ -7,7 +7,7 @@ import random
 import time
 import traceback
 
-from slipring._core._ring import in_a_handler
+from slipring._core._ring import from_handler
 from slipring.errors import RemoteError, told
 from slipring.redaction import redacted
 
@@ -84,7 +84,7 @@ def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None
         try:
             return attempt(max(0.001, min(each, end - time.monotonic())))
         except Exception as error:
-            if isinstance(error, ImportError) or in_a_handler(error):  # a library that is missing stays so
+            if isinstance(error, ImportError) or from_handler(error):  # a library that is missing stays so
                 raise
             transient = is_transient(error)
             wait = min(LONGEST_S, FIRST_S * 2 ** (number - 1)) * _jitter.uniform(0.5, 1)

@@ -10,7 +10,7 @@ import re
 import time
 from pathlib import Path
 
-from slipring._core._ring import in_a_handler
+from slipring._core._ring import from_handler
 
 DIGEST = 16  # bytes of the digest at the beginning of each entry
 LOW_WATER = 0.9  # the share of the budget that a sweep leaves, so that few calls of put() need a sweep
@@ -139,7 +139,7 @@ class DiskCache:
         try:
             yield
         except OSError as error:
-            if in_a_handler(error):
+            if from_handler(error):
                 raise
             # str(error) may contain the name of a temporary file, so each text would be a new one.
             _log(self.folder, type(error).__name__, error.strerror or str(error), os.getpid())

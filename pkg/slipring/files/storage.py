@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from slipring._core._ring import in_a_handler
+from slipring._core._ring import from_handler
 from slipring._core.arguments import file_path, integer, iterable, seconds, size_in_bytes
 from slipring.errors import RemoteError, shown, told
 from slipring.files.attempts import Short, is_refused, persist
@@ -215,7 +215,7 @@ class Storage:
                 return tried(system)
             except Exception as error:
                 # Credentials that were good may have expired: who makes a file system anew asks for them anew.
-                if not (is_refused(error) and system.has_answered) or in_a_handler(error):
+                if not (is_refused(error) and system.has_answered) or from_handler(error):
                     raise
                 self._forget(protocol, system)
             return tried(self._made_by(make, protocol))
@@ -236,7 +236,7 @@ class Storage:
             try:
                 system = systems[protocol] = make()
             except FileNotFoundError as error:  # of a key's file, say: nobody has looked for what is wanted
-                if in_a_handler(error):
+                if from_handler(error):
                     raise
                 why = f"its file system cannot be made: {type(error).__name__}: {told(error)}"
                 raise ValueError(why) from error

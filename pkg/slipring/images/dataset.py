@@ -14,7 +14,7 @@ import numpy as np
 
 from slipring._core import seeding, skipping
 from slipring._core._collate import default_collate
-from slipring._core._ring import DECODE, READ, RESIZE, at_row, in_a_handler, now, spent
+from slipring._core._ring import DECODE, READ, RESIZE, at_row, from_handler, now, spent
 from slipring._core.arguments import integer, one_each, one_of
 from slipring._offered import read_ahead
 from slipring.cache.cache import as_cache
@@ -274,7 +274,7 @@ class ImageDataset(abc.ABC):
                 return self._fresh(index, out, Draws(seed), sample)
             return self._from_cache(index, out, Draws(seed), sample)
         except (ImageError, OSError) as error:
-            if in_a_handler(error):
+            if from_handler(error):
                 raise
             path = self.name(index)
             where = f"{path} (index {index})" if path else f"index {index}"

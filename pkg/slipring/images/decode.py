@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from slipring._core._ring import in_a_handler
+from slipring._core._ring import from_handler
 from slipring._core.arguments import flag, integer, one_of, real
 from slipring.errors import ImageError, shown
 from slipring.images import _decode
@@ -83,7 +83,7 @@ def _orientation(image):
     try:
         value = image.getexif().get(_ORIENTATION, 1)
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, EOFError, struct.error) as error:
-        if in_a_handler(error):
+        if from_handler(error):
             raise
         return 1
     return value if value in range(1, 9) else 1
@@ -236,7 +236,7 @@ def _by_pillow(data, out, table, box, to, window, flip, reading):
         except MemoryError:
             raise
         except Exception as error:  # each format's reader has its own
-            if in_a_handler(error):
+            if from_handler(error):
                 raise
             raise ImageError(f"the {image.format} image is broken: {error}") from error
         orientation = _orientation(image) if reading.exif else 1  # now: a TIFF is turned by then
@@ -257,7 +257,7 @@ def _load_what_is_there(image):
     try:
         image.load()
     except OSError as error:
-        if "truncated" not in str(error) or in_a_handler(error):
+        if "truncated" not in str(error) or from_handler(error):
             raise
         image.tile = []  # nothing more to decode: what has been is the image
 
@@ -278,7 +278,7 @@ def _open(data):
     except MemoryError:
         raise
     except Exception as error:  # each format's reader has its own
-        if in_a_handler(error):
+        if from_handler(error):
             raise
         raise ImageError(f"the image cannot be read: {error}") from error
 

@@ -6,7 +6,7 @@ import os
 import random
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core._ring import in_a_handler, mix
+from slipring._core._ring import from_handler, mix
 from slipring._core.arguments import flag, integer
 from slipring._core.shards import Sharded, ShardedPass, here
 from slipring.errors import ImageError, RemoteError
@@ -147,7 +147,7 @@ class Pass(ShardedPass):
                 try:
                     self._open(*self._pieces[at])
                 except (OSError, ValueError) as error:
-                    if not in_a_handler(error):
+                    if not from_handler(error):
                         self._pass_on()
                     raise
             if sample >= len(self._order):
@@ -160,7 +160,7 @@ class Pass(ShardedPass):
                 self._place = at, sample + 1  # who asks again gets the next
                 raise
             except RemoteError as error:
-                if error.missing and not in_a_handler(error):
+                if error.missing and not from_handler(error):
                     self._pass_on()  # the shard has gone: who asks again gets the next one
                 raise
             self._place = at, sample + 1

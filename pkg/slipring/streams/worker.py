@@ -3,7 +3,7 @@
 import itertools
 
 from slipring._core._codec import BATCH, END
-from slipring._core._ring import in_a_handler, now
+from slipring._core._ring import from_handler, now
 from slipring._core._rng_guard import AsWorker
 from slipring._core.worker import Worker
 from slipring._core.worker_info import WorkerInfo
@@ -43,6 +43,6 @@ class StreamWorker(Worker):
                 box = [*made]  # pyarrow's code encodes it, in which a handler can raise: that costs a copy
             self.encoder.publish(fill, box, BATCH, begun, now())
         except BaseException as error:
-            if made and not fill.done and (not isinstance(error, Exception) or in_a_handler(error)):
+            if made and not fill.done and (not isinstance(error, Exception) or from_handler(error)):
                 self.stream.iterator.take_back(made.pop())
             raise

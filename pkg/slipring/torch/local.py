@@ -6,11 +6,12 @@ from torch.utils.data.graph_settings import apply_sharding
 from slipring._core import seeding, skipping
 from slipring._core._collate import LIST
 from slipring._core._iteration import END_OF_STREAM
-from slipring._core._ring import in_a_handler, now
+from slipring._core._ring import now
 from slipring._core._rng_guard import RngGuard
 from slipring._core.fetch import (
     MapFetcher,
     StreamFetcher,
+    attempt,
     copied,
     is_stateful,
     load_dataset,
@@ -126,12 +127,10 @@ class LocalFetcher:
         return batch
 
     def _states(self):
-        try:
-            return copied(self._states_now())
-        except Exception as error:
-            if in_a_handler(error):
-                raise
-            return error.with_traceback(None)  # raised where the state is asked for
+        states, error = attempt(self._states_now)
+        return (
+            copied(states) if error is None else error.with_traceback(None)
+        )  # raised when the state is requested
 
     def _states_now(self):
         if self.stream is not None:

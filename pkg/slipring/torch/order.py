@@ -1,9 +1,9 @@
 """The order of a map dataset's indices: a list of them per task, and how to resume after any task."""
 
-import collections
 import contextlib
 import inspect
 import pickle
+import sys
 
 import torch
 from torch.utils.data import (
@@ -14,9 +14,10 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from slipring._core._iteration import SamplerDraws
 from slipring._core._ring import reductions
 from slipring._core.reshard import saved_state_of
-from slipring._core.source import SamplerSource, draws, opened
+from slipring._core.source import SamplerSource, opened
 from slipring._core.state import Described
 from slipring.sampler import BatchSampler as OurBatchSampler
 from slipring.sampler import share_of
@@ -118,8 +119,7 @@ def end_epoch_before(loader, state):
         return
     made, loaded = opened(source, saved_state, OrderRng(generator_of(loader)), indices_of)
     if loaded and state["delivered"] is not None:  # else that epoch has not begun
-        with contextlib.suppress(Exception):  # it was raised then
-            collections.deque(draws(made), 0)
+        SamplerDraws(made).take([], sys.maxsize)  # an exception was raised then
 
 
 class Order(SamplerSource):
