@@ -100,6 +100,7 @@ cdef class Iteration:
     cdef uint64_t announced   # sequence number + 1 of the batch for which it was called last
     cdef object fetcher       # of a `LocalEngine`, else None
     cdef ReentrantLock lock  # of who is in next(); close() does not ask, to end a wait
+    cdef ReentrantLock restarts  # of who is in `restart`
     cdef int restarting      # calls of `restart` that have not returned
     cdef int owner           # without a ring: the process that last used the lock
     cdef object memory  # what the workers' growth is watched by; None: it is not
@@ -141,7 +142,7 @@ cdef class Iteration:
     cdef uint64_t late  # `Position.changes` when a wait took `timeout` seconds; NEVER: none has
 
     def __cinit__(self, *_, **__):
-        self.lock = ReentrantLock()
+        self.lock, self.restarts = ReentrantLock(), ReentrantLock()
         self.owner = getpid()
 
     def __init__(self, options, engine, seed, plan, position, on_end, **hooks):
@@ -226,7 +227,8 @@ cdef class Iteration:
                 self.lock.release(before)
             if value is not None or not self.gives_way:
                 return value
-            self.gives_way = False  # another thread has begun the next pass here
+            self.gives_way = False
+            self.restarts.release(self.restarts.acquire())  # wait until the other thread has begun the next pass
 
     @cython.final
     cdef int own_lock(self) except -1:
@@ -857,18 +859,22 @@ cdef class Iteration:
 
     def restart(self, begin):
         """Call `begin`, which begins another pass here, while no thread is in next(); these wait for that pass."""
-        cdef unsigned long before
+        cdef unsigned long before, turn
         self.restarting += 1
         try:
-            self.interrupt()
+            turn = self.restarts.acquire()
             try:
-                before = self.lock.acquire()
+                self.interrupt()
+                try:
+                    before = self.lock.acquire()
+                finally:
+                    self.interrupt(False)
+                try:
+                    return begin()
+                finally:
+                    self.lock.release(before)
             finally:
-                self.interrupt(False)
-            try:
-                return begin()
-            finally:
-                self.lock.release(before)
+                self.restarts.release(turn)
         finally:
             self.restarting -= 1
 

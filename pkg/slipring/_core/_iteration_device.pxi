@@ -22,10 +22,11 @@ cdef class DeviceIteration:
     cdef readonly object core
     cdef readonly object ahead
     cdef ReentrantLock lock
+    cdef ReentrantLock restarts  # of who is in `restart`
     cdef int restarting  # calls of `restart` that have not returned
 
     def __cinit__(self, *_, **__):
-        self.lock = ReentrantLock()
+        self.lock, self.restarts = ReentrantLock(), ReentrantLock()
 
     def __init__(self, core, ahead):
         self.begin(core, ahead)
@@ -51,6 +52,7 @@ cdef class DeviceIteration:
                 self.lock.release(before)
                 if not (self.restarting and isinstance(error, Closed)):
                     raise
+                self.restarts.release(self.restarts.acquire())  # as in `Iteration`
             else:
                 self.lock.release(before)
                 return value
@@ -77,15 +79,19 @@ cdef class DeviceIteration:
 
     def restart(self, begin):
         """See `Iteration.restart`."""
-        cdef unsigned long before
+        cdef unsigned long before, turn
         self.restarting += 1
         try:
-            self.ahead.stop()
-            before = self.lock.acquire()
+            turn = self.restarts.acquire()
             try:
-                return begin()
+                self.ahead.stop()
+                before = self.lock.acquire()
+                try:
+                    return begin()
+                finally:
+                    self.lock.release(before)
             finally:
-                self.lock.release(before)
+                self.restarts.release(turn)
         finally:
             self.restarting -= 1
 
