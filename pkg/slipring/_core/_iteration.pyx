@@ -297,50 +297,41 @@ cdef class Iteration:
     cdef Task receive(self, engine):
         """Return the task that is due, with its value; None at the end. The call can be repeated until `commit`."""
         cdef Task task = self.received
-        cdef int slot
-        if task is None:
-            if self.fetcher is not None:
-                task = self.make()
-                if task is None:
-                    return None
-            else:
-                try:
-                    slot = self.due_slot(engine)
-                except Closed as error:
-                    self.closed_meanwhile(error)
-                    slot = -1
-                if slot < 0:
-                    return None
-                # No Python code runs until the lease is stored where the next call finds it.
-                self.lease = take(self.ring, SR_CONSUMER, slot)
-                task = self.received = self.tasks.remove(slot)
-        if task.kind == 0:
-            self.decode(engine, task)
-        return task
-
-    @cython.final
-    cdef int decode(self, engine, Task task) except -1:
-        """Put the received task's value into `value`, or the exception that takes its place."""
-        cdef int kind = SR_BATCH
+        cdef int slot, kind = SR_BATCH
+        if task is None and self.fetcher is not None:
+            task = self.make()
+            if task is None:
+                return None
+        if task is not None and task.kind != 0:
+            return task
         if self.fetcher is not None:
             value = self.value
         else:
             try:
+                if task is None:
+                    slot = self.due_slot(engine)
+                    if slot < 0:
+                        return None
+                    # No Python code runs until the lease is stored where the next call finds it.
+                    self.lease = take(self.ring, SR_CONSUMER, slot)
+                    task = self.received = self.tasks.remove(slot)
                 if self.lease.result.flags & WITH_STATE:
                     self.state = state_in(self.lease.payload, self.lease.limit, &self.lease.result)
                 value, kind = unpack(self.lease, self.copy), self.lease.result.kind
-            except CorruptBatch as error:
-                value, kind = error, SR_ERROR
-            else:
                 if kind == SR_ERROR:
                     value = self.rebuild(value, engine.pool.error_of(task.seq) if self.inline else None)
+            except Closed as error:
+                self.closed_meanwhile(error)
+                return None
+            except CorruptBatch as error:
+                value, kind = error, SR_ERROR
         if self.finish_batch is not None and kind == SR_BATCH:
             try:
                 value = self.finish_batch(value)
             except Exception as error:
                 value, kind = error, SR_ERROR
         self.value, task.kind = value, kind
-        return 0
+        return task
 
     @cython.final
     cdef int closed_meanwhile(self, error) except -1:
