@@ -30,12 +30,8 @@ from bench.rivals import ADAPTERS
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        "python -m bench.adapters", description="Compare adapters with their originals."
-    )
-    parser.add_argument(
-        "adapters", nargs="*", default=list(ADAPTERS), metavar="adapter", help=", ".join(ADAPTERS)
-    )
+    parser = argparse.ArgumentParser("python -m bench.adapters", description="Compare adapters with their originals.")
+    parser.add_argument("adapters", nargs="*", default=list(ADAPTERS), metavar="adapter", help=", ".join(ADAPTERS))
     parser.add_argument("--question", default="b", choices=sorted(QUESTIONS))
     parser.add_argument("--workers", type=int, default=2, metavar="N")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds (5)")
@@ -73,15 +69,11 @@ def main() -> None:
         rates = [figure([r["rate"] for r in found if "rate" in r]) for found in (theirs, ours)]
         table.add_row(adapter.label, *rates, figure(ratios), f"≥ {adapter.target:g}", met)
         for rival, found in ((adapter.ours, ours), (adapter.theirs, theirs)):
-            said = (
-                [missing[rival.key]] if rival.key in missing else [r["error"] for r in found if "error" in r]
-            )
+            said = [missing[rival.key]] if rival.key in missing else [r["error"] for r in found if "error" in r]
             notes += [f"{rival.label}: {text}" for text in dict.fromkeys(said)]
     console = Console() if sys.stdout.isatty() else Console(width=120)
     console.print(table)
-    console.print(
-        "\n".join([*notes, *(f"{name}: {value}" for name, value in about.items())]), highlight=False
-    )
+    console.print("\n".join([*notes, *(f"{name}: {value}" for name, value in about.items())]), highlight=False)
 
 
 def figure(values: list[float]) -> str:

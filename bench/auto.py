@@ -118,11 +118,7 @@ def measure(dataset: Any, size: int, step: Callable[[], None], workers: int | st
             count += 1
             if not settled and loader.tuning is not None and loader.tuning.settled:
                 settled = count
-            if (
-                workers != "auto"
-                and time.perf_counter() - begun > 2 * SECONDS
-                and count > 8 * max(1, int(workers))
-            ):
+            if workers != "auto" and time.perf_counter() - begun > 2 * SECONDS and count > 8 * max(1, int(workers)):
                 break  # slow, and has been warm for long
         taken, begun = 0, time.perf_counter()
         while time.perf_counter() - begun < SECONDS:

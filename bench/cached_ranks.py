@@ -74,8 +74,7 @@ def run(ranks: int, pictures: Pictures, data: str | None, workers: int) -> dict[
     together, counted = context.Barrier(ranks + 1), context.Barrier(ranks + 1)
     name = f"bench-{os.getpid()}-{ranks}"
     processes = [
-        context.Process(target=rank, args=(number, name, data, workers, together, counted))
-        for number in range(ranks)
+        context.Process(target=rank, args=(number, name, data, workers, together, counted)) for number in range(ranks)
     ]
     for process in processes:
         process.start()

@@ -81,9 +81,7 @@ def _measure(rival: Rival, module: Any, request: dict[str, Any]) -> dict[str, An
         timing = Timing(warm_s, request["window_s"] * question.window_scale, workers, first)
         with closing(module.batches(question, dataset, workers, **rival.options)) as batches:
             answer = measure(batches, known, timing, size, counts)
-            if (
-                question.epochs
-            ):  # of this process's parent, too: PSS counts with it what it shares with this one
+            if question.epochs:  # of this process's parent, too: PSS counts with it what it shares with this one
                 answer["memory"] = of_job(os.getppid())
         if question.crops and (decoder := module.decoder(**rival.options)):
             answer["error_mean"], answer["error_max"] = error(decoder, dataset.files, whole=rival.whole)

@@ -28,9 +28,7 @@ def collate(samples: Sequence[Any], into: Any = None) -> Any:
         spaces = into or [None] * len(first)
         return tuple(collate(column, space) for column, space in zip(zip(*samples), spaces))
     if isinstance(first, dict):
-        return {
-            key: collate([sample[key] for sample in samples], into[key] if into else None) for key in first
-        }
+        return {key: collate([sample[key] for sample in samples], into[key] if into else None) for key in first}
     if into is None:
         return np.array(samples, np.int64)
     into[:] = samples

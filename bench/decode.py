@@ -87,9 +87,7 @@ def measure(title: str, made: list[Job], rounds: int) -> None:
         except ImportError as error:
             print(f"  {name}: left out, {error}")
     exact = [ways["Pillow"](*job).astype(int) for job in made]
-    errors = {
-        name: [np.abs(way(*job) - want) for job, want in zip(made, exact)] for name, way in ways.items()
-    }
+    errors = {name: [np.abs(way(*job) - want) for job, want in zip(made, exact)] for name, way in ways.items()}
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():

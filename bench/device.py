@@ -290,17 +290,13 @@ def _copies(console: Console, options: argparse.Namespace, device: str) -> list[
         settings = [{**shared, "rival": rival} for rival in ("pinned", "slots")]
         limit, ours = (r["gb_per_s"] for r in rounds(console, f"copies of {batch}", options.rounds, settings))
         rows.append({"batch": batch, "limit": limit, "ours": ours})
-        table.add_row(
-            f"{batch * 150528 / 1e6:.0f} MB", spread(limit), spread(ours), f"{ours[0] / limit[0]:.1%}"
-        )
+        table.add_row(f"{batch * 150528 / 1e6:.0f} MB", spread(limit), spread(ours), f"{ours[0] / limit[0]:.1%}")
     console.print(table)
     return rows
 
 
 def _loops(console: Console, options: argparse.Namespace, device: str) -> list[dict[str, Any]]:
-    table = Table(
-        "step", "loader", "images/s", "× torch", "waiting for data", "CPU µs/batch", "preload thread µs"
-    )
+    table = Table("step", "loader", "images/s", "× torch", "waiting for data", "CPU µs/batch", "preload thread µs")
     rows = []
     for step in (0, *STEPS_MS):
         shared = {"what": "loop", "device": device, "step": step, "workers": options.workers}

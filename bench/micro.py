@@ -119,9 +119,7 @@ def copying(way: str, workers: int = 2, row: int = 3 * 224 * 224, rows: int = 25
     return sum(struct.unpack("d", os.read(receiver, 8))[0] for _ in range(workers))
 
 
-def _copy_for_a_second(
-    copy: Callable[..., None], source: np.ndarray, way: str, rows: int, slots: int
-) -> float:
+def _copy_for_a_second(copy: Callable[..., None], source: np.ndarray, way: str, rows: int, slots: int) -> float:
     shared = mmap.mmap(-1, slots * rows * source.shape[1])
     target = np.frombuffer(shared, np.uint8).reshape(slots, rows, source.shape[1])
     target[:] = 0

@@ -135,9 +135,7 @@ def child(rival: str, megabytes: int, workers: int, method: str) -> None:
     if hasattr(loader, "close"):
         loader.close()
     del loader
-    print(
-        json.dumps({"first": first, "taken": taken, "closed": time.perf_counter() - begun, "batches": count})
-    )
+    print(json.dumps({"first": first, "taken": taken, "closed": time.perf_counter() - begun, "batches": count}))
 
 
 def main() -> int:

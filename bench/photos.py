@@ -107,9 +107,7 @@ def _cut_large(source: Path, root: Path) -> None:
         picture.save(root / source.stem / f"{number:03}.jpg", quality=90)
 
 
-def _box(
-    draw: random.Random, of: tuple[int, int], size: tuple[int, int]
-) -> tuple[float, float, float, float]:
+def _box(draw: random.Random, of: tuple[int, int], size: tuple[int, int]) -> tuple[float, float, float, float]:
     """Draw a box of that shape."""
     scale = min(of[0] / size[0], of[1] / size[1]) * draw.uniform(0.6, 1.0)
     width, height = size[0] * scale, size[1] * scale

@@ -78,9 +78,7 @@ def spdl_pool(question: str) -> Any:
     from spdl.pipeline import SharedMemorySegmentPool, iterate_in_subprocess
 
     size = int(np.prod(IMAGES)) + 64
-    iterable = iterate_in_subprocess(
-        Source(), buffer_size=3, arena=SharedMemorySegmentPool(segment_size=size, count=6)
-    )
+    iterable = iterate_in_subprocess(Source(), buffer_size=3, arena=SharedMemorySegmentPool(segment_size=size, count=6))
     iterator = iter(iterable)
     return None, lambda: next(iterator)["images"]
 
@@ -141,9 +139,7 @@ def measure(rival: str, question: str, warm_s: float, window_s: float) -> dict[s
     except ImportError as error:
         return {"missing": str(error)}
     if put is not None:
-        producer = multiprocessing.get_context("fork").Process(
-            target=produce, args=(put, question), daemon=True
-        )
+        producer = multiprocessing.get_context("fork").Process(target=produce, args=(put, question), daemon=True)
         producer.start()
     touch(question, get())
     pid = multiprocessing.active_children()[0].pid
@@ -205,9 +201,7 @@ def main() -> None:
 
 def report(question: str, answers: dict[str, list[Any]]) -> None:
     """Print medians, spread, and how many times as fast slipring is."""
-    print(
-        f"\n{QUESTIONS[question]}: messages per second (least to most), CPU per message, slipring's multiple"
-    )
+    print(f"\n{QUESTIONS[question]}: messages per second (least to most), CPU per message, slipring's multiple")
     own = statistics.median(a["per_s"] for a in answers["slipring"] if "per_s" in a)
     for rival, given in answers.items():
         rates = sorted(a["per_s"] for a in given if "per_s" in a)
@@ -216,10 +210,7 @@ def report(question: str, answers: dict[str, list[Any]]) -> None:
             print(f"  {name:28} {given[0]['missing']}")
             continue
         median, cpu = statistics.median(rates), statistics.median(a["cpu_us"] for a in given if "per_s" in a)
-        print(
-            f"  {name:28} {median:11,.1f} ({rates[0]:,.1f} to {rates[-1]:,.1f})  "
-            f"{cpu:9,.1f} us  {own / median:6.2f}"
-        )
+        print(f"  {name:28} {median:11,.1f} ({rates[0]:,.1f} to {rates[-1]:,.1f})  {cpu:9,.1f} us  {own / median:6.2f}")
 
 
 if __name__ == "__main__":

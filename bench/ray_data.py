@@ -79,9 +79,7 @@ def by_pillow(rows: dict[str, Any]) -> dict[str, Any]:
         view = View.whole(picture.height, picture.width)
         crop.apply(view, Draws(number))
         top, left, height, width = view.box
-        part = picture.crop((left, top, left + width, top + height)).resize(
-            (SIDE, SIDE), Image.Resampling.BILINEAR
-        )
+        part = picture.crop((left, top, left + width, top + height)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
         row[...] = np.asarray(part)[:, :: -1 if view.flip else 1]
     return {"image": out, "id": rows["id"]}
 
@@ -227,9 +225,7 @@ def main() -> None:
         if asked.only in (None, question)
     }
     with tempfile.TemporaryDirectory(prefix="ray") as folder:
-        context = ray.init(
-            include_dashboard=False, log_to_driver=False, object_store_memory=STORE, _temp_dir=folder
-        )
+        context = ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=STORE, _temp_dir=folder)
         address = context.address_info["gcs_address"]
         for _ in range(asked.rounds):
             for question, answers in found.items():

@@ -46,9 +46,7 @@ AGAINST = {
 }
 
 
-def show(
-    console: Console, questions: Iterable[Question], summary: dict[str, Any], machine: dict[str, Any]
-) -> None:
+def show(console: Console, questions: Iterable[Question], summary: dict[str, Any], machine: dict[str, Any]) -> None:
     """Print everything."""
     for question in questions:
         console.print(_table(question, summary["tables"][question.key]))

@@ -216,9 +216,7 @@ def _request(plan: Plan, question: Question) -> dict[str, Any]:
         "warm_s": plan.warm_s,
         "window_s": plan.window_s,
         "limit_s": plan.limit_s + question.window_scale * plan.window_s,
-        "expected": None
-        if question.crops
-        else [digest(numbered(dataset, size, number)) for number in range(count)],
+        "expected": None if question.crops else [digest(numbered(dataset, size, number)) for number in range(count)],
     }
 
 

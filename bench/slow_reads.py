@@ -135,9 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.slow_reads", description=__doc__)
     parser.add_argument("--ms", type=float, default=50.0, help="of a sample")
     parser.add_argument("--at-once", type=int, default=16, help="threads, and coroutines")
-    parser.add_argument(
-        "--batches", type=int, default=4, help="one sample after the other; the other rows read more"
-    )
+    parser.add_argument("--batches", type=int, default=4, help="one sample after the other; the other rows read more")
     parser.add_argument("--http", action="store_true", help="slipring's datasets over HTTP")
     parser.add_argument("--rounds", type=int, default=3, help="with --http: both ways in turn, so often")
     args = parser.parse_args()

@@ -56,9 +56,7 @@ def maker(rival: str) -> Any:
     if rival == "slipring.Loader":
         from slipring import Loader
 
-        return lambda dataset, n, method: Loader(
-            dataset, BATCH, num_workers=n, workers=Workers(start_method=method)
-        )
+        return lambda dataset, n, method: Loader(dataset, BATCH, num_workers=n, workers=Workers(start_method=method))
     if rival == "torch":
         from torch.utils.data import DataLoader
     else:

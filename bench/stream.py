@@ -55,15 +55,12 @@ def arrays(form: str) -> Iterator[dict[str, np.ndarray]]:
     """Yield what lies in the blocks as arrays, without end."""
     width = FORMS[form][2]
     seen = [
-        {"x": block["x"].flatten().to_numpy().reshape(-1, width), "y": block["y"].to_numpy()}
-        for block in blocks(form)
+        {"x": block["x"].flatten().to_numpy().reshape(-1, width), "y": block["y"].to_numpy()} for block in blocks(form)
     ]
     return endless(seen)
 
 
-def pieces(
-    source: Iterator[Any], size: int, rows_of: Callable[[Any], int]
-) -> Iterator[list[tuple[Any, int, int]]]:
+def pieces(source: Iterator[Any], size: int, rows_of: Callable[[Any], int]) -> Iterator[list[tuple[Any, int, int]]]:
     """Yield for each batch of `size` rows the (block, from, to) that it is made of."""
     batch: list[tuple[Any, int, int]] = []
     missing = size
@@ -167,16 +164,12 @@ def main() -> None:
     if asked.one:
         print(json.dumps(measure(*asked.one)))
         return
-    found: dict[str, dict[str, list[dict[str, float]]]] = {
-        form: {rival: [] for rival in RIVALS} for form in FORMS
-    }
+    found: dict[str, dict[str, list[dict[str, float]]]] = {form: {rival: [] for rival in RIVALS} for form in FORMS}
     for _ in range(asked.rounds):
         for form, answers in found.items():
             for rival, answer in answers.items():
                 command = [sys.executable, "-m", "bench.stream", "--one", rival, form]
-                answer.append(
-                    json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-                )
+                answer.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     if asked.json:
         print(json.dumps(found))
         return

@@ -114,9 +114,7 @@ def verdicts(question: Question, table: list[Row], rounds: Rounds) -> list[Verdi
     ours = next((row for row in table if row.rival == roles.ours), Row(roles.ours))
     own = (roles.ours, roles.threads, *roles.roofline)
     exact = tuple(
-        row.rival
-        for row in table
-        if row.rival not in own and row.error_max is not None and row.error_max <= EXACT
+        row.rival for row in table if row.rival not in own and row.error_max is not None and row.error_max <= EXACT
     )
     measured = {
         "exact": _ratio(rounds, roles.ours, exact) if roles.ours in rounds else None,
@@ -127,9 +125,7 @@ def verdicts(question: Question, table: list[Row], rounds: Rounds) -> list[Verdi
         "cpu": ours.cpu_us,
         "plain": ours.to_plain,
         "half": next((row.to_plain for row in table if row.rival == roles.half), None),
-        "mapped": _ratio(rounds, roles.ours, (roles.mapped,))
-        if roles.mapped and roles.ours in rounds
-        else None,
+        "mapped": _ratio(rounds, roles.ours, (roles.mapped,)) if roles.mapped and roles.ours in rounds else None,
         "drop_in": next((row.to_torch for row in table if row.rival == roles.drop_in), None),
     }
     result = []

@@ -195,9 +195,7 @@ def gil() -> tuple[str, str]:
         for k in range(300_000):
             n += k
 
-    return found(
-        loader(Data(100, read), num_workers=4, workers=slipring.Workers(start_method="thread")), 0.0005
-    )
+    return found(loader(Data(100, read), num_workers=4, workers=slipring.Workers(start_method="thread")), 0.0005)
 
 
 def tiny() -> tuple[str, str]:
@@ -271,9 +269,7 @@ def rank() -> tuple[str, str]:
     context = multiprocessing.get_context("fork")
     out = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            context.Process(target=one_rank, args=(number, f"{folder}/meet", out)) for number in range(2)
-        ]
+        ranks = [context.Process(target=one_rank, args=(number, f"{folder}/meet", out)) for number in range(2)]
         for each in ranks:
             each.start()
         told = dict(out.get(timeout=60) for _ in ranks)
@@ -382,9 +378,7 @@ def main() -> int:
     """Run the scenes, print a table."""
     parser = argparse.ArgumentParser("python -m bench.verdicts", description=__doc__.splitlines()[0])
     planted = sorted({cause for cause, _, _ in SCENES})
-    parser.add_argument(
-        "--only", choices=planted, action="append", help="scenes of this cause; may be repeated"
-    )
+    parser.add_argument("--only", choices=planted, action="append", help="scenes of this cause; may be repeated")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--load", type=int, default=0, help="processes that compute meanwhile")
     parser.add_argument("--scene", choices=[scene.__name__ for _, _, scene in SCENES], help=argparse.SUPPRESS)

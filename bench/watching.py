@@ -87,9 +87,7 @@ def attach_s(pid: int) -> float:
 def command_s(pid: int) -> float:
     """The whole command."""
     began = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", "slipring", "top", str(pid), "--once"], stdout=subprocess.DEVNULL, check=True
-    )
+    subprocess.run([sys.executable, "-m", "slipring", "top", str(pid), "--once"], stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - began
 
 

@@ -40,12 +40,8 @@ def pytest_addoption(parser):
     parser.addoption(
         "--budget", type=float, metavar="S", help="skip the tests that have not begun after so many seconds"
     )
-    parser.addoption(
-        "--sample", type=int, metavar="N", help="run one in N of the tests of each file, at least one"
-    )
-    parser.addoption(
-        "--sample-seed", type=int, default=1, metavar="SEED", help="which of them --sample chooses"
-    )
+    parser.addoption("--sample", type=int, metavar="N", help="run one in N of the tests of each file, at least one")
+    parser.addoption("--sample-seed", type=int, default=1, metavar="SEED", help="which of them --sample chooses")
 
 
 def pytest_configure(config):

@@ -122,9 +122,7 @@ class Server:
         with theirs:
             command = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
             command += ["torch"] if with_torch else []
-            self.process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT
-            )
+            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT)
 
     def start(self, asked, streams):
         """Start a program; return its pid, of which this process is the parent."""

@@ -215,13 +215,9 @@ def check():
         check_tag(wheel, platforms)
         minor = int(tag.removeprefix("cp3"))
         if not platforms.endswith(platform.machine()):
-            print(
-                f"{wheel.name}: the tag is right; it was not run, because this machine is {platform.machine()}"
-            )
+            print(f"{wheel.name}: the tag is right; it was not run, because this machine is {platform.machine()}")
         elif minor not in pythons:
-            print(
-                f"{wheel.name}: the tag is right; it was not run, because there is no Python 3.{minor} here"
-            )
+            print(f"{wheel.name}: the tag is right; it was not run, because there is no Python 3.{minor} here")
         else:
             check_installed(wheel, version, minor, pythons[minor])
             seen.append(f"3.{minor}")

@@ -39,9 +39,7 @@ class Recipe(Dataset):
         width, height = image.size
         side = int(min(width, height) * draw.uniform(0.5, 1.0))
         left, top = draw.randint(0, width - side), draw.randint(0, height - side)
-        image = image.crop((left, top, left + side, top + side)).resize(
-            (SIDE, SIDE), Image.Resampling.BILINEAR
-        )
+        image = image.crop((left, top, left + side, top + side)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
         if draw.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         array = np.asarray(image, np.float32) / 255

@@ -16,9 +16,7 @@ def endless(loader: Any) -> Iterator[Any]:
 
 def torch_batches(loader: type, question: Question, dataset: Any, workers: int) -> Iterator[Any]:
     """Run `loader` with torch's own defaults, but for workers that outlive an epoch."""
-    return endless(
-        loader(dataset, batch_size=question.batch_size, num_workers=workers, persistent_workers=True)
-    )
+    return endless(loader(dataset, batch_size=question.batch_size, num_workers=workers, persistent_workers=True))
 
 
 class Tensors:

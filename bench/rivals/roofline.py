@@ -71,9 +71,7 @@ def _views(batch: Any, slot: Any) -> Any:
     return np.frombuffer(slot, batch.dtype).reshape(batch.shape)
 
 
-def _work(
-    question: Question, dataset: Dataset, worker: int, slots: list[Any], made: Any, first: Any, go: Any
-) -> None:
+def _work(question: Question, dataset: Dataset, worker: int, slots: list[Any], made: Any, first: Any, go: Any) -> None:
     batch_size = question.batch_size
     template = numbered(dataset, batch_size, 0)
     spaces = [_views(template, slot) for slot in slots]

@@ -239,11 +239,7 @@ class Loader(LoaderMethods, Generic[_Batch]):
     def _resume(self):
         """dict or None: the state within which the next pass begins; setting `epoch` to another one drops it."""
         loaded = self._loaded
-        return (
-            loaded
-            if loaded is not None and not loaded["finished"] and loaded["epoch"] == self.epoch
-            else None
-        )
+        return loaded if loaded is not None and not loaded["finished"] and loaded["epoch"] == self.epoch else None
 
     def _places(self, resume):
         """Return ({number: place} with which workers begin, whether workers that persist know it already)."""
@@ -465,7 +461,5 @@ class Loader(LoaderMethods, Generic[_Batch]):
         if (bounds := given.pop("bounds")) is not None:
             given["num_workers"] = bounds
         defaults = {name: field.default for name, field in self.options.__dataclass_fields__.items()}
-        changed = [
-            f"{name}={value!r}" for name, value in given.items() if repr(value) != repr(defaults[name])
-        ]
+        changed = [f"{name}={value!r}" for name, value in given.items() if repr(value) != repr(defaults[name])]
         return f"Loader({', '.join([type(self.dataset).__name__, *changed])})"

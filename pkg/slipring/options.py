@@ -262,9 +262,7 @@ class CommonOptions(TypedDict, total=False):
             partial(instance, kind=Workers, hint=OF_WORKERS),
         ),
     ]
-    memory: Annotated[
-        Memory, Rule(Memory(), "The shared memory that carries batches.", partial(instance, kind=Memory))
-    ]
+    memory: Annotated[Memory, Rule(Memory(), "The shared memory that carries batches.", partial(instance, kind=Memory))]
 
 
 class FlowOptions(CommonOptions, total=False):
@@ -306,9 +304,7 @@ class FlowOptions(CommonOptions, total=False):
     ]
     prefetch_factor: Annotated[int, Rule(2, "Batches in flight per worker.", _count())]
     persistent_workers: Annotated[bool, Rule(True, "Keep the workers between epochs.")]
-    in_order: Annotated[
-        bool, Rule(True, "True: deliver batches by sequence number. False: as they are completed.")
-    ]
+    in_order: Annotated[bool, Rule(True, "True: deliver batches by sequence number. False: as they are completed.")]
 
 
 _RANK = Rule(
@@ -377,9 +373,7 @@ class OneDeviceOptions(CommonOptions, total=False):
 class TorchOptions(OneDeviceOptions, total=False):
     """Options of `slipring.torch.DataLoader` besides torch's parameters."""
 
-    device: Annotated[
-        "Device | torch.device | str | int | Sequence[torch.device | str | int] | None", _DEVICE
-    ]
+    device: Annotated["Device | torch.device | str | int | Sequence[torch.device | str | int] | None", _DEVICE]
 
 
 def _moved(group, place):

@@ -250,9 +250,7 @@ class BatchSampler:
     def _checked(self, state):
         """Return (epoch, position) of a state that is one of this order."""
         if not isinstance(state, Mapping):
-            raise TypeError(
-                f"a state must be a dict, as state_dict() of a pass returns it, not {shown(state)}"
-            )
+            raise TypeError(f"a state must be a dict, as state_dict() of a pass returns it, not {shown(state)}")
         if not state.keys() >= _KEYS:
             raise ValueError(
                 f"this is no state of slipring.BatchSampler: it must have {sorted(_KEYS)}, and has "
@@ -496,9 +494,7 @@ def _cumulative(given, n):
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise TypeError(f"weights must be numbers, one per index, not {shown(given)}: {error}") from None
     if weights.shape != (n,):
-        raise ValueError(
-            f"weights must have one number per index, shape ({n},), not {weights.shape}: {shown(given)}"
-        )
+        raise ValueError(f"weights must have one number per index, shape ({n},), not {weights.shape}: {shown(given)}")
     if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
         raise ValueError(f"weights must be finite, not negative, and not all zero; they are {shown(given)}")
     bounds = np.cumsum(weights)

@@ -45,9 +45,7 @@ class StringList(Sequence[str]):
 
     __slots__ = ("_array", "_ends", "_text")
 
-    def __init__(
-        self, strings: Iterable[str] | pa.StringArray | pa.LargeStringArray | pa.ChunkedArray
-    ) -> None:
+    def __init__(self, strings: Iterable[str] | pa.StringArray | pa.LargeStringArray | pa.ChunkedArray) -> None:
         try:
             import pyarrow as pa
         except ImportError as error:

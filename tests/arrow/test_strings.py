@@ -103,9 +103,7 @@ def private_kib():
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="the kernel does not tell")
 def test_reading_all_strings_in_a_worker_costs_no_memory_per_string():
     def growth(names):
-        with Loader(
-            Names(names), 10, sampler=range(20), num_workers=1, workers=Workers(start_method="fork")
-        ) as loader:
+        with Loader(Names(names), 10, sampler=range(20), num_workers=1, workers=Workers(start_method="fork")) as loader:
             return max(batch[1].max() for batch in loader)
 
     words = [f"{i:0100d}" for i in range(200_000)]  # 30 MB as a list

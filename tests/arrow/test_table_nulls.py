@@ -38,9 +38,7 @@ def test_record_batches_have_no_nulls_and_a_mask_as_streams_do(tmp_path, what, f
         [made] = Stream([rows], 4)
         [expected] = Stream([pa.record_batch({"x": column.take(pa.array([3, 0, 2, 1]))})], 4, **chosen)
         for name in ("x", "x_mask"):
-            assert made[name].dtype == expected[name].dtype and np.array_equal(made[name], expected[name]), (
-                name
-            )
+            assert made[name].dtype == expected[name].dtype and np.array_equal(made[name], expected[name]), name
 
 
 def table(tmp_path):
@@ -66,10 +64,7 @@ def test_rows_have_the_values_and_the_masks_whoever_makes_samples_of_them(tmp_pa
     assert dataset.schema.names == [*FILLED[0]] and dataset.schema.field("age_mask").type == pa.bool_()
     assert pickle.loads(pickle.dumps(dataset)).__getitems__(order) == expected
     assert TableDataset(path, decode=dict, **OPTIONS).__getitems__(order) == expected
-    assert (
-        TableDataset(path, decode_batch=lambda rows: rows.to_pylist(), **OPTIONS).__getitems__(order)
-        == expected
-    )
+    assert TableDataset(path, decode_batch=lambda rows: rows.to_pylist(), **OPTIONS).__getitems__(order) == expected
     assert TableDataset(path, returns="record_batch", **OPTIONS).take([]).schema == dataset.schema
 
 
@@ -95,9 +90,7 @@ def test_record_batches_in_slots_have_filled_columns_that_become_arrays(tmp_path
 
 
 @pytest.mark.parametrize(("column", "value", "text"), UNFIT, ids=[text for _, _, text in UNFIT])
-def test_a_value_that_the_type_does_not_have_is_refused_when_the_dataset_is_made(
-    tmp_path, column, value, text
-):
+def test_a_value_that_the_type_does_not_have_is_refused_when_the_dataset_is_made(tmp_path, column, value, text):
     path = write(tmp_path / "t", {"x": column})
     with pytest.raises(ValueError, match="fill_null has ") as caught:
         TableDataset(path, fill_null={"x": value})
@@ -105,9 +98,7 @@ def test_a_value_that_the_type_does_not_have_is_refused_when_the_dataset_is_made
 
 
 def test_columns_that_cannot_be_filled_and_names_that_are_taken_are_refused(tmp_path):
-    path = write(
-        tmp_path / "t", {"x": [1, None], "x_mask": [1, 2], "v": pa.array(["a", None], pa.string_view())}
-    )
+    path = write(tmp_path / "t", {"x": [1, None], "x_mask": [1, 2], "v": pa.array(["a", None], pa.string_view())})
     for options, text in (
         ({"fill_null": {"z": 0}}, "fill_null has column 'z', but .* has 'x', 'x_mask', 'v'"),
         ({"null_mask": ["z"]}, "null_mask has column 'z', but .* has 'x', 'x_mask', 'v'"),

@@ -62,9 +62,7 @@ def test_rows_are_those_of_the_table(path):
     rows = table().to_pylist()
     dataset = TableDataset(path)
     assert len(dataset) == N
-    assert [dataset[i] for i in (0, 9, 10, 102, -1, -N, np.int64(3))] == [
-        rows[i] for i in (0, 9, 10, 102, -1, -N, 3)
-    ]
+    assert [dataset[i] for i in (0, 9, 10, 102, -1, -N, np.int64(3))] == [rows[i] for i in (0, 9, 10, 102, -1, -N, 3)]
     wanted = [50, 3, 102, 3, -2, 51, 52]  # over several groups, one row twice
     assert dataset.__getitems__(wanted) == [rows[i] for i in wanted]
     assert dataset.take(wanted).to_pylist() == [rows[i] for i in wanted]
@@ -290,9 +288,7 @@ def test_record_batches_lie_in_their_slots(path, chunk_size):
     dataset = TableDataset(path, returns="record_batch")
     assert isinstance(dataset.__getitems__([1]), Rows)
     rows = table().to_pylist()
-    with Loader(
-        dataset, 8, collate_fn=collate, num_workers=2, workers=Workers(chunk_size=chunk_size)
-    ) as loader:
+    with Loader(dataset, 8, collate_fn=collate, num_workers=2, workers=Workers(chunk_size=chunk_size)) as loader:
         n = 0
         allocated = pa.total_allocated_bytes()
         for batch in loader:

@@ -98,9 +98,7 @@ def test_one_cache_serves_two_loaders_of_one_dataset(tmp_path):
 def test_two_datasets_that_nothing_tells_apart_do_not_share_a_cache(tmp_path):
     cache = slipring.Cache("8MiB")
     slipring.cached(Made(tmp_path / "a"), cache)
-    with pytest.raises(
-        CacheMismatch, match=r"holds 40 samples of .*Made; this is .* by the same fingerprint="
-    ):
+    with pytest.raises(CacheMismatch, match=r"holds 40 samples of .*Made; this is .* by the same fingerprint="):
         slipring.cached(Made(tmp_path / "b"), cache)
     cache.close()
 
@@ -116,9 +114,7 @@ def test_a_fingerprint_says_that_two_are_the_same(tmp_path):
         slipring.cached(Made(tmp_path / "c", 41), cache, fingerprint="v1")
 
 
-@pytest.mark.parametrize(
-    "fingerprint", [np.arange(2000), 1 << 31, b"bytes"], ids=["array", "number", "bytes"]
-)
+@pytest.mark.parametrize("fingerprint", [np.arange(2000), 1 << 31, b"bytes"], ids=["array", "number", "bytes"])
 def test_a_fingerprint_is_a_text(tmp_path, fingerprint):
     with pytest.raises(TypeError, match=r"fingerprint must be a str, not .*digest of its bytes"):
         slipring.cached(Made(tmp_path / "a"), slipring.Cache(1 << 20), fingerprint=fingerprint)
@@ -176,9 +172,7 @@ def test_a_full_cache_goes_on_and_says_so_once(tmp_path, caplog):
     data = Made(tmp_path / "made")
     kept = slipring.cached(data, 4096)
     with caplog.at_level(logging.WARNING, "slipring"):
-        assert epochs(kept, 2, num_workers=0) == epochs(
-            slipring.cached(Made(tmp_path / "x"), "8MiB"), 2, num_workers=0
-        )
+        assert epochs(kept, 2, num_workers=0) == epochs(slipring.cached(Made(tmp_path / "x"), "8MiB"), 2, num_workers=0)
     assert len([r for r in caplog.records if "keeps no more" in r.getMessage()]) == 1
     entries = len(kept.cache)
     assert 5 < entries < 20 and data.made == 80 - entries

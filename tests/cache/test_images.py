@@ -53,9 +53,7 @@ def root(tmp_path_factory):
 
 def epochs(data, n=2, **options):
     with slipring.Loader(data, 7, shuffle=True, seed=5, **grouped(**{"num_workers": 1, **options})) as loader:
-        return [
-            (np.asarray(batch).tobytes(), targets.tolist()) for _ in range(n) for batch, targets in loader
-        ]
+        return [(np.asarray(batch).tobytes(), targets.tolist()) for _ in range(n) for batch, targets in loader]
 
 
 FORMS = [
@@ -304,9 +302,7 @@ def test_one_cache_serves_loaders_with_other_crops(root):
     assert cache.stats().misses == N and cache.stats().hits == N
 
 
-@pytest.mark.parametrize(
-    "other", [{"side": 24}, {"what": "encoded"}, {"exif": True}, {"truncated": "fill"}], ids=str
-)
+@pytest.mark.parametrize("other", [{"side": 24}, {"what": "encoded"}, {"exif": True}, {"truncated": "fill"}], ids=str)
 def test_pictures_of_another_form_are_refused(root, other):
     cache = slipring.Cache("64MiB")
     images.Folder(root, CROP, cache=cache)
@@ -426,9 +422,7 @@ def test_a_side_that_is_none_is_refused(root, side):
         images.Folder(root, side=side)
 
 
-@pytest.mark.parametrize(
-    "options", [{"what": "files"}, {"cache": "much"}, {"cache": -1}, {"cache": 1.5}], ids=str
-)
+@pytest.mark.parametrize("options", [{"what": "files"}, {"cache": "much"}, {"cache": -1}, {"cache": 1.5}], ids=str)
 def test_nonsense_is_refused_by_name(root, options):
     with pytest.raises((TypeError, ValueError), match=f"{next(iter(options))} must be"):
         images.Folder(root, **options)

@@ -162,9 +162,7 @@ def test_without_rich_the_table_is_plain(bench, tmp_path):
     ],
 )
 def test_what_a_dataset_takes_is_in_its_row(bench, dataset, options, name, each_s):
-    told = bench(
-        f"sets:{dataset}", *options, "--workers", "1,", "--start-method", "fork", "--batch-size", "8"
-    )
+    told = bench(f"sets:{dataset}", *options, "--workers", "1,", "--start-method", "fork", "--batch-size", "8")
     assert len(told["rows"]) == 2
     for row in told["rows"]:
         assert row["error"] is None and row["batches"] == 5 and row[name] >= 5 * each_s
@@ -249,9 +247,7 @@ def test_errors_are_one_line_that_names_what_is_wrong(bench, arguments, code, sa
 
 def test_a_module_that_fails_to_be_imported_is_named(bench, tmp_path):
     (tmp_path / "bad.py").write_text("import nosuchlibrary")
-    assert "importing bad raised ModuleNotFoundError: No module named 'nosuchlibrary'" in bench(
-        "bad:x", code=1
-    )
+    assert "importing bad raised ModuleNotFoundError: No module named 'nosuchlibrary'" in bench("bad:x", code=1)
 
 
 def test_a_file_with_the_name_of_another_module_is_refused(bench, tmp_path):

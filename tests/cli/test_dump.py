@@ -75,9 +75,7 @@ def test_of_workers_that_hang_as_they_begin_it_is_told_who_waits_and_how_long(ca
         gate.open(2)
         assert program.line()["done"]
     consumer, *workers = segment["participants"]
-    assert (
-        consumer["what"] == "waiting for workers" and "waits for its workers to begin" in consumer["sentence"]
-    )
+    assert consumer["what"] == "waiting for workers" and "waits for its workers to begin" in consumer["sentence"]
     assert [each["what"] for each in workers] == ["not begun", "not begun"]
     assert all(each["since_s"] > 0 for each in segment["participants"])
     assert consumer["since_s"] == max(each["since_s"] for each in workers)
@@ -211,9 +209,7 @@ def test_how_long_something_had_lasted_at_the_end_is_told_as_the_least():
 def test_times_of_a_file_are_told_by_its_newest_stamp(capsys, crashed):
     record, pid = crashed
     segment = dumped(capsys, record)
-    stamps = [
-        batch[name] for batch in segment["batches"] for name in ("dispatched_at", "published_at", "taken_at")
-    ]
+    stamps = [batch[name] for batch in segment["batches"] for name in ("dispatched_at", "published_at", "taken_at")]
     assert max(stamps) <= segment["at_ns"]
     (it,) = (each for each in segment["participants"] if each["pid"] == pid)
     assert it["what"] == "reading"
@@ -247,9 +243,7 @@ def test_files_that_are_none_are_refused_in_one_line(capsys, tmp_path, crashed):
     path = tmp_path / "file"
     for text in (b"", b"SLIPRING", whole[:4000], whole[:5000], whole[: len(whole) - 1], os.urandom(100_000)):
         path.write_bytes(text)
-        assert "is no slipring segment or record file, or it is damaged or cut short" in fails(
-            capsys, "dump", path
-        )
+        assert "is no slipring segment or record file, or it is damaged or cut short" in fails(capsys, "dump", path)
     path.write_bytes(whole[:8] + (999).to_bytes(4, "little") + whole[12:])
     assert "it speaks version 999 of slipring's protocol" in fails(capsys, "dump", path)
     os.unlink(path)

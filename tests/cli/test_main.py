@@ -133,9 +133,7 @@ def test_ctrl_c_ends_a_command_quietly_with_130(tmp_path, workers):
     assert (process.returncode, out, err) == (130, "", "")
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ("ps",), ("top", "PID", "--once"), ("top", "PID"), ("dump", "PID")]
-)
+@pytest.mark.parametrize("arguments", [(), ("ps",), ("top", "PID", "--once"), ("top", "PID"), ("dump", "PID")])
 def test_a_broken_pipe_is_quiet(arguments):
     with watched("held", num_workers=1) if arguments else contextlib.nullcontext() as program:
         said = [str(program.pid) if word == "PID" else word for word in arguments]

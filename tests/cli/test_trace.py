@@ -86,15 +86,11 @@ def check(events):
         at = {kind: ts for kind, ts, *_ in ends}
         assert at["s"] <= at.get("t", at["f"]) + 0.001 and at.get("t", at["s"]) <= at["f"] + 0.001
         for _, ts, *track in ends:  # an arrow hangs on a slice
-            assert any(begin - 0.0015 <= ts <= begin + dur + 0.0015 for begin, dur in tracks[tuple(track)]), (
-                ends
-            )
+            assert any(begin - 0.0015 <= ts <= begin + dur + 0.0015 for begin, dur in tracks[tuple(track)]), ends
 
 
 def names(events):
-    return {
-        event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"
-    }
+    return {event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
 
 
 def slices(events, begins):
@@ -353,9 +349,7 @@ def test_a_line_stands_for_the_standard_output(tmp_path):
         command = [*TRACE, str(program.pid), "--seconds", "0.05", "-o", "-"]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'pkg'}:{ROOT}"}
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
-        both = subprocess.run(
-            [*command, "--json"], capture_output=True, text=True, cwd=tmp_path, env=environment
-        )
+        both = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0 and re.search(r"^-: \d+ batch.*events", done.stderr, re.M)
     check(json.loads(done.stdout)["traceEvents"])
     assert os.listdir(tmp_path) == []

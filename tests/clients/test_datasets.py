@@ -42,9 +42,7 @@ def check(batches, table, kind, order=None):
 def test_numpy_batches_come_by_one_read_each(table, workers, monkeypatch):
     reads = []
     theirs = datasets.Dataset.__getitems__
-    monkeypatch.setattr(
-        datasets.Dataset, "__getitems__", lambda d, keys: (reads.append(len(keys)), theirs(d, keys))[1]
-    )
+    monkeypatch.setattr(datasets.Dataset, "__getitems__", lambda d, keys: (reads.append(len(keys)), theirs(d, keys))[1])
     with slipring.Loader(table.with_format("numpy"), 8, num_workers=workers) as loader:
         check(loader, table, np.ndarray, list(range(N)))
         assert loader.stats().pickled_leaves == 0

@@ -21,9 +21,7 @@ RANKS, EPOCHS, N = 2, 3, 24
 def rank(number, folder):
     """What one rank does; ends with an error where something is not as it should be."""
     torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=number, world_size=RANKS
-    )
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=number, world_size=RANKS)
     model = torch.nn.parallel.DistributedDataParallel(Line())
     for persistent in (False, True):
         everyones = [None] * RANKS

@@ -45,9 +45,7 @@ class Arrays(Rows):
 
 
 def test_samples_of_jax_arrays_become_numpy_arrays():
-    with slipring.Loader(
-        Arrays(8), batch_size=4, num_workers=2, workers=Workers(start_method="thread")
-    ) as batches:
+    with slipring.Loader(Arrays(8), batch_size=4, num_workers=2, workers=Workers(start_method="thread")) as batches:
         for k, batch in enumerate(batches):
             numbers = np.arange(4 * k, 4 * k + 4)
             assert type(batch["x"]) is np.ndarray and batch["x"].dtype == jnp.bfloat16

@@ -40,9 +40,7 @@ class Producer:
 def actors(cluster):
     """Two named actors with twenty numbers each."""
     made = [
-        ray.remote(Producer)
-        .options(name=f"producer {k}", num_cpus=0)
-        .remote(list(range(20 * k, 20 * k + 20)))
+        ray.remote(Producer).options(name=f"producer {k}", num_cpus=0).remote(list(range(20 * k, 20 * k + 20)))
         for k in range(2)
     ]
     ray.get([actor.__ray_ready__.remote() for actor in made])
@@ -112,9 +110,7 @@ class Failing(Producer):
 
 def test_an_actors_exception_is_raised_in_the_consumer(cluster):
     actor = ray.remote(Failing).options(num_cpus=0).remote(list(range(20)))
-    with slipring.Loader(
-        FromActors([actor]), None, num_workers=1, workers=Workers(start_method="thread")
-    ) as loader:
+    with slipring.Loader(FromActors([actor]), None, num_workers=1, workers=Workers(start_method="thread")) as loader:
         iterator = iter(loader)
         assert [len(next(iterator)["number"]) for _ in range(2)] == [5, 5]
         # Ray's class for it is made on the fly, and cannot be made again on this side: the text is kept.

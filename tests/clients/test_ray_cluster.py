@@ -101,14 +101,10 @@ def test_two_workers_of_ray_train_share_each_epoch(tmp_path):
 
         import slipring.ray
 
-        with slipring.ray.Loader(
-            ray.train.get_dataset_shard("train"), 16, device="cpu", timeout=180
-        ) as loader:
+        with slipring.ray.Loader(ray.train.get_dataset_shard("train"), 16, device="cpu", timeout=180) as loader:
             for epoch in range(2):
                 ids = [i for batch in loader for i in batch["id"].tolist()]
-                with open(
-                    f"{config['folder']}/{ray.train.get_context().get_world_rank()}-{epoch}", "w"
-                ) as file:
+                with open(f"{config['folder']}/{ray.train.get_context().get_world_rank()}-{epoch}", "w") as file:
                     file.write(" ".join(map(str, ids)))
 
     with cluster_of_one():
@@ -148,9 +144,7 @@ def test_a_loader_on_another_node_than_the_drivers_reads_there(nodes):
 
             with slipring.ray.Loader(part, 16, timeout=120) as loader:
                 ids = [i for batch in loader for i in batch["id"].tolist()]
-                ledger = ledger_of(loader).__ray_call__.remote(
-                    lambda _: ray.get_runtime_context().get_node_id()
-                )
+                ledger = ledger_of(loader).__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
                 return ids, ray.get(ledger), ray.get_runtime_context().get_node_id()
 
     _, second = nodes

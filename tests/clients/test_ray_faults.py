@@ -63,9 +63,7 @@ def test_nulls_where_tensors_are_expected_are_refused():
     from ray.data.extensions import ArrowTensorArray
 
     whole = ArrowTensorArray.from_numpy(np.arange(12.0).reshape(3, 2, 2))
-    holes = pa.ExtensionArray.from_storage(
-        whole.type, pa.array([[0.0] * 4, None, [1.0] * 4], whole.type.storage_type)
-    )
+    holes = pa.ExtensionArray.from_storage(whole.type, pa.array([[0.0] * 4, None, [1.0] * 4], whole.type.storage_type))
     blocks = [pa.table({"x": whole}), pa.table({"x": holes}), pa.table({"x": whole})]
     with slipring.ray.Loader(in_order(blocks), 3, timeout=WAIT) as loader:
         found, (error,) = read(loader)
@@ -101,9 +99,7 @@ def test_tensors_of_several_shapes_are_refused_by_name():
         made[:] = [np.zeros((1 + i % 2, 3)) for i in rows["id"].tolist()]
         return {"x": made}
 
-    with slipring.ray.Loader(
-        data.range(6, override_num_blocks=1).map_batches(ragged), 4, timeout=WAIT
-    ) as loader:
+    with slipring.ray.Loader(data.range(6, override_num_blocks=1).map_batches(ragged), 4, timeout=WAIT) as loader:
         _, (error, *_) = read(loader)
     assert error.column == "x" and "(1, 3)" in str(error) and "(2, 3)" in str(error)
 
@@ -226,9 +222,7 @@ def jpeg(number, size=(40, 60)):
 def pictures(rows, bad=()):
     files = [b"no picture" if i in bad else jpeg(i) for i in range(rows)]
     return [
-        pa.table(
-            {"image": pa.array(files[at : at + 7], pa.binary()), "label": np.arange(at, min(rows, at + 7))}
-        )
+        pa.table({"image": pa.array(files[at : at + 7], pa.binary()), "label": np.arange(at, min(rows, at + 7))})
         for at in range(0, rows, 7)
     ]
 

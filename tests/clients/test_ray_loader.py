@@ -53,9 +53,7 @@ def once(found, rows=500):
 @pytest.mark.parametrize("kind", ["dataset", "iterator", "split"])
 def test_batches_are_exact_and_hold_each_row_once_in_every_epoch(kind):
     made = table()
-    given = {"dataset": lambda: made, "iterator": made.iterator, "split": lambda: made.streaming_split(1)[0]}[
-        kind
-    ]()
+    given = {"dataset": lambda: made, "iterator": made.iterator, "split": lambda: made.streaming_split(1)[0]}[kind]()
     with slipring.ray.Loader(given, 64, timeout=WAIT) as loader:
         for _ in range(2):
             found = ids_of(loader)

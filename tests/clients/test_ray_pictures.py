@@ -42,11 +42,7 @@ def loader_of(pictures, seed=3, **options):
 
 def crops(batches):
     """The bytes of each row's crop by its id."""
-    return {
-        number: crop.tobytes()
-        for batch in batches
-        for number, crop in zip(batch["id"].tolist(), batch["image"])
-    }
+    return {number: crop.tobytes() for batch in batches for number, crop in zip(batch["id"].tolist(), batch["image"])}
 
 
 def differ(some, others):
@@ -60,9 +56,7 @@ def test_crops_differ_by_row_worker_epoch_and_seed_and_are_the_same_with_the_sam
     # With two workers the rows of the same place in each one's part are among them.
     assert len(first) == ROWS == len(set(first.values()))
     assert differ(first, second)
-    with loader_of(
-        pictures, num_workers=workers, prefetch_blocks=3, memory=slipring.Memory(slots=8)
-    ) as loader:
+    with loader_of(pictures, num_workers=workers, prefetch_blocks=3, memory=slipring.Memory(slots=8)) as loader:
         assert crops(loader) == first and crops(loader) == second
     with loader_of(pictures, seed=4, num_workers=workers) as loader:
         assert differ(first, crops(loader))

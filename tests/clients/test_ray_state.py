@@ -43,9 +43,7 @@ def ids(batches):
     return [np.asarray(batch["id"]).tolist() for batch in batches]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"num_workers": 2}, {"local_shuffle": 50}], ids=["", "two", "shuffled"]
-)
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"local_shuffle": 50}], ids=["", "two", "shuffled"])
 def test_who_resumes_gets_the_same_batches_as_without_the_interruption(options):
     with slipring.ray.Loader(numbers(), 16, seed=3, timeout=WAIT, **grouped(**options)) as loader:
         batches = iter(loader)
@@ -282,9 +280,7 @@ def test_a_slow_pipeline_is_the_cause_of_a_loop_that_waits():
         assert len(ids(loader)) == 48
         report = loader.report()
     assert (report.verdict.cause, report.verdict.data_bound) == ("ray", True)
-    assert (
-        "wait for blocks of Ray Data" in report.verdict.sentence and "Ray pipeline" in report.verdict.advice
-    )
+    assert "wait for blocks of Ray Data" in report.verdict.sentence and "Ray pipeline" in report.verdict.advice
     assert report.dict()["verdict"]["cause"] == "ray" and "Ray pipeline" in str(report)
 
 

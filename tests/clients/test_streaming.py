@@ -17,9 +17,7 @@ class Ours(streaming.StreamingDataLoader, slipring.torch.DataLoader):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("shards") / "data")
-    with streaming.MDSWriter(
-        out=path, columns={"i": "int", "x": "ndarray:float32:4"}, size_limit=1 << 12
-    ) as out:
+    with streaming.MDSWriter(out=path, columns={"i": "int", "x": "ndarray:float32:4"}, size_limit=1 << 12) as out:
         for i in range(200):
             out.write({"i": i, "x": np.full(4, i, np.float32)})
     return path

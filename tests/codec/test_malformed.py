@@ -268,10 +268,7 @@ def test_dtypes_are_written_so_that_they_read_back():
     for dtype in (np.dtype("M8[25s]"), np.dtype("i4,f8"), np.dtype([("a", ">f4", (2, 3))]), np.dtype("V7")):
         written = pytree.write_dtype(dtype)
         assert pytree.read_dtype(written) == dtype and ast.literal_eval(written)
-    assert (
-        pytree.write_dtype(np.dtype({"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": [0, 2]}))
-        is None
-    )
+    assert pytree.write_dtype(np.dtype({"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": [0, 2]})) is None
 
 
 # ---- in a slot

@@ -78,11 +78,7 @@ def test_arrays_that_lie_in_the_slot_arrive_as_one_object(trip):
         return [made, made, made[:4]]
 
     first, second, part = trip(make)
-    assert (
-        first is second
-        and first.tolist() == np.full((8, 8), 3.0).tolist()
-        and part.tolist() == first[:4].tolist()
-    )
+    assert first is second and first.tolist() == np.full((8, 8), 3.0).tolist() and part.tolist() == first[:4].tolist()
 
 
 def test_an_object_that_occurs_twice_is_pickled_once(trip):

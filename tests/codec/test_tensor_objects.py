@@ -156,9 +156,7 @@ def test_sparse_tensors_have_their_parts_in_the_slot(trip, make):
     sent = make()
     waiting = len(torch._utils._sparse_tensors_to_validate)
     got = trip(sent)
-    assert (
-        got.layout is sent.layout and got.dtype is sent.dtype and torch.equal(got.to_dense(), sent.to_dense())
-    )
+    assert got.layout is sent.layout and got.dtype is sent.dtype and torch.equal(got.to_dense(), sent.to_dense())
     if sent.layout is torch.sparse_coo:
         assert got.is_coalesced() == sent.is_coalesced()
         assert got._values().data_ptr() % 64 == 0
@@ -195,9 +193,7 @@ def tensors_in(value):
         return [value]
     value = vars(value) if isinstance(value, Holder) else value
     value = value.values() if hasattr(value, "values") else value
-    return (
-        [t for item in value for t in tensors_in(item)] if isinstance(value, collections.abc.Iterable) else []
-    )
+    return [t for item in value for t in tensors_in(item)] if isinstance(value, collections.abc.Iterable) else []
 
 
 @pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)

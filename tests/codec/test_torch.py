@@ -140,9 +140,7 @@ def test_a_tensor_over_an_array_in_the_slot_is_not_copied(trip):
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 0)], ids=str)
 def test_collated_tensors_are_torchs_own_result_made_in_the_slot(trip, dtype, shape):
     samples = [filled(dtype, shape) for _ in range(3)]
-    wanted = torch.stack(
-        [s.view(torch.uint8) if s.dim() else s.reshape(1).view(torch.uint8) for s in samples]
-    )
+    wanted = torch.stack([s.view(torch.uint8) if s.dim() else s.reshape(1).view(torch.uint8) for s in samples])
     got = trip(lambda: default_collate(samples))
     assert got.dtype is dtype and got.shape == (3, *shape)
     assert bytes(got.flatten().view(torch.uint8).numpy()) == bytes(wanted.flatten().numpy())
@@ -157,9 +155,7 @@ def test_tensors_of_two_dtypes_are_promoted_as_torch_does(trip):
 
 
 def test_subclasses_and_gradients_are_collated(trip):
-    got = trip(
-        lambda: default_collate([torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.zeros(2))])
-    )
+    got = trip(lambda: default_collate([torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.zeros(2))]))
     assert got.tolist() == [[1, 1], [0, 0]]
     got = trip(lambda: default_collate([torch.ones(2, requires_grad=True)] * 2))
     assert got.tolist() == [[1, 1], [1, 1]]
@@ -170,9 +166,7 @@ def test_tensors_that_differ_are_named_by_index(trip):
     with fill:
         with pytest.raises(ValueError, match=r"index 40 has shape \(2,\), index 42 has shape \(3,\)"):
             default_collate([torch.ones(2), torch.ones(2), torch.ones(3)])
-        with pytest.raises(
-            ValueError, match=r"at \['x'\]: index 40 has type Tensor, index 41 has type ndarray"
-        ):
+        with pytest.raises(ValueError, match=r"at \['x'\]: index 40 has type Tensor, index 41 has type ndarray"):
             default_collate([{"x": torch.ones(2)}, {"x": np.ones(2)}])
         fill.abort()
 

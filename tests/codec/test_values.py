@@ -175,9 +175,7 @@ def test_lists_that_are_not_all_such_numbers_keep_each_elements_type(trip, sent)
     assert got == sent and [type(v) for v in got] == [type(v) for v in sent]
 
 
-@pytest.mark.parametrize(
-    "sent", [["a", b"b"], ["a", 1], [b"a", None], ["a", TextSubclass("b")], ("a", "b")], ids=repr
-)
+@pytest.mark.parametrize("sent", [["a", b"b"], ["a", 1], [b"a", None], ["a", TextSubclass("b")], ("a", "b")], ids=repr)
 def test_lists_that_are_not_all_text_keep_each_elements_type(trip, sent):
     got = trip(sent)
     assert got == sent and [type(v) for v in got] == [type(v) for v in sent]
@@ -201,9 +199,7 @@ def test_containers_keep_type_and_order(trip, sent):
     assert repr(got) == repr(sent)
 
 
-@pytest.mark.parametrize(
-    "sent", [Point(1, 2), Typed("a"), Plain(1), Frozen(1), Slotted(1), FrozenSlotted(1)], ids=repr
-)
+@pytest.mark.parametrize("sent", [Point(1, 2), Typed("a"), Plain(1), Frozen(1), Slotted(1), FrozenSlotted(1)], ids=repr)
 def test_namedtuples_and_dataclasses_are_not_pickled(trip, sent):
     assert trip.pickled([sent, {"again": sent}]) == 0
 

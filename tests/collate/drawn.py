@@ -24,9 +24,7 @@ def array(rng):
     shape = tuple(rng.randrange(4) for _ in range(rng.randrange(4)))
     dtype = np.dtype(rng.choice(DTYPES))
     count = int(np.prod(shape))
-    data = bytes(
-        rng.choices(range(2), k=count * dtype.itemsize) if dtype.kind != "U" else count * dtype.itemsize
-    )
+    data = bytes(rng.choices(range(2), k=count * dtype.itemsize) if dtype.kind != "U" else count * dtype.itemsize)
     made = np.frombuffer(bytearray(data), dtype).reshape(shape)
     turn = rng.randrange(3)
     made = made.T if turn == 0 else made[::-1] if turn == 1 and made.ndim else made

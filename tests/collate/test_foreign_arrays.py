@@ -52,9 +52,7 @@ def test_a_loader_gives_numpy_arrays_without_a_pickle(workers, options):
         for number, batch in enumerate(loader):
             k = np.arange(4 * number, 4 * number + 4)
             assert type(batch["x"]) is type(batch["n"]) is np.ndarray
-            assert batch["x"].dtype == np.float32 and np.array_equal(
-                batch["x"], np.full((3, 2, 4), k).T.swapaxes(1, 2)
-            )
+            assert batch["x"].dtype == np.float32 and np.array_equal(batch["x"], np.full((3, 2, 4), k).T.swapaxes(1, 2))
             assert np.array_equal(batch["n"], k) and np.array_equal(batch["k"], k)
         assert loader.stats().pickled_leaves == 0
 

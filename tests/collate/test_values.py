@@ -46,11 +46,7 @@ def same(got, wanted):
     if isinstance(wanted, np.ndarray):
         return type(got) is np.ndarray and got.dtype == wanted.dtype and got.tolist() == wanted.tolist()
     if isinstance(wanted, dict):
-        return (
-            type(got) is type(wanted)
-            and list(got) == list(wanted)
-            and all(same(got[k], wanted[k]) for k in got)
-        )
+        return type(got) is type(wanted) and list(got) == list(wanted) and all(same(got[k], wanted[k]) for k in got)
     if isinstance(wanted, (list, tuple)):
         return type(got) is type(wanted) and len(got) == len(wanted) and all(map(same, got, wanted))
     return type(got) is type(wanted) and got == wanted
@@ -115,10 +111,7 @@ def test_arrays_are_stacked_as_numpy_does(collate, dtype, shape, n):
     if dtype.kind == "U":
         samples = [np.full(shape, f"s{i}", dtype) for i in range(n)]
     else:
-        samples = [
-            np.frombuffer(rng.bytes(size), np.uint8).view("?" if dtype.kind == "b" else dtype)
-            for _ in range(n)
-        ]
+        samples = [np.frombuffer(rng.bytes(size), np.uint8).view("?" if dtype.kind == "b" else dtype) for _ in range(n)]
         samples = [(s.view(np.uint8) % 2).view("?") if dtype.kind == "b" else s for s in samples]
         samples = [s.reshape(shape) for s in samples]
     wanted, got = np.stack(samples), collate(samples)
@@ -188,9 +181,7 @@ def test_typed_namedtuples_are_put_together(collate):
 
 def test_other_mappings_keep_their_type_where_they_can():
     got = default_collate([collections.defaultdict(list, a=1), collections.defaultdict(list, a=2)])
-    assert (
-        type(got) is collections.defaultdict and got.default_factory is list and got["a"].tolist() == [1, 2]
-    )
+    assert type(got) is collections.defaultdict and got.default_factory is list and got["a"].tolist() == [1, 2]
     got = default_collate([types.MappingProxyType({"a": 1})] * 2)
     assert type(got) is types.MappingProxyType and got["a"].tolist() == [1, 1]
     got = default_collate([collections.ChainMap({"a": 1}, {"b": 2})] * 2)

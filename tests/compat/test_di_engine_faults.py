@@ -63,9 +63,7 @@ def test_an_exception_of_the_source_is_raised_in_its_turn():
 
 def test_an_exception_of_collate_fn_is_raised_wherever_it_runs():
     for ready in (False, True):
-        loader = AsyncDataLoader(
-            Source(ready=ready), 4, "cpu", collate_fn=lambda samples: 1 / 0, num_workers=2
-        )
+        loader = AsyncDataLoader(Source(ready=ready), 4, "cpu", collate_fn=lambda samples: 1 / 0, num_workers=2)
         with pytest.raises(ZeroDivisionError):
             next(loader)
         loader.close()

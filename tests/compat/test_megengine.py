@@ -132,9 +132,7 @@ def test_transform_and_collator_are_applied(num_workers):
     sums = [batch for batch in DataLoader(Images(), sampler, Doubling(), Summing(), num_workers)]
     assert [(batch["sum"][0], batch["n"]) for batch in sums] == [(20, 5), (70, 5)]
     for parallel in (False, True):
-        stream = DataLoader(
-            Numbers(), StreamSampler(4), Doubling(), None, num_workers, parallel_stream=parallel
-        )
+        stream = DataLoader(Numbers(), StreamSampler(4), Doubling(), None, num_workers, parallel_stream=parallel)
         assert sorted(np.concatenate(list(stream)).tolist()) == [0, 2, 4, 6, 8, 10, 12]
 
 
@@ -381,9 +379,7 @@ def test_times_are_printed_every_so_many_batches(monkeypatch, capfd):
 def test_too_many_workers_for_the_container_are_warned_of(monkeypatch, caplog):
     """Keep: memory warning when (workers + 1) × RSS exceeds the container's limit."""
     resident = 1 << 20  # at least
-    monkeypatch.setattr(
-        growth, "memory_available", lambda root: (0, 3 * resident, "a container", "memory.max")
-    )
+    monkeypatch.setattr(growth, "memory_available", lambda root: (0, 3 * resident, "a container", "memory.max"))
     DataLoader(Images(), num_workers=0)
     assert not caplog.records
     DataLoader(Images(), num_workers=3)

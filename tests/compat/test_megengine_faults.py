@@ -127,9 +127,7 @@ def test_a_finite_stream_ends_and_falsy_samples_and_the_tail_are_kept(num_worker
     if preload:
         pytest.importorskip("torch")
     values = [0, 0.0, 0, 0.0, 0]
-    loader = DataLoader(
-        Numbers(values, act=bool), StreamSampler(2), None, Listing(), num_workers, 0, preload, parallel
-    )
+    loader = DataLoader(Numbers(values, act=bool), StreamSampler(2), None, Listing(), num_workers, 0, preload, parallel)
     got = flat(list(loader))
     assert got == values * (num_workers if num_workers and parallel else 1)
 

@@ -94,9 +94,7 @@ def test_bad_arguments_of_samplers_are_refused(arguments, said):
 
 
 @pytest.mark.parametrize("kind", [SequentialSampler, RandomSampler])
-@pytest.mark.parametrize(
-    "indices", [5, {1, 2}, np.arange(3), iter([1])], ids=["number", "set", "array", "iterator"]
-)
+@pytest.mark.parametrize("indices", [5, {1, 2}, np.arange(3), iter([1])], ids=["number", "set", "array", "iterator"])
 def test_indices_that_are_no_sequence_are_refused(kind, indices):
     with pytest.raises(ValueError, match="indices must be a list"):
         kind(Images(7), indices=indices)

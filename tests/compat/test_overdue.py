@@ -69,9 +69,7 @@ def of_megengine(dataset, num_workers, preload=False, **arguments):
         pytest.importorskip("torch")
     kind = megengine.StreamSampler(2) if isinstance(dataset, SlowStream) else None
     sampler = kind or megengine.SequentialSampler(dataset, 2)
-    return megengine.DataLoader(
-        dataset, sampler, num_workers=num_workers, timeout=0.2, preload=preload, **arguments
-    )
+    return megengine.DataLoader(dataset, sampler, num_workers=num_workers, timeout=0.2, preload=preload, **arguments)
 
 
 def of_paddle(dataset, num_workers, monkeypatch):
@@ -94,9 +92,7 @@ def give_up(loader, place):
 
 
 PROCESSES = {
-    "Loader": lambda *slow: Loader(
-        Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="fork")
-    ),
+    "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="fork")),
     "Loader, for one epoch": lambda *slow: Loader(
         Slow(*slow),
         2,
@@ -122,9 +118,7 @@ def test_a_worker_whose_batch_has_not_come_in_time_gets_no_more_time(adapter, sl
 
 
 THREADS = {
-    "Loader": lambda *slow: Loader(
-        Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="thread")
-    ),
+    "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="thread")),
     "MegEngine": lambda *slow: of_megengine(Slow(*slow), 0),
     "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 0, preload=True),
     "MegEngine, stream": lambda *slow: of_megengine(SlowStream(*slow), 0),

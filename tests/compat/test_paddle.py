@@ -73,9 +73,7 @@ def test_without_workers_a_thread_prefetches(kind):
     assert made.acquire(timeout=60) and made.acquire(timeout=60), "nobody has asked yet"
     assert [plain(batch) for batch in batches] == [[0], [1], [2], [3]]
     who = []
-    batches = iter(
-        DataLoader(Made(lambda i: who.append(threading.current_thread()) or i), use_buffer_reader=False)
-    )
+    batches = iter(DataLoader(Made(lambda i: who.append(threading.current_thread()) or i), use_buffer_reader=False))
     assert not who
     assert [plain(batch) for batch in batches] == [[0], [1], [2], [3]]
     assert set(who) == {threading.main_thread()}
@@ -105,9 +103,7 @@ def test_batch_size_none_means_no_batching(kind, num_workers):
     loader = DataLoader(Images(3), batch_size=None, num_workers=num_workers)
     assert [plain(sample) for sample in loader] == [([0.0, 0.0], 0), ([1.0, 1.0], 1), ([2.0, 2.0], 2)]
     assert isinstance(next(iter(loader))[0], kind) and len(loader) == 3
-    stream = DataLoader(
-        Stream(3), batch_size=None, num_workers=num_workers, collate_fn=lambda x: {"x": int(x)}
-    )
+    stream = DataLoader(Stream(3), batch_size=None, num_workers=num_workers, collate_fn=lambda x: {"x": int(x)})
     assert list(stream) == [{"x": 0}, {"x": 1}, {"x": 2}]
 
 
@@ -145,9 +141,7 @@ def test_batches_can_be_dicts_by_name(kind, num_workers):
     class Variable:
         name = "image"
 
-    loader = DataLoader(
-        Images(4), [Variable, "label"], return_list=False, batch_size=2, num_workers=num_workers
-    )
+    loader = DataLoader(Images(4), [Variable, "label"], return_list=False, batch_size=2, num_workers=num_workers)
     assert [plain(batch)["label"] for [batch] in loader] == [[0, 1], [2, 3]]
     assert isinstance(next(loader())[0]["image"], kind)
     with pytest.raises(ValueError, match=r"1 names.*2 leaves"):
@@ -201,9 +195,7 @@ def test_persistent_workers_resume_each_epoch(kind, monkeypatch):
 def test_drop_last_is_kept_in_each_epoch(kind, persistent):
     """Mend: resumed workers forget drop_last (they drop whatever was asked for)."""
     for drop_last, sizes in ((False, [2, 2, 1]), (True, [2, 2])):
-        loader = DataLoader(
-            Stream(5), batch_size=2, drop_last=drop_last, num_workers=1, persistent_workers=persistent
-        )
+        loader = DataLoader(Stream(5), batch_size=2, drop_last=drop_last, num_workers=1, persistent_workers=persistent)
         for _ in range(3):
             assert [len(batch) for batch in loader] == sizes
         loader.close()
@@ -376,9 +368,7 @@ def test_datasets_of_paddles_tensors_are_collated(num_workers):
     made = Made(lambda i: {"x": paddle.to_tensor([float(i)]), "n": i})
     got = next(iter(DataLoader(made, batch_size=2, num_workers=num_workers)))
     assert isinstance(got["x"], paddle.Tensor) and plain(got) == {"x": [[0.0], [1.0]], "n": [0, 1]}
-    own = DataLoader(
-        made, batch_size=2, num_workers=num_workers, collate_fn=lambda s: [one["x"] for one in s]
-    )
+    own = DataLoader(made, batch_size=2, num_workers=num_workers, collate_fn=lambda s: [one["x"] for one in s])
     assert plain(next(iter(own))) == [[0.0], [1.0]]
 
 
@@ -393,9 +383,7 @@ def test_tensors_lie_in_the_slots_and_keep_them():
     assert labels(kept) == [list(range(k, k + 4)) for k in range(0, 400, 4)]
 
 
-@pytest.mark.parametrize(
-    "dtype", ["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"]
-)
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"])
 def test_dtypes_are_kept(kind, dtype):
     got = next(iter(DataLoader(Made(lambda i: np.full((2, 3), i % 2, dtype)), batch_size=4)))
     got = got.numpy() if hasattr(got, "numpy") else got

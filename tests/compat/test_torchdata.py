@@ -30,9 +30,7 @@ def test_the_arguments_stand_where_torchdata_has_them():
     theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is compared with")
     wanted = list(inspect.signature(theirs.StatefulDataLoader.__init__).parameters.values())
     ours = list(inspect.signature(adapter.StatefulDataLoader.__init__).parameters.values())
-    assert [(p.name, p.kind, p.default) for p in ours[: len(wanted)]] == [
-        (p.name, p.kind, p.default) for p in wanted
-    ]
+    assert [(p.name, p.kind, p.default) for p in ours[: len(wanted)]] == [(p.name, p.kind, p.default) for p in wanted]
     assert set(theirs.__all__) <= set(adapter.__all__)
 
 
@@ -44,9 +42,7 @@ def test_a_loader_is_torchs_ours_and_stateful():
 
 
 def test_the_signature_names_every_argument_for_clients_that_make_loaders_anew():
-    ours, torchs = (
-        dict(inspect.signature(one).parameters) for one in (adapter.StatefulDataLoader, DataLoader)
-    )
+    ours, torchs = (dict(inspect.signature(one).parameters) for one in (adapter.StatefulDataLoader, DataLoader))
     assert ours.pop("snapshot_every_n_steps").default == 1 and list(ours.items()) == list(torchs.items())
     parameters = inspect.signature(adapter.StatefulDataLoader).parameters
     workers = Workers(on_death="respawn", max_restarts=7)
@@ -87,16 +83,12 @@ def test_wrong_arguments_are_told_in_the_words_of_any_function(args, kwargs):
 def test_torchdatas_own_argument_is_not_blamed_for_a_wrong_one(wrong):
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(wrong))}'"):
         adapter.StatefulDataLoader(Numbers(), snapshot_every_n_steps=2, **wrong)
-    with pytest.raises(
-        TypeError, match=r"workers must be a slipring.Workers, not 5; num_workers= is their number"
-    ):
+    with pytest.raises(TypeError, match=r"workers must be a slipring.Workers, not 5; num_workers= is their number"):
         adapter.StatefulDataLoader(Numbers(), snapshot_every_n_steps=2, workers=5)
 
 
 def test_the_number_of_steps_is_an_attribute_that_may_be_set():
-    loader = adapter.StatefulDataLoader(
-        Numbers(), 4, snapshot_every_n_steps=None, workers=Workers(max_restarts=7)
-    )
+    loader = adapter.StatefulDataLoader(Numbers(), 4, snapshot_every_n_steps=None, workers=Workers(max_restarts=7))
     assert loader.snapshot_every_n_steps is None
     loader.snapshot_every_n_steps = 3
     assert loader.workers == Workers(max_restarts=7, snapshot_every_n_steps=3)

@@ -86,9 +86,7 @@ def test_a_stream_whose_workers_have_unequal_shares_goes_on(dataset, every, sett
     taken = min(taken, len(whole))
     state = saved(theirs.StatefulDataLoader(dataset(), snapshot_every_n_steps=every, **options), taken)
     if dataset is AtItsBeginning and setting[0] and taken % every:
-        with pytest.raises(
-            ValueError, match=f"{taken % every} batches after its last snapshot.*every_n_steps=1"
-        ):
+        with pytest.raises(ValueError, match=f"{taken % every} batches after its last snapshot.*every_n_steps=1"):
             resumed(state, dataset(), **options)
         return
     assert numbers(resumed(state, dataset(), **options)) == whole[taken:]
@@ -140,8 +138,6 @@ def test_a_shuffled_order_goes_on(cls, batch_size, num_workers, taken):
     if taken != "end":
         assert numbers(again) == epochs[0][n:]
     later = numbers(again)
-    if (
-        cls is StatefulDataLoader and not num_workers
-    ):  # with workers torchdata draws orders that it does not use
+    if cls is StatefulDataLoader and not num_workers:  # with workers torchdata draws orders that it does not use
         assert later == epochs[1]
     assert sorted(i for batch in later for i in torch.as_tensor(batch).flatten().tolist()) == list(range(11))

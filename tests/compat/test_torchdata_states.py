@@ -56,9 +56,7 @@ class Whole(Numbers):
 
 @pytest.mark.parametrize("setting", SETTINGS[1:])
 def test_a_stateful_dataset_that_makes_whole_batches_goes_on(setting):
-    state, rest = after(
-        adapter.StatefulDataLoader(Whole(), 4, num_workers=2, persistent_workers=setting[1]), 3
-    )
+    state, rest = after(adapter.StatefulDataLoader(Whole(), 4, num_workers=2, persistent_workers=setting[1]), 3)
     other = adapter.StatefulDataLoader(Whole(), 4, num_workers=2, persistent_workers=setting[1])
     other.load_state_dict(state)
     assert [batch.tolist() for batch in other] == [batch.tolist() for batch in rest]

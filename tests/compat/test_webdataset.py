@@ -241,9 +241,7 @@ def test_processes_may_be_started_in_any_way(method):
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_dataset_may_start_processes(method):
-    assert numbers(MultiLoader(Delegates(5), 2, worker_options=Workers(start_method=method))) == sorted(
-        [*range(5)] * 2
-    )
+    assert numbers(MultiLoader(Delegates(5), 2, worker_options=Workers(start_method=method))) == sorted([*range(5)] * 2)
 
 
 def test_a_daemon_of_the_dataset_ends_with_its_worker():
@@ -354,9 +352,7 @@ def test_a_program_ends_after_a_break():
         "        break\n"
         "print('done')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=220, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=220, check=True)
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 

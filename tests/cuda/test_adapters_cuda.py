@@ -57,9 +57,7 @@ def test_megengines_preload_puts_the_next_batch_on_the_device(num_workers):
 @pytest.mark.parametrize("options", [{}, {"preload": 0}, {"num_workers": 0}, {"persistent_workers": True}])
 def test_pin_memory_gives_pinned_batches(options):
     samples = [(torch.full((50_000,), k, dtype=torch.int32), {"k": k, "name": str(k)}) for k in range(24)]
-    with DataLoader(
-        Values(samples), 8, **grouped(**{"num_workers": 2, "pin_memory": True, **options})
-    ) as loader:
+    with DataLoader(Values(samples), 8, **grouped(**{"num_workers": 2, "pin_memory": True, **options})) as loader:
         for _ in range(2):
             on_device = []
             for images, labels in loader:

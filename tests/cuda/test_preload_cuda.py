@@ -99,9 +99,7 @@ def test_the_driver_refuses_what_is_registered_already():
 
 def test_new_workers_are_forked_after_slots_were_registered():
     for persistent in (False, True):
-        with DataLoader(
-            Made(image, 96), 32, num_workers=2, device="cuda", persistent_workers=persistent
-        ) as loader:
+        with DataLoader(Made(image, 96), 32, num_workers=2, device="cuda", persistent_workers=persistent) as loader:
             for _ in range(3):
                 for images, labels in loader:
                     assert bool((images == (labels % 251).to(torch.uint8)[:, None]).all())
@@ -193,9 +191,7 @@ def test_strings_and_nested_structures_pass():
     sample = {"a": [torch.ones(2), "text"], "b": (torch.zeros(1), b"bytes")}
     with DataLoader(Values([sample] * 8), 4, num_workers=1, device="cuda") as loader:
         for batch in loader:
-            assert (
-                batch["a"][0].is_cuda and batch["b"][0].is_cuda and batch["a"][1] == ("text",) * 4
-            )  # as torch has it
+            assert batch["a"][0].is_cuda and batch["b"][0].is_cuda and batch["a"][1] == ("text",) * 4  # as torch has it
 
 
 EXITS = {

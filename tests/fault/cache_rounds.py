@@ -40,11 +40,7 @@ def value_of(key):
 
 def is_right(found, key):
     want = value_of(key)
-    return (
-        found["key"] == key
-        and found["name"] == want["name"]
-        and np.array_equal(found["pixels"], want["pixels"])
-    )
+    return found["key"] == key and found["name"] == want["name"] and np.array_equal(found["pixels"], want["pixels"])
 
 
 class Round:
@@ -125,9 +121,7 @@ class Round:
             self.buried(pid)
         room = self.cache.stats().refused == 0
         for key in range(KEYS):
-            self.counts["changed"] += not is_right(
-                self.cache.get_or_make(key, lambda key=key: value_of(key)), key
-            )
+            self.counts["changed"] += not is_right(self.cache.get_or_make(key, lambda key=key: value_of(key)), key)
             self.counts["lost"] += room and key not in self.cache
         stats = self.cache.stats()
         self.counts["batches"] += int(self.beats.sum())

@@ -325,10 +325,7 @@ OPERATIONS = {
     "replaced worker": ("respawn", "respawn", True),
     "fork with batches": ("fork", "fork", False),
     "fork's child with batches": ("fork", "fork", True),
-    **{
-        f"queue {what}": ("queue", f"queue_{what}", False)
-        for what in ("make", "use", "poll", "close", "process")
-    },
+    **{f"queue {what}": ("queue", f"queue_{what}", False) for what in ("make", "use", "poll", "close", "process")},
     "queue's process": ("queue", "queue_process", True),
 }
 
@@ -431,9 +428,7 @@ def one(lib, operation, function, n, name):
         error.__traceback__ = None
     del case
     if function in ("fork", "pipe") and armed.failed:
-        before["descriptor pipe"] += (
-            4  # multiprocessing's, whose Popen forgets them where one of these raises
-        )
+        before["descriptor pipe"] += 4  # multiprocessing's, whose Popen forgets them where one of these raises
     wrong += [f"left behind: {what}" for what in left_behind(before)]
     return {**said, "wrong": wrong, "noise": noise}
 

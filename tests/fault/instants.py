@@ -342,9 +342,7 @@ class Instants:
         again = delivered(iter(loader))
         right = sorted(again) == WHOLE if unordered(loader) else again == self.expected
         assert right, f"the next iteration gave {again}"
-        engine = getattr(loader, "_engine", None) or getattr(
-            getattr(loader, "_engines", None), "engine", None
-        )
+        engine = getattr(loader, "_engine", None) or getattr(getattr(loader, "_engines", None), "engine", None)
         if engine is not None:
             assert engine.ring.circulating == engine.ring.n_slots, "slots are held"
         loader.close() if hasattr(loader, "close") else None
@@ -415,9 +413,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--adapter", choices=("numpy", "torch"), nargs="*", default=["numpy", "torch"])
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 2])
-    parser.add_argument(
-        "--what", choices=("iter", "next", "close"), nargs="*", default=["next", "close", "iter"]
-    )
+    parser.add_argument("--what", choices=("iter", "next", "close"), nargs="*", default=["next", "close", "iter"])
     parser.add_argument("--only", nargs="*", default=[])
     args = parser.parse_args()
     os.environ.setdefault("SLIPRING_TEST_RUN", f"{os.getpid()}-instants")

@@ -57,8 +57,7 @@ class Strike(ctypes.Structure):
     """One order: which process is hit, where and how, and the outcome; see tests/steps/steps.c."""
 
     _fields_ = tuple(
-        (field, ctypes.c_int32)
-        for field in ("step", "participant", "how", "times", "left", "done", "pid", "worker")
+        (field, ctypes.c_int32) for field in ("step", "participant", "how", "times", "left", "done", "pid", "worker")
     )
 
 

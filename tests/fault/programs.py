@@ -252,9 +252,7 @@ def active_file_bytes():
 def read_names(kind, text):
     """Workers read two million strings, kept in a list or a StringList; tells when memory is warned of."""
     growth.LOOK_S = 0.0  # at every batch: these are quick
-    warnings.showwarning = lambda message, category, *where: say(
-        "warned", text=str(message), type=category.__name__
-    )
+    warnings.showwarning = lambda message, category, *where: say("warned", text=str(message), type=category.__name__)
     names = [f"{text}{i:09d}" for i in range(2_000_000)]
     data = Reads(names if kind == "list" else slipring.StringList(names), 200)
     with Loader(data, 1, num_workers=2, workers=Workers(start_method="fork")) as loader:
@@ -354,9 +352,7 @@ def no_forks(method, after):
 
 def few_processes(uid):
     """iter() with 0, 1, 2, ... processes and threads to spare, until it works. (Root has no limit.)"""
-    loader = Loader(
-        Rows(16), 4, num_workers=2, persistent_workers=False, workers=Workers(start_method="fork")
-    )
+    loader = Loader(Rows(16), 4, num_workers=2, persistent_workers=False, workers=Workers(start_method="fork"))
     list(loader)  # imports what it needs, as long as that can be read
     os.setresuid(int(uid), int(uid), int(uid))
     refused = []
@@ -453,9 +449,7 @@ def steady(what, method, batches, path):
 
 def closing(method, directory):
     """A worker closes all that it has open; each line says who makes the batches."""
-    with Loader(
-        Closing(directory, 1 << 30, 1 << 30), 1, num_workers=1, workers=Workers(start_method=method)
-    ) as loader:
+    with Loader(Closing(directory, 1 << 30, 1 << 30), 1, num_workers=1, workers=Workers(start_method=method)) as loader:
         for batch in loader:
             say("batch", pid=int(batch[0, 0]))
 
@@ -491,9 +485,7 @@ def daemon(method, directory):
         it = iter(loader)
         next(it)
         workers = worker_pids(loader)
-        pipes = {
-            fd for each in engine_of(loader).pool.processes.values() for fd in each._popen.finalizer._args
-        }
+        pipes = {fd for each in engine_of(loader).pool.processes.values() for fd in each._popen.finalizer._args}
         files = close_and_open(directory)
         os.kill(workers[1], signal.SIGKILL)
         try:
@@ -521,9 +513,7 @@ def daemonised(method, streams):
             try:
                 os.closerange(0 if streams == "closed" else 3, 256)
                 with Loader(Rows(32), 4, **grouped(num_workers=2, start_method=method)) as own:
-                    code = int(
-                        [b[1].tolist() for b in own] != [list(range(k, k + 4)) for k in range(0, 32, 4)]
-                    )
+                    code = int([b[1].tolist() for b in own] != [list(range(k, k + 4)) for k in range(0, 32, 4)])
             finally:
                 os._exit(code)
         child = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -68,9 +68,7 @@ class Cache:
     def look(self, key):
         """The bytes of an entry, or -errno."""
         at, size, result = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.create_string_buffer(48)
-        rc = LIB.sr_cache_lookup(
-            self.handle, ctypes.c_uint64(key), ctypes.byref(at), ctypes.byref(size), result
-        )
+        rc = LIB.sr_cache_lookup(self.handle, ctypes.c_uint64(key), ctypes.byref(at), ctypes.byref(size), result)
         return ctypes.string_at(at.value, size.value) if rc == 0 else rc
 
     def claim(self, key):

@@ -78,9 +78,7 @@ MUST_BE_ZERO = ("lost", "doubled", "reordered", "changed", "wrong")
 
 def elsewhere(name):
     """Whether a point is known to be in nobody's way."""
-    return any(
-        name == what or name.startswith(f"{what}:") or name.startswith(f"{what} ") for what in ELSEWHERE
-    )
+    return any(name == what or name.startswith(f"{what}:") or name.startswith(f"{what} ") for what in ELSEWHERE)
 
 
 def line(job, counts, width):

@@ -85,6 +85,4 @@ def test_a_full_memory_cgroup_ends_the_keeping_and_nobody_is_killed(cgroup):
     # Most of what others leave was there to be used; a sixteenth of the limit and 64 MiB were not.
     assert 100 < told["kept"] < 320 and told["stats"]["refused_memory"] > 50
     assert "entries are kept as long as there is room" in told["said"][0]
-    assert [line for line in told["said"] if "keeps no more" in line and "cgroup" in line] == told["said"][
-        1:2
-    ]
+    assert [line for line in told["said"] if "keeps no more" in line and "cgroup" in line] == told["said"][1:2]

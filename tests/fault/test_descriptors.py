@@ -31,9 +31,7 @@ def test_a_file_that_gets_the_segments_number_in_a_worker_is_not_touched(tmp_pat
         pid = next(it)[0, 0]
         assert next(it)[0, 0] == pid
         for _ in range(2):
-            with pytest.raises(
-                DescriptorClosed, match=rf"\(pid {pid}\) has been closed by other code"
-            ) as caught:
+            with pytest.raises(DescriptorClosed, match=rf"\(pid {pid}\) has been closed by other code") as caught:
                 next(it)
             assert "indices" in str(caught.value.__cause__)
         assert next(it, None) is None
@@ -132,9 +130,7 @@ def test_a_worker_pool_names_its_descriptor_that_was_closed(caplog, number):
         os.close(fd)
         with open(os.devnull) as other:  # it has the number by now
             assert other.fileno() == fd
-            with pytest.raises(
-                DescriptorClosed, match=("epoll of a worker pool", "pidfd of worker 0")[number]
-            ):
+            with pytest.raises(DescriptorClosed, match=("epoll of a worker pool", "pidfd of worker 0")[number]):
                 pool.check()
             del it
             loader.close()

@@ -44,9 +44,7 @@ def go_through(adapter, workers, what, source, stride):
     assert f" {source}: " in said, "nothing was gone through"
 
 
-@pytest.mark.parametrize(
-    "source", fast(["map", "pickled", "sampler", "stream", "copied"], "map", "sampler", "stream")
-)
+@pytest.mark.parametrize("source", fast(["map", "pickled", "sampler", "stream", "copied"], "map", "sampler", "stream"))
 @pytest.mark.parametrize(("what", "workers"), STRIDES)
 def test_what_a_signals_handler_raises_at_any_instruction_loses_no_batch(what, workers, source):
     if (source, workers) == ("stream", 2):

@@ -80,9 +80,7 @@ def test_no_python_code_runs_when_an_iteration_goes_at_the_end_of_its_loop(metho
         if event == "call":
             called.append(frame.f_code)
 
-    with Loader(
-        Rows(8), 4, num_workers=2, persistent_workers=True, workers=Workers(start_method=method)
-    ) as loader:
+    with Loader(Rows(8), 4, num_workers=2, persistent_workers=True, workers=Workers(start_method=method)) as loader:
         it = iter(loader)
         assert len(list(it)) == 2
         sys.setprofile(note)

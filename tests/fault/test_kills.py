@@ -37,9 +37,7 @@ def test_workers_killed_at_random_instants_lose_repeat_and_reorder_nothing():
     modes = list(MODES)
     if not torch_is_there():
         modes = [mode for mode in modes if not mode.startswith("torch")]
-    code, total = told(
-        "tests.fault.kills", "--seconds", str(SECONDS), "--seed", seed, "--modes", ";".join(modes)
-    )
+    code, total = told("tests.fault.kills", "--seconds", str(SECONDS), "--seed", seed, "--modes", ";".join(modes))
     assert code == 0
     assert {what: total[what] for what in MUST_BE_ZERO} == dict.fromkeys(MUST_BE_ZERO, 0)
     assert total["failed"] == []

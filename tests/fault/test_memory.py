@@ -48,9 +48,7 @@ def descriptors(pid, inode):
     for name in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{name}"
         if os.path.exists(path) and os.stat(path).st_ino == inode:  # listing has a descriptor of its own
-            info = dict(
-                line.split(":\t") for line in read(f"/proc/{pid}/fdinfo/{name}").decode().splitlines()[:3]
-            )
+            info = dict(line.split(":\t") for line in read(f"/proc/{pid}/fdinfo/{name}").decode().splitlines()[:3])
             found[int(name)] = int(info["flags"], 8)
     return found
 

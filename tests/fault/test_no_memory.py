@@ -46,9 +46,7 @@ def next_starved(iterator, at):
         _testcapi.remove_mem_hooks()
 
 
-@pytest.mark.leaks_ok(
-    "Python 3.11 loses the arguments of a call where there is no memory for a cell of the function"
-)
+@pytest.mark.leaks_ok("Python 3.11 loses the arguments of a call where there is no memory for a cell of the function")
 def test_a_consumer_without_memory_says_so_and_the_next_epoch_is_whole():
     quiet = at = 0
     with Loader(Squares(N), BATCH, num_workers=2) as loader:

@@ -300,9 +300,7 @@ def put_and_die(q, what):
 def test_what_was_put_is_got_after_everybody_who_put_it_has_gone():
     q = Queue(4)
     for number in range(4):
-        process = start(
-            lambda number: (q.put(message(0, number)), os.kill(os.getpid(), signal.SIGKILL)), number
-        )
+        process = start(lambda number: (q.put(message(0, number)), os.kill(os.getpid(), signal.SIGKILL)), number)
         process.join()
     for number in range(4):
         assert q.get()["number"] == number

@@ -98,11 +98,7 @@ def test_a_job_goes_on_without_a_record_file_and_says_why(tmp_path, monkeypatch,
         with slipring.Loader(Squares(8), 4, num_workers=1) as loader:
             assert flat(numbers(loader)) == list(range(8))
     told = [w for w in told if "SLIPRING_RECORD" in str(w.message)]
-    assert (
-        len(told) == 1
-        and told[0].category is RuntimeWarning
-        and repr(os.fspath(path)) in str(told[0].message)
-    )
+    assert len(told) == 1 and told[0].category is RuntimeWarning and repr(os.fspath(path)) in str(told[0].message)
     if why == "somebody else's":
         assert "no record of slipring's" in str(told[0].message)
         assert path.read_text() == "what somebody wants to keep"

@@ -35,9 +35,7 @@ def test_workers_killed_at_random_while_their_number_changes_lose_nothing(method
     rounds = 3 if method == "fork" else 1
     for _ in range(rounds):
         data = Rows(2400)
-        with Loader(
-            data, **grouped(**options(start_method=method, chunk_size=chunk_size, max_restarts=50))
-        ) as loader:
+        with Loader(data, **grouped(**options(start_method=method, chunk_size=chunk_size, max_restarts=50))) as loader:
             got = []
             for k, batch in enumerate(loader):
                 got.append(plain(batch))
@@ -76,9 +74,7 @@ def test_with_raise_the_death_of_one_that_leaves_is_told_if_its_batch_goes_with_
     with (
         Gate(tmp_path / "a") as first,
         Gate(tmp_path / "b") as second,
-        Loader(
-            Rows(80, on={1: first, 9: second}), 8, num_workers=2, workers=Workers(start_method="fork")
-        ) as loader,
+        Loader(Rows(80, on={1: first, 9: second}), 8, num_workers=2, workers=Workers(start_method="fork")) as loader,
     ):
         batches = iter(loader)
         first.arrived()

@@ -46,9 +46,7 @@ def test_a_death_at_a_sample_changes_nothing_but_the_worker(tmp_path, mode, how)
     if mode == "rng per worker":
         # A worker's generators began again with it: the indices are the same, the draws are not.
         got, want = [b[1] for b in got], [b[1] for b in want]
-    assert (sorted(got) if mode == "as completed" else got) == (
-        sorted(want) if mode == "as completed" else want
-    )
+    assert (sorted(got) if mode == "as completed" else got) == (sorted(want) if mode == "as completed" else want)
 
 
 class DiesAsItIsPickled:
@@ -126,9 +124,7 @@ def test_a_batch_that_kills_every_worker_is_named_in_the_end(tmp_path):
         it = iter(loader)
         ring, taken = engine_of(loader).ring, [next(it)[1][0], next(it)[1][0]]
         assert taken == [0, 8]
-        with pytest.raises(
-            WorkerDied, match=r"3 times over batch 2, indices \[16, 17.*max_restarts=2"
-        ) as caught:
+        with pytest.raises(WorkerDied, match=r"3 times over batch 2, indices \[16, 17.*max_restarts=2") as caught:
             next(it)
         assert caught.value.indices == list(range(16, 24))
         assert loader.stats().respawns == 2

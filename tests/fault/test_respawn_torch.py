@@ -91,9 +91,7 @@ def test_a_map_dataset_is_delivered_as_if_nobody_had_died(tmp_path, method, chun
         assert loader.stats().respawns == 3
 
 
-@pytest.mark.parametrize(
-    ("kind", "method"), [(Stream, "fork"), (Stateful, "fork"), slow(Stateful, "forkserver")]
-)
+@pytest.mark.parametrize(("kind", "method"), [(Stream, "fork"), (Stateful, "fork"), slow(Stateful, "forkserver")])
 def test_a_stream_is_delivered_as_if_nobody_had_died(tmp_path, kind, method):
     deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 26): "SIGSEGV", (0, 29): "SIGKILL"}
     on = {at: Once(tmp_path / f"died-{at}", Death(how)) for at, how in deaths.items()}

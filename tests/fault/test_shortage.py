@@ -29,9 +29,7 @@ def seldom_large(n, usual, seed=0):
 def test_batches_of_very_different_sizes_share_what_memory_there_is(small, method, options):
     sizes = [size for size in seldom_large(400, 128 * KB) for _ in range(4)]
     workers = {"num_workers": 6, "start_method": method}
-    with Loader(
-        Sized(sizes), 4, drop_last=False, **grouped(backing=small(100 * MB), **workers, **options)
-    ) as loader:
+    with Loader(Sized(sizes), 4, drop_last=False, **grouped(backing=small(100 * MB), **workers, **options)) as loader:
         came = [index for batch in loader for index in batch[1].tolist()]
         assert sorted(came) == list(range(1600))
         assert loader.stats().slot_bytes_committed <= 100 * MB
@@ -57,9 +55,7 @@ def test_workers_killed_while_memory_is_short_lose_and_repeat_nothing(small, chu
 
 def test_a_large_batch_takes_what_free_slots_have(small):
     sizes = [4 * MB] * 12 + [40 * MB, 1]
-    with Loader(
-        Sized(sizes), 1, num_workers=1, prefetch_factor=10, memory=Memory(backing=small(64 * MB))
-    ) as loader:
+    with Loader(Sized(sizes), 1, num_workers=1, prefetch_factor=10, memory=Memory(backing=small(64 * MB))) as loader:
         it = iter(loader)
         for size in sizes:
             batch = next(it)[0]
@@ -79,9 +75,7 @@ def test_a_batch_waits_until_others_are_let_go(small):
 
 
 def test_batches_that_are_kept_are_refused_memory_and_the_rest_goes_on(small):
-    with Loader(
-        Sized([5 * MB] * 30), 1, num_workers=2, memory=Memory(backing=small(32 * MB), copy="never")
-    ) as loader:
+    with Loader(Sized([5 * MB] * 30), 1, num_workers=2, memory=Memory(backing=small(32 * MB), copy="never")) as loader:
         kept, refused = [], 0
         it = iter(loader)
         for _ in range(30):
@@ -94,9 +88,7 @@ def test_batches_that_are_kept_are_refused_memory_and_the_rest_goes_on(small):
 
 
 def test_who_makes_its_batches_itself_waits_for_nobody(small):
-    with Loader(
-        Sized([5 * MB] * 12), 1, num_workers=0, memory=Memory(backing=small(32 * MB), copy="never")
-    ) as loader:
+    with Loader(Sized([5 * MB] * 12), 1, num_workers=0, memory=Memory(backing=small(32 * MB), copy="never")) as loader:
         kept, refused = [], 0
         it = iter(loader)
         for _ in range(12):
@@ -109,9 +101,7 @@ def test_who_makes_its_batches_itself_waits_for_nobody(small):
 
 
 def test_a_pinned_slot_keeps_its_memory(small):
-    with Loader(
-        Sized([4 * MB] * 4 + [24 * MB] * 4), 1, num_workers=0, memory=Memory(backing=small(40 * MB))
-    ) as loader:
+    with Loader(Sized([4 * MB] * 4 + [24 * MB] * 4), 1, num_workers=0, memory=Memory(backing=small(40 * MB))) as loader:
         it = iter(loader)
         next(it)
         ring = engine_of(loader).ring

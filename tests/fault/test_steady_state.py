@@ -142,9 +142,7 @@ def traced(pid):
 @pytest.mark.parametrize(("what", "n"), [("small", 1000), ("large", 40)])
 def test_descriptors_and_mappings_do_not_grow_with_the_batches_that_are_kept(what, n):
     shape, dtype, size = {"small": ((32,), "f4", 64), "large": ((3, 224, 224), "u1", 64)}[what]
-    with Loader(
-        Images(n * size, shape, dtype), size, num_workers=2, workers=Workers(start_method="fork")
-    ) as loader:
+    with Loader(Images(n * size, shape, dtype), size, num_workers=2, workers=Workers(start_method="fork")) as loader:
         it = iter(loader)
         kept = [next(it)]
         fds = len(open_fds())

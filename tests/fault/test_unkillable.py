@@ -96,9 +96,7 @@ def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(monkeypatch, 
 def test_close_gives_up_on_a_frozen_worker_with_a_warning(frozen, monkeypatch, caplog, method):
     for name in ("GRACE_S", "TERM_S", "KILL_S"):
         monkeypatch.setattr(process_pool, name, 0.2)
-    loader = Loader(
-        Rows(80), 8, num_workers=2, persistent_workers=False, workers=Workers(start_method=method)
-    )
+    loader = Loader(Rows(80), 8, num_workers=2, persistent_workers=False, workers=Workers(start_method=method))
     it = iter(loader)
     assert len(next(it)[1]) == 8
     pid = worker_pids(loader)[1]

@@ -35,9 +35,7 @@ METHODS = ["fork", "spawn", "forkserver"]
 )
 def test_a_death_is_raised_with_all_that_is_known_after_what_was_ready(tmp_path, how, method):
     data = Rows(400, on={4 * 8 + 3: Once(tmp_path / "died", Death(how))})
-    with Loader(
-        data, 8, num_workers=2, prefetch_factor=4, seed=1, workers=Workers(start_method=method)
-    ) as loader:
+    with Loader(data, 8, num_workers=2, prefetch_factor=4, seed=1, workers=Workers(start_method=method)) as loader:
         it = iter(loader)
         ring, pids = engine_of(loader).ring, worker_pids(loader)
         for batch in range(4):
@@ -88,9 +86,7 @@ def test_a_death_is_noticed_soon_while_the_consumer_waits(tmp_path, record_prope
     with Gate(tmp_path / "gate") as gate:
         delays = []
         for _ in range(5):
-            with Loader(
-                Rows(8, on={0: gate}), 4, num_workers=1, workers=Workers(start_method="fork")
-            ) as loader:
+            with Loader(Rows(8, on={0: gate}), 4, num_workers=1, workers=Workers(start_method="fork")) as loader:
                 it = iter(loader)
                 with ThreadPoolExecutor(1) as executor:
                     waiting = executor.submit(next, it)
@@ -183,9 +179,7 @@ class ValuedRows(Valued):
 @pytest.mark.parametrize("how", ["SIGKILL", "os._exit"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("init", [True, False])
-def test_a_worker_that_dies_before_it_serves_is_reported_and_a_new_iteration_works(
-    tmp_path, method, how, init
-):
+def test_a_worker_that_dies_before_it_serves_is_reported_and_a_new_iteration_works(tmp_path, method, how, init):
     action = Once(tmp_path / "once", Death(how))
     options = {"num_workers": 2, "start_method": method, "rng": "worker"}
     data = Rows(40)

@@ -82,9 +82,7 @@ class SlowToUnpickle(Values):
 
 def test_a_spawned_worker_that_unpickles_long_is_told_of_and_serves(told, tmp_path):
     path = str(tmp_path / "go on")
-    with Loader(
-        SlowToUnpickle(range(4), path), 2, num_workers=1, workers=Workers(start_method="spawn")
-    ) as loader:
+    with Loader(SlowToUnpickle(range(4), path), 2, num_workers=1, workers=Workers(start_method="spawn")) as loader:
         thread, came = next_in_a_thread(loader)
         texts = told()
         open(path, "w").close()

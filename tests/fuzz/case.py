@@ -54,9 +54,7 @@ class Window:
         fields = RESULT.unpack_from(self.map, self.result_at(slot))
         table_off, def_off, def_hash, used, n_leaves, def_bytes = fields[:6]
         at = self.payload_at(slot)
-        return Case(
-            table_off, n_leaves, def_off, def_bytes, used, def_hash, bytearray(self.map[at : at + used])
-        )
+        return Case(table_off, n_leaves, def_off, def_bytes, used, def_hash, bytearray(self.map[at : at + used]))
 
     def poke(self, slot, case):
         """Write a case into a slot, over what has been published there."""

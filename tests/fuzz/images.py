@@ -100,9 +100,7 @@ class Fuzzer:
             height, width = images.size(place)
             if height * width > 1 << 20:
                 raise ImageError("too large for this test")
-            view = View.whole(
-                max(1, height + draw.choice([0, 0, -1, 1])), max(1, width + draw.choice([0, 0, -1, 1]))
-            )
+            view = View.whole(max(1, height + draw.choice([0, 0, -1, 1])), max(1, width + draw.choice([0, 0, -1, 1])))
             view.crop(0, 0, draw.randint(1, view.to[0]), draw.randint(1, view.to[1]))
             images.RandomResizedCrop(out.shape[:2]).apply(view, Draws(draw.getrandbits(64)))
             render(place, out, None, view.box, view.to, view.window[:2], view.flip, self.reading())
@@ -154,9 +152,7 @@ def main():
             fuzzer.one(arguments.replay.read_bytes())
         print("this file is handled")
         return
-    print(
-        f"fuzzing images for {arguments.seconds:g} s, --seed {seed}; a crash leaves {LAST}; {images.backend()}"
-    )
+    print(f"fuzzing images for {arguments.seconds:g} s, --seed {seed}; a crash leaves {LAST}; {images.backend()}")
     sys.stdout.flush()
     end, cases = time.monotonic() + arguments.seconds * 0.8, 0
     while time.monotonic() < end:

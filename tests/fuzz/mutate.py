@@ -107,9 +107,9 @@ def change_heads(rng, case):
     """Numbers that lie in the payload: ends of texts, lengths of buffers."""
     if len(case.payload) >= 8:
         at = rng.randrange(min(len(case.payload), 4096) // 8) * 8
-        case.payload[at : at + 8] = edge(
-            rng, 8, int.from_bytes(case.payload[at : at + 8], "little")
-        ).to_bytes(8, "little")
+        case.payload[at : at + 8] = edge(rng, 8, int.from_bytes(case.payload[at : at + 8], "little")).to_bytes(
+            8, "little"
+        )
 
 
 MUTATIONS = [

@@ -42,9 +42,7 @@ def test_a_target_that_cannot_be_read_is_named(tmp_path, ending, content):
 
 def test_a_loader_shuffles_over_all_shards(shards):
     with slipring.Loader(images.Tar(shards, FIT), 8, shuffle=True, num_workers=2, seed=1) as loader:
-        got = [
-            (row.tobytes(), label) for batch, labels in loader for row, label in zip(batch, labels.tolist())
-        ]
+        got = [(row.tobytes(), label) for batch, labels in loader for row, label in zip(batch, labels.tolist())]
     assert sorted(got) == sorted((plain(n, FIT).tobytes(), n % 7) for n in range(30))
     assert got != sorted(got)
 
@@ -151,9 +149,7 @@ def table(path, rows, struct=False):
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     column = (
-        [{"bytes": data, "path": f"{n}.jpg"} for n, (data, _) in enumerate(rows)]
-        if struct
-        else [d for d, _ in rows]
+        [{"bytes": data, "path": f"{n}.jpg"} for n, (data, _) in enumerate(rows)] if struct else [d for d, _ in rows]
     )
     made = pa.table({"label": [label for _, label in rows], "image": column, "more": list(range(len(rows)))})
     pq.write_table(made, path, row_group_size=8)
@@ -208,9 +204,7 @@ def test_files_are_read_without_leaving_descriptors(shards):
 
 
 @pytest.mark.parametrize("kind", [images.Tar, images.TarStream])
-@pytest.mark.parametrize(
-    ("name", "value"), [("target", 5), ("target", b"cls"), ("image", None), ("image", ["jpg"])]
-)
+@pytest.mark.parametrize(("name", "value"), [("target", 5), ("target", b"cls"), ("image", None), ("image", ["jpg"])])
 def test_endings_that_are_no_texts_are_refused(kind, name, value):
     with pytest.raises(TypeError, match=f"{name} must be a str"):
         kind("there is none.tar", **{name: value})

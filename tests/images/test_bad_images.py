@@ -175,9 +175,7 @@ def test_a_jpeg_that_claims_too_many_pixels_is_refused_with_the_limit_and_the_re
         decode(GOOD, max_pixels=1000)
 
 
-@pytest.mark.parametrize(
-    "box", [(0, 0, 376, 10), (0, 0, 10, 501), (370, 0, 6, 10), (-1, 0, 10, 10), (0, 491, 10, 10)]
-)
+@pytest.mark.parametrize("box", [(0, 0, 376, 10), (0, 0, 10, 501), (370, 0, 6, 10), (-1, 0, 10, 10), (0, 491, 10, 10)])
 def test_a_box_outside_of_the_picture_is_refused(box):
     with pytest.raises(ImageError, match=r"not inside the image of 375 x 500 pixels"):
         decode(GOOD, box)
@@ -185,9 +183,7 @@ def test_a_box_outside_of_the_picture_is_refused(box):
         decode(encoded(pixels(375, 500), "BMP"), box)
 
 
-@pytest.mark.parametrize(
-    "box", [(0, 0, 0, 5), (0, 0, 5, -1), (0, 0, 5), (0, 0, 1.5, 3), "abcd", (0, 0, 1 << 40, 1), 7]
-)
+@pytest.mark.parametrize("box", [(0, 0, 0, 5), (0, 0, 5, -1), (0, 0, 5), (0, 0, 1.5, 3), "abcd", (0, 0, 1 << 40, 1), 7])
 def test_a_box_that_is_none_is_refused(box):
     with pytest.raises(ValueError, match="box must"):
         decode(GOOD, box)

@@ -269,9 +269,7 @@ def test_vectors_and_plain_c_give_the_same_bytes():
             "SLIPRING_IMAGES_KERNELS": kernels,
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         }
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
         name, total = done.stdout.split()
         found[name] = total
     if len(found) == 1:

@@ -47,9 +47,7 @@ def read(loader, taken=None):
     """[number, the crop's bytes] of each sample of so many batches, and the state behind them."""
     found = []
     for crops, target in itertools.islice(loader, taken):
-        found += [
-            (n, crop.tobytes()) for n, crop in zip(target["number"].tolist(), crops.numpy(), strict=True)
-        ]
+        found += [(n, crop.tobytes()) for n, crop in zip(target["number"].tolist(), crops.numpy(), strict=True)]
     state = json.loads(json.dumps(loader.state_dict()))
     loader.close()
     return found, state
@@ -60,13 +58,9 @@ def read(loader, taken=None):
     ("taken", "before", "m", "behind"),
     [((3,), 2, 3, 0), ((3, 5), 0, 1, 2), ((2, 0, 9), 0, 7, 0), ((1, 6, 2, 1), 0, 3, 0), ((5, 5), 1, 2, 2)],
 )
-def test_other_ranks_read_what_nobody_has_read_and_draw_the_same_crops(
-    shards, taken, before, m, behind, shuffle
-):
+def test_other_ranks_read_what_nobody_has_read_and_draw_the_same_crops(shards, taken, before, m, behind, shuffle):
     n = len(taken)
-    whole = dict(
-        sample for loader in ranks(shards, n, workers=before, shuffle=shuffle) for sample in read(loader)[0]
-    )
+    whole = dict(sample for loader in ranks(shards, n, workers=before, shuffle=shuffle) for sample in read(loader)[0])
     begun = ranks(shards, n, workers=before, shuffle=shuffle)
     parts = [read(loader, count) for loader, count in zip(begun, taken, strict=True)]
     seen = [sample for found, _ in parts for sample in found]
@@ -102,9 +96,7 @@ def test_what_was_divided_anew_can_be_divided_again(shards):
 def test_states_of_other_shards_are_refused(shards):
     states = [read(loader, 1)[1] for loader in ranks(shards, 2)]
     (other,) = ranks(shards[:5], 1)
-    with pytest.raises(
-        ValueError, match="of rank 0's worker 0 is of 7 shards, divided among 2 ranks; here are 5 sh"
-    ):
+    with pytest.raises(ValueError, match="of rank 0's worker 0 is of 7 shards, divided among 2 ranks; here are 5 sh"):
         other.load_state_dict(states)
 
 
@@ -123,9 +115,7 @@ def test_states_of_another_shuffle_are_refused(shards, shuffle):
 def test_one_ranks_state_is_refused_by_others(shards):
     (_, state), _ = [read(loader, 1) for loader in ranks(shards, 2)]
     for n, rank in ((3, 0), (2, 1)):
-        with pytest.raises(
-            ValueError, match=f"rank 0 of 2, by Shards; here is rank {rank} of {n}.*list of all ranks"
-        ):
+        with pytest.raises(ValueError, match=f"rank 0 of 2, by Shards; here is rank {rank} of {n}.*list of all ranks"):
             ranks(shards, n)[rank].load_state_dict(state)
 
 
@@ -152,9 +142,7 @@ def test_crops_by_position_are_the_same_in_other_ranks_also_of_whole_batches(sha
                 options["generator"] = torch.Generator().manual_seed(4)
                 loader = DataLoader(data, batch_sampler=sampler, rng="sample", **grouped(**options))
             else:
-                loader = slipring.Loader(
-                    data, batch_sampler=sampler, rng="sample", seed=4, **grouped(**options)
-                )
+                loader = slipring.Loader(data, batch_sampler=sampler, rng="sample", seed=4, **grouped(**options))
             with loader:
                 for crop, target in loader:
                     found.update(zip(target["number"].tolist(), [one.tobytes() for one in np.asarray(crop)]))

@@ -30,9 +30,7 @@ def root(tmp_path_factory):
         folder.mkdir(parents=True, exist_ok=True)
         array = pixels(draw.randint(20, 90), draw.randint(20, 90), number)
         format = ["JPEG", "JPEG", "JPEG", "PNG"][number % 4]
-        ending = (
-            {"JPEG": ".JPG", "PNG": ".png"}[format] if number % 5 else ".jpeg"
-        )  # some bear the wrong name
+        ending = {"JPEG": ".JPG", "PNG": ".png"}[format] if number % 5 else ".jpeg"  # some bear the wrong name
         (folder / f"{number:03}{ending}").write_bytes(encoded(array, format))
     (root / "cat" / "notes.txt").write_text("no image")
     (root / "list.csv").write_text("no folder")
@@ -50,17 +48,13 @@ def test_classes_and_samples_are_those_of_imagefolder(root):
     expected = []
     for number, name in enumerate(data.classes):
         for folder, _, files in sorted(os.walk(root / name)):
-            expected += [
-                (os.path.join(folder, file), number) for file in sorted(files) if not file.endswith(".txt")
-            ]
+            expected += [(os.path.join(folder, file), number) for file in sorted(files) if not file.endswith(".txt")]
     assert data.samples == expected and len(data) == N
     assert data.targets.tolist() == [target for _, target in expected]
 
 
 def test_imagefolder_itself_has_the_same(root):
-    folder = pytest.importorskip("torchvision.datasets", reason="torchvision does not load here").ImageFolder(
-        root
-    )
+    folder = pytest.importorskip("torchvision.datasets", reason="torchvision does not load here").ImageFolder(root)
     data = images.Folder(root)
     assert (data.classes, data.class_to_idx, data.samples) == (
         folder.classes,
@@ -254,9 +248,7 @@ def test_files_that_are_passed_over_are_counted(spoiled, how):
         for epoch in (1, 2):
             for _ in loader:
                 pass
-            assert (
-                loader.stats().skipped_samples == 3 * epoch
-            )  # the fourth is followed by the fifth, another bad one
+            assert loader.stats().skipped_samples == 3 * epoch  # the fourth is followed by the fifth, another bad one
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -456,9 +448,7 @@ class Fewer:
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_dataset_that_returns_fewer_samples_than_indices_is_an_error(cached):
     """Pictures and targets would not belong together, and a cache would keep that."""
-    data = images.Bytes(
-        Fewer(), images.CenterCrop(4), fingerprint="fewer", **({"cache": "8MiB"} if cached else {})
-    )
+    data = images.Bytes(Fewer(), images.CenterCrop(4), fingerprint="fewer", **({"cache": "8MiB"} if cached else {}))
     with (
         slipring.Loader(data, batch_size=4) as loader,
         pytest.raises(ValueError, match="3 samples for 4 indices"),

@@ -123,9 +123,7 @@ def test_it_resumes_at_the_sample(shards, workers, shuffle):
         assert shown(resumed) == whole[count:]
 
 
-@pytest.mark.parametrize(
-    "other", [{"world_size": 2}, {"world_size": 3, "rank": 1}, {"world_size": 2, "rank": 0}]
-)
+@pytest.mark.parametrize("other", [{"world_size": 2}, {"world_size": 3, "rank": 1}, {"world_size": 2, "rank": 0}])
 def test_the_state_of_another_division_is_refused(shards, other):
     state = iter(stream(shards, world_size=2, rank=1)).state_dict()
     says = rf"rank 1 of 2, 5 shards; this is worker 0 of 1, rank {other.get('rank', 0)} of"

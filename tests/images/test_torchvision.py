@@ -151,9 +151,7 @@ def test_other_datasets_and_loaders_are_refused(root):
     with pytest.raises(TypeError, match="ImageFolder, not list"):
         images.from_torchvision([])
     other = type("ImageFolder", (), {})
-    with_paths = type(
-        "WithPaths", (other,), {"__getitem__": lambda self, i: None, **vars(type(folder(root, None)))}
-    )()
+    with_paths = type("WithPaths", (other,), {"__getitem__": lambda self, i: None, **vars(type(folder(root, None)))})()
     with pytest.raises(TypeError, match="WithPaths has a __getitem__ of its own"):
         images.from_torchvision(with_paths)
     with pytest.raises(TypeError, match="loader of its own"):
@@ -169,9 +167,7 @@ def test_torchvisions_own_classes_are_known(root, version):
     from torchvision.transforms import v2
 
     if version == "v1":
-        transform = v1.Compose(
-            [v1.Resize(20), v1.CenterCrop(14), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)]
-        )
+        transform = v1.Compose([v1.Resize(20), v1.CenterCrop(14), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)])
     else:
         transform = v2.Compose(
             [
@@ -185,6 +181,4 @@ def test_torchvisions_own_classes_are_known(root, version):
     theirs = torchvision.datasets.ImageFolder(str(root), transform)
     ours = images.from_torchvision(theirs)
     for (a, label), (b, want) in zip((ours[i] for i in range(6)), theirs, strict=True):
-        assert label == want and torch.allclose(
-            torch.from_numpy(a), torch.as_tensor(b), atol=1.01 / 255 / 0.2
-        )
+        assert label == want and torch.allclose(torch.from_numpy(a), torch.as_tensor(b), atol=1.01 / 255 / 0.2)

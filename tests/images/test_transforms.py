@@ -47,9 +47,7 @@ def validated(data, resize, crop):
     return np.asarray(image.crop((left, top, left + crop, top + crop)))
 
 
-@pytest.mark.parametrize(
-    "size", [(375, 500), (500, 375), (333, 500), (256, 256), (100, 1000), (64, 64), (1, 1)]
-)
+@pytest.mark.parametrize("size", [(375, 500), (500, 375), (333, 500), (256, 256), (100, 1000), (64, 64), (1, 1)])
 @pytest.mark.parametrize(("resize", "crop"), [(256, 224), (232, 224), (64, 64), (50, 64)])
 def test_resize_then_center_crop_is_the_validation_recipe(size, resize, crop):
     data = encoded(pixels(*size), quality=90)
@@ -120,8 +118,7 @@ def test_random_boxes_have_the_areas_and_aspects_that_were_asked_for():
 def test_boxes_lie_everywhere():
     crop = images.RandomResizedCrop(32, (0.1, 0.1), (1, 1))
     places = [
-        (view.box[0] / (300 - view.box[2]), view.box[1] / (300 - view.box[3]))
-        for view in views(crop, (300, 300))
+        (view.box[0] / (300 - view.box[2]), view.box[1] / (300 - view.box[3])) for view in views(crop, (300, 300))
     ]
     for axis in zip(*places):
         counts, _ = np.histogram(axis, 10, (0, 1))
@@ -159,9 +156,7 @@ def test_normalised_values_are_torchvisions_to_the_bit(dtype):
 
 
 def test_black_around_a_normalised_picture_is_the_value_of_black():
-    ours = sample(
-        encoded(pixels(4, 4)), images.CenterCrop(8), dtype="float32", mean=(0.5, 0.25, 0), std=(0.5, 0.5, 1)
-    )
+    ours = sample(encoded(pixels(4, 4)), images.CenterCrop(8), dtype="float32", mean=(0.5, 0.25, 0), std=(0.5, 0.5, 1))
     assert ours[0, 0].tolist() == [-1.0, -0.5, 0.0]
 
 

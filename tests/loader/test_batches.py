@@ -134,9 +134,7 @@ class Keeping(Squares):
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-@pytest.mark.parametrize(
-    "kwargs", [{"batch_size": None}, {"batch_size": 2}, {"batch_size": 4, "chunk_size": 2}]
-)
+@pytest.mark.parametrize("kwargs", [{"batch_size": None}, {"batch_size": 2}, {"batch_size": 4, "chunk_size": 2}])
 def test_an_array_that_the_dataset_keeps_is_not_overwritten(num_workers, start_method, kwargs):
     kwargs = {**kwargs, "num_workers": num_workers, "start_method": start_method, "slots": 16}
     dataset = Keeping(60, keep=5)
@@ -186,9 +184,7 @@ class Sums:
         return Sums, ()
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread"), (1, "spawn")]
-)
+@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread"), (1, "spawn")])
 def test_what_the_consumer_does_to_its_batch_the_dataset_does_not_see(num_workers, start_method):
     with Loader(Sums(), None, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         for i, batch in enumerate(loader):

@@ -235,9 +235,7 @@ class Short:
 @pytest.mark.parametrize("n", [1, -1])
 @pytest.mark.parametrize("collate_fn", [None, as_list])
 def test_a_wrong_number_of_samples_is_an_error(num_workers, n, collate_fn):
-    with Loader(
-        Short(n), 6, num_workers=num_workers, collate_fn=collate_fn, workers=Workers(chunk_size=2)
-    ) as loader:
+    with Loader(Short(n), 6, num_workers=num_workers, collate_fn=collate_fn, workers=Workers(chunk_size=2)) as loader:
         for error in outcomes(iter(loader)):
             assert type(error) is ValueError
             assert f"{4 if n > 0 else 1} samples for 2 indices" in str(error)
@@ -257,9 +255,7 @@ def test_getitems_may_return_any_sequence(num_workers):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_batch_of_too_many_ranges_is_an_error_at_its_turn(num_workers):
     batches = [[1, 2], list(range(60)), [3]]
-    with Loader(
-        Squares(), batch_sampler=batches, num_workers=num_workers, workers=Workers(chunk_size=1)
-    ) as loader:
+    with Loader(Squares(), batch_sampler=batches, num_workers=num_workers, workers=Workers(chunk_size=1)) as loader:
         iterator = iter(loader)
         assert numbers([next(iterator)]) == [[1, 2]]
         with pytest.raises(ValueError, match=r"chunk_size=1 .*60.* 56 ranges"):
@@ -283,7 +279,5 @@ def test_batches_that_are_abandoned_half_way_leave_the_next_epoch_whole():
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_out_of_order_delivers_each_batch_once(num_workers):
-    with Loader(
-        Squares(40), 8, in_order=False, num_workers=num_workers, workers=Workers(chunk_size=3)
-    ) as loader:
+    with Loader(Squares(40), 8, in_order=False, num_workers=num_workers, workers=Workers(chunk_size=3)) as loader:
         assert sorted(numbers(loader)) == [list(range(k, k + 8)) for k in range(0, 40, 8)]

@@ -248,16 +248,12 @@ def test_a_state_with_numpys_numbers_is_as_good():
     state = after(sampler, 2)
     want = list(sampler)[2:]
     other = BatchSampler(30, 4, shuffle=True)
-    other.load_state_dict(
-        {key: np.int64(value) if type(value) is int else value for key, value in state.items()}
-    )
+    other.load_state_dict({key: np.int64(value) if type(value) is int else value for key, value in state.items()})
     assert list(other) == want
     json.dumps(after(other, 1))
 
 
-@pytest.mark.parametrize(
-    "indices", [Own(3), [b"a", b"b"], np.array([object()] * 4)], ids=["own", "bytes", "objects"]
-)
+@pytest.mark.parametrize("indices", [Own(3), [b"a", b"b"], np.array([object()] * 4)], ids=["own", "bytes", "objects"])
 def test_indices_without_numbers_or_text_are_known_by_their_length(indices):
     sampler = BatchSampler(indices, 1, shuffle=True)
     sampler.load_state_dict(after(BatchSampler(indices, 1, shuffle=True), 1))
@@ -266,9 +262,7 @@ def test_indices_without_numbers_or_text_are_known_by_their_length(indices):
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("way", WAYS[2:], ids=list)
-@pytest.mark.parametrize(
-    ("n", "size", "m", "other"), [(2, 5, 3, 4), (1, 16, 8, 3), (8, 2, 5, 7), (3, 3, 1, 1)]
-)
+@pytest.mark.parametrize(("n", "size", "m", "other"), [(2, 5, 3, 4), (1, 16, 8, 3), (8, 2, 5, 7), (3, 3, 1, 1)])
 def test_a_drawn_order_is_given_out_to_its_end_with_steps_of_another_size(n, size, m, other, way, drop_last):
     first = samplers(n, size, drop_last=drop_last, **way)
     order = list(first[0].order(0))

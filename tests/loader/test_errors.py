@@ -367,9 +367,7 @@ def test_what_cannot_be_pickled_is_named_with_the_attribute(start_method, argume
         for _ in range(2):
             with pytest.raises(Exception, match=named) as caught:
                 iter(loader)
-            assert "cannot be pickled" in str(caught.value) and "Workers(start_method='fork')" in str(
-                caught.value
-            )
+            assert "cannot be pickled" in str(caught.value) and "Workers(start_method='fork')" in str(caught.value)
 
 
 def test_a_cycle_does_not_keep_the_culprit_from_being_named():

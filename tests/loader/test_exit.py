@@ -210,9 +210,7 @@ if __name__ == "__main__":
 
 def outcome_of_rank(path, method, workers):
     path.write_text(RANK)
-    done = subprocess.run(
-        [sys.executable, str(path), method, workers], capture_output=True, text=True, timeout=220
-    )
+    done = subprocess.run([sys.executable, str(path), method, workers], capture_output=True, text=True, timeout=220)
     return done.returncode, done.stdout.split(), done.stderr
 
 

@@ -257,9 +257,7 @@ class Slowest:
 
     def __init__(self):
         self.begun = time.monotonic()
-        self.page = mmap.mmap(
-            -1, 64
-        )  # shared with forked workers: which samples are there; how long sample 5 slept
+        self.page = mmap.mmap(-1, 64)  # shared with forked workers: which samples are there; how long sample 5 slept
 
     def __len__(self):
         return 8

@@ -55,9 +55,7 @@ def test_timeout_and_report_name_locks_of_the_parents_threads_if_workers_are_for
     with contextlib.ExitStack() as stack:
         hold = stack.enter_context(contextlib.ExitStack())
         hold.enter_context(held(data.lock))
-        loader = stack.enter_context(
-            Loader(data, 4, num_workers=1, timeout=0.5, workers=Workers(start_method=method))
-        )
+        loader = stack.enter_context(Loader(data, 4, num_workers=1, timeout=0.5, workers=Workers(start_method=method)))
         batches = iter(loader)
         with pytest.raises(LoaderTimeout) as caught:
             next(batches)

@@ -59,9 +59,7 @@ def test_a_forked_child_can_iterate_a_loader(num_workers, start_method, used):
         loader.close()
         return first, second
 
-    with Loader(
-        Squares(40), 4, num_workers=num_workers, workers=Workers(start_method=start_method)
-    ) as loader:
+    with Loader(Squares(40), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         iterator = iter(())
         held = []
         if used != "fresh":
@@ -108,9 +106,7 @@ def test_the_parents_iterator_is_closed_in_a_child_and_not_disturbed_by_it(num_w
                 next(iterator)
         iterator.close()
 
-    with Loader(
-        Squares(40), 4, num_workers=num_workers, workers=Workers(start_method=start_method)
-    ) as loader:
+    with Loader(Squares(40), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         iterator = iter(loader)
         first = next(iterator)
         in_child(child)
@@ -158,11 +154,7 @@ def test_a_child_that_drops_a_loader_does_not_end_its_parents_workers(num_worker
 
 def test_a_child_has_no_descriptor_of_its_parents_workers():
     def watched():
-        return [
-            fd
-            for fd in os.listdir("/proc/self/fd")
-            if os.path.exists(f"/proc/self/fdinfo/{fd}") and is_pidfd(fd)
-        ]
+        return [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fdinfo/{fd}") and is_pidfd(fd)]
 
     def is_pidfd(fd):
         with open(f"/proc/self/fdinfo/{fd}") as file:

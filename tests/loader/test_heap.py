@@ -64,9 +64,7 @@ def worker_of(loader):
 
 @pytest.mark.parametrize("options", [{}, {"collate_fn": stack}, {"collate_fn": stack_some}])
 def test_in_the_steady_state_a_batch_takes_no_page_faults(options):
-    with Loader(
-        New(120 * BATCH), BATCH, num_workers=1, worker_init_fn=give_all_back, **grouped(**options)
-    ) as loader:
+    with Loader(New(120 * BATCH), BATCH, num_workers=1, worker_init_fn=give_all_back, **grouped(**options)) as loader:
         it = iter(loader)
         for _ in range(60):  # every slot has been used, and the worker has seen what batches need
             next(it)

@@ -90,9 +90,7 @@ def test_out_of_order_a_slow_worker_does_not_end_up_with_all_tasks():
     import multiprocessing
 
     event = multiprocessing.get_context("fork").Event()
-    with slipring.Loader(
-        Slow(event), 2, num_workers=2, in_order=False, workers=Workers(start_method="fork")
-    ) as loader:
+    with slipring.Loader(Slow(event), 2, num_workers=2, in_order=False, workers=Workers(start_method="fork")) as loader:
         workers = [int(batch[0][0]) for batch in loader]
     assert sorted(workers) == [0] * 10 + [1] * 10
 
@@ -150,9 +148,7 @@ def test_an_array_kept_by_an_interrupted_batch_is_not_overwritten(go_on):
 @pytest.mark.parametrize("chunk_size", [None, 1])
 def test_after_ctrl_c_the_next_epoch_is_whole_and_no_slot_is_lost(chunk_size):
     dataset = InterruptedOnce()
-    with slipring.Loader(
-        dataset, 2, workers=Workers(chunk_size=chunk_size), memory=Memory(slots=2)
-    ) as loader:
+    with slipring.Loader(dataset, 2, workers=Workers(chunk_size=chunk_size), memory=Memory(slots=2)) as loader:
         for _ in range(5):
             dataset.armed = True
             with pytest.raises(KeyboardInterrupt):

@@ -145,9 +145,7 @@ class AlwaysWaiting(Waiting):
 
 @pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
 def test_two_iterators_at_once_are_both_complete(num_workers, start_method):
-    with Loader(
-        Squares(30), 4, num_workers=num_workers, workers=Workers(start_method=start_method)
-    ) as loader:
+    with Loader(Squares(30), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         pairs = list(zip(loader, loader, strict=True))
         assert numbers(a for a, _ in pairs) == batches_of(30, 4) == numbers(b for _, b in pairs)
         assert numbers(loader) == batches_of(30, 4)
@@ -222,9 +220,7 @@ class Nested(Squares):
 @pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
 def test_a_thread_can_iterate(num_workers, start_method):
     got = []
-    with Loader(
-        Squares(30), 4, num_workers=num_workers, workers=Workers(start_method=start_method)
-    ) as loader:
+    with Loader(Squares(30), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         thread = threading.Thread(target=lambda: got.append(numbers(loader)))
         thread.start()
         thread.join()

@@ -236,9 +236,7 @@ def test_an_index_that_cannot_be_pickled_is_an_error_at_its_turn(num_workers):
 # ---- collate ----
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "spawn"), (2, "thread")]
-)
+@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "spawn"), (2, "thread")])
 def test_a_collate_fn_makes_the_batch(num_workers, start_method):
     kwargs = {"num_workers": num_workers, "start_method": start_method}
     assert load(Squares(10), 4, collate_fn=ids, **kwargs) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -334,9 +332,7 @@ def test_no_more_is_read_ahead_than_prefetch_factor_says(tmp_path):
 
 @pytest.mark.parametrize("start_method", ["fork", "thread", "spawn"])
 def test_workers_know_who_they_are(start_method):
-    with Loader(
-        Informed(12), 2, num_workers=2, workers=Workers(start_method=start_method), rng="worker"
-    ) as loader:
+    with Loader(Informed(12), 2, num_workers=2, workers=Workers(start_method=start_method), rng="worker") as loader:
         seeds = []
         for _ in range(2):
             batches = [batch.tolist() for batch in loader]
@@ -354,9 +350,7 @@ def test_only_a_worker_process_has_an_info_of_its_process(start_method):
         return slipring.get_worker_info().id, process_worker_info() is not None
 
     assert process_worker_info() is None
-    with Loader(
-        Squares(4), 4, collate_fn=told, num_workers=1, workers=Workers(start_method=start_method)
-    ) as loader:
+    with Loader(Squares(4), 4, collate_fn=told, num_workers=1, workers=Workers(start_method=start_method)) as loader:
         assert list(loader) == [(0, start_method == "fork")]
 
 

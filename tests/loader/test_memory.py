@@ -107,9 +107,7 @@ def test_a_process_that_has_gone_has_nothing_to_tell():
 def test_a_sample_is_of_all_pages_or_of_runs_evenly_spread(monkeypatch, lengths, runs):
     """In a stand-in for pagemap whose entries are the numbers of their pages."""
     monkeypatch.setattr(growth, "RUNS", runs)
-    monkeypatch.setattr(
-        growth.os, "pread", lambda fd, n, at: np.arange(at // 8, (at + n) // 8, dtype="u8").tobytes()
-    )
+    monkeypatch.setattr(growth.os, "pread", lambda fd, n, at: np.arange(at // 8, (at + n) // 8, dtype="u8").tobytes())
     spans, begin = [], 1000
     for length in lengths:
         spans.append((begin, begin + length))
@@ -153,9 +151,7 @@ def grown(loader, least):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_stats_tell_what_each_worker_has_of_its_own(method):
-    with Loader(
-        Hoard(12, 10), 1, num_workers=2, workers=Workers(start_method=method), rng="worker"
-    ) as loader:
+    with Loader(Hoard(12, 10), 1, num_workers=2, workers=Workers(start_method=method), rng="worker") as loader:
         assert loader.stats().worker_private_bytes == ()
         assert [batch.item() for batch in loader] == list(range(12))
         stats = grown(loader, 60 * MB)
@@ -172,9 +168,7 @@ def test_workers_that_end_with_their_iteration_are_measured_before():
     assert engines_of(loader).counters.memory.pools == []  # those that have been ended are not kept
 
 
-@pytest.mark.parametrize(
-    "options", [{"num_workers": 0}, {"num_workers": 2, "start_method": "thread"}], ids=str
-)
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2, "start_method": "thread"}], ids=str)
 def test_what_is_no_process_has_nothing_of_its_own(options):
     with Loader(Hoard(4, 1), 1, **grouped(**options)) as loader:
         list(loader)
@@ -240,11 +234,7 @@ class Tree:
         new.rename(file)
 
     def set(self, limit, used, group="/job/worker"):
-        names = (
-            ("memory.max", "memory.current")
-            if self.v2
-            else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        )
+        names = ("memory.max", "memory.current") if self.v2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         for name, value in zip(names, (limit, used)):
             self.write(f"{self.mount}{group}/{name}", f"{value}\n")
 
@@ -281,10 +271,7 @@ def test_what_is_left_is_the_narrowest_groups(tree):
     tree.set(800 * MB, 300 * MB, "/job")
     free, size, limit, file = memory_available(str(tree.root))
     assert (free, size) == (484 * MB, 800 * MB)  # 16 MB are a margin
-    assert (
-        "cgroup" in limit
-        and file == f"{tree.mount}/job/{'memory.max' if tree.v2 else 'memory.limit_in_bytes'}"
-    )
+    assert "cgroup" in limit and file == f"{tree.mount}/job/{'memory.max' if tree.v2 else 'memory.limit_in_bytes'}"
 
 
 def test_without_a_group_what_is_left_is_the_machines(tmp_path):
@@ -352,9 +339,7 @@ def test_what_spawned_workers_begin_with_is_not_growth(tree):
     ):
         warnings.simplefilter("error")
         first = next(it)
-        until(
-            lambda: all(serving for _, _, serving in engine_of(loader).pool.pids()), "all workers have begun"
-        )
+        until(lambda: all(serving for _, _, serving in engine_of(loader).pool.pids()), "all workers have begun")
         next(it)
         memory = engine_of(loader).memory
         assert set(memory._begun) == {pid for _, pid, _ in engine_of(loader).pool.pids()}

@@ -188,9 +188,7 @@ class Both(Into):
         return i
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"chunk_size": 2}, {"collate_fn": sum}, {"chunk_size": 2, "collate_fn": sum}]
-)
+@pytest.mark.parametrize("arguments", [{"chunk_size": 2}, {"collate_fn": sum}, {"chunk_size": 2, "collate_fn": sum}])
 def test_a_dataset_of_whole_batches_and_samples_gives_samples_where_they_are_needed(arguments):
     with Loader(Both(), 4, num_workers=1, **grouped(**arguments)) as loader:
         got = next(iter(loader))
@@ -246,9 +244,7 @@ class Unshowable:
         raise ZeroDivisionError
 
 
-@pytest.mark.parametrize(
-    "argument", ["batch_size", "timeout", "collate_fn", "drop_last", "sampler", "rng", "slots"]
-)
+@pytest.mark.parametrize("argument", ["batch_size", "timeout", "collate_fn", "drop_last", "sampler", "rng", "slots"])
 def test_a_refusal_says_what_is_wrong_of_a_value_whose_repr_raises(argument):
     with pytest.raises((TypeError, ValueError), match=f"{argument} must be .*Unshowable"):
         Loader(Squares(), **grouped(**{argument: Unshowable()}))

@@ -81,9 +81,7 @@ def test_an_array_of_another_kind_is_refused_as_an_order():
 @pytest.mark.parametrize("kind", ["number", "range", "array", "list"])
 def test_the_order_of_an_epoch_is_a_sequence_that_computes_what_it_is_asked_for(how, kind):
     n = 70_000
-    indices = {"number": n, "range": range(5, 5 + n), "array": np.arange(5, 5 + n), "list": list(range(n))}[
-        kind
-    ]
+    indices = {"number": n, "range": range(5, 5 + n), "array": np.arange(5, 5 + n), "list": list(range(n))}[kind]
     sampler = BatchSampler(indices, 1000, seed=3, **how)
     order = sampler.order(0)
     whole = list(order)
@@ -144,9 +142,7 @@ def test_a_pass_can_be_copied_and_keeps_its_seed():
     copied, state = copy.deepcopy(batches), batches.state_dict()
     sampler.seed = 4
     assert next(copied) == next(batches) and batches.state_dict()["seed"] == state["seed"] == 3
-    assert BatchSampler(0).order(0)[::-1] == [] and list(
-        BatchSampler(3, rank=10**20 - 1, world_size=10**20)
-    ) == [[0]]
+    assert BatchSampler(0).order(0)[::-1] == [] and list(BatchSampler(3, rank=10**20 - 1, world_size=10**20)) == [[0]]
 
 
 @pytest.mark.parametrize("mask", [[False, True], (True, False), np.array([True])], ids=repr)
@@ -169,6 +165,4 @@ def test_weights_are_shares_that_say_what_is_drawn():
     before = flat(sampler)
     given[:] = [0, 1, 0]
     sampler.set_epoch(0)
-    assert (
-        flat(sampler) == before and np.allclose(sampler.weights, [0.25, 0, 0.75]) and sampler.weights[1] == 0
-    )
+    assert flat(sampler) == before and np.allclose(sampler.weights, [0.25, 0, 0.75]) and sampler.weights[1] == 0

@@ -90,9 +90,7 @@ def numbers_of(batches):
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 @pytest.mark.parametrize("asks", ["pickles", "draws", "lists"])
-def test_a_handler_that_asks_while_the_next_task_is_made_has_an_error_and_no_batch_is_lost(
-    asks, num_workers, on_alarm
-):
+def test_a_handler_that_asks_while_the_next_task_is_made_has_an_error_and_no_batch_is_lost(asks, num_workers, on_alarm):
     errors = []
     options = {
         "pickles": {"sampler": [Key(i, alarm if i in (20, 30) else None) for i in range(N)], "batch_size": 1},
@@ -133,9 +131,7 @@ KINDS = [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2, "start_metho
 
 
 @pytest.mark.parametrize("options", KINDS, ids=["inline", "process", "threads"])
-def test_a_handler_that_asks_while_a_batch_is_waited_for_has_an_error_and_the_wait_goes_on(
-    options, on_alarm, tmp_path
-):
+def test_a_handler_that_asks_while_a_batch_is_waited_for_has_an_error_and_the_wait_goes_on(options, on_alarm, tmp_path):
     errors = []
     with Loader(Waits(tmp_path / "go on"), 1, **grouped(**options)) as loader:
         iterator = iter(loader)

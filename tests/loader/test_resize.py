@@ -69,13 +69,9 @@ def at_work(loader):
 @pytest.mark.parametrize("method", EVERY_METHOD)
 @pytest.mark.parametrize("how", [{}, {"in_order": False}, {"chunk_size": 2}], ids=str)
 def test_every_byte_is_that_of_a_fixed_number(method, how):
-    with Loader(
-        Drawn(), 5, shuffle=True, num_workers=2, seed=7, **grouped(start_method="fork", **how)
-    ) as loader:
+    with Loader(Drawn(), 5, shuffle=True, num_workers=2, seed=7, **grouped(start_method="fork", **how)) as loader:
         want = [[plain(batch) for batch in loader] for _ in range(2)]
-    with Loader(
-        Drawn(), 5, shuffle=True, num_workers=2, seed=7, **grouped(start_method=method, **how)
-    ) as loader:
+    with Loader(Drawn(), 5, shuffle=True, num_workers=2, seed=7, **grouped(start_method=method, **how)) as loader:
         got = [resized(loader) for _ in range(2)]
         assert at_work(loader) == 3 and loader.options.num_workers == 3
     if how == {"in_order": False}:
@@ -94,9 +90,7 @@ def test_as_many_tasks_are_in_flight_as_the_workers_want():
                 gate.wait()
             return super().__getitem__(i)
 
-    loader = Loader(
-        Held(400), 1, num_workers=1, workers=Workers(start_method="thread"), memory=Memory(slots=40)
-    )
+    loader = Loader(Held(400), 1, num_workers=1, workers=Workers(start_method="thread"), memory=Memory(slots=40))
     with loader:
         batches = iter(loader)
         for _ in range(10):
@@ -182,10 +176,7 @@ def test_between_epochs_workers_stay_as_far_as_they_can():
         before = {n: p.pid for n, p in pool.workers.items()}
         loader.resize(3)
         assert flat(numbers(loader)) == list(range(40))
-        assert (
-            pool is engine_of(loader).pool
-            and before.items() < {n: p.pid for n, p in pool.workers.items()}.items()
-        )
+        assert pool is engine_of(loader).pool and before.items() < {n: p.pid for n, p in pool.workers.items()}.items()
 
 
 def test_a_loader_without_workers_gets_some_with_its_next_epoch_only():
@@ -231,9 +222,7 @@ def test_another_thread_may_ask_while_one_waits_for_a_batch():
                 gate.set()  # only a second worker comes here
             return super().__getitem__(i)
 
-    with Loader(
-        Held(40), 1, num_workers=1, prefetch_factor=2, workers=Workers(start_method="thread")
-    ) as loader:
+    with Loader(Held(40), 1, num_workers=1, prefetch_factor=2, workers=Workers(start_method="thread")) as loader:
         batches, got = iter(loader), []
         consumer = threading.Thread(target=lambda: got.extend(numbers(batches)))
         consumer.start()

@@ -67,9 +67,7 @@ def test_each_batch_goes_to_one_of_several_threads(dataset, num_workers, start_m
 @pytest.mark.parametrize("rng", ["worker", "batch"])
 def test_so_it_does_with_torchs_loader(rng, preload):
     torch = pytest.importorskip("slipring.torch")
-    with torch.DataLoader(
-        range(800), 2, num_workers=2, rng=rng, device=torch.Device("cpu", preload=preload)
-    ) as loader:
+    with torch.DataLoader(range(800), 2, num_workers=2, rng=rng, device=torch.Device("cpu", preload=preload)) as loader:
         for _ in range(2):
             got = []
             ends = ask(iter(loader), 4, lambda batch, got=got: got.extend(batch.tolist()))

@@ -80,9 +80,7 @@ def test_a_respawned_worker_maps_the_same_file(method):
 
 def test_a_worker_that_reads_all_has_no_pages_of_its_own():
     dataset = Parts({"sum": np.ones(64 << 20, np.uint8)}, own_after_reading)
-    with Loader(
-        dataset, 1, num_workers=1, collate_fn=as_it_is, workers=Workers(start_method="spawn")
-    ) as loader:
+    with Loader(dataset, 1, num_workers=1, collate_fn=as_it_is, workers=Workers(start_method="spawn")) as loader:
         (batch,) = [batch["found"] for batch in loader]
     assert batch["sum"] == 64 << 20
     assert batch["Rss"] >= 64 << 10 and batch["Anonymous"] == 0  # KiB
@@ -297,9 +295,7 @@ def objects(value):
     if isinstance(value, np.ma.MaskedArray):
         return value.filled(-1).sum()
     if isinstance(value, tuple):
-        return [int(each[0]) for each in value], all(
-            is_shared(mapping_of(address_of(each))) for each in value
-        )
+        return [int(each[0]) for each in value], all(is_shared(mapping_of(address_of(each))) for each in value)
     if isinstance(value, np.ndarray):
         return [each.sum() for each in value[:2]] + [value[2]]
     return bytes(value)
@@ -341,9 +337,7 @@ def test_arrow_tables_and_string_lists_lie_in_the_file():
     pa = pytest.importorskip("pyarrow")
     names = [f"picture-{i:06d}.jpg" for i in range(3000)]
     table = pa.table({"n": range(3000), "name": names})
-    seen = seen_by_worker(
-        {"names": StringList(names), "slice": StringList(names)[100:], "table": table}, arrow
-    )
+    seen = seen_by_worker({"names": StringList(names), "slice": StringList(names)[100:], "table": table}, arrow)
     assert seen["names"] == ("picture-000003.jpg", 3000, [True, True])
     assert seen["slice"] == ("picture-000103.jpg", 2900, [True, True])
     rows, seventh, shared = seen["table"]

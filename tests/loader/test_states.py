@@ -120,9 +120,7 @@ def test_batches_that_were_delivered_before_their_turn_do_not_come_again(order):
         other.load_state_dict(state)
         rest = taken(iter(other))
     assert sorted(flat(begun + rest)) == list(range(N))
-    with loader(
-        0
-    ) as other:  # its sampler has not drawn the batches again that were delivered before their turn
+    with loader(0) as other:  # its sampler has not drawn the batches again that were delivered before their turn
         other.load_state_dict(state)
         begun += taken(iter(other), 1)
         state = check_state(other.state_dict())

@@ -247,9 +247,7 @@ def test_a_generator_that_ctrl_c_has_ended_is_no_end_of_the_order():
             assert next(batches).tolist() == [0, 1, 2, 3]
             with pytest.raises(KeyboardInterrupt):
                 next(batches)
-            with pytest.raises(
-                slipring.errors.SlipringError, match="raised_at was ended by the KeyboardInterrupt"
-            ):
+            with pytest.raises(slipring.errors.SlipringError, match="raised_at was ended by the KeyboardInterrupt"):
                 next(batches)
             with pytest.raises(StopIteration):
                 next(batches)

@@ -89,9 +89,7 @@ def test_an_error_is_no_batch():
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_what_went_through_pickle_is_counted(num_workers):
-    with Loader(
-        Values([Opaque(i) for i in range(6)]), 3, collate_fn=as_list, num_workers=num_workers
-    ) as loader:
+    with Loader(Values([Opaque(i) for i in range(6)]), 3, collate_fn=as_list, num_workers=num_workers) as loader:
         list(loader)
         assert (loader.stats().pickled_leaves, loader.stats().pickled_tasks) == (6, 0)
     with Loader(Echo(), 2, sampler=["a", "b", "c"], num_workers=num_workers) as loader:
@@ -153,9 +151,7 @@ def test_memory_is_told():
 
 def test_committed_memory_follows_the_batches_not_the_reserve():
     size = 4 << 20
-    with Loader(
-        Values([np.zeros(size, np.uint8)] * 30), None, num_workers=2, memory=Memory(slots=4)
-    ) as loader:
+    with Loader(Values([np.zeros(size, np.uint8)] * 30), None, num_workers=2, memory=Memory(slots=4)) as loader:
         for _ in range(2):
             for _ in loader:
                 pass

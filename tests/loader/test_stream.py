@@ -83,9 +83,7 @@ def test_the_tail_is_kept_or_dropped_per_worker(num_workers, start_method):
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_an_empty_stream_has_no_batches(num_workers, start_method):
-    with Loader(
-        Stream(0, 0, 0), 2, num_workers=num_workers, workers=Workers(start_method=start_method)
-    ) as loader:
+    with Loader(Stream(0, 0, 0), 2, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         assert list(loader) == [] and list(loader) == []
 
 
@@ -107,9 +105,7 @@ def test_without_batching_samples_come_in_turn():
 
 @pytest.mark.parametrize("start_method", ["fork", "thread"])
 def test_out_of_order_delivers_each_batch_once(start_method):
-    with Loader(
-        Shard(100), 3, num_workers=3, in_order=False, workers=Workers(start_method=start_method)
-    ) as loader:
+    with Loader(Shard(100), 3, num_workers=3, in_order=False, workers=Workers(start_method=start_method)) as loader:
         for _ in range(3):
             assert sorted(flat(b.tolist() for b in loader)) == list(range(100))
 
@@ -152,9 +148,7 @@ def test_an_endless_stream_is_read_no_further_than_prefetch_factor_says(tmp_path
             for i in range(1 << 40):
                 yield self.noting[i][1]
 
-    with Loader(
-        Endless(), 2, num_workers=2, prefetch_factor=2, workers=Workers(start_method="fork")
-    ) as loader:
+    with Loader(Endless(), 2, num_workers=2, prefetch_factor=2, workers=Workers(start_method="fork")) as loader:
         for received, _ in zip(range(1, 10), loader, strict=False):
             assert len((tmp_path / "read").read_text().split()) <= 2 * (received + 2 * 2)
 
@@ -215,9 +209,7 @@ def said(loader):
     ]
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread"), (1, "spawn")]
-)
+@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread"), (1, "spawn")])
 def test_an_error_in_next_comes_at_its_turn_and_the_stream_goes_on(num_workers, start_method):
     dataset = Yields(1, 2, 3, KeyError("bad"), 4, 5)
     kwargs = {"num_workers": num_workers, "start_method": start_method}

@@ -82,10 +82,7 @@ def test_workers_that_wait_for_something_else_become_as_many_as_are_allowed(monk
 def test_workers_that_compute_become_as_many_as_there_are_processors(monkeypatch):
     job = Tuned(monkeypatch, on_cpu=1.0, cpus=4, most=12)
     job.settle()
-    assert (
-        job.tuning.workers == 4
-        and "each keeps 100% of a processor busy, and 4 are there" in job.tuning.reason
-    )
+    assert job.tuning.workers == 4 and "each keeps 100% of a processor busy, and 4 are there" in job.tuning.reason
 
 
 def test_workers_that_compute_become_twice_as_many_at_most(monkeypatch):
@@ -256,9 +253,7 @@ class Pool:
         return []
 
     def window(self):
-        busy = self.each * max(
-            1.0, self.wanted * self.on_cpu / self.cpus
-        )  # who shares a processor takes longer
+        busy = self.each * max(1.0, self.wanted * self.on_cpu / self.cpus)  # who shares a processor takes longer
         took = max(self.step, busy / self.wanted)
         self.tried.append(self.wanted)
         return tuning.Window(self.wanted, 16, took, took - self.step, busy, self.each * self.on_cpu)

@@ -194,9 +194,7 @@ def test_work_that_has_become_more_is_measured_anew(monkeypatch):
         list(job.epoch(10))
         if job.tuning.workers > 1 and job.tuning.settled:
             break
-    assert (
-        job.tuning.settled and job.tuning.workers == 4
-    )  # 60 ms of work for each step of 20 ms, and some more
+    assert job.tuning.settled and job.tuning.workers == 4  # 60 ms of work for each step of 20 ms, and some more
 
 
 def test_the_first_batchs_wait_and_what_is_between_epochs_ask_for_no_more_workers(monkeypatch):

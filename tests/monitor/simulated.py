@@ -231,9 +231,7 @@ class Job:
     def known(self, **others):
         """Return the `Known` of the loader's own process."""
         share = self.copied / max(1, len(self.recorded) + sum(batch is not None for batch in self.lying))
-        return Known(
-            **{"copied_share": share, "in_order": self.in_order, "persistent": self.persistent, **others}
-        )
+        return Known(**{"copied_share": share, "in_order": self.in_order, "persistent": self.persistent, **others})
 
     def sight(self, later=0.0, waits=False):
         """Return the `Sight` of the job, `later` than its end; `waits`: meanwhile the loop waits for a batch."""

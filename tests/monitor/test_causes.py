@@ -105,9 +105,7 @@ def test_slots_are_enough_where_the_workers_are_busy_or_few_are_kept():
 
 def test_batches_that_were_copied_are_not_counted_by_those_that_are_kept_at_the_end():
     found = verdict(sight(), Known(copied_share=0.98))
-    assert (
-        found.cause == "kept" and "98% of all were copied" in found.sentence and " 0 " not in found.sentence
-    )
+    assert found.cause == "kept" and "98% of all were copied" in found.sentence and " 0 " not in found.sentence
 
 
 # ---- one worker

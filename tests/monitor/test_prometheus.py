@@ -68,9 +68,7 @@ def test_a_get_tells_what_a_loader_has_delivered(shown):
         figures, stats = scrape(metrics), loader.stats()
         assert figures["slipring_batches_total", 'loader="train"'] == 10
         assert figures["slipring_bytes_total", 'loader="train"'] == stats.bytes > 0
-        assert figures["slipring_wait_seconds_total", 'loader="train"'] == pytest.approx(
-            stats.consumer_wait_s
-        )
+        assert figures["slipring_wait_seconds_total", 'loader="train"'] == pytest.approx(stats.consumer_wait_s)
         assert figures["slipring_fetch_seconds_total", 'loader="train"'] == pytest.approx(stats.fetch_s)
         assert figures["slipring_collate_seconds_total", 'loader="train"'] == pytest.approx(stats.collate_s)
         assert figures["slipring_respawns_total", 'loader="train"'] == 0
@@ -121,9 +119,7 @@ def test_torchs_face_is_among_them(shown, make):
     loader = make(Torchs(), 4, num_workers=1)
     list(loader)
     metrics = shown()
-    found = {
-        labels: value for (name, labels), value in scrape(metrics).items() if name == "slipring_batches_total"
-    }
+    found = {labels: value for (name, labels), value in scrape(metrics).items() if name == "slipring_batches_total"}
     assert [value for labels, value in found.items() if "Torchs" in labels] == [2]
 
 
@@ -198,6 +194,4 @@ def test_without_the_library_the_error_names_the_extra():
         "except ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (
-        done.stdout == "slipring.monitor.prometheus needs prometheus_client: pip install slipring[monitor]\n"
-    )
+    assert done.stdout == "slipring.monitor.prometheus needs prometheus_client: pip install slipring[monitor]\n"

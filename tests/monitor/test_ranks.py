@@ -26,9 +26,7 @@ def told(rank, wait_share):
 
 def test_the_rank_that_waits_twice_as_long_as_the_others_is_named():
     said = ranks.slowest([told(2, 0.41), told(0, 0.2), told(1, 0.1), told(3, 0.0)])
-    assert (
-        said == "Rank 2 holds up all 4: it waits 41% of its time for data, the others 10%. There: Of rank 2."
-    )
+    assert said == "Rank 2 holds up all 4: it waits 41% of its time for data, the others 10%. There: Of rank 2."
     assert ranks.slowest([told(1, 0.41), told(0, 0.2)]) != ""
     assert ranks.slowest([told(1, 0.39), told(0, 0.2)]) == ""
 

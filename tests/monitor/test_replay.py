@@ -21,9 +21,7 @@ def children():
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_the_very_same_objects_come_in_each_step(num_workers, method):
-    with slipring.Loader(
-        Squares(), 4, num_workers=num_workers, workers=Workers(start_method=method)
-    ) as loader:
+    with slipring.Loader(Squares(), 4, num_workers=num_workers, workers=Workers(start_method=method)) as loader:
         replayed = slipring.replay(loader, n=5)
         steps = list(replayed)
         assert len(steps) == len(replayed) == 5

@@ -114,9 +114,7 @@ def slower(times, worker=1):
 
 
 def test_a_worker_whose_processor_is_taken_is_named():
-    job = Job(
-        fetch=slower(4), cpu=lambda worker: 0.4 if worker == 1 else 1, queued=lambda worker: 0.6 * worker
-    )
+    job = Job(fetch=slower(4), cpu=lambda worker: 0.4 if worker == 1 else 1, queued=lambda worker: 0.6 * worker)
     found = job.verdict()
     assert found.cause == "worker"
     assert "Worker 1 (pid " in found.sentence and "for 60% of that time" in found.sentence
@@ -125,9 +123,7 @@ def test_a_worker_whose_processor_is_taken_is_named():
 
 def test_a_worker_that_waits_longer_than_the_others_is_named():
     found = Job(fetch=slower(10), cpu=WAITS).verdict()
-    assert (
-        found.cause == "worker" and "Worker 1" in found.sentence and "waits in the dataset" in found.sentence
-    )
+    assert found.cause == "worker" and "Worker 1" in found.sentence and "waits in the dataset" in found.sentence
     assert "it computes for 100% of that time" in Job(fetch=slower(10)).verdict().sentence
 
 
@@ -199,9 +195,7 @@ def test_unpickling_is_named_where_it_takes_a_tenth_of_the_loops_time():
 
 def test_a_report_counts_the_pickled_leaves_of_each_batch(monkeypatch):
     monkeypatch.setattr(reporting, "Report", lambda name, sight, stats, known, **rest: known)
-    with slipring.Loader(
-        range(8), batch_size=2, num_workers=1, collate_fn=lambda s: [{k} for k in s]
-    ) as loader:
+    with slipring.Loader(range(8), batch_size=2, num_workers=1, collate_fn=lambda s: [{k} for k in s]) as loader:
         assert sum(len(batch) for batch in loader) == 8
         known = loader.report()
     assert known.pickled == 2 and known.unpickle_ns > 0
@@ -266,9 +260,7 @@ def test_threads_that_wait_for_pythons_lock_are_named():
     assert "together have 1.0 processors" in found.sentence and "processes" in found.advice
 
 
-@pytest.mark.parametrize(
-    ("cpu", "named"), [(0.12, "storage"), (0.13, "gil"), (0.34, "gil"), (0.36, "storage")]
-)
+@pytest.mark.parametrize(("cpu", "named"), [(0.12, "storage"), (0.13, "gil"), (0.34, "gil"), (0.36, "storage")])
 def test_threads_that_together_have_about_one_processor_wait_for_pythons_lock(cpu, named):
     assert cause(Job(workers=4, threads=True, fetch=40, step=0.5, cpu=cpu)) == named
     assert cause(Job(workers=4, fetch=40, step=0.5, cpu=cpu)) == "storage"  # processes have a lock each
@@ -310,17 +302,12 @@ def test_page_faults_that_take_a_fifth_of_the_time_to_make_a_batch_are_named():
     assert cause(computing, faults=1500.0) == "decode"
     found = computing.verdict(faults=4000.0)
     assert found.cause == "page_faults"
-    assert (
-        "takes 4,000 page faults, about 50% of the time" in found.sentence
-        and "slipring.empty" in found.advice
-    )
+    assert "takes 4,000 page faults, about 50% of the time" in found.sentence and "slipring.empty" in found.advice
 
 
 def cached(later, epochs=3):
     """A job whose cache has nothing in its first epoch, and later misses for this share of the samples."""
-    return Job(
-        rows=100, batches=50, epochs=epochs, fetch=8, step=0.2, missed=lambda m: later if m.epoch else 1.0
-    )
+    return Job(rows=100, batches=50, epochs=epochs, fetch=8, step=0.2, missed=lambda m: later if m.epoch else 1.0)
 
 
 def test_a_cache_that_is_too_small_is_named():
@@ -415,9 +402,7 @@ def test_a_step_under_way_for_a_second_is_told():
 def test_a_worker_hangs_after_ten_seconds_or_ten_times_what_took_longest(usual, hangs):
     # Batches 10 and 11 are begun at the same moment, and batch 11 does not end.
     job = Job(batches=10, of=30, fetch=lambda made: 1e12 if made.number == 11 else usual, step=0.1, cpu=WAITS)
-    begun = (
-        job.clock - max(int(batch["claimed_at"]) for batch in job.lying if batch and batch["seq"] == 11)
-    ) / 1e6
+    begun = (job.clock - max(int(batch["claimed_at"]) for batch in job.lying if batch and batch["seq"] == 11)) / 1e6
     assert job.verdict(later=1e3 * (hangs - 0.1) - begun, waits=True).cause != "hung"
     found = job.verdict(later=1e3 * (hangs + 0.1) - begun, waits=True)
     assert (found.cause, found.data_bound) == ("hung", True)
@@ -443,9 +428,7 @@ class Data:
 
 def loader(data, **options):
     """Its workers are forked, since what they read are functions within tests."""
-    return slipring.Loader(
-        data, **grouped(**{"batch_size": 4, "num_workers": 2, "start_method": "fork", **options})
-    )
+    return slipring.Loader(data, **grouped(**{"batch_size": 4, "num_workers": 2, "start_method": "fork", **options}))
 
 
 def hangs(i, goes_on):

@@ -85,9 +85,7 @@ def prepare(folder, patches):
     for part in ("c", "model"):
         shutil.copytree(ROOT / "tests" / part, tree / "tests" / part)
     catchers = [catcher_of(patch) for patch in patches]
-    programs = {
-        (kind, arguments[0] if kind != "model" else "") for kind, arguments in catchers if kind != "pytest"
-    }
+    programs = {(kind, arguments[0] if kind != "model" else "") for kind, arguments in catchers if kind != "pytest"}
     for kind, program in sorted(programs):
         build, _ = command(kind, [program], tree)
         done = execute([*build, f"-j{os.cpu_count()}"], tree)

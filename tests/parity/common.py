@@ -336,6 +336,5 @@ def assert_as_torch(make, dataset, **options):
 def fresh(options):
     """Options for one loader: functions named ``make_...`` make samplers and generators of its own."""
     return {
-        name.removeprefix("make_"): value() if name.startswith("make_") else value
-        for name, value in options.items()
+        name.removeprefix("make_"): value() if name.startswith("make_") else value for name, value in options.items()
     }

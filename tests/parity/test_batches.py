@@ -100,8 +100,7 @@ def test_samples_of_any_kind_make_torchs_batches(make, kind, num_workers):
 def test_batches_without_elements_have_torchs_strides(make, kind, num_workers):
     for shape in ((0,), (0, 3), (2, 0, 3)):
         theirs, ours = (
-            batches(cls, [kind(shape)] * 3, batch_size=2, num_workers=num_workers)
-            for cls in (data.DataLoader, make)
+            batches(cls, [kind(shape)] * 3, batch_size=2, num_workers=num_workers) for cls in (data.DataLoader, make)
         )
         assert [batch.stride() for batch in ours] == [batch.stride() for batch in theirs]
 
@@ -287,9 +286,7 @@ def test_getitems_is_called_where_torch_calls_it(make, batch_size, num_workers):
 @pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 def test_the_start_method_changes_no_batch(make, method):
     values = [{"x": torch.ones(3) * i, "y": Pair(i, f"{i}")} for i in range(6)]
-    ours = batches(
-        make, Values(values), batch_size=2, shuffle=True, num_workers=1, multiprocessing_context=method
-    )
+    ours = batches(make, Values(values), batch_size=2, shuffle=True, num_workers=1, multiprocessing_context=method)
     assert_same(ours, batches(data.DataLoader, Values(values), batch_size=2, shuffle=True, num_workers=1))
 
 

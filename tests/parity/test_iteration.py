@@ -175,9 +175,7 @@ def test_nothing_warns():
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_shards_are_split_by_the_environment(start_method):
-    with Loader(
-        Shards(9), None, num_workers=3, in_order=False, workers=Workers(start_method=start_method)
-    ) as loader:
+    with Loader(Shards(9), None, num_workers=3, in_order=False, workers=Workers(start_method=start_method)) as loader:
         for _ in range(2):
             keys = [sample["__key__"] for sample in loader]
             assert sorted(keys) == sorted(f"{shard}/{i}" for shard in range(9) for i in range(shard + 1))

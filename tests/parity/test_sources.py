@@ -90,9 +90,7 @@ def test_getitems_gets_what_the_batch_sampler_yields(make, how, num_workers):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_a_batch_sampler_that_yields_iterators_is_read_once(make, num_workers):
-    assert_as_torch(
-        make, NUMBERS, make_batch_sampler=lambda: [iter([3, 1]), iter([2])], num_workers=num_workers
-    )
+    assert_as_torch(make, NUMBERS, make_batch_sampler=lambda: [iter([3, 1]), iter([2])], num_workers=num_workers)
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)

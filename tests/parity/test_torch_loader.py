@@ -107,9 +107,7 @@ def test_map_datasets_give_the_same_batches_and_random_numbers(mode, num_workers
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("persistent_workers", [False, True], ids=["anew", "persistent"])
-@pytest.mark.parametrize(
-    "options", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}]
-)
+@pytest.mark.parametrize("options", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}])
 def test_streams_give_the_same_batches_and_random_numbers(options, num_workers, persistent_workers):
     if persistent_workers and not num_workers:
         return

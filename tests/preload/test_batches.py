@@ -124,9 +124,7 @@ def ragged(i):
 def test_a_packed_sequence_is_handed_out(lab, monkeypatch, num_workers):
     # Its own `to` knows no stand-in: the host's memory stands for the device's.
     monkeypatch.setattr("tests.preload.double.Double.device", torch.device("cpu"), raising=False)
-    monkeypatch.setattr(
-        "tests.preload.double.Double.__init__", lambda self, lab, device: setattr(self, "lab", lab)
-    )
+    monkeypatch.setattr("tests.preload.double.Double.__init__", lambda self, lab, device: setattr(self, "lab", lab))
     with DataLoader(Made(ragged, 6), 3, collate_fn=pack, num_workers=num_workers, device=DEVICE) as loader:
         for batch in loader:
             assert batch.batch_sizes.tolist() == [3, 2, 1] and len(tensors_in(batch)) >= 2

@@ -56,27 +56,21 @@ def failing(i):
 @pytest.mark.parametrize("preload", [0, 1, 4])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_samples_exception_comes_in_its_turn_and_the_next_batch_after_it(lab, device, preload, num_workers):
-    with DataLoader(
-        Made(failing, 7), num_workers=num_workers, device=Device(device, preload=preload)
-    ) as loader:
+    with DataLoader(Made(failing, 7), num_workers=num_workers, device=Device(device, preload=preload)) as loader:
         for _ in range(2):
             assert outcomes(lab, iter(loader)) == [0, 1, 2, KeyError, KeyError, 5, 6, "end"]
 
 
 def test_a_device_out_of_memory_costs_no_batch_that_is_copied_on_request(lab):
     lab.fail_at = {2, 5}
-    with DataLoader(
-        Made(torch.tensor, 7), num_workers=2, device=Device("privateuseone", preload=0)
-    ) as loader:
+    with DataLoader(Made(torch.tensor, 7), num_workers=2, device=Device("privateuseone", preload=0)) as loader:
         assert outcomes(lab, iter(loader)) == [0, 1, MemoryError, 2, 3, MemoryError, 4, 5, 6, "end"]
 
 
 @pytest.mark.parametrize("preload", [1, 4])
 def test_a_device_out_of_memory_is_told_in_its_turn_and_the_next_batch_comes_after_it(lab, preload):
     lab.fail_at = {2, 5}
-    with DataLoader(
-        Made(torch.tensor, 7), num_workers=2, device=Device("privateuseone", preload=preload)
-    ) as loader:
+    with DataLoader(Made(torch.tensor, 7), num_workers=2, device=Device("privateuseone", preload=preload)) as loader:
         assert outcomes(lab, iter(loader)) == [0, 1, MemoryError, 3, 4, MemoryError, 6, "end"]
 
 
@@ -134,9 +128,7 @@ def kill_itself(i):
 def test_a_workers_death_is_told_behind_what_was_ready(lab, device):
     with DataLoader(Made(kill_itself, 6), num_workers=1, device=device) as loader:
         batches, found = iter(loader), []
-        with pytest.raises(
-            RuntimeError, match=r"(?s)DataLoader worker \(pid \d+\) is killed by signal: Killed"
-        ):
+        with pytest.raises(RuntimeError, match=r"(?s)DataLoader worker \(pid \d+\) is killed by signal: Killed"):
             for batch in batches:
                 found.append(batch)
         with pytest.raises(Closed):

@@ -238,8 +238,7 @@ EXITS = {
     "with the iterator in a cycle": "me = [batches]; me.append(me); del batches",
     "with the iterator in a global that outlives modules": "import builtins; builtins.kept = batches",
     "in a thread that goes on": (
-        "import threading\n"
-        "threading.Thread(target=lambda: [time.sleep(0.01) for _ in batches], daemon=True).start()"
+        "import threading\nthreading.Thread(target=lambda: [time.sleep(0.01) for _ in batches], daemon=True).start()"
     ),
     "with a slow sample in flight": (
         "next(batches); another = DataLoader(Slow(), num_workers=1, device='cpu'); waiting = iter(another)"

@@ -68,9 +68,7 @@ def test_a_slot_is_not_given_back_before_its_copy_is_done(lab):
             batch = next(batches)
             lab.await_copies(2 * (step + 1))  # the one ahead is queued too: two leaves each
             ring = engines_of(loader).engine.ring
-            assert (
-                lab.synchronized == step - 1 and lab.queries
-            )  # it was looked at, and only the older awaited
+            assert lab.synchronized == step - 1 and lab.queries  # it was looked at, and only the older awaited
             del batch
             gc.collect()
             assert ring.n_slots - ring.circulating == COPIES
@@ -88,17 +86,13 @@ def test_without_a_wait_for_its_event_a_batch_would_be_rubbish(lab, monkeypatch)
 
 
 def test_a_slot_given_back_early_would_be_noticed(lab, monkeypatch):
-    monkeypatch.setattr(
-        "slipring.torch.device.registered.RegisteredSlots.hold", lambda self, event, value: None
-    )
+    monkeypatch.setattr("slipring.torch.device.registered.RegisteredSlots.hold", lambda self, event, value: None)
     with DataLoader(Made(image, 60), 4, num_workers=2, device=DEVICE, memory=Memory(slots=4)) as loader:
         firsts = [lab.read(images)[0, 0].item() for images, _ in list(loader)]
         assert firsts != [i % 251 for i in range(0, 60, 4)]
 
 
-@pytest.mark.parametrize(
-    "options", [{"num_workers": 2}, {"num_workers": 2, "preload": 0}, {"num_workers": 0}]
-)
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 2, "preload": 0}, {"num_workers": 0}])
 def test_a_caller_that_waits_for_nothing_is_only_a_few_batches_ahead_of_its_stream(lab, options):
     done = []
     with DataLoader(Made(image, 80), 4, **grouped(device=DEVICE, **options)) as loader:
@@ -173,9 +167,7 @@ def test_a_growing_slot_never_has_two_registrations(lab):
 def test_what_cannot_be_registered_is_staged_and_told(lab):
     lab.refuse = "locked memory is limited"
     with DataLoader(Made(image, 24), 4, num_workers=2, device=DEVICE) as loader:
-        assert [labels for _, labels in read_all(lab, loader)] == [
-            list(range(i, i + 4)) for i in range(0, 24, 4)
-        ]
+        assert [labels for _, labels in read_all(lab, loader)] == [list(range(i, i + 4)) for i in range(0, 24, 4)]
         stats = loader.stats()
     assert stats.staged_batches == stats.moved_batches == 6 and lab.staged == 12
     assert stats.registration_refused == "locked memory is limited" and stats.registered_bytes == 0
@@ -271,9 +263,7 @@ def test_what_the_caller_has_queued_before_comes_before_the_copies(lab, num_work
         lab.users[id(made)] = (made, {stream})
         return made
 
-    with DataLoader(
-        Made(torch.tensor, 6), num_workers=num_workers, device=Device(DEVICE, transform=scaled)
-    ) as loader:
+    with DataLoader(Made(torch.tensor, 6), num_workers=num_workers, device=Device(DEVICE, transform=scaled)) as loader:
         assert [lab.read(batch).item() for batch in loader] == [0, 10, 20, 30, 40, 50]
 
 

@@ -313,8 +313,7 @@ def test_every_argument_has_a_kind(folder, face):
 INTEGERS = [
     (face, name)
     for face, name, kind in EVERY
-    if kind.removesuffix("?") in ("count", "natural", "bounded", "integer", "how many")
-    and face.name != "decode_into"
+    if kind.removesuffix("?") in ("count", "natural", "bounded", "integer", "how many") and face.name != "decode_into"
 ]
 
 

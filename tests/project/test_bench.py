@@ -154,9 +154,7 @@ def test_memory_in_a_file_counts_once_whoever_has_it_and_also_where_nobody_has_m
     assert abs(grown - size) < size / 4  # what else the process takes changes meanwhile
 
 
-def test_the_pictures_of_the_second_epoch_are_those_that_fit_and_each_epoch_has_all_of_them(
-    folder, monkeypatch
-):
+def test_the_pictures_of_the_second_epoch_are_those_that_fit_and_each_epoch_has_all_of_them(folder, monkeypatch):
     monkeypatch.setattr(epochs, "MOST", 3 * 48 * 64 * 3)  # three of the four pictures
     pictures = epochs.dataset(str(folder))
     assert pictures.distinct == len(pictures.files) == 3

@@ -31,9 +31,7 @@ def uses(folder):
     for file, _, calls in found:
         if file.endswith(".c"):
             while calls & inline.keys():
-                calls = calls - inline.keys() | {
-                    name for call in calls & inline.keys() for name in inline[call]
-                }
+                calls = calls - inline.keys() | {name for call in calls & inline.keys() for name in inline[call]}
             graph[file] |= {home[name] for name in calls if name in home} - {file}
     return graph
 
@@ -65,8 +63,6 @@ def test_c_code_with_state_of_its_own_is_in_one_extension_module():
     having = {}
     for module in PACKAGE.rglob("*.so"):
         symbols = subprocess.run(["nm", "--defined-only", module], capture_output=True, text=True, check=True)
-        having[module.parent.name + "." + module.name.split(".")[0]] = with_state & set(
-            symbols.stdout.split()
-        )
+        having[module.parent.name + "." + module.name.split(".")[0]] = with_state & set(symbols.stdout.split())
     assert [module for module in having if having[module]] == ["_core._ring"]
     assert {"sr_attach", "sr_after_fork", "sr_copy_rows"} <= having["_core._ring"]

@@ -68,9 +68,7 @@ def test_every_python_block_prints_what_its_comment_says(page, number, tmp_path)
     script = tmp_path / "block.py"
     script.write_text(block)
     quiet = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    with tempfile.TemporaryDirectory(
-        prefix="ray"
-    ) as short:  # Ray's sockets lie there: 107 characters at most
+    with tempfile.TemporaryDirectory(prefix="ray") as short:  # Ray's sockets lie there: 107 characters at most
         done = warm.run(
             [sys.executable, script],
             capture_output=True,
@@ -118,9 +116,7 @@ def test_the_queues_example_gets_every_frame():
     assert out == "[50, 50] frames, in order, of each camera\n"
 
 
-@pytest.mark.parametrize(
-    "page", sorted(p.relative_to(ROOT) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-)
+@pytest.mark.parametrize("page", sorted(p.relative_to(ROOT) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]))
 def test_links_between_the_documents_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
         assert (ROOT / page).parent.joinpath(target).exists(), f"{page} links to {target}"

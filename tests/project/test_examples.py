@@ -96,9 +96,7 @@ def test_the_examples_in_the_docstrings_print_what_they_say(name, folder, monkey
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
-            warnings.filterwarnings(
-                "ignore", "derived from torch's DataLoader before"
-            )  # by other tests, here
+            warnings.filterwarnings("ignore", "derived from torch's DataLoader before")  # by other tests, here
             runner.run(example, out=told.append)
     assert not told, "".join(told)
 
@@ -110,8 +108,7 @@ def test_every_public_class_has_an_example(name):
     classes = {
         f"{name}.{public_name}": getattr(module, public_name)
         for public_name in module.__all__
-        if inspect.isclass(getattr(module, public_name))
-        and not issubclass(getattr(module, public_name), Exception)
+        if inspect.isclass(getattr(module, public_name)) and not issubclass(getattr(module, public_name), Exception)
     }
     without = [full for full, kind in classes.items() if ">>>" not in (kind.__doc__ or "")]
     assert not without, f"these have no example: {', '.join(without)}"

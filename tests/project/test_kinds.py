@@ -16,9 +16,7 @@ def test_the_protocol_page_has_every_kind_of_result():
     declared = {name: int(number) for name, number in re.findall(r"SR_(\w+) = (\d+)", kinds)}
     page = (ROOT / "docs" / "protocol.md").read_text()
     table = page.partition("### The kinds of results")[2].partition("### ")[0]
-    described = {
-        name: int(number) for number, name in re.findall(r"^\| (\d+) \| (\w+) \|", table, re.MULTILINE)
-    }
+    described = {name: int(number) for number, name in re.findall(r"^\| (\d+) \| (\w+) \|", table, re.MULTILINE)}
     assert described == declared
     cring = (ROOT / "pkg" / "slipring" / "_core" / "_cring.pxd").read_text()
     assert all(re.search(rf"\bSR_{name}\b", cring) for name in declared)
@@ -26,9 +24,7 @@ def test_the_protocol_page_has_every_kind_of_result():
 
 def test_only_commit_moves_the_position():
     core = ROOT / "pkg" / "slipring" / "_core"
-    sources = "".join(
-        path.read_text() for path in sorted(core.glob("_iteration*.p[xy]*")) if path.suffix != ".pyi"
-    )
+    sources = "".join(path.read_text() for path in sorted(core.glob("_iteration*.p[xy]*")) if path.suffix != ".pyi")
     for function in ("cdef object commit(", "def commit_upto("):
         body = sources.partition(function)[2].partition("\n    cdef ")[0].partition("\n    def ")[0]
         assert body.count("position.add(") == 1

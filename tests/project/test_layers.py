@@ -241,9 +241,7 @@ def uses():
 
 def test_every_module_has_a_layer():
     unknown = sorted(module for module in MODULES if layer_of(module) is None)
-    assert not unknown, (
-        f"add {', '.join(unknown)} to LAYERS in {Path(__file__).name}, in the lowest layer that fits"
-    )
+    assert not unknown, f"add {', '.join(unknown)} to LAYERS in {Path(__file__).name}, in the lowest layer that fits"
 
 
 def test_modules_use_only_the_layers_below():
@@ -254,9 +252,7 @@ def test_modules_use_only_the_layers_below():
             continue  # the test above says so
         allowed = LAYERS[layer][1] + (() if layer == ALONE else (layer,))
         if target not in allowed:
-            wrong.append(
-                f"{path}:{line}: {module} ({layer}) uses {used} ({target}); it may use: {', '.join(allowed)}"
-            )
+            wrong.append(f"{path}:{line}: {module} ({layer}) uses {used} ({target}); it may use: {', '.join(allowed)}")
     assert not wrong, "\n".join(["arrows that the design does not have:", *wrong])
 
 
@@ -331,9 +327,7 @@ def test_no_constant_is_defined_twice():
         for name, value in CONSTANT.findall(path.read_text()):
             if not value.endswith((f".{name}", "object()")):  # an alias, for speed; a mark like no other
                 places.setdefault((name, value), set()).add(str(path.relative_to(ROOT)))
-    twice = [
-        f"{name} = {value}: {sorted(where)}" for (name, value), where in places.items() if len(where) > 1
-    ]
+    twice = [f"{name} = {value}: {sorted(where)}" for (name, value), where in places.items() if len(where) > 1]
     assert not twice, "define each once, and import it from there:\n" + "\n".join(twice)
 
 
@@ -362,10 +356,7 @@ def test_what_imports_torch_or_pyarrow_is_imported_late():
     wrong = [
         f"{path}:{line}: {module} imports {used}"
         for path, line, module, used, top in uses()
-        if used in IMPORTED_LATE
-        and top
-        and module not in IMPORTED_LATE
-        and layer_of(module) not in MAY_BE_HEAVY
+        if used in IMPORTED_LATE and top and module not in IMPORTED_LATE and layer_of(module) not in MAY_BE_HEAVY
     ]
     assert not wrong, "import these when the first tensor, or Arrow array, is met:\n" + "\n".join(wrong)
 

@@ -53,9 +53,7 @@ def test_a_module_can_be_read_in_one_sitting():
 
 def test_only_code_that_substitutes_something_for_an_exception_asks_whether_a_handler_raised_it():
     asking = {
-        str(path.relative_to(PACKAGE))
-        for path in SOURCES
-        if re.search(r"(?<!def )\bfrom_handler\(", path.read_text())
+        str(path.relative_to(PACKAGE)) for path in SOURCES if re.search(r"(?<!def )\bfrom_handler\(", path.read_text())
     }
     assert {name for name in asking if not name.startswith(("images/", "files/"))} == {
         "_core/_cache.pyx",
@@ -69,6 +67,4 @@ def test_no_two_classes_have_one_name():
     for path in SOURCES:
         for name in re.findall(r"^(?:cdef )?class ([A-Z]\w*)", path.read_text(), re.M):
             files[name].add(str(path.relative_to(PACKAGE)))
-    assert {
-        name: sorted(found) for name, found in files.items() if len(found) > 1
-    }.keys() == OF_FRONTENDS | SHARED
+    assert {name: sorted(found) for name, found in files.items() if len(found) > 1}.keys() == OF_FRONTENDS | SHARED

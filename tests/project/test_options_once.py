@@ -55,9 +55,7 @@ def test_each_declared_option_is_in_the_signature_with_its_default_and_in_the_do
 @pytest.mark.parametrize("frontend", FRONTENDS)
 def test_no_frontend_repeats_an_option(frontend):
     tree = ast.parse((PACKAGE / frontend).read_text())
-    constructors = [
-        n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in ("__init__", "stream")
-    ]
+    constructors = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in ("__init__", "stream")]
     repeated = {a.arg for n in constructors for a in (*n.args.args, *n.args.kwonlyargs)} & set(FLOW)
     if frontend.startswith("torch/"):  # torch's own parameters, some of which are ours too
         import torch
@@ -134,14 +132,10 @@ def test_a_new_common_option_takes_one_declaration(tmp_path):
         code += "from slipring.torch import DataLoader\n"
         code += "assert DataLoader([1], skip_none=True)._core_options().skip_none\n"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=200
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
 
 
 def test_positional_arguments_end_behind_batch_size_and_the_error_says_so():
-    with pytest.raises(
-        TypeError, match="takes dataset, batch_size by position, and all other arguments by name"
-    ):
+    with pytest.raises(TypeError, match="takes dataset, batch_size by position, and all other arguments by name"):
         slipring.Loader([1, 2], 2, True)

@@ -52,9 +52,7 @@ def version():
 def sources():
     """The repository's files that belong into an sdist: what git tracks, or in an sdist, what is there."""
     if (ROOT / ".git").exists():
-        listed = subprocess.run(
-            ["git", "ls-files", *NEEDED], cwd=ROOT, capture_output=True, text=True, check=True
-        )
+        listed = subprocess.run(["git", "ls-files", *NEEDED], cwd=ROOT, capture_output=True, text=True, check=True)
         return {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
     found = set()
     for name in NEEDED:
@@ -100,11 +98,7 @@ def test_the_sdist_holds_nothing_that_was_built(sdist):
     names = [member.name.removeprefix(f"{folder}/") for member in archive.getmembers() if member.isfile()]
     built = [name for name in names if name.endswith((".so", ".o", ".pyc")) or "__pycache__" in name]
     built += [name for name in names if name.endswith(".c") and name.startswith("pkg/")]
-    built += [
-        name
-        for name in names
-        if name.startswith(("build/", "bench/results/", "bench/data/", "tests/c/build/"))
-    ]
+    built += [name for name in names if name.startswith(("build/", "bench/results/", "bench/data/", "tests/c/build/"))]
     assert not built, f"exclude in MANIFEST.in: {', '.join(built)}"
 
 

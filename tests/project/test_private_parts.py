@@ -77,9 +77,7 @@ def own_attributes():
     """Return the private attributes, methods and functions that slipring defines."""
     kinds = (".py", ".pyx", ".pxi", ".pxd")
     texts = [path.read_text() for path in PACKAGE.rglob("*") if path.suffix in kinds]
-    return {
-        name for text in texts for name in re.findall(r"(?:self\.|def |cdef \w+ )(_[a-z]\w*)", text, re.M)
-    }
+    return {name for text in texts for name in re.findall(r"(?:self\.|def |cdef \w+ )(_[a-z]\w*)", text, re.M)}
 
 
 def test_tests_import_no_private_module():

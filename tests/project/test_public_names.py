@@ -99,9 +99,7 @@ def test_the_exceptions_can_be_caught_as_what_users_expect():
 def test_both_ways_to_be_without_a_slot_are_caught_by_the_name_they_once_shared():
     assert issubclass(errors.SlotsHeld, errors.SlotsExhausted)
     assert issubclass(errors.SlotLost, errors.SlotsExhausted)
-    assert not issubclass(errors.SlotLost, errors.SlotsHeld) and not issubclass(
-        errors.SlotsHeld, errors.SlotLost
-    )
+    assert not issubclass(errors.SlotLost, errors.SlotsHeld) and not issubclass(errors.SlotsHeld, errors.SlotLost)
     held = pickle.loads(pickle.dumps(text.slots_held(18, 0)))
     assert type(held) is errors.SlotsHeld and (held.slots, held.held) == (18, 18)
 

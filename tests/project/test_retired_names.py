@@ -23,9 +23,7 @@ def retired(text, language, words):
     """The identifiers of a source that have one of the words as a part."""
     word = re.compile(rf"(?:^|_)(?:{'|'.join(words)})(?:_|$)", re.IGNORECASE)
     return sorted(
-        name
-        for name in set(re.findall(r"\b[A-Za-z_]\w*\b", NO_CODE[language].sub(" ", text)))
-        if word.search(name)
+        name for name in set(re.findall(r"\b[A-Za-z_]\w*\b", NO_CODE[language].sub(" ", text))) if word.search(name)
     )
 
 

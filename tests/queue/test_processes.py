@@ -213,9 +213,7 @@ def test_more_processes_than_numbers_are_told_so_and_the_dead_make_room():
         q.put("second")
 
         def third():
-            with pytest.raises(
-                TooManyProcesses, match=r"2 living processes .* raise max_processes= \(now 2\)"
-            ):
+            with pytest.raises(TooManyProcesses, match=r"2 living processes .* raise max_processes= \(now 2\)"):
                 q.put("third")
 
         return in_child(third)

@@ -147,9 +147,7 @@ def test_what_the_producer_changes_after_the_put_is_its_own():
 
 def test_a_message_larger_than_a_slot_is_refused_with_the_numbers():
     q = Queue(2, 65536)
-    with pytest.raises(
-        BatchTooLarge, match=r"does not fit a slot of .*raise slot_bytes to at least 1000000"
-    ) as caught:
+    with pytest.raises(BatchTooLarge, match=r"does not fit a slot of .*raise slot_bytes to at least 1000000") as caught:
         q.put(np.zeros(1_000_000, np.uint8))
     assert caught.value.needed >= 1_000_000
     assert count_of(q)() == (0, 2)
@@ -364,7 +362,5 @@ class Silent:
 def test_what_cannot_be_rebuilt_is_said_where_the_repr_of_the_reason_raises():
     q = Queue(2)
     q.put(Silent())
-    with pytest.raises(
-        slipring.errors.CorruptBatch, match="unpickled here: <a Unsaid whose repr raises ZeroDivision"
-    ):
+    with pytest.raises(slipring.errors.CorruptBatch, match="unpickled here: <a Unsaid whose repr raises ZeroDivision"):
         q.get()

@@ -85,9 +85,7 @@ def test_a_constructor_that_fails_twice_is_called_a_third_time_in_every_process(
 def test_a_constructor_that_always_fails_ends_in_an_error_with_the_url(folder, way):
     root, storage = given(way, folder, **QUICK)
     Flaky.errors, Flaky.made = [ConnectionError("no server of tokens")] * 100, 0
-    with pytest.raises(
-        RemoteError, match=r"after 3 attempts.*ConnectionError: no server of tokens"
-    ) as caught:
+    with pytest.raises(RemoteError, match=r"after 3 attempts.*ConnectionError: no server of tokens") as caught:
         source("Parquet", root, storage=storage)
     assert caught.value.url == f"{root}/rows.parquet" and Flaky.made == 3
     assert (caught.value.missing, caught.value.attempts) == (False, 3)

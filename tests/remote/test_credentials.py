@@ -93,9 +93,7 @@ def by_process(folder, key, seconds):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", ["Tar", "TarStream"])
-def test_credentials_that_expire_in_mid_epoch_are_named_after_one_attempt(
-    bucket, server, tmp_path, kind, workers
-):
+def test_credentials_that_expire_in_mid_epoch_are_named_after_one_attempt(bucket, server, tmp_path, kind, workers):
     storage = slipring.Storage(storage_options={"endpoint_url": server.url, **OWN})
     got, error = read(kind, storage, workers, lambda: (tmp_path / "keys").write_text("second"))
     assert got and got == expected(kind, bucket)[: len(got)]
@@ -110,9 +108,7 @@ def test_credentials_that_expire_in_mid_epoch_are_named_after_one_attempt(
     [(by_file, None), (by_process, EARLY), (by_process, LATE)],
     ids=["file", "expires early", "expires late"],
 )
-def test_credentials_that_are_renewed_in_mid_epoch_lose_nothing(
-    bucket, server, tmp_path, provide, seconds, workers
-):
+def test_credentials_that_are_renewed_in_mid_epoch_lose_nothing(bucket, server, tmp_path, provide, seconds, workers):
     def renew():
         provide(tmp_path, "second", seconds)
         (tmp_path / "keys").write_text("second")

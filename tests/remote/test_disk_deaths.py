@@ -148,9 +148,7 @@ def test_writers_that_are_killed_at_random_instants_leave_only_right_entries_wit
             begun.close()
     cache = DiskCache(str(disk), budget)
     assert files_below(disk, "*.part") == [] and bytes_below(disk) <= budget
-    kept = [
-        cache.get(f"{n}") == data_of(f"{n}", 100 * n * n) for n in range(60) if cache.get(f"{n}") is not None
-    ]
+    kept = [cache.get(f"{n}") == data_of(f"{n}", 100 * n * n) for n in range(60) if cache.get(f"{n}") is not None]
     assert kept and all(kept) and len(kept) == len(files_below(disk))
     assert {path.name for path in disk.iterdir() if path.is_file()} == {"slipring.total"}
     print(f"{found} temporary files seen")

@@ -56,9 +56,7 @@ def test_five_percent_of_failures_and_one_of_stalls_lose_nothing(folder, serve):
     ) as loader:
         assert [plain(batch) for batch in loader] == want
         while not all(server.tells("faults").values()):
-            assert sorted(n for _, labels in loader for n in labels) == sorted(
-                n for _, ls in want for n in ls
-            )
+            assert sorted(n for _, labels in loader for n in labels) == sorted(n for _, ls in want for n in ls)
 
 
 @pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
@@ -268,9 +266,7 @@ def test_a_missing_image_is_passed_over_and_a_server_that_is_gone_is_not(folder,
 
 
 @pytest.mark.parametrize(("kind", "error"), [("Tar", ImageError), ("TableDataset", ValueError)])
-def test_a_file_that_was_changed_behind_its_url_is_noticed_by_a_new_process(
-    folder, tmp_path, serve, kind, error
-):
+def test_a_file_that_was_changed_behind_its_url_is_noticed_by_a_new_process(folder, tmp_path, serve, kind, error):
     for name in ("0.tar", "1.tar", "rows.parquet"):
         shutil.copy(folder / name, tmp_path / name)
     data = source(kind, serve(tmp_path).url)

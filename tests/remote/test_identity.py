@@ -78,9 +78,7 @@ PLACE_OPTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "within", [None, "client_kwargs", "target_options", "remote_options", "ref_storage_args"]
-)
+@pytest.mark.parametrize("within", [None, "client_kwargs", "target_options", "remote_options", "ref_storage_args"])
 def test_every_option_but_who_reads_and_how_is_part_of_a_name(within):
     def of(name, value):
         return token(**({name: value} if within is None else {within: {name: value}}))
@@ -99,9 +97,7 @@ def test_what_is_no_option_but_a_value_is_part_of_a_name_as_a_whole():
     made = [bytearray(b"one"), bytearray(b"one"), bytearray(b"two")]  # of any class
     assert token(store=made[0]) == token(store=made[1]) != token(store=made[2])
     assert token(store=object) != token(store=dict)
-    tokens = [
-        token_of(slipring.Storage(storage_options={"store": lambda: 0}, disk_cache="kept")) for _ in range(2)
-    ]
+    tokens = [token_of(slipring.Storage(storage_options={"store": lambda: 0}, disk_cache="kept")) for _ in range(2)]
     assert tokens[0] != tokens[1]  # there is no telling: what one has kept, the other does not find
 
 
@@ -146,9 +142,7 @@ def test_file_systems_of_ones_own_are_told_apart_by_class_and_by_all_options():
 def test_an_option_named_fs_need_not_be_a_file_system():
     import fsspec
 
-    tokens = [
-        token(fsspec.filesystem("dir", path=path, fs=None, target_protocol="memory")) for path in ("/x", "/y")
-    ]
+    tokens = [token(fsspec.filesystem("dir", path=path, fs=None, target_protocol="memory")) for path in ("/x", "/y")]
     assert tokens[0] != tokens[1]
 
 
@@ -166,9 +160,7 @@ class Shelf(Handler):
         raise NotImplementedError
 
     get_type_name = normalize_path = get_file_info = get_file_info_selector = create_dir = delete_dir = _none
-    delete_dir_contents = delete_root_dir_contents = delete_file = move = copy_file = open_input_stream = (
-        _none
-    )
+    delete_dir_contents = delete_root_dir_contents = delete_file = move = copy_file = open_input_stream = _none
     open_input_file = open_output_stream = open_append_stream = __eq__ = __ne__ = _none
 
 

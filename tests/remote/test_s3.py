@@ -214,9 +214,7 @@ NAMES = {"Tar": "0.tar", "Parquet": "rows.parquet", "TableDataset": "rows.parque
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("root", ["shards/nowhere", "s3://nowhere"])
 @pytest.mark.parametrize("kind", NAMES)
-def test_an_object_and_a_bucket_that_pyarrows_s3_does_not_find_are_named_at_once(
-    failing_by_pyarrow, kind, root
-):
+def test_an_object_and_a_bucket_that_pyarrows_s3_does_not_find_are_named_at_once(failing_by_pyarrow, kind, root):
     text, url, missing, attempts = failing_by_pyarrow["open", root, kind]
     assert url == f"{root}/{NAMES[kind]}" and url in text and "does not exist" in text
     assert (missing, attempts) == (True, 1)

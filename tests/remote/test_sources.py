@@ -174,9 +174,7 @@ def batches_of_rows(tmp_path_factory):
 def test_rows_of_arrow_ipc_are_counted_without_the_large_columns(tmp_path, serve):
     import pyarrow as pa
 
-    table = pa.table(
-        {"image": [bytes([n]) * 100_000 for n in range(100)], "text": ["x"] * 100, "label": range(100)}
-    )
+    table = pa.table({"image": [bytes([n]) * 100_000 for n in range(100)], "text": ["x"] * 100, "label": range(100)})
     with pa.ipc.new_file(str(tmp_path / "rows.arrow"), table.schema) as sink:
         sink.write_table(table, max_chunksize=20)
     server = serve(tmp_path)

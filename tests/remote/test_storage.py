@@ -206,9 +206,7 @@ def test_what_is_kept_on_a_disk_is_not_asked_for_again(folder, server, disk, kin
 
     want = rows(source(kind, folder))
     assert read(2) == want
-    assert (
-        read(1) == want
-    )  # which of two workers reads which batch, and so which ranges are kept, is their race
+    assert read(1) == want  # which of two workers reads which batch, and so which ranges are kept, is their race
     before = server.tells("requests")["bytes"]
     assert read(1) == want
     sent = server.tells("requests")["bytes"] - before

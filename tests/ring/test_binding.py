@@ -43,9 +43,7 @@ def test_a_worker_goes_on_after_a_batch_that_was_too_large():
 
 def test_indices_larger_than_the_task_area_say_so():
     trip = Trip(2, capacity=1 << 16)
-    with pytest.raises(
-        BatchTooLarge, match=r"indices of a batch take 160,000 bytes|indices of a batch take 0.2 MB"
-    ):
+    with pytest.raises(BatchTooLarge, match=r"indices of a batch take 160,000 bytes|indices of a batch take 0.2 MB"):
         trip.ring.dispatch(0, list(range(20_000)), 0, 0, 0, 0, 0, 0, 0, False)
     with pytest.raises(BatchTooLarge, match="use a smaller batch_size"):
         trip.ring.dispatch(0, Pickled(["x" * 100_000]), 0, 0, 0, 0, 0, 0, 0, False)

@@ -60,9 +60,7 @@ WORKERS = [(0, None), (2, "fork"), (2, "thread"), (2, "spawn")]
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_a_batch_that_its_parent_drops_stays_what_it_was(num_workers, start_method):
-    with Loader(
-        Squares(400), 4, num_workers=num_workers, workers=Workers(start_method=start_method)
-    ) as loader:
+    with Loader(Squares(400), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         iterator = iter(loader)
         children = []
         for k in range(9):

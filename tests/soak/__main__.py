@@ -109,9 +109,7 @@ def main():
     expect_deaths()
     about = {**machine.describe(), "command": shlex.join(["python", "-m", "tests.soak", *sys.argv[1:]])}
     print(f"seed {asked.seed}", flush=True)
-    record, counts, left = run(
-        asked.minutes, asked.seed, asked.quick, [PLANTS[name]() for name in asked.plant]
-    )
+    record, counts, left = run(asked.minutes, asked.seed, asked.quick, [PLANTS[name]() for name in asked.plant])
     times = record.times()
     verdicts = {q.name: judge(q, times, record.series(q.name)) for q in QUANTITIES}
     print("\n".join(table(QUANTITIES, verdicts)))

@@ -93,17 +93,13 @@ class Life:
             options.pop("persistent_workers"), options.pop("prefetch_factor")
         if self.adapter == "slipring":
             data = samples.Stream(self.kind, self.n) if self.stream else Map(self.kind, self.n, self.bad)
-            return slipring.Loader(
-                data, **grouped(start_method=None if not self.workers else self.method, **options)
-            )
+            return slipring.Loader(data, **grouped(start_method=None if not self.workers else self.method, **options))
         from slipring.torch import DataLoader
         from tests.soak import samples_torch
 
         module = samples_torch if self.stream else samples
         data = module.Stream(self.kind, self.n) if self.stream else Map(self.kind, self.n, self.bad)
-        return DataLoader(
-            data, multiprocessing_context=self.method if self.workers else None, **grouped(**options)
-        )
+        return DataLoader(data, multiprocessing_context=self.method if self.workers else None, **grouped(**options))
 
     @property
     def in_order(self):

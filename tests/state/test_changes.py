@@ -15,17 +15,13 @@ def numbers(loader):
 def test_a_resume_with_another_batch_size_is_refused_where_batches_are_counted(make, num_workers):
     first = make(range(20), batch_size=2, num_workers=num_workers)
     iterator = iter(first)
-    other = [
-        make(range(20), batch_size=size, shuffle=False, num_workers=num_workers) for size in (4, None, 2)
-    ]
+    other = [make(range(20), batch_size=size, shuffle=False, num_workers=num_workers) for size in (4, None, 2)]
     begun = first.state_dict()
     next(iterator)
     state = first.state_dict()
     list(iterator)
     for loader in other[:2]:
-        with pytest.raises(
-            ValueError, match="the state counts batches of batch_size=2, the loader has batch"
-        ):
+        with pytest.raises(ValueError, match="the state counts batches of batch_size=2, the loader has batch"):
             loader.load_state_dict(state)
         for fits in (begun, first.state_dict()):
             loader.load_state_dict(fits)
@@ -57,8 +53,6 @@ def test_a_map_dataset_that_has_become_shorter_than_its_state_is_noticed_once(ma
         next(iterator)
     shorter.load_state_dict(longer.state_dict())
     iterator = iter(shorter)
-    with pytest.raises(
-        ValueError, match="8 batches were delivered of the sampler's order, which now ends after 3"
-    ):
+    with pytest.raises(ValueError, match="8 batches were delivered of the sampler's order, which now ends after 3"):
         next(iterator)
     assert list(iterator) == []

@@ -83,9 +83,7 @@ workers = pytest.mark.parametrize("num_workers", [0, slow(1), 2])
 
 @kinds
 @workers
-@pytest.mark.filterwarnings(
-    "ignore:the iterable dataset has no state_dict:UserWarning", "ignore:torch.distributed is"
-)
+@pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict:UserWarning", "ignore:torch.distributed is")
 def test_a_fresh_loader_continues_from_a_torch_checkpoint(tmp_path, kind, num_workers):
     saved = loader(kind, num_workers)
     whole = plain(loader(kind, num_workers))

@@ -119,24 +119,18 @@ def test_the_steps_stay_the_same_for_any_ranks(kind, n, drop_last):
             together = flat(seen) + flat(rest)
             # (torch's samplers may fill the last step of some ranks with the order's first, and not of others.)
             exact = full * step if drop_last else N
-            assert len(set(together)) == exact or (
-                drop_last and kind is not Ours and len(set(together)) > exact
-            )
+            assert len(set(together)) == exact or (drop_last and kind is not Ours and len(set(together)) > exact)
             assert len(together) - len(set(together)) < max(m, n)
 
 
 @pytest.mark.parametrize("kind", [Ours, Torchs, Adapters])
-@pytest.mark.parametrize(
-    ("n", "size", "m", "other"), [(2, 5, 3, 4), (3, 4, 2, 9), (4, 3, 7, 2), (1, 7, 8, 5)]
-)
+@pytest.mark.parametrize(("n", "size", "m", "other"), [(2, 5, 3, 4), (3, 4, 2, 9), (4, 3, 7, 2), (1, 7, 8, 5)])
 def test_with_steps_of_another_size_nothing_comes_twice_and_nothing_is_lost(kind, n, size, m, other):
     states, seen = states_after(job(kind, n, n * size), 3)
     rest = rest_of(resumed(job(kind, m, m * other), states[0]))
     left = N - 3 * n * size
     assert set(flat(seen)) | set(flat(rest)) == set(range(N))
-    assert (
-        len(flat(rest)) == left + -left % m
-    )  # what comes twice is what makes the ranks' shares equal, at the end
+    assert len(flat(rest)) == left + -left % m  # what comes twice is what makes the ranks' shares equal, at the end
     assert not set(flat(rest[:-1])) & set(flat(seen))
 
 
@@ -195,9 +189,7 @@ class DrawnOurs:
         # All ranks', as torch.manual_seed(11) is in each.
         options["generator"] = torch.Generator().manual_seed(11)
         sampler = BatchSampler(N, batch_size, shuffle=True, seed=3, rank=rank, world_size=ranks)
-        return DataLoader(
-            Drawn(), batch_sampler=sampler, rng="sample", collate_fn=as_is, **grouped(**options)
-        )
+        return DataLoader(Drawn(), batch_sampler=sampler, rng="sample", collate_fn=as_is, **grouped(**options))
 
 
 class DrawnTorchs:
@@ -237,9 +229,7 @@ def drawn_until(loader, taken):
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize(
-    ("n", "num_workers"), [(1, 0), (2, 0), (2, 2), (3, 0), slow(4, 2), (6, 0), slow(8, 0)]
-)
+@pytest.mark.parametrize(("n", "num_workers"), [(1, 0), (2, 0), (2, 2), (3, 0), slow(4, 2), (6, 0), slow(8, 0)])
 def test_a_state_that_torchdata_has_saved_of_our_sampler_goes_on_in_other_ranks(n, num_workers, drop_last):
     theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata saves the states")
     orders = [list(BatchSampler(N, shuffle=True, seed=3).order(epoch)) for epoch in range(2)]
@@ -400,9 +390,7 @@ def test_nothing_is_left_behind_an_epochs_last_batches_which_are_not_full(kind, 
 
 def test_what_is_dropped_at_an_epochs_end_does_not_become_the_next_epoch():
     def loader(size):
-        return DataLoader(
-            range(10), batch_sampler=BatchSampler(10, size, shuffle=True, seed=3, drop_last=True)
-        )
+        return DataLoader(range(10), batch_sampler=BatchSampler(10, size, shuffle=True, seed=3, drop_last=True))
 
     first = loader(2)
     batches = iter(first)
@@ -431,9 +419,7 @@ def test_set_epoch_behind_load_state_dict_says_which_epoch_comes():
 
 def test_a_state_before_the_first_batch_has_the_samplers_epoch_position_and_seed():
     def loader(seed):
-        return DataLoader(
-            range(8), batch_sampler=BatchSampler(8, 4, shuffle=True, seed=seed), collate_fn=list
-        )
+        return DataLoader(range(8), batch_sampler=BatchSampler(8, 4, shuffle=True, seed=seed), collate_fn=list)
 
     begun = iter(loader(1))
     next(begun)

@@ -134,9 +134,7 @@ def test_a_stream_that_all_ranks_have_read_begins_the_next_epoch(m):
 def test_a_stream_is_refused_by_name_where_it_cannot_be_divided():
     states, _ = read(streams(2), (1, 1))
     (other,) = streams(1)
-    with pytest.raises(
-        ValueError, match=r"rank 0 of 2, by Shards; here is rank 0 of 1.*a list of all ranks' st"
-    ):
+    with pytest.raises(ValueError, match=r"rank 0 of 2, by Shards; here is rank 0 of 1.*a list of all ranks' st"):
         other.load_state_dict(states[0])
     (more,) = streams(1, num_workers=2)
     with pytest.raises(AssertionError, match=r"num_workers=0.*a list of all ranks' states"):
@@ -164,9 +162,7 @@ class OfNobody(IterableDataset):
 
 
 def save_as_rank(number, folder):
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=number, world_size=2
-    )
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=number, world_size=2)
     loader = DataLoader(OfNobody(), 4)
     next(iter(loader))
     torch.save(loader.state_dict(), os.path.join(folder, f"{number}.pt"))

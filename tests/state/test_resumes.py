@@ -217,9 +217,7 @@ class WholeBatches(CountedRows):
 
 
 @pytest.mark.parametrize("rng", ["batch", "worker"])
-@pytest.mark.parametrize(
-    ("dataset", "batch_size"), [(CountedRows, None), (CountedRows, 1), (WholeBatches, 1)]
-)
+@pytest.mark.parametrize(("dataset", "batch_size"), [(CountedRows, None), (CountedRows, 1), (WholeBatches, 1)])
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("taken", [4, 8, 10, 14])
 def test_a_stateful_map_dataset_goes_on_behind_its_exceptions(make, dataset, batch_size, rng, every, taken):
@@ -310,13 +308,9 @@ class Short(IterableDataset):
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize(("num_workers", "taken"), [(0, 2), (1, 2), (2, 3), (2, 4)])
-def test_a_stream_does_not_begin_again_behind_a_last_batch_that_was_not_full(
-    make, num_workers, taken, persistent
-):
+def test_a_stream_does_not_begin_again_behind_a_last_batch_that_was_not_full(make, num_workers, taken, persistent):
     def loader():
-        return make(
-            Short(), batch_size=2, num_workers=num_workers, persistent_workers=persistent and num_workers > 0
-        )
+        return make(Short(), batch_size=2, num_workers=num_workers, persistent_workers=persistent and num_workers > 0)
 
     whole = [batch.tolist() for batch in loader()]
     first, resumed = loader(), loader()

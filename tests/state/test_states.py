@@ -354,9 +354,7 @@ def test_a_state_of_torchdatas_is_taken_over(make, num_workers):
     order = torch.randperm(40, generator=generator).tolist()
     generator.manual_seed(3)
     inner = {"yielded": 12, "generator": generator.get_state()}
-    state = theirs(
-        "map", num_workers, _sampler_iter_state={"samples_yielded": 12, "sampler_iter_state": inner}
-    )
+    state = theirs("map", num_workers, _sampler_iter_state={"samples_yielded": 12, "sampler_iter_state": inner})
     loader = make(range(40), batch_size=4, shuffle=True, num_workers=2)
     loader.load_state_dict(state)
     got = lists(loader)

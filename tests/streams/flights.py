@@ -35,9 +35,7 @@ def read(server, first, stop, breaks=0):
 def reads(server):
     for way in ({}, {"num_workers": 2, "start_method": "thread", "timeout": 60}):
         workers = way.get("num_workers", 1)
-        with slipring.stream(
-            lambda w, n: read(server, 500 * w, 500 * w + 500), 64, **grouped(**way)
-        ) as loader:
+        with slipring.stream(lambda w, n: read(server, 500 * w, 500 * w + 500), 64, **grouped(**way)) as loader:
             batches = list(loader)
         assert sorted(x for batch in batches for x in batch["x"].tolist()) == list(range(500 * workers))
         assert all(batch["t"].to_pylist() == [str(x) for x in batch["x"]] for batch in batches)

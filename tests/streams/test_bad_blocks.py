@@ -214,9 +214,7 @@ def test_a_signals_handler_that_raises_costs_no_row(shuffle_buffer, text):
                 try:
                     armed[0] = True
                     for batch in iterator:
-                        armed[0] = (
-                            False  # Python looks for signals neither before this nor in next()'s return
-                        )
+                        armed[0] = False  # Python looks for signals neither before this nor in next()'s return
                         got[batch["x"]] += 1
                         armed[0] = True
                     armed[0] = False

@@ -49,9 +49,7 @@ def test_rows_without_a_null_are_the_same_with_the_options(what):
 def test_text_is_filled_and_keeps_its_nulls_where_only_a_mask_is_asked_for():
     text = pa.array(["a", None, "c", None])
     made = read(text, fill_null={"x": "none"}, null_mask=["x"])
-    assert (
-        made["x"].to_pylist() == ["a", "none", "c", "none"] and made["x_mask"].tolist() == [False, True] * 2
-    )
+    assert made["x"].to_pylist() == ["a", "none", "c", "none"] and made["x_mask"].tolist() == [False, True] * 2
     made = read(text, null_mask=["x"])
     assert made["x"].to_pylist() == ["a", None, "c", None] and made["x_mask"].tolist() == [False, True] * 2
 
@@ -127,9 +125,7 @@ def assert_filled(batches):
     rows = []
     for batch in batches:
         assert list(batch) == ["x", "t", "x_mask", "t_mask"] and batch["x"].dtype == np.int32
-        rows += zip(
-            batch["x"].tolist(), batch["t"].to_pylist(), batch["x_mask"].tolist(), batch["t_mask"].tolist()
-        )
+        rows += zip(batch["x"].tolist(), batch["t"].to_pylist(), batch["x_mask"].tolist(), batch["t_mask"].tolist())
     expected = [(-1 if i % 3 else i, None if i % 2 else str(i), i % 3 > 0, i % 2 > 0) for i in range(60)]
     assert sorted(rows, key=str) == sorted(expected, key=str)
 

@@ -194,9 +194,7 @@ def test_dictionaries_that_are_too_many_together_get_wider_indices(n, rows, size
 def test_views_are_drawn_from_a_buffer_of_one_batch():
     pa = pytest.importorskip("pyarrow")
     blocks = [{"x": pa.array([f"{5 * i + j}" for j in range(5)], pa.string_view())} for i in range(40)]
-    found = [
-        int(text) for batch in slipring.stream(blocks, 5, shuffle_buffer=5) for text in batch["x"].to_pylist()
-    ]
+    found = [int(text) for batch in slipring.stream(blocks, 5, shuffle_buffer=5) for text in batch["x"].to_pylist()]
     assert sorted(found) == list(range(200))
 
 

@@ -156,9 +156,7 @@ def test_a_bad_block_that_was_passed_over_is_so_by_who_goes_on_behind_it():
     (state,) = stream.rest_of([[{"iterator": batches.state_dict()}]], 1)
     other = iter(stream)
     other.load_state_dict(state["iterator"])
-    assert got + [x for batch in other for x in batch["x"].tolist()] == [
-        x for x in WHOLE if x not in range(404, 408)
-    ]
+    assert got + [x for batch in other for x in batch["x"].tolist()] == [x for x in WHOLE if x not in range(404, 408)]
 
 
 def test_states_that_do_not_fit_are_refused():

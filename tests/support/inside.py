@@ -16,8 +16,7 @@ _NAMES = {
     ),
     "slipring._core._cache": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES VERSION NoSegment Watch",
     "slipring._core._codec": (
-        "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe publish_range range_done "
-        "receive view"
+        "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe publish_range range_done receive view"
     ),
     "slipring._core._collate": "NUMPY ODD TORCH RowWriter collate_plain default_collate",
     "slipring._core._iteration": "Position",

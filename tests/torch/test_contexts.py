@@ -127,7 +127,5 @@ def test_another_process_class_is_refused_by_name(process):
 
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 def test_multiprocessings_own_contexts_are_start_methods(method):
-    loader = DataLoader(
-        Named(), 2, num_workers=1, multiprocessing_context=multiprocessing.get_context(method)
-    )
+    loader = DataLoader(Named(), 2, num_workers=1, multiprocessing_context=multiprocessing.get_context(method))
     assert core_options_of(loader)().method == method and core_options_of(loader)().context is None

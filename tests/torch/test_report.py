@@ -31,9 +31,7 @@ def begins_late(number):
 
 def test_the_wait_for_preload_at_each_epochs_begin_counts():
     data = Slow(40, 0.0)
-    with DataLoader(
-        data, 4, num_workers=1, worker_init_fn=begins_late, device=Device("cpu", preload=1)
-    ) as loader:
+    with DataLoader(data, 4, num_workers=1, worker_init_fn=begins_late, device=Device("cpu", preload=1)) as loader:
         begun = None
         for _ in range(3):
             for _ in loader:

@@ -66,9 +66,7 @@ class Counted:
 def test_every_byte_is_that_of_a_fixed_number(method, more):
     def made(number, how):
         given = {"rng": "batch", "multiprocessing_context": how}
-        return DataLoader(
-            Drawn(), 5, shuffle=True, num_workers=number, generator=seeded(), **grouped(**given, **more)
-        )
+        return DataLoader(Drawn(), 5, shuffle=True, num_workers=number, generator=seeded(), **grouped(**given, **more))
 
     def seeded():
         return torch.Generator().manual_seed(5)

@@ -80,9 +80,7 @@ def test_tensors_lie_in_the_slots_and_nothing_is_pickled():
     address = next(batches)["image"].data_ptr()
     with open("/proc/self/maps") as maps:
         spans = [line.split() for line in maps if "shm" in line or "memfd" in line]
-    assert any(
-        int(first, 16) <= address < int(last, 16) for first, last in (span[0].split("-") for span in spans)
-    )
+    assert any(int(first, 16) <= address < int(last, 16) for first, last in (span[0].split("-") for span in spans))
     list(batches)
     assert queue_of(collate).stats().got == 10 and queue_of(collate).stats().pickled_leaves == 0
 

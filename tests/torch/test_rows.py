@@ -43,9 +43,7 @@ def test_any_samples_make_the_batch_or_the_error_that_their_list_makes(seed):
         assert got == want, samples
 
 
-@pytest.mark.parametrize(
-    "number", [np.float64(1.5), np.complex128(1j), np.float32(2), np.int64(3), np.bool_(True)]
-)
+@pytest.mark.parametrize("number", [np.float64(1.5), np.complex128(1j), np.float32(2), np.int64(3), np.bool_(True)])
 def test_numpys_numbers_leave_the_arrays_beside_them_in_their_rows(number):
     trip = Trip()
     fill = trip.claim(range(2))

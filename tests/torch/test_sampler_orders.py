@@ -34,9 +34,7 @@ def both(make):
 
 
 @pytest.mark.parametrize("seeded", [False, True])
-@pytest.mark.parametrize(
-    "more", [{}, {"num_samples": 37}, {"num_samples": 2 * N + 5}, {"replacement": True}], ids=str
-)
+@pytest.mark.parametrize("more", [{}, {"num_samples": 37}, {"num_samples": 2 * N + 5}, {"replacement": True}], ids=str)
 def test_a_random_sampler_draws_the_same(more, seeded):
     def make():
         generator = torch.Generator().manual_seed(3) if seeded else None
@@ -65,9 +63,7 @@ def test_a_subclass_with_an_order_of_its_own_is_asked_for_it():
         def __iter__(self):
             return iter(range(N - 1, -1, -1))
 
-    assert flat(DataLoader(range(N), sampler=Backwards(range(N)), batch_size=100)) == list(
-        range(N - 1, -1, -1)
-    )
+    assert flat(DataLoader(range(N), sampler=Backwards(range(N)), batch_size=100)) == list(range(N - 1, -1, -1))
 
 
 def test_ctrl_c_amid_the_first_draw_ends_the_order_with_an_error(monkeypatch):

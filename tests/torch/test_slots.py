@@ -88,9 +88,7 @@ class InSlot:
 
 def test_torchs_collation_inside_a_collate_fn_writes_to_the_slot(tmp_path):
     values = [(np.full((8, 8), i, np.float32), torch.full((3,), i)) for i in range(16)]
-    with DataLoader(
-        Values(values), batch_size=4, num_workers=1, collate_fn=InSlot(tmp_path / "said")
-    ) as loader:
+    with DataLoader(Values(values), batch_size=4, num_workers=1, collate_fn=InSlot(tmp_path / "said")) as loader:
         for got, start in zip(loader, range(0, 16, 4)):
             want = default_collate(values[start : start + 4])
             assert all(torch.equal(a, b) and of_the_segment(a) for a, b in zip(got, want))
@@ -253,9 +251,7 @@ def test_a_tensor_on_a_device_is_refused_with_the_remedy():
 
 @pytest.mark.parametrize("persistent_workers", [False, True])
 def test_a_loader_that_is_dropped_takes_its_workers_with_it(persistent_workers):
-    loader = DataLoader(
-        Values(list(range(40))), batch_size=4, num_workers=2, persistent_workers=persistent_workers
-    )
+    loader = DataLoader(Values(list(range(40))), batch_size=4, num_workers=2, persistent_workers=persistent_workers)
     iterator = iter(loader)
     batch = next(iterator)
     assert len(started_by_us()) == 2

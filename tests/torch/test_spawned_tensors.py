@@ -145,9 +145,7 @@ if __name__ == "__main__":
 
 def test_many_tensors_take_one_descriptor():
     dataset = Parts({i: torch.full((300,), float(i)) for i in range(300)}, first_of)
-    with Loader(
-        dataset, 1, num_workers=1, collate_fn=as_it_is, workers=Workers(start_method="spawn")
-    ) as loader:
+    with Loader(dataset, 1, num_workers=1, collate_fn=as_it_is, workers=Workers(start_method="spawn")) as loader:
         batches = iter(loader)
         assert next(batches)["found"] == 0.0
         (worker,) = worker_pids(loader).values()

@@ -24,9 +24,7 @@ IMAGES: dict[str, Rival] = {
             ("slipring.images",),
             ("slipring",),
         ),
-        Rival(
-            "images_alone", "decoding alone, no loader", "images.alone", ("slipring.images",), ("slipring",)
-        ),
+        Rival("images_alone", "decoding alone, no loader", "images.alone", ("slipring.images",), ("slipring",)),
         Rival("images_torch", "torch + Pillow", "images.torch_pillow", ("torch.utils.data",), ("torch",)),
         Rival(
             "images_simplejpeg",

@@ -25,8 +25,7 @@ def batches(question: Question, dataset: Any, workers: int) -> Iterator[Any]:
         yield folder.fetch_into(range(question.batch_size), np.empty)
     made = multiprocessing.RawArray("Q", workers)  # images, per process
     processes = [
-        multiprocessing.Process(target=_work, args=(folder, made, worker), daemon=True)
-        for worker in range(workers)
+        multiprocessing.Process(target=_work, args=(folder, made, worker), daemon=True) for worker in range(workers)
     ]
     try:
         for process in processes:

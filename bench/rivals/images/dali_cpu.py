@@ -40,9 +40,7 @@ def decoder() -> Decoder:
         data = fn.external_source(lambda: [fed[0]], batch=True)
         at = fn.external_source(lambda: [fed[1]], batch=True)
         shape = fn.external_source(lambda: [fed[2]], batch=True)
-        picture = fn.decoders.image_slice(
-            data, at, shape, axes=(0, 1), normalized_anchor=False, normalized_shape=False
-        )
+        picture = fn.decoders.image_slice(data, at, shape, axes=(0, 1), normalized_anchor=False, normalized_shape=False)
         return _scaled(picture)
 
     def decode(data: bytes, pick: Pick) -> Any:

@@ -22,7 +22,5 @@ def folder(dataset: Any) -> Any:
 def batches(question: Question, dataset: Any, num_workers: int, **options: Any) -> Iterator[Any]:
     from slipring import Loader
 
-    with Loader(
-        folder(dataset), question.batch_size, shuffle=True, num_workers=num_workers, **options
-    ) as loader:
+    with Loader(folder(dataset), question.batch_size, shuffle=True, num_workers=num_workers, **options) as loader:
         yield from endless(loader)

@@ -12,9 +12,7 @@ _IMAGES = "pip install -r bench/requirements-images.txt"
 
 
 def _ours(key: str, label: str, **options: object) -> Rival:
-    return Rival(
-        key, f"slipring, {label}", "kept.slipring_kept", ("slipring.images",), ("slipring",), options=options
-    )
+    return Rival(key, f"slipring, {label}", "kept.slipring_kept", ("slipring.images",), ("slipring",), options=options)
 
 
 KEPT: dict[str, Rival] = {

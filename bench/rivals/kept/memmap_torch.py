@@ -42,7 +42,5 @@ def batches(question: Question, dataset: Any, workers: int) -> Iterator[Any]:
 
     mapped = Mapped(dataset.files)
     return endless(
-        DataLoader(
-            mapped, question.batch_size, sampler=dataset.order, num_workers=workers, persistent_workers=True
-        )
+        DataLoader(mapped, question.batch_size, sampler=dataset.order, num_workers=workers, persistent_workers=True)
     )

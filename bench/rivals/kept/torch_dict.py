@@ -51,9 +51,7 @@ def batches(question: Question, dataset: Any, workers: int) -> Iterator[Any]:
     _counts.append(multiprocessing.RawArray("Q", 2 * workers))
     kept = Kept(dataset.files, _counts[-1])
     return endless(
-        DataLoader(
-            kept, question.batch_size, sampler=dataset.order, num_workers=workers, persistent_workers=True
-        )
+        DataLoader(kept, question.batch_size, sampler=dataset.order, num_workers=workers, persistent_workers=True)
     )
 
 

@@ -61,9 +61,7 @@ class Prefetcher:
         with self._lock:
             if self._thread is None and not self._line.stopped:
                 # It refers to the line alone: who drops this object ends it.
-                thread = threading.Thread(
-                    target=_run, args=(self._line,), name="slipring-prefetch", daemon=True
-                )
+                thread = threading.Thread(target=_run, args=(self._line,), name="slipring-prefetch", daemon=True)
                 stop_at_exit(self._line)
                 thread.start()
                 self._thread = thread
@@ -293,10 +291,7 @@ class Ahead:
         while not self.ready:
             self.asking = True
             _set(self.room)
-            if (
-                not self.filled.acquire(timeout=-1 if self.timeout is None else self.timeout)
-                and not self.ready
-            ):
+            if not self.filled.acquire(timeout=-1 if self.timeout is None else self.timeout) and not self.ready:
                 raise self.core.timed_out()
 
     def stop(self):

@@ -67,9 +67,7 @@ def size_in_bytes(name: str, value: int | str) -> int:
         try:
             nbytes = integer(name, value)
         except TypeError:
-            raise TypeError(
-                f"{name} must be a size such as '32GiB' or a number of bytes, not {shown(value)}"
-            ) from None
+            raise TypeError(f"{name} must be a size such as '32GiB' or a number of bytes, not {shown(value)}") from None
     if not 1 <= nbytes <= _MOST_BYTES:
         raise ValueError(f"{name} must be from 1 byte to 64 TiB, not {shown(value)}")
     return nbytes
@@ -214,9 +212,7 @@ def memory_place(value: Any, kinds: Sequence[str] = ("auto", "shm", "memfd")) ->
         return value
     if not isinstance(value, (str, os.PathLike)) or not os.path.isabs(value):
         listed = ", ".join(map(repr, kinds))
-        raise ValueError(
-            f"backing must be {listed} or the absolute path of a directory on a tmpfs, not {shown(value)}"
-        )
+        raise ValueError(f"backing must be {listed} or the absolute path of a directory on a tmpfs, not {shown(value)}")
     if not os.path.isdir(value):
         raise ValueError(f"backing names {shown(value)}, which is not a directory")
     return value

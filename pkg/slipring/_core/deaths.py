@@ -60,11 +60,7 @@ def log_replay(number, batches, by_state):
     if batches:
         import logging
 
-        why = (
-            ""
-            if by_state
-            else ": neither the dataset nor its iterator has state_dict() and load_state_dict()"
-        )
+        why = "" if by_state else ": neither the dataset nor its iterator has state_dict() and load_state_dict()"
         logging.getLogger("slipring").warning(
             "worker %d reads again, and drops, %d batches of its stream%s", number, batches, why
         )
@@ -100,9 +96,7 @@ def likely(code, begun=True, forked=True, *, argument):
             "fewer workers or a smaller prefetch_factor need less memory."
         )
     if code == -signal.SIGSEGV:
-        return (
-            "Likely cause: a crash in native code that the dataset uses; python -X faulthandler shows where."
-        )
+        return "Likely cause: a crash in native code that the dataset uses; python -X faulthandler shows where."
     if code == -signal.SIGBUS:
         return "Likely cause: a file that the dataset maps was truncated, or its file system is full."
     if code == -signal.SIGABRT:

@@ -129,10 +129,7 @@ def refuse(given: Mapping[str, Any], refused: Mapping[str, str], loader: str) ->
         if not group and given.get(name) is not None:
             raise ValueError(f"{name}={shown(given[name])} cannot be given to {loader}: {why}")
         holder = given.get(group)
-        if (
-            isinstance(holder, Group)
-            and getattr(holder, field) != group_rules(type(holder))[field][1].default
-        ):
+        if isinstance(holder, Group) and getattr(holder, field) != group_rules(type(holder))[field][1].default:
             value = f"{type(holder).__name__}({field}={shown(getattr(holder, field))})"
             raise ValueError(f"{value} cannot be given to {loader}: {why}")
 
@@ -201,10 +198,7 @@ def _documented(text, given, options):
     lines = []
     for name, (kind, rule) in options.items():
         default = given[name].default
-        lines += [
-            f"{name} : {_named(kind)}"
-            + ("" if default is inspect.Parameter.empty else f", default {default!r}")
-        ]
+        lines += [f"{name} : {_named(kind)}" + ("" if default is inspect.Parameter.empty else f", default {default!r}")]
         text_of = textwrap.wrap(" ".join(rule.doc.split()), 108, break_on_hyphens=False)
         lines += [f"    {line}" for line in text_of]
     return text.replace(found[0], textwrap.indent("\n".join(lines), found[1]))
@@ -224,9 +218,7 @@ def _named(kind):
     if kind is type(None):
         return "None"
     origin = get_origin(kind) or kind
-    return {"Callable": "callable", "Iterable": "iterable", "PathLike": "path"}.get(
-        origin.__name__, origin.__name__
-    )
+    return {"Callable": "callable", "Iterable": "iterable", "PathLike": "path"}.get(origin.__name__, origin.__name__)
 
 
 def suggesting(signature: inspect.Signature, **known: str) -> Callable[[_Declared], _Declared]:
@@ -240,14 +232,11 @@ def suggesting(signature: inspect.Signature, **known: str) -> Callable[[_Declare
             for name in kwargs:
                 if name not in names:
                     raise TypeError(
-                        f"{init.__qualname__}() got an unexpected keyword argument {name!r}"
-                        f"{advice(name, names, known)}"
+                        f"{init.__qualname__}() got an unexpected keyword argument {name!r}{advice(name, names, known)}"
                     )
             if len(args) > len(positional):
                 named = ", ".join(name for name in positional if name != "self")
-                rule = (
-                    f"takes {named} by position, and all other arguments" if named else "takes its arguments"
-                )
+                rule = f"takes {named} by position, and all other arguments" if named else "takes its arguments"
                 raise TypeError(f"{init.__qualname__}() {rule} by name")
             return init(*args, **kwargs)
 

@@ -13,9 +13,7 @@ from slipring._core.signals import no_interrupt
 from slipring._core.weak_registry import WeakRegistry
 from slipring.errors import Closed, DescriptorClosed
 
-SPARE_SLOTS = (
-    8  # that a segment has at least beside what is in flight, where more workers come than it began with
-)
+SPARE_SLOTS = 8  # that a segment has at least beside what is in flight, where more workers come than it began with
 
 _live = WeakRegistry()
 _importing = threading.RLock()  # a child forked meanwhile would wait for ever for what is half imported
@@ -76,9 +74,7 @@ class Engine:
         if self.inline:
             return InlinePool(self.ring, job)
         # Nothing of the engine itself: a cycle would keep the workers of a dropped loader.
-        restarts = Restarts(
-            options.workers.max_restarts if options.respawns else None, self.counters.respawned
-        )
+        restarts = Restarts(options.workers.max_restarts if options.respawns else None, self.counters.respawned)
         if options.method == "thread":
             return ThreadPool(self.ring, job, restarts)
         pool = ProcessPool(self.ring, job, options.method, restarts, options.context)
@@ -289,6 +285,4 @@ def _abandon_all():
 
 
 os.register_at_fork(after_in_child=_abandon_all)
-os.register_at_fork(
-    before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
-)
+os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)

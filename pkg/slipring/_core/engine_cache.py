@@ -102,9 +102,7 @@ class EngineCache:
         alive = engine is not None and engine.alive
         if alive:
             engine.see_leavers()
-        stats = self.counters.stats(
-            engine.ring.info if alive else None, engine.ring.n_slots if alive else slots
-        )
+        stats = self.counters.stats(engine.ring.info if alive else None, engine.ring.n_slots if alive else slots)
         pins = engine.attachment if alive else None
         return dataclasses.replace(
             stats,

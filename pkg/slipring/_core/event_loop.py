@@ -12,9 +12,7 @@ class EventLoop:
     def __init__(self):
         self.loop, self.pid = asyncio.new_event_loop(), os.getpid()
         self.ended = threading.Event()
-        thread = threading.Thread(
-            target=_run, args=(self.loop, self.ended), name="slipring-loop", daemon=True
-        )
+        thread = threading.Thread(target=_run, args=(self.loop, self.ended), name="slipring-loop", daemon=True)
         thread.start()
         self.threads = [thread]
 

@@ -46,9 +46,7 @@ def is_stream(dataset):
     """Return whether a dataset is iterated (True) or indexed (False); raise TypeError if it can be neither."""
     kind = type(dataset)
     if getattr(dataset, "ndim", 1) == 0:
-        raise TypeError(
-            f"dataset must have samples, and {shown(dataset)} ({kind.__name__}) is a single number"
-        )
+        raise TypeError(f"dataset must have samples, and {shown(dataset)} ({kind.__name__}) is a single number")
     if is_iterated(dataset):
         return True
     if hasattr(kind, "__getitem__") or hasattr(kind, "__getitems__") or hasattr(kind, "fetch_into"):

@@ -99,11 +99,7 @@ class ThreadPool(ResizablePool):
     def see_leavers(self):
         """See `WorkerPool`."""
         for number in list(self.leaving):
-            if (
-                not self.workers[number].is_alive()
-                and not self.ring.closed
-                and not self.ring.in_flight(number + 1)
-            ):
+            if not self.workers[number].is_alive() and not self.ring.closed and not self.ring.in_flight(number + 1):
                 self._ended(number, None)
 
     def pids(self):
@@ -112,9 +108,7 @@ class ThreadPool(ResizablePool):
 
     def processor_ns(self):
         """Return the CPU time that the workers have used plus the time that they waited for a CPU, in ns."""
-        return sum(
-            processor_ns_of(thread.native_id, of_thread=True) for thread in list(self.workers.values())
-        )
+        return sum(processor_ns_of(thread.native_id, of_thread=True) for thread in list(self.workers.values()))
 
     def _ended(self, number, state_for):
         participant = number + 1

@@ -36,9 +36,7 @@ def private_bytes(pid):
         if not _proc_is_ours():
             return None
         with open(f"/proc/{pid}/status", "rb") as file:
-            resident = next(
-                (int(line.split()[1]) << 10 for line in file if line.startswith(b"RssAnon")), None
-            )
+            resident = next((int(line.split()[1]) << 10 for line in file if line.startswith(b"RssAnon")), None)
         if resident is None:  # it has ended
             return None
         with open(f"/proc/{pid}/maps", "rb") as file:

@@ -19,9 +19,7 @@ from slipring.options import CommonOptions, FlowOptions, LoaderOptions
 class _Explicit(TypedDict, total=False):
     """Options in the signatures of loaders, because the type of a batch depends on them."""
 
-    batch_size: Annotated[
-        int | None, Rule(1, "", partial(integer, least=1, most=(1 << 63) - 1, optional=True))
-    ]
+    batch_size: Annotated[int | None, Rule(1, "", partial(integer, least=1, most=(1 << 63) - 1, optional=True))]
     collate_fn: Annotated[Callable[[Any], Any] | None, Rule(None, "", function)]
 
 
@@ -155,14 +153,8 @@ class Options:
                 "for each sample, use slipring.stream([dataset], batch_size), or give a sampler of its keys"
             )
         if type(dataset) is tuple:
-            rows = {
-                array.shape[:1] for array in dataset if hasattr(array, "shape") and hasattr(array, "dtype")
-            }
-            if (
-                len(rows) == 1
-                and all(hasattr(array, "shape") for array in dataset)
-                and (len(dataset),) < min(rows)
-            ):
+            rows = {array.shape[:1] for array in dataset if hasattr(array, "shape") and hasattr(array, "dtype")}
+            if len(rows) == 1 and all(hasattr(array, "shape") for array in dataset) and (len(dataset),) < min(rows):
                 warnings.warn(
                     f"dataset is a tuple of {len(dataset)} arrays of {min(rows)[0]} rows each, which are "
                     f"{len(dataset)} samples. If each row is a sample, give a dataset whose [i] returns the i-th row "

@@ -37,9 +37,7 @@ class Sharded(IterableSource):
         self.shuffle, self.rank, self.world_size = bool(shuffle), rank, world_size
         self._division = [rank, world_size, shards]
 
-    def rest_of(
-        self, states: Sequence[Sequence[Mapping[str, Any] | None]], num_workers: int
-    ) -> list[dict[str, Any]]:
+    def rest_of(self, states: Sequence[Sequence[Mapping[str, Any] | None]], num_workers: int) -> list[dict[str, Any]]:
         """Return where this rank's workers begin to read what other ranks, or workers, have not read.
 
         Shards that nobody has begun are divided anew, and those that were being read go on where they were: no row,

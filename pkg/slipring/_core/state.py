@@ -147,9 +147,7 @@ def checked(loader, state):
     """Return the state to resume from, complete. Errors are those of `DataLoader.load_state_dict`."""
     start = header(loader)
     if isinstance(state, (list, tuple)):
-        state = reshard.joined(
-            loader, start, [whole(one) if isinstance(one, Mapping) else one for one in state]
-        )
+        state = reshard.joined(loader, start, [whole(one) if isinstance(one, Mapping) else one for one in state])
     if not isinstance(state, Mapping):
         raise TypeError(f"a state must be a dict, as state_dict() returns it, not {shown(state)}")
     if state.get("slipring") != FORMAT:

@@ -109,8 +109,7 @@ def timed_out(seconds: float, seq: int, workers: int, method: str) -> LoaderTime
     return LoaderTimeout(
         f"no batch within timeout={seconds} s: batch {seq} is still being made by {workers} workers (start method "
         f"{method!r}); raise timeout, use more workers, or look at what they wait for (`slipring dump {os.getpid()}` "
-        "shows what each worker does, `py-spy dump --pid` of a worker where)"
-        + (FORKED if method == "fork" else "")
+        "shows what each worker does, `py-spy dump --pid` of a worker where)" + (FORKED if method == "fork" else "")
     )
 
 

@@ -36,9 +36,7 @@ LOOK_NS = 50_000_000  # and whether an iteration is longer than the last one
 NEVER = (1 << 63) - 1
 # What is summed: ns, batches, ns of waiting, working and on processors, iterations from their begin.
 NOTHING = (0, 0, 0, 0, 0, 0)
-CHANGED = (
-    2.0  # by this factor the workers' work for each of the consumer's seconds has changed: all begins anew
-)
+CHANGED = 2.0  # by this factor the workers' work for each of the consumer's seconds has changed: all begins anew
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,9 +277,7 @@ class Tuner:
             return None
         scale = 1e-9 / batches
         first = min(waited, starts * busy / batches)
-        return Window(
-            self.workers, batches, *(ns * scale for ns in (max(1, took), waited, busy, max(0, cpu), first))
-        )
+        return Window(self.workers, batches, *(ns * scale for ns in (max(1, took), waited, busy, max(0, cpu), first)))
 
     def _judge(self, window):
         self._drop()

@@ -142,9 +142,7 @@ class Worker:
         self.kind = kind
         self.encoder = Encoder()
         self.concurrency = Concurrency(job.options.workers.fetch_threads)
-        self.fetcher = MapFetcher(
-            job.dataset, job.options.collate_fn, self.concurrency, job.share is not None
-        )
+        self.fetcher = MapFetcher(job.dataset, job.options.collate_fn, self.concurrency, job.share is not None)
         self.stream = None
         self.run = None
         self.epoch = 0  # of the current run, as random numbers are made of it
@@ -239,9 +237,7 @@ class Worker:
                 seeding.set_batch_seed(seed, stream=mix(fill.seed, self.epoch))
                 # With rng="worker" generators stay as worker_init_fn has left them.
                 own = (
-                    self.kind == "process"
-                    and self.options.rng == "worker"
-                    and self.options.worker_init_fn is not None
+                    self.kind == "process" and self.options.rng == "worker" and self.options.worker_init_fn is not None
                 )
                 if self.kind != "thread" and not own:
                     seeding.seed_globals(seed)
@@ -403,9 +399,7 @@ class Worker:
             return self._open_stream(resumed, delivered(resumed))
         place = {"batches": batches, "states": states}
         if run != fill.run:  # the dataset is as an earlier session has left it, if that came to its end
-            return self._open_stream(
-                {**place, "batches": 0, "ended": True} if states.get("last") else None, 0
-            )
+            return self._open_stream({**place, "batches": 0, "ended": True} if states.get("last") else None, 0)
         if states.get("last"):
             load_stream(self.job.dataset, place)
             stream = _ended()
@@ -448,9 +442,7 @@ class Worker:
                 self.fetcher.read(fill.indices(), rows)
             if rows.count != end - first:
                 name = type(self.job.dataset).__name__
-                raise ValueError(
-                    f"{name}.__getitems__ returned {rows.count} samples for {end - first} indices"
-                )
+                raise ValueError(f"{name}.__getitems__ returned {rows.count} samples for {end - first} indices")
             fetched = rows.fetched_at(begun)
             kept = rows.kept() if rows.in_place else None
             if kept == []:

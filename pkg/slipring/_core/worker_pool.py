@@ -87,9 +87,7 @@ class ResizablePool(WorkerPool):
     @property
     def steady(self):
         """bool: whether all wanted workers exist and take tasks, and none is retiring."""
-        return not self.changing and all(
-            self.ring.participant(number + 1)[1] == SERVING for number in self.workers
-        )
+        return not self.changing and all(self.ring.participant(number + 1)[1] == SERVING for number in self.workers)
 
     def _match(self):
         """Start those that are missing, dismiss those that are too many; again, if it was interrupted."""

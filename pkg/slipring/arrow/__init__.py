@@ -15,9 +15,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "pyarrow":
         raise
-    raise ModuleNotFoundError(
-        "slipring.arrow needs pyarrow: pip install 'slipring[arrow]'", name="pyarrow"
-    ) from None
+    raise ModuleNotFoundError("slipring.arrow needs pyarrow: pip install 'slipring[arrow]'", name="pyarrow") from None
 
 from slipring.arrow.rows import Rows, collate
 from slipring.arrow.tables import TableDataset

@@ -144,9 +144,7 @@ def _wide(table):
         if pa.types.is_dictionary(field.type):
             kind = pa.dictionary(pa.int32(), field.type.value_type, field.type.ordered)
             chunks = [
-                pa.DictionaryArray.from_arrays(
-                    chunk.indices.cast(pa.int32()), chunk.dictionary, ordered=kind.ordered
-                )
+                pa.DictionaryArray.from_arrays(chunk.indices.cast(pa.int32()), chunk.dictionary, ordered=kind.ordered)
                 for chunk in table.column(at).chunks
             ]
             table = table.set_column(at, field.with_type(kind), pa.chunked_array(chunks, kind))

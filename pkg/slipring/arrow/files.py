@@ -78,9 +78,7 @@ def open_table(path, columns, storage=None, known=None):
         raise
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{redacted(path)} ({size} bytes) cannot be read as a table: {error}") from error
-    raise ValueError(
-        f"{redacted(path)} ({size} bytes) is neither Parquet nor Arrow IPC: it begins with {magic!r}"
-    )
+    raise ValueError(f"{redacted(path)} ({size} bytes) is neither Parquet nor Arrow IPC: it begins with {magic!r}")
 
 
 def _magic_by_the_end(afar, size):
@@ -245,9 +243,7 @@ class Ipc:
             return False
         begin, end = self.memory.address, self.memory.address + self.memory.size
         # A buffer may be None, or have no bytes: then it lies anywhere.
-        return all(
-            begin <= buffer.address < end for column in batch.columns for buffer in column.buffers() if buffer
-        )
+        return all(begin <= buffer.address < end for column in batch.columns for buffer in column.buffers() if buffer)
 
 
 @contextlib.contextmanager

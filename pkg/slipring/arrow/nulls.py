@@ -72,11 +72,7 @@ def _exactly(value, kind):
             return None
         made = pa.scalar(value, kind)
         back = made.as_py()
-        return (
-            made
-            if (back == value if of.is_integer(kind) else math.isinf(back) == math.isinf(value))
-            else None
-        )
+        return made if (back == value if of.is_integer(kind) else math.isinf(back) == math.isinf(value)) else None
     if _is_time(kind):
         given = pa.array(np.asarray([value]))[0]  # pa.scalar does not take all of numpy's times
         made = given.cast(kind) if _is_time(given.type) else None

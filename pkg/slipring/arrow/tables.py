@@ -177,9 +177,7 @@ class TableDataset:
         for name in dict.fromkeys([*self.fill_null, *self.null_mask]):
             if name not in stored.names:
                 option = "fill_null" if name in self.fill_null else "null_mask"
-                raise ValueError(
-                    f"{option} has column {name!r}, but {path} has {', '.join(map(repr, stored.names))}"
-                )
+                raise ValueError(f"{option} has column {name!r}, but {path} has {', '.join(map(repr, stored.names))}")
             kind = stored.field(name).type
             self._fills[name] = value_for(name, kind, self.fill_null)
             _, mask = fill(name, pa.nulls(1, kind), self._fills[name])

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 _Sample = TypeVar("_Sample")
 
 
-def bind(
-    cache: Cache, what: str, fingerprint: str | None, samples: int, dataset: object, form: str = ""
-) -> None:
+def bind(cache: Cache, what: str, fingerprint: str | None, samples: int, dataset: object, form: str = "") -> None:
     """Say what a cache holds: samples of `dataset` in some `form`.
 
     `fingerprint` None: nobody but the very object can tell its samples from others.
@@ -118,11 +116,7 @@ class Cached(Generic[_Sample]):
         read = dict(zip(missing, samples))
         out = []
         for index in indices:
-            make = (
-                (lambda index=index: read[index])
-                if index in read
-                else (lambda index=index: self.dataset[index])
-            )
+            make = (lambda index=index: read[index]) if index in read else (lambda index=index: self.dataset[index])
             out.append(self._given(self.cache.get_or_make(index, make)))
         return out
 

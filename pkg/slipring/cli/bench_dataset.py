@@ -40,22 +40,12 @@ def add_arguments(parser):
         help=f"of {', '.join(START_METHODS)}; the first is measured with each number of workers "
         "(default: this Python's own, and thread)",
     )  # fmt: skip
-    parser.add_argument(
-        "--batch-size", nargs="+", type=_positive(int), default=[32], metavar="N", help="default 32"
-    )
-    parser.add_argument(
-        "--collate", metavar="module:function", help="puts samples together (default: the loader's)"
-    )
-    parser.add_argument(
-        "--torch", action="store_true", help="measure slipring.torch.DataLoader, which makes tensors"
-    )
-    parser.add_argument(
-        "--seconds", type=_positive(float), default=1.0, help="for each case, behind its first batches"
-    )
+    parser.add_argument("--batch-size", nargs="+", type=_positive(int), default=[32], metavar="N", help="default 32")
+    parser.add_argument("--collate", metavar="module:function", help="puts samples together (default: the loader's)")
+    parser.add_argument("--torch", action="store_true", help="measure slipring.torch.DataLoader, which makes tensors")
+    parser.add_argument("--seconds", type=_positive(float), default=1.0, help="for each case, behind its first batches")
     parser.add_argument("--batches", type=_positive(int), help="at most so many for each case")
-    parser.add_argument(
-        "--full", action="store_true", help="each number of workers with each method and size"
-    )
+    parser.add_argument("--full", action="store_true", help="each number of workers with each method and size")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -76,9 +66,7 @@ def _workers(text):
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 0 or max(numbers) > MAX_WORKERS:
-        raise argparse.ArgumentTypeError(
-            f"must be numbers from 0 to {MAX_WORKERS}, as 0,2,8, or one, not {text!r}"
-        )
+        raise argparse.ArgumentTypeError(f"must be numbers from 0 to {MAX_WORKERS}, as 0,2,8, or one, not {text!r}")
     return sorted(set(numbers)) if "," in text else up_to(numbers[0])
 
 
@@ -98,9 +86,7 @@ def main(args):
     dataset = _dataset(args.dataset)
     collate = None if args.collate is None else _find(args.collate, "--collate")
     if collate is not None and not callable(collate):
-        raise Failure(
-            f"--collate: {args.collate} is of type {type(collate).__name__}, and cannot be called", USAGE
-        )
+        raise Failure(f"--collate: {args.collate} is of type {type(collate).__name__}, and cannot be called", USAGE)
     try:
         maker = sweep.Maker(dataset, collate, args.torch)
         _check(maker, args.dataset)
@@ -176,14 +162,10 @@ def _find(name, what):
 
 def _dataset(name):
     found = _find(name, "module:factory")
-    reads = any(
-        hasattr(found, method) for method in ("__getitem__", "__getitems__", "fetch_into", "__iter__")
-    )
+    reads = any(hasattr(found, method) for method in ("__getitem__", "__getitems__", "fetch_into", "__iter__"))
     if isinstance(found, type) or not reads:
         if not callable(found):
-            raise Failure(
-                f"{name} is of type {type(found).__name__}: neither a dataset nor what makes one", USAGE
-            )
+            raise Failure(f"{name} is of type {type(found).__name__}: neither a dataset nor what makes one", USAGE)
         try:
             found = found()
         except (Exception, SystemExit) as error:
@@ -195,9 +177,7 @@ def _check(maker, name):
     kind = type(maker.dataset).__name__
     if maker.is_stream:
         if not hasattr(maker.dataset, "__iter__"):
-            raise Failure(
-                f"{name} gives a {kind}, which has neither __getitem__ nor __iter__: no dataset", USAGE
-            )
+            raise Failure(f"{name} gives a {kind}, which has neither __getitem__ nor __iter__: no dataset", USAGE)
         return
     if not hasattr(maker.dataset, "__len__"):
         raise Failure(f"{name} gives a {kind} without __len__: give it one", USAGE)

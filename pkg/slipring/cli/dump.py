@@ -83,9 +83,7 @@ def of_file(path):
         os.close(fd)
     sight = Sight(watch)
     seen = doing(sight)
-    ended = not any(
-        processes.lives(each.state) for each in (seen if sight.segment_info["push"] else seen[:1])
-    )
+    ended = not any(processes.lives(each.state) for each in (seen if sight.segment_info["push"] else seen[:1]))
     if ended:  # its clock is of another boot, or another machine: the newest stamp is the end
         sight = Sight(watch, at_ns=newest(sight))
         seen = doing(sight)

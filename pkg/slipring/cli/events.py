@@ -234,9 +234,7 @@ class Batch:
         kind = f" ({KINDS[self.kind & 3]})" if self.kind > 1 else ""
         where = f" [{self.first_index} + {self.rows}]" if has_index else ""
         self.named = f"{self.seq}{where}{kind}"
-        told = (
-            f'"seq":{self.seq},"epoch":{self.epoch},"run":{self.run},"rows":{self.rows},"bytes":{self.bytes}'
-        )
+        told = f'"seq":{self.seq},"epoch":{self.epoch},"run":{self.run},"rows":{self.rows},"bytes":{self.bytes}'
         if has_index:
             told += f',"first_index":{self.first_index}'
         if self.slowest_ns:

@@ -99,9 +99,7 @@ class Frames:
         """Return a letter for each slot, and how many slots each state has."""
         states = records.states(sight.slots)
         states += ["free"] * (sight.segment_info["n_slots"] - len(states))
-        order = [
-            state for state in ("leased", "ready", "claimed", "shared", "task", "parked", "trimmed", "free")
-        ]
+        order = [state for state in ("leased", "ready", "claimed", "shared", "task", "parked", "trimmed", "free")]
         counted = [(state, states.count(state)) for state in order if state in states]
         room = max(10, min(width, 100))
         bar = Text("slots ")

@@ -36,16 +36,10 @@ def judge(rows, processors):
     most, number = curve[-1], enough.case.workers
     rising = enough is most and len(curve) > 1
     bare = next(
-        (
-            row
-            for row in rows
-            if not row.error and row.case == dataclasses.replace(enough.case, transport=False)
-        ),
+        (row for row in rows if not row.error and row.case == dataclasses.replace(enough.case, transport=False)),
         None,
     )
-    failed = next(
-        (row for row in rows if row.error and row.case.workers > number and _alike(row.case, first)), None
-    )
+    failed = next((row for row in rows if row.error and row.case.workers > number and _alike(row.case, first)), None)
     limit = "memory" if rising and failed is not None else limit_of(enough, bare)
     parts = [f"{_limit_text(limit, enough, bare, failed, processors)}."]
     rate = f"{enough.samples_per_s:,.0f} samples/s"
@@ -63,9 +57,7 @@ def judge(rows, processors):
     else:
         are = "is" if number == 1 else "are"
         parts.append(
-            f"{_workers(number).capitalize()} {are} enough ({rate})."
-            if number
-            else f"No workers are needed ({rate})."
+            f"{_workers(number).capitalize()} {are} enough ({rate})." if number else f"No workers are needed ({rate})."
         )
     parts += _page_faults(enough)
     parts += _others(good, enough)
@@ -75,9 +67,7 @@ def judge(rows, processors):
 
 def _alike(case, first):
     """Return whether two cases differ in the number of workers only."""
-    return case.batch_size == first.batch_size and (
-        not case.workers or case.start_method == first.start_method
-    )
+    return case.batch_size == first.batch_size and (not case.workers or case.start_method == first.start_method)
 
 
 def limit_of(row, bare=None):
@@ -163,9 +153,6 @@ def _others(good, enough):
     elif thread is not None and others and thread.samples_per_s > max(others) / ENOUGH:
         parts.append(f"Threads are faster: {thread.samples_per_s:,.0f} samples/s with {thread.case.workers}.")
     fastest = max(good, key=lambda row: row.samples_per_s)
-    if (
-        fastest.case.batch_size != enough.case.batch_size
-        and fastest.samples_per_s > enough.samples_per_s / ENOUGH
-    ):
+    if fastest.case.batch_size != enough.case.batch_size and fastest.samples_per_s > enough.samples_per_s / ENOUGH:
         parts.append(f"Batches of {fastest.case.batch_size} give {fastest.samples_per_s:,.0f} samples/s.")
     return parts

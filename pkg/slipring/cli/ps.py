@@ -15,9 +15,7 @@ COLUMNS = ("PID", "kind", "workers", "slots", "batches", "batches/s", "MB/s", "w
 def add_arguments(parser):
     """Add the command's arguments."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--arguments", action="store_true", help="show the arguments of scripts, which may be secrets"
-    )
+    parser.add_argument("--arguments", action="store_true", help="show the arguments of scripts, which may be secrets")
 
 
 def main(args):

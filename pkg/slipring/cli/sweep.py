@@ -125,9 +125,7 @@ class Maker:
 
     def __init__(self, dataset, collate=None, torch=False):
         self.dataset, self.collate, self.torch = dataset, collate, torch
-        self.is_stream = not any(
-            hasattr(dataset, name) for name in ("__getitem__", "__getitems__", "fetch_into")
-        )
+        self.is_stream = not any(hasattr(dataset, name) for name in ("__getitem__", "__getitems__", "fetch_into"))
         self.whole = hasattr(dataset, "fetch_into") and not torch and collate is None
         if torch:
             import torch.utils.data
@@ -156,9 +154,7 @@ class Maker:
         from slipring.torch import DataLoader
 
         if case.workers:
-            common.update(
-                multiprocessing_context=case.start_method, prefetch_factor=PREFETCH, persistent_workers=True
-            )
+            common.update(multiprocessing_context=case.start_method, prefetch_factor=PREFETCH, persistent_workers=True)
         return DataLoader(dataset, **common)
 
     def _default(self):

@@ -17,9 +17,7 @@ ENDING_S = 0.5  # that a process is given to end
 
 def add_arguments(parser):
     """Add the command's arguments."""
-    parser.add_argument(
-        "pid", metavar="PID", type=int, nargs="?", help="a job's process, or one of its workers"
-    )
+    parser.add_argument("pid", metavar="PID", type=int, nargs="?", help="a job's process, or one of its workers")
     parser.add_argument("--once", action="store_true", help="print one frame")
     parser.add_argument(
         "--interval", type=interval, default=1.0, metavar="S", help="seconds from frame to frame (default 1)"

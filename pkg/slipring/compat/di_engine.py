@@ -178,8 +178,7 @@ class _Source:
                 self.check_length(len(data))
                 return WORK, list(data)
         raise TypeError(
-            "data_source must return a list of dicts, or of callables, or one dict that is a batch; not "
-            f"{data!r:.80}"
+            f"data_source must return a list of dicts, or of callables, or one dict that is a batch; not {data!r:.80}"
         )
 
 

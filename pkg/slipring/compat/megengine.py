@@ -184,9 +184,7 @@ class DataLoader:
         if self.preload and own.there("megengine"):
             kind["memory"] = Memory(copy="always")  # what it copies from, it keeps
         core = Loader if self.num_workers == 0 else own.StreamCore if stream else own.Core
-        return core(
-            dataset, num_workers=workers, timeout=self.timeout, seed=0, persistent_workers=False, **kind
-        )
+        return core(dataset, num_workers=workers, timeout=self.timeout, seed=0, persistent_workers=False, **kind)
 
     def __iter__(self) -> _Iterator:
         given = self._given()
@@ -251,9 +249,7 @@ def _warn_of_order(sampler):
     base = next(k for k in kind.__mro__ if k.__name__ == "StreamSampler")
     for name in ("sample", "batch", "__iter__"):
         if getattr(kind, name, None) is not getattr(base, name, None):
-            log.warning(
-                "of a StreamSampler batch_size alone counts: %s.%s is not called", kind.__name__, name
-            )
+            log.warning("of a StreamSampler batch_size alone counts: %s.%s is not called", kind.__name__, name)
 
 
 def _method(argument, thing, name):
@@ -298,9 +294,7 @@ class _Pipe:
 def _preloaded(core):
     """A core iterator's batches with megengine's tensors, or torch's on its device, ready one ahead."""
     if own.there("megengine"):
-        ahead = Prefetcher(
-            map(own.as_tensors, core), 1, core.hand_over_timeout(), core.interrupt, core.timed_out
-        )
+        ahead = Prefetcher(map(own.as_tensors, core), 1, core.hand_over_timeout(), core.interrupt, core.timed_out)
         ahead.begin()
         return ahead
     from slipring.torch.device.cuda import accelerator, checked_device

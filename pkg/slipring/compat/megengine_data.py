@@ -259,9 +259,7 @@ class Compose(Transform):
             raise ValueError("order must name parts of a sample, and 'batch' is none")
         known = name in _PARTS or name.endswith(("category", "info")) or hasattr(self, f"_apply_{name}")
         if not known:
-            raise NotImplementedError(
-                f"order must name parts that are known, not {shown(name)}: {sorted(_PARTS)}"
-            )
+            raise NotImplementedError(f"order must name parts that are known, not {shown(name)}: {sorted(_PARTS)}")
 
     def _set_order(self):
         for transform in self.transforms:

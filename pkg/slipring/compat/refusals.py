@@ -29,9 +29,7 @@ def refusing_by(kind: type[Exception]) -> Callable[[_Init], _Init]:
             except (ValueError, TypeError) as error:
                 if isinstance(error, kind):
                     raise
-                raise _both(kind, ValueError if isinstance(error, ValueError) else TypeError)(
-                    str(error)
-                ) from error
+                raise _both(kind, ValueError if isinstance(error, ValueError) else TypeError)(str(error)) from error
 
         return checked
 

@@ -174,9 +174,7 @@ def _signature():
     signature = inspect.signature(DataLoader.__init__)
     parameters = dict(signature.parameters)
     at = list(parameters).index("in_order") + 1
-    own = inspect.Parameter(
-        "snapshot_every_n_steps", inspect.Parameter.KEYWORD_ONLY, default=1, annotation=int | None
-    )
+    own = inspect.Parameter("snapshot_every_n_steps", inspect.Parameter.KEYWORD_ONLY, default=1, annotation=int | None)
     ordered = list(parameters.values())
     return signature.replace(parameters=[*ordered[:at], own, *ordered[at:]])
 

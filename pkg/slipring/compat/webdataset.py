@@ -87,9 +87,7 @@ class MultiLoader:
         flag("nokill", nokill)
         iterable("dataset", dataset, "an iterable of samples")
         if isinstance(workers, Workers):
-            raise TypeError(
-                f"workers must be an int, not {workers}; give slipring.Workers as worker_options="
-            )
+            raise TypeError(f"workers must be an int, not {workers}; give slipring.Workers as worker_options=")
         workers = integer("workers", workers, 0, MAX_WORKERS, hint="; 0 reads in this process")
         for name in slipring:
             if (place := MOVED.get(name, "")).startswith("Give workers="):

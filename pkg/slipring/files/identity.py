@@ -76,9 +76,7 @@ def _of(filesystem):
 def _given(filesystem):
     """Return the options of a file system of fsspec, including those given by position."""
     (_, *parameters) = inspect.signature(type(filesystem).__init__).parameters.values()
-    names = [
-        each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
+    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     given = filesystem.storage_args
     names += [f"{place}" for place in range(len(names), len(given))]
     return {**dict(zip(names, given)), **filesystem.storage_options}

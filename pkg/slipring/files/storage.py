@@ -86,9 +86,7 @@ class Storage:
             if not value:
                 raise ValueError(f"{name} must be above 0: a server that never answers would be waited for")
         if filesystem is not None and storage_options is not None:
-            raise ValueError(
-                "storage_options are for fsspec's own file systems: filesystem= has its options already"
-            )
+            raise ValueError("storage_options are for fsspec's own file systems: filesystem= has its options already")
         if not isinstance(storage_options, (Mapping, type(None))):
             raise TypeError(f"storage_options must be a mapping or None, not {shown(storage_options)}")
         self._options = dict(storage_options or {})
@@ -119,9 +117,7 @@ class Storage:
         wanted = "its size"
         size, tag = self._persist(lambda system, path, left: system.info(path, left), url, wanted)
         if size is None:
-            raise RemoteError(
-                f"{url}: the server does not tell its size, without which no range can be read", url=url
-            )
+            raise RemoteError(f"{url}: the server does not tell its size, without which no range can be read", url=url)
         return size, tag
 
     def _read(self, url, start, stop, tag=""):
@@ -195,9 +191,7 @@ class Storage:
     def _open(self, url, size, tag):
         if self.disk_cache is None:
             return RangedFile(lambda start, stop: self._read(url, start, stop, tag), size)
-        return RangedFile(
-            lambda start, stop: self._read_in_blocks(url, start, stop, tag, size), size, grid=BLOCK
-        )
+        return RangedFile(lambda start, stop: self._read_in_blocks(url, start, stop, tag, size), size, grid=BLOCK)
 
     def _persist(self, attempt, url, wanted, start=None, stop=None):
         """Return what ``attempt(system, path, seconds)`` returns; creating the file system is part of the attempt."""
@@ -222,9 +216,7 @@ class Storage:
 
         protocol = "" if self._recipe is not None else _URL.match(url)[1]
         make = self._maker(protocol)
-        return persist(
-            made_and_tried, url, wanted, self.attempts, self.timeout, self.attempt_timeout, start, stop
-        )
+        return persist(made_and_tried, url, wanted, self.attempts, self.timeout, self.attempt_timeout, start, stop)
 
     # ---- this process's own connections
 

@@ -59,9 +59,7 @@ class Fsspec:
         async def keep_headers(answer):  # aiohttp calls it; fsspec itself looks at the status
             headers["of"] = answer.headers
 
-        data = self._call(
-            "cat_file", path, start=start, end=stop, seconds=seconds, raise_for_status=keep_headers
-        )
+        data = self._call("cat_file", path, start=start, end=stop, seconds=seconds, raise_for_status=keep_headers)
         if "of" in headers:  # nothing is asked for an empty range
             check(headers["of"], data, start, tag)
         return data
@@ -77,9 +75,7 @@ class Fsspec:
         except OSError as error:
             answer = getattr(error.__cause__, "response", {})
             if answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412"):
-                raise ValueError(
-                    f"the object has changed: its ETag was {etag}; make the dataset anew"
-                ) from error
+                raise ValueError(f"the object has changed: its ETag was {etag}; make the dataset anew") from error
             raise
         async with found["Body"] as body:
             return await body.read()

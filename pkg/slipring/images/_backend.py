@@ -53,9 +53,7 @@ class Backend:
 
     def __str__(self) -> str:
         where = f" ({self.library})" if self.library else ""
-        return (
-            f"JPEG: {self.jpeg}{where}, {self.reason}; resize: {self.kernels}; other formats: {self.others}"
-        )
+        return f"JPEG: {self.jpeg}{where}, {self.reason}; resize: {self.kernels}; other formats: {self.others}"
 
 
 def pillow():

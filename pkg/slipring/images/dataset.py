@@ -279,9 +279,7 @@ class ImageDataset(abc.ABC):
             path = self.name(index)
             where = f"{path} (index {index})" if path else f"index {index}"
             afar = isinstance(error, RemoteError)
-            of_the_file = (
-                error.missing if afar else isinstance(error, ImageError) or error.errno in _OF_THE_FILE
-            )
+            of_the_file = error.missing if afar else isinstance(error, ImageError) or error.errno in _OF_THE_FILE
             if self.on_error == "raise" or not of_the_file:
                 if afar:
                     raise RemoteError(f"{where}: {error}", **{**error.__dict__, "index": index}) from error

@@ -267,9 +267,7 @@ def _open(data):
     try:
         return Image.open(io.BytesIO(data))
     except Image.DecompressionBombError as error:
-        raise ImageError(
-            f"the image is larger than Pillow reads: {error}; see PIL.Image.MAX_IMAGE_PIXELS"
-        ) from None
+        raise ImageError(f"the image is larger than Pillow reads: {error}; see PIL.Image.MAX_IMAGE_PIXELS") from None
     except Image.UnidentifiedImageError:
         if not len(data):
             raise ImageError("there are no bytes: the image is empty") from None

@@ -167,11 +167,7 @@ class Folder(ImageDataset):
 
     def _data(self, index):
         path = self._paths[index]
-        return (
-            read_file(path)
-            if self._remote is None
-            else self._remote._read_all(path, self._tags.get(path, ""))
-        )
+        return read_file(path) if self._remote is None else self._remote._read_all(path, self._tags.get(path, ""))
 
     def _target(self, index):
         target = int(self.targets[index])
@@ -198,9 +194,7 @@ class Folder(ImageDataset):
         return self._paths[index]
 
     def __repr__(self) -> str:
-        return (
-            f"Folder({shown(self.root)}, {self.transform}): {len(self)} images in {len(self.classes)} classes"
-        )
+        return f"Folder({shown(self.root)}, {self.transform}): {len(self)} images in {len(self.classes)} classes"
 
 
 def _found_here(root):

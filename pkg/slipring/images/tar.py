@@ -192,9 +192,7 @@ class Tar(ImageDataset):
         beside = path + _SUFFIX
         if self._kept_in:
             os.makedirs(self._kept_in, exist_ok=True)
-            beside = os.path.join(
-                self._kept_in, hashlib.blake2b(path.encode(), digest_size=16).hexdigest() + _SUFFIX
-            )
+            beside = os.path.join(self._kept_in, hashlib.blake2b(path.encode(), digest_size=16).hexdigest() + _SUFFIX)
         made_of = f"{stamp[0]} {stamp[1]} {self.image} {self.target}"
         try:
             with open(beside, "rb") as file, np.load(file) as kept:
@@ -223,9 +221,7 @@ class Tar(ImageDataset):
         try:
             status = os.fstat(descriptor)
             if (status.st_size, status.st_mtime_ns) != self._stamps[shard]:
-                raise ImageError(
-                    f"{self.paths[shard]} has changed since its index was made; make the dataset anew"
-                )
+                raise ImageError(f"{self.paths[shard]} has changed since its index was made; make the dataset anew")
             data = read_at(descriptor, at, size)
             if not self._endings:
                 return data, self.keys[index]

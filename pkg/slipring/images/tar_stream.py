@@ -93,9 +93,7 @@ class TarStream(Sharded):
         world_size = integer("world_size", world_size, 1)
         rank = integer("rank", rank, 0, world_size - 1)
         if len(every) < world_size:
-            raise ValueError(
-                f"{len(every)} shards are too few for {world_size} ranks: each needs one at least"
-            )
+            raise ValueError(f"{len(every)} shards are too few for {world_size} ranks: each needs one at least")
         self.paths = every[rank::world_size]
         self._divide(len(every), shuffle, rank, world_size)
         self._every = every

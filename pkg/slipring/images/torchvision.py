@@ -62,9 +62,7 @@ def from_torchvision(dataset: Any, **options: Unpack[ImageOptions]) -> Folder:
         raise TypeError(f"{reads} has a __getitem__ of its own, which slipring would not call")
     loader = getattr(dataset, "loader", None)
     if getattr(loader, "__name__", None) not in ("default_loader", "pil_loader"):
-        raise TypeError(
-            f"the dataset has a loader of its own, {shown(loader)}, which slipring would not call"
-        )
+        raise TypeError(f"the dataset has a loader of its own, {shown(loader)}, which slipring would not call")
     chain = _Chain()
     if dataset.transform is not None:
         chain.add(dataset.transform)
@@ -92,18 +90,14 @@ class _Chain:
         if self.dtype is None:
             return {}
         if self.dtype != "uint8" and not self.scaled:
-            raise ValueError(
-                "ToDtype(scale=False) gives levels from 0 to 255 as floats: use scale=True, or uint8"
-            )
+            raise ValueError("ToDtype(scale=False) gives levels from 0 to 255 as floats: use scale=True, or uint8")
         return {"layout": "NCHW", "dtype": self.dtype, "mean": self.mean, "std": self.std}
 
     def add(self, step):
         name = type(step).__name__
         add = getattr(self, f"_add_{name}", None)
         if add is None:
-            raise TypeError(
-                f"slipring has no {name}: of torchvision's transforms it knows {_KNOWN}; got {shown(step)}"
-            )
+            raise TypeError(f"slipring has no {name}: of torchvision's transforms it knows {_KNOWN}; got {shown(step)}")
         if self.mean is not None:
             raise ValueError(f"{name} comes after Normalize, which must be the last")
         add(step)
@@ -132,9 +126,7 @@ class _Chain:
 
     def _add_RandomResizedCrop(self, step):
         self._geometry(
-            RandomResizedCrop(
-                _size(step.size), step.scale, step.ratio, flip=0, interpolation=_interpolation(step)
-            )
+            RandomResizedCrop(_size(step.size), step.scale, step.ratio, flip=0, interpolation=_interpolation(step))
         )
 
     def _add_RandomHorizontalFlip(self, step):
@@ -158,9 +150,7 @@ class _Chain:
 
     def _convert(self, dtype, scale):
         if self.dtype is None:
-            raise ValueError(
-                "a picture becomes a tensor first: ToImage, PILToTensor or ToTensor before the dtype"
-            )
+            raise ValueError("a picture becomes a tensor first: ToImage, PILToTensor or ToTensor before the dtype")
         name = str(dtype).removeprefix("torch.")
         if self.dtype != "uint8" and name == "uint8":
             raise ValueError("floats are not turned back to uint8")
@@ -169,9 +159,7 @@ class _Chain:
 
     def _add_Normalize(self, step):
         if self.dtype in (None, "uint8"):
-            raise ValueError(
-                "Normalize needs floats: ToTensor, or ToDtype(torch.float32, scale=True), before it"
-            )
+            raise ValueError("Normalize needs floats: ToTensor, or ToDtype(torch.float32, scale=True), before it")
         self.mean, self.std = tuple(map(float, step.mean)), tuple(map(float, step.std))
 
 
@@ -186,7 +174,5 @@ def _size(size):
 def _interpolation(step):
     name = getattr(step.interpolation, "value", step.interpolation)
     if name not in ("bilinear", "bicubic"):
-        raise ValueError(
-            f"{type(step).__name__} has interpolation {name!r}; slipring has 'bilinear' and 'bicubic'"
-        )
+        raise ValueError(f"{type(step).__name__} has interpolation {name!r}; slipring has 'bilinear' and 'bicubic'")
     return name

@@ -90,9 +90,7 @@ class View:
         """Scale what is seen now. Only once: a second time would need a second pass."""
         top, left, rows, columns = self.window
         if top < 0 or left < 0 or top + rows > self.to[0] or left + columns > self.to[1]:
-            raise ValueError(
-                "a picture that was padded cannot be resized in the same pass: resize first, then crop"
-            )
+            raise ValueError("a picture that was padded cannot be resized in the same pass: resize first, then crop")
         if self.scaled:
             raise ValueError("a picture can be resized once; leave out one of the two transforms")
         self.box = self.box[0] + top, self.box[1] + left, rows, columns
@@ -208,9 +206,7 @@ class Resize(Transform):
     shorter: int | None
     interpolation: Literal["bilinear", "bicubic"]
 
-    def __init__(
-        self, size: int | Sequence[int], interpolation: Literal["bilinear", "bicubic"] = "bilinear"
-    ) -> None:
+    def __init__(self, size: int | Sequence[int], interpolation: Literal["bilinear", "bicubic"] = "bilinear") -> None:
         self.shorter = None if isinstance(size, (tuple, list)) else _count("size", size)
         if self.shorter is None:
             self.size = _pair("size", size)
@@ -297,13 +293,7 @@ def chain(transform: Transform | Sequence[Transform] | None) -> tuple[Transform,
     ValueError
         More than one of them resizes.
     """
-    steps = (
-        ()
-        if transform is None
-        else tuple(transform)
-        if isinstance(transform, (tuple, list))
-        else (transform,)
-    )
+    steps = () if transform is None else tuple(transform) if isinstance(transform, (tuple, list)) else (transform,)
     for step in steps:
         if not isinstance(step, Transform):
             raise TypeError(
@@ -330,9 +320,7 @@ def _count(name, value):
     try:
         return integer(name, value, 1, _MOST_PIXELS)
     except (TypeError, ValueError):
-        raise ValueError(
-            f"{name} must be a number of pixels from 1 to {_MOST_PIXELS}, not {shown(value)}"
-        ) from None
+        raise ValueError(f"{name} must be a number of pixels from 1 to {_MOST_PIXELS}, not {shown(value)}") from None
 
 
 def _pair(name, value):

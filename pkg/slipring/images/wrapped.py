@@ -78,10 +78,7 @@ class Bytes(ImageDataset):
         read = getattr(self.dataset, "__getitems__", None)
         if read is None:
             return None
-        return [
-            self._parts(i, sample)
-            for i, sample in zip(indices, one_each(self.dataset, indices, read(indices)))
-        ]
+        return [self._parts(i, sample) for i, sample in zip(indices, one_each(self.dataset, indices, read(indices)))]
 
     def fingerprint(self) -> str | None:
         return None if self._told is None else f"{self._told} {self.image!r} {self.target!r}"

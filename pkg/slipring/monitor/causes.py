@@ -115,9 +115,7 @@ def _times_as_long(f):
         beside = made[(table["participant"] != participant) & (begun < end) & (done > begin)]
         if len(beside):
             found.setdefault(participant, []).append(ns / max(1.0, float(np.median(beside))))
-    return {
-        participant: float(np.median(ratios)) for participant, ratios in found.items() if len(ratios) >= 4
-    }
+    return {participant: float(np.median(ratios)) for participant, ratios in found.items() if len(ratios) >= 4}
 
 
 def _ray(f, known):
@@ -292,9 +290,7 @@ def _collate(f, known):
         advice = "Have smaller samples (uint8 in place of float32, a crop)."
     else:
         text = f"{share:.0%} of the workers' time goes into collate_fn"
-        advice = (
-            "Make it cheaper (stack arrays once, no copies, no lists of numbers), or leave it to slipring."
-        )
+        advice = "Make it cheaper (stack arrays once, no copies, no lists of numbers), or leave it to slipring."
         if waits:
             advice = "It waits for something: have that done in the dataset, or not at all."
     return ("collate", f"{text} ({each} for each batch).", f"{advice} {_more(f, waits)}".strip())
@@ -302,9 +298,7 @@ def _collate(f, known):
 
 def _fetch(f, known):
     fetch = float(f.table["fetch_ns"].sum())
-    parts = {
-        name: float(f.table[f"{name}_ns"].sum()) / max(1.0, fetch) for name in ("read", "decode", "resize")
-    }
+    parts = {name: float(f.table[f"{name}_ns"].sum()) / max(1.0, fetch) for name in ("read", "decode", "resize")}
     parts = {name: share for name, share in parts.items() if share > 0.02}
     told = ", ".join(f"{share:.0%} {name}" for name, share in parts.items())
     told = f" ({told})" if told else ""
@@ -400,9 +394,7 @@ def _waiting(f, known):
     usual = float(np.median(f.made_in))
     for each in at_work(f.sight):
         if (each.since_s or 0.0) * 1e9 >= max(LONG, OUTLIER * usual):
-            text = (
-                f"{sentence_of(each, ' now')} To make a whole batch takes {seconds(usual / 1e9)} otherwise."
-            )
+            text = f"{sentence_of(each, ' now')} To make a whole batch takes {seconds(usual / 1e9)} otherwise."
             return "sample", text, "Look at it: `slipring dump` names the index."
     return None
 

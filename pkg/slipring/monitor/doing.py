@@ -89,9 +89,7 @@ def doing(sight, job=None):
     push = sight.segment_info["push"]
     lying = {int(slot["batch"]["slot"]): slot for slot in sight.slots}
     claimed = {
-        int(slot["batch"]["participant"]): slot
-        for slot in sight.slots
-        if state_name(slot["state"]) == "claimed"
+        int(slot["batch"]["participant"]): slot for slot in sight.slots if state_name(slot["state"]) == "claimed"
     }
     by_rows = bool((sight.table["slowest_ns"] > 0).any())
     found = [] if push else [_consumer(sight, job, claimed)]
@@ -147,9 +145,7 @@ def _index(job, number, participant, slot, row):
     """Return the index that a worker reads; None if the worker has moved on meanwhile."""
     index = job.index_at(slot, row)
     again = job.watch.participants()[number]
-    same = all(
-        int(again[name]) == int(participant[name]) for name in ("pid", "at_slot", "at_row", "at_since")
-    )
+    same = all(int(again[name]) == int(participant[name]) for name in ("pid", "at_slot", "at_row", "at_since"))
     return index if same else None
 
 

@@ -72,9 +72,7 @@ class Job:
     def is_there(self):
         """Return whether a process still has the segment: the job's own, or any process of a queue."""
         own = self.pid
-        held = (
-            list(self.holders.items()) if self.push or own not in self.holders else [(own, self.holders[own])]
-        )
+        held = list(self.holders.items()) if self.push or own not in self.holders else [(own, self.holders[own])]
         return any(self._is_held(pid, descriptor) for pid, descriptor in held)
 
     def _is_held(self, pid, descriptor):
@@ -246,9 +244,7 @@ def attach(pid):
     except OSError:
         raise NoJob(_why_unseen(pid)) from None
     if search.jobs:
-        others = {
-            job.number(participant) for job in search.jobs.values() for participant in job.participant_pids()
-        }
+        others = {job.number(participant) for job in search.jobs.values() for participant in job.participant_pids()}
         for other in others - {0, pid}:
             search.look_again(other)
         return sorted(search.jobs.values(), key=_last_busy, reverse=True)

@@ -66,9 +66,7 @@ class Figures:
             its = published[published["participant"] == number]
             there = np.ones(len(table), bool)
             if len(its) + 2 >= participant["batches"]:  # one or two may just be about to be seen
-                there &= table["taken_at"] >= (
-                    its["claimed_at"].min() if len(its) else participant["at_since"]
-                )
+                there &= table["taken_at"] >= (its["claimed_at"].min() if len(its) else participant["at_since"])
             if not told[number]:  # it was there until it left
                 there &= table["taken_at"] <= participant["at_since"]
             found += float(took[there].sum())
@@ -104,9 +102,7 @@ class Figures:
         """float: an average step in ns, also if a thread takes the batches; 0 if it is unknown."""
         segment_info = self.sight.segment_info
         if self.has_loop:
-            return max(
-                0.0, (segment_info["loop_ns"] - segment_info["loop_wait_ns"]) / segment_info["loop_steps"]
-            )
+            return max(0.0, (segment_info["loop_ns"] - segment_info["loop_wait_ns"]) / segment_info["loop_steps"])
         steady = ~self.first
         return float(self.step[steady].mean()) if steady.any() else 0.0
 

@@ -33,9 +33,7 @@ def process(pid):
         return None
     fields = said[said.rindex(b")") + 2 :].split()
     ending = bool(int(fields[6]) & PF_EXITING)
-    return Process(
-        fields[0].decode(), int(fields[1]), int(fields[19]), int(fields[11]) + int(fields[12]), ending
-    )
+    return Process(fields[0].decode(), int(fields[1]), int(fields[19]), int(fields[11]) + int(fields[12]), ending)
 
 
 def is_alive(found):
@@ -95,9 +93,7 @@ def hides_processes():
     except OSError:
         return False
     return any(
-        line[4] == PROC
-        and option.partition("=")[0] == "hidepid"
-        and option not in ("hidepid=0", "hidepid=off")
+        line[4] == PROC and option.partition("=")[0] == "hidepid" and option not in ("hidepid=0", "hidepid=off")
         for line in lines
         for option in line[-1].split(",")
     )

@@ -64,9 +64,7 @@ class Recording:
         keys = zip(lying["run"].tolist(), lying["seq"].tolist())
         new = np.array([key not in kept for key in keys], bool)
         begun = (lying["dispatched_at"] > 0) | (lying["claimed_at"] > 0)
-        freed_before = (
-            (lying["freed_at"] > 0) & (lying["freed_at"] < self.begun_at) & (lying["published_at"] > 0)
-        )
+        freed_before = (lying["freed_at"] > 0) & (lying["freed_at"] < self.begun_at) & (lying["published_at"] > 0)
         self.open = lying[new & begun & ~freed_before & (lying["kind"] != records.ENDED)]
 
     def table(self):

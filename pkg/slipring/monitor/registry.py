@@ -39,9 +39,7 @@ def named(loaders: Iterable[Any] | dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield from loaders.items()
         return
     if callable(getattr(loaders, "stats", None)):
-        raise TypeError(
-            f"loaders must be a list or dict of loaders, not one {type(loaders).__name__}: give [it]"
-        )
+        raise TypeError(f"loaders must be a list or dict of loaders, not one {type(loaders).__name__}: give [it]")
     numbers = {id(reference()): number for number, reference in list(_loaders.items())}
     for loader in loaders:
         _check(loader)

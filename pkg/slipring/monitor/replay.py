@@ -116,9 +116,7 @@ def replay(loader: Iterable[T], n: int | None = None) -> Replay[T]:
     try:
         batch = next(iterator)
     except StopIteration:
-        raise ValueError(
-            f"there is no batch to replay: the loader ({type(loader).__name__}) gives none"
-        ) from None
+        raise ValueError(f"there is no batch to replay: the loader ({type(loader).__name__}) gives none") from None
     finally:
         _end(loader, iterator)
     return Replay(batch, n)

@@ -213,9 +213,7 @@ class Report:
             head = ["worker", "pid", "batches", "fetch", "collate", "busy", "on CPU", "memory"]
             found.append(("Workers", head, [_texts_of(row) for row in self.workers]))
         if self.waits:
-            found.append(
-                ("By the source's names", ["", "in all"], [[k, seconds(s)] for k, s in self.waits.items()])
-            )
+            found.append(("By the source's names", ["", "in all"], [[k, seconds(s)] for k, s in self.waits.items()]))
         if self.slowest_batches:
             head = ["epoch", "batch", "from", "rows", "worker", "fetch", "collate"]
             rows = [
@@ -227,10 +225,7 @@ class Report:
             ]
             found.append(("Slowest batches", head, rows))
         if self.slowest_samples:
-            rows = [
-                [s["sample"], seconds(s["seconds"]), str(s["seq"]), str(s["worker"])]
-                for s in self.slowest_samples
-            ]
+            rows = [[s["sample"], seconds(s["seconds"]), str(s["seq"]), str(s["worker"])] for s in self.slowest_samples]
             found.append(("Slowest samples", ["", "took", "batch", "worker"], rows))
         if self.ranks:
             rows = [[str(r["rank"]), f"{r['wait_share']:.1%}", r["cause"], r["sentence"]] for r in self.ranks]
@@ -250,9 +245,7 @@ class Report:
         """Return what there is to say besides tables, a line each."""
         rates = f"{self.rates['batches_per_s']:,.1f} batches/s, {self.rates['mb_per_s']:,.1f} MB/s"
         lines = [f"{self.sums['batches']:,} batches, {self.sums['bytes'] / 1e6:,.1f} MB; lately {rates}."]
-        parts = [
-            f"{name} {share:.0%}" for name, share in self.shares.items() if name not in ("fetch", "collate")
-        ]
+        parts = [f"{name} {share:.0%}" for name, share in self.shares.items() if name not in ("fetch", "collate")]
         if parts:
             lines.append(f"Of fetching: {', '.join(parts)}.")
         workers = sum(self.memory["workers"])
@@ -301,9 +294,7 @@ class Report:
         parts.append("<p>" + "<br>".join(map(html.escape, self.notes())) + "</p>")
         for title, head, rows in self.tables():
             cells = ["<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in head) + "</tr>"]
-            cells += [
-                "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-            ]
+            cells += ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
             parts.append(f"<table><caption>{html.escape(title)}</caption>{''.join(cells)}</table>")
         return "".join(parts)
 
@@ -313,9 +304,7 @@ class Report:
 
 def _shares(sums, stages):
     made = stages["fetch"].total_s + stages["collate"].total_s
-    found = (
-        {"fetch": stages["fetch"].total_s / made, "collate": stages["collate"].total_s / made} if made else {}
-    )
+    found = {"fetch": stages["fetch"].total_s / made, "collate": stages["collate"].total_s / made} if made else {}
     fetched = stages["fetch"].total_s * 1e9
     for name in ("read", "decode", "resize"):
         if sums[f"{name}_ns"] and fetched:
@@ -396,9 +385,7 @@ def _headroom(alone, sight):
         return None
     alone = float(getattr(alone, "step_s", alone))
     if not 0 < alone < math.inf:
-        raise ValueError(
-            f"headroom must be seconds of a step alone, above 0, or a replay that has run, not {alone!r}"
-        )
+        raise ValueError(f"headroom must be seconds of a step alone, above 0, or a replay that has run, not {alone!r}")
     found = Figures(sight)
     n, spent = int((~found.first).sum()), found.all
     if found.has_loop:

@@ -43,11 +43,6 @@ class Stage:
     p99_s: float
     max_s: float
 
-    @property
-    def mean_s(self) -> float:
-        """float: seconds."""
-        return self.total_s / max(1, self.count)
-
 
 def bucket_of(ns):
     """Return the histogram buckets of an array of durations in ns."""

@@ -41,9 +41,7 @@ def _since(each):
 
 def sentence_of(each, when=""):
     """Return a sentence about what `at_work` has found: which worker has been busy with what, and for how long."""
-    who = (
-        f"{each.name.capitalize()} (pid {each.pid})" if each.name.startswith("worker") else "The loop itself"
-    )
+    who = f"{each.name.capitalize()} (pid {each.pid})" if each.name.startswith("worker") else "The loop itself"
     where = f"batch {each.seq}" if each.row is None else f"row {each.row} of its batch"
     if each.first_index is not None:
         where += f", which begins at {records.index_text(each.first_index)}"

@@ -123,23 +123,17 @@ def _without_segment(f):
     share = float(f.loop_share)
     bound = share >= BOUND
     if not bound:
-        return Verdict(
-            "ok", f"Nothing is wrong: making batches takes {share:.1%} of the loop's time.", "", share
-        )
+        return Verdict("ok", f"Nothing is wrong: making batches takes {share:.1%} of the loop's time.", "", share)
     text = f"Data-bound: the loop waits {share:.0%} of its time. It makes its batches itself, when it asks for them."
     n = min(cpus(), max(1, math.ceil(share / max(0.01, 1 - share))))
-    return Verdict(
-        "no_workers", text, f"Use num_workers={n}: they are made while the step computes.", share, True
-    )
+    return Verdict("no_workers", text, f"Use num_workers={n}: they are made while the step computes.", share, True)
 
 
 def _of_queue(sight):
     lie, held = sight.stages["ready"], sight.stages["lease"]
     waiting = records.states(sight.slots).count("ready")
     if waiting >= sight.segment_info["n_slots"] - 1:
-        lies = (
-            f" A message lies {seconds(lie.p50_s)} until it is got." if lie.count else " Nobody has got any."
-        )
+        lies = f" A message lies {seconds(lie.p50_s)} until it is got." if lie.count else " Nobody has got any."
         return Verdict("consumer", f"The queue is full: who puts waits.{lies}")
     if lie.count < FEW:
         return Verdict("unknown", f"Too early to tell: {lie.count} messages so far.")

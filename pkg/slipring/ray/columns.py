@@ -67,9 +67,7 @@ class Columns(Mapping):
                 "before",
             )
         if isinstance(kind, ArrowPythonObjectType):
-            raise refused(
-                name, "holds Python objects, but numbers, tensors or what Arrow has a type for is expected"
-            )
+            raise refused(name, "holds Python objects, but numbers, tensors or what Arrow has a type for is expected")
         return column
 
 

@@ -190,9 +190,7 @@ class Loader(StreamLoader):
             from slipring.torch.device.onto import on_device
 
             iterator = on_device(iterator, self._device)
-        return StreamIterator(
-            iterator, at, True, partial(cluster.over, self._ledger, known, self._end, self._owner)
-        )
+        return StreamIterator(iterator, at, True, partial(cluster.over, self._ledger, known, self._end, self._owner))
 
     def _rest(self) -> None:
         """End workers and iterations, and have the ledger forget them: the next pass begins the data anew."""
@@ -346,9 +344,7 @@ def _device(given):
 def _pictures(images, options):
     if images is None:
         if options is not None:
-            raise ValueError(
-                "image_options without images: name the columns of pictures, and their transforms"
-            )
+            raise ValueError("image_options without images: name the columns of pictures, and their transforms")
         return None
     if not isinstance(images, Mapping):
         raise TypeError(f"images must be a dict of column to transform, not {shown(images)}")

@@ -43,9 +43,7 @@ class Decoder(ImageDataset):
     def __init__(self, name, transform, options):
         super().__init__(transform, **options)
         if self.cache is not None:
-            raise ValueError(
-                "image_options has cache=, but rows of Ray Data have no index to be kept by: leave it out"
-            )
+            raise ValueError("image_options has cache=, but rows of Ray Data have no index to be kept by: leave it out")
         if self._size is None:
             raise ValueError(
                 f"images[{name!r}] = {transform!r} leaves pictures of different sizes, which are no array: end with "

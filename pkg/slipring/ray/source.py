@@ -26,9 +26,7 @@ def join(address, namespace, worker):
     import ray
 
     if not ray.is_initialized():
-        ray.init(
-            address, namespace=namespace, log_to_driver=False, logging_level="error", configure_logging=False
-        )
+        ray.init(address, namespace=namespace, log_to_driver=False, logging_level="error", configure_logging=False)
     elif (other := ray.get_runtime_context().gcs_address) != address:
         raise RuntimeError(
             f"the process of worker {worker} is in the Ray cluster at {other}, but the loader's data is in the one at "
@@ -116,9 +114,7 @@ class BlockPass(Pass):
         self._done = block  # blocks with smaller numbers are in batches that are out
         common = self._blocks, self._feed, stream.batch_size, stream.drop_last
         if stream.shuffle_buffer:
-            self.made = Shuffler(
-                *common, stream.shuffle_buffer, np.random.Generator(np.random.Philox(key=row_seed))
-            )
+            self.made = Shuffler(*common, stream.shuffle_buffer, np.random.Generator(np.random.Philox(key=row_seed)))
         else:
             self.made = Rebatcher(*common)
         self._before = before

@@ -229,9 +229,7 @@ def _column(values, name):
         except (ValueError, TypeError, RuntimeError) as error:
             raise _error(name, f"column {name!r} cannot be made an array: {error}") from error
         if array.ndim == 0 and array.dtype.kind != "O":
-            raise _error(
-                name, f"column {name!r} is {shown(values)}, but an array with a row for each is expected"
-            )
+            raise _error(name, f"column {name!r} is {shown(values)}, but an array with a row for each is expected")
         if array.dtype.kind not in _OBJECTS:
             if array.dtype.hasobject:
                 raise _error(
@@ -243,9 +241,7 @@ def _column(values, name):
     try:
         return arrow.as_column(values)
     except arrow.Unfit as error:
-        raise _error(
-            name, f"column {name!r} is neither numbers nor what Arrow has a type for: {error}"
-        ) from error
+        raise _error(name, f"column {name!r} is neither numbers nor what Arrow has a type for: {error}") from error
 
 
 def _seen(column, name):

@@ -246,9 +246,7 @@ class StreamLoader(Loader[dict[str, Any]]):
             a pass has begun to read.
         """
         if not isinstance(state, Mapping) or state.get("slipring_stream") != STATE_FORMAT:
-            raise TypeError(
-                f"a state must be what state_dict() of a slipring.stream returns, not {shown(state)}"
-            )
+            raise TypeError(f"a state must be what state_dict() of a slipring.stream returns, not {shown(state)}")
         workers = max(1, self.options.num_workers)
         if len(state["rows"]) != workers:
             raise ValueError(

@@ -95,9 +95,7 @@ class ShardStream(Sharded, Stream):
         rank = integer("rank", rank, 0, world_size - 1)
         self.shards = list(shards)
         if len(self.shards) < world_size:
-            raise ValueError(
-                f"{len(self.shards)} shards are too few for {world_size} ranks: each needs one at least"
-            )
+            raise ValueError(f"{len(self.shards)} shards are too few for {world_size} ranks: each needs one at least")
         self._divide(len(self.shards), shuffle, rank, world_size)
 
     def __iter__(self) -> Pass:

@@ -19,9 +19,7 @@ class StreamWorker(Worker):
 
     def _introduce(self, base_seed):
         super()._introduce(base_seed)
-        self.info = WorkerInfo(
-            self.number, max(1, self.job.num_workers), base_seed + self.number, self.job.dataset
-        )
+        self.info = WorkerInfo(self.number, max(1, self.job.num_workers), base_seed + self.number, self.job.dataset)
 
     def _stream(self, fill, begun):
         if self.kind != "inline":

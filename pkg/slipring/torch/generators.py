@@ -21,11 +21,7 @@ def generator_of(loader):
 def seed_generator_of(loader):
     """Return the loader's generator if the order does not come from it, but only the workers' seeds; else None."""
     generator = loader.generator
-    return (
-        generator
-        if isinstance(generator, torch.Generator) and generator is not generator_of(loader)
-        else None
-    )
+    return generator if isinstance(generator, torch.Generator) and generator is not generator_of(loader) else None
 
 
 def state_of(generator):

@@ -56,9 +56,7 @@ if TYPE_CHECKING:
     _Made = TypeVar("_Made")
     _Sample = TypeVar("_Sample")
 
-    class _Iterator(
-        private.BaseIterator, Generic[T_co]
-    ):  # what both iterators have, with workers and without
+    class _Iterator(private.BaseIterator, Generic[T_co]):  # what both iterators have, with workers and without
         def __iter__(self) -> Self: ...
         def __next__(self) -> T_co: ...
         def state_dict(self) -> dict[str, Any]: ...
@@ -364,9 +362,7 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
             if not self._bounds:
                 self.check_worker_number_rationality()
             if self.prefetch_factor == 0:
-                raise AssertionError(
-                    "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
-                )
+                raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         moves = self._target is not None or (self.num_workers and self._ahead)
         return TorchDeviceIteration(self) if moves else TorchIteration(self)
 

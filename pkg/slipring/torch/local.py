@@ -128,9 +128,7 @@ class LocalFetcher:
 
     def _states(self):
         states, error = attempt(self._states_now)
-        return (
-            copied(states) if error is None else error.with_traceback(None)
-        )  # raised when the state is requested
+        return copied(states) if error is None else error.with_traceback(None)  # raised when the state is requested
 
     def _states_now(self):
         if self.stream is not None:

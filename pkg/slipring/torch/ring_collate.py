@@ -94,9 +94,7 @@ class RingCollate:
         try:
             self._queue = Queue(*self._size)
         except (SlipringError, OSError) as error:  # what is being started must not fail by it
-            log.warning(
-                f"RingCollate has no slots in process {os.getpid()}, whose batches go torch's way: {error}"
-            )
+            log.warning(f"RingCollate has no slots in process {os.getpid()}, whose batches go torch's way: {error}")
 
     def prepare(self) -> None:
         """Before this process may start a worker: see that what it finds in the slots can be dropped."""

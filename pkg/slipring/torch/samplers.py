@@ -40,9 +40,7 @@ def listed(order, first, count, step=1):
 
     All of it is compiled: no signal handler can raise within it and lose indices.
     """
-    parts = map(
-        order.part, itertools.count(first, _CHUNK * step), itertools.repeat(_CHUNK), itertools.repeat(step)
-    )
+    parts = map(order.part, itertools.count(first, _CHUNK * step), itertools.repeat(_CHUNK), itertools.repeat(step))
     return itertools.islice(itertools.chain.from_iterable(map(np.ndarray.tolist, parts)), count)
 
 

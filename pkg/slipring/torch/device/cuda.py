@@ -109,9 +109,7 @@ class Accelerator:
         if driver is None:
             return "no libcuda.so.1, whose cuMemHostRegister it takes"
         arguments = _pointer(address), _size(nbytes), _PORTABLE
-        refused = _refusal(
-            driver, _called(driver, self.device.index, driver.cuMemHostRegister_v2, *arguments)
-        )
+        refused = _refusal(driver, _called(driver, self.device.index, driver.cuMemHostRegister_v2, *arguments))
         return None if refused is None else f"cuMemHostRegister: {refused}"
 
     def unregister(self, address):
@@ -244,9 +242,7 @@ def checked_device(given):
         return None
     wanted = given if isinstance(given, Device) else Device(given)
     if wanted.memory_format is not None and not isinstance(wanted.memory_format, torch.memory_format):
-        raise TypeError(
-            f"memory_format must be a torch.memory_format or None, not {shown(wanted.memory_format)}"
-        )
+        raise TypeError(f"memory_format must be a torch.memory_format or None, not {shown(wanted.memory_format)}")
     place = wanted.device
     if isinstance(place, Sequence) and not isinstance(place, str):
         return dataclasses.replace(wanted, device=_checked_all(place))
