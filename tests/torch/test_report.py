@@ -1,11 +1,14 @@
 """What the report of torch's face counts as waiting, where no slot tells it."""
 
+import os
 import time
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import slipring  # noqa: E402
+from slipring.monitor.jobs import attach  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.datasets import Slow  # noqa: E402
 
@@ -66,3 +69,17 @@ def test_what_is_between_two_epochs_of_batches_made_in_the_loop_is_no_part_of_th
             time.sleep(0.2)
         report = loader.report()
     assert report.verdict.wait_share >= data.took / took  # nearly all; with the pauses a sixth of it
+
+
+@pytest.mark.parametrize(
+    ("batches", "named"),
+    [(slipring.BatchSampler(12, 3), "list, batch_size=3"), ([[0, 1], [2]], "list, batch_sampler")],
+    ids=["sized", "list"],
+)
+def test_a_loader_with_a_batch_sampler_is_named_by_what_that_says(batches, named):
+    with DataLoader(list(range(12)), batch_sampler=batches, num_workers=1) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        names = [job.named() for job in attach(os.getpid())]
+        del iterator
+    assert len(names) == 1 and names[0].startswith(f"{named} \u00b7 ")

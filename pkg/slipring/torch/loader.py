@@ -275,6 +275,7 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
         method, context = start_of(self.multiprocessing_context)
         return Options(
             batch_size=(self.batch_size or 1) if self._auto_collation else None,
+            batch_sampler=self.batch_sampler if self._auto_collation and self.batch_size is None else None,
             num_workers=max(1, self.num_workers),
             timeout=self.timeout,
             prefetch_factor=max(1, self.prefetch_factor or 1),
