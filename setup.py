@@ -130,9 +130,7 @@ class BuildExt(build_ext):
 
     def run(self):
         if sys.platform != "linux":
-            sys.exit(
-                f"slipring builds and runs on Linux only (pidfd, futex, fallocate); this is {sys.platform}"
-            )
+            sys.exit(f"slipring builds and runs on Linux only (pidfd, futex, fallocate); this is {sys.platform}")
         check_compiler()
         import numpy
         from Cython.Build import cythonize

@@ -325,6 +325,9 @@ cdef class Iteration:
                 return None
             except CorruptBatch as error:
                 value, kind = error, SR_ERROR
+            except Exception:
+                stay_if_exiting()
+                raise
         if self.finish_batch is not None and kind == SR_BATCH:
             try:
                 value = self.finish_batch(value)
