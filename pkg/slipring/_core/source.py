@@ -250,7 +250,7 @@ class SamplerSource:
         except Exception as error:
             if self.is_stateful is not None:
                 raise
-            self.release()  # of iter(sampler), or of load_state_dict: it is called once
+            self.release()  # iter(sampler) or the sampler's load_state_dict failed: neither is called again
             self.is_stateful = False
             return Failed(error)
 
