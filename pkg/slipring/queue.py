@@ -82,7 +82,7 @@ class Queue(Core):
     copy : {'auto', 'always', 'never'}
         Whether what is got are views or copies; see `get`.
     max_processes : int
-        WeakRegistry processes that may use the queue at a time.
+        How many living processes may use the queue at a time.
     backing : {'auto', 'shm', 'memfd'} or str
         Where the memory comes from; an absolute path names a directory on a tmpfs.
 
