@@ -177,7 +177,7 @@ def test_a_batch_that_cannot_be_brought_to_a_device_is_not_brought_again(num_wor
         assert rest(loader) == [[8, 9, 10, 11]]
 
 
-def test_what_a_handler_raises_within_a_transform_takes_the_batchs_place(interrupt):
+def test_a_batch_that_a_handler_has_interrupted_on_its_way_to_a_device_is_brought_again(interrupt):
     left = [interrupt]
 
     def transform(batch):
@@ -192,7 +192,7 @@ def test_what_a_handler_raises_within_a_transform_takes_the_batchs_place(interru
             assert next(it).tolist() == [0, 1, 2, 3]
             with pytest.raises(Raised):
                 next(it)
-            assert rest(it) == [[8, 9, 10, 11]]
+            assert rest(it) == [[4, 5, 6, 7], [8, 9, 10, 11]]
             del it
 
 

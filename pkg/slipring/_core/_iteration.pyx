@@ -23,8 +23,8 @@ from slipring._core.deaths import log_replay
 from slipring._core.engine import exiting, stay_if_exiting
 from slipring._core.fetch import attempt
 from slipring.errors import (
-    BatchTooLarge, Closed, CorruptBatch, LoaderTimeout, SegmentFull, WorkerDied, closed_in_a_step, generator_ended,
-    reentered, state_in_a_step,
+    BatchTooLarge, Closed, CorruptBatch, DescriptorClosed, LoaderTimeout, SegmentFull, WorkerDied, closed_in_a_step,
+    generator_ended, reentered, state_in_a_step,
 )
 from slipring._core.text import slots_held, timed_out
 
@@ -228,6 +228,8 @@ cdef class Iteration:
             if value is not None or not self.gives_way:
                 return value
             self.gives_way = False
+            if self.restarts.is_mine():
+                raise reentered()
             self.restarts.release(self.restarts.acquire())  # wait until the other thread has begun the next pass
 
     @cython.final
@@ -325,13 +327,13 @@ cdef class Iteration:
                 return None
             except CorruptBatch as error:
                 value, kind = error, SR_ERROR
-            except Exception:
+            except DescriptorClosed as error:
                 stay_if_exiting()
+                self.fail(error)
                 raise
         if self.finish_batch is not None and kind == SR_BATCH:
-            try:
-                value = self.finish_batch(value)
-            except Exception as error:
+            value, error = attempt(self.finish_batch, value)
+            if error is not None:
                 value, kind = error, SR_ERROR
         self.value, task.kind = value, kind
         return task
@@ -664,7 +666,11 @@ cdef class Iteration:
                 task.worker, sequence = indices
                 indices = None
             if self.indices is not None:
-                self.indices[self.next_seq] = listed(indices)
+                try:
+                    self.indices[self.next_seq] = listed(indices)
+                except Exception as error:
+                    self.end_with(error)
+                    return 1
         if self.n_static and self.streams is None:
             task.worker = self.next_seq % self.n_static if self.in_order else self.least_busy()
         if task.worker is not None:
@@ -673,7 +679,7 @@ cdef class Iteration:
         try:
             task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.seq, self.seed, sequence,
                                           addressee, self.chunk, self.single)
-        except (SegmentFull, BatchTooLarge) as error:
+        except (SegmentFull, BatchTooLarge, DescriptorClosed) as error:
             self.end_with(error)
             return 1
         if task.gen == NOT_FREE:  # a worker that is short of memory has taken it meanwhile
@@ -783,10 +789,10 @@ cdef class Iteration:
         """Check that all workers live, and that there are as many as wanted."""
         if self.resized is not None:
             self.change_workers(engine)
-        try:
-            engine.pool.check(self.state_for if self.respawns else None)
-        except WorkerDied as died:
-            error = self.worded(died)
+        error = attempt(engine.pool.check, self.state_for if self.respawns else None)[1]
+        if error is not None:
+            if isinstance(error, WorkerDied):
+                error = self.worded(error)
             self.fail(error)
             raise error
         self.watched = engine.pool.watched
@@ -854,6 +860,8 @@ cdef class Iteration:
     def restart(self, begin):
         """Call `begin`, which begins another pass here, while no thread is in next(); these wait for that pass."""
         cdef unsigned long before, turn
+        if self.lock.is_mine():
+            raise reentered()
         self.restarting += 1
         try:
             turn = self.restarts.acquire()

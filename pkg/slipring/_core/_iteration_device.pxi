@@ -52,6 +52,8 @@ cdef class DeviceIteration:
                 self.lock.release(before)
                 if not (self.restarting and isinstance(error, Closed)):
                     raise
+                if self.restarts.is_mine():
+                    raise reentered()
                 self.restarts.release(self.restarts.acquire())  # as in `Iteration`
             else:
                 self.lock.release(before)
@@ -80,6 +82,8 @@ cdef class DeviceIteration:
     def restart(self, begin):
         """See `Iteration.restart`."""
         cdef unsigned long before, turn
+        if self.lock.is_mine():
+            raise reentered()
         self.restarting += 1
         try:
             turn = self.restarts.acquire()

@@ -72,21 +72,27 @@ def was_ended(iterator):
 @cython.final
 @cython.auto_pickle(False)
 cdef class Grouped(SamplerDraws):
-    """Lists of `size` items. The last list has the items that are left, or with `drop_last` is dropped."""
+    """Lists of `size` items. The last list has the items that are left, or with `drop_last` is dropped.
+
+    If the iterator fails, its exception is raised; with `is_plan`, the `Failed` is the last item.
+    """
 
     cdef list group
     cdef Py_ssize_t size
-    cdef bint drop_last
+    cdef bint drop_last, is_plan
 
-    def __init__(self, items, size, drop_last=False):
-        self.iterator = iter(items)
+    def __init__(self, items, size, drop_last=False, is_plan=False):
+        self.iterator, self.is_plan = iter(items), is_plan
         self.group, self.size, self.drop_last = [], min(size, 1 << 62), bool(drop_last)
 
     def __next__(self):
         cdef list group
         if not self.take(self.group, self.size):
-            if self.failed is not None:
+            if self.failed is not None and self.is_plan:
                 return self.failed
+            if self.failed is not None:
+                failed, self.failed, self.group = self.failed, None, []
+                raise (<Failed> failed).error
             if not self.group or self.drop_last:
                 raise StopIteration
         group, self.group = self.group, []
@@ -101,13 +107,14 @@ cdef class Listed(SamplerDraws):
     `as_given`: batches that have a length are no lists if the sampler gives others.
     """
 
-    cdef object check, batch
+    cdef object check, batch, end
     cdef bint as_given
     cdef readonly object would_wait  # whether the next batch must be waited for; None: never, or not known
 
     def __init__(self, batches, check=None, as_given=False):
         self.iterator, self.check, self.as_given = batches, check, as_given
         self.would_wait = getattr(batches, "would_wait", None)
+        self.end = getattr(batches, "close", None)
 
     def __next__(self):
         if self.batch is None:
@@ -133,19 +140,18 @@ cdef class Listed(SamplerDraws):
     cdef object draw(self):
         if self.would_wait is None:
             return SamplerDraws.draw(self)
-        try:
-            return next(self.iterator, END)
-        except LoaderTimeout:  # it can be asked again
-            raise
-        except Exception as error:
-            self.fail(error)
-            return END
+        item, error = attempt(next, self.iterator, END)
+        if error is None:
+            return item
+        if isinstance(error, LoaderTimeout):
+            raise error  # it can be asked again
+        self.fail(error)
+        return END
 
     def close(self):
         """Close the sampler, which may make its batches in a thread."""
-        end = getattr(self.iterator, "close", None)
-        if end is not None:
-            end()
+        if self.end is not None:
+            self.end()
 
 
 cdef class StreamPlan:

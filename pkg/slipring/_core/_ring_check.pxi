@@ -4,6 +4,7 @@
 import _signal
 import os
 import signal
+import sys
 from functools import partial
 from types import FunctionType, MethodType
 
@@ -69,9 +70,10 @@ def from_handler(error):
     """Return whether a signal handler of this program raised an exception, or an exception in its context.
 
     Code that catches exceptions in order to skip, retry or substitute asks this, and raises the handler's exception.
-    The function runs no Python code, not even that of the module signal: another handler could raise in it.
+    An exception that a caller is handling at this moment does not count. The function runs no Python code, not even
+    that of the module signal: another handler could raise in it.
     """
-    codes, seen = set(), set()
+    codes, seen, running = set(), set(), None
     for number in _signal.valid_signals():
         handler = _signal.getsignal(number)
         if callable(handler):
@@ -84,6 +86,14 @@ def from_handler(error):
                 return True
             traceback = traceback.tb_next
         error = error.__context__
+        if error is not None and error.__traceback__ is not None:
+            if running is None:
+                running, frame = set(), sys._getframe()
+                while frame is not None:
+                    running.add(frame)
+                    frame = frame.f_back
+            if error.__traceback__.tb_frame in running:
+                break
     return False
 
 

@@ -10,6 +10,7 @@ import traceback
 
 from slipring._core._ring import now
 from slipring._core.engine import stay_if_exiting, stop_at_exit
+from slipring._core.fetch import attempt
 from slipring._core.source import grouped
 from slipring.errors import Closed, LoaderTimeout
 
@@ -388,15 +389,9 @@ class Ahead:
             (value, slot, is_error), got, task = got, None, core.received
             took = now()
             if not is_error:
-                try:
-                    if self.depth == 0 and slot < 0:  # the caller's stream may have made it
-                        mover.follow_caller()
-                    part = mover.copy_to_device(len(parts), value, slot)
-                    error = part.error
-                except Exception as failed:
-                    if self.depth == 0:
-                        raise  # the next call copies the same batch
-                    error = failed
+                if self.depth == 0 and slot < 0:  # the caller's stream may have made it
+                    mover.follow_caller()
+                part, error = attempt(mover.copy_to_device, len(parts), value, slot)
                 if error is not None:
                     _forget_batches(error)
                     value, is_error, error = error, True, None
@@ -440,10 +435,9 @@ def _place(thread):
 def _forget_batches(error):
     """Clear the batch from our own frames in the traceback: a user who keeps the exception must not keep a slot."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        while frame is not None and frame.f_globals.get("__name__") == "slipring.torch.device.mover":
+        if frame.f_globals.get("__name__") in ("slipring._core.fetch", "slipring.torch.device.mover"):
             with contextlib.suppress(RuntimeError):  # it is running
                 frame.clear()
-            frame = frame.f_back
 
 
 def _closed():

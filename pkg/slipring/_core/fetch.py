@@ -403,7 +403,7 @@ class StreamFetcher:
             self.rows = rows
             self.position += 1
         if self.failed is not None:
-            raise self.failed
+            raise self.failed.with_traceback(None)
         if self.rows.count < want and not self.ended:
             try:
                 more = draw(self.iterator, self.rows, want)

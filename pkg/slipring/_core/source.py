@@ -9,7 +9,7 @@ import threading
 from slipring._core._iteration import Failed, Listed, SamplerDraws, StreamPlan
 from slipring._core._iteration import Grouped as grouped
 from slipring._core._ring import IndexOrder, Slices, mix
-from slipring._core.fetch import copied, is_stateful, shorter
+from slipring._core.fetch import attempt, copied, is_stateful, shorter
 from slipring._core.reshard import SAMPLERS, saved_state_of
 from slipring.errors import state_in_a_step
 from slipring.sampler import BatchSampler
@@ -45,7 +45,7 @@ def map_plan(options, dataset, seed, resume=None):
     group = (o.batch_size or 1) if o.batch_sampler is None else 0
     made = None if resume is not None else iter(sampler)
     if resume is None and not is_stateful(sampler) and not is_stateful(made):
-        return (grouped(made, group, o.drop_last) if group else Listed(made, o.check_ranges)), None
+        return (grouped(made, group, o.drop_last, is_plan=True) if group else Listed(made, o.check_ranges)), None
     source = SamplerSource(sampler, group, bool(o.drop_last), resume=resume, made=made)
     if o.workers.chunk_size is not None:
         source.check = o.check_ranges
@@ -173,7 +173,7 @@ class SamplerSource:
                 self.seq += 1
                 self.drawn = []
                 return drawn
-            self.swift, self.over = False, True
+            self.swift, self.over = False, self.draws.failed is None
         if self.is_stateful is False:
             indices = self._checked()
         else:
@@ -243,16 +243,15 @@ class SamplerSource:
 
     def _first(self):
         """Return the first list of the epoch."""
-        try:
-            return self._open_and_draw()
-        except StopIteration:
-            raise
-        except Exception as error:
-            if self.is_stateful is not None:
-                raise
-            self.release()  # iter(sampler) or the sampler's load_state_dict failed: neither is called again
+        indices, error = attempt(self._open_and_draw)
+        if error is None:
+            return indices
+        if isinstance(error, StopIteration):
+            raise error
+        if self.is_stateful is None:  # iter(sampler) or the sampler's load_state_dict failed: neither is called again
+            self.release()
             self.is_stateful = False
-            return Failed(error)
+        return Failed(error)
 
     def _open_and_draw(self):
         """Open the sampler and return the first list. Here samplers draw the whole order from their generator."""
@@ -287,7 +286,7 @@ class SamplerSource:
         self.asked = True
         drawn, group = self.drawn, self.group or 1
         if not self.over:
-            self.over = not self.draws.take(drawn, group)
+            self.over = not self.draws.take(drawn, group) and self.draws.failed is None
         if self.draws.failed is not None and len(drawn) < group:
             return self.draws.failed
         if not drawn or (self.drop_last and len(drawn) < group):

@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 import pickle
-import sys
 
 import torch
 from torch.utils.data import (
@@ -119,7 +118,9 @@ def end_epoch_before(loader, state):
         return
     made, loaded = opened(source, saved_state, OrderRng(generator_of(loader)), indices_of)
     if loaded and state["delivered"] is not None:  # else that epoch has not begun
-        SamplerDraws(made).take([], sys.maxsize)  # an exception was raised then
+        draws = SamplerDraws(made)
+        while draws.take([], 4096):  # an exception was raised then
+            pass
 
 
 class Order(SamplerSource):

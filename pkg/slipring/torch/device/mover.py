@@ -20,16 +20,13 @@ _RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
 
 class Moved:
-    """A batch that is on its device, `place`, once `event` has completed; None: it is there already.
+    """A batch that is on its device, `place`, once `event` has completed; None: it is there already."""
 
-    `error` is what the transform raised, or None.
-    """
+    __slots__ = ("event", "place", "tensors", "value")
 
-    __slots__ = ("error", "event", "place", "tensors", "value")
-
-    def __init__(self, value, place, error, tensors=(), event=None):
+    def __init__(self, value, place, tensors=(), event=None):
         # tensors: all in `value` that the copying stream has allocated
-        self.value, self.place, self.error, self.tensors, self.event = value, place, error, tensors, event
+        self.value, self.place, self.tensors, self.event = value, place, tensors, event
 
 
 class Mover:
@@ -70,14 +67,14 @@ class Mover:
             if self.pins is not None and slot in self.pins.registered:
                 value = each_leaf(value, _copied)
             value = each_leaf(value, self._in_format) if self.memory_format in _RANKS else value
-            value, error = self._transformed(value)
-            return Moved(value, place, error)
+            return Moved(value if self.transform is None else self.transform(value), place)
         pinned = self.pins.cover(slot) if slot >= 0 else range(0)
         event, staged = place.new_event(), []
         try:
             with place.on(stream):
                 moved = each_leaf(value, lambda leaf: self._moved(leaf, place, stream, pinned, staged))
-                moved, error = self._transformed(moved)
+                if self.transform is not None:
+                    moved = self.transform(moved)
         finally:  # also where it failed in the midst: copies may be in flight all the same
             event.record(stream)
             if pinned:
@@ -85,16 +82,7 @@ class Mover:
         self.count.moved_batches += 1
         self.count.staged_batches += bool(staged)
         tensors = [tensor for tensor in tensors_in(moved) if place.owns(tensor)]
-        return Moved(moved, place, error, tensors, event)
-
-    def _transformed(self, batch):
-        """Return (the transformed batch, None) or (None, the transform's exception)."""
-        if self.transform is None:
-            return batch, None
-        try:
-            return self.transform(batch), None
-        except Exception as error:
-            return None, error
+        return Moved(moved, place, tensors, event)
 
     def _moved(self, leaf, place, stream, pinned, staged):
         if not isinstance(leaf, torch.Tensor):
