@@ -7,7 +7,7 @@ import time
 import pytest
 
 from slipring import Loader, default_collate
-from slipring.errors import WorkerDied
+from slipring.errors import Closed, WorkerDied
 from tests.fault.procs import circulating, kill_worker, wait_dead, worker_pids
 from tests.fault.scenes import Death, Once, Rows, Stream, plain
 from tests.fault.scenes import respawning as options
@@ -32,6 +32,24 @@ def undisturbed(data, **changed):
     """The batches of the same loader where nobody dies."""
     with Loader(data, **grouped(**options(**changed))) as loader:
         return [plain(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_replacement_that_cannot_be_started_ends_the_iteration(monkeypatch, tmp_path, num_workers):
+    def refuse(self, *args):
+        raise BlockingIOError("no more processes")
+
+    data = Rows(200, on={43: Once(tmp_path / "died", Death("SIGKILL"))})
+    with Loader(data, **grouped(**options(num_workers=num_workers))) as loader:
+        batches = iter(loader)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(engine_of(loader).pool), "_start_one", refuse)
+            with pytest.raises(BlockingIOError, match="no more processes"):
+                for _ in batches:
+                    pass
+            with pytest.raises(Closed, match="no more processes"):
+                next(batches)
+        assert len(list(loader)) == 25
 
 
 @pytest.mark.parametrize("mode", MODES)

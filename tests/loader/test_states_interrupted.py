@@ -9,7 +9,7 @@ import pytest
 import slipring
 from slipring import Loader
 from slipring.errors import CorruptBatch
-from tests.loader.kinds_of_states import FORKED, SIZE, Counting, N, made, taken
+from tests.loader.kinds_of_states import FORKED, SIZE, Backwards, Counting, N, made, taken
 
 
 @pytest.fixture(autouse=True)
@@ -253,3 +253,57 @@ def test_a_generator_that_ctrl_c_has_ended_is_no_end_of_the_order():
                 next(batches)
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+class Refusing(Numbers):
+    def __getitem__(self, i):
+        if i == 5:
+            raise ZeroDivisionError
+        return i
+
+
+def test_a_loader_that_is_used_while_a_handlers_exception_is_handled_delivers_its_own_errors_once():
+    before = signal.signal(signal.SIGUSR1, interrupting(Stop))
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+    except Stop:
+        with Loader(Refusing(), SIZE) as loader:
+            batches = iter(loader)
+            assert next(batches).tolist() == [0, 1, 2, 3]
+            with pytest.raises(ZeroDivisionError):
+                next(batches)
+            assert next(batches).tolist() == [8, 9, 10, 11]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+class Failing(Backwards):
+    """A sampler that raises an exception once, in the midst, and can go on."""
+
+    failed = False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.i == 5 and not self.failed:
+            self.failed = True
+            raise LookupError
+        if self.i == self.n:
+            self.i = 0
+            raise StopIteration
+        self.i += 1
+        return self.n - self.i
+
+
+def test_a_sampler_that_has_failed_is_not_at_its_end_in_a_state():
+    sampler = Failing(12)
+    with Loader(Numbers(), SIZE, sampler=sampler) as loader:
+        batches = iter(loader)
+        assert next(batches).tolist() == [11, 10, 9, 8]
+        with pytest.raises(LookupError):
+            next(batches)
+        state = loader.state_dict()
+    with Loader(Numbers(), SIZE, sampler=sampler) as loader:
+        loader.load_state_dict(state)
+        assert [batch.tolist() for batch in loader][-1][-1] == 0
