@@ -115,7 +115,7 @@ def test_a_sampler_that_cannot_begin_is_asked_once(num_workers):
             next(iter(loader))
 
 
-class Stateful:
+class StatefulNumbers:
     def __len__(self):
         return 6
 
@@ -131,7 +131,7 @@ class Stateful:
 
 def test_a_batch_that_is_no_list_is_refused_after_the_batches_before_it():
     batches = [[0, 1], [2, 3], torch.tensor(3)]
-    with DataLoader(Stateful(), batch_sampler=batches, num_workers=1) as loader:
+    with DataLoader(StatefulNumbers(), batch_sampler=batches, num_workers=1) as loader:
         iterator = iter(loader)
         assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
         with pytest.raises(TypeError):
