@@ -28,6 +28,7 @@ import collections
 import queue
 import reprlib
 import sys
+import types
 from typing import TYPE_CHECKING
 
 from slipring.redaction import redacted
@@ -320,10 +321,12 @@ def closed_in_a_step() -> RuntimeError:
     )
 
 
-def generator_ended(generator: Any, error: BaseException) -> SlipringError:
-    """Return the exception for a request to a generator that `KeyboardInterrupt` or the like has ended."""
+def generator_ended(iterator: Any, error: BaseException) -> SlipringError | None:
+    """Return the exception for later requests to a generator that `error` has ended; None for other iterators."""
+    if type(iterator) is not types.GeneratorType or iterator.gi_frame is not None:
+        return None
     return SlipringError(
-        f"the generator {generator.__qualname__} was ended by the {type(error).__name__} that came while it ran, and "
+        f"the generator {iterator.__qualname__} was ended by the {type(error).__name__} that came while it ran, and "
         "what it had not given yet is lost: begin a new iteration, or resume from a state. An iterator that is an "
         "object with __next__ can go on"
     )

@@ -2,7 +2,6 @@
 # continue.
 
 import queue
-import types
 
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -55,18 +54,14 @@ cdef class SamplerDraws:
             self.fail(error)
             return END
         except BaseException as error:
-            if was_ended(self.iterator):
-                self.fail(generator_ended(self.iterator, error))
+            ended = generator_ended(self.iterator, error)
+            if ended is not None:
+                self.fail(ended)
             raise
 
     def fail(self, error):
         """End the iterator with an exception."""
         self.iterator, self.failed = iter(()), Failed(error)
-
-
-def was_ended(iterator):
-    """Return whether an iterator is a generator that an exception, or its own end, has ended."""
-    return type(iterator) is types.GeneratorType and iterator.gi_frame is None
 
 
 @cython.final

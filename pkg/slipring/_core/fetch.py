@@ -410,7 +410,7 @@ class StreamFetcher:
             except BaseException as error:
                 if isinstance(error, Exception) and not from_handler(error):
                     self.rows = RowWriter(0, 0, DROP)
-                elif inspect.isgenerator(self.iterator) and self.iterator.gi_frame is None:
+                else:
                     self.failed = generator_ended(self.iterator, error)
                 raise
             self.ended = not more
