@@ -226,7 +226,7 @@ def test_what_cannot_be_pickled_is_a_row_with_the_reason(bench):
         (["sets"], 2, "must be module:name"),
         (["sets:Exiting", "--workers", "0,1"], 1, "sets:Exiting: SystemExit: 5"),
         (["sets:exits"], 1, "sets:exits() raised SystemExit: 5"),
-        (["sets:number"], 2, "is of type int: neither a dataset nor what makes one"),
+        (["sets:number"], 2, "is of type int: give a dataset, or a function that returns one"),
         (["sets:broken"], 1, "sets:broken() raised ValueError: no data here"),
         (["sets:Empty"], 1, "is empty"),
         (["sets:Small", "--collate", "sets:number"], 2, "cannot be called"),

@@ -100,7 +100,7 @@ cdef class Iteration:
     cdef uint64_t announced   # sequence number + 1 of the batch for which it was called last
     cdef object fetcher       # of a `LocalEngine`, else None
     cdef ReentrantLock lock  # of who is in next(); close() does not ask, to end a wait
-    cdef ReentrantLock restarts  # of who is in `restart`
+    cdef ReentrantLock restarts  # held by the thread that runs `restart`
     cdef int restarting      # calls of `restart` that have not returned
     cdef int owner           # without a ring: the process that last used the lock
     cdef object memory  # what the workers' growth is watched by; None: it is not

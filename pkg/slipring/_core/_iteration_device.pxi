@@ -22,7 +22,7 @@ cdef class DeviceIteration:
     cdef readonly object core
     cdef readonly object ahead
     cdef ReentrantLock lock
-    cdef ReentrantLock restarts  # of who is in `restart`
+    cdef ReentrantLock restarts  # held by the thread that runs `restart`
     cdef int restarting  # calls of `restart` that have not returned
 
     def __cinit__(self, *_, **__):

@@ -13,7 +13,7 @@ from slipring._core.signals import no_interrupt
 from slipring._core.weak_registry import WeakRegistry
 from slipring.errors import Closed, DescriptorClosed
 
-SPARE_SLOTS = 8  # that a segment has at least beside what is in flight, where more workers come than it began with
+SPARE_SLOTS = 8  # free slots that an engine must have beyond its tasks in flight to serve more workers than before
 
 _live = WeakRegistry()
 _importing = threading.RLock()  # a child forked meanwhile would wait for ever for what is half imported

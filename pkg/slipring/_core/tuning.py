@@ -36,7 +36,7 @@ LOOK_NS = 50_000_000  # and whether an iteration is longer than the last one
 NEVER = (1 << 63) - 1
 # What is summed: ns, batches, ns of waiting, working and on processors, iterations from their begin.
 NOTHING = (0, 0, 0, 0, 0, 0)
-CHANGED = 2.0  # by this factor the workers' work for each of the consumer's seconds has changed: all begins anew
+CHANGED = 2.0  # start again if the workers' time per second of the consumer changes by this factor
 
 
 @dataclasses.dataclass(frozen=True)

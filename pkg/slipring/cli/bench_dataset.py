@@ -165,7 +165,9 @@ def _dataset(name):
     reads = any(hasattr(found, method) for method in ("__getitem__", "__getitems__", "fetch_into", "__iter__"))
     if isinstance(found, type) or not reads:
         if not callable(found):
-            raise Failure(f"{name} is of type {type(found).__name__}: neither a dataset nor what makes one", USAGE)
+            raise Failure(
+                f"{name} is of type {type(found).__name__}: give a dataset, or a function that returns one", USAGE
+            )
         try:
             found = found()
         except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""Print what is installed, which limits apply, and whether batches arrive: ``python -m slipring``.
+"""Print versions and limits, and check that batches arrive: ``python -m slipring``.
 
 Nothing is imported that the program has not asked for: versions come from the installed packages' metadata.
 """

@@ -23,7 +23,7 @@ def check(headers, data, start, tag):
         return  # ETag and digests are of what was encoded
     etag = headers.get("ETag")
     if tag and etag and tag not in (etag, headers.get("Last-Modified")):
-        raise ValueError(f"the file has changed: its tag was {tag} and is {etag}; make the dataset anew")
+        raise ValueError(f"the file has changed: its tag was {tag} and is {etag}; create the dataset again")
     came = _RANGE.match(headers.get("Content-Range", ""))
     if start is not None and came and int(came[1]) != start:
         raise Damaged(f"the bytes from {came[1]} on came where those from {start} on were asked for")

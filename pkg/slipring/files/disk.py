@@ -128,7 +128,7 @@ class DiskCache:
         with os.fdopen(fd, "r+b", buffering=0):
             end = time.monotonic() + LOCK_S
             while not (locked := _try_lock(fd)) and time.monotonic() < end:
-                time.sleep(0.001)
+                time.sleep(0.001)  # flock has neither a timeout nor an event
             try:
                 yield fd if locked else None
             finally:

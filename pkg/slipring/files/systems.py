@@ -75,7 +75,7 @@ class Fsspec:
         except OSError as error:
             answer = getattr(error.__cause__, "response", {})
             if answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412"):
-                raise ValueError(f"the object has changed: its ETag was {etag}; make the dataset anew") from error
+                raise ValueError(f"the object has changed: its ETag was {etag}; create the dataset again") from error
             raise
         async with found["Body"] as body:
             return await body.read()

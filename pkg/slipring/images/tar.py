@@ -221,7 +221,7 @@ class Tar(ImageDataset):
         try:
             status = os.fstat(descriptor)
             if (status.st_size, status.st_mtime_ns) != self._stamps[shard]:
-                raise ImageError(f"{self.paths[shard]} has changed since its index was made; make the dataset anew")
+                raise ImageError(f"{self.paths[shard]} has changed since its index was made; create the dataset again")
             data = read_at(descriptor, at, size)
             if not self._endings:
                 return data, self.keys[index]
@@ -245,7 +245,7 @@ class Tar(ImageDataset):
         path, stamp = self.paths[shard], self._stamps[shard]
         if self._checked_by.get(shard) != os.getpid():
             if self._remote._info(path) != stamp:
-                raise ImageError(f"{path} has changed since its index was made; make the dataset anew")
+                raise ImageError(f"{path} has changed since its index was made; create the dataset again")
             self._checked_by[shard] = os.getpid()
         return self._remote._open(path, *stamp)
 
