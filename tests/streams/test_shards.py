@@ -87,6 +87,17 @@ def test_other_workers_read_what_was_left(before, behind):
     assert sorted(taken(loader)[0]) == WHOLE
 
 
+@pytest.mark.parametrize(("workers", "later"), [(0, 2), (2, 3)])
+def test_other_ranks_and_workers_continue_with_slipring_loaders(workers, later):
+    def loader(rank, n, num_workers):
+        data = ShardStream(range(len(SIZES)), read, 3, shuffle=True, rank=rank, world_size=n)
+        return slipring.Loader(data, None, num_workers=num_workers)
+
+    seen, states = of_job([loader(rank, 3, workers) for rank in range(3)], (4, 0, 2))
+    rest, _ = of_job([loader(rank, 2, later) for rank in range(2)], states=states)
+    assert sorted(seen + rest) == WHOLE
+
+
 def test_a_job_can_be_moved_again_before_and_behind_its_first_batch():
     seen, states = of_job(ranks(3, workers=2, shuffle=True), (4, 0, 2))
     for n, counts in ((2, (0, 0)), (4, (1, 0, 3, 1)), (1, (2,))):

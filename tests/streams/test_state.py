@@ -111,7 +111,10 @@ def test_a_bad_block_that_was_passed_over_is_passed_over_again():
 def test_a_loader_that_was_pickled_with_a_state_goes_on_from_it():
     with slipring.stream(blocks, 10) as loader:
         whole = values(loader)
-        loader.load_state_dict({**loader.state_dict(), "epoch": 0, "rows": [20]})
+        loader.epoch = 0
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        loader.load_state_dict(loader.state_dict())
         copy = pickle.loads(pickle.dumps(loader))
     with copy:
         assert values(copy) == whole[2:]
@@ -142,10 +145,11 @@ def test_who_sets_another_epoch_behind_a_state_begins_it_and_has_the_state_no_mo
     with slipring.stream(blocks, **grouped(**way)) as loader:
         loader.load_state_dict(state)
         loader.epoch = 0
-        assert loader.state_dict() == {**state, "epoch": 0, "rows": [0]}
+        begun = {**state, "finished": True, "delivered": None, "workers": (), "origin": None}
+        assert loader.state_dict() == {**begun, "epoch": 0}
         assert [values(loader) for _ in range(3)] == whole
         loader.epoch = 7  # between two passes
-        assert loader.state_dict() == {**state, "epoch": 7, "rows": [0]}
+        assert loader.state_dict()["epoch"] == 7 and loader.state_dict()["finished"]
 
 
 def test_a_resumed_sampler_holds_for_one_pass_too():
@@ -170,7 +174,7 @@ def test_a_resumed_sampler_holds_for_one_pass_too():
 
 
 WRONG = [
-    (dict(num_workers=2), {}, ValueError, "the state is of 2 workers, the loader has 1"),
+    (dict(num_workers=2), {}, AssertionError, "the state is of num_workers=2, the loader has num_workers=0"),
     (dict(shuffle_buffer=20), dict(shuffle_buffer=30), ValueError, "shuffle_buffer=20 and batch_size=10"),
     (dict(shuffle_buffer=20), {}, ValueError, "this is shuffle_buffer=0"),
 ]
@@ -179,6 +183,7 @@ WRONG = [
 @pytest.mark.parametrize(("had", "has", "kind", "text"), WRONG)
 def test_a_state_that_cannot_hold_is_refused(had, has, kind, text):
     with slipring.stream(blocks, 10, **grouped(**had)) as loader:
+        next(iter(loader))
         state = loader.state_dict()
     with slipring.stream(blocks, 10, **grouped(**has)) as loader, pytest.raises(kind, match=text):
         loader.load_state_dict(state)
@@ -186,9 +191,10 @@ def test_a_state_that_cannot_hold_is_refused(had, has, kind, text):
 
 def test_what_is_no_state_is_refused():
     with slipring.stream(blocks, 10) as loader:
-        for wrong in ({}, 3, {"slipring": 1}):
-            with pytest.raises(TypeError, match="a state must be what state_dict"):
-                loader.load_state_dict(wrong)
+        with pytest.raises(TypeError, match="a state must be a dict"):
+            loader.load_state_dict(3)
+        with pytest.raises(ValueError, match="this is no state of a slipring loader"):
+            loader.load_state_dict({"slipring_stream": 1})
 
 
 def test_an_iterator_that_was_begun_takes_no_state_and_no_second_pass():
@@ -208,8 +214,10 @@ def test_an_iterator_that_was_begun_takes_no_state_and_no_second_pass():
 
 def test_a_source_that_has_become_shorter_is_an_error():
     with slipring.stream(blocks, 10) as loader:
-        values(loader)
-        state = {**loader.state_dict(), "rows": [10_000]}
+        iterator = iter(loader)
+        next(iterator)
+        state = loader.state_dict()
+        state["workers"][0]["states"]["iterator"]["rows"] = 10_000
     with slipring.stream(blocks, 10) as loader:
         loader.load_state_dict(state)
         with pytest.raises(ValueError, match=r"10000 rows were given out .* now ends after"):
@@ -234,3 +242,34 @@ def test_a_killed_workers_part_goes_on_with_no_row_lost_or_twice(shuffle_buffer,
     with slipring.stream(source, 5, **grouped(on_death="respawn", **same)) as loader:
         assert values(loader) == whole
         assert loader.stats().respawns == 1 and once.exists()
+
+
+@pytest.mark.parametrize("way", [{}, {"num_workers": 1, "start_method": "thread"}, {"num_workers": 1}], ids=str)
+def test_a_resume_after_an_error_loses_no_row_and_does_not_raise_a_bad_blocks_error_again(way):
+    class Source:
+        def __init__(self, fails):
+            self.fails = fails
+
+        def __call__(self, worker, num_workers):
+            for number, block in enumerate(blocks(0, 1)):
+                if number == 9 and self.fails:
+                    raise OSError("the server went away")
+                yield {"other": np.arange(3)} if number == 4 else block
+
+    with slipring.stream(blocks, 10) as loader:
+        whole = [x for batch in values(loader) for x in batch if not 400 <= x < 500]
+    way = grouped(**way)
+    seen = []
+    with slipring.stream(Source(True), 10, **way) as loader:
+        for _ in range(2):
+            iterator = iter(loader)
+            with pytest.raises((BlockError, OSError)) as caught:
+                while True:
+                    seen += next(iterator)["x"].tolist()
+            state = loader.state_dict()
+            loader.load_state_dict(state)
+    assert caught.type is OSError
+    with slipring.stream(Source(False), 10, **way) as loader:
+        loader.load_state_dict(state)
+        seen += [x for batch in values(loader) for x in batch]
+    assert seen == whole

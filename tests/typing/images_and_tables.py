@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import assert_type
 
 from slipring import Loader, Memory, Storage, StringList, Workers, arrow, images, stream
-from slipring.streams import Stream, StreamLoader
+from slipring.streams import Stream
 
 crop = images.RandomResizedCrop(224, scale=(0.5, 1), flip=0)
 folder = images.Folder(Path("train"), crop, dtype=np.float32, mean=(0.5, 0.5, 0.5), std=[1, 1, 1])
@@ -63,7 +63,7 @@ numbers = stream(
     null_mask=["x"],
     memory=Memory(slots=8),
 )
-assert_type(numbers, StreamLoader)
+assert_type(numbers, Loader[dict[str, Any]])
 assert_type(next(iter(numbers)), dict[str, Any])
 numbers.load_state_dict(numbers.state_dict())
 stream(

@@ -26,6 +26,8 @@ from slipring._core._ring cimport (
 
 import numpy as np
 
+from slipring._core._ring import from_handler
+
 from slipring._core import pytree
 from slipring.errors import CorruptBatch, shown
 

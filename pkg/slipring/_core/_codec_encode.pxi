@@ -472,26 +472,36 @@ cdef class Encoder(Definition):
                     bytes state=None) except -1:
         """Flatten ``box.pop()`` into a room; `*result` is what a publish needs.
 
-        `apart` is the room's `Fill` if the consumer must share no byte with code that still has an array of its slot.
-        `state` is what `state_in` returns.
+        If a signal handler raises, the value is in the box again. `apart` is the room's `Fill` if the consumer must
+        share no byte with code that still has an array of its slot. `state` is what `state_in` returns.
         """
+        cdef char *at
+        cdef bint emptied = False
         if self.room is not None:
             raise RuntimeError("this Encoder is at work already: each worker needs its own")
         self.room = room
         self.n_leaves = self.n_defs = self.pickled = 0
         self.low, self.high = NOWHERE, 0
         self.found = {}
+        value = box.pop()
         try:
-            self.add(box.pop(), 0)
+            self.add(value, 0)
             self.sources.forget()
             memset(result, 0, sizeof(sr_result))
-            if apart is not None and self.low != NOWHERE and apart.is_kept():
-                self.set_apart()
-                result.flags = SET_APART
             if state is not None:
                 self.write_bytes(LEAF_BYTES, state)
                 result.flags |= WITH_STATE
-            self.table(result)
+            at = self.room_for_table()
+            value, emptied = None, True  # from here on no handler raises, unless other code keeps an array
+            if apart is not None and self.low != NOWHERE and apart.is_kept():
+                self.set_apart()
+                result.flags |= SET_APART
+                at = self.room_for_table()
+            self.table(result, at)
+        except BaseException as error:
+            if not emptied and (not isinstance(error, Exception) or from_handler(error)):
+                box.append(value)
+            raise
         finally:
             self.sources.forget()
             self.room = None
@@ -517,11 +527,14 @@ cdef class Encoder(Definition):
                 leaf.offset += by
         return 0
 
-    cdef int table(self, sr_result *result) except -1:
+    cdef char *room_for_table(self) except NULL:
+        cdef uint64_t more = 0 if self.trailer is None else PyBytes_GET_SIZE(self.trailer)
+        return self.room.alloc(self.n_leaves * sizeof(sr_leaf) + self.n_defs + more, SR_LEAF_ALIGN)
+
+    cdef int table(self, sr_result *result, char *at) except -1:
         """Write the leaf records and the treedef after the leaves."""
         cdef uint64_t table = <uint64_t> self.n_leaves * sizeof(sr_leaf)
         cdef uint64_t more = 0 if self.trailer is None else PyBytes_GET_SIZE(self.trailer)
-        cdef char *at = self.room.alloc(table + self.n_defs + more, SR_LEAF_ALIGN)
         if table:
             memcpy(at, self.leaves, table)
         memcpy(at + table, self.defs, self.n_defs)

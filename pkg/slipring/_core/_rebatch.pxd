@@ -16,6 +16,7 @@ cdef class Rebatcher:
     cdef object given  # what the source has given, until it is read
     cdef list parts    # of which it is the first, in the reverse order
     cdef int64_t number  # of what is read next
+    cdef public int64_t raised
     cdef list ahead  # blocks that come before the source's next one, the first of them last
     cdef Block block
     cdef readonly int64_t made, batches
@@ -24,4 +25,3 @@ cdef class Rebatcher:
     cdef Block drawn_block(self)
     cdef bint advance(self) except -1
     cdef int used(self, Py_ssize_t n) except -1
-    cdef int put_ahead(self, list arrays, rest, Py_ssize_t rows) except -1

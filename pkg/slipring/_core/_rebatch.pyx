@@ -51,7 +51,8 @@ cdef class Rebatcher:
     `batch_size` rows; `drop_last` drops a last one that is not full.
 
     `made` counts rows that were delivered, skipped, or passed over because they could not be made. `batches` counts the
-    same in batches.
+    same in batches. `raised` counts blocks up to the last one that raised an error. If a resumed pass sets it, these
+    blocks are skipped silently.
     """
 
     def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last=False):
@@ -77,6 +78,9 @@ cdef class Rebatcher:
                 if not from_handler(error):
                     self.given = None
                     self.number += 1
+                    if self.number <= self.raised:
+                        continue
+                    self.raised = self.number
                 raise
             self.given = None
             if isinstance(block, list):
@@ -158,28 +162,16 @@ cdef class Rebatcher:
             raise
         except BaseException:
             if filled:
-                self.put_ahead([np.array(array[:filled]) for array in out],
+                copied = Block([np.array(array[:filled]) for array in out],
                                self.feed.joined([self.feed.own(rest) for rest in rests]) if rests else None, filled)
+                if self.block is not None:
+                    self.ahead.append(self.block)
+                self.block = copied
             raise
         self.made += filled + self.passed
         self.passed = 0
         self.batches += 1
         return batch
-
-    cdef int put_ahead(self, list arrays, rest, Py_ssize_t rows) except -1:
-        if self.block is not None:
-            self.ahead.append(self.block)
-        self.block = Block(arrays, rest, rows)
-        return 0
-
-    def take_back(self, list arrays not None, rest, Py_ssize_t rows):
-        """Take back rows that were given out last but reached nobody, so that they come once more.
-
-        The arguments are as in `Block`. They are copied.
-        """
-        self.put_ahead([np.array(array) for array in arrays], None if rest is None else self.feed.own(rest), rows)
-        self.made -= rows
-        self.batches -= 1
 
 
 cdef class Shuffler(Rebatcher):
@@ -257,41 +249,23 @@ cdef class Shuffler(Rebatcher):
     def __next__(self):
         cdef list out
         cdef Py_ssize_t n, i
-        if self.ahead:  # taken back: already drawn
-            block = <Block> self.ahead[len(self.ahead) - 1]
-            out = room_for(block.arrays, block.rows)
-            put(out, 0, block.arrays, 0, block.rows)
-            n, rest = block.rows, block.rest
-        else:
-            self.fill()
-            n = min(self.batch_size, self.count)
-            if n == 0 or (n < self.batch_size and self.drop_last):
-                raise StopIteration
-            out = room_for(self.room, n)
-            if self.drawn == 0:
-                self.draw(n)
-                self.drawn = n
-            for i in range(len(out)):
-                gather(out[i], self.room[i], &self.places[self.count - n], n)
-            rest = None if self.pool is None else self.pool.take(self.order[self.count - n:self.count])
+        self.fill()
+        n = min(self.batch_size, self.count)
+        if n == 0 or (n < self.batch_size and self.drop_last):
+            raise StopIteration
+        out = room_for(self.room, n)
+        if self.drawn == 0:
+            self.draw(n)
+            self.drawn = n
+        for i in range(len(out)):
+            gather(out[i], self.room[i], &self.places[self.count - n], n)
+        rest = None if self.pool is None else self.pool.take(self.order[self.count - n:self.count])
         batch = self.feed.named(out, rest)
-        if self.drawn:
-            self.count -= self.drawn
-            self.drawn = 0
-        else:
-            self.ahead.pop()
+        self.count -= self.drawn
+        self.drawn = 0
         self.made += n
         self.batches += 1
         return batch
-
-    cdef int put_ahead(self, list arrays, rest, Py_ssize_t rows) except -1:
-        self.ahead.append(Block(arrays, rest, rows))
-        return 0
-
-    cdef bint advance(self) except -1:
-        if self.block is None:
-            self.block = self.drawn_block()
-        return self.block is not None
 
 
 cdef class Reading:
@@ -400,4 +374,3 @@ cdef int gather(cnp.ndarray to, cnp.ndarray source, const int64_t *places, Py_ss
 
 
 include "_rebatch_shards.pxi"
-include "_rebatch_iterator.pxi"

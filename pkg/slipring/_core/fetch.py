@@ -371,13 +371,10 @@ class StreamFetcher:
         """
         return (self.before + position - 1) * self.num_workers + self.number
 
-    def states(self, last=False, generators=None):
-        """Return `pickled_states` after the batch that was read last; None if none is due.
-
-        `last`: at the end of the stream the states are always due.
-        """
+    def states(self, always=False, generators=None):
+        """Return `pickled_states` after the batch that was read last; None if none is due, unless `always`."""
         if self.saved_state[0] != self.position:
-            due = self.every.due(self._seq(self.position)) or last
+            due = self.every.due(self._seq(self.position)) or always
             # A last batch that is not full: the dataset may be at its beginning again.
             states = pickled_states(self.dataset, self.iterator, self.ended, generators) if due else None
             self.saved_state = self.position, states
@@ -416,6 +413,16 @@ class StreamFetcher:
             self.ended = not more
         count = self.rows.count
         return count > 0 and (count == want or not self.drop_last)
+
+    def box(self):
+        """Return a list with the batch, as `Encoder.publish` takes it.
+
+        A sample that is delivered as it is has no other reference then. If a signal handler raises in `publish`, the
+        sample is in `rows` again.
+        """
+        if self.batch_size is None and self.collate_fn is None:
+            return self.rows.read_back()
+        return [self.collate()]
 
     def collate(self):
         """Return the batch of the samples that were read."""

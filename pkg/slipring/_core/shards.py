@@ -37,6 +37,10 @@ class Sharded(IterableSource):
         self.shuffle, self.rank, self.world_size = bool(shuffle), rank, world_size
         self._division = [rank, world_size, shards]
 
+    def check_place(self, state: Mapping[str, Any]) -> None:
+        """Raise ValueError if an iterator's state is of another order; loaders call it when they load a state."""
+        _check_order(state, self.shuffle)
+
     def rest_of(self, states: Sequence[Sequence[Mapping[str, Any] | None]], num_workers: int) -> list[dict[str, Any]]:
         """Return where this rank's workers begin to read what other ranks, or workers, have not read.
 

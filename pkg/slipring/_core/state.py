@@ -167,7 +167,12 @@ def checked(loader, state):
                 f"{loader.num_workers}: a place in an iterable or Stateful dataset is each worker's own. "
                 f"Use as many workers, or finish the epoch first{_or_divide(loader)}"
             )
-        unsaid = any(place["batches"] and not place["states"] for place in places_of(state).values())
+        places = places_of(state).values()
+        if (check := getattr(loader.dataset, "check_place", None)) is not None:
+            for place in places:
+                if "iterator" in (place["states"] or ()):
+                    check(place["states"]["iterator"])
+        unsaid = any(place["batches"] and not place["states"] for place in places)
         if kind == "iterable" and (unsaid or state["dropped"]):
             warnings.warn(
                 "the iterable dataset has no state_dict()/load_state_dict(), nor has its iterator: each "

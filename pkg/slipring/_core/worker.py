@@ -19,7 +19,7 @@ from slipring._core._codec import (
 )
 from slipring._core._collate import DROP, LIST, NUMPY, RowWriter
 from slipring._core._ring import DIRECT, FINISH, STAGED, TASK_NEXT, from_handler, mix, now
-from slipring._core._rng_guard import RngGuard
+from slipring._core._rng_guard import AsWorker, RngGuard
 from slipring._core.concurrency import Concurrency
 from slipring._core.fetch import (
     Every,
@@ -150,6 +150,7 @@ class Worker:
         self.states = None  # inline: the generators' states between two batches of a stream
         self.place = seeding.NOWHERE  # inline: what slipring.rng() goes on with
         self.errors = {}  # inline: sequence number -> the very exception that its error record stands for
+        self.is_guest = kind == "inline" and getattr(job.dataset, "draws_as_caller", False)
 
     # ---- life
 
@@ -169,9 +170,9 @@ class Worker:
 
     def _introduce(self, base_seed):
         self.base_seed = base_seed
+        self.info = WorkerInfo(self.number, self.job.num_workers, base_seed + self.number, self.job.dataset)
         if self.kind != "inline":
-            info = WorkerInfo(self.number, self.job.num_workers, base_seed + self.number, self.job.dataset)
-            set_worker_info(info, whole_process=self.kind == "process")
+            set_worker_info(self.info, whole_process=self.kind == "process")
 
     def serve(self):
         """Work until the segment is closed."""
@@ -239,9 +240,9 @@ class Worker:
                 own = (
                     self.kind == "process" and self.options.rng == "worker" and self.options.worker_init_fn is not None
                 )
-                if self.kind != "thread" and not own:
+                if self.kind != "thread" and not own and not self.is_guest:
                     seeding.seed_globals(seed)
-                if self.kind == "inline":
+                if self.kind == "inline" and not self.is_guest:
                     self.states = seeding.save_globals()
         self._resume_dataset(fill)
         self.run = fill.run  # at last: a handler that raises meanwhile has all of it done again
@@ -287,8 +288,10 @@ class Worker:
             self.job.share.begin(fill.seed, fill.epoch, seq, first_row)
 
     def _guard(self):
-        """In the consumer's own process: use its global generators, and put them back."""
-        return RngGuard(self) if self.kind == "inline" else contextlib.nullcontext()
+        """In the consumer's own process: use its global generators, and put them back, or leave them to the dataset."""
+        if self.kind != "inline":
+            return contextlib.nullcontext()
+        return AsWorker(self, self.info) if self.is_guest else RngGuard(self)
 
     def _map(self, fill, begun):
         indices = fill.indices()
@@ -339,7 +342,7 @@ class Worker:
             rules = LIST if self.options.batch_size is None else self.rules()
             more = self.stream.read(rules, again=self.stream.position > fill.sequence)
             fetched = self.stream.rows.fetched_at(begun)
-            box = [self.stream.collate() if more else None]
+            box = self.stream.box() if more else [None]
             if self.kind != "inline":
                 self.stream.rows = None  # nobody else keeps samples when the batch is published
             state = self._state_of_stream(not more)
@@ -348,11 +351,11 @@ class Worker:
         else:
             self.encoder.publish(fill, box, END, state=state)
 
-    def _state_of_stream(self, last):
-        """Return what travels with the batch, or with the stream's end: bytes, or None."""
+    def _state_of_stream(self, always):
+        """Return what travels with the batch, an error or the stream's end: bytes, or None if no state is due."""
         if self.kind == "inline" or not (self.job.tracked or self.options.respawns):
             return None  # without workers, `state_dict` asks
-        return self.stream.states(last, self._generators if self.options.respawns else None)
+        return self.stream.states(always, self._generators if self.options.respawns else None)
 
     def states_now(self, half_made):
         """Return (True, what dataset and iterator say of their place), without workers; None: they say nothing.
@@ -567,13 +570,16 @@ class Worker:
     def _fail(self, fill, error):
         if fill.kind == TASK_NEXT and self.stream is None:
             self.stream = _ended()  # it could not begin
-        described = self._describe(fill, error)
+        described, state = self._describe(fill, error), None
+        if fill.kind == TASK_NEXT and self.stream.position > fill.sequence:
+            # A resume continues after the error: it may have been a server's, and the same read may now succeed.
+            state = self._state_of_stream(True)
         fill.rewind()
         try:
-            self.encoder.publish(fill, [described], ERROR)
+            self.encoder.publish(fill, [described], ERROR, state=state)
         except NO_MEMORY:
             fill.rewind(hard=True)
-            self.encoder.publish(fill, [error_record.shortened(described)], ERROR)
+            self.encoder.publish(fill, [error_record.shortened(described)], ERROR, state=state)
 
 
 def _ended():

@@ -9,19 +9,20 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from slipring._core._rebatch import StreamIterator
-from slipring._core._ring import MAX_WORKERS
+from slipring._core._ring import MAX_WORKERS, mix
 from slipring._core.arguments import MAX_COUNT, flag, function, instance, integer
 from slipring._core.declare import refuse
+from slipring._core.state import unpickled
 from slipring.errors import LoaderTimeout, shown
+from slipring.loader import MASK_62
 from slipring.loader import Loader as CoreLoader
 from slipring.options import OF_WORKERS, RayOptions, Workers, declares
 from slipring.ray import cluster
 from slipring.ray.source import BlockStream, BlockWorker, join
-from slipring.streams.loader import REFUSED, StreamLoader, pass_seed
+from slipring.streams.loader import REFUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import ray.data
     from typing_extensions import Unpack
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
 
-# Of what `Dataset.stats()` says: the times in a batch's note, behind worker, rows and blocks.
+# The times in a worker's state, by their names in `Dataset.stats()`.
 WAITS = ("In get RefBundles", "In ray.get()")  # for what other processes of Ray do
 TIMES = (*WAITS, "In batch creation", "In collate_fn")
 END_S = 5  # for an execution to be ended in good order, at the most
@@ -49,7 +50,7 @@ REFUSED_WITH_RAY = {
     RayOptions, defaults={"num_workers": 1},
     prefetch_batches="prefetch_blocks", local_shuffle_buffer_size="local_shuffle",
 )  # fmt: skip
-class Loader(StreamLoader):
+class Loader(CoreLoader[Any]):
     """Batches of an exact size from a ``ray.data.DataIterator``, made in processes of their own.
 
     Such a process joins the cluster, takes block after block, copies each row once, from Ray's object store to the
@@ -128,7 +129,7 @@ class Loader(StreamLoader):
     ) -> None:
         self._ledger = self._end = None
         self._past = [0] * len(TIMES)  # ns, of passes that are over
-        self._begun = set()  # passes that the ledger knows
+        self._begun = set()  # (seed, epoch) of the passes that the ledger knows
         self._generation = 0  # number of its last reset
         self._owner = os.getpid()  # Ray has no connection in a forked child
         given = cluster.iterator_of(iterator)
@@ -152,12 +153,13 @@ class Loader(StreamLoader):
         turns = num_workers if in_order else 0
         address, namespace = cluster.place()
         data = BlockStream(
-            address, b"", batch_size, columns=columns, drop_last=options.pop("drop_last", False),
-            shuffle_buffer=local_shuffle, fill_null=fill_null, null_mask=null_mask, collate_fn=collate_fn,
+            address, b"", cluster.split_of(given), batch_size, columns=columns, shuffle_buffer=local_shuffle,
+            drop_last=options.pop("drop_last", False), fill_null=fill_null, null_mask=null_mask, collate_fn=collate_fn,
             pictures=_pictures(images, image_options), prefetch=prefetch_blocks, keep=keep,
         )  # fmt: skip
         super().__init__(
             data,
+            None,
             num_workers=num_workers,
             workers=dataclasses.replace(workers, on_death=on_death, start_method="spawn"),
             **options,
@@ -166,7 +168,7 @@ class Loader(StreamLoader):
         self._device = device
         if device is not None and device.preload:
             self.options = dataclasses.replace(self.options, ahead=device.preload)
-        self._turns, self._split, self._order = turns, cluster.split_of(given), cluster.look_at_order(given)
+        self._turns, self._order = turns, cluster.look_at_order(given)
         threads = num_workers * (prefetch_blocks + 2) + 2
         self._ledger, data.ledger = cluster.start(given, keep, turns, threads)
         self._end = weakref.finalize(self, cluster.end, self._ledger, self._owner)
@@ -174,26 +176,27 @@ class Loader(StreamLoader):
 
     # ---- iteration
 
-    def __iter__(self) -> StreamIterator:
+    def __iter__(self) -> Iterator[Any]:
+        if (self.seed, self.epoch) in self._begun:
+            self._reset()
+        times = self._times()
+        iterator = super().__iter__()
+        self._past = times
+        if self._device is None:
+            return iterator
+        from slipring.torch.device.onto import on_device
+
+        return on_device(iterator, self._device)
+
+    def _at_end(self, on_end):
         run = self.seed, self.epoch
-        if run in self._begun:  # once more: workers and ledger are at its end
-            self._rest()
-            self.dataset._resume = None
-        at = self._next_place()
-        self._past = self._times()
-        self._at = at
-        iterator = CoreLoader.__iter__(self)
-        at.begun = True
         self._begun.add(run)
         known = self.dataset.generation, pass_seed(*run)
-        if self._device is not None:
-            from slipring.torch.device.onto import on_device
+        over = partial(cluster.over, self._ledger, known, self._end, self._owner)
+        return lambda engine: (on_end(engine), over())
 
-            iterator = on_device(iterator, self._device)
-        return StreamIterator(iterator, at, True, partial(cluster.over, self._ledger, known, self._end, self._owner))
-
-    def _rest(self) -> None:
-        """End workers and iterations, and have the ledger forget them: the next pass begins the data anew."""
+    def _reset(self):
+        """Let the ledger forget all passes, so that one of them can begin again, in new workers."""
         import ray
 
         timeout = self.options.timeout
@@ -209,56 +212,42 @@ class Loader(StreamLoader):
                 "cannot be interrupted meanwhile. Try again, or make a new loader"
             )
         self.dataset.generation, self._begun = self._generation, set()
-        super()._rest()
+        self._rest()  # the workers have the generation before
 
     # ---- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the latest iteration is: behind the last batch that it has given out.
-
-        Returns
-        -------
-        dict
-            Plain values: the epoch, its seed, and how many rows each worker has used up.
+        """Return where the newest iteration is: see `slipring.Loader.state_dict`.
 
         Raises
         ------
         ValueError
-            Another run would get other rows there: Ray's order is not kept, a shuffle of Ray's has no seed, or workers
-            take blocks by chance.
+            Another pass would give other rows: Ray's order is not kept, a shuffle of Ray's has no seed, or the worker
+            that is first takes the next block.
         LoaderTimeout
             A split's coordinator does not say how it shuffles.
         """
         self._check_repeats()
-        return {**super().state_dict(), "split": self._split}
+        return super().state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next iteration go on from a state: the same batches come as without the interruption.
+    def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Let the next iteration continue from a state: see `slipring.Loader.load_state_dict`.
 
-        Blocks are drawn from the data's beginning, and rows that were given out are passed over without being copied.
-
-        Parameters
-        ----------
-        state : dict
-            What `state_dict` has returned, also of a loader with another `batch_size` if it does not shuffle.
+        Blocks are read from the data's beginning, and rows that were delivered are skipped without being copied. A
+        loader without `local_shuffle` may have another `batch_size` than the state's.
 
         Raises
         ------
-        TypeError, ValueError
-            It is no such state, is of another number of workers, another shuffle or another rank of a split; or as for
+        AssertionError, TypeError, ValueError
+            It is no state, or one of another number of workers, another shuffle or another rank of a split; or as for
             `state_dict`, of this loader's data and options.
         LoaderTimeout
-            The iteration before could not be ended in time; nothing has changed. Or as for `state_dict`.
+            As for `state_dict`.
         """
         self._check_repeats()
-        split = state.get("split", self._split) if isinstance(state, Mapping) else self._split
-        if list(split) != self._split:
-            raise ValueError(
-                f"the state is of rank {split[0]} of {split[1]}, the loader reads as rank {self._split[0]} of "
-                f"{self._split[1]}: each has a part of its own. Resume with as many ranks, each with its own state, or "
-                "finish the epoch first"
-            )
-        super().load_state_dict(state)
+        times = self._times()
+        super().load_state_dict(state_dict)
+        self._past = times
 
     def _check_repeats(self):
         """Raise ValueError where another pass over the data may give other rows."""
@@ -311,8 +300,12 @@ class Loader(StreamLoader):
         return ray.get(self._ledger.stats.remote(), timeout=self.options.timeout or None)
 
     def _times(self):
-        notes = [] if self._at is None else [note[3:] for note in self._at.notes if note]
-        return [sum(ns) for ns in zip(self._past, *notes)]
+        """Return the ns of each of `TIMES`, up to the newest state of each worker."""
+        newest = self._newest
+        workers = () if newest is None else newest.position.workers
+        states = [unpickled(worker.state) for worker in workers if worker.at >= 0]
+        waits = [state["iterator"]["waits"] for state in states if state]
+        return [sum(ns) for ns in zip(self._past, *waits)]
 
     def close(self) -> None:
         """End workers and iterations, and what was begun in the cluster. Batches that are held stay valid."""
@@ -325,6 +318,11 @@ class Loader(StreamLoader):
         # What it has begun in the cluster:
         ray.wait([self._ledger.reset.remote(self._generation, END_S)], timeout=END_S)
         self._end()
+
+
+def pass_seed(seed, epoch):
+    """Return a pass's seed as a worker finds it: see `slipring._core.worker.Worker`."""
+    return mix(mix(seed, epoch) & MASK_62, epoch)
 
 
 def _device(given):

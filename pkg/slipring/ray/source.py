@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
+import secrets
 import signal
 import time
 from concurrent.futures import Future
@@ -14,11 +15,11 @@ import numpy as np
 
 from slipring._core._rebatch import Rebatcher, Shuffler
 from slipring._core._ring import mix
+from slipring._core.worker import Worker
 from slipring.errors import BlockError, ImageError
 from slipring.ray import cluster
 from slipring.streams.blocks import Feed
 from slipring.streams.source import Pass, Stream
-from slipring.streams.worker import StreamWorker
 
 
 def join(address, namespace, worker):
@@ -37,7 +38,7 @@ def join(address, namespace, worker):
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class BlockWorker(StreamWorker):
+class BlockWorker(Worker):
     """A worker in which only a `collate_fn` could draw from the process's own generators."""
 
     @classmethod
@@ -59,20 +60,34 @@ class BlockWorker(StreamWorker):
 class BlockStream(Stream):
     """Batches of the blocks that a `Ledger` hands out, as an iterable dataset for the workers of a loader.
 
-    `address` is the cluster's, `ledger` the pickled handle of the actor. `collate_fn` makes of a batch what is handed
+    `address` is the cluster's, `ledger` the pickled handle of the actor, `split` as `cluster.split_of` returns it.
+    `collate_fn` makes of a batch what is handed
     out; None: the batch itself. `prefetch` blocks are requested ahead. With `keep`, the ledger keeps blocks until
     they are released. The other options are those of `slipring.stream`.
     """
 
-    def __init__(self, address, ledger, batch_size, *, collate_fn, pictures, prefetch, keep, **options):
+    def __init__(self, address, ledger, split, batch_size, *, collate_fn, pictures, prefetch, keep, **options):
         super().__init__(_no_blocks, batch_size, **options)
         self.address, self.ledger, self.collate_fn, self.pictures = address, ledger, collate_fn, pictures
+        self.rank, self.world_size = split
         self.prefetch, self.keep = prefetch, keep
+        self.key = secrets.token_hex(8)  # of the loader
         self.generation = 0  # of passes, which the ledger knows: see `Ledger.reset`
 
     def __iter__(self):
         self._passes += 1
         return BlockPass(self)
+
+    def check_place(self, state):
+        """See `Stream`; the state must also be of the same rank of a split."""
+        had = state["divided"][2:]
+        if had != [self.rank, self.world_size]:
+            raise ValueError(
+                f"the state is of rank {had[0]} of {had[1]}, the loader reads as rank {self.rank} of "
+                f"{self.world_size}: each has a part of its own. Resume with as many ranks, each with its own state, "
+                "or finish the epoch first"
+            )
+        super().check_place(state)
 
 
 def _no_blocks(worker, num_workers):
@@ -82,12 +97,14 @@ def _no_blocks(worker, num_workers):
 class BlockPass(Pass):
     """One pass of a worker over its blocks.
 
-    Each item is a list: a progress record and the batch. A record is a list of integers: the worker, the rows used so
-    far, the blocks, and the ns spent so far waiting for references, waiting for blocks, copying, and collating.
+    Its state has "waits": the ns spent so far waiting for references, waiting for blocks, copying, and collating.
     """
 
-    def _begin(self, seed, rows):
+    _copied = _collated = 0
+
+    def _begin(self, seed, rows=0, raised=0):
         super()._begin(seed, rows)
+        self._blocks = None
         self._from = 0, 0  # the first block that is read, and how many rows come before it
 
     def open(self):
@@ -119,7 +136,6 @@ class BlockPass(Pass):
             self.made = Rebatcher(*common)
         self._before = before
         self.made.skip(self.behind - before)
-        self._copied = self._collated = 0
 
     def catch_up(self):
         large, self._blocks.large = self._blocks.large, 0  # many may be passed over: ask ahead for each
@@ -152,24 +168,33 @@ class BlockPass(Pass):
             batch = stream.collate_fn(batch)
             self._collated += time.perf_counter_ns() - made
         self._done = blocks.at
-        times = blocks.asked_ns, blocks.got_ns, self._copied, self._collated
-        return [[self._worker, self._rows, blocks.count, *times], batch]
+        return batch
 
     @property
     def _rows(self):
         """int: rows of the stream up to the end of the last batch."""
         return self.behind if self.made is None else max(self.behind, self._before + self.made.made)
 
+    @property
+    def _divided(self):
+        return [*super()._divided, self._stream.rank, self._stream.world_size]
+
     def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        state["rows"] = self._rows
-        # Of blocks that are kept, the first that is wanted; who begins in another run reads from the first one.
-        state["from"] = list(self._from if self.made is None else self._blocks.place)
-        return state
+        blocks = self._blocks
+        asked_ns, got_ns = (0, 0) if blocks is None else (blocks.asked_ns, blocks.got_ns)
+        return {
+            **super().state_dict(),
+            "rows": self._rows,
+            "execution": [self._stream.key, self._stream.generation],
+            # The first block that is needed, and the rows before it. Another execution reads from the first block.
+            "from": list(self._from if blocks is None else blocks.place),
+            "waits": [asked_ns, got_ns, self._copied, self._collated],
+        }
 
     def load_state_dict(self, state):
         super().load_state_dict(state)
-        if not self._stream.shuffle_buffer:
+        stream = self._stream
+        if not stream.shuffle_buffer and state["execution"] == [stream.key, stream.generation]:
             self._from = tuple(state["from"])
 
 

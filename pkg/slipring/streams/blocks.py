@@ -183,11 +183,6 @@ class Feed:
 
     # ---- for the rebatcher
 
-    @property
-    def has_rest(self):
-        """bool: whether there are columns that are not arrays."""
-        return self._kinds is not None and len(self._names) < len(self._kinds)
-
     def own(self, rest):
         """Return the rows of a record batch in memory of their own."""
         return _arrow_blocks().own(rest)
@@ -206,11 +201,6 @@ class Feed:
             return dict(zip(self._names, arrays))
         found = dict(zip(self._names, arrays))
         return {name: found[name] if name in found else rest.column(name) for name in self._kinds}
-
-    def unnamed(self, batch):
-        """Return (arrays, rest) of a batch."""
-        rest = {name: column for name, column in batch.items() if name not in self._names}
-        return [batch[name] for name in self._names], _arrow_blocks().rest_of(rest) if rest else None
 
 
 def _column(values, name):

@@ -57,7 +57,8 @@ class Stream(IterableSource):
     null_mask: list[str]
     _passes: int
     _begun: bool
-    _resume: tuple[int, list[int]] | None
+
+    draws_as_caller = True  # without workers, the source draws from the program's own generators
 
     def __init__(
         self,
@@ -85,7 +86,6 @@ class Stream(IterableSource):
         self.drop_last, self.shuffle_buffer = bool(drop_last), shuffle_buffer
         self._passes = 0  # of this process
         self._begun = False  # an iterator, which is read once, has been
-        self._resume = None  # (a pass's seed, rows that each worker has given out of it)
 
     @property
     def per_worker(self) -> bool:
@@ -100,6 +100,28 @@ class Stream(IterableSource):
     def __iter__(self) -> Pass:
         self._passes += 1
         return Pass(self)
+
+    def check_place(self, state: Mapping[str, Any]) -> None:
+        """Raise ValueError if an iterator's state does not hold here; loaders call it when they load a state.
+
+        The shuffle must be the same, and a source that is an iterator must not have been begun.
+        """
+        had, has = list(state["shuffled"]), self._shuffled
+        if had != has:
+            words = "shuffle_buffer={} and batch_size={}"
+            then, here = (words.format(*how) if how[0] else "shuffle_buffer=0" for how in (had, has))
+            raise ValueError(
+                f"the state is of {then}, this is {here}: other rows would be drawn. Resume with the same ones"
+            )
+        if self.reads_once and self._begun:
+            raise ValueError(
+                "the loader's source is an iterator that a pass has begun to read, and a state counts from its "
+                "beginning: make a new loader of a new iterator"
+            )
+
+    @property
+    def _shuffled(self):
+        return [self.shuffle_buffer, self.batch_size] if self.shuffle_buffer else [0, 0]
 
     def __repr__(self) -> str:
         return f"Stream({_named(self.batches)}, batch_size={self.batch_size})"
@@ -140,13 +162,10 @@ class Pass(Reading):
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._worker, self._workers, seed = here(stream._passes)
-        self._begin(seed, 0)
-        resume = stream._resume
-        if resume is not None and resume[0] == seed:
-            self._begin(seed, resume[1][self._worker])
+        self._begin(seed)
 
-    def _begin(self, seed, rows):
-        self._seed, self.behind = seed, rows
+    def _begin(self, seed, rows=0, raised=0):
+        self._seed, self.behind, self._raised = seed, rows, raised
         self._feed = self.made = None
 
     def open(self) -> None:
@@ -161,6 +180,7 @@ class Pass(Reading):
         else:
             made = Rebatcher(*common)
         made.skip(self.behind)
+        made.raised = self._raised
         self.made = made
 
     def catch_up(self) -> None:
@@ -178,55 +198,34 @@ class Pass(Reading):
             )
         self.behind = 0
 
-    @property
-    def has_rest(self) -> bool:
-        """bool: whether batches have columns that are no arrays."""
-        return self._feed is not None and self._feed.has_rest
-
-    def take_back(self, batch: Mapping[str, Any]) -> None:
-        """Give the last batch again: a signal handler has kept it from its receiver."""
-        arrays, rest = self._feed.unnamed(batch)
-        self.made.take_back(arrays, rest, len(next(iter(batch.values()))))
-
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch."""
         rows = self.behind if self.made is None else max(self.behind, self.made.made)
         return {
             "seed": self._seed,
             "rows": rows,
-            "divided": [self._worker, self._workers],
-            "shuffled": self._shuffled,
+            "raised": self._raised if self.made is None else self.made.raised,
+            "divided": self._divided,
+            "shuffled": self._stream._shuffled,
         }
 
     @property
-    def _shuffled(self):
-        stream = self._stream
-        return [stream.shuffle_buffer, stream.batch_size] if stream.shuffle_buffer else [0, 0]
+    def _divided(self):
+        return [self._worker, self._workers]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from `state`: the source is read from its beginning, and must give the same rows again.
 
         Raise ValueError if the state is of another worker, another number of workers, or another shuffle.
         """
-        divided = [self._worker, self._workers]
-        if state["divided"] != divided:
+        had, has = state["divided"], self._divided
+        if had[:2] != has[:2]:
             words = "worker {} of {}"
             raise ValueError(
-                f"the state is of {words.format(*state['divided'])}; this is {words.format(*divided)}: resume with "
-                "as many workers"
+                f"the state is of {words.format(*had)}; this is {words.format(*has)}: resume with as many workers"
             )
-        check_shuffle(state["shuffled"], self._shuffled)
-        self._begin(state["seed"], state["rows"])
-
-
-def check_shuffle(had, has):
-    """Raise ValueError if another buffer or batch size would draw other rows; both arguments are [rows, batch size]."""
-    if list(had) != list(has):
-        words = "shuffle_buffer={} and batch_size={}"
-        said, here = (words.format(*how) if how[0] else "shuffle_buffer=0" for how in (had, has))
-        raise ValueError(
-            f"the state is of {said}, this is {here}: other rows would be drawn. Resume with the same ones"
-        )
+        self._stream.check_place(state)
+        self._begin(state["seed"], state["rows"], state.get("raised", 0))
 
 
 def _is_factory(source):
